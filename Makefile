@@ -1,0 +1,38 @@
+# make demo | test | check | bench: each does its own set-up in .venv
+PYTHON ?= python3
+VENV   ?= .venv
+RUN     = $(VENV)/bin/python
+READY   = $(VENV)/.ready
+
+.PHONY: setup demo test check bench types clean
+setup: $(READY)
+
+$(READY): pyproject.toml setup.py constraints.txt grammars/core.c
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sgl needs Python 3.11 or later; try: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup
+	@$(RUN) examples/extract_bookings.py
+
+test: setup
+	$(RUN) -m pytest
+
+check: setup types
+	$(RUN) -m ruff check .
+	$(VENV)/bin/mypy --config-file pyproject.toml build/types/sgl
+	$(RUN) tests/house.py
+
+bench: setup
+	$(RUN) benchmarks/speed.py
+	$(RUN) benchmarks/fork.py
+
+# mypy reads packages from folders of their name: show it the floors under sgl/
+types:
+	@mkdir -p build/types/sgl
+	@for f in sgl/*; do ln -sfn ../../../$$f build/types/sgl/$$(basename $$f); done
+	@for f in lang runtime grammars; do ln -sfn ../../../$$f build/types/sgl/$$f; done
+
+clean:
+	rm -rf build dist *.egg-info $(VENV)

@@ -1,0 +1,40 @@
+"""The exceptions of the grammars floor: one small tree, all of them `ValueError`s that name value and place."""
+
+from __future__ import annotations
+
+
+class GrammarError(ValueError):
+    """Base of everything that can go wrong with a grammar."""
+
+
+class InvalidGrammarError(GrammarError):
+    """The regex, schema or list of choices is not well formed.
+
+    Attributes:
+        what: the defect, with the offending value.
+        where: a JSON pointer (schemas) or a position (regexes); may be empty.
+    """
+
+    def __init__(self, what: str, where: str = "") -> None:
+        super().__init__(f"{what} (at {where})" if where else what)
+        self.what = what
+        self.where = where
+
+
+class UnsupportedGrammarError(GrammarError):
+    """A construct that this engine does not enforce, and therefore refuses.
+
+    Attributes:
+        keyword: the construct or schema keyword.
+        where: a JSON pointer (schemas) or a position (regexes).
+    """
+
+    def __init__(self, keyword: str, where: str, hint: str = "") -> None:
+        text = f"{keyword} is not supported (at {where})"
+        super().__init__(f"{text}; {hint}" if hint else text)
+        self.keyword = keyword
+        self.where = where
+
+
+class GrammarLimitError(GrammarError):
+    """A grammar needed more states or threads than the engine's cap allows."""

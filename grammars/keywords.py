@@ -1,0 +1,247 @@
+"""The keywords of one schema object, checked and read into the shape that they allow."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+from sgl.grammars.document import SchemaOptions, child
+from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
+from sgl.grammars.expr import Expr
+from sgl.grammars.formats import ENFORCED, format_expr
+from sgl.grammars.regex import parse_regex
+from sgl.grammars.shapes import NOWHERE, TYPES, Arrays, Layer, Numbers, Objects, Shape, Strings, Where
+
+_ANNOTATIONS = frozenset(
+    "title description default examples example $comment $schema $id id $anchor $defs definitions readOnly writeOnly "
+    "deprecated contentEncoding contentMediaType contentSchema $vocabulary".split()
+)
+_APPLIED = frozenset(
+    "type nullable enum const minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength "
+    "pattern format properties patternProperties additionalProperties required minProperties maxProperties "
+    "propertyNames items prefixItems additionalItems minItems maxItems anyOf oneOf allOf not $ref uniqueItems "
+    "unevaluatedProperties unevaluatedItems dependentRequired dependentSchemas dependencies if then else "
+    "minContains maxContains".split()
+)
+_REFUSED = ("contains", "$dynamicRef", "$recursiveRef", "extends", "disallow", "divisibleBy")
+_APPLICATORS = ("$ref", "anyOf", "oneOf", "allOf", "not", "if", "dependentSchemas", "dependencies")
+Schema = Mapping[str, Any]
+
+
+def check_keywords(schema: Schema, place: str) -> None:
+    """Refuse what is not enforced, and what looks like a slip of the pen for something that is."""
+    for keyword in schema:
+        if keyword in _APPLIED or keyword in _ANNOTATIONS:
+            continue
+        if keyword in _REFUSED:
+            raise UnsupportedGrammarError(keyword, place)
+        meant = _misspelt(keyword)
+        if meant:
+            raise UnsupportedGrammarError(keyword, place, f"did you mean {meant!r}?")
+    if schema.get("uniqueItems") is True and not _at_most_one(schema):
+        raise UnsupportedGrammarError("uniqueItems", place)
+    if "if" in schema and ("then" in schema or "else" in schema):
+        raise UnsupportedGrammarError("if", place)
+    for keyword in ("unevaluatedProperties", "unevaluatedItems"):
+        if schema.get(keyword, True) is not True and any(k in schema for k in _APPLICATORS):
+            raise UnsupportedGrammarError(keyword, place, "it is enforced only without applicators beside it")
+
+
+def _at_most_one(schema: Schema) -> bool:
+    return schema.get("maxItems") in (0, 1)
+
+
+@lru_cache(maxsize=4096)
+def _misspelt(keyword: str) -> str:
+    """The enforced keyword that an unknown one differs from in case or by a letter; else empty."""
+    if keyword.startswith(("x-", "$")):
+        return ""
+    for known in _APPLIED:
+        if known.lower() == keyword.lower():
+            return known
+    close = difflib.get_close_matches(keyword, _APPLIED, 1, 0.88)
+    return close[0] if close and len(keyword) > 5 else ""
+
+
+class KeywordReader:
+    """Reads the keywords that speak of the value itself; the applicators are the resolver's."""
+
+    def __init__(self, options: SchemaOptions) -> None:
+        self._options = options
+
+    def shape(self, schema: Schema, place: str) -> Shape:
+        """What the direct keywords of a schema allow."""
+        return Shape(
+            numbers=_numbers(schema, place),
+            strings=_strings(schema, place),
+            arrays=_arrays(schema, place),
+            objects=self._objects(schema, place),
+            values=_values(schema, place),
+        ).only(_types(schema, place))
+
+    def _objects(self, schema: Schema, place: str) -> Objects:
+        layers: tuple[Layer, ...] = ()
+        if schema.keys() & {"properties", "patternProperties", "additionalProperties", "unevaluatedProperties"}:
+            layers = (self._layer(schema, place),)
+        return Objects(
+            layers,
+            _required(schema, place),
+            _count(schema, "minProperties", place) or 0,
+            _count(schema, "maxProperties", place),
+            _names(schema, place),
+            place,
+        )
+
+    def _layer(self, schema: Schema, place: str) -> Layer:
+        properties = _mapping(schema, "properties", place)
+        patterns = _mapping(schema, "patternProperties", place)
+        additional = _rest(schema, ("additionalProperties", "unevaluatedProperties"), place)
+        if additional is None:
+            additional = () if self._options.additional_properties or not properties else NOWHERE
+        return Layer(
+            {name: where(properties[name], child(place, "properties", name)) for name in properties},
+            tuple(
+                (_pattern(p, place, "patternProperties"), where(s, child(place, "patternProperties", p)))
+                for p, s in patterns.items()
+            ),
+            additional,
+        )
+
+
+def where(schema: Any, place: str) -> Where:
+    """The set of just this place; nothing for a schema that says nothing."""
+    if not isinstance(schema, Mapping | bool):
+        raise InvalidGrammarError(f"a schema is an object or a boolean, not {schema!r}", place)
+    if schema is False:
+        return NOWHERE
+    return () if schema is True or not schema else (place,)
+
+
+def _rest(schema: Schema, keywords: tuple[str, ...], place: str) -> Where | None:
+    for keyword in keywords:
+        if keyword in schema:
+            return where(schema[keyword], child(place, keyword))
+    return None
+
+
+def _types(schema: Schema, place: str) -> list[str]:
+    found = schema.get("type", list(TYPES))
+    types = found if isinstance(found, list) else [found]
+    for name in types:
+        if name not in TYPES:
+            near = difflib.get_close_matches(str(name), TYPES, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; types are {', '.join(TYPES)}"
+            raise InvalidGrammarError(f"type {name!r} is unknown{hint}", child(place, "type"))
+    return [*types, "null"] if schema.get("nullable") is True and "type" in schema else types
+
+
+def _values(schema: Schema, place: str) -> tuple[Any, ...] | None:
+    if "const" in schema:
+        return (schema["const"],)
+    if "enum" not in schema:
+        return None
+    if not isinstance(schema["enum"], list):
+        raise InvalidGrammarError(f"enum must be a list, not {schema['enum']!r}", child(place, "enum"))
+    return tuple(schema["enum"])
+
+
+def _number(schema: Schema, keyword: str, place: str) -> Decimal | None:
+    value = schema.get(keyword)
+    if value is None and keyword not in schema:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidGrammarError(f"{keyword} must be a number, not {value!r}", child(place, keyword))
+    return Decimal(repr(value))
+
+
+def _count(schema: Schema, keyword: str, place: str) -> int | None:
+    value = _number(schema, keyword, place)
+    if value is None:
+        return None
+    if value < 0 or value != int(value):
+        raise InvalidGrammarError(f"{keyword} must be a count, not {schema[keyword]!r}", child(place, keyword))
+    return min(int(value), 2**31 - 1)
+
+
+def _bound(schema: Schema, end: str, place: str, tighter: Callable[..., Any]) -> tuple[Decimal, bool] | None:
+    """(value, strict) of one end; draft 4 has a boolean beside the bound, later drafts a bound of its own."""
+    strict_name = "exclusive" + end.capitalize()
+    bound, strict = _number(schema, end, place), schema.get(strict_name)
+    if isinstance(strict, bool):
+        return None if bound is None else (bound, strict)
+    found = [] if bound is None else [(bound, False)]
+    if strict_name in schema:
+        found.append((_number(schema, strict_name, place) or Decimal(0), True))
+    return tighter(found) if found else None
+
+
+def _numbers(schema: Schema, place: str) -> Numbers:
+    multiple = _number(schema, "multipleOf", place)
+    if multiple is not None and multiple <= 0:
+        raise InvalidGrammarError(f"multipleOf must be above 0, not {multiple}", child(place, "multipleOf"))
+    return Numbers(
+        False,
+        _bound(schema, "minimum", place, max),
+        _bound(schema, "maximum", place, lambda found: min(found, key=lambda b: (b[0], not b[1]))),
+        () if multiple is None else (multiple,),
+        place,
+    )
+
+
+def _strings(schema: Schema, place: str) -> Strings:
+    languages: list[Expr] = []
+    if "pattern" in schema:
+        languages.append(_pattern(schema["pattern"], place, "pattern"))
+    if schema.get("format") in ENFORCED:
+        languages.append(format_expr(schema["format"]))
+    least, most = _count(schema, "minLength", place) or 0, _count(schema, "maxLength", place)
+    return Strings(least, most, tuple(languages), (), place)
+
+
+def _pattern(pattern: Any, place: str, keyword: str) -> Expr:
+    """A pattern as JSON Schema means it: found anywhere, unless it is anchored."""
+    try:
+        return parse_regex(pattern, "ecma", search=True)
+    except InvalidGrammarError as error:
+        raise InvalidGrammarError(f"{error.what}, {error.where}", child(place, keyword)) from error
+    except UnsupportedGrammarError as error:
+        at = f"{child(place, keyword)}, {error.where}"
+        raise UnsupportedGrammarError(error.keyword, at) from error
+
+
+def _arrays(schema: Schema, place: str) -> Arrays:
+    items = schema.get("items", True)
+    prefix_name, rest_name = ("items", "additionalItems") if isinstance(items, list) else ("prefixItems", "items")
+    prefix = schema.get(prefix_name, [])
+    if not isinstance(prefix, list):
+        raise InvalidGrammarError(f"{prefix_name} must be a list, not {prefix!r}", child(place, prefix_name))
+    return Arrays(
+        tuple(where(s, child(place, prefix_name, i)) for i, s in enumerate(prefix)),
+        _rest(schema, (rest_name, "unevaluatedItems"), place) or (),
+        _count(schema, "minItems", place) or 0,
+        _count(schema, "maxItems", place),
+    )
+
+
+def _mapping(schema: Schema, keyword: str, place: str) -> Mapping[str, Any]:
+    found = schema.get(keyword, {})
+    if not isinstance(found, Mapping):
+        raise InvalidGrammarError(f"{keyword} must be an object, not {found!r}", child(place, keyword))
+    return found
+
+
+def _required(schema: Schema, place: str) -> tuple[str, ...]:
+    found = schema.get("required", [])
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise InvalidGrammarError(f"required must be a list of names, not {found!r}", child(place, "required"))
+    return tuple(dict.fromkeys(found))
+
+
+def _names(schema: Schema, place: str) -> tuple[Where, ...]:
+    if "propertyNames" not in schema:
+        return ()
+    found = where(schema["propertyNames"], child(place, "propertyNames"))
+    return (found,) if found else ()

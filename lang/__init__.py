@@ -1,0 +1,1 @@
+"""The language: programs, their nodes, and the interpreter that runs them on a backend."""

@@ -1,0 +1,200 @@
+"""One state's text as a Sequence of the engine: literals are joined, tokenised once, and never again."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..backend import Generated, GenRequest, OnChunk, SelectRequest, Stream
+from ..choices import ChoicesDecision
+from .held import Gate, gather, pass_on
+from .meta import Entry, MetaWriter
+from .selection import Candidates, decide, score_without_prompt
+from .tail import Tail, common_prefix
+
+if TYPE_CHECKING:
+    from .embedded import EmbeddedBackend
+
+
+class EmbeddedStream(Stream):
+    """Queues operations on a Sequence. Literal text waits until something needs its tokens.
+
+    The tail, the last literal text, is kept with its tokens: what is appended next is tokenised together
+    with it and the tokens that change are replaced, so that tokens between literals are those of the whole
+    text. Generated tokens stay as they are.
+
+    While a select is undecided, what follows it is held back; its decision continues it, with no thread
+    waiting.
+    """
+
+    def __init__(self, backend: EmbeddedBackend, sequence: Any = None, tail: Tail | None = None) -> None:
+        self._backend = backend
+        self._sequence = sequence  # None: a fork of a stream that is not there yet
+        self._tail = tail or Tail(starts_row=True)
+        self._literals: list[str] = []
+        self._first_token: int | None = None
+        self._gate = Gate(shut=sequence is None)
+
+    # --- the protocol ------------------------------------------------------------------------------------
+
+    def append(self, text: str) -> None:
+        if text:
+            self._gate.run(partial(self._literals.append, text), _ignore)
+
+    def generate(self, request: GenRequest, on_chunk: OnChunk | None = None) -> Future[Generated]:
+        params = self._backend.sampling_params(request)
+        grammar = self._backend.grammar(request.options)
+        result: Future[Generated] = Future()
+        self._gate.run(
+            partial(self._generate, request, params, grammar, on_chunk, result), result.set_exception
+        )
+        return result
+
+    def select(self, request: SelectRequest) -> Future[ChoicesDecision]:
+        result: Future[ChoicesDecision] = Future()
+        self._gate.run(partial(self._select, request, result), result.set_exception)
+        return result
+
+    def fork(self, size: int) -> list[Stream]:
+        children = [EmbeddedStream(self._backend) for _ in range(size)]
+        self._gate.run(partial(self._fork, children), lambda error: _break(children, error))
+        return list(children)
+
+    def prefill(self) -> Future[None]:
+        result: Future[None] = Future()
+        self._gate.run(partial(self._prefill, result), result.set_exception)
+        return result
+
+    def close(self) -> None:
+        self._gate.run(self._close, _ignore)
+
+    # --- operations, in order ----------------------------------------------------------------------------
+
+    def _generate(
+        self,
+        request: GenRequest,
+        params: Any,
+        grammar: Any,
+        on_chunk: OnChunk | None,
+        result: Future[Generated],
+    ) -> None:
+        self._flush(need_token=True)
+        meta = MetaWriter(self._backend.tokenizer.token_bytes, request.options)
+        inputs = self._input_logprobs(request)
+        report = None if on_chunk is None else lambda chunk: on_chunk(meta.chunk(chunk))
+        future = self._sequence.generate(params, grammar, report)
+        self._tail = Tail()
+        pass_on(future, result, lambda generation: meta.whole(generation, inputs and inputs(meta)))
+
+    def _input_logprobs(self, request: GenRequest) -> Any:
+        """Ask for the log-probabilities of the tokens so far, if the gen wants them; a function that writes them."""
+        options = request.options
+        start = options.logprob_start_len
+        if not options.return_logprob or start is None or start < 0:
+            return None
+        future = self._sequence.logprobs(max(start, 1), options.top_logprobs_num or 0)
+        first = self._first_token
+
+        def written(meta: MetaWriter) -> tuple[list[Entry], list[list[Entry]]]:
+            found, top = future.result()
+            entries, tops = meta.entries(found), [meta.entries(row) for row in top]
+            if start == 0 and first is not None:
+                return [meta.entry(None, first), *entries], [[], *tops]
+            return entries, tops
+
+        return written
+
+    def _select(self, request: SelectRequest, result: Future[ChoicesDecision]) -> None:
+        tokenizer = self._backend.tokenizer
+        prompt = self._tail.extended(self._take_literals(), tokenizer)
+        candidates = Candidates.of(prompt, request.choices, tokenizer)
+        self._replace_tail(candidates.shared)
+        if prompt.starts_row and candidates.start == 0:
+            self._replace_tail(np.array([self._backend.start_token], np.int32))
+        futures: list[Future[Any]] = [self._sequence.score(candidates.scored)]
+        if request.method.requires_unconditional_logprobs:
+            futures.append(score_without_prompt(self._backend.engine, candidates.scored))
+        self._gate.shut()
+        scored = gather(futures)
+        scored.add_done_callback(
+            lambda done: self._backend.deciders.submit(self._decide, request, candidates, done, result)
+        )
+
+    def _decide(
+        self,
+        request: SelectRequest,
+        candidates: Candidates,
+        scored: Future[list[Any]],
+        result: Future[ChoicesDecision],
+    ) -> None:
+        """The scores are there: choose, and let the stream go on. Runs on a thread of the backend's own."""
+        try:
+            scores, *priors = scored.result()
+            token_bytes = self._backend.tokenizer.token_bytes
+            index, decision = decide(request, candidates, scores, priors[0] if priors else None, token_bytes)
+            self._gate.open(lambda: self._set_tail(candidates.tails[index]))
+        except BaseException as error:
+            result.set_exception(error)
+            self._gate.break_with(error)
+        else:
+            result.set_result(decision)
+
+    def _fork(self, children: list[EmbeddedStream]) -> None:
+        self._flush()
+        if self._tail.starts_row and not len(self._tail.tokens):
+            sequences = [self._backend.engine.open() for _ in children]
+        else:
+            sequences = self._sequence.fork(len(children))
+        for child, sequence in zip(children, sequences, strict=True):
+            child._gate.open(partial(child._begin, sequence, self._tail, self._first_token))
+
+    def _begin(self, sequence: Any, tail: Tail, first_token: int | None) -> None:
+        self._sequence, self._tail, self._first_token = sequence, tail, first_token
+
+    def _prefill(self, result: Future[None]) -> None:
+        self._flush(need_token=True)
+        pass_on(self._sequence.prefill(), result, lambda done: None)
+
+    def _close(self) -> None:
+        if self._sequence is not None:
+            self._sequence.close()
+
+    # --- text to tokens ----------------------------------------------------------------------------------
+
+    def _take_literals(self) -> str:
+        text = "".join(self._literals)
+        self._literals.clear()
+        return text
+
+    def _flush(self, need_token: bool = False) -> None:
+        """Give the sequence the tokens of all literal text so far (at least one, if that is needed)."""
+        if self._literals or self._tail.starts_row:
+            self._set_tail(self._tail.extended(self._take_literals(), self._backend.tokenizer))
+        if need_token and self._tail.starts_row and not len(self._tail.tokens):
+            self._replace_tail(np.array([self._backend.start_token], np.int32))
+
+    def _set_tail(self, tail: Tail) -> None:
+        self._replace_tail(tail.tokens)
+        self._tail = tail.shortened(self._backend.tokenizer)
+
+    def _replace_tail(self, tokens: Any) -> None:
+        """Make `tokens` the end of the sequence in place of the tail's, keeping what both have in common."""
+        old = self._tail.tokens
+        same = common_prefix([old, tokens])
+        if same < len(old) or same < len(tokens):
+            self._sequence.extend(tokens[same:], drop=len(old) - same)
+        if self._tail.starts_row and len(tokens):
+            self._first_token = int(tokens[0])
+        self._tail = Tail(self._tail.text, tokens, self._tail.starts_row)
+
+
+def _ignore(error: BaseException) -> None:
+    """What needs nothing more once the stream has failed."""
+
+
+def _break(streams: list[EmbeddedStream], error: BaseException) -> None:
+    for stream in streams:
+        stream._gate.break_with(error)

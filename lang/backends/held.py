@@ -1,0 +1,95 @@
+"""Operations that cannot start yet, because what precedes them in their stream is not decided."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+Operation = Callable[[], None]
+Failure = Callable[[BaseException], None]
+
+
+class Gate:
+    """Runs operations at once while open; keeps them in order while shut; fails them when broken."""
+
+    def __init__(self, shut: bool = False) -> None:
+        self._lock = threading.RLock()
+        self._shut = shut
+        self._error: BaseException | None = None
+        self._held: deque[tuple[Operation, Failure]] = deque()
+
+    def run(self, operation: Operation, fail: Failure) -> None:
+        """Do the operation now or later. `fail` gets what it raises, or the error that broke the gate."""
+        with self._lock:
+            if self._error is not None:
+                fail(self._error)
+            elif self._shut:
+                self._held.append((operation, fail))
+            else:
+                _attempt(operation, fail)
+
+    def shut(self) -> None:
+        """Keep back what comes from now on. Called by a running operation."""
+        self._shut = True
+
+    def open(self, first: Operation) -> None:
+        """Run `first`, then what was kept, until one of them shuts the gate again."""
+        with self._lock:
+            first()
+            self._shut = False
+            while self._held and not self._shut:
+                _attempt(*self._held.popleft())
+
+    def break_with(self, error: BaseException) -> None:
+        """Fail what was kept, and what comes from now on."""
+        with self._lock:
+            self._error = error
+            while self._held:
+                self._held.popleft()[1](error)
+
+
+def _attempt(operation: Operation, fail: Failure) -> None:
+    try:
+        operation()
+    except Exception as error:
+        fail(error)
+
+
+def pass_on(source: Future[Any], target: Future[Any], convert: Callable[[Any], Any]) -> None:
+    """Have `target` end as `source` does, its result converted."""
+
+    def copy(done: Future[Any]) -> None:
+        try:
+            result = convert(done.result())
+        except BaseException as error:
+            target.set_exception(error)
+        else:
+            target.set_result(result)
+
+    source.add_done_callback(copy)
+
+
+def gather(futures: list[Future[Any]]) -> Future[list[Any]]:
+    """A future of all results, in order; it fails with the first error."""
+    together: Future[list[Any]] = Future()
+    missing = [len(futures)]
+    lock = threading.Lock()
+
+    def arrived(done: Future[Any]) -> None:
+        with lock:
+            missing[0] -= 1
+            if together.done() or (missing[0] and not done.exception()):
+                return
+            if error := done.exception():
+                together.set_exception(error)
+            else:
+                together.set_result([future.result() for future in futures])
+
+    for future in futures:
+        future.add_done_callback(arrived)
+    if not futures:
+        together.set_result([])
+    return together

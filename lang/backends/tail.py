@@ -1,0 +1,78 @@
+"""The literal text at the end of a token row, kept so that what follows it is tokenised together with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int32]
+
+WINDOW = 64  # tokens; a tail longer than twice this is cut where that provably changes nothing near its end
+
+
+class TextTokenizer(Protocol):
+    """What the language needs of a tokenizer."""
+
+    token_bytes: Any
+    special_ids: Any
+    bos_id: int | None
+    eos_ids: Any
+
+    def encode(self, text: str, special_prefix: bool = False, parse_special: bool = True) -> Ints:
+        """Token ids, int32 [n]."""
+
+
+def _no_tokens() -> Ints:
+    return np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The last literal text of a row and its tokens, int32 [n]. `starts_row`: the row begins with it."""
+
+    text: str = ""
+    tokens: Ints = field(default_factory=_no_tokens)
+    starts_row: bool = False
+
+    def extended(self, text: str, tokenizer: TextTokenizer) -> Tail:
+        """The tail with more text: tokens as if both had been one literal."""
+        whole = self.text + text
+        return replace(self, text=whole, tokens=tokenizer.encode(whole, special_prefix=self.starts_row))
+
+    def shortened(self, tokenizer: TextTokenizer) -> Tail:
+        """The last part of a long tail, if encoding that part alone gives the same tokens."""
+        if len(self.tokens) <= 2 * WINDOW:
+            return self
+        for cut in range(len(self.tokens) - WINDOW, len(self.tokens) - 2 * WINDOW, -1):
+            part = self._from(cut, tokenizer)
+            if part is not None and np.array_equal(tokenizer.encode(part.text), part.tokens):
+                return part
+        return self
+
+    def _from(self, cut: int, tokenizer: TextTokenizer) -> Tail | None:
+        """The tail from token `cut` on, if a word or a special token begins there."""
+        before, first = int(self.tokens[cut - 1]), int(self.tokens[cut])
+        head = tokenizer.token_bytes[first]
+        begins_word = (
+            head[:1] == b" " and head[1:2].isalpha() and tokenizer.token_bytes[before][-1:].isalnum()
+        )
+        if not (first in tokenizer.special_ids or begins_word):
+            return None
+        text = b"".join(tokenizer.token_bytes[token] for token in self.tokens[cut:].tolist()).decode(
+            errors="replace"
+        )
+        return Tail(text, self.tokens[cut:]) if self.text.endswith(text) else None
+
+
+def common_prefix(rows: Sequence[Ints]) -> int:
+    """How many leading tokens all rows share."""
+    shortest = min(len(row) for row in rows)
+    first = rows[0][:shortest]
+    same = np.ones(shortest, bool)
+    for row in rows[1:]:
+        same &= row[:shortest] == first
+    return shortest if same.all() else int(same.argmin())

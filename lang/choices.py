@@ -1,0 +1,164 @@
+"""How `select` decides: each method turns the log-probabilities of the choices into one of them."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+TokenLogprob = list[Any]  # (log-probability or None, token id, text or None)
+
+
+@dataclass
+class ChoicesDecision:
+    """The chosen text and what is to be known about the decision."""
+
+    decision: str
+    meta_info: dict[str, Any] | None = field(default=None)
+
+
+class ChoicesSamplingMethod(ABC):
+    """Base of the methods. Instances, not classes, are given to `select`."""
+
+    @property
+    def requires_unconditional_logprobs(self) -> bool:
+        """True if the method also wants the log-probabilities of the choices without the prompt."""
+        return False
+
+    @abstractmethod
+    def __call__(
+        self,
+        *,
+        choices: list[str],
+        normalized_prompt_logprobs: list[float],
+        input_token_logprobs: list[list[TokenLogprob]],
+        output_token_logprobs: list[list[TokenLogprob]],
+        unconditional_token_logprobs: list[list[TokenLogprob]] | None = None,
+    ) -> ChoicesDecision:
+        """Decide. Rows of the inputs belong to the choices; a token is (log-probability, id, text)."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+
+class TokenLengthNormalized(ChoicesSamplingMethod):
+    """The choice with the highest mean log-probability of its tokens; the first one of equals."""
+
+    def __call__(
+        self,
+        *,
+        choices: list[str],
+        normalized_prompt_logprobs: list[float],
+        input_token_logprobs: list[list[TokenLogprob]],
+        output_token_logprobs: list[list[TokenLogprob]],
+        unconditional_token_logprobs: list[list[TokenLogprob]] | None = None,
+    ) -> ChoicesDecision:
+        best = _argmax(normalized_prompt_logprobs)
+        return ChoicesDecision(
+            choices[best], _meta(normalized_prompt_logprobs, input_token_logprobs, output_token_logprobs)
+        )
+
+
+class GreedyTokenSelection(ChoicesSamplingMethod):
+    """Token by token, keep the choices that are most likely there, until one is left.
+
+    A choice with fewer tokens than the longest goes on with the mean of its own tokens.
+    """
+
+    def __call__(
+        self,
+        *,
+        choices: list[str],
+        normalized_prompt_logprobs: list[float],
+        input_token_logprobs: list[list[TokenLogprob]],
+        output_token_logprobs: list[list[TokenLogprob]],
+        unconditional_token_logprobs: list[list[TokenLogprob]] | None = None,
+    ) -> ChoicesDecision:
+        rows = [_values(tokens) for tokens in input_token_logprobs]
+        width = max(map(len, rows), default=0)
+        matrix = [row + [_mean(row)] * (width - len(row)) for row in rows]
+        meta = _meta(normalized_prompt_logprobs, input_token_logprobs, output_token_logprobs)
+        return ChoicesDecision(choices[_greedy(matrix)], {**meta, "greedy_logprob_matrix": matrix})
+
+
+class UnconditionalLikelihoodNormalized(ChoicesSamplingMethod):
+    """The choice that the prompt makes most likelier: mean of conditional minus unconditional log-probability."""
+
+    @property
+    def requires_unconditional_logprobs(self) -> bool:
+        return True
+
+    def __call__(
+        self,
+        *,
+        choices: list[str],
+        normalized_prompt_logprobs: list[float],
+        input_token_logprobs: list[list[TokenLogprob]],
+        output_token_logprobs: list[list[TokenLogprob]],
+        unconditional_token_logprobs: list[list[TokenLogprob]] | None = None,
+    ) -> ChoicesDecision:
+        if unconditional_token_logprobs is None:
+            raise ValueError("unconditional_likelihood_normalized needs unconditional_token_logprobs")
+        scores = [
+            _mean([given - prior for given, prior in zip(_values(tokens), _values(priors), strict=True)])
+            for tokens, priors in zip(input_token_logprobs, unconditional_token_logprobs, strict=True)
+        ]
+        meta = _meta(normalized_prompt_logprobs, input_token_logprobs, output_token_logprobs) | {
+            "unconditional_token_logprobs": unconditional_token_logprobs,
+            "normalized_unconditional_prompt_logprobs": scores,
+        }
+        return ChoicesDecision(choices[_argmax(scores)], meta)
+
+
+def mean_logprob(tokens: Sequence[TokenLogprob]) -> float:
+    """Mean over the tokens that have a log-probability; -inf for a choice without tokens."""
+    return _mean([token[0] for token in tokens if token[0] is not None])
+
+
+def choice_probabilities(rows: Sequence[Sequence[TokenLogprob]]) -> list[float]:
+    """P(choice | prompt, the answer is one of the choices), from the sums of the log-probabilities."""
+    sums = [sum(_values(row)) if row else -math.inf for row in rows]
+    top = max(sums, default=-math.inf)
+    if top == -math.inf:
+        return [1.0 / len(sums)] * len(sums)
+    weights = [math.exp(value - top) for value in sums]
+    return [weight / sum(weights) for weight in weights]
+
+
+def _greedy(matrix: list[list[float]]) -> int:
+    remaining = list(range(len(matrix)))
+    for column in zip(*matrix, strict=True):
+        best = max(column[row] for row in remaining)
+        remaining = [row for row in remaining if column[row] == best]
+        if len(remaining) == 1:
+            break
+    return remaining[0]
+
+
+def _values(tokens: Sequence[TokenLogprob]) -> list[float]:
+    return [0.0 if token[0] is None else token[0] for token in tokens]
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else -math.inf
+
+
+def _argmax(values: list[float]) -> int:
+    return max(range(len(values)), key=values.__getitem__)
+
+
+def _meta(
+    normalized: list[float], inputs: list[list[TokenLogprob]], outputs: list[list[TokenLogprob]]
+) -> dict[str, Any]:
+    return {
+        "normalized_prompt_logprobs": normalized,
+        "input_token_logprobs": inputs,
+        "output_token_logprobs": outputs,
+    }
+
+
+token_length_normalized = TokenLengthNormalized()
+greedy_token_selection = GreedyTokenSelection()
+unconditional_likelihood_normalized = UnconditionalLikelihoodNormalized()

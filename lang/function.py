@@ -1,0 +1,172 @@
+"""A program: a Python function that appends to its state."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, overload
+
+from . import batch
+from .config import resolve_backend
+from .errors import ArgumentsError, nearest, reject_unknown
+from .run import Call, RunSettings, new_state, run_body_async, run_program, split_options
+from .state import ProgramState
+from .trace import TracerProgramState, current_tracer, extract_prefix, trace_program
+
+MIN_PREFIX = 64  # characters; a shorter prefix is not worth an entry in the cache
+
+
+class SglFunction:
+    """What `@sgl.function` makes of a function whose first parameter is `s`."""
+
+    pin_prefix_rid: str | None = None
+    __name__: str
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        num_api_spec_tokens: int | None = None,
+        bind_arguments: dict[str, Any] | None = None,
+    ) -> None:
+        functools.update_wrapper(self, func)
+        self.__name__ = getattr(func, "__name__", type(func).__name__)
+        self.func = func
+        self.num_api_spec_tokens = num_api_spec_tokens
+        self.bind_arguments = bind_arguments or {}
+        parameters = list(inspect.signature(func).parameters.values())
+        if not parameters or parameters[0].name != "s":
+            raise ArgumentsError(
+                f"the first parameter of {func.__qualname__} must be `s`, the state of the program"
+            )
+        positional = [p for p in parameters[1:] if p.kind is p.POSITIONAL_OR_KEYWORD]
+        self.arg_names = [p.name for p in positional]
+        self.arg_defaults = [p.default for p in positional if p.default is not p.empty]
+        self.parameter_names = frozenset(
+            p.name for p in parameters[1:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        )
+        self.takes_any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+    def __repr__(self) -> str:
+        return f"<sgl.function {self.__name__}>"
+
+    # --- running -----------------------------------------------------------------------------------------
+
+    def run(self, /, *args: Any, **kwargs: Any) -> ProgramState:
+        """Run the program. Returns as soon as its body has ended; reading the state waits for the rest.
+
+        Keyword arguments are the program's own and these options: max_new_tokens (128), n (1), stop,
+        stop_token_ids, stop_regex, temperature (1.0), top_p (1.0), top_k (-1), min_p (0), frequency_penalty,
+        presence_penalty, repetition_penalty, logit_bias, seed, ignore_eos, keep_stop, return_logprob,
+        logprob_start_len, top_logprobs_num, return_text_in_logprobs, close_at_limit, error_on_truncation;
+        backend (default: the default backend, else the bundled model), stream (False), use_thread (True;
+        False waits for each node where it is appended). A name that the program declares as a parameter goes
+        to the program.
+
+        Raises what the body raises; UnknownOptionError, BadValueError for the options.
+        """
+        arguments, options = split_options(self, kwargs)
+        return run_program(self, Call(args, arguments), RunSettings.of(options))
+
+    def run_batch(
+        self,
+        batch_kwargs: Sequence[dict[str, Any] | Sequence[Any]],
+        *,
+        num_threads: int | str = "auto",
+        progress_bar: bool = False,
+        generator_style: bool = False,
+        return_exceptions: bool = False,
+        **options: Any,
+    ) -> list[Any] | Iterator[Any]:
+        """Run the program once for each item: a dict of arguments, or a tuple of them in their order.
+
+        Gives the finished states in the order of the items; with `generator_style` an iterator that runs a
+        window ahead. `num_threads` bounds how many bodies run at once (1: one program after another in this
+        thread); bodies that read no values hold their thread for a moment only.
+
+        An item whose node failed gives its state, with `error()` set. If a body raised an error of its own,
+        the others run to their end and the error is raised. With `return_exceptions` both kinds of errors
+        stand in the result at their item's place and nothing is raised.
+
+        `options` are those of `run`, without stream and use_thread.
+        """
+        reject_unknown("run_batch", options, batch.OPTION_NAMES)
+        calls = batch.make_calls(self, batch_kwargs)
+        plan = batch.BatchPlan(num_threads, progress_bar, return_exceptions)
+        if generator_style:
+            return batch.iterate(self, calls, RunSettings.of(options), plan)
+        return batch.run_all(self, calls, RunSettings.of(options), plan) if calls else []
+
+    async def arun(self, /, *args: Any, **kwargs: Any) -> ProgramState:
+        """`run` for event loops, for `def` and `async def` programs. The state is finished when it comes.
+
+        An `async def` body reads with `await s.aget("name")`; a plain body runs in a thread.
+        """
+        arguments, options = split_options(self, kwargs)
+        call, settings = Call(args, arguments), RunSettings.of(options)
+        state = new_state(settings, call)
+        await run_body_async(self, call, state)
+        return state
+
+    async def arun_batch(
+        self,
+        batch_kwargs: Sequence[dict[str, Any] | Sequence[Any]],
+        *,
+        num_threads: int | str = "auto",
+        return_exceptions: bool = False,
+        **options: Any,
+    ) -> list[Any]:
+        """`run_batch` for event loops. `async def` bodies all run at once; plain ones in threads."""
+        reject_unknown("arun_batch", options, batch.OPTION_NAMES)
+        calls = batch.make_calls(self, batch_kwargs)
+        plan = batch.BatchPlan(num_threads, False, return_exceptions)
+        return await batch.run_all_async(self, calls, RunSettings.of(options), plan)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program; inside a trace, trace it."""
+        tracer = current_tracer()
+        if tracer is None:
+            return self.run(*args, **kwargs)
+        return tracer.trace_nested(self, args, kwargs)
+
+    def call(self, state: Any, call: Call) -> Any:
+        """The body on `state`; bound arguments win over given ones."""
+        return self.func(state, *call.args, **{**call.kwargs, **self.bind_arguments})
+
+    # --- binding, tracing, caching -----------------------------------------------------------------------
+
+    def bind(self, **kwargs: Any) -> SglFunction:
+        """The same program with some of its arguments given."""
+        for name in kwargs:
+            if name not in self.parameter_names and not self.takes_any_keyword:
+                raise ArgumentsError(
+                    f"{self.__name__} has no parameter {name!r}; {nearest(name, self.parameter_names)}"
+                )
+        return SglFunction(self.func, self.num_api_spec_tokens, {**self.bind_arguments, **kwargs})
+
+    def trace(self, *, backend: Any = None, **kwargs: Any) -> TracerProgramState:
+        """The graph of the program's nodes. Arguments that are not given become placeholders."""
+        return trace_program(self, kwargs, backend)
+
+    def cache(self, backend: Any = None) -> None:
+        """Compute the constant start of the program's text, if it is longer than 64 characters, and keep it."""
+        resolved = resolve_backend(backend)
+        prefix = extract_prefix(self, resolved)
+        if len(prefix) > MIN_PREFIX:
+            resolved.cache_prefix(prefix)
+
+
+@overload
+def function(func: Callable[..., Any], num_api_spec_tokens: int | None = None) -> SglFunction: ...
+@overload
+def function(
+    func: None = None, num_api_spec_tokens: int | None = None
+) -> Callable[[Callable[..., Any]], SglFunction]: ...
+def function(func: Callable[..., Any] | None = None, num_api_spec_tokens: int | None = None) -> Any:
+    """Make a program of a function whose first parameter is `s`. With or without parentheses.
+
+    `num_api_spec_tokens` is accepted for old programs; a local runtime has no need of it.
+    """
+    if func is None:
+        return lambda inner: SglFunction(inner, num_api_spec_tokens)
+    return SglFunction(func, num_api_spec_tokens)

@@ -1,0 +1,236 @@
+"""The words of the language: what a program appends to its state."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from .choices import ChoicesSamplingMethod, token_length_normalized
+from .errors import BadValueError, UnknownOptionError, reject_unknown
+from .ir import SglConstantText, SglExpr, SglExprList, SglGen, SglRoleBegin, SglRoleEnd, SglSelect
+from .options import NAMES, make_options
+
+Strings = str | list[str] | tuple[str, ...] | None
+ROLES = ("system", "user", "assistant", "tool")
+
+_GEN_NAMES = (frozenset(NAMES) - {"max_new_tokens", "min_new_tokens"}) | {
+    "name", "max_tokens", "min_tokens", "choices", "choices_method",
+}  # fmt: skip
+
+
+def gen(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    min_tokens: int | None = None,
+    n: int | None = None,
+    stop: Strings = None,
+    stop_token_ids: list[int] | None = None,
+    stop_regex: Strings = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    min_p: float | None = None,
+    frequency_penalty: float | None = None,
+    presence_penalty: float | None = None,
+    ignore_eos: bool | None = None,
+    return_logprob: bool | None = None,
+    logprob_start_len: int | None = None,
+    top_logprobs_num: int | None = None,
+    return_text_in_logprobs: bool | None = None,
+    dtype: type | str | None = None,
+    choices: list[str] | None = None,
+    choices_method: ChoicesSamplingMethod | None = None,
+    regex: str | None = None,
+    json_schema: Any = None,
+    *,
+    seed: int | None = None,
+    repetition_penalty: float | None = None,
+    logit_bias: dict[int, float] | None = None,
+    keep_stop: bool | None = None,
+    close_at_limit: bool | None = None,
+    error_on_truncation: bool | None = None,
+    **unknown: Any,
+) -> SglExpr:
+    """Let the model write; the text is appended to the state and bound to `name`.
+
+    Every option that is None is inherited from `run`. `choices` makes it a `select` (only `temperature` and
+    `choices_method` count then). `dtype` (int, float, bool, str), `regex` and `json_schema` (text, dict or
+    pydantic class) constrain the text; the value stays a str. A stop string is cut off unless `keep_stop`.
+    With `n` > 1 the value is a list and the state goes on with its first item.
+
+    `close_at_limit` closes a constrained text by the shortest possible end when `max_tokens` is reached;
+    `error_on_truncation` makes such a cut an error; otherwise meta_info["truncated"] tells.
+
+    Raises UnknownOptionError, BadValueError, re.error.
+    """
+    reject_unknown("gen", unknown, _GEN_NAMES)
+    if choices:
+        return select(name, choices, temperature or 0.0, choices_method or token_length_normalized)
+    if dtype is not None and regex is not None:
+        warnings.warn(f"gen({name!r}): dtype={dtype!r} wins over regex={regex!r}", stacklevel=2)
+    options = make_options(
+        max_new_tokens=max_tokens,
+        min_new_tokens=min_tokens,
+        n=n,
+        stop=stop,
+        stop_token_ids=stop_token_ids,
+        stop_regex=stop_regex,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
+        frequency_penalty=frequency_penalty,
+        presence_penalty=presence_penalty,
+        repetition_penalty=repetition_penalty,
+        logit_bias=logit_bias,
+        seed=seed,
+        ignore_eos=ignore_eos,
+        keep_stop=keep_stop,
+        return_logprob=return_logprob,
+        logprob_start_len=logprob_start_len,
+        top_logprobs_num=top_logprobs_num,
+        return_text_in_logprobs=return_text_in_logprobs,
+        dtype=dtype,
+        regex=regex,
+        json_schema=json_schema,
+        close_at_limit=close_at_limit,
+        error_on_truncation=error_on_truncation,
+    )
+    if options.pattern is not None and options.json_schema is not None:
+        raise BadValueError(f"gen({name!r}) has both a regex (or dtype) and a json_schema; give one of them")
+    return SglGen(name, options)
+
+
+def gen_int(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    n: int | None = None,
+    stop: Strings = None,
+    stop_token_ids: list[int] | None = None,
+    stop_regex: Strings = None,
+    *args: Any,
+    **options: Any,
+) -> SglExpr:
+    """`gen` of a whole number. The third positional argument is `n`; the value stays a str."""
+    return _typed_gen(int, (name, max_tokens, n, stop, stop_token_ids, stop_regex, *args), options)
+
+
+def gen_string(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    n: int | None = None,
+    stop: Strings = None,
+    stop_token_ids: list[int] | None = None,
+    stop_regex: Strings = None,
+    *args: Any,
+    **options: Any,
+) -> SglExpr:
+    """`gen` of a quoted string. The third positional argument is `n`; the value includes the quotes."""
+    return _typed_gen(str, (name, max_tokens, n, stop, stop_token_ids, stop_regex, *args), options)
+
+
+def select(
+    name: str | None = None,
+    choices: list[str] | None = None,
+    temperature: float = 0.0,
+    choices_method: ChoicesSamplingMethod = token_length_normalized,
+) -> SglSelect:
+    """Append the choice that the model finds most likely, as `choices_method` measures it."""
+    if not choices or isinstance(choices, str) or not all(isinstance(choice, str) for choice in choices):
+        raise BadValueError(f"select({name!r}): choices is {choices!r}; give a list of strings")
+    if temperature > 1e-5:
+        raise BadValueError(
+            f"select({name!r}): temperature is {temperature}; a select always takes the best, give 0"
+        )
+    if not callable(choices_method) or isinstance(choices_method, type):
+        raise BadValueError(
+            f"select({name!r}): choices_method is {choices_method!r}; give an instance of a method"
+        )
+    return SglSelect(name, list(choices), temperature, choices_method)
+
+
+def system(expr: SglExpr | str | None = None) -> SglExprList:
+    """A whole system turn."""
+    return role_turn("system", expr)
+
+
+def user(expr: SglExpr | str | None = None) -> SglExprList:
+    """A whole user turn."""
+    return role_turn("user", expr)
+
+
+def assistant(expr: SglExpr | str | None = None) -> SglExprList:
+    """A whole assistant turn."""
+    return role_turn("assistant", expr)
+
+
+def tool(expr: SglExpr | str | None = None) -> SglExprList:
+    """A whole turn with what a tool answered."""
+    return role_turn("tool", expr)
+
+
+def system_begin() -> SglRoleBegin:
+    return SglRoleBegin("system")
+
+
+def system_end() -> SglRoleEnd:
+    return SglRoleEnd("system")
+
+
+def user_begin() -> SglRoleBegin:
+    return SglRoleBegin("user")
+
+
+def user_end() -> SglRoleEnd:
+    return SglRoleEnd("user")
+
+
+def assistant_begin() -> SglRoleBegin:
+    return SglRoleBegin("assistant")
+
+
+def assistant_end() -> SglRoleEnd:
+    return SglRoleEnd("assistant")
+
+
+def tool_begin() -> SglRoleBegin:
+    return SglRoleBegin("tool")
+
+
+def tool_end() -> SglRoleEnd:
+    return SglRoleEnd("tool")
+
+
+def role_turn(role: str, expr: SglExpr | str | None) -> SglExprList:
+    """RoleBegin, the expression if there is one, RoleEnd."""
+    inside: list[SglExpr] = [] if expr is None else [as_node(expr)]
+    return SglExprList([SglRoleBegin(role), *inside, SglRoleEnd(role)])
+
+
+def as_node(value: Any) -> SglExpr:
+    """A string or node as a node. Raises ValueError for None, BadValueError for anything else."""
+    if isinstance(value, SglExpr):
+        return value
+    if isinstance(value, str):
+        return SglConstantText(value)
+    if value is None:
+        raise ValueError("Tried to append None to state.")
+    raise BadValueError(
+        f"{value!r} cannot be appended to a state; append strings and expressions (str() it?)"
+    )
+
+
+_TYPED_ORDER = (
+    "name", "max_tokens", "n", "stop", "stop_token_ids", "stop_regex", "temperature", "top_p", "top_k", "min_p",
+    "frequency_penalty", "presence_penalty", "ignore_eos", "return_logprob", "logprob_start_len",
+    "top_logprobs_num", "return_text_in_logprobs",
+)  # fmt: skip
+
+
+def _typed_gen(dtype: type, positional: tuple[Any, ...], options: dict[str, Any]) -> SglExpr:
+    if len(positional) > len(_TYPED_ORDER):
+        raise UnknownOptionError(f"gen_{dtype.__name__} takes {len(_TYPED_ORDER)} positional arguments")
+    given = dict(zip(_TYPED_ORDER, positional, strict=False))
+    _typed: Callable[..., SglExpr] = gen
+    return _typed(**{**given, **options, "dtype": dtype})

@@ -1,0 +1,48 @@
+"""What every attention backend promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from ..batch import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """The part of a model's configuration that attention needs.
+
+    windows: one entry per layer, the number of latest tokens a query sees (itself included), None for all.
+    """
+
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    windows: tuple[int | None, ...]
+
+    @property
+    def layers(self) -> int:
+        return len(self.windows)
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one KV head."""
+        return self.query_heads // self.kv_heads
+
+    @property
+    def scale(self) -> float:
+        return self.head_dim**-0.5
+
+
+class AttentionBackend(Protocol):
+    def plan(self, batch: Batch) -> None:
+        """Build every index the step needs, once, and store it in `batch.plan`."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, layer: int, batch: Batch) -> Tensor:
+        """Write the new KV into the pool, then attend.
+
+        q: [T, query_heads, head_dim]; k, v: [T, kv_heads, head_dim]; returns [T, query_heads, head_dim].
+        """

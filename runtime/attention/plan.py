@@ -1,0 +1,130 @@
+"""How a batch is cut into padded groups: the index building that torch_native does once a step.
+
+A batch holds up to three kinds of sequences. Decodes (one query) and small extends are padded to the longest
+context of their bucket and attended together; a long prefill is attended alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ..executor.kv import PAD_SLOT
+
+SMALL_EXTEND = 16  # most query tokens of a sequence that is still padded together with others
+BUCKET_WASTE = 2048  # padded tokens that cost about as much as the dozen calls of one more bucket
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One sequence of a step: its rows in the batch and the slots its queries may look at, in order."""
+
+    start: int
+    queries: int
+    slots: np.ndarray
+
+    @property
+    def context(self) -> int:
+        return len(self.slots)
+
+    @property
+    def cached(self) -> int:
+        return len(self.slots) - self.queries
+
+
+def spans_of(query_lens: Sequence[int], context_slots: Sequence[np.ndarray], window: int | None) -> list[Span]:
+    """The sequences of a step; a window drops the slots that no query of the step can see any more."""
+    spans, start = [], 0
+    for queries, slots in zip(query_lens, context_slots, strict=True):
+        if window is not None:
+            slots = slots[-(window + queries - 1) :]
+        spans.append(Span(start, queries, slots))
+        start += queries
+    return spans
+
+
+def groups_of(spans: list[Span]) -> tuple[list[list[Span]], list[Span]]:
+    """Padded groups (decodes, then small extends, each in buckets of similar context) and long prefills."""
+    decodes = [span for span in spans if span.queries == 1]
+    extends = [span for span in spans if 1 < span.queries <= SMALL_EXTEND]
+    prefills = [span for span in spans if span.queries > SMALL_EXTEND]
+    return _buckets(decodes) + _buckets(extends), prefills
+
+
+def _buckets(spans: list[Span]) -> list[list[Span]]:
+    """Split where padding the shorter sequences to the longest would cost more than another bucket.
+
+    Without a split the batch's order is kept, so that the group's rows stay one slice.
+    """
+    if not spans:
+        return []
+    ordered = sorted(spans, key=lambda span: -span.context)
+    buckets, first = [], 0
+    for index, span in enumerate(ordered):
+        waste = (ordered[first].context - span.context) * (len(ordered) - index)
+        if waste > BUCKET_WASTE and span.context * 2 <= ordered[first].context:
+            buckets.append(ordered[first:index])
+            first = index
+    return buckets + [ordered[first:]] if first else [spans]
+
+
+def padded_slots(group: list[Span]) -> np.ndarray:
+    """int64 [sequences, longest context], padded on the right with `PAD_SLOT`."""
+    longest = max(span.context for span in group)
+    if len(group) == 1:
+        return group[0].slots.astype(np.int64)[None]
+    slots = np.full((len(group), longest), PAD_SLOT, np.int64)
+    for row, span in zip(slots, group, strict=True):
+        row[: span.context] = span.slots
+    return slots
+
+
+def visible(group: list[Span], window: int | None) -> np.ndarray | None:
+    """bool [sequences, most queries, longest context]: may this query see this key? None when all may.
+
+    The rows that pad the queries see at least the first key: their softmax must stay finite.
+    """
+    queries = max(span.queries for span in group)
+    contexts = np.array([span.context for span in group])
+    if queries == 1 and (contexts == contexts[0]).all():
+        return None
+    cached = np.array([span.cached for span in group])
+    last_key = np.minimum(cached[:, None] + np.arange(queries), contexts[:, None] - 1)[:, :, None]
+    keys = np.arange(contexts.max())
+    allowed = keys <= last_key
+    return allowed if window is None else allowed & (keys > last_key - window)
+
+
+class Rows(NamedTuple):
+    """Where a group's queries are in the batch. A slice when they lie together and need no padding.
+
+    padded: [sequences * most queries]; real: those of the padded rows that are no padding, None for all;
+    targets: the batch rows of the real ones.
+    """
+
+    padded: slice | np.ndarray
+    real: np.ndarray | None
+    targets: slice | np.ndarray
+
+
+def rows_of(group: list[Span]) -> Rows:
+    queries = max(span.queries for span in group)
+    starts = np.array([span.start for span in group])
+    counts = np.array([span.queries for span in group])
+    if (counts == queries).all() and (np.diff(starts) == queries).all():
+        together = slice(group[0].start, group[0].start + queries * len(group))
+        return Rows(together, None, together)
+    offsets = np.arange(queries)
+    padded = (starts[:, None] + np.minimum(offsets, counts[:, None] - 1)).reshape(-1)
+    real = np.flatnonzero(offsets < counts[:, None])
+    return Rows(padded, real, padded[real])
+
+
+def causal_mask(queries: int, keys: int, window: int | None) -> np.ndarray:
+    """bool [queries, keys] for queries at the end of the keys: what the last rows and columns of it say
+    depends on distances only, so any smaller block aligned at the bottom right is a view of it."""
+    distance = np.arange(queries)[:, None] + (keys - queries) - np.arange(keys)
+    return distance >= 0 if window is None else (distance >= 0) & (distance < window)

@@ -1,0 +1,220 @@
+"""The radix tree of computed prefixes.
+
+    root ── [system prompt] ─┬─ [question 1] ── [answer 1]
+                             └─ [question 2]
+
+A node holds int32 tokens and the pages that store their keys and values; its length is a multiple of the
+page size. The tree itself holds each of its pages once. A lock on a node keeps its whole path; what is
+unlocked is evicted leaf by leaf, least recently used first (RadixAttention, arXiv 2312.07104, section 3).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from .pages import PagePool
+from .row import Ints
+
+
+class Node:
+    __slots__ = ("children", "last_used", "locks", "pages", "parent", "queued", "tokens")
+
+    def __init__(self, tokens: Ints, pages: Ints, parent: Node | None) -> None:
+        self.tokens = tokens
+        self.pages = pages
+        self.parent = parent
+        self.children: dict[bytes, Node] = {}
+        self.locks = 0
+        self.last_used = 0
+        self.queued = False  # has an entry in the eviction heap
+
+
+class Match(NamedTuple):
+    pages: Ints
+    node: Node
+    length: int  # tokens, a multiple of the page size
+
+
+class RadixTree:
+    """Finds, keeps and evicts computed prefixes. Token arrays are int32; lengths are in tokens."""
+
+    def __init__(self, pool: PagePool) -> None:
+        self.pool = pool
+        self.root = Node(np.empty(0, np.int32), np.empty(0, np.int32), None)
+        self.evictable = 0  # pages of unlocked nodes
+        self._clock = 0
+        self._serial = 0
+        self._heap: list[tuple[int, int, Node]] = []
+
+    def match(self, tokens: Ints) -> Match:
+        """The longest cached prefix. Splits a node that matches in part, so that a lock holds no more."""
+        path, length = self._walk(tokens)
+        for node in path:
+            self._touch(node)
+        pages = [node.pages for node in path]
+        return Match(np.concatenate(pages) if pages else self.root.pages, path[-1] if path else self.root, length)
+
+    def match_length(self, tokens: Ints) -> int:
+        """Length of the longest cached prefix; changes nothing."""
+        node, length = self.root, 0
+        while (child := self._child(node, tokens[length:])) is not None:
+            same = common_prefix(child.tokens, tokens[length:])
+            length += same - same % self.pool.page_size
+            if same < len(child.tokens):
+                break
+            node = child
+        return length
+
+    def insert(self, tokens: Ints, pages: Ints) -> Node:
+        """Keep `tokens` (cut to whole pages) in `pages`; what the tree has already stays as it is.
+
+        Returns the deepest node of the path. The tree takes its own hold on the pages it keeps.
+        """
+        size = self.pool.page_size
+        tokens = tokens[: len(tokens) - len(tokens) % size]
+        path, length = self._walk(tokens)
+        for step in path:
+            self._touch(step)
+        node = path[-1] if path else self.root
+        if length == len(tokens):
+            return node
+        kept = pages[length // size : len(tokens) // size].copy()
+        self.pool.retain(kept)
+        leaf = Node(tokens[length:].copy(), kept, node)
+        self._touch(leaf)
+        node.children[self._key(leaf.tokens)] = leaf
+        self.evictable += len(kept)
+        self._enqueue(leaf)
+        return leaf
+
+    def lock(self, node: Node) -> None:
+        """Keep the path from `node` to the root until `unlock`."""
+        for step in self._path(node):
+            if step.locks == 0:
+                self.evictable -= len(step.pages)
+            step.locks += 1
+
+    def unlock(self, node: Node) -> None:
+        for step in self._path(node):
+            step.locks -= 1
+            if step.locks == 0:
+                self.evictable += len(step.pages)
+                self._enqueue(step)
+
+    def evict(self, pages: int) -> int:
+        """Free at least `pages` pages, least recently used leaves first; returns how many were freed."""
+        freed = 0
+        while freed < pages and self._heap:
+            used, _, node = heapq.heappop(self._heap)
+            node.queued = False
+            if node.locks or node.children:
+                continue  # comes back when it is an unlocked leaf again
+            if used != node.last_used:
+                self._enqueue(node)
+                continue
+            freed += self._drop(node)
+        return freed
+
+    def clear(self) -> int:
+        """Evict all that no sequence holds."""
+        return self.evict(self.pool.total + 1)
+
+    def nodes(self) -> Iterator[Node]:
+        stack = list(self.root.children.values())
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.children.values())
+
+    def check(self, rows: Iterable[Ints] = ()) -> None:
+        """Raise unless tree, pool and the sequences' page rows agree on every page."""
+        self.pool.check()
+        held = np.zeros_like(self.pool.refs)
+        for pages in rows:
+            np.add.at(held, pages, 1)
+        evictable = 0
+        for node in self.nodes():
+            self._check_node(node)
+            np.add.at(held, node.pages, 1)
+            evictable += len(node.pages) if node.locks == 0 else 0
+        if evictable != self.evictable:
+            raise RuntimeError(f"the tree counts {self.evictable} evictable pages, a walk finds {evictable}")
+        if (held != self.pool.refs).any():
+            wrong = np.flatnonzero(held != self.pool.refs)[:8]
+            raise RuntimeError(f"pages {wrong.tolist()} are held {held[wrong]} times but counted {self.pool.refs[wrong]}")
+
+    def _check_node(self, node: Node) -> None:
+        size, parent = self.pool.page_size, node.parent
+        if parent is None or parent.children.get(self._key(node.tokens)) is not node:
+            raise RuntimeError("a node is not its parent's child")
+        if len(node.tokens) != len(node.pages) * size or not len(node.tokens):
+            raise RuntimeError(f"a node has {len(node.tokens)} tokens in {len(node.pages)} pages of {size}")
+        if node.locks < sum(child.locks for child in node.children.values()):
+            raise RuntimeError("a node is locked less often than its children")
+        if node.locks == 0 and not node.children and not node.queued:
+            raise RuntimeError("an evictable leaf is not queued for eviction")
+
+    def _walk(self, tokens: Ints) -> tuple[list[Node], int]:
+        node, length, path = self.root, 0, []
+        while (child := self._child(node, tokens[length:])) is not None:
+            same = common_prefix(child.tokens, tokens[length:])
+            same -= same % self.pool.page_size
+            if same < len(child.tokens):
+                child = self._split(child, same)
+            path.append(child)
+            node, length = child, length + len(child.tokens)
+        return path, length
+
+    def _split(self, node: Node, length: int) -> Node:
+        """Put a new node before `node`, which keeps its identity, its locks and its tail."""
+        size, parent = self.pool.page_size, node.parent
+        assert parent is not None
+        head = Node(node.tokens[:length], node.pages[: length // size], parent)
+        head.locks, head.last_used = node.locks, node.last_used
+        parent.children[self._key(head.tokens)] = head
+        node.tokens, node.pages, node.parent = node.tokens[length:], node.pages[length // size :], head
+        head.children[self._key(node.tokens)] = node
+        return head
+
+    def _drop(self, node: Node) -> int:
+        parent = node.parent
+        assert parent is not None
+        del parent.children[self._key(node.tokens)]
+        self.evictable -= len(node.pages)
+        if parent.locks == 0:
+            self._enqueue(parent)
+        return self.pool.release(node.pages)
+
+    def _enqueue(self, node: Node) -> None:
+        if not node.queued and not node.children and node.parent is not None:
+            node.queued = True
+            self._serial += 1
+            heapq.heappush(self._heap, (node.last_used, self._serial, node))
+
+    def _touch(self, node: Node) -> None:
+        self._clock += 1
+        node.last_used = self._clock
+
+    def _child(self, node: Node, tokens: Ints) -> Node | None:
+        return node.children.get(self._key(tokens)) if len(tokens) >= self.pool.page_size else None
+
+    def _key(self, tokens: Ints) -> bytes:
+        return tokens[: self.pool.page_size].tobytes()
+
+    def _path(self, node: Node) -> Iterator[Node]:
+        step: Node | None = node
+        while step is not None and step.parent is not None:
+            yield step
+            step = step.parent
+
+
+def common_prefix(a: Ints, b: Ints) -> int:
+    """Number of equal leading tokens of two int32 arrays."""
+    length = min(len(a), len(b))
+    differs = a[:length] != b[:length]
+    first = int(differs.argmax()) if length else 0
+    return first if length and differs[first] else length

@@ -1,0 +1,74 @@
+"""Chat templates: Jinja source to text, in the sandbox and with the helpers that Hugging Face gives them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.exceptions import TemplateError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from sgl.runtime.errors import ConfigError
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks the assistant's text for training; here its body is just text."""
+
+    tags = frozenset({"generation"})
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise(message: str) -> None:
+    raise TemplateError(message)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment
+
+
+class ChatTemplate:
+    """A compiled template; rendering is thread-safe."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        self.source = source
+        try:
+            self._template = _environment().from_string(source, globals=dict(special_tokens))
+        except TemplateError as error:
+            raise ConfigError(f"the chat template does not compile: {error}; correct chat_template") from error
+
+    def render(self, messages: Iterable[Mapping[str, Any]], add_generation_prompt: bool, **variables: Any) -> str:
+        """The text of a conversation.
+
+        Raises:
+            ConfigError: the template refuses the messages.
+        """
+        try:
+            return self._template.render(
+                messages=list(messages), add_generation_prompt=add_generation_prompt, **variables
+            )
+        except TemplateError as error:
+            raise ConfigError(f"the chat template refuses these messages: {error}") from error

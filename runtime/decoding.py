@@ -1,0 +1,165 @@
+"""One generation in progress: each sampled token goes through grammar, text, stops and stream."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .errors import RuntimeFailure, TruncatedError
+from .ops import Chunk, Generate, Generation, TokenLogprobs
+from .sampling import SamplingRow
+from .stops import Finish, StopChecker
+
+if TYPE_CHECKING:
+    from .core import EngineCore
+    from .sampling import Samples
+    from .sequence import SequenceState
+
+GRAMMAR_END = {"type": "stop", "matched": None}
+
+
+class Decoding:
+    """Takes sampled tokens until something says stop; then the sequence ends with exactly the kept ones."""
+
+    def __init__(self, core: EngineCore, seq: SequenceState, op: Generate) -> None:
+        params = op.params
+        params.validate(core.runner.vocab_size)
+        self.core, self.op = core, op
+        self.prompt_tokens = len(seq)
+        self.limit = min(params.max_tokens, core.context - len(seq))
+        self.matcher = op.grammar.matcher() if op.grammar is not None else None
+        self.stops = StopChecker(dataclasses.replace(params, max_tokens=self.limit, min_tokens=0), core.text.tokenizer)
+        self.forced = 0
+        self.logprobs: TokenLogprobs | None = [] if params.logprobs or params.top_logprobs else None
+        self.top_logprobs: list[TokenLogprobs] | None = [] if params.top_logprobs else None
+        self.result: Generation | TruncatedError | None = None
+        self.jumps = core.text.jump_forward and self.matcher is not None and self.logprobs is None
+        self.row = SamplingRow(
+            params,
+            seed=core.seed() if params.seed is None else params.seed,
+            prompt_ids=seq.tokens.array.tolist() if params.repetition_penalty != 1.0 else [],
+            output_ids=self.stops.token_ids,
+            end_ids=params.end_ids(core.text.tokenizer.eos_ids),
+        )
+        self._sent = 0  # tokens
+
+    @property
+    def output(self) -> list[int]:
+        return self.stops.token_ids
+
+    def mask(self) -> np.ndarray | None:
+        return None if self.matcher is None else self.matcher.mask()
+
+    def take(self, seq: SequenceState, samples: Samples, index: int) -> bool:
+        """The next token of this generation; True when it ends here."""
+        if index in samples.errors:
+            raise RuntimeFailure(samples.errors[index])
+        self._note(samples, index)
+        finish = self._push(seq, samples.ids[index]) if self.limit else self.stops.close({"type": "length", "length": 0})
+        if finish is None:
+            if self.op.on_chunk is not None:
+                self._stream(self.op)
+            return False
+        self._settle(seq, finish)
+        return True
+
+    def deliver(self) -> None:
+        """Hand the result to whoever waits for it."""
+        if isinstance(self.result, BaseException):
+            self.op.fail(self.result)
+            return
+        if self.op.on_chunk is not None:
+            self._stream(self.op)
+        self.op.resolve(self.result)
+
+    def _push(self, seq: SequenceState, token: int) -> Finish | None:
+        finish = self.stops.push(token)
+        if self.matcher is None:
+            if finish is None:
+                seq.tokens.append(token)
+            return finish
+        if not self.matcher.accept(token):
+            raise RuntimeFailure(f"the grammar refused token {token} that its mask allowed; please report this")
+        if finish is None:
+            seq.tokens.append(token)
+            if self.matcher.finished:
+                return self.stops.close(GRAMMAR_END)
+            if self.jumps:
+                return self._jump(seq)
+        return finish
+
+    def _jump(self, seq: SequenceState) -> Finish | None:
+        """Append what the grammar forces, in the tokens the model knows, without sampling it."""
+        return None
+
+    def _settle(self, seq: SequenceState, finish: Finish) -> None:
+        """Cut tokens, pages and text together, then make the result."""
+        tokens = self.output[: finish.kept]
+        if finish.remainder:
+            tokens = tokens + self.core.text.tokenizer.encode(finish.remainder, parse_special=False).tolist()
+        truncated = finish.reason["type"] == "length" and self.matcher is not None and not self.matcher.can_end
+        text = finish.text
+        if truncated and self.op.params.close_at_limit:
+            assert self.matcher is not None
+            ending = self.matcher.shortest_end().decode()
+            text, truncated = text + ending, False
+            tokens = tokens + self.core.text.tokenizer.encode(ending, parse_special=False).tolist()
+        self.core.truncate(seq, self.prompt_tokens + finish.kept)
+        seq.tokens.extend(tokens[len(seq) - self.prompt_tokens :])
+        self.result = self._result(text, tokens, finish, truncated)
+
+    def _result(self, text: str, tokens: list[int], finish: Finish, truncated: bool) -> Generation | TruncatedError:
+        if truncated and self.op.params.error_on_truncation:
+            return TruncatedError(
+                f"max_tokens={self.op.params.max_tokens} was reached before the grammar could end, after {text!r}; "
+                "allow more tokens, or set close_at_limit to have the text closed"
+            )
+        return Generation(
+            text=text,
+            token_ids=tokens,
+            finish_reason=finish.reason,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=len(tokens),
+            cached_tokens=self.op.cached or 0,
+            forced_tokens=self.forced,
+            logprobs=_aligned(self.logprobs, tokens, self.limit),
+            top_logprobs=None if self.top_logprobs is None else self.top_logprobs[: max(len(tokens), self.limit == 0)],
+            e2e_latency=time.perf_counter() - self.op.started,
+            truncated=truncated,
+        )
+
+    def _note(self, samples: Samples, index: int) -> None:
+        if self.logprobs is not None and samples.logprobs is not None:
+            self.logprobs.append((samples.logprobs[index] or 0.0, samples.ids[index]))
+        if self.top_logprobs is not None and samples.top is not None:
+            self.top_logprobs.append(samples.top[index] or [])
+
+    def _stream(self, op: Generate) -> None:
+        """Give out what will not be taken back."""
+        done = self.result if isinstance(self.result, Generation) else None
+        tokens = done.token_ids if done else self.output
+        text, start = self._text(done), min(self._sent, len(tokens))
+        if not text and not done:
+            return
+        self._sent = len(tokens)
+        logprobs = None if self.logprobs is None else self.logprobs[start : len(tokens)]
+        assert op.on_chunk is not None
+        op.on_chunk(Chunk(text, tokens[start:], logprobs, done is not None, done))
+
+    def _text(self, done: Generation | None) -> str:
+        fresh = self.stops.take()
+        if done and self.stops.finish:
+            fresh += done.text[len(self.stops.finish.text) :]
+        return fresh
+
+
+def _aligned(logprobs: TokenLogprobs | None, tokens: list[int], limit: int) -> TokenLogprobs | None:
+    """One entry a kept token; tokens that were encoded anew have no probability of their own."""
+    if logprobs is None or limit == 0:
+        return logprobs
+    kept = [entry for entry, token in zip(logprobs, tokens, strict=False) if entry[1] == token]
+    return kept + [(float("nan"), token) for token in tokens[len(kept) :]]
+

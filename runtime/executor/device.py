@@ -1,0 +1,154 @@
+"""Which device, dtype and thread count to run with, found out by looking and measuring, not by guessing."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..errors import ConfigError
+from ..layers.linear import Linear, can_pack_bfloat16, linear
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # x86, x86, Arm
+WORTH_ROUNDING = 1.1  # bfloat16 must be this much faster to be chosen over float32
+CGROUP = Path("/sys/fs/cgroup")
+TOPOLOGY = Path("/sys/devices/system/cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceChoice:
+    """What the engine runs with; `reasons` says why, a line each."""
+
+    device: torch.device
+    dtype: torch.dtype
+    threads: int
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self.reasons)
+
+
+def apply_threads(threads: int) -> None:
+    """Give torch's operations `threads` threads. The only place that touches this process-wide setting."""
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+
+
+def choose_device(device: str = "auto", dtype: str = "auto", threads: int | None = None) -> DeviceChoice:
+    """Settle what is "auto" or None; on the CPU, dtype="auto" times a few products (some tens of ms).
+
+    Raises ConfigError for a device that is not there or a dtype that is unknown.
+    """
+    if dtype != "auto" and dtype not in DTYPES:
+        raise ConfigError(f"dtype={dtype!r} is unknown; use auto, {', '.join(DTYPES)}")
+    chosen, why_device = _device(device)
+    count, why_threads = _threads(threads)
+    if dtype != "auto":
+        kind, why_dtype = DTYPES[dtype], f"dtype {dtype}: as asked"
+    elif chosen.type == "cpu":
+        kind, why_dtype = _cpu_dtype(count)
+    else:
+        kind, why_dtype = _accelerator_dtype(chosen)
+    return DeviceChoice(chosen, kind, count, (why_device, why_threads, why_dtype))
+
+
+def _device(name: str) -> tuple[torch.device, str]:
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda", torch.cuda.current_device()), f"device cuda: {torch.cuda.get_device_name()}"
+        return torch.device("cpu"), "device cpu: torch sees no CUDA device"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"device={name!r} is no device name; use auto, cpu, cuda or cuda:N") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device={name!r}: torch sees {torch.cuda.device_count()} CUDA devices; use another or 'cpu'")
+    return device, f"device {name}: as asked"
+
+
+def _accelerator_dtype(device: torch.device) -> tuple[torch.dtype, str]:
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0):
+        return torch.bfloat16, "dtype bfloat16: native on this GPU"
+    return torch.float16, "dtype float16: this device computes no bfloat16 natively"
+
+
+def _threads(asked: int | None) -> tuple[int, str]:
+    if asked is not None:
+        return asked, f"threads {asked}: as asked"
+    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    cores = physical_cores(allowed)
+    quota = cpu_quota()
+    threads = max(1, cores if quota is None else min(cores, int(quota)))
+    limit = "no quota" if quota is None else f"a quota of {quota:g} CPUs"
+    return threads, f"threads {threads}: {len(allowed)} usable CPUs on {cores} physical cores, {limit}"
+
+
+def physical_cores(cpus: list[int] | range) -> int:
+    """How many cores the logical CPUs `cpus` sit on; hyper-threads of one core count once."""
+    siblings = set()
+    for cpu in cpus:
+        path = TOPOLOGY / f"cpu{cpu}/topology/thread_siblings_list"
+        siblings.add(_read(path) or str(cpu))
+    return len(siblings)
+
+
+def cpu_quota(root: Path = CGROUP) -> float | None:
+    """CPUs' worth of time that the control group (v2, then v1) grants, None without a limit."""
+    pairs = [(_read(root / "cpu.max") or "").split()]
+    pairs.append([_read(root / f"cpu/cpu.cfs_{name}_us") or "" for name in ("quota", "period")])
+    for pair in pairs:
+        if len(pair) == 2 and pair[0].isdigit() and pair[1].isdigit() and int(pair[1]):
+            return int(pair[0]) / int(pair[1])
+    return None
+
+
+def cpu_flags() -> frozenset[str]:
+    """Instruction set flags of the first CPU, where the system tells them."""
+    for line in (_read(Path("/proc/cpuinfo")) or "").splitlines():
+        name, _, flags = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(flags.split())
+    return frozenset()
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
+def _cpu_dtype(threads: int) -> tuple[torch.dtype, str]:
+    native = [flag for flag in BFLOAT16_FLAGS if flag in cpu_flags()]
+    if not native or not can_pack_bfloat16():
+        return torch.float32, "dtype float32: this CPU has no bfloat16 instructions"
+    apply_threads(threads)
+    one, many = (_seconds(torch.float32, rows) / _seconds(torch.bfloat16, rows) for rows in (1, 32))
+    gain = (one * many) ** 0.5
+    name = "bfloat16" if gain > WORTH_ROUNDING else "float32"
+    why = f"bfloat16 measured {one:.1f}x as fast as float32 for 1 row, {many:.1f}x for 32 rows ({', '.join(native)})"
+    return DTYPES[name], f"dtype {name}: {why}"
+
+
+@torch.inference_mode()
+def _seconds(dtype: torch.dtype, rows: int) -> float:
+    """Best time of one pass over four layers' worth of a small model's largest products."""
+    layers = [_filled(dtype) for _ in range(4)]
+    x = torch.ones(rows, 512, dtype=dtype)
+    best = float("inf")
+    for _ in range(4):
+        started = time.perf_counter()
+        for layer in layers:
+            layer(x)
+        best = min(best, time.perf_counter() - started)
+    return best
+
+
+def _filled(dtype: torch.dtype) -> Linear:
+    layer = linear(1536, 512, False, dtype, torch.device("cpu"))
+    layer.weight.fill_(0.5)
+    return layer.seal()

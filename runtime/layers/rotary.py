@@ -1,0 +1,100 @@
+"""Rotary position embedding: frequencies of every supported scaling, and their table of cosines and sines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """kind is one of `ROPE_KINDS`; fields that a kind does not use keep their defaults."""
+
+    theta: float
+    kind: str = "default"
+    factor: float = 1.0
+    original_context: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    attention_factor: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+
+
+def _default(rope: RopeConfig, dim: int) -> Tensor:
+    return 1.0 / rope.theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
+
+
+def _linear(rope: RopeConfig, dim: int) -> Tensor:
+    return _default(rope, dim) / rope.factor
+
+
+def _llama3(rope: RopeConfig, dim: int) -> Tensor:
+    """Long wavelengths are stretched by `factor`, short ones kept, those between blended."""
+    frequency = _default(rope, dim)
+    turns = rope.original_context * frequency / (2 * math.pi)
+    blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    return torch.lerp(frequency / rope.factor, frequency, blend.clamp(0, 1))
+
+
+def _yarn(rope: RopeConfig, dim: int) -> Tensor:
+    """Dimensions that turn more than beta_fast times keep their frequency, below beta_slow are stretched."""
+
+    def dimension_of(turns: float) -> float:
+        return dim * math.log(rope.original_context / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+    low, high = dimension_of(rope.beta_fast), dimension_of(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    ramp = (torch.arange(dim // 2, dtype=torch.float32) - low) / (high - low or 1e-3)
+    frequency = _default(rope, dim)
+    return torch.lerp(frequency, frequency / rope.factor, ramp.clamp(0, 1))
+
+
+ROPE_KINDS: dict[str, Callable[[RopeConfig, int], Tensor]] = {
+    "default": _default,
+    "linear": _linear,
+    "llama3": _llama3,
+    "yarn": _yarn,
+}
+
+
+class Rotary:
+    """Table of cosines and sines, grown on demand; one gather a step serves every layer.
+
+    A row is [2, head_dim]: cos twice, and sin with its first half negated, so that rotating is
+    `x * cos + swap_halves(x) * sin`.
+    """
+
+    def __init__(self, rope: RopeConfig, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._frequency = ROPE_KINDS[rope.kind](rope, head_dim)
+        self._scale = rope.attention_factor
+        self._half = head_dim // 2
+        self._dtype, self._device = dtype, device
+        self._table = self._build(64)
+
+    def _build(self, rows: int) -> Tensor:
+        angle = torch.outer(torch.arange(rows, dtype=torch.float32), self._frequency)
+        cos, sin = angle.cos() * self._scale, angle.sin() * self._scale
+        table = torch.stack((cos, cos, -sin, sin), 1)
+        return table.view(rows, 4 * self._half).to(self._device, self._dtype)
+
+    def gather(self, positions: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of positions [T], all below `length`; each [T, 1, 2, head_dim / 2]."""
+        if length > len(self._table):
+            self._table = self._build(1 << (length - 1).bit_length())
+        cos, sin = self._table.index_select(0, positions).view(-1, 1, 4, self._half).split(2, 2)
+        return cos, sin
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate heads x [T, heads, head_dim] by the angles of `Rotary.gather`."""
+    tokens, heads, dim = x.shape
+    halves = x.view(tokens, heads, 2, dim // 2)
+    return torch.addcmul(halves * cos, halves.flip(2), sin).view(tokens, heads, dim)

@@ -1,0 +1,70 @@
+"""The files of a Hugging Face model directory, read with errors that say which file and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from ..errors import CheckpointError
+from ..models.config import ModelConfig
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing; {path.parent} must be a Hugging Face model directory") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON ({error}); restore the file") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} must hold a JSON object, not {type(value).__name__}")
+    return value
+
+
+def load_config(path: str | Path) -> ModelConfig:
+    """The configuration of a model directory, with `generation_config.json`'s EOS ids merged in."""
+    config, generation = Path(path) / "config.json", Path(path) / "generation_config.json"
+    return ModelConfig.from_hf(read_json(config), read_json(generation) if generation.is_file() else None, str(config))
+
+
+def load_generation_eos(path: str | Path) -> tuple[int, ...]:
+    """Every EOS id that `config.json` and `generation_config.json` name, without repeats."""
+    return load_config(path).eos_ids
+
+
+def weight_files(path: Path) -> list[Path]:
+    """The safetensors files of a directory: the shards of its index, or the single one."""
+    if (path / INDEX).is_file():
+        shards = read_json(path / INDEX).get("weight_map")
+        if not isinstance(shards, dict) or not shards:
+            raise CheckpointError(f"{path / INDEX} has no 'weight_map'; restore the file")
+        files = [path / name for name in sorted(set(shards.values()))]
+    else:
+        files = [path / WEIGHTS]
+    if absent := [file.name for file in files if not file.is_file()]:
+        found = sorted(file.name for file in path.iterdir() if file.suffix in (".safetensors", ".bin", ".pt", ".gguf"))
+        raise CheckpointError(
+            f"{path} lacks the weights {', '.join(absent)} (found: {', '.join(found) or 'no weights at all'}); "
+            "complete the download, or convert the checkpoint to safetensors"
+        )
+    return files
+
+
+@contextmanager
+def open_weights(file: Path) -> Iterator[Any]:
+    """A safetensors file; what is wrong with it arrives as CheckpointError."""
+    try:
+        with safe_open(str(file), framework="pt", device="cpu") as tensors:
+            yield tensors
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"{file} ({file.stat().st_size:,} bytes) is damaged or cut short ({error}); fetch the file again"
+        ) from error

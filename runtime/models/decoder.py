@@ -1,0 +1,136 @@
+"""The one decoder behind every supported architecture: pre-norm, rotary, grouped-query attention, gated MLP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from ..attention.base import AttentionBackend
+from ..batch import Batch
+from ..layers.activation import silu_and_mul
+from ..layers.linear import Linear, kind_for, linear
+from ..layers.norm import HeadNorm, RMSNorm
+from ..layers.rotary import Rotary, rotate
+from .config import ModelConfig
+
+TIED_COPY = 512 * 2**20  # bytes of a tied embedding up to which the head gets a copy in its own, faster layout
+
+
+class Layer:
+    """One block. `x` is [T, hidden] throughout; blocks write into the residual they are given."""
+
+    def __init__(self, config: ModelConfig, index: int, dtype: torch.dtype, device: torch.device) -> None:
+        hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
+        self.index, self.head_dim = index, dim
+        self.heads = (config.num_heads, config.num_kv_heads)
+        all_heads = config.num_heads + 2 * config.num_kv_heads
+        self.attention_norm = RMSNorm(hidden, config.rms_eps, dtype, device)
+        self.qkv = linear(all_heads * dim, hidden, config.qkv_bias, dtype, device)
+        self.qk_norm = HeadNorm(dim, config.rms_eps, dtype, device) if config.qk_norm else None
+        self.output = linear(hidden, config.num_heads * dim, config.output_bias, dtype, device)
+        self.mlp_norm = RMSNorm(hidden, config.rms_eps, dtype, device)
+        self.gate_up = linear(2 * inner, hidden, config.mlp_bias, dtype, device)
+        self.down = linear(hidden, inner, config.mlp_bias, dtype, device)
+
+    def seal(self) -> None:
+        for name in ("qkv", "output", "gate_up", "down"):
+            setattr(self, name, getattr(self, name).seal())
+        if self.qk_norm is not None:
+            self.qk_norm.seal(*self.heads)
+
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, batch: Batch, attention: AttentionBackend, rows: Tensor | None
+    ) -> Tensor:
+        """`rows`: go on with these rows only once their keys and values are written."""
+        mixed = self.attend(self.attention_norm(x), cos, sin, batch, attention)
+        if rows is not None:
+            x, mixed = x.index_select(0, rows), mixed.index_select(0, rows)
+        x = self.output.added_to(x, mixed)
+        return self.down.added_to(x, silu_and_mul(self.gate_up(self.mlp_norm(x))))
+
+    def attend(self, x: Tensor, cos: Tensor, sin: Tensor, batch: Batch, attention: AttentionBackend) -> Tensor:
+        queries, keys = self.heads
+        qk, v = self.qkv(x).view(len(x), -1, self.head_dim).split((queries + keys, keys), 1)
+        if self.qk_norm is not None:
+            qk = self.qk_norm(qk)
+        q, k = rotate(qk, cos, sin).split((queries, keys), 1)
+        return attention.forward(q, k, v, self.index, batch).reshape(len(x), -1)
+
+
+class Decoder:
+    """Weights are allocated empty; fill what `parameters` names, then call `seal` once.
+
+    dtype: of weights, activations and KV. The logits are float32 whatever it is.
+    """
+
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
+        self.config, self.dtype, self.device = config, dtype, torch.device(device)
+        hidden, vocabulary = config.hidden_size, config.vocab_size
+        self.embedding = torch.empty(vocabulary, hidden, dtype=dtype, device=self.device)
+        self.layers = [Layer(config, index, dtype, self.device) for index in range(config.num_layers)]
+        self.norm = RMSNorm(hidden, config.rms_eps, dtype, self.device)
+        self.head = Linear(self.embedding)
+        if not config.tied_embeddings:
+            self.head = linear(vocabulary, hidden, False, dtype, self.device)
+        self.rotary = Rotary(config.rope, config.head_dim, dtype, self.device)
+        self.parameter_count = sum(place.numel() for place in self.parameters().values())
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch, attention: AttentionBackend) -> Tensor:
+        """Compute a planned batch. Returns the logits of its `logit_rows`, float32 [R, vocabulary]."""
+        cos, sin = self.rotary.gather(batch.positions, max(batch.context_lens))
+        x = self.embedding.index_select(0, batch.token_ids)
+        for layer in self.layers[:-1]:
+            x = layer.forward(x, cos, sin, batch, attention, None)
+        rows = batch.logit_rows if len(batch.logit_rows) != len(x) else None
+        x = self.layers[-1].forward(x, cos, sin, batch, attention, rows)
+        return self.head(self.norm(x)).float()
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Where each tensor of a checkpoint goes: its name and the view to copy it into, before `seal`."""
+        names = self.config.architecture.names
+        found = {f"{names.embedding}.weight": self.embedding, f"{names.norm}.weight": self.norm.weight}
+        if not self.config.tied_embeddings:
+            found[f"{names.head}.weight"] = self.head.weight
+        for layer in self.layers:
+            found.update(self._layer_parameters(layer))
+        return found
+
+    def _layer_parameters(self, layer: Layer) -> Iterator[tuple[str, Tensor]]:
+        names, config = self.config.architecture.names, self.config
+        prefix = names.layer.format(layer.index)
+        yield f"{prefix}{names.attention_norm}.weight", layer.attention_norm.weight
+        yield f"{prefix}{names.mlp_norm}.weight", layer.mlp_norm.weight
+        if layer.qk_norm is not None:
+            yield f"{prefix}{names.q_norm}.weight", layer.qk_norm.queries
+            yield f"{prefix}{names.k_norm}.weight", layer.qk_norm.keys
+        head_rows = [heads * config.head_dim for heads in (config.num_heads, *[config.num_kv_heads] * 2)]
+        for pieces, rows, merged in (
+            (names.qkv, head_rows, layer.qkv),
+            (names.gate_up, [config.intermediate_size] * 2, layer.gate_up),
+            ((names.output,), [config.hidden_size], layer.output),
+            ((names.down,), [config.hidden_size], layer.down),
+        ):
+            yield from _pieces(prefix, pieces, rows, merged)
+
+    def seal(self) -> Decoder:
+        """Bring the loaded weights into the layout to compute with, layer by layer."""
+        for layer in self.layers:
+            layer.seal()
+        if self.config.tied_embeddings:
+            small = self.embedding.numel() * self.embedding.itemsize <= TIED_COPY
+            self.head = kind_for(self.dtype, self.device)(self.embedding) if small else Linear(self.embedding)
+        self.head = self.head.seal()
+        return self
+
+
+def _pieces(prefix: str, names: tuple[str, ...], rows: list[int], layer: Linear) -> Iterator[tuple[str, Tensor]]:
+    """Names and row ranges of a layer that checkpoints store in several pieces, or merged as here."""
+    bounds = [0, *accumulate(rows)] if len(names) > 1 else [0, sum(rows)]
+    for name, (start, stop) in zip(names, pairwise(bounds), strict=True):
+        yield f"{prefix}{name}.weight", layer.weight[start:stop]
+        if layer.bias is not None:
+            yield f"{prefix}{name}.bias", layer.bias[start:stop]

@@ -1,0 +1,302 @@
+"""The operations that a sequence queues. Only the scheduler thread drives them.
+
+begin(seq, core)        the operation reaches the head of the queue; True when it is done at once
+reuse(seq)              how many computed tokens it can stand on (it needs logits after that)
+target(seq)             how many tokens must be computed before it can go on
+rows(seq, lo, hi)       of the positions lo..hi computed in this step, those whose logits it wants
+collect(seq, core, l)   the logits of those rows; True when it is done
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .cache import Ints
+from .errors import ConfigError
+from .sampling.params import SamplingParams
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .core import EngineCore
+    from .decoding import Decoding
+    from .sequence import SequenceState
+
+TokenLogprobs = list[tuple[float, int]]  # log-probability (natural logarithm) and token id
+
+
+@dataclass(slots=True)
+class Generation:
+    """What one `generate` gave. The sequence's tokens end with exactly `token_ids`."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: dict[str, Any]
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    forced_tokens: int
+    logprobs: TokenLogprobs | None
+    top_logprobs: list[TokenLogprobs] | None
+    e2e_latency: float  # seconds
+    truncated: bool = False  # cut by max_tokens before the grammar could end
+
+
+@dataclass(slots=True)
+class Chunk:
+    """A piece of a running generation: text that will not be taken back, and the tokens that are new."""
+
+    text: str
+    token_ids: list[int]
+    logprobs: TokenLogprobs | None = None
+    finished: bool = False
+    generation: Generation | None = None
+
+
+class Op:
+    """Base: an operation that needs nothing computed and is done when it begins."""
+
+    __slots__ = ("future", "started")
+
+    def __init__(self) -> None:
+        self.future: Future[Any] = Future()
+        self.started = time.perf_counter()
+
+    @property
+    def blocked(self) -> bool:
+        """It waits for other sequences, not for its own tokens."""
+        return False
+
+    def begin(self, seq: SequenceState, core: EngineCore) -> bool:
+        raise NotImplementedError
+
+    def admitted(self, seq: SequenceState, reused: int) -> None:
+        """The sequence got a place in the batch, standing on `reused` computed tokens."""
+
+    def reuse(self, seq: SequenceState) -> int:
+        return len(seq)
+
+    def target(self, seq: SequenceState) -> int:
+        return 0
+
+    def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
+        return range(0)
+
+    def collect(self, seq: SequenceState, core: EngineCore, logits: Tensor | None) -> bool:
+        return seq.computed >= self.target(seq)
+
+    def resolve(self, result: Any = None) -> None:
+        try:
+            self.future.set_result(result)
+        except InvalidStateError:
+            pass  # its owner cancelled the future
+
+    def fail(self, error: BaseException) -> None:
+        try:
+            self.future.set_exception(error)
+        except InvalidStateError:
+            pass
+
+
+class Extend(Op):
+    __slots__ = ("drop", "new")
+
+    def __init__(self, tokens: Ints, drop: int) -> None:
+        super().__init__()
+        self.new, self.drop = tokens, drop
+
+    def begin(self, seq: SequenceState, core: EngineCore) -> bool:
+        core.check_tokens(self.new)
+        if not 0 <= self.drop <= len(seq):
+            raise ConfigError(f"extend(drop={self.drop}) on a sequence of {len(seq)} tokens")
+        if self.drop:
+            core.truncate(seq, len(seq) - self.drop)
+        seq.tokens.extend(self.new)
+        self.resolve()
+        return True
+
+
+class Read(Op):
+    def begin(self, seq: SequenceState, core: EngineCore) -> bool:
+        self.resolve(seq.tokens.array.copy())
+        return True
+
+
+class Close(Op):
+    def begin(self, seq: SequenceState, core: EngineCore) -> bool:
+        core.retire(seq)
+        self.resolve()
+        return True
+
+
+class Prefill(Op):
+    """Compute every token and publish the prefix."""
+
+    def begin(self, seq: SequenceState, core: EngineCore) -> bool:
+        core.check_length(seq)
+        return self.collect(seq, core, None)
+
+    def target(self, seq: SequenceState) -> int:
+        return len(seq)
+
+    def collect(self, seq: SequenceState, core: EngineCore, logits: Tensor | None) -> bool:
+        if seq.computed < len(seq):
+            return False
+        core.cache.publish(seq)
+        self.done(seq, core)
+        return True
+
+    def done(self, seq: SequenceState, core: EngineCore) -> None:
+        self.resolve()
+
+
+class Fork(Prefill):
+    """Children start on the parent's pages by reference, once the parent is computed."""
+
+    __slots__ = ("children",)
+
+    def __init__(self, children: list[SequenceState]) -> None:
+        super().__init__()
+        self.children = children
+
+    def done(self, seq: SequenceState, core: EngineCore) -> None:
+        for child in self.children:
+            core.give_birth(seq, child)
+        self.resolve()
+
+
+class Logprobs(Op):
+    """Log-probabilities of the tokens [start:] of the sequence itself."""
+
+    __slots__ = ("found", "start", "top", "top_found")
+
+    def __init__(self, start: int, top: int = 0) -> None:
+        super().__init__()
+        self.start, self.top = start, top
+        self.found: TokenLogprobs = []
+        self.top_found: list[TokenLogprobs] = []
+
+    def begin(self, seq: SequenceState, core: EngineCore) -> bool:
+        if self.start < 1:
+            raise ConfigError(f"logprobs(start={self.start}): the first token has no context; start at 1 or later")
+        core.check_length(seq)
+        core.rewind(seq, self.reuse(seq))
+        return self._done(seq)
+
+    def reuse(self, seq: SequenceState) -> int:
+        return min(len(seq), self.start - 1 + len(self.found))
+
+    def target(self, seq: SequenceState) -> int:
+        return len(seq) - 1
+
+    def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
+        return range(max(lo, self.start - 1), hi)
+
+    def collect(self, seq: SequenceState, core: EngineCore, logits: Tensor | None) -> bool:
+        if logits is not None:
+            first = self.start + len(self.found)
+            wanted = seq.tokens.array[first : first + len(logits)]
+            found, top = core.token_logprobs(logits, wanted, self.top)
+            self.found += found
+            self.top_found += top
+        return self._done(seq)
+
+    def _done(self, seq: SequenceState) -> bool:
+        if self.start + len(self.found) < len(seq):
+            return False
+        self.resolve((self.found, self.top_found))
+        return True
+
+
+class Score(Op):
+    """Log-probabilities of several continuations: a short-lived fork for each, all in one batch."""
+
+    __slots__ = ("choices", "launched", "pending", "results")
+
+    def __init__(self, choices: list[Ints]) -> None:
+        super().__init__()
+        self.choices = choices
+        self.launched = False
+        self.pending = len(choices)
+        self.results: list[TokenLogprobs] = [[] for _ in choices]
+
+    def begin(self, seq: SequenceState, core: EngineCore) -> bool:
+        if not len(seq):
+            raise ConfigError("score() on an empty sequence: the first token of a choice would have no context")
+        for choice in self.choices:
+            core.check_tokens(choice)
+        core.check_length(seq, max((len(choice) for choice in self.choices), default=0))
+        return self.collect(seq, core, None)
+
+    @property
+    def blocked(self) -> bool:
+        return self.launched and self.pending > 0
+
+    def target(self, seq: SequenceState) -> int:
+        return len(seq) - 1
+
+    def collect(self, seq: SequenceState, core: EngineCore, logits: Tensor | None) -> bool:
+        if seq.computed >= self.target(seq) and not self.launched:
+            self._launch(seq, core)
+        if self.pending == 0:
+            self.resolve(self.results)
+        return self.pending == 0
+
+    def _launch(self, seq: SequenceState, core: EngineCore) -> None:
+        for index, choice in enumerate(self.choices):
+            probe = core.new_state(seq.priority)
+            core.give_birth(seq, probe)
+            ops: list[Op] = [Extend(choice, 0), Logprobs(len(seq)), Close()]
+            ops[1].future.add_done_callback(lambda future, i=index: self._take(seq, core, i, future))
+            core.enqueue(probe, *ops)
+        self.launched = True
+
+    def _take(self, seq: SequenceState, core: EngineCore, index: int, future: Future[Any]) -> None:
+        if self.future.done():
+            return
+        if error := future.exception():
+            core.fail(seq, error)
+            return
+        self.results[index] = future.result()[0]
+        self.pending -= 1
+        if self.blocked is False and self.launched:
+            core.proceed(seq)
+
+
+class Generate(Op):
+    """Sample until a stop. What happens to each token is in `decoding.Decoding`."""
+
+    __slots__ = ("cached", "decoding", "grammar", "on_chunk", "params")
+
+    def __init__(
+        self, params: SamplingParams, grammar: Any = None, on_chunk: Callable[[Chunk], None] | None = None
+    ) -> None:
+        super().__init__()
+        self.params, self.grammar, self.on_chunk = params, grammar, on_chunk
+        self.decoding: Decoding | None = None
+        self.cached: int | None = None
+
+    def begin(self, seq: SequenceState, core: EngineCore) -> bool:
+        if not len(seq):
+            raise ConfigError("generate() on an empty sequence: extend it with at least one token first")
+        core.check_length(seq, 1)
+        self.decoding = core.start_decoding(seq, self)
+        core.rewind(seq, self.reuse(seq))
+        return False
+
+    def admitted(self, seq: SequenceState, reused: int) -> None:
+        if self.cached is None:
+            self.cached = reused
+
+    def reuse(self, seq: SequenceState) -> int:
+        return len(seq) - 1
+
+    def target(self, seq: SequenceState) -> int:
+        return len(seq)
+
+    def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
+        return range(hi - 1, hi) if hi == len(seq) else range(0)

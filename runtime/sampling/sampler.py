@@ -1,0 +1,177 @@
+"""From a batch of logits to one token a row, with the errors of single rows kept to those rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sgl.runtime.sampling.batch import BatchTensors, RaceTensors, SamplingBatch
+from sgl.runtime.sampling.logprobs import TokenLogprobs, top_logprobs
+from sgl.runtime.sampling.masks import MaskPool
+from sgl.runtime.sampling.noise import race, row_keys
+
+
+@dataclass(slots=True)
+class Samples:
+    """One step's tokens.
+
+    Attributes:
+        ids: a token a row; -1 where `errors` has the row.
+        logprobs: of the raw distribution, a float a row, None for rows that did not ask; None when none did.
+        top: per row the likeliest (logprob, id) pairs, likeliest first; None likewise.
+        errors: row -> what is wrong with it.
+    """
+
+    ids: list[int]
+    logprobs: list[float | None] | None = None
+    top: list[TokenLogprobs | None] | None = None
+    errors: dict[int, str] = field(default_factory=dict)
+
+
+class Sampler:
+    """Chooses tokens; keeps uploaded masks between steps. `vocab_size` hides the padding columns beyond it."""
+
+    def __init__(self, vocab_size: int | None = None) -> None:
+        self.vocab_size = vocab_size
+        self._pool: MaskPool | None = None
+
+    def sample(
+        self,
+        logits: Tensor,
+        batch: SamplingBatch,
+        positions: Sequence[int],
+        mask_rows: Sequence[np.ndarray | None] | None = None,
+    ) -> Samples:
+        """One token for every row. A row's choice depends on nothing but the row.
+
+        Args:
+            logits: float32 [n, V]; not changed.
+            batch: n rows.
+            positions: index in its sequence of each token to be sampled; the counter of the noise.
+            mask_rows: packed int32 [ceil(V / 32)] a row, or None for rows (or a batch) without constraint.
+        """
+        if self.vocab_size is not None and logits.shape[1] > self.vocab_size:
+            logits = logits[:, : self.vocab_size]
+        masks = mask_rows if mask_rows is not None and any(m is not None for m in mask_rows) else None
+        tensors = batch.tensors(logits.shape[1], logits.device)
+        adjusted = self._adjust(logits, tensors, masks)
+        best, peaks = _argmax(adjusted)
+        if tensors.race is not None:
+            _place(best, _draw(adjusted, tensors.race, positions), tensors.race.indices)
+        samples = Samples(best.tolist())
+        if not np.isfinite(peaks).all():
+            _mark_errors(samples, peaks)
+        if batch.scored:
+            _add_logprobs(samples, logits, batch)
+        return samples
+
+    def _adjust(
+        self, logits: Tensor, tensors: BatchTensors, masks: Sequence[np.ndarray | None] | None
+    ) -> Tensor:
+        """Logits after penalties, biases, bans and masks; the given tensor itself when there are none."""
+        active = tensors.min_tokens.active(masks or [None] * len(logits)) if tensors.min_tokens else []
+        if masks is not None:
+            adjusted = self._masks(tensors).gather(masks).add_(logits)
+        elif tensors.penalties or tensors.bias or active:
+            adjusted = logits.clone()
+        else:
+            return logits
+        if tensors.penalties:
+            tensors.penalties.apply(adjusted)
+        if tensors.bias:
+            tensors.bias.apply(adjusted)
+        if tensors.min_tokens and active:
+            tensors.min_tokens.apply(adjusted, active)
+        return adjusted
+
+    def _masks(self, tensors: BatchTensors) -> MaskPool:
+        if self._pool is None or (self._pool.width, self._pool.device) != tensors.home:
+            self._pool = MaskPool(*tensors.home)
+        return self._pool
+
+
+def _argmax(logits: Tensor) -> tuple[Tensor, np.ndarray]:
+    """First largest column of each row, int64 [n], and its value, float32 [n]; NaN counts as largest."""
+    if logits.is_cuda:
+        peaks, best = logits.max(-1)
+        return best, peaks.cpu().numpy()
+    values = logits.numpy()
+    columns = values.argmax(-1)
+    return torch.from_numpy(columns), values[np.arange(len(columns)), columns]
+
+
+def _place(best: Tensor, drawn: Tensor, indices: Tensor | None) -> None:
+    if indices is None:
+        best.copy_(drawn)
+    else:
+        best[indices] = drawn
+
+
+def _draw(logits: Tensor, params: RaceTensors, positions: Sequence[int]) -> Tensor:
+    """Sample the random rows of `logits` (float32 [n, V]); int64 [m]."""
+    if params.indices is not None:
+        logits = logits.index_select(0, params.indices)
+    counters = [positions[i] for i in params.rows]
+    keys = torch.from_numpy(row_keys(params.words, counters)).to(logits.device)
+    p = torch.softmax(logits * params.inverse_temperature, -1)
+    if params.min_p is not None:
+        p.mul_(torch.ge(p, params.min_p * p.amax(-1, keepdim=True), out=torch.empty_like(p)))
+    finish = race(keys, params.columns).div_(p)
+    chosen = _winner(finish)
+    if params.truncated:
+        _reject(chosen, p, finish, params)
+    return chosen
+
+
+def _reject(chosen: Tensor, p: Tensor, finish: Tensor, params: RaceTensors) -> None:
+    """Replace winners outside top-k and top-p by the winner of those inside; `chosen` changes in place.
+
+    A token is inside when fewer than k tokens, of less than top_p together, are likelier: ties at the edge
+    stay in. A rejected winner shuts out all that are no likelier than itself, so a few rounds over fewer
+    and fewer rows do what sorting would do.
+    """
+    top_k, top_p = params.top_k, params.top_p
+    rows: Tensor | None = None
+    winner = chosen
+    while True:
+        level = p.gather(1, winner.unsqueeze(1))
+        likelier = torch.gt(p, level, out=torch.empty_like(p))
+        count, mass = likelier.sum(-1, keepdim=True), torch.linalg.vecdot(p, likelier).unsqueeze(1)
+        rejected = ((count >= top_k) | (mass >= top_p)).squeeze(1).nonzero().squeeze(1)
+        if not len(rejected):
+            return
+        p, likelier, finish = p[rejected], likelier[rejected], finish[rejected]
+        top_k, top_p = top_k[rejected], top_p[rejected]
+        rows = rejected if rows is None else rows[rejected]
+        finish.div_(likelier)  # a negative number over 0 is -inf: out of the race
+        winner = _winner(finish)
+        chosen[rows] = winner
+
+
+def _winner(finish: Tensor) -> Tensor:
+    return finish.argmax(-1) if finish.is_cuda else torch.from_numpy(finish.numpy().argmax(-1))
+
+
+def _mark_errors(samples: Samples, peaks: np.ndarray) -> None:
+    for row in np.flatnonzero(~np.isfinite(peaks)).tolist():
+        samples.ids[row] = -1
+        samples.errors[row] = (
+            "no token is allowed here: grammar, logit_bias and min_tokens together exclude every one"
+            if peaks[row] == -np.inf
+            else f"the model gave logits of {peaks[row]}; the checkpoint or the dtype is at fault"
+        )
+
+
+def _add_logprobs(samples: Samples, logits: Tensor, batch: SamplingBatch) -> None:
+    every = len(batch.scored) == len(batch)
+    rows = logits if every else logits[torch.tensor(batch.scored, device=logits.device)]
+    ids = [max(samples.ids[i], 0) for i in batch.scored]
+    pairs, tops = top_logprobs(rows, ids, batch.top)
+    samples.logprobs, samples.top = [None] * len(batch), [None] * len(batch)
+    for index, (logprob, _), top in zip(batch.scored, pairs, tops, strict=True):
+        samples.logprobs[index] = logprob
+        samples.top[index] = top[: batch.rows[index].params.top_logprobs]

@@ -1,0 +1,81 @@
+"""The bytes each token stands for, read from the tokenizer's decoder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+ToBytes = Callable[[str], bytes]
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
+
+
+def byte_alphabet() -> dict[str, int]:
+    """The printable stand-in that byte-level vocabularies use for each byte, to that byte."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(rest)}
+
+
+def token_bytes(spec: Mapping[str, Any], vocab: Mapping[str, int]) -> tuple[list[bytes], bool]:
+    """Bytes by token id (b"" where no token has the id), and whether decoding is their plain concatenation.
+
+    `spec` is the parsed tokenizer.json, `vocab` maps token to id, added tokens included. Added tokens stand
+    for their own text. Where the decoder looks at more than one token (WordPiece, CTC), the bytes are those
+    of the bare token and the answer is False.
+    """
+    to_bytes = _reader(spec.get("decoder"))
+    added = {entry["id"]: entry["content"] for entry in spec.get("added_tokens", ())}
+    table = [b""] * (max([*vocab.values(), *added, -1]) + 1)
+    read = to_bytes or (lambda token: token.encode())
+    for token, index in vocab.items():
+        table[index] = read(token)
+    for index, content in added.items():
+        table[index] = content.encode()
+    return table, to_bytes is not None
+
+
+def _reader(decoder: Mapping[str, Any] | None) -> ToBytes | None:
+    """How the decoder reads one token, or None where the answer hangs on its neighbours."""
+    if decoder is None:
+        return None
+    steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+    replacements: list[tuple[str, str]] = []
+    byte_level = byte_fallback = fused = False
+    for step in steps:
+        kind = step["type"]
+        if kind == "ByteLevel":
+            byte_level = True
+        elif kind == "ByteFallback":
+            byte_fallback = True
+        elif kind == "Fuse":
+            fused = True
+        elif kind == "Metaspace":
+            replacements.append((step["replacement"], " "))
+        elif kind == "Replace" and "String" in step["pattern"]:
+            replacements.append((step["pattern"]["String"], step["content"]))
+        elif not (kind == "Strip" and fused and not step["stop"]):
+            return None
+    return _byte_level if byte_level else _plain(replacements, byte_fallback)
+
+
+_ALPHABET = byte_alphabet()
+
+
+def _byte_level(token: str) -> bytes:
+    try:
+        return bytes([_ALPHABET[char] for char in token])
+    except KeyError:
+        return token.encode()
+
+
+def _plain(replacements: list[tuple[str, str]], byte_fallback: bool) -> ToBytes:
+    def read(token: str) -> bytes:
+        if byte_fallback and (match := _BYTE_TOKEN.match(token)):
+            return bytes([int(match[1], 16)])
+        for old, new in replacements:
+            token = token.replace(old, new)
+        return token.encode()
+
+    return read

@@ -1,0 +1,84 @@
+"""sgl: a language for structured generation with its own embedded LLM runtime.
+
+Names are loaded when they are first used, so that `import sgl` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from sgl.lang.choices import (
+        greedy_token_selection,
+        token_length_normalized,
+        unconditional_likelihood_normalized,
+    )
+    from sgl.lang.config import flush_cache, get_server_info, global_config, set_default_backend
+    from sgl.lang.errors import ProgramError
+    from sgl.lang.function import SglFunction, function
+    from sgl.lang.group import ProgramStateGroup
+    from sgl.lang.primitives import (
+        assistant,
+        assistant_begin,
+        assistant_end,
+        gen,
+        gen_int,
+        gen_string,
+        select,
+        system,
+        system_begin,
+        system_end,
+        tool,
+        tool_begin,
+        tool_end,
+        user,
+        user_begin,
+        user_end,
+    )
+    from sgl.lang.state import ProgramState
+    from sgl.runtime.engine import Engine
+
+_HOMES = {
+    "sgl.lang.choices": (
+        "greedy_token_selection", "token_length_normalized", "unconditional_likelihood_normalized",
+    ),
+    "sgl.lang.config": ("flush_cache", "get_server_info", "global_config", "set_default_backend"),
+    "sgl.lang.errors": ("ProgramError",),
+    "sgl.lang.function": ("SglFunction", "function"),
+    "sgl.lang.group": ("ProgramStateGroup",),
+    "sgl.lang.primitives": (
+        "assistant", "assistant_begin", "assistant_end", "gen", "gen_int", "gen_string", "select", "system",
+        "system_begin", "system_end", "tool", "tool_begin", "tool_end", "user", "user_begin", "user_end",
+    ),
+    "sgl.lang.state": ("ProgramState",),
+    "sgl.runtime.engine": ("Engine",),
+}  # fmt: skip
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Engine", "ProgramError", "ProgramState", "ProgramStateGroup", "SglFunction", "assistant", "assistant_begin",
+    "assistant_end", "flush_cache", "function", "gen", "gen_int", "gen_string", "get_server_info",
+    "global_config", "greedy_token_selection", "select", "set_default_backend", "system", "system_begin",
+    "system_end", "token_length_normalized", "tool", "tool_begin", "tool_end",
+    "unconditional_likelihood_normalized", "user", "user_begin", "user_end",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        import difflib
+
+        close = difflib.get_close_matches(name, _HOME, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise AttributeError(f"module 'sgl' has no attribute {name!r}{hint}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,46 @@
+"""Tiny checkpoints and engines for the tests on the CPU."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+sys.path.insert(0, str(Path(__file__).parent))
+
+import pytest
+from checkpoints import write_checkpoint
+
+from sgl.runtime import Engine
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory) -> Path:
+    """A random Llama of three layers with a byte-level tokenizer and a context of 512."""
+    return write_checkpoint(tmp_path_factory.mktemp("tiny"), tokenizer=True)
+
+
+@pytest.fixture
+def open_engine(tiny) -> Iterator[Callable[..., Engine]]:
+    """Opens engines in float32 whose every step is followed by a walk over tree, pages and sequences."""
+    engines: list[Engine] = []
+
+    def build(**options: Any) -> Engine:
+        options = {"dtype": "float32", "threads": 1, "kv_tokens": 4096, "poison_freed": True} | options
+        engine = Engine(options.pop("model", tiny), **options)
+        engine._core.after_step = engine._core.check
+        engines.append(engine)
+        return engine
+
+    yield build
+    for engine in engines:
+        engine.close()
+
+
+@pytest.fixture
+def engine(open_engine) -> Engine:
+    return open_engine()

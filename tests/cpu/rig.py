@@ -1,0 +1,69 @@
+"""Drives a decoder by hand: sequences with scattered slots, steps with any mix of chunks and decodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sgl.runtime.attention import attention_backend
+from sgl.runtime.batch import Batch
+from sgl.runtime.executor.kv import KVPool
+from sgl.runtime.loading import load_model
+
+
+class Row:
+    """A sequence: its tokens, and the slots of those that are computed."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        self.tokens = list(tokens)
+        self.slots = np.zeros(0, np.int32)
+
+    @property
+    def pending(self) -> int:
+        return len(self.tokens) - len(self.slots)
+
+
+class Rig:
+    """A model of a directory on a pool whose free slots hold NaN and are handed out in random order."""
+
+    def __init__(self, path: Path, dtype: torch.dtype = torch.float32, slots: int = 1024, seed: int = 0) -> None:
+        self.model = load_model(path, dtype)
+        shape = self.model.config.attention_shape
+        self.pool = KVPool(shape.layers, slots, shape.kv_heads, shape.head_dim, dtype)
+        self.attention = attention_backend("auto", self.pool, shape)
+        self.free = list(np.random.default_rng(seed).permutation(np.arange(1, slots)))
+        self.pool.fill_nan(self.free)
+
+    def step(self, work: list[tuple[Row, int]], every_row: bool = False) -> torch.Tensor:
+        """Compute the next tokens of each row; logits of each one's last token, or of every token."""
+        counts = [count for _, count in work]
+        tokens: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        for row, count in work:
+            done = len(row.slots)
+            new = np.array([self.free.pop() for _ in range(count)], np.int32)
+            row.slots = np.concatenate([row.slots, new])
+            tokens += row.tokens[done : done + count]
+            positions += range(done, done + count)
+            slots += new.tolist()
+        rows = np.arange(sum(counts)) if every_row else np.cumsum(counts) - 1
+        batch = Batch(
+            token_ids=torch.tensor(tokens),
+            positions=torch.tensor(positions),
+            slots=torch.tensor(slots),
+            query_lens=counts,
+            context_lens=[len(row.slots) for row, _ in work],
+            context_slots=[row.slots for row, _ in work],
+            logit_rows=torch.from_numpy(rows),
+        )
+        self.attention.plan(batch)
+        return self.model.forward(batch, self.attention)
+
+    def release(self, row: Row) -> None:
+        """Give a row's slots back, poisoned."""
+        self.pool.fill_nan(row.slots.tolist())
+        self.free += row.slots.tolist()
+        row.slots = np.zeros(0, np.int32)

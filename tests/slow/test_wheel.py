@@ -1,0 +1,65 @@
+"""The wheel and the sdist are whole: built, installed into a fresh environment, and used there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """
+import sgl
+assert "site-packages" in sgl.__file__, sgl.__file__
+
+@sgl.function
+def ask(s, question):
+    s += sgl.user(question)
+    s += sgl.assistant(sgl.gen("answer", max_tokens=8, temperature=0, regex="[a-z]+"))
+
+state = ask.run("Say hello.")
+assert state["answer"].isalpha(), state["answer"]
+from sgl import grammars
+print("core:", grammars.core_name())
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    """Both distributions; `build` makes the wheel from the sdist, so a file missing there shows."""
+    out = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT, cwd=out)
+    return out
+
+
+def test_the_wheel_runs_a_program_in_a_fresh_environment(built, tmp_path):
+    run(sys.executable, "-m", "venv", tmp_path / "env", cwd=tmp_path)
+    python = tmp_path / "env/bin/python"
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])", cwd=tmp_path).strip())
+    (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"])  # torch and friends, not our checkout
+    run(python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", next(built.glob("*.whl")), cwd=tmp_path)
+    assert "core:" in run(python, "-c", PROGRAM, cwd=tmp_path)
+    assert "sgl" in run(tmp_path / "env/bin/sgl", "doctor", cwd=tmp_path)
+
+
+def test_what_the_distributions_hold(built):
+    wheel = set(zipfile.ZipFile(next(built.glob("*.whl"))).namelist())
+    sdist = set(tarfile.open(next(built.glob("*.tar.gz"))).getnames())
+    for name in ("sgl/py.typed", "sgl/grammars/core.c", "sgl/runtime/nano/config.json", "sgl/runtime/nano/tokenizer.json"):
+        assert name in wheel
+    assert any(name.endswith("LICENSE") for name in wheel) and any(name.endswith("NOTICE") for name in wheel)
+    assert any(name.endswith("grammars/core.c") for name in sdist)
+    assert not any("/tests/" in name for name in wheel)

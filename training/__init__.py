@@ -1,0 +1,1 @@
+"""How the bundled model `sgl-nano` is made: formats, data, tokenizer, training, scores."""
