@@ -1,0 +1,28 @@
+"""Constrained decoding: regexes, JSON Schema and lists of choices as token masks.
+
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    grammar = compile_json_schema(schema, vocabulary)      # cached; shared by all requests
+    matcher = grammar.matcher()
+    matcher.mask()                                         # int32 [ceil(V / 32)], bit set: the token may come next
+    matcher.accept(token_id)
+"""
+
+from sgl.grammars.automaton import core_name
+from sgl.grammars.compile import Grammar, compile_choices, compile_json_schema, compile_regex
+from sgl.grammars.errors import GrammarError, GrammarLimitError, InvalidGrammarError, UnsupportedGrammarError
+from sgl.grammars.matcher import Matcher
+from sgl.grammars.vocabulary import Vocabulary
+
+__all__ = [
+    "Grammar",
+    "GrammarError",
+    "GrammarLimitError",
+    "InvalidGrammarError",
+    "Matcher",
+    "UnsupportedGrammarError",
+    "Vocabulary",
+    "compile_choices",
+    "compile_json_schema",
+    "compile_regex",
+    "core_name",
+]

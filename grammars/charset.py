@@ -66,6 +66,10 @@ def minus(left: CharSet, right: CharSet) -> CharSet:
     return intersect(left, complement(right))
 
 
+def size(chars: CharSet) -> int:
+    return sum(high - low + 1 for low, high in chars)
+
+
 def contains(chars: CharSet, code: int) -> bool:
     return any(low <= code <= high for low, high in chars)
 

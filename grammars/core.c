@@ -41,11 +41,9 @@ typedef struct {
 typedef struct {
     Array nodes, edges, classes, entries;
     Array frames, canonical_frames, threads, states;
-    Index frame_index, state_index;
-    Array work, kept, seen_list;
-    int32_t *seen, *path;
-    uint32_t seen_room;
-    int32_t limit, wanted;
+    Index frame_index, state_index, seen_index;
+    Array work, kept, seen;
+    int32_t *path, limit, wanted;
     Vocabulary vocabulary;
 } Core;
 
@@ -93,7 +91,7 @@ static int same(const Thread *x, const Thread *y) {
 /* Open addressing; `hash_of` recomputes an entry's hash when the index grows. */
 static int grow(Core *c, Index *index, int32_t entries, uint32_t (*hash_of)(Core *, int32_t)) {
     if (index->room && (uint32_t)entries * 2 < index->room) return 0;
-    uint32_t room = index->room ? index->room * 2 : 1024;
+    uint32_t room = index->room ? index->room * 2 : 256;
     int32_t *slots = malloc(room * sizeof *slots);
     if (!slots) return NO_MEMORY;
     memset(slots, 0xFF, room * sizeof *slots);
@@ -109,6 +107,8 @@ static int grow(Core *c, Index *index, int32_t entries, uint32_t (*hash_of)(Core
 }
 
 static uint32_t frame_hash(Core *c, int32_t i) { return hash_threads(&FRAME(i), 1); }
+
+static uint32_t seen_hash(Core *c, int32_t i) { return hash_threads(&AT(c->seen, Thread, i), 1); }
 
 static uint32_t state_hash(Core *c, int32_t i) {
     return hash_threads(&AT(c->threads, Thread, STATE(i).offset), STATE(i).length) * 2 + STATE(i).final;
@@ -163,12 +163,13 @@ static int32_t intern(Core *c, Thread *threads, int32_t count, int final) {
 /* Remember a thread of the running closure and queue it, unless it was there. */
 static int visit(Core *c, int32_t node, int32_t count, int32_t frame) {
     Thread t = {node, count, frame};
-    uint32_t mask = c->seen_room - 1, at = hash_threads(&t, 1) & mask;
-    for (int32_t i; (i = c->seen[at]) >= 0; at = (at + 1) & mask)
-        if (same(&AT(c->seen_list, Thread, i), &t)) return 0;
-    if (c->seen_list.size >= MAX_THREADS) return FULL;
-    c->seen[at] = c->seen_list.size;
-    return append(&c->seen_list, &t, 1, sizeof t) || append(&c->work, &t, 1, sizeof t) ? NO_MEMORY : 0;
+    if (grow(c, &c->seen_index, c->seen.size, seen_hash)) return NO_MEMORY;
+    uint32_t mask = c->seen_index.room - 1, at = hash_threads(&t, 1) & mask;
+    for (int32_t i; (i = c->seen_index.slots[at]) >= 0; at = (at + 1) & mask)
+        if (same(&AT(c->seen, Thread, i), &t)) return 0;
+    if (c->seen.size >= MAX_THREADS) return FULL;
+    c->seen_index.slots[at] = c->seen.size;
+    return append(&c->seen, &t, 1, sizeof t) || append(&c->work, &t, 1, sizeof t) ? NO_MEMORY : 0;
 }
 
 static int visit_pushed(Core *c, int32_t target, int32_t after, const Thread *t) {
@@ -213,14 +214,11 @@ static int silent(Core *c, const Thread *t) {
 }
 
 static void begin_closure(Core *c) {
-    for (int32_t i = 0; i < c->seen_list.size; i++) {
-        uint32_t at = hash_threads(&AT(c->seen_list, Thread, i), 1) & (c->seen_room - 1);
-        while (c->seen[at] >= 0) {
-            c->seen[at] = -1;
-            at = (at + 1) & (c->seen_room - 1);
-        }
-    }
-    c->seen_list.size = c->work.size = c->kept.size = 0;
+    uint32_t mask = c->seen_index.room - 1;
+    for (int32_t i = 0; i < c->seen.size; i++)
+        for (uint32_t at = seen_hash(c, i) & mask; c->seen_index.slots[at] >= 0; at = (at + 1) & mask)
+            c->seen_index.slots[at] = -1;
+    c->seen.size = c->work.size = c->kept.size = 0;
 }
 
 /* The state that the queued threads reach without reading a byte. */
@@ -427,11 +425,11 @@ API void core_free(Core *c) {
     if (!c) return;
     for (int32_t i = 0; i < c->states.size; i++) free(STATE(i).row);
     Array *arrays[] = {&c->nodes,   &c->edges,  &c->classes, &c->entries, &c->frames,   &c->canonical_frames,
-                       &c->threads, &c->states, &c->work,    &c->kept,    &c->seen_list};
+                       &c->threads, &c->states, &c->work,    &c->kept,    &c->seen};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]->data);
     free(c->frame_index.slots);
     free(c->state_index.slots);
-    free(c->seen);
+    free(c->seen_index.slots);
     free(c->path);
     free(c);
 }
@@ -441,14 +439,11 @@ API Core *core_new(const Vocabulary *vocabulary, int32_t limit) {
     if (!c) return NULL;
     c->vocabulary = *vocabulary;
     c->limit = limit;
-    c->seen_room = 1u << 16;
-    c->seen = malloc(c->seen_room * sizeof *c->seen);
     c->path = malloc((vocabulary->reach + 1) * sizeof *c->path);
-    if (!c->seen || !c->path || push_frame(c, -1, 0, 0) < 0) {
+    if (!c->path || push_frame(c, -1, 0, 0) < 0) {
         core_free(c);
         return NULL;
     }
-    memset(c->seen, 0xFF, c->seen_room * sizeof *c->seen);
     return c;
 }
 

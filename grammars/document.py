@@ -57,7 +57,8 @@ def canonical_schema(schema: Any) -> tuple[Any, str]:
     """
     if hasattr(schema, "model_json_schema"):
         schema = schema.model_json_schema()
-    if isinstance(schema, str):
+    ours = isinstance(schema, str)
+    if ours:
         try:
             schema = json.loads(schema)
         except ValueError as error:
@@ -70,7 +71,7 @@ def canonical_schema(schema: Any) -> tuple[Any, str]:
         text = json.dumps(schema, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InvalidGrammarError(f"the schema is not JSON: {error}") from error
-    return json.loads(text), text
+    return schema if ours else json.loads(text), text
 
 
 def child(pointer: str, *keys: str | int) -> str:

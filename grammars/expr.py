@@ -138,12 +138,15 @@ def seq(*items: Expr) -> Expr:
     """Concatenation; flattens, joins literals and is NEVER when an item is."""
     flat: list[Expr] = []
     for item in items:
-        for part in item.items if isinstance(item, Seq) else (item,):
-            if part == NEVER:
+        for part in item.items if type(item) is Seq else (item,):
+            if type(part) is Literal:
+                if flat and type(last := flat[-1]) is Literal:
+                    flat[-1] = Literal(last.data + part.data)
+                elif part.data:
+                    flat.append(part)
+            elif type(part) is Alt and not part.items:
                 return NEVER
-            if isinstance(part, Literal) and flat and isinstance(last := flat[-1], Literal):
-                flat[-1] = Literal(last.data + part.data)
-            elif part != EMPTY:
+            else:
                 flat.append(part)
     if not flat:
         return EMPTY
@@ -152,7 +155,11 @@ def seq(*items: Expr) -> Expr:
 
 def alt(*items: Expr) -> Expr:
     """Alternation; flattens and drops duplicates (which NEVER is part of)."""
-    flat = [part for item in items for part in (item.items if isinstance(item, Alt) else (item,))]
+    if len(items) == 1:
+        return items[0]
+    flat = [part for item in items for part in (item.items if type(item) is Alt else (item,))]
+    if len(flat) == 1:
+        return flat[0]
     unique = tuple(dict.fromkeys(flat))
     return unique[0] if len(unique) == 1 else Alt(unique)
 

@@ -28,6 +28,10 @@ _TAIL = rf"(?:\?(?:{_URI_CHAR}|\?)*)?(?:#(?:{_URI_CHAR}|\?)*)?"
 _PATH = rf"(?:/{_URI_CHAR}*)?"
 _NO_SLASH = r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})"
 _URI = rf"{_SCHEME}:(?:{_AUTHORITY}{_PATH}|{_NO_SLASH}{_URI_CHAR}*|/(?:{_NO_SLASH}{_URI_CHAR}*)?){_TAIL}"
+_FIRST = r"(?:[A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9A-Fa-f]{2})"
+_RELATIVE = rf"(?:{_AUTHORITY}{_PATH}|/(?:{_NO_SLASH}{_URI_CHAR}*)?|{_FIRST}+(?:/{_URI_CHAR}*)?|){_TAIL}"
+_VARIABLE = r"(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})+(?:\.[A-Za-z0-9_]+)*(?::[1-9]\d{0,3}|\*)?"
+_TEMPLATE = rf"(?:{_URI_CHAR}|[?#\[\]]|\{{[+#./;?&=,!@|]?{_VARIABLE}(?:,{_VARIABLE})*\}})*"
 _POINTER = r"(?:/(?:[^/~]|~[01])*)*"
 
 
@@ -54,6 +58,8 @@ _PATTERNS = {
     "ipv6": _ipv6(),
     "uuid": r"[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}",
     "uri": _URI,
+    "uri-reference": rf"{_URI}|{_RELATIVE}",
+    "uri-template": _TEMPLATE,
     "json-pointer": _POINTER,
 }
 ENFORCED = frozenset(_PATTERNS)

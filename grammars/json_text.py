@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,12 +34,16 @@ from sgl.grammars.expr import (
 )
 
 QUOTE = Literal(b'"')
+_SIMPLE = re.compile(r'[ !#-\[\]-~]*')
 _CONTROL: CharSet = ((0, 0x1F),)
 _ASCII: CharSet = ((0, 0x7F),)
 _WIDE = charset.minus(charset.ANY, _ASCII)
 _SHORT_ESCAPES = {'"': b'"', "\\": b"\\", "\b": b"b", "\f": b"f", "\n": b"n", "\r": b"r", "\t": b"t"}
 _ESCAPED = charset.of("".join(_SHORT_ESCAPES))
 _PLAIN_ASCII = charset.minus(_ASCII, charset.union(_CONTROL, charset.of('"\\')))
+_NOT_PLAIN = charset.complement(_PLAIN_ASCII)
+_SPECIAL = charset.union(_CONTROL, _ESCAPED)
+_MOST_INLINE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,22 +127,18 @@ def _special(chars: CharSet) -> Expr:
     return alt(*short, _unicode_escapes(charset.intersect(chars, _CONTROL)))
 
 
-_BEYOND = Rule("characters beyond ASCII, and those that must be escaped", lambda: _beyond(charset.ANY))
-
-
+@lru_cache(maxsize=1024)
 def _beyond(chars: CharSet) -> Expr:
-    return alt(
-        _wide(charset.intersect(chars, _WIDE)),
-        _special(charset.intersect(chars, charset.union(_CONTROL, _ESCAPED))),
-    )
+    """What is neither plain nor ASCII; a large set is a rule of its own, so that each grammar lowers it once."""
+    expr = alt(_wide(charset.intersect(chars, _WIDE)), _special(charset.intersect(chars, _SPECIAL)))
+    return Call(Rule("characters beyond ASCII", lambda: expr)) if charset.size(chars) > _MOST_INLINE else expr
 
 
 @lru_cache(maxsize=4096)
 def encode_chars(chars: CharSet, plain: int = 0) -> Expr:
     """A character of a set inside a JSON string; ASCII is escaped only where it must be."""
     ascii_mask = _mask(charset.intersect(chars, _PLAIN_ASCII))
-    complete = not charset.minus(charset.complement(_PLAIN_ASCII), chars)
-    beyond = Call(_BEYOND) if complete else _beyond(chars)
+    beyond = _beyond(charset.intersect(chars, _NOT_PLAIN))
     return alt(Bytes(ascii_mask, plain), beyond) if ascii_mask else beyond
 
 
@@ -172,7 +173,12 @@ def encode(expr: Expr) -> Expr:
 
 
 def other_than(names: list[str]) -> Expr:
-    """JSON string text that spells none of the names; any beginning of it may still become such a text."""
+    """JSON string text that spells none of the names, made when it is first needed."""
+    return Call(Rule("a name of its own", lambda: _other_than(names))) if names else FREE_TEXT
+
+
+def _other_than(names: list[str]) -> Expr:
+    """A trie that is left at every node; any beginning of plain text may still become such a text."""
     trie: list[dict[str, int]] = [{}]
     ends = {0} if "" in names else set()
     for name in names:
@@ -195,6 +201,8 @@ def _leaving(children: dict[str, int], sink: int) -> tuple[tuple[Expr, int], ...
 
 def constant(value: Any, blanks: Whitespace) -> Expr:
     """A JSON value as `json.dumps` writes it, with characters beyond ASCII raw or all escaped."""
+    if isinstance(value, str) and _SIMPLE.fullmatch(value):
+        return Literal(b'"' + value.encode() + b'"')
     if isinstance(value, dict):
         members = [seq(constant(k, blanks), blanks.colon, constant(v, blanks)) for k, v in value.items()]
         return bracketed(b"{}", members, blanks)

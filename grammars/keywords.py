@@ -43,8 +43,6 @@ def check_keywords(schema: Schema, place: str) -> None:
             raise UnsupportedGrammarError(keyword, place, f"did you mean {meant!r}?")
     if schema.get("uniqueItems") is True and not _at_most_one(schema):
         raise UnsupportedGrammarError("uniqueItems", place)
-    if "if" in schema and ("then" in schema or "else" in schema):
-        raise UnsupportedGrammarError("if", place)
     for keyword in ("unevaluatedProperties", "unevaluatedItems"):
         if schema.get(keyword, True) is not True and any(k in schema for k in _APPLICATORS):
             raise UnsupportedGrammarError(keyword, place, "it is enforced only without applicators beside it")
@@ -57,7 +55,7 @@ def _at_most_one(schema: Schema) -> bool:
 @lru_cache(maxsize=4096)
 def _misspelt(keyword: str) -> str:
     """The enforced keyword that an unknown one differs from in case or by a letter; else empty."""
-    if keyword.startswith(("x-", "$")):
+    if keyword.startswith(("x-", "$", "_")):
         return ""
     for known in _APPLIED:
         if known.lower() == keyword.lower():

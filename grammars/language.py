@@ -17,6 +17,8 @@ from sgl.grammars.expr import EMPTY, NEVER, Alt, Chars, Expr, Graph, Literal, Re
 MOST_STATES = 4000
 Part = frozenset[Expr]
 State = tuple[Part, ...]
+Move = tuple[int, int, Part]
+DEAD: Part = frozenset()
 
 
 def combine(included: Sequence[Expr], excluded: Sequence[Expr] = ()) -> Expr:
@@ -25,38 +27,84 @@ def combine(included: Sequence[Expr], excluded: Sequence[Expr] = ()) -> Expr:
     Raises:
         GrammarLimitError: it needs more than 4,000 states.
     """
-    start: State = tuple(frozenset((e,)) for e in (*included, *excluded))
-    states: dict[State, int] = {start: 0}
-    edges: list[list[tuple[CharSet, int]]] = []
-    order = [start]
-    for state in order:
-        edges.append([])
-        for chars, target in _moves(state, len(included)):
-            if target not in states:
-                states[target] = len(order)
-                order.append(target)
-            edges[-1].append((chars, states[target]))
-        if len(order) > MOST_STATES:
-            raise GrammarLimitError(f"combining patterns needs more than {MOST_STATES} states")
-    finals = [_accepts(state, len(included)) for state in order]
-    return _trim(edges, finals)
+    return _Product(len(included)).graph(tuple(frozenset((e,)) for e in (*included, *excluded)))
 
 
-def _accepts(state: State, included: int) -> bool:
-    found = [any(map(nullable, part)) for part in state]
-    return all(found[:included]) and not any(found[included:])
+class _Product:
+    """Explores the states that all components reach together; the first `included` of them must stay alive."""
+
+    def __init__(self, included: int) -> None:
+        self._included = included
+        self._parts: dict[Part, list[Move]] = {}
+
+    def graph(self, start: State) -> Expr:
+        states: dict[State, int] = {start: 0}
+        order = [start]
+        edges: list[list[tuple[CharSet, int]]] = []
+        for state in order:
+            edges.append([])
+            for chars, target in self._moves(state):
+                if target not in states:
+                    states[target] = len(order)
+                    order.append(target)
+                edges[-1].append((chars, states[target]))
+            if len(order) > MOST_STATES:
+                raise GrammarLimitError(f"combining patterns needs more than {MOST_STATES} states")
+        return _trim(edges, [self._accepts(state) for state in order])
+
+    def _accepts(self, state: State) -> bool:
+        found = [any(map(nullable, part)) for part in state]
+        return all(found[: self._included]) and not any(found[self._included :])
+
+    def _moves(self, state: State) -> list[tuple[CharSet, State]]:
+        """Where the characters lead, those with the same target together; dead ends are left out."""
+        pieces: list[tuple[int, int, State]] = [(0, 0x10FFFF, ())]
+        for i, part in enumerate(state):
+            pieces = _refine(pieces, self._part(part), i < self._included)
+        grouped: dict[State, list[tuple[int, int]]] = {}
+        for low, high, target in pieces:
+            grouped.setdefault(target, []).append((low, high))
+        return [(charset.normalise(ranges), target) for target, ranges in grouped.items()]
+
+    def _part(self, part: Part) -> list[Move]:
+        """One component's moves over disjoint ranges in order."""
+        found = self._parts.get(part)
+        if found is None:
+            found = self._parts[part] = _partition([move for e in part for move in linear(e)])
+        return found
 
 
-def _moves(state: State, included: int) -> list[tuple[CharSet, State]]:
-    """Where the characters lead, those with the same target together; dead ends are left out."""
-    forms = [[move for e in part for move in linear(e)] for part in state]
-    cuts = sorted({cut for form in forms for chars, _ in form for low, high in chars for cut in (low, high + 1)})
-    grouped: dict[State, list[tuple[int, int]]] = {}
-    for low, high in zip(cuts, cuts[1:], strict=False):
-        target = tuple(frozenset(e for chars, e in form if charset.contains(chars, low)) for form in forms)
-        if all(target[:included]):
-            grouped.setdefault(target, []).append((low, high - 1))
-    return [(charset.normalise(ranges), target) for target, ranges in grouped.items()]
+def _partition(form: list[tuple[CharSet, Expr]]) -> list[Move]:
+    cuts = sorted({cut for chars, _ in form for low, high in chars for cut in (low, high + 1)})
+    targets: list[set[Expr]] = [set() for _ in cuts]
+    place = {cut: i for i, cut in enumerate(cuts)}
+    for chars, after in form:
+        for low, high in chars:
+            for i in range(place[low], place[high + 1]):
+                targets[i].add(after)
+    bounds = zip(cuts, cuts[1:], targets, strict=False)
+    return [(low, high - 1, frozenset(found)) for low, high, found in bounds if found]
+
+
+def _refine(pieces: list[tuple[int, int, State]], moves: list[Move], needed: bool) -> list[tuple[int, int, State]]:
+    """Cut ranges by one more component; where it cannot move it is dead, which only an excluded one may be."""
+    found: list[tuple[int, int, State]] = []
+    at = 0
+    for low, high, state in pieces:
+        while at < len(moves) and moves[at][1] < low:
+            at += 1
+        i = at
+        while low <= high:
+            start, end, target = moves[i] if i < len(moves) else (high + 1, high + 1, DEAD)
+            if low < start:
+                if not needed:
+                    found.append((low, min(high, start - 1), (*state, DEAD)))
+                low = start
+            if low <= high:
+                found.append((low, min(high, end), (*state, target)))
+                low = end + 1
+            i += 1
+    return found
 
 
 @lru_cache(maxsize=8192)
@@ -108,3 +156,11 @@ def _trim(edges: list[list[tuple[CharSet, int]]], finals: list[bool]) -> Expr:
 def texts(words: Iterable[str]) -> Expr:
     """The language of a few exact texts."""
     return alt(*(seq(*(Chars(charset.single(c)) for c in word)) for word in words))
+
+
+def matches(expr: Expr, text: str) -> bool:
+    """Whether a text is in the language."""
+    states = {expr}
+    for char in text:
+        states = {after for e in states for chars, after in linear(e) if charset.contains(chars, ord(char))}
+    return any(map(nullable, states))

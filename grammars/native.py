@@ -80,6 +80,21 @@ def library() -> ctypes.CDLL | None:
     return loaded
 
 
+def _tables(vocabulary: Vocabulary) -> _Vocabulary:
+    """The vocabulary's arrays as the core sees them, made once."""
+    if vocabulary.native is None:
+        slices = vocabulary.slices
+        vocabulary.native = _Vocabulary(
+            _Trie.of(vocabulary.trie),
+            _Trie.of(vocabulary.rest),
+            slices.ctypes.data,
+            len(slices) - 1,
+            vocabulary.words,
+            vocabulary.reach,
+        )
+    return vocabulary.native
+
+
 class NativeCore:
     def __init__(self, network: Network, vocabulary: Vocabulary, limit: int) -> None:
         loaded = library()
@@ -88,16 +103,7 @@ class NativeCore:
         self._library = loaded
         self._network = network
         self._vocabulary = vocabulary
-        slices = vocabulary.slices
-        tables = _Vocabulary(
-            _Trie.of(vocabulary.trie),
-            _Trie.of(vocabulary.rest),
-            slices.ctypes.data,
-            len(slices) - 1,
-            vocabulary.words,
-            vocabulary.reach,
-        )
-        self._core = loaded.core_new(tables, limit)
+        self._core = loaded.core_new(_tables(vocabulary), limit)
         if not self._core:
             raise MemoryError("no memory for a grammar's automaton")
         self.extend()

@@ -53,6 +53,9 @@ class Scope(NamedTuple):
     repeated: int = 0
 
 
+_TOP = Scope()
+
+
 class Network:
     """The tables; `root` is rule 0."""
 
@@ -81,8 +84,8 @@ class Network:
         """Lower a rule's body; a no-op when that is done already."""
         if self.entries[rule] == UNBUILT:
             lowering = _Lowering(self)
-            end = lowering.node(RETURN, scope=Scope())
-            self.entries[rule] = lowering.lower(self.rules[rule].build(), end, Scope())
+            end = lowering.node(RETURN)
+            self.entries[rule] = lowering.lower(self.rules[rule].build(), end, _TOP)
 
     def class_id(self, mask: int) -> int:
         found = self._class_ids.get(mask)
@@ -109,6 +112,7 @@ class _Lowering:
         self.network = network
         self.done: dict[tuple[int, int, Scope], int] = {}
         self.shared: dict[tuple[int, ...], int] = {}
+        self.literals: dict[tuple[bytes, int, int], int] = {}
         self.alive: list[Expr] = []
         self.lowerers: dict[type, Callable[..., int]] = {
             Literal: self._literal,
@@ -132,9 +136,10 @@ class _Lowering:
             found = self.done[key] = self.lowerers[type(expr)](expr, after, scope)
         return found
 
-    def node(self, kind: int, a: int = 0, b: int = 0, c: int = 0, scope: Scope = Scope()) -> int:
-        self.network.nodes.extend((kind, a, b, c, scope.loop))
-        return len(self.network) - 1
+    def node(self, kind: int, a: int = 0, b: int = 0, c: int = 0, scope: Scope = _TOP) -> int:
+        nodes = self.network.nodes
+        nodes.extend((kind, a, b, c, scope.loop))
+        return len(nodes) // FIELDS - 1
 
     def _shared(self, kind: int, a: int, b: int, c: int, scope: Scope) -> int:
         key = (kind, a, b, c, scope.loop)
@@ -155,9 +160,17 @@ class _Lowering:
         return self.node(SPLIT, offset, len(unique), scope=scope)
 
     def _literal(self, expr: Literal, after: int, scope: Scope) -> int:
-        for byte in reversed(expr.data):
-            after = self._byte(1 << byte, after, scope)
-        return after
+        key = (expr.data, after, scope.loop)
+        found = self.literals.get(key)
+        if found is None:
+            rows: list[int] = []
+            found, fresh = after, len(self.network)
+            for byte in reversed(expr.data):
+                rows += (BYTE, self.network.class_id(1 << byte), found, 0, scope.loop)
+                found, fresh = fresh, fresh + 1
+            self.network.nodes.extend(rows)
+            self.literals[key] = found
+        return found
 
     def _bytes(self, expr: Bytes, after: int, scope: Scope) -> int:
         plain = scope.repeated if expr.plain == PLAIN_REPEATED else expr.plain

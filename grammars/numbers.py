@@ -23,6 +23,14 @@ ANY_INTEGER = seq(optional(_MINUS), _WHOLE)
 _UNSIGNED = seq(_WHOLE, optional(_FRACTION))
 ANY_DECIMAL = seq(optional(_MINUS), _UNSIGNED)
 ANY_NUMBER = seq(ANY_DECIMAL, optional(_EXPONENT))
+NOT_WHOLE = seq(  # short enough that parsing does not round it to a whole number
+    optional(_MINUS),
+    alt(Literal(b"0"), seq(digit(1), repeat(digit(), 0, 6))),
+    Literal(b"."),
+    repeat(Literal(b"0"), 0, 4),
+    digit(1),
+    repeat(digit(), 0, 3),
+)
 _ZERO = seq(Literal(b"0"), optional(seq(Literal(b"."), repeat(Literal(b"0"), 1))))
 NOT_NEGATIVE = alt(seq(_UNSIGNED, optional(_EXPONENT)), seq(_MINUS, _ZERO))
 

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from sgl.grammars.expr import Expr
+from sgl.grammars.language import matches
 
 Where = tuple[str, ...]
 NOWHERE: Where = ("false",)
@@ -29,13 +30,14 @@ def _tighter(left: Any, right: Any, pick: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Bounds are (value, strict)."""
+    """Bounds are (value, strict); `fractional` numbers are not whole."""
 
     integer: bool = False
     low: tuple[Decimal, bool] | None = None
     high: tuple[Decimal, bool] | None = None
     multiples: tuple[Decimal, ...] = ()
     place: str = ""
+    fractional: bool = False
 
     def meet(self, other: Numbers) -> Numbers:
         return Numbers(
@@ -44,6 +46,7 @@ class Numbers:
             _tighter(self.high, other.high, lambda a, b: min(a, b, key=lambda x: (x[0], not x[1]))),
             tuple(dict.fromkeys(self.multiples + other.multiples)),
             self.place or other.place,
+            self.fractional or other.fractional,
         )
 
 
@@ -95,7 +98,13 @@ class Layer:
 
     properties: Mapping[str, Where]
     patterns: tuple[tuple[Expr, Where], ...] = ()
-    additional: Where | None = None
+    additional: Where = ()
+
+    def member(self, name: str) -> Where:
+        """What the value of a named member must satisfy."""
+        found = [self.properties[name]] if name in self.properties else []
+        found += [place for pattern, place in self.patterns if matches(pattern, name)]
+        return tuple(dict.fromkeys(p for where in found for p in where)) if found else self.additional
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +115,14 @@ class Objects:
     most: int | None = None
     names: tuple[Where, ...] = ()
     place: str = ""
+
+    def member(self, name: str) -> Where:
+        """What the value of a named member must satisfy, in all layers."""
+        return tuple(dict.fromkeys(place for layer in self.layers for place in layer.member(name)))
+
+    def named(self) -> list[str]:
+        """All names that are spoken of, in the schema's order, required strangers last."""
+        return list(dict.fromkeys([n for layer in self.layers for n in layer.properties] + list(self.required)))
 
     def meet(self, other: Objects) -> Objects:
         return Objects(
@@ -140,6 +157,11 @@ class Shape:
             _meet(self.objects, other.objects),
             _common(self.values, other.values),
         )
+
+    def hollow(self) -> bool:
+        """Whether no type is left."""
+        kinds = (self.numbers, self.strings, self.arrays, self.objects)
+        return not self.null and not self.booleans and all(kind is None for kind in kinds)
 
     def only(self, types: list[str]) -> Shape:
         """The part of these types."""

@@ -78,7 +78,7 @@ class Vocabulary:
     """Token bytes, end-of-sequence ids and special ids of a tokenizer; build it once and share it.
 
     Special tokens and tokens without bytes are never part of a constrained text. `compiled` holds the grammars
-    compiled for this vocabulary.
+    compiled for this vocabulary, `native` the C core's view of it.
     """
 
     def __init__(self, tokens: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int] = ()) -> None:
@@ -92,6 +92,7 @@ class Vocabulary:
         self.words = (self.size + 31) // 32
         self.reach = max((len(self.tokens[i]) for i in self.text_ids), default=0)
         self.compiled: LruCache[Any] = LruCache(MOST_GRAMMARS)
+        self.native: Any = None
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any) -> Vocabulary:

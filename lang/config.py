@@ -111,7 +111,7 @@ class _DefaultBackend:
 
     def engine(self) -> Any:
         with self._lock:
-            if self.started is None:
+            if self.started is None or self.started.closed:
                 from sgl.runtime.engine import Engine
 
                 self.started = Engine()

@@ -26,18 +26,18 @@ from .ir import (
     SglRoleBegin,
     SglRoleEnd,
     SglSelect,
-    SglSubmitted,
     SglVarScopeBegin,
     SglVarScopeEnd,
     flatten,
 )
+from .once import when_done
 from .options import SamplingOptions, derive_seed
 from .place import caller_place
 from .primitives import as_node
 from .transcript import Literal, Pending, Piece, Span, result_of, text_of
 from .variables import Binding, Variables
 
-log = logging.getLogger("sgl")
+log = logging.getLogger("sgl.lang")
 
 
 class StreamExecutor:
@@ -87,14 +87,12 @@ class StreamExecutor:
         node = as_node(expr)
         where = caller_place()
         with self._submitting:
-            for part in flatten(node):
+            for part in flatten(node, self):
                 self._submit_one(part, where)
 
     def _submit_one(self, node: SglExpr, where: Place | None) -> None:
         if self.ended:
             raise StateEndedError(f"{node!r} was appended after the program had ended", where)
-        if isinstance(node, SglSubmitted) and node.owner is self:
-            return
         rule = _RULES.get(type(node))
         if rule is None:
             raise ProgramError(f"{node!r} cannot be run; it belongs to a trace", where)
@@ -117,17 +115,11 @@ class StreamExecutor:
         options = node.sampling_params.over(self.options)
         piece = self._bind(node.name, Pending(node, where, options.n))
         on_chunk = piece.chunk if self.streaming else None
-        streams = self._samples(piece, options.n)
-        for index, stream in enumerate(streams):
-            request = GenRequest(_sample_options(options, index), self.chat_template.stops)
+        others = self._forked_streams(options.n - 1) if options.n > 1 else []
+        for index, stream in enumerate([self.stream, *others]):
+            request = GenRequest(options.for_sample(index), self.chat_template.stops)
             call = partial(stream.generate, request, on_chunk if index == 0 else None)
             self._start(piece, index, call)
-
-    def _samples(self, piece: Pending, n: int) -> list[Stream]:
-        """The streams that make the samples of one gen: this one, and forks of it."""
-        if n == 1 or self.failure:
-            return [self.stream]
-        return [self.stream, *self.stream.fork(n - 1)]
 
     def _select(self, node: Any, where: Place | None) -> None:
         piece = self._bind(node.name, Pending(node, where))
@@ -173,7 +165,7 @@ class StreamExecutor:
             raise self._fail(piece, error) from error
         with self._counting:
             self._pending += 1
-        future.add_done_callback(partial(self._settle, piece, index))
+        when_done(future, partial(self._settle, piece, index))
         if self.inline:
             piece.get()
 
@@ -187,7 +179,7 @@ class StreamExecutor:
             elif self._deliver(piece, index, result_of(future)):
                 piece.finish()
         except BaseException as error:
-            self._fail(piece, error)
+            log.warning("%s", self._fail(piece, error))
         finally:
             self._settled()
 
@@ -199,7 +191,6 @@ class StreamExecutor:
         error = node_failure(piece.node, cause, piece.where)
         self.failure = error
         piece.fail(error)
-        log.warning("%s", error)
         return error
 
     def _settled(self) -> None:
@@ -216,7 +207,11 @@ class StreamExecutor:
         with self._submitting:
             if self.ended:
                 raise StateEndedError("fork() after the program had ended", caller_place())
-            return [self._child(stream) for stream in self.stream.fork(size)]
+            return [self._child(stream) for stream in self._forked_streams(size)]
+
+    def _forked_streams(self, size: int) -> list[Stream]:
+        """Forks of the stream; behind a failed node, where nothing is computed any more, empty streams."""
+        return [self.backend.open() for _ in range(size)] if self.failure else self.stream.fork(size)
 
     def _child(self, stream: Stream) -> StreamExecutor:
         self._forked += 1
@@ -343,12 +338,6 @@ class StreamExecutor:
 
     def is_finished(self) -> bool:
         return self.ended and not self._pending
-
-
-def _sample_options(options: SamplingOptions, index: int) -> SamplingOptions:
-    if index == 0 or options.seed is None:
-        return options
-    return replace(options, seed=derive_seed(options.seed, 0, index))
 
 
 _RULES: dict[type[SglExpr], Callable[[StreamExecutor, Any, Place | None], None]] = {

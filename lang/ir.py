@@ -234,13 +234,15 @@ class SglArgument(SglExpr):
     __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __call__ = __contains__ = _no_value
 
 
-def flatten(expr: SglExpr) -> Iterator[SglExpr]:
-    """The nodes of an expression, lists opened, in order."""
+def flatten(expr: SglExpr, owner: object = None) -> Iterator[SglExpr]:
+    """The nodes of an expression, lists opened, in order; without those that `owner` has already."""
     if isinstance(expr, SglExprList):
         for part in expr.expr_list:
-            yield from flatten(part)
-    else:
+            yield from flatten(part, owner)
+    elif not isinstance(expr, SglSubmitted):
         yield expr
+    elif expr.owner is not owner:
+        yield from flatten(expr.expr, owner)
 
 
 def print_graph(last: SglExpr) -> str:

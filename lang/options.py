@@ -59,6 +59,12 @@ class SamplingOptions:
         given = {name: value for name in NAMES if (value := getattr(self, name)) is not None}
         return replace(base, **given) if given else base
 
+    def for_sample(self, index: int) -> SamplingOptions:
+        """The options of one of `n` samples: the first one's are these, the others have seeds of their own."""
+        if index == 0 or self.seed is None:
+            return self
+        return replace(self, seed=derive_seed(self.seed, 0, index))
+
     @property
     def pattern(self) -> str | None:
         """The regular expression that the output must match: that of the dtype wins over `regex`."""

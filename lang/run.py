@@ -20,6 +20,7 @@ from .state import ProgramState
 if TYPE_CHECKING:
     from .function import SglFunction
 
+NO_THREAD = 0
 _SWITCHES = frozenset({"stream", "backend", "use_thread"})
 
 
@@ -101,6 +102,7 @@ def run_program(program: SglFunction, call: Call, settings: RunSettings) -> Prog
     """Run the body. Returns when it has ended (at once if streaming); generation may still go on."""
     state = new_state(settings, call)
     if settings.stream:
+        state.stream_executor.body_thread = NO_THREAD  # readers wait for the body from now on
         context = contextvars.copy_context()
         thread = threading.Thread(
             target=context.run,

@@ -32,7 +32,7 @@ from .ir import (
     flatten,
 )
 from .primitives import as_node, role_turn
-from .run import Call, run_coroutine
+from .run import Call, run_coroutine, split_options
 
 if TYPE_CHECKING:
     from .function import SglFunction
@@ -105,7 +105,7 @@ class TracerProgramState:
         """Trace a program that this one calls: a state of its own."""
         nested = TracerProgramState(self.chat_template, self)
         self.child_states.append(nested)
-        nested.run(program, args, kwargs)
+        nested.run(program, args, split_options(program, kwargs)[0])
         return nested
 
     def flatten_nodes(self) -> list[SglExpr]:
@@ -130,7 +130,7 @@ class TracerProgramState:
     # --- appending ---------------------------------------------------------------------------------------
 
     def __iadd__(self, other: Any) -> TracerProgramState:
-        for node in flatten(as_node(other)):
+        for node in flatten(as_node(other), self):
             self._append(node)
         return self
 
@@ -142,7 +142,7 @@ class TracerProgramState:
         elif isinstance(node, SglGen | SglSelect):
             name = node.name or self._name("gen" if isinstance(node, SglGen) else "select")
             self.variables[name] = SglVariable(name, self._place(node))
-        elif not (isinstance(node, SglSubmitted) and node.owner is self):
+        else:
             self._place(node)
 
     def _place(self, node: SglExpr) -> SglExpr:

@@ -33,7 +33,9 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def _raise(message: str) -> None:
@@ -58,9 +60,13 @@ class ChatTemplate:
         try:
             self._template = _environment().from_string(source, globals=dict(special_tokens))
         except TemplateError as error:
-            raise ConfigError(f"the chat template does not compile: {error}; correct chat_template") from error
+            raise ConfigError(
+                f"the chat template does not compile: {error}; correct chat_template"
+            ) from error
 
-    def render(self, messages: Iterable[Mapping[str, Any]], add_generation_prompt: bool, **variables: Any) -> str:
+    def render(
+        self, messages: Iterable[Mapping[str, Any]], add_generation_prompt: bool, **variables: Any
+    ) -> str:
         """The text of a conversation.
 
         Raises:

@@ -16,14 +16,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sgl.grammars.vocabulary import Vocabulary
+from sgl.grammars import Vocabulary
 
 from .cache import Ints, PrefixCache
 from .decoding import Decoding
 from .errors import ConfigError, ContextLengthError, EngineClosed, RequestAborted, RuntimeFailure
 from .executor.runner import Runner
+from .jump import JumpForward
 from .metrics import Stats
-from .ops import Close, Fork, Generate, Op, TokenLogprobs
+from .ops import Close, Extend, Fork, Generate, Op, TokenLogprobs
 from .sampling import Sampler, SamplingBatch, top_logprobs
 from .scheduler import Scheduler, Work
 from .sequence import SequenceState, Status
@@ -39,7 +40,7 @@ class TextSide(NamedTuple):
 
     tokenizer: Tokenizer
     vocabulary: Vocabulary
-    jump_forward: bool
+    jumps: JumpForward | None
 
 
 class EngineCore:
@@ -133,6 +134,19 @@ class EngineCore:
 
     def _run(self) -> None:
         interval = sys.getswitchinterval()
+        try:
+            self._loop(interval)
+            error: RuntimeFailure = EngineClosed("the engine was closed while this waited")
+        except Exception as cause:  # our own invariants broke: nobody may be left waiting
+            log.exception("the engine failed")
+            error = RuntimeFailure(f"the engine failed: {cause!r}; open a new one")
+        finally:
+            sys.setswitchinterval(interval)
+        with self._wake:
+            self._stopping = True
+        self._fail_all(error)
+
+    def _loop(self, interval: float) -> None:
         while self._drain():
             sys.setswitchinterval(min(interval, SWITCH_INTERVAL))
             started = time.perf_counter()
@@ -145,8 +159,6 @@ class EngineCore:
                 self.after_step()
             if self._idle:
                 sys.setswitchinterval(interval)
-        self._fail_all(EngineClosed("the engine was closed while this waited"))
-        sys.setswitchinterval(interval)
 
     @property
     def _idle(self) -> bool:
@@ -225,15 +237,16 @@ class EngineCore:
                 self.fail(seq, error)
                 continue
             if done:
-                self._finish(seq, op, decoding)
+                seq.ops.popleft()
+                self.conclude(seq, decoding)
+                self._advance(seq)
 
-    def _finish(self, seq: SequenceState, op: Generate, decoding: Decoding) -> None:
-        self.scheduler.estimate.finished(len(decoding.output), op.params.max_tokens)
+    def conclude(self, seq: SequenceState, decoding: Decoding) -> None:
+        """A generation has its result."""
+        self.scheduler.estimate.finished(len(decoding.output), decoding.limit)
         self.stats.generated(decoding)
         self.cache.publish(seq)
-        seq.ops.popleft()
         decoding.deliver()
-        self._advance(seq)
 
     def _sampling_batch(self, ops: list[Generate]) -> SamplingBatch:
         if self._sampling is None or self._sampling[0] != ops:
@@ -247,6 +260,11 @@ class EngineCore:
             for op in ops:
                 self._refuse_op(seq, op)
             return
+        if seq.owed is not None and not isinstance(ops[0], Close):
+            error, seq.owed = seq.owed, None
+            for op in ops:
+                self._fail_op(op, error)
+            return
         self._live[seq] = None
         was_empty = not seq.ops
         seq.ops.extend(ops)
@@ -257,7 +275,7 @@ class EngineCore:
         if isinstance(op, Close):
             op.resolve()
         else:
-            op.fail(seq.error or EngineClosed("the sequence is closed; open or fork a new one"))
+            self._fail_op(op, seq.error or EngineClosed("the sequence is closed; open or fork a new one"))
 
     def _advance(self, seq: SequenceState) -> None:
         """Begin the next operations until one has something to compute."""
@@ -297,21 +315,22 @@ class EngineCore:
     def fail(self, seq: SequenceState, error: BaseException) -> None:
         """Fail the operations of one sequence; what it holds stays usable."""
         ops, seq.ops = list(seq.ops), deque()
+        if all(isinstance(op, Extend) for op in ops):
+            seq.owed = error  # nobody holds the future of an extend: the next operation tells
         if seq.status not in (Status.UNBORN, Status.CLOSED):
             self.scheduler.suspend(seq)
         for op in ops:
             if isinstance(op, Close):
                 self.enqueue(seq, op)
-                continue
-            op.fail(error)
-            if isinstance(op, Fork):
-                for child in op.children:
-                    self._stillborn(child, error)
+            else:
+                self._fail_op(op, error)
 
-    def _stillborn(self, child: SequenceState, error: BaseException) -> None:
-        child.error = error
-        self.fail(child, error)
-        self._live.pop(child, None)
+    def _fail_op(self, op: Op, error: BaseException) -> None:
+        op.fail(error)
+        for child in op.children if isinstance(op, Fork) else ():
+            child.error = error  # it will never be born
+            self.fail(child, error)
+            self._live.pop(child, None)
 
     def _abort(self, seq: SequenceState) -> None:
         if seq.ops:
@@ -337,7 +356,7 @@ class EngineCore:
 
     def check_tokens(self, tokens: Ints) -> None:
         size = self.runner.vocab_size
-        if len(tokens) and not (0 <= int(tokens.min()) and int(tokens.max()) < size):
+        if len(tokens) and not (int(tokens.min()) >= 0 and int(tokens.max()) < size):
             raise ConfigError(f"token ids must lie in 0..{size - 1}, got {int(tokens.min())}..{int(tokens.max())}")
 
     def check_length(self, seq: SequenceState, more: int = 0) -> None:
@@ -368,13 +387,17 @@ class EngineCore:
             self.scheduler.resident.pop(seq, None)
 
     def _fail_all(self, error: BaseException) -> None:
-        while self._inbox:
-            seq, op = self._inbox.popleft()
+        """The end: nobody is left waiting, whatever state things are in."""
+        for seq, op in self._inbox:
             if op is not None:
                 seq.ops.append(op)
                 self._live[seq] = None
-        for seq in list(self._live):
-            self.fail(seq, error)
+        self._inbox.clear()
+        for seq in self._live:
+            while seq.ops:
+                seq.ops.popleft().fail(error)
+            seq.error = error
+        self._live.clear()
 
 
 class _Call(Op):

@@ -36,7 +36,7 @@ class Decoding:
         self.logprobs: TokenLogprobs | None = [] if params.logprobs or params.top_logprobs else None
         self.top_logprobs: list[TokenLogprobs] | None = [] if params.top_logprobs else None
         self.result: Generation | TruncatedError | None = None
-        self.jumps = core.text.jump_forward and self.matcher is not None and self.logprobs is None
+        self.jumps = core.text.jumps is not None and self.matcher is not None and self.logprobs is None
         self.row = SamplingRow(
             params,
             seed=core.seed() if params.seed is None else params.seed,
@@ -45,6 +45,7 @@ class Decoding:
             end_ids=params.end_ids(core.text.tokenizer.eos_ids),
         )
         self._sent = 0  # tokens
+        self._given = 0  # characters
 
     @property
     def output(self) -> list[int]:
@@ -52,6 +53,13 @@ class Decoding:
 
     def mask(self) -> np.ndarray | None:
         return None if self.matcher is None else self.matcher.mask()
+
+    def begin(self, seq: SequenceState) -> bool:
+        """Append what the grammar forces at the very start; True when that is all there is."""
+        finish = self._jump(seq) if self.jumps and self.limit else None
+        if finish is not None:
+            self._settle(seq, finish)
+        return finish is not None
 
     def take(self, seq: SequenceState, samples: Samples, index: int) -> bool:
         """The next token of this generation; True when it ends here."""
@@ -71,8 +79,11 @@ class Decoding:
         if isinstance(self.result, BaseException):
             self.op.fail(self.result)
             return
-        if self.op.on_chunk is not None:
-            self._stream(self.op)
+        try:
+            if self.op.on_chunk is not None:
+                self._stream(self.op)
+        except Exception as error:
+            self.op.fail(error)
         self.op.resolve(self.result)
 
     def _push(self, seq: SequenceState, token: int) -> Finish | None:
@@ -93,23 +104,35 @@ class Decoding:
 
     def _jump(self, seq: SequenceState) -> Finish | None:
         """Append what the grammar forces, in the tokens the model knows, without sampling it."""
-        return None
+        assert self.matcher is not None and self.core.text.jumps is not None
+        jump = self.core.text.jumps.jump(self.matcher, self.output, self.limit)
+        if jump is None:
+            return None
+        finish = self.stops.rewrite(jump.drop, jump.token_ids)
+        self.core.truncate(seq, len(seq) - jump.drop)
+        seq.tokens.extend(jump.token_ids)
+        self.forced += len(jump.token_ids) - jump.drop
+        return self.stops.close(GRAMMAR_END) if finish is None and self.matcher.finished else finish
 
     def _settle(self, seq: SequenceState, finish: Finish) -> None:
         """Cut tokens, pages and text together, then make the result."""
+        truncated = finish.reason["type"] == "length" and self.matcher is not None and not self.matcher.can_end
+        if truncated and self.op.params.close_at_limit:
+            finish, truncated = self._closed(finish), False
         tokens = self.output[: finish.kept]
         if finish.remainder:
             tokens = tokens + self.core.text.tokenizer.encode(finish.remainder, parse_special=False).tolist()
-        truncated = finish.reason["type"] == "length" and self.matcher is not None and not self.matcher.can_end
-        text = finish.text
-        if truncated and self.op.params.close_at_limit:
-            assert self.matcher is not None
-            ending = self.matcher.shortest_end().decode()
-            text, truncated = text + ending, False
-            tokens = tokens + self.core.text.tokenizer.encode(ending, parse_special=False).tolist()
         self.core.truncate(seq, self.prompt_tokens + finish.kept)
         seq.tokens.extend(tokens[len(seq) - self.prompt_tokens :])
-        self.result = self._result(text, tokens, finish, truncated)
+        self.result = self._result(finish.text, tokens, finish, truncated)
+
+    def _closed(self, finish: Finish) -> Finish:
+        """The shortest text that completes the grammar goes on after the last whole character."""
+        assert self.matcher is not None
+        pieces = [self.core.text.tokenizer.token_bytes[token] for token in self.output]
+        kept = next(n for n in range(len(pieces), -1, -1) if _is_whole(b"".join(pieces[:n])))
+        remainder = (b"".join(pieces[kept:]) + self.matcher.shortest_end()).decode()
+        return Finish(finish.reason, b"".join(pieces[:kept]).decode() + remainder, kept, remainder)
 
     def _result(self, text: str, tokens: list[int], finish: Finish, truncated: bool) -> Generation | TruncatedError:
         if truncated and self.op.params.error_on_truncation:
@@ -150,10 +173,17 @@ class Decoding:
         op.on_chunk(Chunk(text, tokens[start:], logprobs, done is not None, done))
 
     def _text(self, done: Generation | None) -> str:
-        fresh = self.stops.take()
-        if done and self.stops.finish:
-            fresh += done.text[len(self.stops.finish.text) :]
+        fresh = self.stops.take() if done is None else done.text[self._given :]
+        self._given += len(fresh)
         return fresh
+
+
+def _is_whole(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _aligned(logprobs: TokenLogprobs | None, tokens: list[int], limit: int) -> TokenLogprobs | None:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import torch
 
-from sgl.grammars.vocabulary import Vocabulary
+from sgl.grammars import Vocabulary
 
 from .attention import attention_backend
 from .cache import Ints, PagePool, PrefixCache
@@ -22,7 +22,8 @@ from .errors import ConfigError, EngineClosed
 from .executor.device import apply_threads, choose_device
 from .executor.kv import KVPool
 from .executor.runner import Runner
-from .loading import load_model, resolve_model
+from .jump import JumpForward
+from .loading import load_config, load_model, resolve_model
 from .metrics import Stats
 from .models.config import ModelConfig
 from .ops import Chunk, Generation
@@ -52,6 +53,7 @@ class Engine:
         self.config = EngineConfig.from_options(options)
         path = resolve_model(NANO if model is None else model)
         self.model_path = str(path)
+        load_config(path)  # a directory that is no model is told as such, not as one without a tokenizer
         self.tokenizer = Tokenizer.load(path)
         self.vocabulary = Vocabulary.from_tokenizer(self.tokenizer)
         self._choice = choose_device(self.config.device, self.config.dtype, self.config.threads)
@@ -161,7 +163,7 @@ class Engine:
         self._kv_bytes = slots * per_token
         on_free = _poison(pool, config.page_size) if config.poison_freed else None
         cache = PrefixCache(PagePool(pages + 1, config.page_size, on_free))
-        text = TextSide(self.tokenizer, self.vocabulary, config.jump_forward)
+        text = TextSide(self.tokenizer, self.vocabulary, JumpForward(self.tokenizer) if config.jump_forward else None)
         scheduler = Scheduler(cache, config.step_tokens, config.max_running)
         return EngineCore(Runner(model, attention, choice.device), cache, scheduler, text, context, config.seed)
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .cache import Ints
@@ -251,7 +252,7 @@ class Score(Op):
             probe = core.new_state(seq.priority)
             core.give_birth(seq, probe)
             ops: list[Op] = [Extend(choice, 0), Logprobs(len(seq)), Close()]
-            ops[1].future.add_done_callback(lambda future, i=index: self._take(seq, core, i, future))
+            ops[1].future.add_done_callback(partial(self._take, seq, core, index))
             core.enqueue(probe, *ops)
         self.launched = True
 
@@ -285,6 +286,9 @@ class Generate(Op):
             raise ConfigError("generate() on an empty sequence: extend it with at least one token first")
         core.check_length(seq, 1)
         self.decoding = core.start_decoding(seq, self)
+        if self.decoding.begin(seq):
+            core.conclude(seq, self.decoding)
+            return True
         core.rewind(seq, self.reuse(seq))
         return False
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence as Items
+from collections.abc import Callable
+from collections.abc import Sequence as Items
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,20 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .cache import IntRow, Ints, Node
-from .ops import Chunk, Close, Extend, Fork, Generate, Generation, Logprobs, Op, Prefill, Read, Score, TokenLogprobs
+from .ops import (
+    Chunk,
+    Close,
+    Extend,
+    Fork,
+    Generate,
+    Generation,
+    Logprobs,
+    Op,
+    Prefill,
+    Read,
+    Score,
+    TokenLogprobs,
+)
 from .sampling.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -31,7 +45,7 @@ class Status(enum.Enum):
 class SequenceState:
     """What the scheduler thread knows of a sequence. Only that thread touches it."""
 
-    __slots__ = ("arrival", "computed", "error", "id", "node", "ops", "prefilling", "priority", "slots", "status", "tokens")
+    __slots__ = ("arrival", "computed", "error", "id", "node", "ops", "owed", "prefilling", "priority", "slots", "status", "tokens")
 
     def __init__(self, id: int, priority: int = 0, status: Status = Status.IDLE) -> None:
         self.id = id
@@ -45,6 +59,7 @@ class SequenceState:
         self.ops: deque[Op] = deque()
         self.prefilling = False  # computes a prefix that others may wait for
         self.error: BaseException | None = None  # why it will never be born
+        self.owed: BaseException | None = None  # of an extend that failed when nothing was queued behind it
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -78,7 +93,10 @@ class Sequence:
         return self._state.id
 
     def extend(self, tokens: ArrayLike, drop: int = 0) -> None:
-        """Append token ids, int [n], after cutting the last `drop` tokens."""
+        """Append token ids, int [n], after cutting the last `drop` tokens.
+
+        Nothing is computed yet. Ids outside the vocabulary fail the operations queued behind, or the next one.
+        """
         self._core.submit(self._state, Extend(np.asarray(tokens, dtype=np.int32), drop))
 
     def generate(

@@ -18,17 +18,18 @@ def byte_alphabet() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(rest)}
 
 
-def token_bytes(spec: Mapping[str, Any], vocab: Mapping[str, int]) -> tuple[list[bytes], bool]:
+def token_bytes(
+    vocab: Mapping[str, int], added: Mapping[int, str], decoder: Mapping[str, Any] | None
+) -> tuple[list[bytes], bool]:
     """Bytes by token id (b"" where no token has the id), and whether decoding is their plain concatenation.
 
-    `spec` is the parsed tokenizer.json, `vocab` maps token to id, added tokens included. Added tokens stand
-    for their own text. Where the decoder looks at more than one token (WordPiece, CTC), the bytes are those
-    of the bare token and the answer is False.
+    `vocab` maps every token to its id, `added` the ids of added tokens to their text, which is what they
+    stand for; `decoder` is that part of tokenizer.json. Where it looks at more than one token (WordPiece,
+    CTC), the bytes are those of the bare token and the answer is False.
     """
-    to_bytes = _reader(spec.get("decoder"))
-    added = {entry["id"]: entry["content"] for entry in spec.get("added_tokens", ())}
+    to_bytes = _reader(decoder)
     table = [b""] * (max([*vocab.values(), *added, -1]) + 1)
-    read = to_bytes or (lambda token: token.encode())
+    read = to_bytes or str.encode
     for token, index in vocab.items():
         table[index] = read(token)
     for index, content in added.items():

@@ -19,6 +19,7 @@ from sgl.runtime.errors import ConfigError
 from sgl.runtime.token_bytes import token_bytes
 
 _PROBE = "a"  # any text whose tokens do not depend on what a post-processor puts around them
+_PREFIXING = ("normalizer", "pre_tokenizer")
 
 
 class Tokenizer:
@@ -39,15 +40,17 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
-        self._spec: dict[str, Any] = json.loads(backend.to_str())
         self._config = config
         self._lock = threading.Lock()
         self._variants: dict[tuple[bool, bool], Backend] = {(False, True): backend}
+        added = backend.get_added_tokens_decoder()
         self.token_bytes, self.exact_bytes = token_bytes(
-            self._spec, backend.get_vocab(with_added_tokens=True)
+            backend.get_vocab(with_added_tokens=True),
+            {index: token.content for index, token in added.items()},
+            _part(backend.decoder),
         )
         self.vocab_size = len(self.token_bytes)
-        self.special_ids = frozenset(e["id"] for e in self._spec["added_tokens"] if e["special"])
+        self.special_ids = frozenset(index for index, token in added.items() if token.special)
         self.special_tokens = _special_tokens(config)
         self.bos_id: int | None = self._special_id("bos_token")
         self.eos_ids: tuple[int, ...] = self._merged_eos(eos_ids)
@@ -103,14 +106,19 @@ class Tokenizer:
         return variant
 
     def _make_variant(self, continuation: bool, parse_special: bool) -> Backend:
-        spec = _without_dummy_prefix(self._spec) if continuation else self._spec
-        variant = Backend.from_str(json.dumps(spec))
+        text = self._backend.to_str()
+        variant = Backend.from_str(json.dumps(json.loads(text) | self._bare_parts) if continuation else text)
         variant.encode_special_tokens = not parse_special
         return variant
 
     @cached_property
+    def _bare_parts(self) -> dict[str, Any]:
+        """Normalizer and pre-tokenizer for the middle of a text: nothing is put before a segment."""
+        return {name: _unprefixed(_part(getattr(self._backend, name))) for name in _PREFIXING}
+
+    @cached_property
     def _has_dummy_prefix(self) -> bool:
-        return _without_dummy_prefix(self._spec) != self._spec
+        return any(_part(getattr(self._backend, name)) != part for name, part in self._bare_parts.items())
 
     # ids to text
 
@@ -170,7 +178,8 @@ class Tokenizer:
             raise ConfigError(
                 "this tokenizer has no chat template; name one of the language's templates instead"
             )
-        return self._chat.render(messages, add_generation_prompt, **variables)
+        known = {"tools": None, "documents": None}
+        return self._chat.render(messages, add_generation_prompt, **(known | variables))
 
     # special tokens
 
@@ -243,13 +252,9 @@ def _template_of(config: Mapping[str, Any]) -> str | None:
     return template
 
 
-def _without_dummy_prefix(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The same tokenizer for the middle of a text: nothing is put before a segment."""
-    return {
-        **spec,
-        "normalizer": _unprefixed(spec.get("normalizer")),
-        "pre_tokenizer": _unprefixed(spec.get("pre_tokenizer")),
-    }
+def _part(component: Any) -> dict[str, Any] | None:
+    """A component of the tokenizer as it stands in tokenizer.json."""
+    return None if component is None else json.loads(component.__getstate__())
 
 
 def _unprefixed(step: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -29,14 +29,13 @@ from training.tasks import (
     tool_result,
     tools_system,
 )
-from training.values import SGD_POOLS, Pools, rows
+from training.values import LISTS, SGD_POOLS, Pools, rows
 
 Dialogue = dict[str, Any]
 Service = dict[str, Any]
 State = tuple[str, dict[str, str]]
 
 NAME_KINDS = {slot: kind for kind, slots in SGD_POOLS.items() for slot in slots.split()}
-STOP_WORDS = frozenset("the a an of for to in is at on or and be by with which where this that from user s".split())
 
 
 def load_services(path: Path) -> dict[str, Service]:
@@ -116,7 +115,10 @@ class Dialogues:
             return dialogue
         longest_first = sorted(others, key=len, reverse=True)
         pattern = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)")
-        return {**dialogue, "turns": [self._renamed_turn(turn, pattern, others) for turn in dialogue["turns"]]}
+        return {
+            **dialogue,
+            "turns": [self._renamed_turn(turn, pattern, others) for turn in dialogue["turns"]],
+        }
 
     def _renamed_turn(self, turn: dict[str, Any], pattern: re.Pattern[str], others: dict[str, str]) -> Any:
         frames = [
@@ -140,7 +142,9 @@ class Dialogues:
         intent_names = _new_names(intents, rng) if renaming else {i["name"]: i["name"] for i in intents}
         undescribed = rng.random() < 0.3 and not any(n.startswith("slot_") for n in slot_names.values())
         other = {
-            "service_name": service["service_name"] if rng.random() < 0.7 else service["service_name"].split("_")[0],
+            "service_name": service["service_name"]
+            if rng.random() < 0.7
+            else service["service_name"].split("_")[0],
             "description": "" if undescribed else service["description"],
             "slots": [_renamed_item(slot, slot_names[slot["name"]], undescribed) for slot in slots],
             "intents": [_renamed_intent(intent, intent_names, slot_names, undescribed) for intent in intents],
@@ -156,7 +160,11 @@ class Dialogues:
         dialogue = rng.choice(self.rows)
         names = list(dialogue["services"])
         names += rng.sample(sorted(self.services), rng.choice([0, 0, 1]))
-        tools = {intent["name"]: _tool_of(self.services[name], intent) for name in names for intent in self.services[name]["intents"]}
+        tools = {
+            intent["name"]: _tool_of(self.services[name], intent)
+            for name in names
+            for intent in self.services[name]["intents"]
+        }
         offered = rng.sample(list(tools.values()), len(tools))
         if rng.random() < 0.3:
             offered = [replace(tool, description="") for tool in offered]
@@ -188,7 +196,9 @@ class Dialogues:
 def _tool_of(service: Service, intent: dict[str, Any]) -> Tool:
     taken = {*intent["required_slots"], *intent["optional_slots"]}
     fields = [field for field in state_fields(service) if field.name in taken]
-    plain = tuple(Field(f.name, f.kind, choices=tuple(c for c in f.choices if c != "dontcare")) for f in fields)
+    plain = tuple(
+        Field(f.name, f.kind, choices=tuple(c for c in f.choices if c != "dontcare")) for f in fields
+    )
     return Tool(intent["name"], intent["description"], plain)
 
 
@@ -212,7 +222,9 @@ def _new_name(item: dict[str, Any], style: str, rng: Random) -> str:
         case "number":
             return f"slot_{rng.randint(1, 60)}"
         case _:
-            told = [w for w in re.findall(r"[a-z]+", item["description"].lower()) if w not in STOP_WORDS]
+            told = [
+                w for w in re.findall(r"[a-z]+", item["description"].lower()) if w not in LISTS["stop_words"]
+            ]
             return "_".join(told[: rng.randint(2, 4)]) or item["name"]
 
 

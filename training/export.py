@@ -10,12 +10,13 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from training.model import Nano, Shape
 from training.tasks import END, START
+from training.tokenizer import token_id
 
 MAX_SHARD = "14MB"
 
 
 def llama_config(shape: Shape, tokenizer: Tokenizer) -> LlamaConfig:
-    start, end = tokenizer.token_to_id(START), tokenizer.token_to_id(END)
+    start, end = token_id(tokenizer, START), token_id(tokenizer, END)
     return LlamaConfig(
         vocab_size=shape.vocabulary,
         hidden_size=shape.hidden,
@@ -40,7 +41,7 @@ def export(model: Nano, tokenizer: Tokenizer, out: Path) -> LlamaForCausalLM:
     weights = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
     twin.load_state_dict(weights)
-    twin.to(torch.bfloat16)
+    torch.nn.Module.to(twin, dtype=torch.bfloat16)
     config = twin.config
     twin.generation_config = GenerationConfig(
         bos_token_id=config.bos_token_id, pad_token_id=config.pad_token_id, eos_token_id=config.eos_token_id

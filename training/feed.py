@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import queue
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -14,8 +15,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from training.packing import Tokens, answer_mask, document_numbers
-from training.prepare import write_shards
 from training.tasks import END, ROLES, START
+from training.tokenizer import token_id
 
 MIXED_SHARDS = 6
 """Shards that must be there before the first batch, so that early batches are mixed well."""
@@ -34,27 +35,35 @@ class Marker:
     """Adds answers and documents to packed rows."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self.start = tokenizer.token_to_id(START)
-        self.end = tokenizer.token_to_id(END)
-        self.roles = [tokenizer.token_to_id(f"<|{role}|>") for role in ROLES]
-        self.assistant = tokenizer.token_to_id("<|assistant|>")
+        self.start = token_id(tokenizer, START)
+        self.end = token_id(tokenizer, END)
+        self.roles = [token_id(tokenizer, f"<|{role}|>") for role in ROLES]
+        self.assistant = token_id(tokenizer, "<|assistant|>")
 
     def __call__(self, rows: Tokens) -> Rows:
         answers = answer_mask(rows, self.roles, self.assistant, self.end)
         return Rows(rows.astype(np.int32), answers, document_numbers(rows, self.start))
 
 
-def start_workers(data: Path, tokenizer: Path, seed: int, out: Path, workers: int) -> list:
+def start_workers(
+    data: Path, tokenizer: Path, seed: int, out: Path, workers: int
+) -> list[subprocess.Popen[bytes]]:
     """Processes that write shards into `out` without end; they stop with this process."""
-    out.mkdir(parents=True, exist_ok=True)
-    context = multiprocessing.get_context("spawn")
-    processes = [
-        context.Process(target=write_shards, args=((data, tokenizer, seed), out, first, workers, None), daemon=True)
-        for first in range(workers)
+    common = [
+        "--data",
+        data,
+        "--tokenizer",
+        tokenizer,
+        "--seed",
+        seed,
+        "--out",
+        out,
+        "--endless",
+        "--step",
+        workers,
     ]
-    for process in processes:
-        process.start()
-    return processes
+    command = [sys.executable, "-m", "training.prepare", *map(str, common)]
+    return [subprocess.Popen([*command, "--first", str(first)]) for first in range(workers)]
 
 
 class Feed:
@@ -63,7 +72,9 @@ class Feed:
     Fresh rows come first; when training is faster than the workers, rows seen before are drawn again.
     """
 
-    def __init__(self, folder: Path, marker: Marker, batch: int, seed: int, most_shards: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, marker: Marker, batch: int, seed: int, most_shards: int | None = None
+    ) -> None:
         self.folder, self.marker, self.batch = folder, marker, batch
         self.most_shards = most_shards
         self.rng = np.random.default_rng(seed)
@@ -71,6 +82,7 @@ class Feed:
         self.fresh: list[tuple[int, int]] = []
         self.read: set[str] = set()
         self.rows_used = 0
+        self.enough = 0
         self.ready: queue.Queue[Rows] = queue.Queue(maxsize=12)
         threading.Thread(target=self._fill, daemon=True).start()
 
@@ -86,11 +98,11 @@ class Feed:
         while len(self.pool) < min(MIXED_SHARDS, self.most_shards or MIXED_SHARDS):
             self._take_new_shards()
             time.sleep(0.1)
+        self.enough = len(self.fresh)
         while True:
-            if self.rows_used % (32 * self.batch) == 0:
+            if len(self.fresh) < self.enough:
                 self._take_new_shards()
             if len(self.fresh) < self.batch:
-                self._take_new_shards()
                 self._renew()
             chosen, self.fresh = self.fresh[-self.batch :], self.fresh[: -self.batch]
             self.rows_used += len(chosen)
@@ -109,9 +121,8 @@ class Feed:
 
     def _renew(self) -> None:
         """All rows again, when the fresh ones are used up."""
-        if len(self.fresh) < self.batch:
-            self.fresh = [(shard, row) for shard, rows in enumerate(self.pool) for row in range(len(rows))]
-            self._shuffle()
+        self.fresh = [(shard, row) for shard, rows in enumerate(self.pool) for row in range(len(rows))]
+        self._shuffle()
 
     def _shuffle(self) -> None:
         self.fresh = [self.fresh[i] for i in self.rng.permutation(len(self.fresh))]

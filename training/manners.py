@@ -6,7 +6,7 @@ from random import Random
 
 from training.synthetic import Catalogue, Documents
 from training.tasks import CHAT_TASK, Message, label_choice, message, question_on
-from training.values import Pools
+from training.values import LISTS, Pools
 
 SMALL_TALK: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("Hi", "Hello", "Hey there", "Hello!", "Good morning", "hi", "Good evening"), ("Hello! How can I help you?", "Hi! What can I do for you?")),
@@ -21,13 +21,31 @@ SMALL_TALK: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("I am bored", "Tell me a joke", "Sing a song", "Tell me a story"), ("I am better at filling forms than at that.", "I am too small for that, but I can use tools.")),
 )  # fmt: skip
 
-GOOD = "great excellent wonderful fantastic lovely perfect amazing superb delightful brilliant good nice".split()
-BAD = "terrible awful horrible bad poor disappointing useless boring dreadful broken rude slow".split()
-PLAIN = "ordinary average normal usual standard typical".split()
-THINGS = "food service movie phone hotel room book app delivery staff screen battery story game meal trip".split()
-OPINIONS = ("The {t} was {a}.", "What a {a} {t}!", "I found the {t} {a}.", "{a} {t}, {a2} too.", "The {t} is {a} and {a2}.", "Honestly, a {a} {t}.")
-LIKES = ("I love this {t}.", "I really enjoyed the {t}.", "I would buy this {t} again.", "Best {t} ever.", "Happy with my {t}.")
-DISLIKES = ("I hate this {t}.", "I want my money back for this {t}.", "Never again this {t}.", "Worst {t} ever.", "The {t} broke after a day.", "I did not like the {t} at all.")
+THINGS = LISTS["things"]
+FEELINGS = (LISTS["good"], LISTS["bad"], LISTS["plain"])
+OPINIONS = (
+    "The {t} was {a}.",
+    "What a {a} {t}!",
+    "I found the {t} {a}.",
+    "{a} {t}, {a2} too.",
+    "The {t} is {a} and {a2}.",
+    "Honestly, a {a} {t}.",
+)
+LIKES = (
+    "I love this {t}.",
+    "I really enjoyed the {t}.",
+    "I would buy this {t} again.",
+    "Best {t} ever.",
+    "Happy with my {t}.",
+)
+DISLIKES = (
+    "I hate this {t}.",
+    "I want my money back for this {t}.",
+    "Never again this {t}.",
+    "Worst {t} ever.",
+    "The {t} broke after a day.",
+    "I did not like the {t} at all.",
+)
 TOPIC_TEXTS = {
     "sports": ("The team won the match {n} to 1.", "She scored twice in the final.", "The coach praised his players after the game.", "The race ends in {c}."),
     "business": ("Shares of {o} rose by {n} percent.", "{o} reports a higher profit.", "The company {o} cuts {n} jobs.", "Banks raise interest rates."),
@@ -38,13 +56,25 @@ TOPIC_TEXTS = {
     "politics": ("The parliament voted on the new law.", "The president met the minister in {c}.", "The election takes place in May.", "The mayor of {c} resigned."),
     "music": ("The band {o} plays in {c}.", "Her new album has {n} songs.", "The singer toured with an orchestra.", "The concert in {c} was sold out."),
 }  # fmt: skip
-SENTIMENT_LABELS = (("positive", "negative"), ("good", "bad"), ("positive", "negative", "neutral"), ("happy", "unhappy"))
+SENTIMENT_LABELS = (
+    ("positive", "negative"),
+    ("good", "bad"),
+    ("positive", "negative", "neutral"),
+    ("happy", "unhappy"),
+)
 YES_NO = (
     ("Is the text about {label}?", "yes", "no"),
     ("Does this text deal with {label}?", "yes", "no"),
     ("Is it true that the topic is {label}?", "true", "false"),
 )
-WHAT_IS = ("What is the {}?", "Give me the {}.", "Which {} is stated?", "{}?", "Tell me the {}.", "Find the {}.")
+WHAT_IS = (
+    "What is the {}?",
+    "Give me the {}.",
+    "Which {} is stated?",
+    "{}?",
+    "Tell me the {}.",
+    "Find the {}.",
+)
 
 
 class Manners:
@@ -74,7 +104,7 @@ class Manners:
 
     def _opinion(self, feeling: int) -> str:
         rng = self.rng
-        words = (GOOD, BAD, PLAIN)[feeling]
+        words = FEELINGS[feeling]
         frames = OPINIONS + ((LIKES, DISLIKES, ())[feeling])
         text = rng.choice(frames).format(t=rng.choice(THINGS), a=rng.choice(words), a2=rng.choice(words))
         return text[0].upper() + text[1:]
@@ -98,7 +128,7 @@ class Manners:
         values = self.documents.values
         count = rng.choice([1, 1, 2])
         texts = rng.sample(TOPIC_TEXTS[label], count)
-        drawn = {"n": rng.randint(2, 40), "c": values.city()[0], "o": values.company()[0]}
+        drawn = {"n": rng.randint(2, 40), "c": values.draw("city")[0], "o": values.draw("company")[0]}
         return " ".join(text.format_map(drawn) for text in texts)
 
     def _labelled(self, labels: tuple[str, ...], text: str, label: str) -> list[Message]:

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""q [B, heads, T, D], k and v [B, kv_heads, T, D] -> [B, heads, T, D], causal, within documents."""
+Attend = Callable[[Tensor, Tensor, Tensor, Any], Tensor]
+"""q [B, heads, T, D], k and v [B, kv_heads, T, D] and a mask -> [B, heads, T, D]."""
+
+
+class AttentionKind(Protocol):
+    """A way to attend causally within the documents of a row."""
+
+    def mask(self, documents: Tensor) -> Any:
+        """The mask that `attend` takes, from the document numbers int [B, T]."""
+
+    @staticmethod
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+        """Mixes values: shapes as in Attend."""
+
+
+Rope = tuple[Tensor, Tensor]
+"""Cosines and sines float32 [T, head]."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +69,9 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(shape.hidden, width, bias=False)
         self.o_proj = nn.Linear(shape.hidden, shape.hidden, bias=False)
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+    def forward(self, x: Tensor, rope: Rope, attend: Attend, mask: Any) -> Tensor:
         q, k, v = (self._heads(projection(x)) for projection in (self.q_proj, self.k_proj, self.v_proj))
-        mixed = attend(rotate(q, rope), rotate(k, rope), v)
+        mixed = attend(rotate(q, rope), rotate(k, rope), v, mask)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -80,8 +97,8 @@ class Layer(nn.Module):
         self.post_attention_layernorm = RMSNorm(shape.hidden, shape.epsilon)
         self.mlp = MLP(shape)
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), rope, attend)
+    def forward(self, x: Tensor, rope: Rope, attend: Attend, mask: Any) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), rope, attend, mask)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -96,6 +113,9 @@ class Body(nn.Module):
 class Nano(nn.Module):
     """Token ids int [B, T] to logits [B, T, vocabulary]; the output matrix is the embedding."""
 
+    cos: Tensor
+    sin: Tensor
+
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
@@ -107,16 +127,16 @@ class Nano(nn.Module):
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
-    def forward(self, ids: Tensor, attend: Attend) -> Tensor:
+    def forward(self, ids: Tensor, attend: Attend, mask: Any = None) -> Tensor:
         length = ids.shape[1]
-        rope = (self.cos[:length], self.sin[:length])
+        rope = self.cos[:length], self.sin[:length]
         x = self.model.embed_tokens(ids)
         for layer in self.model.layers:
-            x = layer(x, rope, attend)
+            x = layer(x, rope, attend, mask)
         return F.linear(self.model.norm(x), self.model.embed_tokens.weight)
 
 
-def rope_table(shape: Shape) -> tuple[Tensor, Tensor]:
+def rope_table(shape: Shape) -> Rope:
     """Cosines and sines float32 [context, head]."""
     steps = torch.arange(0, shape.head, 2, dtype=torch.float32) / shape.head
     angles = torch.outer(torch.arange(shape.context, dtype=torch.float32), shape.rope_theta**-steps)
@@ -124,49 +144,51 @@ def rope_table(shape: Shape) -> tuple[Tensor, Tensor]:
     return angles.cos(), angles.sin()
 
 
-def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+def rotate(x: Tensor, rope: Rope) -> Tensor:
     cos, sin = rope
     first, second = x.chunk(2, dim=-1)
     return (x * cos + torch.cat([-second, first], dim=-1) * sin).to(x.dtype)
 
 
-def dense_attend(documents: Tensor) -> Attend:
-    """Attention with a full mask from the document numbers [B, T]: the plain way, for any device."""
-    length = documents.shape[1]
-    causal = torch.ones(length, length, dtype=torch.bool, device=documents.device).tril()
-    mask = (causal & (documents[:, :, None] == documents[:, None, :]))[:, None]
+class DenseAttention:
+    """Attention with a full mask: the plain way, for any device."""
 
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v.to(q.dtype), attn_mask=mask, enable_gqa=True)
+    def mask(self, documents: Tensor) -> Tensor:
+        length = documents.shape[1]
+        causal = torch.ones(length, length, dtype=torch.bool, device=documents.device).tril()
+        return (causal & (documents[:, :, None] == documents[:, None, :]))[:, None]
 
-    return attend
+    @staticmethod
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
 
 
-def causal_attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+class CausalAttention:
     """Attention over the whole row, documents before included: fast wherever torch is."""
-    return F.scaled_dot_product_attention(q, k, v.to(q.dtype), is_causal=True, enable_gqa=True)
+
+    def mask(self, documents: Tensor) -> None:
+        return None
+
+    @staticmethod
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
 
 
-class FlexAttend:
-    """FlexAttention with a block mask from the document numbers: fast on CUDA, needs torch.compile."""
+class BlockAttention:
+    """FlexAttention with a block mask: fast on CUDA, needs torch.compile."""
 
     def __init__(self) -> None:
-        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+        self._create = torch.compile(create_block_mask, dynamic=False)
 
-        self._create = torch.compile(create_block_mask)
-        self._flex = flex_attention
-
-    def __call__(self, documents: Tensor) -> Attend:
-        count, length = documents.shape
-
+    def mask(self, documents: Tensor) -> BlockMask:
         def visible(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
             return (q >= k) & (documents[b, q] == documents[b, k])
 
-        mask = self._create(visible, count, None, length, length, device=documents.device)
+        count, length = documents.shape
+        return self._create(visible, count, None, length, length, device=str(documents.device))
 
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            out = self._flex(q, k, v.to(q.dtype), block_mask=mask, enable_gqa=True)
-            assert isinstance(out, Tensor)
-            return out
-
-        return attend
+    @staticmethod
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+        out = flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
+        assert isinstance(out, Tensor)
+        return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +28,9 @@ def orthogonal(batch: Tensor, steps: int = 5) -> Tensor:
 class Muon:
     """Momentum whose step is made orthogonal; matrices of one shape are treated as one batch."""
 
-    def __init__(self, parameters: list[Tensor], rate: float, momentum: float = 0.95, decay: float = 0.02) -> None:
+    def __init__(
+        self, parameters: Sequence[Tensor], rate: float, momentum: float = 0.95, decay: float = 0.02
+    ) -> None:
         self.rate, self.momentum, self.decay = rate, momentum, decay
         groups: dict[torch.Size, list[Tensor]] = defaultdict(list)
         for parameter in parameters:
@@ -51,7 +54,9 @@ class Muon:
 class Optimizer:
     """Both optimisers over the parameters of a model."""
 
-    def __init__(self, model: nn.Module, matrix_rate: float = MATRIX_RATE, other_rate: float = OTHER_RATE) -> None:
+    def __init__(
+        self, model: nn.Module, matrix_rate: float = MATRIX_RATE, other_rate: float = OTHER_RATE
+    ) -> None:
         matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
         others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
         self.muon = Muon(matrices, matrix_rate)
@@ -66,6 +71,5 @@ class Optimizer:
         self.adam.step()
         self.muon.step(factor)
         self.adam.zero_grad(set_to_none=True)
-        for group in self.muon.groups:
-            for parameter in group:
-                parameter.grad = None
+        for parameter in (p for matrices in self.muon.groups for p in matrices):
+            parameter.grad = None

@@ -25,12 +25,14 @@ from training.manners import Manners
 from training.packing import ROW, Tokens, pack
 from training.synthetic import Documents, load_catalogue
 from training.tasks import START, Message, render
+from training.tokenizer import token_id
 from training.tooluse import Agents, single_steps, word_problem
 from training.utterances import Utterances
 from training.values import load_pools, rows
 
 SHARD_TOKENS = 1 << 20
 BATCH = 64
+AHEAD = 40
 
 MIXTURE = {
     "state": 0.45,
@@ -99,7 +101,7 @@ class ShardMaker:
         self.sources.restart(f"{self.seed}/{number}")
         documents = [tokens for name in MIXTURE for tokens in self._documents(name)]
         self.sources.rng.shuffle(documents)
-        packed = pack(documents, self.tokenizer.token_to_id(START))
+        packed = pack(documents, token_id(self.tokenizer, START))
         return packed[np.random.default_rng([self.seed, number]).permutation(len(packed))]
 
     def _documents(self, name: str) -> Iterator[list[int]]:
@@ -119,14 +121,17 @@ class ShardMaker:
         return partial.rename(path)
 
 
-def write_shards(maker_args: tuple[Path, Path, int], out: Path, first: int, step: int, last: int | None) -> None:
-    """Worker: write the shards first, first + step, ... (before `last`), until its parent is gone."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+def write_ahead(maker: ShardMaker, out: Path, first: int, step: int) -> None:
+    """Write the shards first, first + step, ... until the parent process is gone.
+
+    Waits while AHEAD shards lie unread: a reader removes what it has read.
+    """
     parent = os.getppid()
-    maker = ShardMaker(*maker_args)
     for number in count(first, step):
-        if os.getppid() != parent or (last is not None and number >= last):
-            return
+        while sum(1 for _ in out.glob("shard-*.npy")) >= AHEAD:
+            time.sleep(0.2)
+            if os.getppid() != parent:
+                return
         maker.write(number, out)
 
 
@@ -136,12 +141,18 @@ def main() -> None:
     parser.add_argument("--tokenizer", type=Path, default=Path("runtime/nano/tokenizer.json"))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--shards", type=int, default=1)
+    parser.add_argument("--endless", action="store_true", help="write on, in step with a reader")
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--step", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     args.out.mkdir(parents=True, exist_ok=True)
     maker = ShardMaker(args.data, args.tokenizer, args.seed)
-    for number in range(args.shards):
+    if args.endless:
+        write_ahead(maker, args.out, args.first, args.step)
+        return
+    for number in range(args.first, args.first + args.shards * args.step, args.step):
         begun = time.perf_counter()
         path = maker.write(number, args.out)
         tokens = np.load(path, mmap_mode="r").shape[0] * ROW

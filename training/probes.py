@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -108,7 +108,7 @@ def unseen_documents(data: Path, split: Split, count: int = 600, seed: int = 9) 
         yield Probe(f"documents-{split}", prompt, json_text(example.answer), schema=schema_of(example.fields))
 
 
-PROBES = {
+PROBES: dict[str, Callable[[Path], Iterable[Probe]]] = {
     "snips-intent": snips_intents,
     "snips-slots": snips_slots,
     "sgd-seen-intent": partial(state_parts, seen=True, part=0),

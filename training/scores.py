@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,39 +10,23 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
+from training.compare import fields_right, same
 from training.probes import PROBES, Probe, sample
 from training.tasks import END, START, render
+from training.tokenizer import token_id
 
-LONGEST_ANSWER = 200
-BATCH = 200
-
-
-def same(expected: str, given: str) -> bool:
-    """Whether two answers say the same: equal JSON, or equal text."""
-    try:
-        return bool(json.loads(expected) == json.loads(given))
-    except ValueError:
-        return expected == given
-
-
-def fields_right(expected: str, given: str) -> tuple[int, int]:
-    """(right, all) over the fields that either answer names; a missing or extra field is wrong."""
-    try:
-        wanted, got = json.loads(expected), json.loads(given)
-    except ValueError:
-        return int(expected == given), 1
-    if not isinstance(wanted, dict) or not isinstance(got, dict):
-        return int(wanted == got), 1
-    names = {**wanted, **got}
-    right = sum(name in wanted and name in got and wanted[name] == got[name] for name in names)
-    return right, len(names)
+LONGEST_ANSWER = 180
+BATCH = 300
 
 
 @torch.inference_mode()
 def greedy(model: PreTrainedModel, tokenizer: Tokenizer, probes: list[Probe]) -> list[str]:
     """The model's greedy answer to each probe, up to the end token."""
-    pad = tokenizer.token_to_id(START)
-    prompts = [[pad, *tokenizer.encode(render(p.prompt) + "<|assistant|>", add_special_tokens=False).ids] for p in probes]
+    pad = token_id(tokenizer, START)
+    prompts = [
+        [pad, *tokenizer.encode(render(p.prompt) + "<|assistant|>", add_special_tokens=False).ids]
+        for p in probes
+    ]
     width = max(map(len, prompts))
     ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
@@ -52,20 +35,28 @@ def greedy(model: PreTrainedModel, tokenizer: Tokenizer, probes: list[Probe]) ->
         attention_mask=mask.to(model.device),
         max_new_tokens=LONGEST_ANSWER,
         do_sample=False,
-        eos_token_id=tokenizer.token_to_id(END),
+        eos_token_id=token_id(tokenizer, END),
         pad_token_id=pad,
     )
     return tokenizer.decode_batch(out[:, width:].tolist(), skip_special_tokens=True)
 
 
 def greedy_scores(
-    model: PreTrainedModel, tokenizer: Tokenizer, data: Path, count: int, log: Callable[[str], None]
+    model: PreTrainedModel,
+    device: torch.device,
+    tokenizer: Tokenizer,
+    data: Path,
+    count: int,
+    log: Callable[[str], None],
 ) -> dict[str, Any]:
     """Exact answers and right fields, as shares, of `count` probes of each task; with some mistakes."""
+    torch.nn.Module.to(model, device=device)
     scores: dict[str, Any] = {}
     for task in PROBES:
         probes = sorted(sample(data, task, count), key=lambda probe: len(render(probe.prompt)))
-        answers = [a for i in range(0, len(probes), BATCH) for a in greedy(model, tokenizer, probes[i : i + BATCH])]
+        answers = [
+            a for i in range(0, len(probes), BATCH) for a in greedy(model, tokenizer, probes[i : i + BATCH])
+        ]
         pairs = [(probe.answer, answer) for probe, answer in zip(probes, answers, strict=True)]
         right, total = map(sum, zip(*(fields_right(*pair) for pair in pairs), strict=True))
         wrong = [pair for pair in pairs if not same(*pair)]

@@ -39,7 +39,18 @@ FILLERS = (
 )  # fmt: skip
 GREETINGS = ("Hi", "Hello", "Dear", "Good morning", "Hey")
 FAREWELLS = ("Best regards", "Kind regards", "Thanks", "Cheers", "Yours sincerely", "Best")
-CHATTER = ("ok", "got it", "thanks!", "and?", "anything else?", "sounds good", "one moment", "sure", "noted", "great")
+CHATTER = (
+    "ok",
+    "got it",
+    "thanks!",
+    "and?",
+    "anything else?",
+    "sounds good",
+    "one moment",
+    "sure",
+    "noted",
+    "great",
+)
 
 
 @dataclass(frozen=True)
@@ -191,7 +202,9 @@ class Documents:
         rng = self.rng
         inside = set(group.members) if group else set()
         loose = [fact for fact in facts if fact.concept.key not in inside]
-        asked: list[Fact | Concept | Group] = [*rng.sample(loose, rng.randint(0 if group else 1, min(8, len(loose))))]
+        asked: list[Fact | Concept | Group] = [
+            *rng.sample(loose, rng.randint(0 if group else 1, min(8, len(loose))))
+        ]
         asked += absent
         asked += [group] if group else []
         rng.shuffle(asked)
@@ -204,7 +217,9 @@ class Documents:
                 answer.update({} if value is None else {field.name: value})
         return Extraction(tuple(fields), document, answer)
 
-    def _asked(self, item: Fact | Concept | Group, facts: list[Fact], names: _Names) -> tuple[Field | None, Any]:
+    def _asked(
+        self, item: Fact | Concept | Group, facts: list[Fact], names: _Names
+    ) -> tuple[Field | None, Any]:
         match item:
             case Group():
                 return self._asked_group(item, facts, names)
@@ -309,7 +324,9 @@ class Documents:
         return " | ".join(names) + "\n" + " | ".join(texts)
 
     def _html(self, domain: str, facts: list[Fact]) -> str:
-        shape = self.rng.choice(["<li><b>{}</b> {}</li>", "<dt>{}</dt><dd>{}</dd>", "<p>{}: {}</p>", "**{}**: {}"])
+        shape = self.rng.choice(
+            ["<li><b>{}</b> {}</li>", "<dt>{}</dt><dd>{}</dd>", "<p>{}: {}</p>", "**{}**: {}"]
+        )
         return "\n".join(shape.format(*pair) for pair in self._labelled(facts, self.label_style()))
 
     def _title(self, domain: str) -> str:
@@ -390,7 +407,13 @@ class _Names:
             return replace(field, kind={"bool": "boolean", "list": "list"}[kind])
         if as_text:
             return field
-        kinds = {"int": "integer", "year": "integer", "money": "number", "percent": "number", "float": "number"}
+        kinds = {
+            "int": "integer",
+            "year": "integer",
+            "money": "number",
+            "percent": "number",
+            "float": "number",
+        }
         return replace(field, kind="date" if kind == "date" else kinds.get(kind, "string"))
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from training.tasks import END, START, json_text
-from training.values import rows
+from training.values import LISTS, rows
 
 VOCABULARY = 8192
 SPECIAL_TOKENS = [
@@ -27,10 +27,6 @@ SPECIAL_TOKENS = [
     *(f"<|reserved_{i}|>" for i in range(10)),
 ]  # fmt: skip
 
-GLUE_WORDS = """a about after all am also an and any are as at be been but by can could did do does for from had has
-have he her his how i I if in into is it its just like me more my need no not of off on one or other our out please
-she should so some than that the their them then there they this to too up us want was we were what when where which
-who will with would yes you your""".split()
 
 JSON_RUNS = r"""
     {"  [{"  ["  "]  "}  "}}  "}]  "]}  }}  }]  ]}  []  {}
@@ -54,7 +50,7 @@ def json_runs() -> list[str]:
 def split_pattern() -> str:
     """The pre-tokenizer: alternatives in order of precedence."""
     runs = "|".join(re.escape(run) for run in json_runs())
-    glue = "|".join(sorted(GLUE_WORDS, key=len, reverse=True))
+    glue = "|".join(sorted(LISTS["glue_words"], key=len, reverse=True))
     return "|".join(
         [
             r"\p{N}",
@@ -93,7 +89,7 @@ def train(texts: Iterator[str]) -> Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    start = tokenizer.token_to_id(START)
+    start = token_id(tokenizer, START)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{START} $A", pair=f"{START} $A $B", special_tokens=[(START, start)]
     )
@@ -115,6 +111,14 @@ def corpus(data: Path, seed: int) -> Iterator[str]:
     for name, count in (("documents", 20000), ("agents", 8000), ("utterances", 13000), ("manners", 4000)):
         for _ in range(count):
             yield from (turn["content"] for turn in sources.conversation(name))
+
+
+def token_id(tokenizer: Tokenizer, token: str) -> int:
+    """The id of a token that must be there."""
+    number = tokenizer.token_to_id(token)
+    if number is None:
+        raise ValueError(f"the tokenizer has no token {token!r}: train it with python -m training.tokenizer")
+    return number
 
 
 def save(tokenizer: Tokenizer, out: Path) -> None:

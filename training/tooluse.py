@@ -19,7 +19,11 @@ POLITE = ("", "", "", "Please: ", "Hi! ", "Hello, ", "Can you help? ", "Hey, ", 
 CALCULATOR_NAMES = ("calculator", "calc", "calculate", "math", "evaluate", "arithmetic", "compute")
 EXPRESSION_NAMES = ("expression", "formula", "expr", "calculation", "input", "term")
 CALCULATOR_NOTES = ("evaluates an arithmetic expression", "computes numbers", "does arithmetic", "")
-NO_TOOL = ("I have no tool for that.", "Sorry, I have no tool that can do this.", "I cannot do that with my tools.")
+NO_TOOL = (
+    "I have no tool for that.",
+    "Sorry, I have no tool that can do this.",
+    "I cannot do that with my tools.",
+)
 VERBS = {
     "create": ("saves a new {}", "Create a new {}. ", "New {}: "),
     "update": ("changes a {}", "Update the {}. ", "Change the {}: "),
@@ -134,7 +138,9 @@ class Agents:
         pattern = rng.choice(self.patterns)
         drawn = self._arguments(pattern)
         request, used = self._request(pattern, drawn)
-        names = {keys[0]: keys[0] if rng.random() < 0.5 else rng.choice(keys) for keys, _ in pattern.parameters}
+        names = {
+            keys[0]: keys[0] if rng.random() < 0.5 else rng.choice(keys) for keys, _ in pattern.parameters
+        }
         if len(set(names.values())) < len(names):
             names = {key: key for key in names}
         tool = self._offer(pattern, names)
@@ -143,7 +149,10 @@ class Agents:
         shown = {key: text for key, (text, _) in drawn.items() if key in used}
         shown |= {key: self._spoken(text, value) for key, (text, value) in result.items()}
         answer = self._filled(pattern.answers, shown) or "Done."
-        values = {key: text if kind.startswith("money") else value for (key, kind), (text, value) in zip(pattern.result, result.values(), strict=True)}
+        values = {
+            key: text if kind.startswith("money") else value
+            for (key, kind), (text, value) in zip(pattern.result, result.values(), strict=True)
+        }
         return Exchange(pattern.names[0], tool, self._turns(request, tool, arguments, values, answer))
 
     def _spoken(self, text: str, value: Any) -> str:
@@ -191,7 +200,9 @@ class Agents:
             about.format(title) if rng.random() < 0.7 else "",
             tuple(_form_parameter(concept) for concept in concepts),
         )
-        arguments = {f.name: fact.value for f, fact in zip(tool.parameters, facts, strict=True) if fact in stated}
+        arguments = {
+            f.name: fact.value for f, fact in zip(tool.parameters, facts, strict=True) if fact in stated
+        }
         result = {"status": "ok", "id": self.values.draw("code")[0]}
         answer = rng.choice(["Done, the id is {id}.", "It has the id {id}.", "OK, {id}."]).format_map(result)
         return Exchange(domain, tool, self._turns(request, tool, arguments, result, answer))
@@ -222,7 +233,9 @@ class Agents:
         if draw < 0.35:
             x, y, c = rng.choice("+-*/"), rng.choice("+-*/"), rng.randint(1, 50)
             inner = f"({a} {x} {b}) {y} {c}" if rng.random() < 0.5 else f"{a} {x} {b} {y} {c}"
-            return rng.choice(["compute {}", "what is {}?", "{}", "calculate {}"]).format(inner), inner.replace(" ", "")
+            return rng.choice(["compute {}", "what is {}?", "{}", "calculate {}"]).format(
+                inner
+            ), inner.replace(" ", "")
         sign = rng.choice("+-*/")
         spoken = {"a": self._number(a), "b": self._number(b)}
         text = rng.choice(WORDINGS[sign]).format_map(spoken)
@@ -287,7 +300,10 @@ def word_problem(row: dict[str, str]) -> list[Message]:
     for expression, value in steps:
         if not re.fullmatch(r"[\d+\-*/(). ]+", expression) or not re.fullmatch(r"-?[\d.]+", value):
             return []
-        turns += [*tool_call("calculator", {"expression": expression.strip()}), tool_result({"result": value})]
+        turns += [
+            *tool_call("calculator", {"expression": expression.strip()}),
+            tool_result({"result": value}),
+        ]
     final = row["answer"].rpartition("####")[2].strip()
     return [*turns, *tool_answer(f"The answer is {final}.")]
 

@@ -13,9 +13,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,11 +24,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from training.feed import Feed, Marker, Rows, start_workers
-from training.model import Attend, FlexAttend, Nano, Shape, causal_attend, dense_attend
+from training.model import AttentionKind, BlockAttention, CausalAttention, DenseAttention, Nano, Shape
 from training.optimizer import MATRIX_RATE, OTHER_RATE, Optimizer
 from training.packing import ROW, pack
 from training.probes import PROBES, conversation, sample
 from training.tasks import START, render
+from training.tokenizer import token_id
 
 WARMUP_STEPS = 100
 COOLDOWN = 0.55
@@ -38,6 +39,11 @@ PROMPT_WEIGHT = (0.1, 0.02)
 CLIP = 1.0
 IN_FLIGHT = 10
 PROBE_COUNT = 400
+ATTENTIONS: dict[str, type[AttentionKind]] = {
+    "flex": BlockAttention,
+    "causal": CausalAttention,
+    "dense": DenseAttention,
+}
 
 
 @dataclass
@@ -56,42 +62,37 @@ class Log:
 class Trainer:
     """The model with its loss on one device."""
 
-    def __init__(self, shape: Shape, device: str, attention: str, rates: tuple[float, float], log: Log) -> None:
+    def __init__(
+        self, shape: Shape, device: str, attention: str, rates: tuple[float, float], log: Log
+    ) -> None:
         self.device = torch.device(device)
         self.log = log
         self.model = Nano(shape).to(self.device)
         self.optimizer = Optimizer(self.model, *rates)
-        self.masked: Callable[[Tensor], Attend] = self._attention(attention)
+        self.attention = ATTENTIONS[attention]()
         cuda = self.device.type == "cuda"
         self.loss = torch.compile(self._losses, dynamic=False) if cuda else self._losses
 
-    def _attention(self, name: str) -> Callable[[Tensor], Attend]:
-        match name:
-            case "flex":
-                return FlexAttend()
-            case "dense":
-                return dense_attend
-            case _:
-                return lambda documents: causal_attend
-
-    def _losses(self, rows: Tensor, answers: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
+    def _losses(self, rows: Tensor, answers: Tensor, mask: Any) -> tuple[Tensor, Tensor]:
         """Mean loss of the answers and of the rest, in nats a token."""
         with torch.autocast(self.device.type, dtype=torch.bfloat16):
-            logits = self.model(rows[:, :-1], attend)
-        losses = F.cross_entropy(logits.flatten(0, 1).float(), rows[:, 1:].flatten(), reduction="none")
-        wanted = answers[:, 1:].flatten().float()
-        answer = (losses * wanted).sum() / wanted.sum().clamp(min=1)
-        prompt = (losses * (1 - wanted)).sum() / (1 - wanted).sum().clamp(min=1)
-        return answer, prompt
+            logits = self.model(rows, self.attention.attend, mask)
+        following = rows.roll(-1, 1).flatten()
+        losses = F.cross_entropy(logits.flatten(0, 1).float(), following, reduction="none")
+        is_answer = F.pad(answers[:, 1:], (0, 1)).flatten().float()
+        is_prompt = F.pad(~answers[:, 1:], (0, 1)).flatten().float()
+        return _weighted_mean(losses, is_answer), _weighted_mean(losses, is_prompt)
 
     def losses(self, batch: Rows) -> tuple[Tensor, Tensor]:
         rows = self._move(batch.tokens).long()
-        attend = self.masked(self._move(batch.documents)[:, :-1].contiguous())
-        return self.loss(rows, self._move(batch.answers), attend)
+        mask = self.attention.mask(self._move(batch.documents))
+        return self.loss(rows, self._move(batch.answers), mask)
 
     def _move(self, array: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(array)
-        return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
+        return (
+            tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
+        )
 
     def step(self, batch: Rows, progress: float, steps: int) -> tuple[Tensor, Tensor]:
         answer, prompt = self.losses(batch)
@@ -100,6 +101,10 @@ class Trainer:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
         self.optimizer.step(rate_factor(progress, steps))
         return answer.detach(), prompt.detach()
+
+
+def _weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
+    return (values * weights).sum() / weights.sum().clamp(min=1)
 
 
 def rate_factor(progress: float, steps: int) -> float:
@@ -123,7 +128,9 @@ def checked_trainer(args: argparse.Namespace, shape: Shape, marker: Marker, log:
         except Exception as error:
             if name == names[-1]:
                 raise
-            log(f"attention {name!r} does not work here ({type(error).__name__}: {str(error)[:300]}); trying the next")
+            log(
+                f"attention {name!r} does not work here ({type(error).__name__}: {str(error)[:300]}); trying the next"
+            )
             torch.compiler.reset()
             continue
         log(f"attention {name!r}, {sum(p.numel() for p in trainer.model.parameters()):,} parameters")
@@ -145,7 +152,7 @@ def held_back_rows(data: Path, tokenizer: Tokenizer, marker: Marker, batch: int)
     for task in PROBES:
         texts = [render(conversation(probe)) for probe in sample(data, task, PROBE_COUNT, seed=1)]
         encoded = [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
-        packed = pack(encoded, tokenizer.token_to_id(START))
+        packed = pack(encoded, token_id(tokenizer, START))
         repeats = -(-batch // len(packed))
         rows[task] = marker(np.concatenate([packed] * repeats)[:batch])
     return rows
@@ -157,9 +164,9 @@ def held_back_losses(trainer: Trainer, rows: dict[str, Rows]) -> dict[str, float
 
 
 def run(trainer: Trainer, feed: Feed, rows: dict[str, Rows], args: argparse.Namespace, log: Log) -> None:
-    """Train until the minutes are over (or for --steps)."""
-    seconds = args.minutes * 60
+    """Train until the minutes are over, counted from the start of the log, or for --steps."""
     begun = last = time.perf_counter()
+    seconds = log.begun + args.minutes * 60 - begun
     steps = counted = 0
     while True:
         progress = steps / args.steps if args.steps else (time.perf_counter() - begun) / seconds
@@ -189,16 +196,18 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--tokenizer", type=Path, default=Path("runtime/nano/tokenizer.json"))
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument(
+        "--minutes", type=float, default=9.0, help="from the start of the program to the end of training"
+    )
     parser.add_argument("--steps", type=int, default=0, help="train for so many steps instead of minutes")
     parser.add_argument("--batch", type=int, default=64, help=f"rows of {ROW} tokens a step")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 4))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--attention", choices=["auto", "flex", "causal", "dense"], default="auto")
+    parser.add_argument("--attention", choices=["auto", *ATTENTIONS], default="auto")
     parser.add_argument("--matrix-rate", type=float, default=MATRIX_RATE)
     parser.add_argument("--other-rate", type=float, default=OTHER_RATE)
     parser.add_argument("--report", type=int, default=100, help="steps between two lines of the log")
-    parser.add_argument("--score", type=int, default=400, help="probes a task to score at the end")
+    parser.add_argument("--score", type=int, default=300, help="probes a task to score at the end")
     parser.add_argument("--shards", type=int, default=None, help="use only so many shards")
     parser.add_argument("--hidden", type=int, default=Shape.hidden)
     parser.add_argument("--layers", type=int, default=Shape.layers)
@@ -218,6 +227,7 @@ def main(argv: list[str] | None = None) -> None:
         finally:
             for worker in workers:
                 worker.terminate()
+                worker.wait()
             (args.out / "log.txt").write_text("\n".join([*log.lines, ""]), encoding="utf-8")
 
 
@@ -231,10 +241,12 @@ def train_and_write(args: argparse.Namespace, folder: Path, log: Log) -> None:
     heads = max(1, args.hidden // 64)
     shape = Shape(hidden=args.hidden, layers=args.layers, heads=heads, kv_heads=1 if heads % 2 else 2)
     if args.hidden != Shape.hidden:
-        shape = Shape(hidden=args.hidden, layers=args.layers, heads=heads, kv_heads=1, inner=args.hidden * 8 // 3)
+        shape = Shape(
+            hidden=args.hidden, layers=args.layers, heads=heads, kv_heads=1, inner=args.hidden * 8 // 3
+        )
     trainer = checked_trainer(args, shape, marker, log)
     rows = held_back_rows(args.data, tokenizer, marker, args.batch)
-    log("held-back rows are ready")
+    log(f"held back before training: {held_back_losses(trainer, rows)}")
     run(trainer, feed, rows, args, log)
     log(f"held back: {held_back_losses(trainer, rows)}")
     if trainer.device.type == "cuda":
@@ -242,7 +254,7 @@ def train_and_write(args: argparse.Namespace, folder: Path, log: Log) -> None:
     model = export(trainer.model, tokenizer, args.out)
     log(f"wrote {sorted(path.name for path in args.out.iterdir())}")
     if args.score:
-        scores = greedy_scores(model.to(trainer.device), tokenizer, args.data, args.score, log)
+        scores = greedy_scores(model, trainer.device, tokenizer, args.data, args.score, log)
         (args.out / "scores.json").write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
 
 

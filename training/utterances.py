@@ -82,9 +82,9 @@ class Utterances:
             for slot, value in row["slots"].items():
                 if self.rng.random() < 0.6 and text.count(value) == 1 and self._alone(slot, slots):
                     other = self.rng.choice(self.values[slot])
-                    pattern = rf"(?<!\w){re.escape(value)}(?!\w)"
-                    text, replaced = re.subn(pattern, lambda _, other=other: other, text, count=1)
-                    slots[slot] = other if replaced else value
+                    before, found, after = _whole(text, value)
+                    if found:
+                        text, slots[slot] = before + other + after, other
         return {"text": text, "intent": row["intent"], "slots": slots}
 
     @staticmethod
@@ -116,3 +116,9 @@ class Utterances:
                 fields = fields[: rng.randint(1, len(fields))]
         answer = slots_answer(tuple(fields), row["slots"])
         return [*extraction(fields, row["text"], EXTRACT_TASK), message("assistant", json_text(answer))]
+
+
+def _whole(text: str, value: str) -> tuple[str, str, str]:
+    """The text before, the value and the text after it, if it stands there as whole words; else empty."""
+    found = re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text)
+    return (text[: found.start()], value, text[found.end() :]) if found else ("", "", "")

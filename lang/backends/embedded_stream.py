@@ -10,6 +10,7 @@ import numpy as np
 
 from ..backend import Generated, GenRequest, OnChunk, SelectRequest, Stream
 from ..choices import ChoicesDecision
+from ..once import when_done
 from .held import Gate, gather, pass_on
 from .meta import Entry, MetaWriter
 from .selection import Candidates, decide, score_without_prompt
@@ -108,9 +109,9 @@ class EmbeddedStream(Stream):
         return written
 
     def _select(self, request: SelectRequest, result: Future[ChoicesDecision]) -> None:
-        tokenizer = self._backend.tokenizer
-        prompt = self._tail.extended(self._take_literals(), tokenizer)
-        candidates = Candidates.of(prompt, request.choices, tokenizer)
+        self._flush()
+        prompt = self._short_tail()
+        candidates = Candidates.of(prompt, request.choices, self._backend.tokenizer)
         self._replace_tail(candidates.shared)
         if prompt.starts_row and candidates.start == 0:
             self._replace_tail(np.array([self._backend.start_token], np.int32))
@@ -118,10 +119,23 @@ class EmbeddedStream(Stream):
         if request.method.requires_unconditional_logprobs:
             futures.append(score_without_prompt(self._backend.engine, candidates.scored))
         self._gate.shut()
-        scored = gather(futures)
-        scored.add_done_callback(
-            lambda done: self._backend.deciders.submit(self._decide, request, candidates, done, result)
-        )
+        when_done(gather(futures), partial(self._send_to_deciders, request, candidates, result))
+
+    def _send_to_deciders(
+        self,
+        request: SelectRequest,
+        candidates: Candidates,
+        result: Future[ChoicesDecision],
+        scored: Future[list[Any]],
+    ) -> None:
+        try:
+            self._backend.deciders.submit(self._decide, request, candidates, scored, result)
+        except RuntimeError as error:  # the interpreter is shutting down
+            self._give_up(result, error)
+
+    def _give_up(self, result: Future[ChoicesDecision], error: BaseException) -> None:
+        result.set_exception(error)
+        self._gate.break_with(error)
 
     def _decide(
         self,
@@ -137,13 +151,13 @@ class EmbeddedStream(Stream):
             index, decision = decide(request, candidates, scores, priors[0] if priors else None, token_bytes)
             self._gate.open(lambda: self._set_tail(candidates.tails[index]))
         except BaseException as error:
-            result.set_exception(error)
-            self._gate.break_with(error)
+            self._give_up(result, error)
         else:
             result.set_result(decision)
 
     def _fork(self, children: list[EmbeddedStream]) -> None:
         self._flush()
+        self._short_tail()
         if self._tail.starts_row and not len(self._tail.tokens):
             sequences = [self._backend.engine.open() for _ in children]
         else:
@@ -171,14 +185,20 @@ class EmbeddedStream(Stream):
 
     def _flush(self, need_token: bool = False) -> None:
         """Give the sequence the tokens of all literal text so far (at least one, if that is needed)."""
-        if self._literals or self._tail.starts_row:
-            self._set_tail(self._tail.extended(self._take_literals(), self._backend.tokenizer))
+        untouched = self._tail.starts_row and not len(self._tail.tokens)
+        if self._literals or untouched:
+            self._set_tail(self._short_tail().extended(self._take_literals(), self._backend.tokenizer))
         if need_token and self._tail.starts_row and not len(self._tail.tokens):
             self._replace_tail(np.array([self._backend.start_token], np.int32))
 
+    def _short_tail(self) -> Tail:
+        """The tail, cut to what the text that follows can change."""
+        self._tail = self._tail.shortened(self._backend.tokenizer)
+        return self._tail
+
     def _set_tail(self, tail: Tail) -> None:
         self._replace_tail(tail.tokens)
-        self._tail = tail.shortened(self._backend.tokenizer)
+        self._tail = tail
 
     def _replace_tail(self, tokens: Any) -> None:
         """Make `tokens` the end of the sequence in place of the tail's, keeping what both have in common."""

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from ..once import when_done
+
 Operation = Callable[[], None]
 Failure = Callable[[BaseException], None]
 
@@ -69,7 +71,7 @@ def pass_on(source: Future[Any], target: Future[Any], convert: Callable[[Any], A
         else:
             target.set_result(result)
 
-    source.add_done_callback(copy)
+    when_done(source, copy)
 
 
 def gather(futures: list[Future[Any]]) -> Future[list[Any]]:
@@ -89,7 +91,7 @@ def gather(futures: list[Future[Any]]) -> Future[list[Any]]:
                 together.set_result([future.result() for future in futures])
 
     for future in futures:
-        future.add_done_callback(arrived)
+        when_done(future, arrived)
     if not futures:
         together.set_result([])
     return together

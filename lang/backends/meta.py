@@ -27,8 +27,7 @@ class MetaWriter:
         return [self.entry(value, token) for value, token in logprobs]
 
     def entry(self, value: float | None, token: int) -> Entry:
-        text = self._token_bytes[token].decode(errors="replace") if self._with_text else None
-        return [value, token, text]
+        return [value, token, token_text(self._token_bytes, token) if self._with_text else None]
 
     def chunk(self, chunk: Any) -> Generated:
         """A chunk of a running generation: new log-probabilities, cumulative counts."""
@@ -69,3 +68,8 @@ class MetaWriter:
             "e2e_latency": generation.e2e_latency,
             "truncated": generation.truncated,
         }
+
+
+def token_text(token_bytes: Sequence[bytes], token: int) -> str:
+    """The text of one token; "" for rows of the model that no token of the tokenizer uses."""
+    return token_bytes[token].decode(errors="replace") if token < len(token_bytes) else ""

@@ -8,7 +8,9 @@ from typing import Any
 
 from ..backend import SelectRequest
 from ..choices import ChoicesDecision, choice_probabilities, mean_logprob
+from ..once import when_done
 from .held import gather
+from .meta import token_text
 from .tail import Ints, Tail, TextTokenizer, common_prefix
 
 Logprobs = list[tuple[float, int]]
@@ -61,7 +63,7 @@ def score_without_prompt(engine: Any, rows: list[Ints]) -> Future[list[Logprobs 
         else:
             result.set_result([scores and scores[0] for scores in done.result()])
 
-    together.add_done_callback(unpack)
+    when_done(together, unpack)
     return result
 
 
@@ -96,14 +98,14 @@ def decide(
 
 
 def _entries(row: Logprobs, token_bytes: Any) -> list[list[Any]]:
-    return [[value, token, token_bytes[token].decode(errors="replace")] for value, token in row]
+    return [[value, token, token_text(token_bytes, token)] for value, token in row]
 
 
 def _unconditional(tokens: list[int], row: Logprobs | None, token_bytes: Any) -> list[list[Any]]:
     if not tokens:
         return []
     return [
-        [None, tokens[0], token_bytes[tokens[0]].decode(errors="replace")],
+        [None, tokens[0], token_text(token_bytes, tokens[0])],
         *_entries(row or [], token_bytes),
     ]
 

@@ -72,13 +72,13 @@ class TorchNativeAttention:
         if len(parts) == 1:
             part = parts[0]
             if isinstance(part, Prefill):
-                return self._attend_prefill(part, q, k, v, layer)
+                return self.attend_prefill(part, q, k, v, layer)
             if isinstance(part.targets, slice):
                 return self._attend_group(part, q, layer)
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         for part in parts:
             if isinstance(part, Prefill):
-                out[part.rows] = self._attend_prefill(part, q[part.rows], k[part.rows], v[part.rows], layer)
+                out[part.rows] = self.attend_prefill(part, q[part.rows], k[part.rows], v[part.rows], layer)
             else:
                 out[part.targets] = self._attend_group(part, q[part.rows], layer)
         return out
@@ -98,7 +98,7 @@ class TorchNativeAttention:
         out = out.unflatten(2, (queries, shape.group)).transpose(1, 2).reshape(-1, *q.shape[1:])
         return out if group.real is None else out.index_select(0, group.real)
 
-    def _attend_prefill(self, part: Prefill, q: Tensor, k: Tensor, v: Tensor, layer: int) -> Tensor:
+    def attend_prefill(self, part: Prefill, q: Tensor, k: Tensor, v: Tensor, layer: int) -> Tensor:
         """q [queries, heads, dim] -> the same."""
         shape, queries = self.shape, len(q)
         rows = q.unflatten(1, (shape.kv_heads, shape.group)).permute(1, 2, 0, 3)
@@ -139,7 +139,7 @@ class TorchNativeAttention:
         spans = planning.spans_of(batch.query_lens, batch.context_slots, window)
         groups, prefills = planning.groups_of(spans)
         parts: list[Part] = [self._group(group, window) for group in groups]
-        return parts + [self._prefill(span, window) for span in prefills]
+        return parts + [self.prefill(span, window) for span in prefills]
 
     def _group(self, group: list[Span], window: int | None) -> PaddedGroup:
         rows = planning.rows_of(group)
@@ -158,7 +158,7 @@ class TorchNativeAttention:
             mask=mask,
         )
 
-    def _prefill(self, span: Span, window: int | None) -> Prefill:
+    def prefill(self, span: Span, window: int | None) -> Prefill:
         slots = self._index(span.slots.astype(np.int64)) if span.cached else None
         seen = window if window is not None and window < span.context else None
         return Prefill(slice(span.start, span.start + span.queries), slots, seen)

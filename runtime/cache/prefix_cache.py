@@ -118,4 +118,5 @@ class PrefixCache:
         size = self.pool.page_size
         if size == 1:
             return pages
-        return (pages[:, None] * size + np.arange(size, dtype=np.int32)).ravel()
+        slots: Ints = (pages[:, None] * size + np.arange(size, dtype=np.int32)).ravel()
+        return slots

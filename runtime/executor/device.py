@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from ..errors import ConfigError
-from ..layers.linear import Linear, can_pack_bfloat16, linear
+from ..layers import cpu
+from ..layers.linear import Linear, can_pack_bfloat16
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # x86, x86, Arm
@@ -36,6 +37,7 @@ def apply_threads(threads: int) -> None:
     """Give torch's operations `threads` threads. The only place that touches this process-wide setting."""
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
+    cpu.set_threads(threads)
 
 
 def choose_device(device: str = "auto", dtype: str = "auto", threads: int | None = None) -> DeviceChoice:
@@ -149,6 +151,6 @@ def _seconds(dtype: torch.dtype, rows: int) -> float:
 
 
 def _filled(dtype: torch.dtype) -> Linear:
-    layer = linear(1536, 512, False, dtype, torch.device("cpu"))
+    layer = Linear.empty(1536, 512, False, dtype, torch.device("cpu"))
     layer.weight.fill_(0.5)
-    return layer.seal()
+    return layer.seal(keep_plain=True)

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import cpu
+
 
 class Linear:
     """y = x W^T + b, with weight [out, in]; load into `weight` and `bias`, then compute with what `seal` gives."""
@@ -15,9 +17,23 @@ class Linear:
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.weight, self.bias = weight, bias
 
-    def seal(self) -> Linear:
-        """The layer to compute with, once weight and bias are loaded."""
-        return self
+    @classmethod
+    def empty(cls, outputs: int, inputs: int, bias: bool, dtype: torch.dtype, device: torch.device) -> Linear:
+        """A layer to load into."""
+        weight = torch.empty(outputs, inputs, dtype=dtype, device=device)
+        return cls(weight, torch.empty(outputs, dtype=dtype, device=device) if bias else None)
+
+    def seal(self, keep_plain: bool) -> Linear:
+        """The layer to compute with, once weight and bias are loaded.
+
+        keep_plain: a second layout may be kept beside the plain one where that is faster.
+        """
+        if self.weight.device.type != "cpu":
+            return self
+        many = _for_many_rows(self.weight, self.bias)
+        if keep_plain and cpu.can_multiply(self.weight.dtype, self.weight.device):
+            return FewRowsLinear(self.weight, self.bias, many)
+        return many
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: [T, in] -> [T, out]."""
@@ -45,15 +61,6 @@ class TransposedLinear(Linear):
         return residual if self.bias is None else residual.add_(self.bias)
 
 
-class PackableLinear(Linear):
-    """A plain weight to load into, packed when sealed."""
-
-    __slots__ = ()
-
-    def seal(self) -> Linear:
-        return PackedLinear(self.weight, self.bias)
-
-
 class PackedLinear(Linear):
     """bfloat16 on the CPU: oneDNN's own blocked layout, made once, spares it reordering the weight each call."""
 
@@ -69,24 +76,39 @@ class PackedLinear(Linear):
         return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
 
 
-def linear(outputs: int, inputs: int, bias: bool, dtype: torch.dtype, device: torch.device) -> Linear:
-    """An empty layer of the kind that suits `dtype` on `device`."""
-    kind = kind_for(dtype, device)
-    if kind is TransposedLinear:
-        weight = torch.empty(inputs, outputs, dtype=dtype, device=device).t()
-    else:
-        weight = torch.empty(outputs, inputs, dtype=dtype, device=device)
-    return kind(weight, torch.empty(outputs, dtype=dtype, device=device) if bias else None)
+class FewRowsLinear(Linear):
+    """bfloat16 on a CPU: up to `MOST_ROWS` rows take the compiled kernel, bound by memory only; more take `many`."""
+
+    __slots__ = ("_bias", "_shape", "_weight", "many")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, many: Linear) -> None:
+        super().__init__(weight.contiguous(), bias)
+        self.many = many
+        self._shape = weight.shape
+        self._weight, self._bias = self.weight.data_ptr(), 0 if bias is None else bias.data_ptr()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if len(x) > cpu.MOST_ROWS:
+            return self.many(x)
+        return self._few(x, x.new_empty(len(x), self._shape[0]), 0)
+
+    def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
+        if len(x) > cpu.MOST_ROWS:
+            return self.many.added_to(residual, x)
+        return self._few(x, residual, residual.data_ptr())
+
+    def _few(self, x: Tensor, out: Tensor, residual: int) -> Tensor:
+        rows, (outputs, inputs) = len(x), self._shape
+        cpu.kernels.linear(x.data_ptr(), self._weight, self._bias, residual, out.data_ptr(), rows, outputs, inputs)
+        return out
 
 
-def kind_for(dtype: torch.dtype, device: torch.device) -> type[Linear]:
-    if device.type != "cpu":
-        return Linear
-    if dtype == torch.float32:
-        return TransposedLinear
-    if dtype == torch.bfloat16 and can_pack_bfloat16():
-        return PackableLinear
-    return Linear
+def _for_many_rows(weight: Tensor, bias: Tensor | None) -> Linear:
+    if weight.dtype == torch.float32:
+        return TransposedLinear(weight, bias)
+    if weight.dtype == torch.bfloat16 and can_pack_bfloat16():
+        return PackedLinear(weight, bias)
+    return Linear(weight, bias)
 
 
 def can_pack_bfloat16() -> bool:

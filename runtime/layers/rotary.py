@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from . import cpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +88,29 @@ class Rotary:
         table = torch.stack((cos, cos, -sin, sin), 1)
         return table.view(rows, 4 * self._half).to(self._device, self._dtype)
 
-    def gather(self, positions: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of positions [T], all below `length`; each [T, 1, 2, head_dim / 2]."""
+    def gather(self, positions: Tensor, length: int) -> Angles:
+        """The angles of positions [T], all of them below `length`."""
         if length > len(self._table):
             self._table = self._build(1 << (length - 1).bit_length())
-        cos, sin = self._table.index_select(0, positions).view(-1, 1, 4, self._half).split(2, 2)
-        return cos, sin
+        table = self._table.index_select(0, positions)
+        return Angles(table, *table.view(-1, 1, 4, self._half).split(2, 2))
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate heads x [T, heads, head_dim] by the angles of `Rotary.gather`."""
+class Angles(NamedTuple):
+    """table: [T, 2 head_dim]; cos, sin: views of it, [T, 1, 2, head_dim / 2]."""
+
+    table: Tensor
+    cos: Tensor
+    sin: Tensor
+
+
+def rotate(x: Tensor, angles: Angles) -> Tensor:
+    """Heads x [T, heads, head_dim] rotated, possibly in place; the last two dimensions are contiguous."""
     tokens, heads, dim = x.shape
+    if cpu.suits(x):
+        cpu.kernels.rotate(
+            cpu.KINDS[x.dtype], x.data_ptr(), x.stride(0), angles.table.data_ptr(), tokens, heads, dim
+        )
+        return x
     halves = x.view(tokens, heads, 2, dim // 2)
-    return torch.addcmul(halves * cos, halves.flip(2), sin).view(tokens, heads, dim)
+    return torch.addcmul(halves * angles.cos, halves.flip(2), angles.sin).view(tokens, heads, dim)

@@ -11,12 +11,12 @@ from torch import Tensor
 from ..attention.base import AttentionBackend
 from ..batch import Batch
 from ..layers.activation import silu_and_mul
-from ..layers.linear import Linear, kind_for, linear
+from ..layers.linear import Linear
 from ..layers.norm import HeadNorm, RMSNorm
-from ..layers.rotary import Rotary, rotate
+from ..layers.rotary import Angles, Rotary, rotate
 from .config import ModelConfig
 
-TIED_COPY = 512 * 2**20  # bytes of a tied embedding up to which the head gets a copy in its own, faster layout
+SMALL_MODEL = 512 * 2**20  # bytes of weights up to which faster layouts are kept beside plain and shared ones
 
 
 class Layer:
@@ -28,35 +28,35 @@ class Layer:
         self.heads = (config.num_heads, config.num_kv_heads)
         all_heads = config.num_heads + 2 * config.num_kv_heads
         self.attention_norm = RMSNorm(hidden, config.rms_eps, dtype, device)
-        self.qkv = linear(all_heads * dim, hidden, config.qkv_bias, dtype, device)
+        self.qkv = Linear.empty(all_heads * dim, hidden, config.qkv_bias, dtype, device)
         self.qk_norm = HeadNorm(dim, config.rms_eps, dtype, device) if config.qk_norm else None
-        self.output = linear(hidden, config.num_heads * dim, config.output_bias, dtype, device)
+        self.output = Linear.empty(hidden, config.num_heads * dim, config.output_bias, dtype, device)
         self.mlp_norm = RMSNorm(hidden, config.rms_eps, dtype, device)
-        self.gate_up = linear(2 * inner, hidden, config.mlp_bias, dtype, device)
-        self.down = linear(hidden, inner, config.mlp_bias, dtype, device)
+        self.gate_up = Linear.empty(2 * inner, hidden, config.mlp_bias, dtype, device)
+        self.down = Linear.empty(hidden, inner, config.mlp_bias, dtype, device)
 
-    def seal(self) -> None:
+    def seal(self, keep_plain: bool) -> None:
         for name in ("qkv", "output", "gate_up", "down"):
-            setattr(self, name, getattr(self, name).seal())
+            setattr(self, name, getattr(self, name).seal(keep_plain))
         if self.qk_norm is not None:
             self.qk_norm.seal(*self.heads)
 
     def forward(
-        self, x: Tensor, cos: Tensor, sin: Tensor, batch: Batch, attention: AttentionBackend, rows: Tensor | None
+        self, x: Tensor, angles: Angles, batch: Batch, attention: AttentionBackend, rows: Tensor | None
     ) -> Tensor:
         """`rows`: go on with these rows only once their keys and values are written."""
-        mixed = self.attend(self.attention_norm(x), cos, sin, batch, attention)
+        mixed = self.attend(self.attention_norm(x), angles, batch, attention)
         if rows is not None:
             x, mixed = x.index_select(0, rows), mixed.index_select(0, rows)
         x = self.output.added_to(x, mixed)
         return self.down.added_to(x, silu_and_mul(self.gate_up(self.mlp_norm(x))))
 
-    def attend(self, x: Tensor, cos: Tensor, sin: Tensor, batch: Batch, attention: AttentionBackend) -> Tensor:
+    def attend(self, x: Tensor, angles: Angles, batch: Batch, attention: AttentionBackend) -> Tensor:
         queries, keys = self.heads
         qk, v = self.qkv(x).view(len(x), -1, self.head_dim).split((queries + keys, keys), 1)
         if self.qk_norm is not None:
             qk = self.qk_norm(qk)
-        q, k = rotate(qk, cos, sin).split((queries, keys), 1)
+        q, k = rotate(qk, angles).split((queries, keys), 1)
         return attention.forward(q, k, v, self.index, batch).reshape(len(x), -1)
 
 
@@ -74,19 +74,23 @@ class Decoder:
         self.norm = RMSNorm(hidden, config.rms_eps, dtype, self.device)
         self.head = Linear(self.embedding)
         if not config.tied_embeddings:
-            self.head = linear(vocabulary, hidden, False, dtype, self.device)
+            self.head = Linear.empty(vocabulary, hidden, False, dtype, self.device)
         self.rotary = Rotary(config.rope, config.head_dim, dtype, self.device)
         self.parameter_count = sum(place.numel() for place in self.parameters().values())
 
     @torch.inference_mode()
     def forward(self, batch: Batch, attention: AttentionBackend) -> Tensor:
         """Compute a planned batch. Returns the logits of its `logit_rows`, float32 [R, vocabulary]."""
-        cos, sin = self.rotary.gather(batch.positions, max(batch.context_lens))
+        angles = self.rotary.gather(batch.positions, max(batch.context_lens))
         x = self.embedding.index_select(0, batch.token_ids)
         for layer in self.layers[:-1]:
-            x = layer.forward(x, cos, sin, batch, attention, None)
+            x = layer.forward(x, angles, batch, attention, None)
+        last = self.layers[-1]
+        if not len(batch.logit_rows):  # only keys and values are wanted
+            last.attend(last.attention_norm(x), angles, batch, attention)
+            return torch.empty(0, self.config.vocab_size, device=self.device)
         rows = batch.logit_rows if len(batch.logit_rows) != len(x) else None
-        x = self.layers[-1].forward(x, cos, sin, batch, attention, rows)
+        x = last.forward(x, angles, batch, attention, rows)
         return self.head(self.norm(x)).float()
 
     def parameters(self) -> dict[str, Tensor]:
@@ -118,12 +122,11 @@ class Decoder:
 
     def seal(self) -> Decoder:
         """Bring the loaded weights into the layout to compute with, layer by layer."""
+        small = self.parameter_count * self.dtype.itemsize <= SMALL_MODEL
         for layer in self.layers:
-            layer.seal()
-        if self.config.tied_embeddings:
-            small = self.embedding.numel() * self.embedding.itemsize <= TIED_COPY
-            self.head = kind_for(self.dtype, self.device)(self.embedding) if small else Linear(self.embedding)
-        self.head = self.head.seal()
+            layer.seal(small)
+        if small or not self.config.tied_embeddings:
+            self.head = self.head.seal(small)
         return self
 
 

@@ -1,4 +1,4 @@
-"""Packed token masks kept on the device in the form the sampler adds to logits."""
+"""Packed token masks to what the sampler adds to logits: 0 where a token is allowed, -inf where it is not."""
 
 from __future__ import annotations
 
@@ -8,55 +8,78 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_POOL_BYTES = 128 << 20
-_FREE_ROW = 0
+_POOL_BYTES = 64 << 20
 
 
 def unpack(row: np.ndarray, width: int) -> np.ndarray:
     """bool [width] from int32 words: column i is bit i % 32 of word i // 32; columns beyond the row are False."""
-    bits = np.unpackbits(np.ascontiguousarray(row).view(np.uint8), bitorder="little")[:width].view(bool)
-    return bits if len(bits) == width else np.pad(bits, (0, width - len(bits)))
+    return np.unpackbits(_fit(row, width).view(np.uint8), bitorder="little")[:width].view(bool)
 
 
-class MaskPool:
-    """Rows of 0 (allowed) and -inf (not), uploaded once each and found again by the identity of the packed row.
+def _fit(row: np.ndarray, width: int) -> np.ndarray:
+    """The row with exactly the words that `width` columns need."""
+    words = (width + 31) // 32
+    if len(row) == words:
+        return row
+    return row[:words] if len(row) > words else np.pad(row, (0, words - len(row)))
 
-    Holding the packed row keeps its identity from being reused. Row 0 allows everything. When the pool is
-    full it starts over; `gather` never asks for more rows than it has.
+
+def _byte_table() -> Tensor:
+    """float32 [256, 8]: the penalties of eight columns for each byte of a mask."""
+    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+    return torch.from_numpy(np.where(bits, np.float32(0), np.float32(-np.inf)))
+
+
+class PackedPool:
+    """Packed rows on a device, uploaded once each and found again by the identity of their arrays.
+
+    The arrays are held so that their identity cannot be reused; a full pool starts over.
     """
 
-    def __init__(self, width: int, device: torch.device, rows: int | None = None) -> None:
-        self.width, self.device = width, device
-        self._capacity = rows or min(4096, max(64, _POOL_BYTES // (4 * width)))
-        self._pool = torch.zeros((min(16, self._capacity), width), dtype=torch.float32, device=device)
+    def __init__(self, words: int, device: torch.device, capacity: int | None = None) -> None:
+        self._capacity = capacity or min(8192, max(64, _POOL_BYTES // (4 * words)))
+        self._rows = torch.empty((0, words), dtype=torch.int32, device=device)
         self._slots: dict[int, int] = {}
-        self._held: list[np.ndarray | None] = [None]
+        self._held: list[np.ndarray] = []
 
-    def gather(self, rows: Sequence[np.ndarray | None]) -> Tensor:
-        """float32 [n, width] of 0 and -inf for n packed rows; None allows everything."""
-        slots = [_FREE_ROW if row is None else self._slots.get(id(row), -1) for row in rows]
-        if -1 in slots:
-            if len(self._held) + slots.count(-1) > self._capacity:
-                self._restart(1 + len(rows))
-            slots = [_FREE_ROW if row is None else self._slot(row) for row in rows]
-        return self._pool.index_select(0, torch.tensor(slots, device=self.device))
+    def gather(self, rows: Sequence[np.ndarray]) -> Tensor:
+        """int32 [n, words]."""
+        missing = {id(row): row for row in rows if id(row) not in self._slots}
+        if len(self._held) + len(missing) > self._capacity:
+            self._slots.clear()
+            self._held.clear()
+            missing = {id(row): row for row in rows}
+        if missing:
+            self._upload(list(missing.values()))
+        slots = torch.tensor([self._slots[id(row)] for row in rows], device=self._rows.device)
+        return self._rows.index_select(0, slots)
 
-    def _restart(self, needed: int) -> None:
-        self._slots.clear()
-        del self._held[1:]
-        self._capacity = max(self._capacity, needed)
+    def _upload(self, rows: list[np.ndarray]) -> None:
+        start, size = len(self._held), len(self._rows)
+        self._slots.update((id(row), start + i) for i, row in enumerate(rows))
+        self._held += rows
+        if len(self._held) > size:
+            grown = self._rows.new_empty(
+                (max(len(self._held), min(2 * size, self._capacity)), self._rows.shape[1])
+            )
+            grown[:size] = self._rows
+            self._rows = grown
+        self._rows[start : len(self._held)] = torch.from_numpy(np.stack(rows)).to(self._rows.device)
 
-    def _slot(self, row: np.ndarray) -> int:
-        slot = self._slots.get(id(row))
-        if slot is None:
-            slot = self._slots[id(row)] = len(self._held)
-            self._held.append(row)
-            self._store(slot, row)
-        return slot
 
-    def _store(self, slot: int, row: np.ndarray) -> None:
-        if slot >= len(self._pool):
-            more = min(len(self._pool), self._capacity - len(self._pool))
-            self._pool = torch.cat([self._pool, self._pool.new_zeros((max(more, 1), self.width))])
-        values = np.where(unpack(row, self.width), np.float32(0), np.float32(-np.inf))
-        self._pool[slot].copy_(torch.from_numpy(values))
+class MaskExpander:
+    """Turns packed rows into float rows through a table by bytes; on the CPU nothing is kept."""
+
+    def __init__(self, width: int, device: torch.device) -> None:
+        self.width, self.device = width, device
+        words = (width + 31) // 32
+        self._table = _byte_table().to(device)
+        self._free = np.full(words, -1, np.int32)
+        self._pool = None if device.type == "cpu" else PackedPool(words, device)
+
+    def expand(self, rows: Sequence[np.ndarray | None]) -> Tensor:
+        """float32 [n, width] of 0 and -inf for n packed int32 rows; None allows everything."""
+        filled = [self._free if row is None else _fit(row, self.width) for row in rows]
+        packed = torch.from_numpy(np.stack(filled)) if self._pool is None else self._pool.gather(filled)
+        floats = self._table.index_select(0, packed.view(torch.uint8).view(-1).int())
+        return floats.view(len(rows), -1)[:, : self.width]

@@ -11,59 +11,91 @@ from torch import Tensor
 if TYPE_CHECKING:
     from sgl.runtime.sampling.batch import SamplingRow
 
+_SLACK = 64  # tokens that a row may add before the table is built anew
+
 
 class Penalties:
-    """Token counts of the penalized rows, kept in step with their growing outputs.
+    """A table of the (row, token) pairs that are penalized, kept in step with the growing outputs.
 
-    Frequency and presence look at the output, repetition at prompt and output. An output that was rewritten
-    (jump-forward) is counted anew.
+    Frequency and presence look at the output, repetition at prompt and output. The table is built anew when
+    it is full and when an output was rewritten (jump-forward).
     """
 
     def __init__(self, rows: list[SamplingRow], indices: list[int], width: int, device: torch.device) -> None:
-        self._rows = rows
-        self._indices = torch.tensor(indices, device=device)
+        self._rows, self._indices = rows, indices
         self._width, self._device = width, device
-        params = [row.params for row in rows]
-        self._frequency = _column([p.frequency_penalty for p in params], device)
-        self._presence = _column([p.presence_penalty for p in params], device)
-        self._repetition = _column([p.repetition_penalty for p in params], device)
-        self._repeats = any(p.repetition_penalty != 1.0 for p in params)
-        self._prompts = self._stack([row.prompt_ids for row in rows]) > 0 if self._repeats else None
-        self._counted: list[list[int]] = [list(row.output_ids) for row in rows]
-        self._counts = self._stack(self._counted)
+        self._repeats = any(row.params.repetition_penalty != 1.0 for row in rows)
+        self._build()
 
     def apply(self, logits: Tensor) -> None:
-        """Change the penalized rows of `logits` (float32 [n, width]) in place."""
+        """Change the penalized rows of `logits` (float32 [n, width], contiguous) in place."""
         self._catch_up()
-        rows = logits.index_select(0, self._indices)
-        present = self._counts > 0
-        if self._prompts is not None:
-            penalized = torch.where(rows > 0, rows / self._repetition, rows * self._repetition)
-            rows = torch.where(present | self._prompts, penalized, rows)
-        rows = rows - self._frequency * self._counts - self._presence * present
-        logits.index_copy_(0, self._indices, rows)
+        places = self._places[: self._used]
+        count, frequency, presence, repetition = self._entries[:, : self._used]
+        flat = logits.view(-1)
+        values = flat[places]
+        if self._repeats:
+            values = torch.where(values > 0, values / repetition, values * repetition)
+        flat[places] = values - frequency * count - presence * (count > 0)
+
+    def _build(self) -> None:
+        self._seen = [list(row.output_ids) for row in self._rows]
+        self._counts = [self._count(row) for row in self._rows]
+        self._slots: list[dict[int, int]] = []
+        tables = [self._columns(index, list(counts.items())) for index, counts in enumerate(self._counts)]
+        self._used = 0
+        for counts in self._counts:
+            self._slots.append(dict(zip(counts, range(self._used, self._used + len(counts)), strict=True)))
+            self._used += len(counts)
+        spare = _SLACK * len(self._rows)
+        places = np.concatenate([*(places for places, _ in tables), np.zeros(spare, np.int64)])
+        entries = np.concatenate([*(entries for _, entries in tables), np.zeros((4, spare), np.float32)], 1)
+        self._places = torch.from_numpy(places).to(self._device)
+        self._entries = torch.from_numpy(entries).to(self._device)
+
+    def _count(self, row: SamplingRow) -> dict[int, int]:
+        """Output count of each token that matters; prompt tokens that were not repeated have 0."""
+        prompt = row.prompt_ids if row.params.repetition_penalty != 1.0 else []
+        tokens, counts = np.unique(np.asarray(row.output_ids, np.int64), return_counts=True)
+        before = dict.fromkeys(np.unique(np.asarray(prompt, np.int64)).tolist(), 0)
+        found = before | dict(zip(tokens.tolist(), counts.tolist(), strict=True))
+        return {token: count for token, count in found.items() if token < self._width}
+
+    def _columns(self, index: int, pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+        """For (token, count) pairs of one row: places in the flat logits int64 [k], entries float32 [4, k]."""
+        params = self._rows[index].params
+        entries = np.empty((4, len(pairs)), np.float32)
+        entries[0] = [count for _, count in pairs]
+        entries[1:] = [[params.frequency_penalty], [params.presence_penalty], [params.repetition_penalty]]
+        start = self._indices[index] * self._width
+        return np.array([start + token for token, _ in pairs], np.int64), entries
 
     def _catch_up(self) -> None:
-        where: list[int] = []
-        tokens: list[int] = []
-        for index, row in enumerate(self._rows):
-            counted, output = self._counted[index], row.output_ids
-            if output[: len(counted)] != counted:
-                self._counts[index] = self._stack([output])[0]
-                self._counted[index] = list(output)
-                continue
-            fresh = output[len(counted) :]
-            counted += fresh
-            where += [index] * len(fresh)
-            tokens += fresh
-        if tokens:
-            places = (torch.tensor(where, device=self._device), torch.tensor(tokens, device=self._device))
-            self._counts.index_put_(places, self._counts.new_ones(()), accumulate=True)
+        slots: list[int] = []
+        columns: list[tuple[np.ndarray, np.ndarray]] = []
+        for index, (row, seen) in enumerate(zip(self._rows, self._seen, strict=True)):
+            if row.output_ids[: len(seen)] != seen or self._used + len(row.output_ids) - len(seen) > len(
+                self._places
+            ):
+                self._build()
+                return
+            if fresh := row.output_ids[len(seen) :]:
+                seen += fresh
+                pairs = self._add(index, fresh)
+                slots += [self._slots[index][token] for token, _ in pairs]
+                columns.append(self._columns(index, pairs))
+        if slots:
+            where = torch.tensor(slots, device=self._device)
+            self._places[where] = torch.from_numpy(np.concatenate([c[0] for c in columns])).to(self._device)
+            entries = np.concatenate([c[1] for c in columns], 1)
+            self._entries[:, where] = torch.from_numpy(entries).to(self._device)
 
-    def _stack(self, ids: list[list[int]]) -> Tensor:
-        counts = [np.bincount(np.asarray(row, np.int64), minlength=self._width)[: self._width] for row in ids]
-        return torch.from_numpy(np.stack(counts).astype(np.float32)).to(self._device)
-
-
-def _column(values: list[float], device: torch.device) -> Tensor:
-    return torch.tensor(values, dtype=torch.float32, device=device).unsqueeze(1)
+    def _add(self, index: int, fresh: list[int]) -> list[tuple[int, int]]:
+        """Count new tokens of one row; the (token, count) pairs that changed."""
+        counts, slots = self._counts[index], self._slots[index]
+        for token in fresh:
+            counts[token] = counts.get(token, 0) + 1
+            if token not in slots:
+                slots[token] = self._used
+                self._used += 1
+        return [(token, counts[token]) for token in dict.fromkeys(fresh)]

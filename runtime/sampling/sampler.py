@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sgl.runtime.sampling.batch import BatchTensors, RaceTensors, SamplingBatch
 from sgl.runtime.sampling.logprobs import TokenLogprobs, top_logprobs
-from sgl.runtime.sampling.masks import MaskPool
+from sgl.runtime.sampling.masks import MaskExpander
 from sgl.runtime.sampling.noise import race, row_keys
 
 
@@ -37,7 +37,7 @@ class Sampler:
 
     def __init__(self, vocab_size: int | None = None) -> None:
         self.vocab_size = vocab_size
-        self._pool: MaskPool | None = None
+        self._expander: MaskExpander | None = None
 
     def sample(
         self,
@@ -75,7 +75,7 @@ class Sampler:
         """Logits after penalties, biases, bans and masks; the given tensor itself when there are none."""
         active = tensors.min_tokens.active(masks or [None] * len(logits)) if tensors.min_tokens else []
         if masks is not None:
-            adjusted = self._masks(tensors).gather(masks).add_(logits)
+            adjusted = torch.add(self._masks(tensors).expand(masks), logits)
         elif tensors.penalties or tensors.bias or active:
             adjusted = logits.clone()
         else:
@@ -88,10 +88,10 @@ class Sampler:
             tensors.min_tokens.apply(adjusted, active)
         return adjusted
 
-    def _masks(self, tensors: BatchTensors) -> MaskPool:
-        if self._pool is None or (self._pool.width, self._pool.device) != tensors.home:
-            self._pool = MaskPool(*tensors.home)
-        return self._pool
+    def _masks(self, tensors: BatchTensors) -> MaskExpander:
+        if self._expander is None or (self._expander.width, self._expander.device) != tensors.home:
+            self._expander = MaskExpander(*tensors.home)
+        return self._expander
 
 
 def _argmax(logits: Tensor) -> tuple[Tensor, np.ndarray]:

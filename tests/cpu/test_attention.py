@@ -13,8 +13,10 @@ from sgl.runtime.attention import plan as planning
 from sgl.runtime.batch import Batch
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.executor.kv import PAD_SLOT, KVPool
+from sgl.runtime.layers import cpu
 
 SLOTS = 3000
+USABLE = ["torch_native", *(["cpu"] if cpu.kernels else [])]
 Work = list[tuple[int, int]]  # (cached, new) tokens of each sequence
 
 
@@ -61,11 +63,20 @@ def oracle(q: torch.Tensor, layer: int, pool: KVPool, work: Work, batch: Batch, 
     return out
 
 
-def check(work: Work, shape: AttentionShape, seed: int = 0, dtype: torch.dtype = torch.float32, tolerance: float = 1e-5) -> None:
+def check(
+    work: Work, shape: AttentionShape, seed: int = 0, dtype: torch.dtype = torch.float32, tolerance: float = 1e-5
+) -> None:
+    for backend in USABLE:
+        check_backend(backend, work, shape, seed, dtype, tolerance)
+
+
+def check_backend(
+    backend: str, work: Work, shape: AttentionShape, seed: int, dtype: torch.dtype, tolerance: float
+) -> None:
     rng = np.random.default_rng(seed)
     pool = make_pool(shape, SLOTS, dtype)
     batch = make_batch(work, pool, rng)
-    attention = attention_backend("torch_native", pool, shape)
+    attention = attention_backend(backend, pool, shape)
     attention.plan(batch)
     total = sum(new for _, new in work)
     heads = shape.query_heads + 2 * shape.kv_heads

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import reference_model
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from sgl.runtime import Engine, SamplingParams
+from sgl.runtime import Engine, SamplingParams, Tokenizer
 from sgl.runtime.errors import EngineClosed, RequestAborted, RuntimeFailure
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
@@ -28,8 +29,9 @@ def run(engine: Engine, tokens: list[int], params: SamplingParams = GREEDY) -> l
 
 
 @pytest.fixture(scope="module")
-def reference():
+def reference(tiny):
     model = reference_model("llama")
+    unused = list(range(Tokenizer.load(tiny).vocab_size, 320))  # columns that no token of the tokenizer has
     known: dict[tuple[int, ...], list[int]] = {}
 
     def greedy(tokens: list[int], count: int = 12) -> list[int]:
@@ -38,7 +40,7 @@ def reference():
             ids = torch.tensor([tokens])
             out = model.generate(
                 ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count, min_new_tokens=count,
-                eos_token_id=None, pad_token_id=0,
+                eos_token_id=None, pad_token_id=0, suppress_tokens=unused or None,
             )  # fmt: skip
             known[key] = out[0, len(tokens) :].tolist()
         return known[key]

@@ -57,7 +57,8 @@ def test_the_wheel_runs_a_program_in_a_fresh_environment(built, tmp_path):
 
 def test_what_the_distributions_hold(built):
     wheel = set(zipfile.ZipFile(next(built.glob("*.whl"))).namelist())
-    sdist = set(tarfile.open(next(built.glob("*.tar.gz"))).getnames())
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        sdist = set(archive.getnames())
     for name in ("sgl/py.typed", "sgl/grammars/core.c", "sgl/runtime/nano/config.json", "sgl/runtime/nano/tokenizer.json"):
         assert name in wheel
     assert any(name.endswith("LICENSE") for name in wheel) and any(name.endswith("NOTICE") for name in wheel)

@@ -95,7 +95,12 @@ def test_copies_go_their_own_way(tokenizer: Tokenizer, text: str, cut: int) -> N
     assert head + tails[0] == "".join(deltas(tokenizer, ids))
 
 
-@given(words=st.lists(st.sampled_from("the quick fox name John tags 42 , . unaffable".split()), min_size=1))
+@given(
+    words=st.lists(
+        st.sampled_from(["the", "quick", "fox", "name", "John", "tags", "42", ",", ".", "unaffable"]),
+        min_size=1,
+    )
+)
 def test_inexact_vocabularies_follow_the_decoder(words: list[str]) -> None:
     tokenizer = tiny.wordpiece()
     ids = tokenizer.encode(" ".join(words)).tolist()

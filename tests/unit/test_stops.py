@@ -160,6 +160,22 @@ def test_no_more_is_held_back_than_may_begin_a_stop(text: str, stops: list[str])
         assert automaton.depth[state] == held
 
 
+@given(
+    text=st.text("ab", max_size=12),
+    stops=st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=4),
+)
+def test_the_automaton_finds_what_a_search_finds(text: str, stops: list[str]) -> None:
+    automaton = StopStrings(stops)
+    _, match = automaton.scan(0, text)
+    found = [stop for stop in stops if stop in text]
+    if not found:
+        assert match is None
+        return
+    assert match is not None
+    assert (match.stop, match.start) == (found[0], text.find(found[0]))
+    assert text[match.start : match.end] == match.stop
+
+
 @settings(max_examples=200)
 @given(data=st.data(), params=params_list)
 def test_rewritten_tokens_are_as_if_they_had_come_so(data: st.DataObject, params: SamplingParams) -> None:

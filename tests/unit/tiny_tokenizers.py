@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ CHAT_TEMPLATE = (
 SPECIALS = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 
 
-@lru_cache(maxsize=None)
+@cache
 def byte_level_backend(vocab_size: int = 600, bos: bool = False) -> str:
     """tokenizer.json text."""
     backend = Backend(models.BPE())
@@ -56,7 +56,7 @@ def byte_level_backend(vocab_size: int = 600, bos: bool = False) -> str:
     return backend.to_str()
 
 
-@lru_cache(maxsize=None)
+@cache
 def metaspace_backend(vocab_size: int = 700, prepend: str = "normalizer") -> str:
     """tokenizer.json text as converted Llama-2 tokenizers have it.
 
@@ -85,7 +85,7 @@ def metaspace_backend(vocab_size: int = 700, prepend: str = "normalizer") -> str
     return backend.to_str()
 
 
-@lru_cache(maxsize=None)
+@cache
 def wordpiece_backend() -> str:
     """A vocabulary whose decoding looks at neighbouring tokens."""
     backend = Backend(models.WordPiece(unk_token="[UNK]"))
@@ -109,17 +109,17 @@ def build(spec: str) -> Tokenizer:
     return Tokenizer(Backend.from_str(spec), CONFIG)
 
 
-@lru_cache(maxsize=None)
+@cache
 def byte_level(vocab_size: int = 600, bos: bool = False) -> Tokenizer:
     return build(byte_level_backend(vocab_size, bos))
 
 
-@lru_cache(maxsize=None)
+@cache
 def metaspace(prepend: str = "normalizer") -> Tokenizer:
     return build(metaspace_backend(prepend=prepend))
 
 
-@lru_cache(maxsize=None)
+@cache
 def wordpiece() -> Tokenizer:
     return build(wordpiece_backend())
 

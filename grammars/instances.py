@@ -1,0 +1,138 @@
+"""Judging values and shapes: whether a value fits a shape, and whether a shape certainly allows nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from math import ceil, floor
+from typing import Any
+
+from sgl.grammars.errors import GrammarLimitError
+from sgl.grammars.expr import NEVER
+from sgl.grammars.language import combine, matches
+from sgl.grammars.shapes import Arrays, Numbers, Objects, Shape, Strings, Where, same
+
+_DEEPEST = 8
+
+
+class Judge:
+    def __init__(self, shapes: Callable[[Where], list[Shape]]) -> None:
+        self._shapes = shapes
+
+    def admits(self, value: Any, places: Where) -> bool:
+        """Whether a JSON value satisfies all places."""
+        return any(self.fits(value, shape) for shape in self._shapes(places))
+
+    def fits(self, value: Any, shape: Shape) -> bool:
+        """Whether a JSON value is one of those that a shape allows."""
+        if shape.values is not None and not any(same(value, v) for v in shape.values):
+            return False
+        if value is None:
+            return shape.null
+        if isinstance(value, bool):
+            return value in shape.booleans
+        if isinstance(value, str):
+            return shape.strings is not None and string_fits(value, shape.strings)
+        if isinstance(value, int | float):
+            return shape.numbers is not None and number_fits(Decimal(repr(value)), shape.numbers)
+        if isinstance(value, list):
+            return shape.arrays is not None and self._array_fits(value, shape.arrays)
+        return shape.objects is not None and self._object_fits(value, shape.objects)
+
+    def _array_fits(self, value: list[Any], arrays: Arrays) -> bool:
+        if not _within(len(value), arrays.least, arrays.most):
+            return False
+        return all(self.admits(item, arrays.at(i)) for i, item in enumerate(value))
+
+    def _object_fits(self, value: dict[str, Any], objects: Objects) -> bool:
+        if not _within(len(value), objects.least, objects.most) or not value.keys() >= set(objects.required):
+            return False
+        if not all(self.admits(name, places) for name in value for places in objects.names):
+            return False
+        return all(self.admits(member, objects.member(name)) for name, member in value.items())
+
+    def empty(self, shape: Shape, depth: int = 0) -> bool:
+        """True only if no value fits; False also where that is not easily told."""
+        if shape.values is not None:
+            return not any(self.fits(v, shape) for v in shape.values)
+        return not (
+            shape.null
+            or shape.booleans
+            or (shape.numbers and not _no_number(shape.numbers))
+            or (shape.strings and not _no_string(shape.strings))
+            or (shape.arrays and not self._no_array(shape.arrays, depth))
+            or (shape.objects and not self._no_object(shape.objects, depth))
+        )
+
+    def _nothing_at(self, places: Where, depth: int) -> bool:
+        return depth < _DEEPEST and all(self.empty(s, depth + 1) for s in self._shapes(places))
+
+    def _no_array(self, arrays: Arrays, depth: int) -> bool:
+        if arrays.most is not None and arrays.least > arrays.most:
+            return True
+        needed = min(arrays.least, len(arrays.prefix) + 1)
+        return any(self._nothing_at(arrays.at(i), depth) for i in range(needed))
+
+    def _no_object(self, objects: Objects, depth: int) -> bool:
+        if objects.most is not None and max(objects.least, len(objects.required)) > objects.most:
+            return True
+        return any(self._nothing_at(objects.member(name), depth) for name in objects.required)
+
+
+def _within(count: int, least: int, most: int | None) -> bool:
+    return least <= count and (most is None or count <= most)
+
+
+def string_fits(text: str, strings: Strings) -> bool:
+    """Whether a text has the length and is in the languages asked for."""
+    return (
+        _within(len(text), strings.least, strings.most)
+        and all(matches(language, text) for language in strings.languages)
+        and not any(matches(language, text) for language in strings.excluded)
+    )
+
+
+def number_fits(value: Decimal, numbers: Numbers) -> bool:
+    whole = value == value.to_integral_value()
+    if (numbers.integer and not whole) or (numbers.fractional and whole):
+        return False
+    if numbers.low and (value < numbers.low[0] or (numbers.low[1] and value == numbers.low[0])):
+        return False
+    if numbers.high and (value > numbers.high[0] or (numbers.high[1] and value == numbers.high[0])):
+        return False
+    return all(value % m == 0 for m in numbers.multiples)
+
+
+def integer_bounds(numbers: Numbers) -> tuple[int | None, int | None]:
+    """Inclusive bounds of the integers between a shape's bounds."""
+    low = high = None
+    if numbers.low:
+        low = ceil(numbers.low[0])
+        low += numbers.low[1] and low == numbers.low[0]
+    if numbers.high:
+        high = floor(numbers.high[0])
+        high -= numbers.high[1] and high == numbers.high[0]
+    return low, high
+
+
+def _no_number(numbers: Numbers) -> bool:
+    if numbers.integer and numbers.fractional:
+        return True
+    if numbers.low is None or numbers.high is None:
+        return False
+    if numbers.integer:
+        low, high = integer_bounds(numbers)
+        return low is not None and high is not None and low > high
+    (low_value, low_strict), (high_value, high_strict) = numbers.low, numbers.high
+    return low_value > high_value or (low_value == high_value and (low_strict or high_strict))
+
+
+def _no_string(strings: Strings) -> bool:
+    if strings.most is not None and strings.least > strings.most:
+        return True
+    if len(strings.languages) + len(strings.excluded) < 2:
+        return False
+    try:
+        return combine(strings.languages, strings.excluded) == NEVER
+    except GrammarLimitError:
+        return False

@@ -1,0 +1,110 @@
+"""Attention by the compiled CPU kernels: decodes and small extends read the pool where it lies, without a gather.
+
+A query token's result has the same bits whatever else is in the batch. Long prefills go through torch, whose
+matrix products are faster there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..batch import Batch
+from ..executor.kv import KVPool
+from ..layers import cpu
+from .base import AttentionShape
+from .plan import SMALL_EXTEND, Span, spans_of
+from .torch_native import Prefill, TorchNativeAttention
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Query tokens and what each sees: `length` slots from `first` on in the row of all sequences' slots.
+
+    rows: their places in the batch, None for all of it. slots int32, first and length int64. pointers: of the
+    three arrays, which live as long as the plan.
+    """
+
+    rows: Tensor | None
+    slots: np.ndarray
+    first: np.ndarray
+    length: np.ndarray
+    pointers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    tokens: Tokens | None
+    prefills: list[Prefill]
+
+
+class CpuAttention:
+    """See `AttentionBackend`."""
+
+    def __init__(self, pool: KVPool, shape: AttentionShape) -> None:
+        self.shape = shape
+        self._torch = TorchNativeAttention(pool, shape)
+        self._kind = cpu.KINDS[pool.k.dtype]
+        self._pool = pool
+        self._layers = [(k.data_ptr(), v.data_ptr()) for k, v in zip(pool.k, pool.v, strict=True)]
+
+    @staticmethod
+    def suits(pool: KVPool, shape: AttentionShape) -> bool:
+        return cpu.can_compute(pool.k.dtype, pool.k.device) and shape.head_dim <= cpu.MOST_DIM
+
+    def plan(self, batch: Batch) -> None:
+        plans = {window: self._plan(batch, window) for window in set(self.shape.windows)}
+        batch.plan = [plans[window] for window in self.shape.windows]
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, layer: int, batch: Batch) -> Tensor:
+        keys, values = self._layers[layer]
+        width = self.shape.kv_heads * self.shape.head_dim
+        cpu.kernels.store(
+            self._kind, k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0), batch.slots.data_ptr(), keys, values, len(k), width
+        )
+        plan: Plan = batch.plan[layer]
+        if plan.tokens is not None and plan.tokens.rows is None:
+            return self._attend(plan.tokens, q, layer)
+        out = torch.empty(q.shape, dtype=q.dtype)
+        if plan.tokens is not None:
+            out[plan.tokens.rows] = self._attend(plan.tokens, q[plan.tokens.rows], layer)
+        for part in plan.prefills:
+            out[part.rows] = self._torch.attend_prefill(part, q[part.rows], k[part.rows], v[part.rows], layer)
+        return out
+
+    def _attend(self, tokens: Tokens, q: Tensor, layer: int) -> Tensor:
+        shape, (keys, values) = self.shape, self._layers[layer]
+        out = torch.empty(q.shape, dtype=q.dtype)
+        cpu.kernels.attend(
+            self._kind, q.data_ptr(), q.stride(0), keys, values, out.data_ptr(), *tokens.pointers,
+            len(q), shape.kv_heads, shape.group, shape.head_dim,
+        )  # fmt: skip
+        return out
+
+    def _plan(self, batch: Batch, window: int | None) -> Plan:
+        spans = spans_of(batch.query_lens, batch.context_slots, window)
+        small = [span for span in spans if span.queries <= SMALL_EXTEND]
+        prefills = [self._torch.prefill(span, window) for span in spans if span.queries > SMALL_EXTEND]
+        tokens = _tokens(small, window, everything=not prefills) if small else None
+        return Plan(tokens, prefills)
+
+
+def _tokens(spans: list[Span], window: int | None, everything: bool) -> Tokens:
+    queries = np.array([span.queries for span in spans])
+    contexts = np.array([span.context for span in spans])
+    starts = np.cumsum(contexts) - contexts
+    place = _count_up(queries)
+    last = np.repeat(contexts - queries, queries) + place
+    first = np.zeros_like(last) if window is None else np.maximum(last - window + 1, 0)
+    rows = None if everything else torch.from_numpy(np.repeat([span.start for span in spans], queries) + place)
+    slots = np.ascontiguousarray(np.concatenate([span.slots for span in spans]), np.int32)
+    seen = np.repeat(starts, queries) + first, last - first + 1
+    return Tokens(rows, slots, *seen, pointers=tuple(array.ctypes.data for array in (slots, *seen)))
+
+
+def _count_up(counts: np.ndarray) -> np.ndarray:
+    """0 .. count - 1 for each count, one after the other."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

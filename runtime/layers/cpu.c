@@ -1,0 +1,179 @@
+/* The decode path of the decoder on a CPU: few rows, so memory bandwidth and call overhead are all that counts.
+
+   Every function works row by row in float32 and gives a row the same bits whatever else is in the batch.
+   Pointers arrive as integers, checked and kept alive by cpu.py. `kind` is 0 for float32, 1 for bfloat16. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu_team.h"
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define CLONES
+#endif
+#define INLINE static inline __attribute__((always_inline))
+
+enum { MOST_ROWS = 3, MOST_DIM = 256, KEYS = 64, QUERIES = 8, PIECE = 1 << 15, AHEAD = 16 };
+
+typedef uint16_t bfloat16;
+
+INLINE float to_float_f32(float x) { return x; }
+INLINE float from_float_f32(float x) { return x; }
+
+INLINE float to_float_bf16(bfloat16 x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float y;
+    memcpy(&y, &bits, 4);
+    return y;
+}
+
+INLINE bfloat16 from_float_bf16(float x) { /* to nearest, ties to even; NaN stays NaN */
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    return (bfloat16)(x != x ? 0x7fc0 : rounded);
+}
+
+INLINE float exponential(float x) { /* relative error below 2e-7, for x <= 88; NaN stays NaN */
+    x = x < -87.0f ? -87.0f : x;
+    float turns = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23 rounds to a whole number */
+    float whole = turns - 12582912.0f;
+    float r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    int32_t bits;
+    memcpy(&bits, &turns, 4);
+    bits = (bits + 127) << 23;
+    float scale;
+    memcpy(&scale, &bits, 4);
+    return p * scale;
+}
+
+INLINE void prefetch(const void *from, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)from + i);
+}
+
+/* What one attention call needs; rows are query tokens, heads are KV heads. Strides count elements. */
+typedef struct {
+    const void *q, *keys, *values;
+    void *out;
+    const int32_t *slots;   /* the sequences' context slots, one after the other */
+    const int64_t *first;   /* [rows] index in slots of the first token a row sees */
+    const int64_t *length;  /* [rows] how many tokens it sees */
+    long rows, kv_heads, group, dim, q_stride;
+    float scale;
+} Attention;
+
+#define TYPE float
+#define NAME(f) f##_f32
+#include "cpu_typed.h"
+#undef TYPE
+#undef NAME
+#define TYPE bfloat16
+#define NAME(f) f##_bf16
+#include "cpu_typed.h"
+#include "cpu_linear.h"
+
+/* ------------------------------------------------------------------------------------------- Python */
+
+static int parse(PyObject *const *args, Py_ssize_t given, Py_ssize_t wanted, long long *out) {
+    if (given != wanted) {
+        PyErr_Format(PyExc_TypeError, "takes %zd arguments, not %zd", wanted, given);
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < given; i++) out[i] = PyLong_AsLongLong(args[i]);
+    return !PyErr_Occurred();
+}
+
+#define POINTER(i) ((void *)(intptr_t)a[i])
+#define DISPATCH(f, ...) (a[0] ? f##_bf16(__VA_ARGS__) : f##_f32(__VA_ARGS__))
+
+/* linear(x, weight, bias, residual, y, rows, outputs, inputs), all bfloat16; bias and residual may be 0 */
+static PyObject *py_linear(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[8];
+    if (!parse(args, n, 8, a)) return NULL;
+    if (a[5] < 1 || a[5] > MOST_ROWS) return PyErr_Format(PyExc_ValueError, "%lld rows", a[5]);
+    if (!has_native_bfloat16()) return PyErr_Format(PyExc_RuntimeError, "this CPU has no AVX512_BF16");
+    Product job = {POINTER(0), POINTER(1), POINTER(2), POINTER(3), POINTER(4), a[5], a[6], a[7], 0};
+    Py_BEGIN_ALLOW_THREADS
+    linear(job);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+/* rms_norm(kind, x, weight, y, rows, size, eps * 1e12) */
+static PyObject *py_rms_norm(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[7];
+    if (!parse(args, n, 7, a)) return NULL;
+    DISPATCH(rms_norm, POINTER(1), POINTER(2), POINTER(3), a[4], a[5], (float)(a[6] * 1e-12));
+    Py_RETURN_NONE;
+}
+
+/* silu_and_mul(kind, gate_up, y, rows, size) */
+static PyObject *py_silu_and_mul(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[5];
+    if (!parse(args, n, 5, a)) return NULL;
+    DISPATCH(silu_and_mul, POINTER(1), POINTER(2), a[3], a[4]);
+    Py_RETURN_NONE;
+}
+
+/* rotate(kind, x, stride, table, rows, heads, dim): heads in place; a row of table is 4 * dim / 2 numbers */
+static PyObject *py_rotate(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[7];
+    if (!parse(args, n, 7, a)) return NULL;
+    DISPATCH(rotate, POINTER(1), a[2], POINTER(3), a[4], a[5], a[6]);
+    Py_RETURN_NONE;
+}
+
+/* attend(kind, q, q_stride, keys, values, out, slots, first, length, rows, kv_heads, group, dim) */
+static PyObject *py_attend(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[13];
+    if (!parse(args, n, 13, a)) return NULL;
+    if (a[12] < 1 || a[12] > MOST_DIM) return PyErr_Format(PyExc_ValueError, "head_dim %lld", a[12]);
+    Attention job = {POINTER(1), POINTER(3), POINTER(4), POINTER(5), POINTER(6), POINTER(7), POINTER(8),
+                     a[9], a[10], a[11], a[12], a[2], 1.0f / sqrtf((float)a[12])};
+    Py_BEGIN_ALLOW_THREADS
+    DISPATCH(attend, &job);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+/* store(kind, k, k_stride, v, v_stride, slots, keys, values, rows, width) */
+static PyObject *py_store(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[10];
+    if (!parse(args, n, 10, a)) return NULL;
+    DISPATCH(store, POINTER(1), a[2], POINTER(5), POINTER(6), a[8], a[9]);
+    DISPATCH(store, POINTER(3), a[4], POINTER(5), POINTER(7), a[8], a[9]);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[1];
+    if (!parse(args, n, 1, a)) return NULL;
+    team.threads = a[0] < 1 ? 1 : a[0] > MOST_THREADS ? MOST_THREADS : (int)a[0];
+    Py_RETURN_NONE;
+}
+
+#define METHOD(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
+static PyMethodDef methods[] = {METHOD(linear), METHOD(rms_norm), METHOD(silu_and_mul), METHOD(rotate),
+                                METHOD(attend), METHOD(store), METHOD(set_threads), {NULL, NULL, 0, NULL}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cpu", NULL, -1, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__cpu(void) {
+    PyObject *made = PyModule_Create(&module);
+    if (made) PyModule_AddIntConstant(made, "NATIVE_BFLOAT16", has_native_bfloat16());
+    if (made) PyModule_AddIntConstant(made, "MOST_ROWS", MOST_ROWS); /* oneDNN's AMX path is faster from four on */
+    if (made) PyModule_AddIntConstant(made, "MOST_DIM", MOST_DIM);
+    return made;
+}

@@ -1,0 +1,87 @@
+/* A team of threads that shares the pieces of one job at a time.
+
+   The caller works too and only ever waits for pieces that a helper has begun, so a helper that gets no core
+   (a busy machine, or a forked child that has no helpers) costs nothing. A barrier for all, as OpenMP has,
+   makes two threads a hundred times slower than one when something else holds a core. */
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+
+enum { MOST_THREADS = 256, SPINS = 4000 }; /* about 50 us of waiting for the next job before going to sleep */
+
+#if defined(__x86_64__)
+#define PAUSE() __builtin_ia32_pause()
+#else
+#define PAUSE() ((void)0)
+#endif
+
+typedef void (*Piece)(const void *job, long index);
+
+static struct {
+    pthread_mutex_t busy, lock;
+    pthread_cond_t news;
+    int threads, helpers; /* wanted, the caller included; started */
+    Piece run;
+    const void *job;
+    long pieces;
+    atomic_long next, number;        /* piece to take; job number, which tells a helper that there is news */
+    atomic_int open, working, asleep; /* may helpers enter; how many are inside; how many must be woken */
+} team = {.busy = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .news = PTHREAD_COND_INITIALIZER, .threads = 1};
+
+static void take_pieces(void) {
+    for (long i; (i = atomic_fetch_add(&team.next, 1)) < team.pieces;) team.run(team.job, i);
+}
+
+static void wait_for_news(long seen) {
+    for (int spin = 0; spin < SPINS; spin++) {
+        if (atomic_load(&team.number) != seen) return;
+        PAUSE();
+    }
+    pthread_mutex_lock(&team.lock);
+    atomic_fetch_add(&team.asleep, 1);
+    while (atomic_load(&team.number) == seen) pthread_cond_wait(&team.news, &team.lock);
+    atomic_fetch_sub(&team.asleep, 1);
+    pthread_mutex_unlock(&team.lock);
+}
+
+static void *help(void *id) {
+    for (long seen = 0;;) {
+        wait_for_news(seen);
+        seen = atomic_load(&team.number);
+        atomic_fetch_add(&team.working, 1); /* before looking at `open`: the caller closes, then counts */
+        if (atomic_load(&team.open) && (intptr_t)id < team.threads) take_pieces();
+        atomic_fetch_sub(&team.working, 1);
+    }
+    return NULL;
+}
+
+static void start_helpers(void) {
+    for (; team.helpers + 1 < team.threads; team.helpers++) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, help, (void *)(intptr_t)(team.helpers + 1))) return;
+        pthread_detach(thread);
+    }
+}
+
+/* Run every piece, here and in the helpers; alone when it is one piece or another thread has the team. */
+static void share(Piece run, const void *job, long pieces) {
+    if (pieces < 2 || team.threads < 2 || pthread_mutex_trylock(&team.busy)) {
+        for (long i = 0; i < pieces; i++) run(job, i);
+        return;
+    }
+    start_helpers();
+    team.run = run, team.job = job, team.pieces = pieces;
+    atomic_store(&team.next, 0);
+    atomic_store(&team.open, 1);
+    atomic_fetch_add(&team.number, 1);
+    if (atomic_load(&team.asleep)) {
+        pthread_mutex_lock(&team.lock);
+        pthread_cond_broadcast(&team.news);
+        pthread_mutex_unlock(&team.lock);
+    }
+    take_pieces();
+    atomic_store(&team.open, 0);
+    for (int spin = 1; atomic_load(&team.working); spin++) spin % 1000 ? PAUSE() : (void)sched_yield();
+    pthread_mutex_unlock(&team.busy);
+}

@@ -1,0 +1,131 @@
+"""Thousands of random operations on one engine; tree, pages and rows are walked after every step."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, multiple, rule, run_state_machine_as_test
+
+from sgl.runtime import Engine, SamplingParams, Sequence
+from sgl.runtime.errors import RequestAborted
+
+TOKENS = st.lists(st.integers(4, 12), min_size=1, max_size=12)
+COUNT = st.integers(1, 8)
+
+
+class Model:
+    """What a sequence must hold: known tokens, or None after an abort, whose moment is not known."""
+
+    def __init__(self, sequence: Sequence, tokens: list[int] | None) -> None:
+        self.sequence, self.tokens = sequence, tokens
+
+
+class EngineMachine(RuleBasedStateMachine):
+    sequences = Bundle("sequences")
+    path: Path
+    greedy: dict[tuple[tuple[int, ...], int], list[int]] = {}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.engine = Engine(self.path, dtype="float32", threads=1, poison_freed=True, kv_tokens=240, page_size=2, step_tokens=16, max_running=6)
+        self.engine._core.after_step = self.engine._core.check
+        self.oracle = Engine(self.path, dtype="float32", threads=1, kv_tokens=512)
+        self.pending: list[tuple[Future, list[int] | None]] = []
+
+    def expect(self, tokens: list[int], count: int) -> list[int]:
+        key = (tuple(tokens), count)
+        if key not in self.greedy:
+            self.oracle.flush_cache()
+            sequence = self.oracle.open()
+            sequence.extend(tokens)
+            params = SamplingParams(max_tokens=count, temperature=0, ignore_eos=True)
+            self.greedy[key] = sequence.generate(params).result(30).token_ids
+        return self.greedy[key]
+
+    @rule(target=sequences, tokens=TOKENS)
+    def open(self, tokens):
+        sequence = self.engine.open()
+        sequence.extend(tokens)
+        return Model(sequence, tokens)
+
+    @rule(model=sequences, tokens=TOKENS, drop=st.integers(0, 1))
+    def extend(self, model, tokens, drop):
+        if model.tokens is not None and len(model.tokens) < 60:
+            model.sequence.extend(tokens, drop)
+            model.tokens = model.tokens[: len(model.tokens) - drop] + tokens
+
+    @rule(model=sequences, count=COUNT)
+    def generate(self, model, count):
+        if model.tokens is None or len(model.tokens) > 80:
+            return
+        params = SamplingParams(max_tokens=count, temperature=0, ignore_eos=True)
+        future = model.sequence.generate(params)
+        expected = self.expect(model.tokens, count)
+        self.pending.append((future, expected))
+        model.tokens = model.tokens + expected
+
+    @rule(model=sequences, choices=st.lists(TOKENS, min_size=1, max_size=4))
+    def score(self, model, choices):
+        self.pending.append((model.sequence.score(choices), None))
+
+    @rule(model=sequences)
+    def prefill(self, model):
+        self.pending.append((model.sequence.prefill(), None))
+
+    @rule(target=sequences, model=sequences, count=st.integers(1, 3))
+    def fork(self, model, count):
+        children = model.sequence.fork(count)
+        return multiple(*[Model(child, None if model.tokens is None else list(model.tokens)) for child in children])
+
+    @rule(model=sequences)
+    def abort(self, model):
+        model.sequence.abort()
+        model.tokens = None
+
+    @rule(model=consumes(sequences))
+    def close(self, model):
+        model.sequence.close()
+
+    @rule()
+    def flush(self):
+        self.engine.flush_cache()
+
+    @rule()
+    def settle(self):
+        for future, expected in self.pending:
+            try:
+                result = future.result(30)
+            except RequestAborted:
+                continue
+            if expected is not None:
+                assert result.token_ids == expected
+        self.pending.clear()
+
+    def teardown(self):
+        self.settle()
+        core = self.engine._core
+        for state in list(core._live):
+            core.submit(state, _close())
+        self.engine.flush_cache()
+        stats = self.engine.stats()
+        assert stats.pages_free == stats.pages_total, "pages were lost"
+        self.engine.close()
+        self.oracle.close()
+
+
+def _close():
+    from sgl.runtime.ops import Close
+
+    return Close()
+
+
+@pytest.mark.slow
+def test_random_operations_lose_no_page_and_change_no_text(tiny):
+    EngineMachine.path = tiny
+    run_state_machine_as_test(
+        EngineMachine, settings=settings(max_examples=10, stateful_step_count=40, deadline=None, print_blob=True)
+    )

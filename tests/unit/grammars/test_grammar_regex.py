@@ -1,0 +1,147 @@
+"""Regexes against `re.fullmatch`, interegular, and case by case."""
+
+import re
+
+import pytest
+from grammar_support import CORES, accepts, automaton, byte_vocabulary
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sgl.grammars import InvalidGrammarError, UnsupportedGrammarError, compile_regex
+from sgl.grammars.regex import parse_regex
+
+VOCABULARY = byte_vocabulary()
+ALPHABET = "abcé😀\n0"
+
+_atoms = st.sampled_from(
+    ["a", "b", "c", "é", "😀", ".", "[ab]", "[^a]", "[^é]", r"\d", r"\w", r"\W", r"[a-c\d]", r"\n", r"[^\w]", "0"]
+)
+_counts = st.sampled_from(["", "*", "+", "?", "{2}", "{1,2}", "{0,5}", "{4,7}", "{2,}", "*?", "{,3}", "{5}"])
+
+
+def _combine(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.one_of(
+        st.lists(inner, min_size=1, max_size=3).map("".join),
+        st.lists(inner, min_size=2, max_size=3).map(lambda parts: "(?:" + "|".join(parts) + ")"),
+        st.tuples(inner, _counts).map(lambda pair: f"({pair[0]}){pair[1]}"),
+    )
+
+
+patterns = st.recursive(st.tuples(_atoms, _counts).map("".join), _combine, max_leaves=6)
+texts = st.text(alphabet=ALPHABET, max_size=9)
+
+
+def _matches(pattern: str, text: str, core: str) -> bool:
+    machine = automaton(parse_regex(pattern), VOCABULARY, core)
+    state = machine.advance(machine.start, text.encode())
+    return state >= 0 and machine.final(state)
+
+
+@settings(max_examples=250, deadline=None)
+@given(patterns, st.lists(texts, min_size=1, max_size=6))
+def test_random_patterns_agree_with_re(pattern, candidates):
+    for text in candidates:
+        expected = re.fullmatch(pattern, text, re.ASCII) is not None
+        for core in CORES:
+            assert _matches(pattern, text, core) == expected, (pattern, text, core)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.recursive(st.sampled_from(["a", "b", "[ab]", "a+", "b?"]), _combine, max_leaves=4), texts)
+def test_viable_prefixes_agree_with_interegular(pattern, text):
+    interegular = pytest.importorskip("interegular")
+    text = re.sub("[^ab]", "", text)
+    try:
+        fsm = interegular.parse_pattern(re.sub(r"\?(?=[^:])", "{0,1}", pattern).replace("{,", "{0,")).to_fsm()
+    except Exception:
+        return
+    state = fsm.initial
+    for char in text:
+        state = fsm.map.get(state, {}).get(fsm.alphabet[char])
+        if state is None:
+            break
+    machine = automaton(parse_regex(pattern), VOCABULARY, "C")
+    alive = state is not None and fsm.islive(state)
+    if "??" not in pattern and "*{0,1}" not in pattern:
+        assert (machine.advance(machine.start, text.encode()) >= 0) == alive, (pattern, text)
+
+
+CASES = [
+    (r"a|ab", ["a", "ab"], ["", "b", "abb"]),
+    (r"cat|category", ["cat", "category"], ["cate"]),
+    (r"12(\.5)?", ["12", "12.5"], ["12."]),
+    (r"[0-9]+(,[0-9]+)*", ["1", "1,2", "10,20,3"], ["1,", ",1"]),
+    (r"(?P<year>\d{4})-(?<month>\d\d)", ["2026-11"], ["2026-1"]),
+    (r"^abc$", ["abc"], ["ab", "abcd"]),
+    (r"(^a|b)c", ["ac", "bc"], ["c"]),
+    (r"\x41\u00e9\n\t", ["Aé\n\t"], ["Ae\n\t"]),
+    (r"[]a]+", ["]a]"], [""]),
+    (r"[^]a]", ["b"], ["]", "a"]),
+    (r"[a\-z]", ["-", "a", "z"], ["b"]),
+    (r"a{2}b{,2}c{1,}", ["aac", "aabbccc"], ["ac", "aabbbc"]),
+    (r"x{", ["x{"], ["x"]),
+    (r"a{x}", ["a{x}"], ["a"]),
+    (r"(?:)", [""], ["a"]),
+    (r"(a*)*b", ["b", "aaab"], ["a"]),
+    (r"(a?){3,5}b", ["b", "aaaaab"], ["aaaaaab"]),
+    (r"(a{2,3}){2,3}", ["aaaa", "aaaaaaaaa"], ["aaa", "aaaaaaaaaa"]),
+    (r"[α-ω]+", ["αβγ"], ["abc"]),
+    (r".", ["é", "😀"], ["\n", "ab", ""]),
+    (r"\S\s", ["a "], [" a"]),
+    (r"(?#note)a", ["a"], ["b"]),
+    (r"a\Z", ["a"], ["ab"]),
+]
+
+
+@pytest.mark.parametrize("pattern,good,bad", CASES, ids=[c[0] for c in CASES])
+def test_cases(pattern, good, bad):
+    grammar = compile_regex(pattern, VOCABULARY)
+    assert [t for t in good if not accepts(grammar, t)] == []
+    assert [t for t in bad if accepts(grammar, t)] == []
+
+
+def test_large_bounded_repeats_are_registers():
+    grammar = compile_regex(r"(.{0,20000} ){3,1000}x", VOCABULARY)
+    assert accepts(grammar, "ab  é x")
+    assert grammar.automaton.core.size() < 200
+
+
+def test_many_alternatives():
+    choices = "|".join(f"word{i}x" for i in range(500))
+    grammar = compile_regex(choices, VOCABULARY)
+    assert accepts(grammar, "word499x") and not accepts(grammar, "word500x")
+
+
+REFUSED = [
+    (r"a(?=b)", "look-ahead (?=", 1),
+    (r"a(?!b)", "look-ahead (?!", 1),
+    (r"(?<=a)b", "look-behind (?<=", 0),
+    (r"(?<!a)b", "look-behind (?<!", 0),
+    (r"(a)\1", r"back-reference \1", 3),
+    (r"(?P<x>a)(?P=x)", "back-reference (?P=", 8),
+    (r"\bword", r"word boundary \b", 0),
+    (r"a++", "possessive quantifier", 2),
+    (r"(?i)a", "inline flag (?i", 0),
+    (r"a^b", "anchor ^ inside the pattern", 1),
+    (r"a$b", "anchor $ inside the pattern", 1),
+    (r"\p{L}", r"unicode property \p", 0),
+]
+
+
+@pytest.mark.parametrize("pattern,construct,position", REFUSED, ids=[c[0] for c in REFUSED])
+def test_refused_by_name_and_position(pattern, construct, position):
+    with pytest.raises(UnsupportedGrammarError) as caught:
+        compile_regex(pattern, VOCABULARY)
+    assert caught.value.keyword == construct
+    assert f"position {position} " in caught.value.where
+
+
+@pytest.mark.parametrize("pattern", ["(a", "a)", "[a", "*a", "a**", "[b-a]", "a{3,2}", r"\q", "a|{2}", r"\x4", "\\"])
+def test_malformed(pattern):
+    with pytest.raises(InvalidGrammarError) as caught:
+        compile_regex(pattern, VOCABULARY)
+    assert repr(pattern) in str(caught.value) and "position" in caught.value.where
+
+
+def test_not_a_string():
+    with pytest.raises(InvalidGrammarError, match="must be a string"):
+        compile_regex(7, VOCABULARY)

@@ -1,0 +1,112 @@
+"""A backend over plain text whose answers are a function of the prompt: the language without a model."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from sgl.lang.backend import Backend, Generated, GenRequest, OnChunk, SelectRequest, Stream
+from sgl.lang.chat import ChatTemplate, get_chat_template
+from sgl.lang.choices import ChoicesDecision
+
+Rule = Callable[[str, GenRequest], str]
+
+
+def count_words(prompt: str, request: GenRequest) -> str:
+    """The number of words in the prompt, with the request's seed if it has one."""
+    seed = request.options.seed
+    return f"<{len(prompt.split())}>" if seed is None else f"<{len(prompt.split())}:{seed}>"
+
+
+class RuleBackend(Backend):
+    """Operations of all its streams run one after another on one thread, as on a scheduler."""
+
+    def __init__(self, rule: Rule = count_words, template: str = "default") -> None:
+        self.rule = rule
+        self.chat_template: ChatTemplate = get_chat_template(template)
+        self.worker = ThreadPoolExecutor(1, thread_name_prefix="rules")
+        self.requests: list[tuple[str, GenRequest]] = []
+        self.prefixes: list[str] = []
+        self.open_streams = 0
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def open(self) -> RuleStream:
+        self.open_streams += 1
+        return RuleStream(self)
+
+    def cache_prefix(self, text: str) -> None:
+        self.prefixes.append(text)
+
+
+class RuleStream(Stream):
+    def __init__(self, backend: RuleBackend, text: str = "") -> None:
+        self.backend = backend
+        self.text = text
+        self.error: Exception | None = None
+
+    def _queue(self, work: Callable[[], Any]) -> Future[Any]:
+        return self.backend.worker.submit(self._checked, work)
+
+    def _checked(self, work: Callable[[], Any]) -> Any:
+        self.backend.gate.wait(20)
+        if self.error:
+            raise self.error
+        try:
+            return work()
+        except Exception as error:
+            self.error = error
+            raise
+
+    def append(self, text: str) -> None:
+        self._queue(lambda: self._add(text))
+
+    def _add(self, text: str) -> None:
+        self.text += text
+
+    def generate(self, request: GenRequest, on_chunk: OnChunk | None = None) -> Future[Generated]:
+        if request.options.json_schema is not None:
+            raise ValueError("this backend knows no schemas")
+        return self._queue(lambda: self._generate(request, on_chunk))
+
+    def _generate(self, request: GenRequest, on_chunk: OnChunk | None) -> Generated:
+        self.backend.requests.append((self.text, request))
+        reply = self.backend.rule(self.text, request)
+        cuts = [reply.index(stop) for stop in request.stops if stop in reply]
+        reply = reply[: min(cuts, default=len(reply))]
+        for piece in re.findall(r"\S*\s*", reply) if on_chunk else []:
+            on_chunk(Generated(piece, {"finish_reason": None}))  # type: ignore[misc]
+        self.text += reply
+        return Generated(
+            reply, {"finish_reason": {"type": "stop", "matched": None}, "prompt_tokens": len(self.text)}
+        )
+
+    def select(self, request: SelectRequest) -> Future[ChoicesDecision]:
+        return self._queue(lambda: self._select(request))
+
+    def _select(self, request: SelectRequest) -> ChoicesDecision:
+        scores = [-float(len(choice)) for choice in request.choices]
+        decision = request.method(
+            choices=request.choices,
+            normalized_prompt_logprobs=scores,
+            input_token_logprobs=[[[score, 0, None]] for score in scores],
+            output_token_logprobs=[[] for _ in scores],
+        )
+        self.text += decision.decision
+        return decision
+
+    def fork(self, size: int) -> list[Stream]:
+        children = [RuleStream(self.backend) for _ in range(size)]
+        self.backend.open_streams += size
+        self.backend.worker.submit(self._give_birth, children)
+        return list(children)
+
+    def _give_birth(self, children: list[RuleStream]) -> None:
+        for child in children:
+            child.text, child.error = self.text, self.error
+
+    def close(self) -> None:
+        self.backend.open_streams -= 1

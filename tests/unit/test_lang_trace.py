@@ -1,0 +1,197 @@
+"""Tracing: graphs of the whole language, prefixes, and the worked example of the specification."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import pytest
+from lang_rules import RuleBackend
+
+import sgl
+from sgl.lang.errors import TraceError
+from sgl.lang.ir import SglArgument, SglConstantText, SglVariable
+
+pytestmark = pytest.mark.filterwarnings("ignore::sgl.lang.chat.DefaultTemplateWarning")
+
+EXPECTED = """\
+%a = Constant('Ex: E1\\n')
+%b = %a + Constant('USER:')
+%c = %b + Constant('Q: ')
+%d = %c + Argument(name=q, value=None)
+%e = %d + Constant('\\n')
+%f = %e + Constant('ASSISTANT:')
+%g = %f + Gen('a')
+%h = %g + Constant('\\n')
+%i = %h + Constant('Done ')
+%j = Fork(%h, number=2, position_ids_offset=None)
+%k = GetForkItem(%j, index=0)
+%l = %k + Constant('tip 0:')
+%m = %l + Gen('t')
+%n = %i + Variable('t', source=%m)
+%o = %n + Select(c, choices=['x', 'y'], choices_method=<TokenLengthNormalized>)
+"""
+
+
+@sgl.function
+def example(s, ex, q):
+    s += "Ex: " + ex + "\n"
+    s += sgl.user("Q: " + q)
+    s += sgl.assistant(sgl.gen("a"))
+    forks = s.fork(2)
+    forks += lambda i: f"tip {i}:" + sgl.gen("t")
+    s += "Done " + forks[0]["t"] + sgl.select("c", ["x", "y"])
+    return 5
+
+
+def shape(graph: str) -> str:
+    """The graph with its nodes named in the order of their appearance, and adjacent constants as they are."""
+    names: dict[str, str] = {}
+    return re.sub(r"%(\d+)", lambda found: "%" + names.setdefault(found[1], chr(97 + len(names))), graph)
+
+
+def test_worked_example():
+    @sgl.function
+    def bound(s, ex, q):
+        s += f"Ex: {ex}\n"
+        s += sgl.user("Q: " + q)
+        s += sgl.assistant(sgl.gen("a"))
+        forks = s.fork(2)
+        forks += lambda i: f"tip {i}:" + sgl.gen("t")
+        s += "Done " + forks[0]["t"] + sgl.select("c", ["x", "y"])
+        return 5
+
+    tracer = bound.bind(ex="E1").trace()
+    assert shape(tracer.last_node.print_graph_dfs()) == EXPECTED
+    assert tracer.ret_value == 5 and len(tracer.child_states) == 2 and set(tracer.variables) == {"a", "c"}
+
+
+def test_prefix_goes_to_the_cache():
+    backend = RuleBackend()
+    example.bind(ex="E" * 70).cache(backend)
+    example.cache(backend)
+    assert backend.prefixes == ["Ex: " + "E" * 70 + "\nUSER:Q: "]
+
+
+@sgl.function
+def nasty(s, table, key):
+    s += "A prefix that is longer than sixty-four characters, as it has to be, to be worth it. "
+    while s["x"] != "Finish":
+        s += sgl.gen("x")
+
+
+@sgl.function
+def reader(s, key):
+    s += "A prefix that is longer than sixty-four characters, as it has to be, to be worth it. "
+    s += {"a": 1}[key]
+
+
+@pytest.mark.parametrize("program", [nasty, reader])
+def test_prefixes_of_programs_that_cannot_be_traced(program):
+    backend = RuleBackend()
+    program.cache(backend)
+    assert len(backend.prefixes) == 1
+
+
+def test_the_whole_language_can_be_traced():
+    @sgl.function
+    def program(s, topic, *, loud=False):
+        s += sgl.system("be brief")
+        with s.user():
+            s += "About " + topic
+        with s.assistant(), s.var_scope("answer"):
+            s += sgl.gen() + sgl.gen_int("n") + sgl.select(choices=["a", "b"])
+        forks = s.fork(2)
+        forks += sgl.gen("tips")
+        forks.join()
+        more = s.fork(2)
+        more += "x" + sgl.gen("y")
+        more.join("concate_and_append")
+        with s.copy() as c:
+            c += sgl.gen("copied")
+        s["set"] = 1
+        s += s.user("again")
+        return s.messages(), s.text(), s["answer"], "set" in s, s.error()
+
+    tracer = program.trace(topic="cats")
+    assert {"gen_0", "select_0", "n", "answer", "tips", "copied", "set"} <= set(tracer.variables)
+    assert len(tracer.variables["tips"]) == 2 and len(tracer.flatten_nodes()) > len(tracer.nodes)
+    messages, text, answer, known, error = tracer.ret_value
+    assert messages[1] == {"role": "user", "content": "About cats"} and isinstance(text, SglVariable)
+    assert isinstance(answer, SglVariable) and known and error is None
+    assert "ConcatenateAndAppend(" in tracer.last_node.print_graph_dfs()
+    assert sum(isinstance(n, SglConstantText) and n.value == "again" for n in tracer.nodes) == 1
+    assert "TracerProgramState" in repr(tracer)
+
+
+def test_placeholders():
+    @sgl.function
+    def formatted(s, a):
+        s += f"{a}"
+
+    @sgl.function
+    def joined(s, a):
+        s += a + " and " + a
+
+    with pytest.raises(TypeError, match="join it with"):
+        formatted.trace()
+    nodes = joined.trace().nodes
+    assert [type(node) for node in nodes] == [SglArgument, SglConstantText, SglArgument]
+    assert formatted.trace(a="x").nodes[0].value == "x"
+    for use in (len, int, bool, list, lambda a: a[0], lambda a: a < 1):
+        with pytest.raises(TypeError):
+            use(SglArgument("a"))
+
+
+def test_nested_programs_are_traced():
+    @sgl.function
+    def inner(s, x):
+        s += "inner " + x + sgl.gen("v")
+
+    @sgl.function
+    def outer(s, x):
+        s += inner(x)["v"] + inner(x=x, temperature=0)["v"]
+
+    tracer = outer.trace()
+    assert len(tracer.child_states) == 2 and len(tracer.nodes) == 2
+    assert "inner" in tracer.last_node.print_graph_dfs()
+
+
+def test_a_trace_does_not_catch_programs_of_other_threads():
+    backend = RuleBackend()
+    results = []
+
+    @sgl.function
+    def other(s):
+        s += "run"
+
+    @sgl.function
+    def program(s):
+        thread = threading.Thread(target=lambda: results.append(other.run(backend=backend).text()))
+        thread.start()
+        thread.join()
+        s += "x"
+
+    program.trace()
+    assert results == ["run"]
+
+
+def test_shared_nodes_are_not_changed():
+    node = sgl.gen("a")
+
+    @sgl.function
+    def program(s):
+        s += "x" + node + "y" + node
+
+    graph = program.trace().last_node.print_graph_dfs()
+    assert graph.count("Gen('a')") == 2 and node.prev_node is None
+
+
+def test_endless_loops_end():
+    @sgl.function
+    def program(s):
+        while s["x"] != "Finish" if "x" in s else True:
+            s += sgl.gen("x")
+
+    with pytest.raises(TraceError, match="loop"):
+        program.trace()
