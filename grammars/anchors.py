@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sgl.grammars import charset
 from sgl.grammars.errors import UnsupportedGrammarError
-from sgl.grammars.expr import EMPTY, NEVER, Alt, Anchor, Chars, Expr, Repeat, Seq, alt, repeat, seq
+from sgl.grammars.expr import EMPTY, NEVER, Alt, Anchor, Chars, Expr, Repeat, Seq, alt, seq
 
 ANYTHING = Repeat(Chars(charset.ANY), 0, None)
 

@@ -28,7 +28,6 @@ MOST_FORCED = 1024
 MOST_MOVES = 1_000_000
 
 T = TypeVar("T")
-Core = PythonCore | NativeCore
 
 
 @cache
@@ -52,7 +51,7 @@ class Automaton:
         make = NativeCore if (core or core_name()) == "C" else PythonCore
         self.vocabulary = vocabulary
         self.network = network
-        self.core: Core = make(network, vocabulary, limit)
+        self.core: PythonCore | NativeCore = make(network, vocabulary, limit)
         self.limit = limit
         self.masks = MaskMemo(vocabulary)
         self.lock = threading.RLock()
@@ -99,7 +98,7 @@ class Automaton:
     def forced(self, state: int) -> bytes:
         found = self._forced.get(state)
         if found is None:
-            found, _ = self._run_pair(lambda: self.core.forced(state, MOST_FORCED))
+            found = self._run_pair(lambda: self.core.forced(state, MOST_FORCED))[0]
             self._forced[state] = found
         return found
 

@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sgl.grammars.charset import CharSet
-
 
 PLAIN_ALWAYS, PLAIN_REPEATED = 1, 2
 
@@ -95,8 +94,8 @@ class Joined:
     separator: Expr
     minimum: int = 0
     maximum: int | None = None
-    opening: Expr = field(default_factory=lambda: EMPTY)
-    closing: Expr = field(default_factory=lambda: EMPTY)
+    opening: Expr = Literal(b"")
+    closing: Expr = Literal(b"")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

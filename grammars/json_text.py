@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -34,6 +33,8 @@ from sgl.grammars.expr import (
 )
 
 QUOTE = Literal(b'"')
+_COMMA = Literal(b",")
+_COLON = Literal(b":")
 _SIMPLE = re.compile(r'[ !#-\[\]-~]*')
 _CONTROL: CharSet = ((0, 0x1F),)
 _ASCII: CharSet = ((0, 0x7F),)
@@ -53,24 +54,24 @@ class Whitespace:
     opening: Expr = EMPTY
     closing: Expr = EMPTY
     empty: Expr = EMPTY
-    comma: Expr = Literal(b",")
-    colon: Expr = Literal(b":")
+    comma: Expr = _COMMA
+    colon: Expr = _COLON
 
 
 def _free(most: int) -> Whitespace:
     blanks = repeat(Chars(charset.of(" \t\n\r")), 0, most)
-    comma, colon = seq(blanks, Literal(b","), blanks), seq(blanks, Literal(b":"), blanks)
+    comma, colon = seq(blanks, _COMMA, blanks), seq(blanks, _COLON, blanks)
     return Whitespace(blanks, blanks, blanks, comma, colon)
 
 
 def _indented(most: int) -> Whitespace:
     line = seq(Literal(b"\n"), repeat(Literal(b" "), 0, most))
-    return Whitespace(line, line, EMPTY, seq(Literal(b","), line), Literal(b": "))
+    return Whitespace(line, line, EMPTY, seq(_COMMA, line), Literal(b": "))
 
 
 _SPACE = optional(Literal(b" "))
 WHITESPACE = {
-    "default": Whitespace(comma=seq(Literal(b","), _SPACE), colon=seq(Literal(b":"), _SPACE)),
+    "default": Whitespace(comma=seq(_COMMA, _SPACE), colon=seq(_COLON, _SPACE)),
     "compact": Whitespace(),
     "indented": _indented(80),
     "free": _free(40),

@@ -16,15 +16,10 @@ from sgl.grammars.regex import parse_regex
 from sgl.grammars.shapes import NOWHERE, TYPES, Arrays, Layer, Numbers, Objects, Shape, Strings, Where
 
 _ANNOTATIONS = frozenset(
-    "title description default examples example $comment $schema $id id $anchor $defs definitions readOnly writeOnly "
-    "deprecated contentEncoding contentMediaType contentSchema $vocabulary".split()
+    ["title", "description", "default", "examples", "example", "$comment", "$schema", "$id", "id", "$anchor", "$defs", "definitions", "readOnly", "writeOnly", "deprecated", "contentEncoding", "contentMediaType", "contentSchema", "$vocabulary"]
 )
 _APPLIED = frozenset(
-    "type nullable enum const minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength "
-    "pattern format properties patternProperties additionalProperties required minProperties maxProperties "
-    "propertyNames items prefixItems additionalItems minItems maxItems anyOf oneOf allOf not $ref uniqueItems "
-    "unevaluatedProperties unevaluatedItems dependentRequired dependentSchemas dependencies if then else "
-    "minContains maxContains".split()
+    ["type", "nullable", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern", "format", "properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties", "propertyNames", "items", "prefixItems", "additionalItems", "minItems", "maxItems", "anyOf", "oneOf", "allOf", "not", "$ref", "uniqueItems", "unevaluatedProperties", "unevaluatedItems", "dependentRequired", "dependentSchemas", "dependencies", "if", "then", "else", "minContains", "maxContains"]
 )
 _REFUSED = ("contains", "$dynamicRef", "$recursiveRef", "extends", "disallow", "divisibleBy")
 _APPLICATORS = ("$ref", "anyOf", "oneOf", "allOf", "not", "if", "dependentSchemas", "dependencies")

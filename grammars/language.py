@@ -12,65 +12,98 @@ from functools import lru_cache
 from sgl.grammars import charset
 from sgl.grammars.charset import CharSet
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.expr import EMPTY, NEVER, Alt, Chars, Expr, Graph, Literal, Repeat, Seq, Within, alt, nullable, repeat, seq
+from sgl.grammars.expr import (
+    EMPTY,
+    NEVER,
+    Alt,
+    Chars,
+    Expr,
+    Graph,
+    Literal,
+    Repeat,
+    Seq,
+    Within,
+    alt,
+    nullable,
+    repeat,
+    seq,
+)
 
-MOST_STATES = 4000
+MOST_STATES = 8000
+MOST_WORK = 100_000
 Part = frozenset[Expr]
 State = tuple[Part, ...]
 Move = tuple[int, int, Part]
 DEAD: Part = frozenset()
 
 
-def combine(included: Sequence[Expr], excluded: Sequence[Expr] = ()) -> Expr:
-    """The texts in all of `included` and none of `excluded`; a trimmed deterministic Graph, or NEVER.
+def combine(
+    included: Sequence[Expr], excluded: Sequence[Expr] = (), least: int = 0, most: int | None = None
+) -> Expr:
+    """The texts of `least` to `most` characters in all of `included` and none of `excluded`.
+
+    Returns:
+        A trimmed deterministic Graph, or NEVER.
 
     Raises:
-        GrammarLimitError: it needs more than 4,000 states.
+        GrammarLimitError: it needs too many states.
     """
-    return _Product(len(included)).graph(tuple(frozenset((e,)) for e in (*included, *excluded)))
+    start: State = tuple(frozenset((e,)) for e in (*included, *excluded))
+    return _Product(len(included), least, most).graph(start)
 
 
 class _Product:
     """Explores the states that all components reach together; the first `included` of them must stay alive."""
 
-    def __init__(self, included: int) -> None:
+    def __init__(self, included: int, least: int, most: int | None) -> None:
         self._included = included
+        self._least, self._most = least, most
         self._parts: dict[Part, list[Move]] = {}
+        self._known: dict[State, list[tuple[Chars, State]]] = {}
+        self._work = 0
 
     def graph(self, start: State) -> Expr:
-        states: dict[State, int] = {start: 0}
-        order = [start]
-        edges: list[list[tuple[CharSet, int]]] = []
-        for state in order:
+        order = [(start, 0)]
+        states = {order[0]: 0}
+        edges: list[list[tuple[Chars, int]]] = []
+        for state, count in order:
             edges.append([])
-            for chars, target in self._moves(state):
+            for chars, after in self._moves(state) if count != self._most else ():
+                target = after, count + 1 if self._most is not None else min(count + 1, self._least)
                 if target not in states:
                     states[target] = len(order)
                     order.append(target)
                 edges[-1].append((chars, states[target]))
-            if len(order) > MOST_STATES:
-                raise GrammarLimitError(f"combining patterns needs more than {MOST_STATES} states")
-        return _trim(edges, [self._accepts(state) for state in order])
+            if len(order) > MOST_STATES or self._work > MOST_WORK:
+                raise GrammarLimitError(f"combining patterns needs more than {MOST_STATES} states or too much work")
+        return _trim(edges, [self._accepts(state, count) for state, count in order])
 
-    def _accepts(self, state: State) -> bool:
+    def _accepts(self, state: State, count: int) -> bool:
         found = [any(map(nullable, part)) for part in state]
-        return all(found[: self._included]) and not any(found[self._included :])
+        return count >= self._least and all(found[: self._included]) and not any(found[self._included :])
 
-    def _moves(self, state: State) -> list[tuple[CharSet, State]]:
+    def _moves(self, state: State) -> list[tuple[Chars, State]]:
         """Where the characters lead, those with the same target together; dead ends are left out."""
+        known = self._known.get(state)
+        if known is not None:
+            return known
         pieces: list[tuple[int, int, State]] = [(0, 0x10FFFF, ())]
         for i, part in enumerate(state):
             pieces = _refine(pieces, self._part(part), i < self._included)
         grouped: dict[State, list[tuple[int, int]]] = {}
         for low, high, target in pieces:
             grouped.setdefault(target, []).append((low, high))
-        return [(charset.normalise(ranges), target) for target, ranges in grouped.items()]
+        known = [(Chars(charset.normalise(ranges)), target) for target, ranges in grouped.items()]
+        self._known[state] = known
+        return known
 
     def _part(self, part: Part) -> list[Move]:
         """One component's moves over disjoint ranges in order."""
         found = self._parts.get(part)
         if found is None:
-            found = self._parts[part] = _partition([move for e in part for move in linear(e)])
+            form = [move for e in part for move in linear(e)]
+            self._work += sum(len(chars) for chars, _ in form)
+            found = self._parts[part] = _partition(form)
         return found
 
 
@@ -135,7 +168,7 @@ def linear(expr: Expr) -> tuple[tuple[CharSet, Expr], ...]:
     return ()
 
 
-def _trim(edges: list[list[tuple[CharSet, int]]], finals: list[bool]) -> Expr:
+def _trim(edges: list[list[tuple[Chars, int]]], finals: list[bool]) -> Expr:
     sources: list[list[int]] = [[] for _ in edges]
     for source, out in enumerate(edges):
         for _, target in out:
@@ -149,7 +182,7 @@ def _trim(edges: list[list[tuple[CharSet, int]]], finals: list[bool]) -> Expr:
     if 0 not in useful:
         return NEVER
     order = {state: i for i, state in enumerate(sorted(useful))}
-    kept = tuple(tuple((Chars(c), order[t]) for c, t in edges[s] if t in useful) for s in sorted(useful))
+    kept = tuple(tuple((c, order[t]) for c, t in edges[s] if t in useful) for s in sorted(useful))
     return Graph(kept, tuple(finals[s] for s in sorted(useful)))
 
 

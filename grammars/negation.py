@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 from sgl.grammars.errors import UnsupportedGrammarError
@@ -120,5 +121,4 @@ def _unlisted(values: tuple[Any, ...], place: str) -> list[Shape]:
         )
     ]
     edges = [None, *((n, True) for n in numbers), None]
-    gaps = zip(edges, edges[1:], strict=False)
-    return found + [replace(_NOTHING, numbers=Numbers(low=low, high=high)) for low, high in gaps]
+    return found + [replace(_NOTHING, numbers=Numbers(low=low, high=high)) for low, high in pairwise(edges)]

@@ -109,11 +109,7 @@ def _above(bound: Decimal, strict: bool) -> Expr:
 
 def _fraction_above(digits: list[int], strict: bool, most: int | None) -> Expr:
     """Fractions, point included, above 0.digits."""
-    left = None if most is None else max(most - len(digits), 0)
-    expr = repeat(digit(), 0, left)
-    if strict:
-        zeros = repeat(Literal(b"0"), 0, None if left is None else max(left - 1, 0))
-        expr = NEVER if left == 0 else seq(zeros, digit(1))
+    expr = repeat(digit()) if most is None else _not_all_zeros(most - len(digits))
     for i in range(len(digits) - 1, -1, -1):
         left = None if most is None else max(most - i - 1, 0)
         higher = seq(digit(digits[i] + 1), repeat(digit(), 0, left))
@@ -121,6 +117,14 @@ def _fraction_above(digits: list[int], strict: bool, most: int | None) -> Expr:
     if not digits and not strict:
         return optional(seq(Literal(b"."), repeat(digit(), 1, most)))
     return seq(Literal(b"."), expr)
+
+
+def _not_all_zeros(most: int) -> Expr:
+    """At most so many digits, one of them not 0."""
+    expr: Expr = NEVER
+    for left in range(most):
+        expr = alt(seq(digit(1), repeat(digit(), 0, left)), seq(Literal(b"0"), expr))
+    return expr
 
 
 def _below(bound: Decimal, strict: bool) -> Expr:

@@ -208,7 +208,7 @@ class _Parser:
         char = self.text[self.at : self.at + 1]
         if char in ("b", "B"):
             self._unsupported(f"word boundary \\{char}", start)
-        if char.isdigit() and char != "0" or char == "k":
+        if (char.isdigit() and char != "0") or char == "k":
             self._unsupported(f"back-reference \\{char}", start)
         if self.dialect == "python" and char in ("A", "Z"):
             self.at += 1

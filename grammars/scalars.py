@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 
 from sgl.grammars import charset
@@ -51,7 +52,7 @@ def _divisor(multiple: int, place: str) -> int:
 
 
 def _places(multiple: Decimal, place: str) -> int:
-    sign, digits, exponent = multiple.normalize().as_tuple()
+    _, digits, exponent = multiple.normalize().as_tuple()
     if digits != (1,) or not isinstance(exponent, int):
         raise UnsupportedGrammarError("multipleOf", place, f"{multiple} is neither whole nor 0.1, 0.01 ...")
     return -exponent
@@ -80,8 +81,8 @@ def text_expr(strings: Strings) -> Expr:
         bounded = _bounded(language, strings.least, strings.most)
         if bounded is not None:
             return bounded
-    length = Repeat(Chars(charset.ANY), strings.least, strings.most)
-    return _combined([*strings.languages, length], strings.excluded, "pattern", strings.place)
+    languages = strings.languages or (Repeat(Chars(charset.ANY), 0, None),)
+    return _combined(languages, strings.excluded, "pattern", strings.place, strings.least, strings.most)
 
 
 def _bounded(language: Expr, least: int, most: int | None) -> Expr | None:
@@ -96,10 +97,15 @@ def _bounded(language: Expr, least: int, most: int | None) -> Expr | None:
     return None
 
 
-def _combined(languages: list[Expr], excluded: tuple[Expr, ...], keyword: str, place: str) -> Expr:
+def _combined(
+    languages: Sequence[Expr],
+    excluded: Sequence[Expr],
+    keyword: str,
+    place: str,
+    least: int = 0,
+    most: int | None = None,
+) -> Expr:
     try:
-        return combine(languages, excluded)
+        return combine(languages, excluded, least, most)
     except GrammarLimitError as error:
         raise UnsupportedGrammarError(keyword, place, f"with the keywords beside it: {error}") from error
-
-

@@ -120,8 +120,8 @@ class Conversation:
         roles = self.template.role_prefix_and_suffix
         if self.template.name == "default":
             warnings.warn(
-                "the model has no known chat template: roles are written as SYSTEM:, USER:, ASSISTANT:. Set "
-                "backend.chat_template = sgl.lang.chat.get_chat_template(name) if it has one.",
+                "the model has no known chat template: roles are written as SYSTEM:, USER:, ASSISTANT:. If "
+                "it has one, set engine.chat_template = sgl.lang.chat.get_chat_template(name)",
                 DefaultTemplateWarning,
                 stacklevel=2,
             )

@@ -59,6 +59,11 @@ class Feed(Generic[Item]):
         with self._changed:
             return self._changed.wait_for(lambda: self._closed, timeout)
 
+    async def closing(self) -> None:
+        """Wait for the end without blocking the event loop. Raises nothing."""
+        while not self._closed:
+            await self._arrival(len(self._items))
+
     def __iter__(self) -> Iterator[Item]:
         position = 0
         while True:

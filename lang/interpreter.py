@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import uuid
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -19,6 +18,7 @@ from .backend import Backend, Generated, GenRequest, SelectRequest, Stream
 from .chat import Conversation
 from .errors import Place, ProgramError, StateEndedError, node_failure
 from .feed import Feed
+from .ids import fresh_id
 from .ir import (
     SglConstantText,
     SglExpr,
@@ -61,7 +61,7 @@ class StreamExecutor:
         self.arguments = arguments or {}
         self.streaming = streaming
         self.inline = inline
-        self.sid = uuid.uuid4().hex
+        self.sid = fresh_id()
         self.stream = stream or backend.open()
         self.chat_template = backend.get_chat_template()
         self.conversation = Conversation(self.chat_template)

@@ -51,7 +51,7 @@ class JinjaChatTemplate(ChatTemplate):
                 return texts
         raise ProgramError(
             f"the chat template of the model's tokenizer does not render turns of {', '.join(turns)}; change the "
-            f"order of the roles, or set backend.chat_template"
+            f"order of the roles, or set engine.chat_template"
         )
 
     def _suffix(self, history: Roles, role: str) -> str:

@@ -148,7 +148,10 @@ class ProgramState:
 
     async def atext(self) -> str:
         """`text()` for async programs."""
-        for piece in self.stream_executor.pieces.items:
+        executor = self.stream_executor
+        if executor.body_runs_elsewhere():
+            await executor.pieces.closing()
+        for piece in executor.pieces.items:
             await piece.settled()
         return self.text()
 

@@ -58,7 +58,7 @@ class Pending:
         self.meta_info: Any = None
         self.error: ProgramError | None = None
         self._results: list[Generated | None] = [None] * samples
-        self._streamed = 0
+        self._streamed = False
 
     @property
     def done(self) -> bool:
@@ -69,11 +69,7 @@ class Pending:
 
     async def settled(self) -> None:
         """Wait without blocking the event loop. Raises nothing."""
-        try:
-            async for _ in self._feed:
-                pass
-        except ProgramError:
-            pass  # whoever reads the value gets it
+        await self._feed.closing()
 
     def chunks(self) -> Iterator[Generated]:
         """The parts of the text as they come. Raises ProgramError where they end with a failure."""
@@ -92,7 +88,7 @@ class Pending:
 
     def chunk(self, chunk: Generated) -> None:
         """A part of the text has come."""
-        self._streamed += len(chunk.text)
+        self._streamed = True
         self._feed.put(chunk)
 
     def deliver(self, index: int, result: Generated) -> bool:

@@ -145,20 +145,20 @@ class EngineCore:
         with self._wake:
             self._stopping = True
         self._fail_all(error)
+        del self.runner, self.cache, self.scheduler, self.sampler, self._sampling  # handles may outlive the memory
 
     def _loop(self, interval: float) -> None:
         while self._drain():
             sys.setswitchinterval(min(interval, SWITCH_INTERVAL))
             started = time.perf_counter()
-            work = self.scheduler.plan()
-            self._refuse()
-            self._step(work)
+            self._step(self.scheduler.plan())
             self.stats.step_seconds += time.perf_counter() - started
             self.stats.steps += 1
             if self.after_step is not None:
                 self.after_step()
             if self._idle:
                 sys.setswitchinterval(interval)
+                self._sampling = None
 
     @property
     def _idle(self) -> bool:
@@ -179,6 +179,7 @@ class EngineCore:
         return not self._stopping
 
     def _step(self, work: list[Work]) -> None:
+        self._refuse()
         started = time.perf_counter()
         try:
             logits = self.runner.forward([w for w in work if w.hi > w.lo])
@@ -193,7 +194,10 @@ class EngineCore:
         self._collect(work, logits)
 
     def _collect(self, work: list[Work], logits: torch.Tensor | None) -> None:
-        row, sampled = 0, []
+        """Hand each operation the logits of its rows: sampled together, scored together."""
+        row = 0
+        sampled: list[tuple[SequenceState, Generate, int]] = []
+        scored: list[tuple[SequenceState, Op, range]] = []
         for seq, lo, hi in work:
             if seq.prefilling and seq.computed >= seq.target:
                 seq.prefilling = False
@@ -203,15 +207,31 @@ class EngineCore:
             if isinstance(op, Generate):
                 sampled += [(seq, op, row)] * rows
             else:
-                self._finish_if(seq, op, logits[row : row + rows] if rows and logits is not None else None)
+                scored.append((seq, op, range(row, row + rows)))
             row += rows
         if sampled:
             assert logits is not None
             self._sample(sampled, logits)
+        if scored:
+            self._score(scored, logits)
 
-    def _finish_if(self, seq: SequenceState, op: Op, logits: torch.Tensor | None) -> None:
+    def _score(self, scored: list[tuple[SequenceState, Op, range]], logits: torch.Tensor | None) -> None:
+        rows = [row for *_, rows in scored for row in rows]
+        ids = [token for seq, op, rows in scored for token in op.wanted(seq, len(rows))]
+        pairs: TokenLogprobs = []
+        tops: list[TokenLogprobs] = []
+        if rows and logits is not None:
+            chosen = logits if len(rows) == len(logits) else logits[rows]
+            top = max(op.top for _, op, _ in scored)
+            pairs, tops = top_logprobs(chosen, ids, top, self.text.tokenizer.vocab_size)
+        start = 0
+        for seq, op, own in scored:
+            part = slice(start, start := start + len(own))
+            self._finish_if(seq, op, pairs[part], tops[part])
+
+    def _finish_if(self, seq: SequenceState, op: Op, pairs: TokenLogprobs, tops: list[TokenLogprobs]) -> None:
         try:
-            done = op.collect(seq, self, logits)
+            done = op.collect(seq, self, pairs, tops)
         except Exception as error:
             self.fail(seq, error)
             return
@@ -247,6 +267,7 @@ class EngineCore:
         self.stats.generated(decoding)
         self.cache.publish(seq)
         decoding.deliver()
+        decoding.op.decoding = None  # no cycle: what the caller's callbacks hold is freed with the operation
 
     def _sampling_batch(self, ops: list[Generate]) -> SamplingBatch:
         if self._sampling is None or self._sampling[0] != ops:
@@ -303,7 +324,7 @@ class EngineCore:
 
     def proceed(self, seq: SequenceState) -> None:
         """The blocked operation of `seq` got what it waited for."""
-        self._finish_if(seq, seq.ops[0], None)
+        self._finish_if(seq, seq.ops[0], [], [])
 
     def give_birth(self, parent: SequenceState, child: SequenceState) -> None:
         child.tokens.extend(parent.tokens.array)
@@ -368,9 +389,6 @@ class EngineCore:
 
     def start_decoding(self, seq: SequenceState, op: Generate) -> Decoding:
         return Decoding(self, seq, op)
-
-    def token_logprobs(self, logits: torch.Tensor, ids: Ints, top: int) -> tuple[TokenLogprobs, list[TokenLogprobs]]:
-        return top_logprobs(logits, ids.tolist(), top)
 
     def _refuse(self) -> None:
         refused, self.scheduler.refused = self.scheduler.refused, []

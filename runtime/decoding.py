@@ -146,7 +146,7 @@ class Decoding:
             finish_reason=finish.reason,
             prompt_tokens=self.prompt_tokens,
             completion_tokens=len(tokens),
-            cached_tokens=self.op.cached or 0,
+            cached_tokens=min(self.op.cached or 0, self.prompt_tokens),
             forced_tokens=self.forced,
             logprobs=_aligned(self.logprobs, tokens, self.limit),
             top_logprobs=None if self.top_logprobs is None else self.top_logprobs[: max(len(tokens), self.limit == 0)],

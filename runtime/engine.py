@@ -60,7 +60,7 @@ class Engine:
         self._core = self._build(path)
         self._core.start()
         self._finalizer = weakref.finalize(self, EngineCore.stop, self._core)
-        self.startup_seconds = time.perf_counter() - started
+        self._info["startup_seconds"] = time.perf_counter() - started
 
     # sequences and text
 
@@ -110,22 +110,7 @@ class Engine:
 
     def info(self) -> dict[str, Any]:
         """What runs, on what, and why."""
-        pool = self._core.cache.pool
-        return {
-            "model_path": self.model_path,
-            "architecture": self._architecture,
-            "parameters": self._parameters,
-            "device": str(self._choice.device),
-            "dtype": str(self._choice.dtype).removeprefix("torch."),
-            "threads": self._choice.threads,
-            "why": list(self._choice.reasons),
-            "attention": self._attention,
-            "context": self._core.context,
-            "page_size": pool.page_size,
-            "kv_tokens": pool.total * pool.page_size,
-            "kv_bytes": self._kv_bytes,
-            "startup_seconds": self.startup_seconds,
-        }
+        return dict(self._info)
 
     # the end
 
@@ -157,10 +142,20 @@ class Engine:
         slots = (pages + 1) * config.page_size
         pool = KVPool(model.config.num_layers, slots, shape.kv_heads, shape.head_dim, choice.dtype, choice.device)
         attention = attention_backend(config.attention, pool, shape)
-        self._architecture = model.config.architecture.name
-        self._parameters = model.parameter_count
-        self._attention = type(attention).__name__
-        self._kv_bytes = slots * per_token
+        self._info: dict[str, Any] = {
+            "model_path": self.model_path,
+            "architecture": model.config.architecture.name,
+            "parameters": model.parameter_count,
+            "device": str(choice.device),
+            "dtype": str(choice.dtype).removeprefix("torch."),
+            "threads": choice.threads,
+            "why": list(choice.reasons),
+            "attention": type(attention).__name__,
+            "context": context,
+            "page_size": config.page_size,
+            "kv_tokens": pages * config.page_size,
+            "kv_bytes": slots * per_token,
+        }
         on_free = _poison(pool, config.page_size) if config.poison_freed else None
         cache = PrefixCache(PagePool(pages + 1, config.page_size, on_free))
         text = TextSide(self.tokenizer, self.vocabulary, JumpForward(self.tokenizer) if config.jump_forward else None)

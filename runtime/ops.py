@@ -4,7 +4,8 @@ begin(seq, core)        the operation reaches the head of the queue; True when i
 reuse(seq)              how many computed tokens it can stand on (it needs logits after that)
 target(seq)             how many tokens must be computed before it can go on
 rows(seq, lo, hi)       of the positions lo..hi computed in this step, those whose logits it wants
-collect(seq, core, l)   the logits of those rows; True when it is done
+wanted(seq, n)          the token ids whose log-probabilities it wants in those n rows
+collect(seq, core, ..)  what was found there; True when it is done
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ from .errors import ConfigError
 from .sampling.params import SamplingParams
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from .core import EngineCore
     from .decoding import Decoding
     from .sequence import SequenceState
@@ -87,7 +86,14 @@ class Op:
     def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
         return range(0)
 
-    def collect(self, seq: SequenceState, core: EngineCore, logits: Tensor | None) -> bool:
+    top = 0  # likeliest tokens wanted beside them
+
+    def wanted(self, seq: SequenceState, rows: int) -> list[int]:
+        return []
+
+    def collect(
+        self, seq: SequenceState, core: EngineCore, pairs: TokenLogprobs, tops: list[TokenLogprobs]
+    ) -> bool:
         return seq.computed >= self.target(seq)
 
     def resolve(self, result: Any = None) -> None:
@@ -139,12 +145,14 @@ class Prefill(Op):
 
     def begin(self, seq: SequenceState, core: EngineCore) -> bool:
         core.check_length(seq)
-        return self.collect(seq, core, None)
+        return self.collect(seq, core, [], [])
 
     def target(self, seq: SequenceState) -> int:
         return len(seq)
 
-    def collect(self, seq: SequenceState, core: EngineCore, logits: Tensor | None) -> bool:
+    def collect(
+        self, seq: SequenceState, core: EngineCore, pairs: TokenLogprobs, tops: list[TokenLogprobs]
+    ) -> bool:
         if seq.computed < len(seq):
             return False
         core.cache.publish(seq)
@@ -197,13 +205,16 @@ class Logprobs(Op):
     def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
         return range(max(lo, self.start - 1), hi)
 
-    def collect(self, seq: SequenceState, core: EngineCore, logits: Tensor | None) -> bool:
-        if logits is not None:
-            first = self.start + len(self.found)
-            wanted = seq.tokens.array[first : first + len(logits)]
-            found, top = core.token_logprobs(logits, wanted, self.top)
-            self.found += found
-            self.top_found += top
+    def wanted(self, seq: SequenceState, rows: int) -> list[int]:
+        first = self.start + len(self.found)
+        tokens: list[int] = seq.tokens.array[first : first + rows].tolist()
+        return tokens
+
+    def collect(
+        self, seq: SequenceState, core: EngineCore, pairs: TokenLogprobs, tops: list[TokenLogprobs]
+    ) -> bool:
+        self.found += pairs
+        self.top_found += [top[: self.top] for top in tops]
         return self._done(seq)
 
     def _done(self, seq: SequenceState) -> bool:
@@ -231,7 +242,7 @@ class Score(Op):
         for choice in self.choices:
             core.check_tokens(choice)
         core.check_length(seq, max((len(choice) for choice in self.choices), default=0))
-        return self.collect(seq, core, None)
+        return self.collect(seq, core, [], [])
 
     @property
     def blocked(self) -> bool:
@@ -240,7 +251,9 @@ class Score(Op):
     def target(self, seq: SequenceState) -> int:
         return len(seq) - 1
 
-    def collect(self, seq: SequenceState, core: EngineCore, logits: Tensor | None) -> bool:
+    def collect(
+        self, seq: SequenceState, core: EngineCore, pairs: TokenLogprobs, tops: list[TokenLogprobs]
+    ) -> bool:
         if seq.computed >= self.target(seq) and not self.launched:
             self._launch(seq, core)
         if self.pending == 0:

@@ -74,7 +74,7 @@ def _device() -> Iterator[str]:
 def _grammars() -> Iterator[str]:
     from sgl.grammars import core_name
 
-    slow = "the Python twin is in use: correct but slower; with a C compiler at hand, reinstall sgl"
+    slow = "the Python core is in use: correct but slower; with a C compiler at hand, reinstall sgl"
     yield "the C core is in use" if core_name() == "C" else slow
 
 

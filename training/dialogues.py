@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from training.tasks import (
+from sgl.runtime.nano.prompts import (
     CHAT_TASK,
     NONE_INTENT,
     Field,

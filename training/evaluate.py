@@ -16,10 +16,10 @@ from random import Random
 from typing import Any
 
 import sgl
+from sgl.runtime.nano.prompts import Message, intent_names, json_text, schema_of, state_fields
 from training.compare import fields_right, same
 from training.dialogues import ordered_slots
 from training.probes import StateProbe, sample, states
-from training.tasks import Message, intent_names, json_text, schema_of, state_fields
 
 RESULTS = Path("benchmarks/results/nano.json")
 MARKS = ("<!-- scores -->", "<!-- /scores -->")

@@ -8,8 +8,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
+from sgl.runtime.nano.prompts import END, START
 from training.model import Nano, Shape
-from training.tasks import END, START
 from training.tokenizer import token_id
 
 MAX_SHARD = "14MB"

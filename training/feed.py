@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from sgl.runtime.nano.prompts import END, ROLES, START
 from training.packing import Tokens, answer_mask, document_numbers
-from training.tasks import END, ROLES, START
 from training.tokenizer import token_id
 
 MIXED_SHARDS = 6

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
+from sgl.runtime.nano.prompts import CHAT_TASK, Message, label_choice, message, question_on
 from training.synthetic import Catalogue, Documents
-from training.tasks import CHAT_TASK, Message, label_choice, message, question_on
 from training.values import LISTS, Pools
 
 SMALL_TALK: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (

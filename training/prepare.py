@@ -20,11 +20,11 @@ from random import Random
 import numpy as np
 from tokenizers import Tokenizer
 
+from sgl.runtime.nano.prompts import START, Message, render
 from training.dialogues import Dialogues
 from training.manners import Manners
 from training.packing import ROW, Tokens, pack
 from training.synthetic import Documents, load_catalogue
-from training.tasks import START, Message, render
 from training.tokenizer import token_id
 from training.tooluse import Agents, single_steps, word_problem
 from training.utterances import Utterances

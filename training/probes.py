@@ -9,9 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from training.dialogues import load_services, state_answer, turns_until
-from training.synthetic import Split, documents
-from training.tasks import (
+from sgl.runtime.nano.prompts import (
     Field,
     Message,
     dialogue_prefix,
@@ -23,6 +21,8 @@ from training.tasks import (
     service_question,
     state_fields,
 )
+from training.dialogues import load_services, state_answer, turns_until
+from training.synthetic import Split, documents
 from training.utterances import INTENTS, intent_prompt, slot_fields, slots_answer, slots_prompt
 from training.values import held_back, load_pools, rows
 

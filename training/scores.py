@@ -10,9 +10,9 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
+from sgl.runtime.nano.prompts import END, START, render
 from training.compare import fields_right, same
 from training.probes import PROBES, Probe, sample
-from training.tasks import END, START, render
 from training.tokenizer import token_id
 
 LONGEST_ANSWER = 180

@@ -9,8 +9,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from sgl.runtime.nano.prompts import (
+    Field,
+    Message,
+    Tool,
+    message,
+    tool_answer,
+    tool_call,
+    tool_result,
+    tools_system,
+)
 from training.synthetic import Catalogue, Concept, Documents
-from training.tasks import Field, Message, Tool, message, tool_answer, tool_call, tool_result, tools_system
 from training.values import NUMBER_WORDS, Pools, Values
 
 TOOLS = Path(__file__).with_name("tools.txt")

@@ -23,12 +23,12 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
+from sgl.runtime.nano.prompts import START, render
 from training.feed import Feed, Marker, Rows, start_workers
 from training.model import AttentionKind, BlockAttention, CausalAttention, DenseAttention, Nano, Shape
 from training.optimizer import MATRIX_RATE, OTHER_RATE, Optimizer
 from training.packing import ROW, pack
 from training.probes import PROBES, conversation, sample
-from training.tasks import START, render
 from training.tokenizer import token_id
 
 WARMUP_STEPS = 100

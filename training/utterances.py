@@ -8,7 +8,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from training.tasks import EXTRACT_TASK, Field, Message, extraction, intent_choice, json_text, message
+from sgl.runtime.nano.prompts import (
+    EXTRACT_TASK,
+    Field,
+    Message,
+    extraction,
+    intent_choice,
+    json_text,
+    message,
+)
 from training.values import held_back, rows
 
 INTENTS = {

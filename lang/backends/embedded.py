@@ -21,8 +21,8 @@ from .embedded_stream import EmbeddedStream
 class EmbeddedBackend(Backend):
     """Opens one Sequence of the engine for each state and keeps it for the state's whole life.
 
-    `chat_template` is the known template that matches the model's path, else the tokenizer's own, else
-    `default`; assign another one to change it.
+    `chat_template` is what was assigned here or to the engine's `chat_template`, else the known template that
+    matches the model's path, else the tokenizer's own, else `default`.
     """
 
     def __init__(self, engine: Any, chat_template: ChatTemplate | None = None) -> None:
@@ -47,9 +47,7 @@ class EmbeddedBackend(Backend):
 
     @property
     def chat_template(self) -> ChatTemplate:
-        if self._template is None:
-            self._template = self._find_template()
-        return self._template
+        return self._template or getattr(self.engine, "chat_template", None) or self._found_template
 
     @chat_template.setter
     def chat_template(self, template: ChatTemplate) -> None:
@@ -138,7 +136,8 @@ class EmbeddedBackend(Backend):
             self._special_stops[stop] = ids[0] if special else None
         return self._special_stops[stop]
 
-    def _find_template(self) -> ChatTemplate:
+    @cached_property
+    def _found_template(self) -> ChatTemplate:
         known = match_chat_template(model_name_of(self.engine.model_path))
         if known is not None:
             return known

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
 from ..backend import Generated
+from ..ids import fresh_id
 from ..options import SamplingOptions
 
 Entry = list[Any]  # [log-probability or None, token id, text or None]
@@ -16,7 +16,7 @@ class MetaWriter:
     """Writes the meta_info of one gen, chunk by chunk and whole."""
 
     def __init__(self, token_bytes: Sequence[bytes], options: SamplingOptions) -> None:
-        self.id = uuid.uuid4().hex
+        self.id = fresh_id()
         self._token_bytes = token_bytes
         self._with_text = options.return_text_in_logprobs is not False
         self._top = bool(options.return_logprob and options.top_logprobs_num)

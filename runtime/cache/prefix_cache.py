@@ -118,5 +118,5 @@ class PrefixCache:
         size = self.pool.page_size
         if size == 1:
             return pages
-        slots: Ints = (pages[:, None] * size + np.arange(size, dtype=np.int32)).ravel()
+        slots: Ints = np.asarray(pages[:, None] * size + np.arange(size), dtype=np.int32).ravel()
         return slots

@@ -92,9 +92,9 @@ def _threads(asked: int | None) -> tuple[int, str]:
 def physical_cores(cpus: list[int] | range) -> int:
     """How many cores the logical CPUs `cpus` sit on; hyper-threads of one core count once."""
     siblings = set()
-    for cpu in cpus:
-        path = TOPOLOGY / f"cpu{cpu}/topology/thread_siblings_list"
-        siblings.add(_read(path) or str(cpu))
+    for number in cpus:
+        path = TOPOLOGY / f"cpu{number}/topology/thread_siblings_list"
+        siblings.add(_read(path) or str(number))
     return len(siblings)
 
 

@@ -172,6 +172,7 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cpu", NULL, -1, met
 
 PyMODINIT_FUNC PyInit__cpu(void) {
     PyObject *made = PyModule_Create(&module);
+    pthread_atfork(NULL, NULL, forget_helpers);
     if (made) PyModule_AddIntConstant(made, "NATIVE_BFLOAT16", has_native_bfloat16());
     if (made) PyModule_AddIntConstant(made, "MOST_ROWS", MOST_ROWS); /* oneDNN's AMX path is faster from four on */
     if (made) PyModule_AddIntConstant(made, "MOST_DIM", MOST_DIM);

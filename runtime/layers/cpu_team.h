@@ -64,6 +64,16 @@ static void start_helpers(void) {
     }
 }
 
+/* The child of a fork has no helpers, and whatever its parent's were doing is not going on in it. */
+static void forget_helpers(void) {
+    team.helpers = 0;
+    atomic_store(&team.working, 0);
+    atomic_store(&team.asleep, 0);
+    pthread_mutex_init(&team.busy, NULL);
+    pthread_mutex_init(&team.lock, NULL);
+    pthread_cond_init(&team.news, NULL);
+}
+
 /* Run every piece, here and in the helpers; alone when it is one piece or another thread has the team. */
 static void share(Piece run, const void *job, long pieces) {
     if (pieces < 2 || team.threads < 2 || pthread_mutex_trylock(&team.busy)) {

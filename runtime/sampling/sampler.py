@@ -54,6 +54,7 @@ class Sampler:
             positions: index in its sequence of each token to be sampled; the counter of the noise.
             mask_rows: packed int32 [ceil(V / 32)] a row, or None for rows (or a batch) without constraint.
         """
+        raw = logits
         if self.vocab_size is not None and logits.shape[1] > self.vocab_size:
             logits = logits[:, : self.vocab_size]
         masks = mask_rows if mask_rows is not None and any(m is not None for m in mask_rows) else None
@@ -66,7 +67,7 @@ class Sampler:
         if not np.isfinite(peaks).all():
             _mark_errors(samples, peaks)
         if batch.scored:
-            _add_logprobs(samples, logits, batch)
+            _add_logprobs(samples, raw, batch, self.vocab_size)
         return samples
 
     def _adjust(
@@ -166,11 +167,11 @@ def _mark_errors(samples: Samples, peaks: np.ndarray) -> None:
         )
 
 
-def _add_logprobs(samples: Samples, logits: Tensor, batch: SamplingBatch) -> None:
+def _add_logprobs(samples: Samples, logits: Tensor, batch: SamplingBatch, vocab_size: int | None) -> None:
     every = len(batch.scored) == len(batch)
     rows = logits if every else logits[torch.tensor(batch.scored, device=logits.device)]
     ids = [max(samples.ids[i], 0) for i in batch.scored]
-    pairs, tops = top_logprobs(rows, ids, batch.top)
+    pairs, tops = top_logprobs(rows, ids, batch.top, vocab_size)
     samples.logprobs, samples.top = [None] * len(batch), [None] * len(batch)
     for index, (logprob, _), top in zip(batch.scored, pairs, tops, strict=True):
         samples.logprobs[index] = logprob

@@ -127,5 +127,5 @@ def _close():
 def test_random_operations_lose_no_page_and_change_no_text(tiny):
     EngineMachine.path = tiny
     run_state_machine_as_test(
-        EngineMachine, settings=settings(max_examples=10, stateful_step_count=40, deadline=None, print_blob=True)
+        EngineMachine, settings=settings(max_examples=15, stateful_step_count=60, deadline=None, print_blob=True)
     )

@@ -21,6 +21,7 @@ from sgl.grammars import GrammarError
 from sgl.lang import config
 from sgl.lang.backends.embedded import EmbeddedBackend, model_name_of
 from sgl.lang.backends.tail import common_prefix
+from sgl.lang.chat import get_chat_template
 from sgl.lang.config import as_backend
 from sgl.lang.errors import BadValueError
 from sgl.runtime.errors import EngineClosed
@@ -520,6 +521,19 @@ def test_the_tokenizers_own_chat_template(engine):
             {"role": "assistant", "content": state["a"]},
         ]
     )
+
+
+def test_the_template_can_be_changed(engine):
+    @sgl.function
+    def chat(s):
+        s += sgl.user("hi")
+
+    engine.chat_template = get_chat_template("vicuna_v1.1")
+    try:
+        assert chat.run().text().endswith("polite answers to the user's questions. USER:hi ")
+    finally:
+        del engine.chat_template
+    assert chat.run().text() == "<|im_start|>user\nhi<|im_end|>\n"
 
 
 def test_special_stops_are_tokens(engine):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sgl.runtime.sampling import Sampler, SamplingBatch, SamplingParams, SamplingRow, top_logprobs
-from sgl.runtime.sampling.masks import MaskExpander, PackedPool, unpack
+from sgl.runtime.sampling.masks import MaskExpander, PackedPool, by_bits, unpack
 from sgl.runtime.sampling.noise import column_hash, race, row_keys, seed_words
 
 V = 70
@@ -272,6 +272,7 @@ def test_masks_expand_bit_by_bit(width: int) -> None:
     assert ((values[0] == 0) == expected).all()
     assert (values[1] == 0).all()
     assert (unpack(pack(allowed), width) == expected).all()
+    assert (by_bits(torch.from_numpy(pack(allowed)[None])).numpy()[0] == np.where(allowed, 0, -np.inf)).all()
 
 
 def test_top_logprobs_of_given_tokens() -> None:

@@ -767,6 +767,8 @@ def test_async_streaming():
         deltas = [delta async for delta in state.text_async_iter("a")]
         pairs = [pair async for pair in state.text_async_iter("a", return_meta_data=True)]
         whole = [delta async for delta in state.text_async_iter()]
+        assert await talk.run(backend=RuleBackend(words), stream=True).atext() == "".join(whole)
+        assert await talk.run(backend=RuleBackend(words), stream=True).aget("pick") == "x"
         return deltas, pairs, whole
 
     deltas, pairs, whole = asyncio.run(read())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,10 @@ def test_segments_encoded_apart_decode_to_their_sum(tokenizer: Tokenizer, segmen
 def test_a_text_from_its_start_comes_back(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text, special_prefix=True, parse_special=False)
     assert tuple(ids[: len(tokenizer.prefix_ids)]) == tokenizer.prefix_ids
+    if tokenizer is tiny.metaspace(
+        "metaspace"
+    ):  # takes a leading space for the dummy one, in the library too
+        text = text.removeprefix(" ")
     assert tokenizer.decode(ids) == text
 
 
@@ -187,3 +192,23 @@ def test_named_templates_and_none() -> None:
     assert bare.chat_template is None
     with pytest.raises(ConfigError, match="no chat template"):
         bare.render_chat(MESSAGES)
+
+
+def test_many_threads_at_once() -> None:
+    tokenizer = tiny.build(tiny.metaspace_backend())
+    expected = (tokenizer.encode("a <s> b").tolist(), tokenizer.render_chat(MESSAGES))
+    tokenizer = tiny.build(tiny.metaspace_backend())
+    wrong: list[object] = []
+
+    def work() -> None:
+        for _ in range(20):
+            found = (tokenizer.encode("a <s> b").tolist(), tokenizer.render_chat(MESSAGES))
+            if found != expected:
+                wrong.append(found)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

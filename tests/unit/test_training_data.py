@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sgl.runtime.nano.prompts import Field, fields_of, json_text, message, render, schema_of
 from training.packing import answer_mask, document_numbers, pack
 from training.synthetic import Documents, Split, load_catalogue
-from training.tasks import Field, fields_of, json_text, message, render, schema_of
 from training.tooluse import Agents, evaluate, word_problem
 from training.values import Pools, Values
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable
 
 import numpy as np
+
 from sgl.grammars import Grammar, Matcher, Vocabulary
 from sgl.grammars.automaton import Automaton
 from sgl.grammars.expr import Expr

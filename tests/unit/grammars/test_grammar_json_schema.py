@@ -4,6 +4,7 @@ import json
 
 import pytest
 from grammar_support import JSON_PIECES, accepts, byte_vocabulary
+
 from sgl.grammars import GrammarError, InvalidGrammarError, UnsupportedGrammarError, compile_json_schema
 
 VOCABULARY = byte_vocabulary(JSON_PIECES)

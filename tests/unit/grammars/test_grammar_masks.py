@@ -3,14 +3,23 @@
 import random
 
 import pytest
-from grammar_support import CORES, JSON_PIECES, allowed, automaton, byte_vocabulary, random_vocabulary, tokens_by_bytes
+from grammar_support import (
+    CORES,
+    JSON_PIECES,
+    allowed,
+    automaton,
+    byte_vocabulary,
+    random_vocabulary,
+    tokens_by_bytes,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_grammar_regex import patterns
+
 from sgl.grammars import core_name
 from sgl.grammars.document import SchemaOptions
 from sgl.grammars.json_schema import schema_expr
 from sgl.grammars.regex import parse_regex
-from test_grammar_regex import patterns
 
 SCHEMAS = [
     {"type": "string"},

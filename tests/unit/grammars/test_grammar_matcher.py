@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 from grammar_support import JSON_PIECES, accepts, allowed, byte_vocabulary, walk
+
 from sgl.grammars import (
     GrammarLimitError,
     InvalidGrammarError,

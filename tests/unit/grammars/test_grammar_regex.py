@@ -6,6 +6,7 @@ import pytest
 from grammar_support import CORES, accepts, automaton, byte_vocabulary
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from sgl.grammars import InvalidGrammarError, UnsupportedGrammarError, compile_regex
 from sgl.grammars.regex import parse_regex
 

@@ -1,0 +1,86 @@
+"""What the engine decides to run with, and why it says so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from sgl.runtime.errors import ConfigError
+from sgl.runtime.executor import device
+from sgl.runtime.executor.device import apply_threads, choose_device, cpu_quota, physical_cores
+
+
+@pytest.fixture(autouse=True)
+def keep_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    apply_threads(before)
+
+
+def test_everything_asked_for_is_taken_as_asked() -> None:
+    choice = choose_device("cpu", "float32", 3)
+    assert (choice.device, choice.dtype, choice.threads) == (torch.device("cpu"), torch.float32, 3)
+    assert str(choice).count("as asked") == 3
+
+
+def test_auto_measures_quickly_and_explains() -> None:
+    choose_device("cpu", threads=1)
+    started = time.thread_time()
+    choice = choose_device("cpu", threads=1)
+    assert time.thread_time() - started < 0.3
+    assert choice.dtype in (torch.float32, torch.bfloat16)
+    assert "bfloat16" in choice.reasons[2]
+
+
+def test_without_bfloat16_instructions_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "cpu_flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr(device, "_seconds", lambda *_: pytest.fail("measured"))
+    choice = choose_device("cpu")
+    assert choice.dtype == torch.float32
+    assert "no bfloat16 instructions" in choice.reasons[2]
+
+
+def test_threads_never_exceed_cores_or_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "physical_cores", lambda cpus: 8)
+    for quota, threads in ((None, 8), (2.5, 2), (0.5, 1), (100.0, 8)):
+        monkeypatch.setattr(device, "cpu_quota", lambda value=quota: value)
+        assert choose_device("cpu", "float32").threads == threads
+
+
+def test_quotas_of_both_control_group_versions(tmp_path: Path) -> None:
+    assert cpu_quota(tmp_path) is None
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("-1\n")
+    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
+    assert cpu_quota(tmp_path) is None
+    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("300000\n")
+    assert cpu_quota(tmp_path) == 3.0
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    assert cpu_quota(tmp_path) == 1.5
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert cpu_quota(tmp_path) == 3.0
+
+
+def test_hyper_threads_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "TOPOLOGY", tmp_path)
+    for number, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
+        folder = tmp_path / f"cpu{number}/topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(f"{siblings}\n")
+    assert physical_cores([0, 1, 2, 3]) == 2
+    assert physical_cores([0, 2]) == 1
+    assert physical_cores([8, 9]) == 2
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"device": "warp"}, "device='warp' is no device name"),
+    ({"device": f"cuda:{torch.cuda.device_count()}"}, "torch sees"),
+    ({"dtype": "float8"}, "dtype='float8' is unknown; use auto, float32"),
+])  # fmt: skip
+def test_errors(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        choose_device(**options)

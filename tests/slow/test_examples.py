@@ -1,0 +1,45 @@
+"""Every example runs by itself, as a user would run it, and says something true."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(name: str, *arguments: str, cwd: Path) -> str:
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=cwd)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_quickstart_prints_json(tmp_path):
+    booking = json.loads(run("quickstart.py", cwd=tmp_path))
+    assert booking["city"] == "Lisbon" and booking["guests"] == 2
+
+
+def test_most_bookings_are_right(tmp_path):
+    out = run("extract_bookings.py", cwd=tmp_path)
+    right, total = map(int, re.search(r"(\d+) of (\d+) requests are right", out).groups())
+    assert right > total / 2 and total == 46
+    assert re.search(r"[\d,]+ tokens computed, [\d,]+ taken from the cache, [\d,]+ forced by grammars", out)
+
+
+def test_the_agent_uses_its_tools(tmp_path):
+    out = run("agent.py", cwd=tmp_path)
+    assert re.search(r"calculator\(.*\) -> \{\"result\": 41\}", out)
+    assert "+49 30 5550 143" in out and "add_todo(" in out
+
+
+def test_every_example_is_tested_here():
+    tested = set(re.findall(r'run\("(\w+\.py)"', Path(__file__).read_text()))
+    assert {path.name for path in EXAMPLES.glob("*.py")} == tested
