@@ -116,7 +116,7 @@ class Automaton:
 
     def crowded(self) -> bool:
         """Whether so many states were made that new texts should begin with a fresh automaton."""
-        return self.core.size() > self.limit // 4
+        return self.core.size() > self.limit // 8
 
     def shortest_end(self, state: int) -> bytes:
         """A shortest text that leads from a state to an end."""
@@ -129,14 +129,21 @@ class Automaton:
     def _run(self, work: Callable[[], int]) -> int:
         return self._run_pair(lambda: (None, work()))[1]
 
+    def _build(self, rule: int) -> None:
+        try:
+            self.network.build(rule)
+        except RecursionError as error:
+            name = self.network.rules[rule].name
+            raise GrammarLimitError(f"the grammar is nested too deeply in the rule {name!r}") from error
+        self.core.extend()
+
     def _run_pair(self, work: Callable[[], tuple[T, int]]) -> tuple[T, int]:
         """Do a piece of the core's work, building the rules that it asks for."""
         with self.lock:
             while True:
                 found = work()
                 if found[1] == NEED:
-                    self.network.build(self.core.wanted)
-                    self.core.extend()
+                    self._build(self.core.wanted)
                 elif found[1] == FULL:
                     raise GrammarLimitError(
                         f"the grammar needs more than {self.core.size()} states or too many threads at once; "

@@ -7,6 +7,7 @@ from typing import Any
 
 from sgl.grammars.automaton import Automaton
 from sgl.grammars.choices import choices_expr
+from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.expr import Expr
 from sgl.grammars.json_schema import SchemaOptions, canonical_schema, schema_expr
 from sgl.grammars.matcher import Matcher
@@ -37,7 +38,13 @@ class Grammar:
 
 
 def _cached(kind: str, source: Hashable, vocabulary: Vocabulary, expr: Callable[[], Expr]) -> Grammar:
-    return vocabulary.compiled.get((kind, source), lambda: Grammar(expr(), vocabulary))
+    def make() -> Grammar:
+        try:
+            return Grammar(expr(), vocabulary)
+        except RecursionError as error:
+            raise GrammarLimitError(f"the {kind} is nested too deeply") from error
+
+    return vocabulary.compiled.get((kind, source), make)
 
 
 def compile_regex(pattern: str, vocabulary: Vocabulary) -> Grammar:

@@ -8,8 +8,8 @@ from math import ceil, floor
 from typing import Any
 
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.expr import NEVER
-from sgl.grammars.language import combine, matches
+from sgl.grammars.expr import NEVER, Expr
+from sgl.grammars.language import combine, matches, texts
 from sgl.grammars.shapes import Arrays, Numbers, Objects, Shape, Strings, Where, same
 
 _DEEPEST = 8
@@ -18,6 +18,7 @@ _DEEPEST = 8
 class Judge:
     def __init__(self, shapes: Callable[[Where], list[Shape]]) -> None:
         self._shapes = shapes
+        self._matched: dict[tuple[int, str], tuple[Expr, bool]] = {}
 
     def admits(self, value: Any, places: Where) -> bool:
         """Whether a JSON value satisfies all places."""
@@ -32,12 +33,27 @@ class Judge:
         if isinstance(value, bool):
             return value in shape.booleans
         if isinstance(value, str):
-            return shape.strings is not None and string_fits(value, shape.strings)
+            return shape.strings is not None and self._string_fits(value, shape.strings)
         if isinstance(value, int | float):
             return shape.numbers is not None and number_fits(Decimal(repr(value)), shape.numbers)
         if isinstance(value, list):
             return shape.arrays is not None and self._array_fits(value, shape.arrays)
         return shape.objects is not None and self._object_fits(value, shape.objects)
+
+    def _string_fits(self, text: str, strings: Strings) -> bool:
+        return (
+            _within(len(text), strings.least, strings.most)
+            and text not in strings.forbidden
+            and all(self._matches(language, text) for language in strings.languages)
+            and not any(self._matches(language, text) for language in strings.excluded)
+        )
+
+    def _matches(self, language: Expr, text: str) -> bool:
+        """Remembered by identity: the languages are large to hash, and kept alive by the memo."""
+        key = (id(language), text)
+        if key not in self._matched:
+            self._matched[key] = language, matches(language, text)
+        return self._matched[key][1]
 
     def _array_fits(self, value: list[Any], arrays: Arrays) -> bool:
         if not _within(len(value), arrays.least, arrays.most):
@@ -83,15 +99,6 @@ def _within(count: int, least: int, most: int | None) -> bool:
     return least <= count and (most is None or count <= most)
 
 
-def string_fits(text: str, strings: Strings) -> bool:
-    """Whether a text has the length and is in the languages asked for."""
-    return (
-        _within(len(text), strings.least, strings.most)
-        and all(matches(language, text) for language in strings.languages)
-        and not any(matches(language, text) for language in strings.excluded)
-    )
-
-
 def number_fits(value: Decimal, numbers: Numbers) -> bool:
     whole = value == value.to_integral_value()
     if (numbers.integer and not whole) or (numbers.fractional and whole):
@@ -130,9 +137,10 @@ def _no_number(numbers: Numbers) -> bool:
 def _no_string(strings: Strings) -> bool:
     if strings.most is not None and strings.least > strings.most:
         return True
-    if len(strings.languages) + len(strings.excluded) < 2:
+    if not strings.languages or (len(strings.languages) == 1 and not strings.excluded and not strings.forbidden):
         return False
+    excluded = (*strings.excluded, texts(sorted(strings.forbidden)))
     try:
-        return combine(strings.languages, strings.excluded) == NEVER
+        return combine(strings.languages, excluded) == NEVER
     except GrammarLimitError:
         return False

@@ -23,6 +23,7 @@ _APPLIED = frozenset(
 )
 _REFUSED = ("contains", "$dynamicRef", "$recursiveRef", "extends", "disallow", "divisibleBy")
 _APPLICATORS = ("$ref", "anyOf", "oneOf", "allOf", "not", "if", "dependentSchemas", "dependencies")
+_BOTH = frozenset((True, False))
 Schema = Mapping[str, Any]
 
 
@@ -66,14 +67,18 @@ class KeywordReader:
         self._options = options
 
     def shape(self, schema: Schema, place: str) -> Shape:
-        """What the direct keywords of a schema allow."""
+        """What the direct keywords of a schema allow; those of types that it excludes say nothing."""
+        types = _types(schema, place)
+        numeric = "number" in types or "integer" in types
         return Shape(
-            numbers=_numbers(schema, place),
-            strings=_strings(schema, place),
-            arrays=_arrays(schema, place),
-            objects=self._objects(schema, place),
+            null="null" in types,
+            booleans=_BOTH if "boolean" in types else frozenset(),
+            numbers=_numbers(schema, place, "number" not in types) if numeric else None,
+            strings=_strings(schema, place) if "string" in types else None,
+            arrays=_arrays(schema, place) if "array" in types else None,
+            objects=self._objects(schema, place) if "object" in types else None,
             values=_values(schema, place),
-        ).only(_types(schema, place))
+        )
 
     def _objects(self, schema: Schema, place: str) -> Objects:
         layers: tuple[Layer, ...] = ()
@@ -171,12 +176,12 @@ def _bound(schema: Schema, end: str, place: str, tighter: Callable[..., Any]) ->
     return tighter(found) if found else None
 
 
-def _numbers(schema: Schema, place: str) -> Numbers:
+def _numbers(schema: Schema, place: str, integer: bool) -> Numbers:
     multiple = _number(schema, "multipleOf", place)
     if multiple is not None and multiple <= 0:
         raise InvalidGrammarError(f"multipleOf must be above 0, not {multiple}", child(place, "multipleOf"))
     return Numbers(
-        False,
+        integer,
         _bound(schema, "minimum", place, max),
         _bound(schema, "maximum", place, lambda found: min(found, key=lambda b: (b[0], not b[1]))),
         () if multiple is None else (multiple,),

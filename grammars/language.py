@@ -60,6 +60,7 @@ class _Product:
         self._least, self._most = least, most
         self._parts: dict[Part, list[Move]] = {}
         self._known: dict[State, list[tuple[Chars, State]]] = {}
+        self._finals: dict[State, bool] = {}
         self._work = 0
 
     def graph(self, start: State) -> Expr:
@@ -79,8 +80,12 @@ class _Product:
         return _trim(edges, [self._accepts(state, count) for state, count in order])
 
     def _accepts(self, state: State, count: int) -> bool:
-        found = [any(map(nullable, part)) for part in state]
-        return count >= self._least and all(found[: self._included]) and not any(found[self._included :])
+        final = self._finals.get(state)
+        if final is None:
+            found = [any(map(nullable, part)) for part in state]
+            final = all(found[: self._included]) and not any(found[self._included :])
+            self._finals[state] = final
+        return final and count >= self._least
 
     def _moves(self, state: State) -> list[tuple[Chars, State]]:
         """Where the characters lead, those with the same target together; dead ends are left out."""

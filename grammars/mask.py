@@ -6,7 +6,7 @@ import numpy as np
 
 from sgl.grammars.vocabulary import Vocabulary
 
-MOST_BYTES = 64 << 20
+MOST_BYTES = 16 << 20
 
 
 class MaskMemo:

@@ -64,6 +64,8 @@ def _strings(strings: Strings | None) -> Iterator[Shape]:
         yield replace(_NOTHING, strings=Strings(least=strings.most + 1))
     for language in strings.languages:
         yield replace(_NOTHING, strings=Strings(excluded=(language,), place=strings.place))
+    if strings.forbidden:
+        yield replace(_NOTHING, strings=Strings(languages=(texts(sorted(strings.forbidden)),), place=strings.place))
     for language in strings.excluded:
         yield replace(_NOTHING, strings=Strings(languages=(language,), place=strings.place))
 
@@ -114,7 +116,7 @@ def _unlisted(values: tuple[Any, ...], place: str) -> list[Shape]:
     strings = [v for v in values if isinstance(v, str)]
     flags = [v for v in values if isinstance(v, bool)]
     numbers = sorted({Decimal(repr(v)) for v in values if isinstance(v, int | float) and not isinstance(v, bool)})
-    others = Strings(excluded=(texts(strings),)) if strings else Strings()
+    others = Strings(forbidden=frozenset(strings))
     found = [
         replace(
             Shape(), null=None not in values, booleans=frozenset((True, False)) - set(flags), strings=others, numbers=None

@@ -48,18 +48,30 @@ def integers(low: int | None, high: int | None) -> Expr:
 
 
 def _naturals(low: int, high: int | None) -> Expr:
-    """Natural numbers without leading zeros."""
+    """Natural numbers without leading zeros: those as long as a bound by digits, those in between by length."""
     if high is not None and low > high:
         return NEVER
+    shortest, longest = len(str(low)), None if high is None else len(str(high))
+    if high is not None and shortest == longest:
+        return _same_length(low, high)
+    between = None if longest is None else longest - 2
+    found = [_same_length(low, 10**shortest - 1)]
+    if between is None or between >= shortest:
+        found.append(seq(digit(1), repeat(digit(), shortest, between)))
+    if high is not None:
+        found.append(_same_length(10 ** len(str(high)) // 10, high))
+    return alt(*found)
+
+
+def _same_length(low: int, high: int) -> Expr:
+    """Numbers of as many digits as both bounds."""
     found: list[Expr] = []
-    longest = len(str(low if high is None else high))
-    for length in range(len(str(low)), longest + 1):
-        least = max(low, 10 ** (length - 1) if length > 1 else 0)
-        most = 10**length - 1 if high is None else min(high, 10**length - 1)
-        for product in charset.digit_ranges(_digits(least), _digits(most), 0, 9):
-            found.append(seq(*(digit(*pair) for pair in product)))
-    if high is None:
-        found.append(seq(digit(1), repeat(digit(), longest)))
+    for product in charset.digit_ranges(_digits(low), _digits(high), 0, 9):
+        bound = len(product)
+        while bound > 1 and product[bound - 1] == (0, 9):
+            bound -= 1
+        free = len(product) - bound
+        found.append(seq(*(digit(*pair) for pair in product[:bound]), repeat(digit(), free, free)))
     return alt(*found)
 
 

@@ -10,11 +10,12 @@ from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
 from sgl.grammars.expr import NEVER, Call, Chars, Expr, Repeat, Rule, length_bounds, repeat, seq
 from sgl.grammars.instances import integer_bounds
 from sgl.grammars.json_text import FREE_CHAR, FREE_TEXT, QUOTE, encode
-from sgl.grammars.language import combine
+from sgl.grammars.language import combine, texts
 from sgl.grammars.numbers import ANY_NUMBER, NOT_WHOLE, at_least, at_most, fractions, integers, multiples
 from sgl.grammars.shapes import Numbers, Strings
 
 _LARGEST_DIVISOR = 1000
+_MOST_PLACES = 40
 _FREE_REST = Call(Rule("rest of a free string", lambda: seq(FREE_TEXT, QUOTE)))
 
 
@@ -39,6 +40,9 @@ def number_expr(numbers: Numbers) -> Expr:
 
 
 def _bounds(numbers: Numbers) -> list[Expr]:
+    for keyword, bound in (("minimum", numbers.low), ("maximum", numbers.high)):
+        if bound and bound[0] != 0 and bound[0].adjusted() < -_MOST_PLACES:
+            raise UnsupportedGrammarError(keyword, numbers.place, f"{bound[0]} has too many decimal places")
     found = [at_least(*numbers.low)] if numbers.low else []
     if numbers.high:
         found.append(at_most(*numbers.high))
@@ -66,23 +70,27 @@ def string_expr(strings: Strings) -> Expr:
     """
     if strings.most is not None and strings.least > strings.most:
         return NEVER
-    if not strings.languages and not strings.excluded:
+    if not strings.languages and not strings.excluded and not strings.forbidden:
         if strings.least == 0 and strings.most is None:
             return seq(QUOTE, _FREE_REST)
         return seq(QUOTE, repeat(FREE_CHAR, strings.least, strings.most), QUOTE)
     text = text_expr(strings)
-    return text if text == NEVER else seq(QUOTE, encode(text), QUOTE)
+    if text == NEVER:
+        return NEVER
+    return seq(QUOTE, Call(Rule(f"string at {strings.place}", lambda: seq(encode(text), QUOTE))))
 
 
 def text_expr(strings: Strings) -> Expr:
     """The characters of a string that must match something."""
-    language = strings.languages[0] if len(strings.languages) == 1 and not strings.excluded else None
-    if language is not None:
-        bounded = _bounded(language, strings.least, strings.most)
+    excluded = strings.excluded
+    if strings.forbidden:
+        excluded += (texts(sorted(strings.forbidden)),)
+    if len(strings.languages) == 1 and not excluded:
+        bounded = _bounded(strings.languages[0], strings.least, strings.most)
         if bounded is not None:
             return bounded
     languages = strings.languages or (Repeat(Chars(charset.ANY), 0, None),)
-    return _combined(languages, strings.excluded, "pattern", strings.place, strings.least, strings.most)
+    return _combined(languages, excluded, "pattern", strings.place, strings.least, strings.most)
 
 
 def _bounded(language: Expr, least: int, most: int | None) -> Expr | None:

@@ -7,7 +7,7 @@ places, and looked at only when they are needed. `()` allows everything, `NOWHER
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -52,13 +52,14 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Strings:
-    """Length in characters and languages of characters that must all, or must not, match."""
+    """Length in characters, languages of characters that must all, or must not, match, and forbidden texts."""
 
     least: int = 0
     most: int | None = None
     languages: tuple[Expr, ...] = ()
     excluded: tuple[Expr, ...] = ()
     place: str = ""
+    forbidden: frozenset[str] = frozenset()
 
     def meet(self, other: Strings) -> Strings:
         return Strings(
@@ -67,6 +68,7 @@ class Strings:
             tuple(dict.fromkeys(self.languages + other.languages)),
             tuple(dict.fromkeys(self.excluded + other.excluded)),
             self.place or other.place,
+            self.forbidden | other.forbidden,
         )
 
 
@@ -162,21 +164,6 @@ class Shape:
         """Whether no type is left."""
         kinds = (self.numbers, self.strings, self.arrays, self.objects)
         return not self.null and not self.booleans and all(kind is None for kind in kinds)
-
-    def only(self, types: list[str]) -> Shape:
-        """The part of these types."""
-        numbers = self.numbers if "number" in types else None
-        if numbers is None and "integer" in types and self.numbers is not None:
-            numbers = replace(self.numbers, integer=True)
-        return replace(
-            self,
-            null=self.null and "null" in types,
-            booleans=self.booleans if "boolean" in types else frozenset(),
-            numbers=numbers,
-            strings=self.strings if "string" in types else None,
-            arrays=self.arrays if "array" in types else None,
-            objects=self.objects if "object" in types else None,
-        )
 
 
 def _meet(left: Any, right: Any) -> Any:

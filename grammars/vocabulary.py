@@ -11,7 +11,7 @@ import numpy as np
 from sgl.grammars.cache import LruCache
 from sgl.grammars.errors import InvalidGrammarError
 
-MOST_GRAMMARS = 256
+MOST_GRAMMARS = 128
 _PLAIN_EXCEPTIONS = frozenset('"\\') | {chr(c) for c in range(0x20)}
 
 

@@ -63,7 +63,16 @@ class CpuAttention:
         keys, values = self._layers[layer]
         width = self.shape.kv_heads * self.shape.head_dim
         cpu.kernels.store(
-            self._kind, k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0), batch.slots.data_ptr(), keys, values, len(k), width
+            self._kind,
+            k.data_ptr(),
+            k.stride(0),
+            v.data_ptr(),
+            v.stride(0),
+            batch.slots.data_ptr(),
+            keys,
+            values,
+            len(k),
+            width,
         )
         plan: Plan = batch.plan[layer]
         if plan.tokens is not None and plan.tokens.rows is None:
@@ -99,7 +108,9 @@ def _tokens(spans: list[Span], window: int | None, everything: bool) -> Tokens:
     place = _count_up(queries)
     last = np.repeat(contexts - queries, queries) + place
     first = np.zeros_like(last) if window is None else np.maximum(last - window + 1, 0)
-    rows = None if everything else torch.from_numpy(np.repeat([span.start for span in spans], queries) + place)
+    rows = (
+        None if everything else torch.from_numpy(np.repeat([span.start for span in spans], queries) + place)
+    )
     slots = np.ascontiguousarray(np.concatenate([span.slots for span in spans]), np.int32)
     seen = np.repeat(starts, queries) + first, last - first + 1
     return Tokens(rows, slots, *seen, pointers=tuple(array.ctypes.data for array in (slots, *seen)))

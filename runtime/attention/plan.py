@@ -35,7 +35,9 @@ class Span:
         return len(self.slots) - self.queries
 
 
-def spans_of(query_lens: Sequence[int], context_slots: Sequence[np.ndarray], window: int | None) -> list[Span]:
+def spans_of(
+    query_lens: Sequence[int], context_slots: Sequence[np.ndarray], window: int | None
+) -> list[Span]:
     """The sequences of a step; a window drops the slots that no query of the step can see any more."""
     spans, start = [], 0
     for queries, slots in zip(query_lens, context_slots, strict=True):

@@ -146,7 +146,9 @@ class TorchNativeAttention:
         visible = planning.visible(group, window)
         mask = None
         if visible is not None:
-            queries_and_group = self._additive(visible)[:, None, :, None].expand(-1, 1, -1, self.shape.group, -1)
+            queries_and_group = self._additive(visible)[:, None, :, None].expand(
+                -1, 1, -1, self.shape.group, -1
+            )
             mask = queries_and_group.flatten(2, 3)
         return PaddedGroup(
             sequences=len(group),

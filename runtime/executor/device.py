@@ -16,6 +16,7 @@ from ..layers.linear import Linear, can_pack_bfloat16
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # x86, x86, Arm
 WORTH_ROUNDING = 1.1  # bfloat16 must be this much faster to be chosen over float32
+WORTH_THREADS = 1.5  # several threads this much slower than one are not used
 CGROUP = Path("/sys/fs/cgroup")
 TOPOLOGY = Path("/sys/devices/system/cpu")
 
@@ -41,34 +42,40 @@ def apply_threads(threads: int) -> None:
 
 
 def choose_device(device: str = "auto", dtype: str = "auto", threads: int | None = None) -> DeviceChoice:
-    """Settle what is "auto" or None; on the CPU, dtype="auto" times a few products (some tens of ms).
+    """Settle what is "auto" or None; on the CPU this times a few products (some tens of ms).
 
     Raises ConfigError for a device that is not there or a dtype that is unknown.
     """
     if dtype != "auto" and dtype not in DTYPES:
         raise ConfigError(f"dtype={dtype!r} is unknown; use auto, {', '.join(DTYPES)}")
     chosen, why_device = _device(device)
-    count, why_threads = _threads(threads)
+    before = torch.get_num_threads()
     if dtype != "auto":
         kind, why_dtype = DTYPES[dtype], f"dtype {dtype}: as asked"
     elif chosen.type == "cpu":
-        kind, why_dtype = _cpu_dtype(count)
+        kind, why_dtype = _cpu_dtype()
     else:
         kind, why_dtype = _accelerator_dtype(chosen)
+    count, why_threads = _threads(threads, chosen, kind)
+    apply_threads(before)
     return DeviceChoice(chosen, kind, count, (why_device, why_threads, why_dtype))
 
 
 def _device(name: str) -> tuple[torch.device, str]:
     if name == "auto":
         if torch.cuda.is_available():
-            return torch.device("cuda", torch.cuda.current_device()), f"device cuda: {torch.cuda.get_device_name()}"
+            return torch.device(
+                "cuda", torch.cuda.current_device()
+            ), f"device cuda: {torch.cuda.get_device_name()}"
         return torch.device("cpu"), "device cpu: torch sees no CUDA device"
     try:
         device = torch.device(name)
     except RuntimeError as error:
         raise ConfigError(f"device={name!r} is no device name; use auto, cpu, cuda or cuda:N") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device={name!r}: torch sees {torch.cuda.device_count()} CUDA devices; use another or 'cpu'")
+        raise ConfigError(
+            f"device={name!r}: torch sees {torch.cuda.device_count()} CUDA devices; use another or 'cpu'"
+        )
     return device, f"device {name}: as asked"
 
 
@@ -78,13 +85,17 @@ def _accelerator_dtype(device: torch.device) -> tuple[torch.dtype, str]:
     return torch.float16, "dtype float16: this device computes no bfloat16 natively"
 
 
-def _threads(asked: int | None) -> tuple[int, str]:
+def _threads(asked: int | None, device: torch.device, dtype: torch.dtype) -> tuple[int, str]:
     if asked is not None:
         return asked, f"threads {asked}: as asked"
-    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    allowed = (
+        sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    )
     cores = physical_cores(allowed)
     quota = cpu_quota()
     threads = max(1, cores if quota is None else min(cores, int(quota)))
+    if device.type == "cpu" and threads > 1 and (slowdown := _slowdown(dtype, threads)) > WORTH_THREADS:
+        return 1, f"threads 1: {threads} measured {slowdown:.1f}x slower, other work holds the cores"
     limit = "no quota" if quota is None else f"a quota of {quota:g} CPUs"
     return threads, f"threads {threads}: {len(allowed)} usable CPUs on {cores} physical cores, {limit}"
 
@@ -124,11 +135,20 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _cpu_dtype(threads: int) -> tuple[torch.dtype, str]:
+def _slowdown(dtype: torch.dtype, threads: int) -> float:
+    """How many times longer a product takes on `threads` threads than on one: far above 1 on a busy machine."""
+    times = []
+    for count in (1, threads):
+        apply_threads(count)
+        times.append(_seconds(dtype, 32))
+    return times[1] / times[0]
+
+
+def _cpu_dtype() -> tuple[torch.dtype, str]:
     native = [flag for flag in BFLOAT16_FLAGS if flag in cpu_flags()]
     if not native or not can_pack_bfloat16():
         return torch.float32, "dtype float32: this CPU has no bfloat16 instructions"
-    apply_threads(threads)
+    apply_threads(1)  # a ratio is wanted, which other work on the cores must not disturb
     one, many = (_seconds(torch.float32, rows) / _seconds(torch.bfloat16, rows) for rows in (1, 32))
     gain = (one * many) ** 0.5
     name = "bfloat16" if gain > WORTH_ROUNDING else "float32"
@@ -138,11 +158,11 @@ def _cpu_dtype(threads: int) -> tuple[torch.dtype, str]:
 
 @torch.inference_mode()
 def _seconds(dtype: torch.dtype, rows: int) -> float:
-    """Best time of one pass over four layers' worth of a small model's largest products."""
-    layers = [_filled(dtype) for _ in range(4)]
+    """Best time of one pass over three of a small model's largest products."""
+    layers = [_filled(dtype) for _ in range(3)]
     x = torch.ones(rows, 512, dtype=dtype)
     best = float("inf")
-    for _ in range(4):
+    for _ in range(3):
         started = time.perf_counter()
         for layer in layers:
             layer(x)

@@ -28,7 +28,9 @@ class KVPool:
         device: torch.device | str = "cpu",
     ) -> None:
         if slots < 2:
-            raise ConfigError(f"a KV pool of {slots} slots has no room: slot {PAD_SLOT} is reserved, give at least 2")
+            raise ConfigError(
+                f"a KV pool of {slots} slots has no room: slot {PAD_SLOT} is reserved, give at least 2"
+            )
         shape = (layers, slots, kv_heads, head_dim)
         self.k = torch.zeros(shape, dtype=dtype, device=device)
         self.v = torch.zeros(shape, dtype=dtype, device=device)

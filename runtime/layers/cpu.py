@@ -23,7 +23,9 @@ def _load() -> ModuleType | None:
     try:
         from . import _cpu  # type: ignore[attr-defined]
     except ImportError as error:
-        logging.getLogger(__name__).info("no compiled CPU kernels (%s): decoding runs on torch operations", error)
+        logging.getLogger(__name__).info(
+            "no compiled CPU kernels (%s): decoding runs on torch operations", error
+        )
         return None
     _cpu.set_threads(torch.get_num_threads())
     return _cpu

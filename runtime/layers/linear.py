@@ -99,7 +99,9 @@ class FewRowsLinear(Linear):
 
     def _few(self, x: Tensor, out: Tensor, residual: int) -> Tensor:
         rows, (outputs, inputs) = len(x), self._shape
-        cpu.kernels.linear(x.data_ptr(), self._weight, self._bias, residual, out.data_ptr(), rows, outputs, inputs)
+        cpu.kernels.linear(
+            x.data_ptr(), self._weight, self._bias, residual, out.data_ptr(), rows, outputs, inputs
+        )
         return out
 
 

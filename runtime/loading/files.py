@@ -21,7 +21,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing; {path.parent} must be a Hugging Face model directory") from None
+        raise CheckpointError(
+            f"{path} is missing; {path.parent} must be a Hugging Face model directory"
+        ) from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON ({error}); restore the file") from error
     if not isinstance(value, dict):
@@ -32,7 +34,9 @@ def read_json(path: Path) -> dict[str, Any]:
 def load_config(path: str | Path) -> ModelConfig:
     """The configuration of a model directory, with `generation_config.json`'s EOS ids merged in."""
     config, generation = Path(path) / "config.json", Path(path) / "generation_config.json"
-    return ModelConfig.from_hf(read_json(config), read_json(generation) if generation.is_file() else None, str(config))
+    return ModelConfig.from_hf(
+        read_json(config), read_json(generation) if generation.is_file() else None, str(config)
+    )
 
 
 def load_generation_eos(path: str | Path) -> tuple[int, ...]:
@@ -50,7 +54,9 @@ def weight_files(path: Path) -> list[Path]:
     else:
         files = [path / WEIGHTS]
     if absent := [file.name for file in files if not file.is_file()]:
-        found = sorted(file.name for file in path.iterdir() if file.suffix in (".safetensors", ".bin", ".pt", ".gguf"))
+        found = sorted(
+            file.name for file in path.iterdir() if file.suffix in (".safetensors", ".bin", ".pt", ".gguf")
+        )
         raise CheckpointError(
             f"{path} lacks the weights {', '.join(absent)} (found: {', '.join(found) or 'no weights at all'}); "
             "complete the download, or convert the checkpoint to safetensors"

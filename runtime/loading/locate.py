@@ -21,9 +21,13 @@ def resolve_model(name: str | Path) -> Path:
     if path.is_dir():
         return path
     if path.exists():
-        raise CheckpointError(f"{str(path)!r} is a file; give the directory that holds config.json and the weights")
+        raise CheckpointError(
+            f"{str(path)!r} is a file; give the directory that holds config.json and the weights"
+        )
     if isinstance(name, Path) or not HUB_ID.fullmatch(name):
-        raise CheckpointError(f"no directory {str(name)!r}; give the path of a Hugging Face model directory or a hub id")
+        raise CheckpointError(
+            f"no directory {str(name)!r}; give the path of a Hugging Face model directory or a hub id"
+        )
     return _cached_snapshot(name) or _download(name)
 
 

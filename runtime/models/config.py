@@ -49,7 +49,10 @@ class ModelConfig:
 
     @classmethod
     def from_hf(
-        cls, config: Mapping[str, Any], generation: Mapping[str, Any] | None = None, where: str = "config.json"
+        cls,
+        config: Mapping[str, Any],
+        generation: Mapping[str, Any] | None = None,
+        where: str = "config.json",
     ) -> ModelConfig:
         """Parse the decoded `config.json`, and `generation_config.json` where there is one.
 
@@ -61,7 +64,9 @@ class ModelConfig:
         heads = fields.positive("num_attention_heads")
         kv_heads = fields.positive("num_key_value_heads", arch.default_kv_heads or heads)
         if heads % kv_heads:
-            raise ConfigError(f"{where}: num_attention_heads={heads} is no multiple of num_key_value_heads={kv_heads}")
+            raise ConfigError(
+                f"{where}: num_attention_heads={heads} is no multiple of num_key_value_heads={kv_heads}"
+            )
         hidden = fields.positive("hidden_size")
         head_dim = fields.positive("head_dim", arch.default_head_dim or hidden // heads)
         if head_dim % 2:
@@ -101,7 +106,9 @@ def _unique(ids: Iterable[int]) -> tuple[int, ...]:
 def _reject_unsupported(fields: Fields) -> None:
     if method := fields.values.get("quantization_config"):
         name = method.get("quant_method", method) if isinstance(method, dict) else method
-        raise ConfigError(f"{fields.where}: quantised checkpoints ({name!r}) are not supported; use the original one")
+        raise ConfigError(
+            f"{fields.where}: quantised checkpoints ({name!r}) are not supported; use the original one"
+        )
     if (act := fields.get("hidden_act", str, "silu")) not in ("silu", "swish"):
         raise ConfigError(f"{fields.where}: hidden_act={act!r} is not supported; supported: silu")
 
@@ -120,5 +127,7 @@ def _windows(fields: Fields, arch: Architecture, layers: int) -> tuple[int | Non
     default = ["sliding_attention" if i >= first else "full_attention" for i in range(layers)]
     types = fields.values.get("layer_types") or default
     if len(types) != layers or not set(types) <= {"sliding_attention", "full_attention"}:
-        raise ConfigError(f"{fields.where}: layer_types={types!r} must name full_attention or sliding_attention {layers} times")
+        raise ConfigError(
+            f"{fields.where}: layer_types={types!r} must name full_attention or sliding_attention {layers} times"
+        )
     return tuple(window if kind == "sliding_attention" else None for kind in types)

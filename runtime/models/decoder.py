@@ -130,7 +130,9 @@ class Decoder:
         return self
 
 
-def _pieces(prefix: str, names: tuple[str, ...], rows: list[int], layer: Linear) -> Iterator[tuple[str, Tensor]]:
+def _pieces(
+    prefix: str, names: tuple[str, ...], rows: list[int], layer: Linear
+) -> Iterator[tuple[str, Tensor]]:
     """Names and row ranges of a layer that checkpoints store in several pieces, or merged as here."""
     bounds = [0, *accumulate(rows)] if len(names) > 1 else [0, sum(rows)]
     for name, (start, stop) in zip(names, pairwise(bounds), strict=True):

@@ -23,7 +23,9 @@ class Fields:
         value = self.values.get(key)
         if value is None:
             if default is None:
-                raise ConfigError(f"{self.where}: key {key!r} is missing; it must be given as {kind.__name__}")
+                raise ConfigError(
+                    f"{self.where}: key {key!r} is missing; it must be given as {kind.__name__}"
+                )
             return default
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
@@ -42,5 +44,7 @@ class Fields:
         value = self.values.get(key)
         ids = [] if value is None else value if isinstance(value, list) else [value]
         if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
-            raise ConfigError(f"{self.where}: key {key!r} must be a token id or a list of them, not {value!r}")
+            raise ConfigError(
+                f"{self.where}: key {key!r} must be a token id or a list of them, not {value!r}"
+            )
         return tuple(ids)

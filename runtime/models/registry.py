@@ -60,7 +60,11 @@ MISTRAL = register(Architecture("MistralForCausalLM", sliding_window="all", defa
 QWEN2 = register(Architecture("Qwen2ForCausalLM", qkv_bias=True, sliding_window="layers"))
 QWEN3 = register(
     Architecture(
-        "Qwen3ForCausalLM", reads_attention_bias=True, qk_norm=True, sliding_window="layers", default_head_dim=128
+        "Qwen3ForCausalLM",
+        reads_attention_bias=True,
+        qk_norm=True,
+        sliding_window="layers",
+        default_head_dim=128,
     )
 )
 PHI3 = register(
@@ -75,7 +79,9 @@ PHI3 = register(
 def architecture(names: Any, where: str) -> Architecture:
     """The first supported one of config.json's `architectures`."""
     if not isinstance(names, list) or not names:
-        raise ConfigError(f"{where}: key 'architectures' must list the model class, not {names!r}; {_supported()}")
+        raise ConfigError(
+            f"{where}: key 'architectures' must list the model class, not {names!r}; {_supported()}"
+        )
     for name in names:
         if name in ARCHITECTURES:
             return ARCHITECTURES[name]

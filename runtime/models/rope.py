@@ -14,7 +14,11 @@ from .fields import Fields
 def rope_config(fields: Fields) -> RopeConfig:
     """Of `rope_parameters` (transformers 5) or `rope_scaling` with `rope_theta` beside it (before)."""
     nested = fields.values.get("rope_parameters") or fields.values.get("rope_scaling") or {}
-    where = f"{fields.where}: rope_parameters" if "rope_parameters" in fields.values else f"{fields.where}: rope_scaling"
+    where = (
+        f"{fields.where}: rope_parameters"
+        if "rope_parameters" in fields.values
+        else f"{fields.where}: rope_scaling"
+    )
     rope = Fields(nested, where)
     kind = rope.get("rope_type", str, rope.get("type", str, "default"))
     if kind not in ROPE_KINDS:

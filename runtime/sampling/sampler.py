@@ -76,7 +76,8 @@ class Sampler:
         """Logits after penalties, biases, bans and masks; the given tensor itself when there are none."""
         active = tensors.min_tokens.active(masks or [None] * len(logits)) if tensors.min_tokens else []
         if masks is not None:
-            adjusted = torch.add(self._masks(tensors).expand(masks), logits)
+            adjusted = self._masks(tensors).expand(masks)
+            adjusted = adjusted.add_(logits) if adjusted.is_contiguous() else adjusted + logits
         elif tensors.penalties or tensors.bias or active:
             adjusted = logits.clone()
         else:

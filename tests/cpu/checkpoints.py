@@ -10,7 +10,11 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-ALPHABET_TEXT = ["The quick brown fox jumps over the lazy dog.", '{"name": "Zoë", "age": 42, "ok": true}', "1 + 1 = 2\n"]
+ALPHABET_TEXT = [
+    "The quick brown fox jumps over the lazy dog.",
+    '{"name": "Zoë", "age": 42, "ok": true}',
+    "1 + 1 = 2\n",
+]
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -48,7 +52,12 @@ def reference_model(family: str, seed: int = 0, **overrides: Any) -> transformer
 
 
 def write_checkpoint(
-    path: Path, family: str = "llama", seed: int = 0, shard_size: str = "1GB", tokenizer: bool = False, **overrides: Any
+    path: Path,
+    family: str = "llama",
+    seed: int = 0,
+    shard_size: str = "1GB",
+    tokenizer: bool = False,
+    **overrides: Any,
 ) -> Path:
     """A model directory; `overrides` are keys of its config.json, `shard_size` splits the weights."""
     reference_model(family, seed, **overrides).save_pretrained(path, max_shard_size=shard_size)

@@ -28,7 +28,9 @@ class Row:
 class Rig:
     """A model of a directory on a pool whose free slots hold NaN and are handed out in random order."""
 
-    def __init__(self, path: Path, dtype: torch.dtype = torch.float32, slots: int = 1024, seed: int = 0) -> None:
+    def __init__(
+        self, path: Path, dtype: torch.dtype = torch.float32, slots: int = 1024, seed: int = 0
+    ) -> None:
         self.model = load_model(path, dtype)
         shape = self.model.config.attention_shape
         self.pool = KVPool(shape.layers, slots, shape.kv_heads, shape.head_dim, dtype)

@@ -34,7 +34,9 @@ def make_batch(work: Work, pool: KVPool, rng: np.random.Generator) -> Batch:
         start += cached + new
         for stored in (pool.k, pool.v):
             size = (pool.k.shape[0], cached, *pool.k.shape[2:])
-            stored[:, context_slots[-1][:cached]] = torch.from_numpy(rng.standard_normal(size)).to(stored.dtype)
+            stored[:, context_slots[-1][:cached]] = torch.from_numpy(rng.standard_normal(size)).to(
+                stored.dtype
+            )
     slots = np.concatenate([s[c:] for s, (c, _) in zip(context_slots, work, strict=True)])
     unused = torch.zeros(0, dtype=torch.int64)
     return Batch(
@@ -48,7 +50,9 @@ def make_batch(work: Work, pool: KVPool, rng: np.random.Generator) -> Batch:
     )
 
 
-def oracle(q: torch.Tensor, layer: int, pool: KVPool, work: Work, batch: Batch, shape: AttentionShape) -> torch.Tensor:
+def oracle(
+    q: torch.Tensor, layer: int, pool: KVPool, work: Work, batch: Batch, shape: AttentionShape
+) -> torch.Tensor:
     out, token, window = torch.zeros_like(q), 0, shape.windows[layer]
     for (cached, new), slots in zip(work, batch.context_slots, strict=True):
         for query in range(cached, cached + new):
@@ -64,7 +68,11 @@ def oracle(q: torch.Tensor, layer: int, pool: KVPool, work: Work, batch: Batch, 
 
 
 def check(
-    work: Work, shape: AttentionShape, seed: int = 0, dtype: torch.dtype = torch.float32, tolerance: float = 1e-5
+    work: Work,
+    shape: AttentionShape,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    tolerance: float = 1e-5,
 ) -> None:
     for backend in USABLE:
         check_backend(backend, work, shape, seed, dtype, tolerance)
@@ -86,7 +94,9 @@ def check_backend(
         out = attention.forward(q, k, v, layer, batch)
         assert torch.equal(pool.k[layer, batch.slots], k)
         assert torch.equal(pool.v[layer, batch.slots], v)
-        torch.testing.assert_close(out, oracle(q, layer, pool, work, batch, shape), atol=tolerance, rtol=tolerance)
+        torch.testing.assert_close(
+            out, oracle(q, layer, pool, work, batch, shape), atol=tolerance, rtol=tolerance
+        )
     assert not pool.k[:, PAD_SLOT].any()
 
 
@@ -125,7 +135,12 @@ def test_contexts_of_very_different_length_go_into_buckets() -> None:
 
 
 def test_bfloat16() -> None:
-    check([(30, 1), (50, 1), (10, 6), (0, 40)], AttentionShape(6, 2, 64, (None, 8)), dtype=torch.bfloat16, tolerance=2e-2)
+    check(
+        [(30, 1), (50, 1), (10, 6), (0, 40)],
+        AttentionShape(6, 2, 64, (None, 8)),
+        dtype=torch.bfloat16,
+        tolerance=2e-2,
+    )
 
 
 def test_one_group_covers_the_whole_batch_in_order() -> None:

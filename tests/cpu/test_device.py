@@ -39,16 +39,27 @@ def test_auto_measures_quickly_and_explains() -> None:
 def test_without_bfloat16_instructions_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "cpu_flags", lambda: frozenset({"avx2"}))
     monkeypatch.setattr(device, "_seconds", lambda *_: pytest.fail("measured"))
-    choice = choose_device("cpu")
+    choice = choose_device("cpu", threads=1)
     assert choice.dtype == torch.float32
     assert "no bfloat16 instructions" in choice.reasons[2]
 
 
 def test_threads_never_exceed_cores_or_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "physical_cores", lambda cpus: 8)
+    monkeypatch.setattr(device, "_slowdown", lambda dtype, threads: 0.5)
     for quota, threads in ((None, 8), (2.5, 2), (0.5, 1), (100.0, 8)):
         monkeypatch.setattr(device, "cpu_quota", lambda value=quota: value)
         assert choose_device("cpu", "float32").threads == threads
+
+
+def test_threads_that_only_wait_for_each_other_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "physical_cores", lambda cpus: 4)
+    monkeypatch.setattr(device, "cpu_quota", lambda: None)
+    monkeypatch.setattr(device, "_slowdown", lambda dtype, threads: 30.0)
+    choice = choose_device("cpu", "float32")
+    assert choice.threads == 1
+    assert "4 measured 30.0x slower" in choice.reasons[1]
+    assert choose_device("cpu", "float32", 4).threads == 4
 
 
 def test_quotas_of_both_control_group_versions(tmp_path: Path) -> None:

@@ -49,7 +49,10 @@ def test_shards_and_single_file_are_the_same_model(checkpoint: Path, tmp_path: P
 def test_a_tied_head_may_be_in_the_file_and_an_old_rotary_table_too(tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path, tie_word_embeddings=True)
     before = Rig(path).step([(Row([5, 6, 7]), 3)])
-    extra = {"lm_head.weight": torch.zeros(320, 64), "model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(8)}
+    extra = {
+        "lm_head.weight": torch.zeros(320, 64),
+        "model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(8),
+    }
     rewrite(path, **extra)
     assert torch.equal(Rig(path).step([(Row([5, 6, 7]), 3)]), before)
 
@@ -74,13 +77,17 @@ def test_missing_tensors_are_named(checkpoint: Path) -> None:
 
 def test_unexpected_tensors_are_named_with_the_nearest_expected(checkpoint: Path) -> None:
     rewrite(checkpoint, **{"model.layers.0.self_attn.qproj.weight": torch.zeros(2)})
-    with pytest.raises(CheckpointError, match=rf"'model.layers.0.self_attn.qproj.weight' has no place.*'{Q_PROJ}'"):
+    with pytest.raises(
+        CheckpointError, match=rf"'model.layers.0.self_attn.qproj.weight' has no place.*'{Q_PROJ}'"
+    ):
         load_model(checkpoint)
 
 
 def test_wrong_shapes_print_both(checkpoint: Path) -> None:
     rewrite(checkpoint, **{Q_PROJ: torch.zeros(64, 32)})
-    with pytest.raises(CheckpointError, match=rf"{WEIGHTS}: tensor '{Q_PROJ}' has shape \[64, 32\].*\[64, 64\]"):
+    with pytest.raises(
+        CheckpointError, match=rf"{WEIGHTS}: tensor '{Q_PROJ}' has shape \[64, 32\].*\[64, 64\]"
+    ):
         load_model(checkpoint)
 
 
@@ -102,7 +109,9 @@ def test_missing_shard_and_broken_index(tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path, shard_size="100KB")
     first = min(path.glob("*.safetensors"))
     first.rename(path / "elsewhere.safetensors")
-    with pytest.raises(CheckpointError, match=rf"lacks the weights {first.name} \(found: elsewhere.safetensors"):
+    with pytest.raises(
+        CheckpointError, match=rf"lacks the weights {first.name} \(found: elsewhere.safetensors"
+    ):
         load_model(path)
     (path / "model.safetensors.index.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"index\.json cannot be read as JSON"):
@@ -114,7 +123,9 @@ def test_missing_shard_and_broken_index(tmp_path: Path) -> None:
 
 def test_missing_files_say_what_was_looked_for(checkpoint: Path, tmp_path: Path) -> None:
     (checkpoint / WEIGHTS).rename(checkpoint / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match=rf"lacks the weights {WEIGHTS} \(found: pytorch_model.bin\).*convert"):
+    with pytest.raises(
+        CheckpointError, match=rf"lacks the weights {WEIGHTS} \(found: pytorch_model.bin\).*convert"
+    ):
         load_model(checkpoint)
     with pytest.raises(CheckpointError, match=r"config\.json is missing"):
         load_model(tmp_path)
@@ -151,5 +162,7 @@ def test_a_cached_snapshot_is_used_without_the_network(
 def test_an_unreachable_hub_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(CheckpointError, match="'acme/tiny' is no local directory, is not in the Hugging Face cache"):
+    with pytest.raises(
+        CheckpointError, match="'acme/tiny' is no local directory, is not in the Hugging Face cache"
+    ):
         resolve_model("acme/tiny")

@@ -36,13 +36,19 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "rope linear": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}}),
     "rope llama3": ("llama", {"rope_parameters": LLAMA3}),
     "rope yarn": ("llama", {"rope_parameters": YARN}),
-    "rope yarn attention_factor": ("llama", {"rope_parameters": YARN | {"attention_factor": 0.7, "beta_fast": 16.0}}),
+    "rope yarn attention_factor": (
+        "llama",
+        {"rope_parameters": YARN | {"attention_factor": 0.7, "beta_fast": 16.0}},
+    ),
     "rope yarn mscale": ("llama", {"rope_parameters": YARN | {"mscale": 0.707, "mscale_all_dim": 0.9}}),
     "rope yarn untruncated": ("llama", {"rope_parameters": YARN | {"truncate": False}}),
     "mistral": ("mistral", {}),
     "mistral sliding": ("mistral", {"sliding_window": 7, "head_dim": 32}),
     "qwen2": ("qwen2", {}),
-    "qwen2 tied, late layers slide": ("qwen2", {"tie_word_embeddings": True, "max_window_layers": 1} | SLIDING),
+    "qwen2 tied, late layers slide": (
+        "qwen2",
+        {"tie_word_embeddings": True, "max_window_layers": 1} | SLIDING,
+    ),
     "qwen3": ("qwen3", {}),
     "qwen3 biases": ("qwen3", {"attention_bias": True}),
     "qwen3 layer types": (
@@ -74,16 +80,23 @@ def test_logits_are_those_of_transformers(variant: str, tmp_path: Path) -> None:
 
 
 def test_every_architecture_has_a_variant() -> None:
-    tested = {reference_model(family).config.architectures or type(reference_model(family)).__name__ for family, _ in VARIANTS.values()}
+    tested = {
+        reference_model(family).config.architectures or type(reference_model(family)).__name__
+        for family, _ in VARIANTS.values()
+    }
     assert tested == set(ARCHITECTURES)
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 0.06), (torch.float16, 0.01)])
 @pytest.mark.parametrize("variant", ["llama biases", "llama tied", "qwen3"])
-def test_half_precision_stays_close(variant: str, dtype: torch.dtype, tolerance: float, tmp_path: Path) -> None:
+def test_half_precision_stays_close(
+    variant: str, dtype: torch.dtype, tolerance: float, tmp_path: Path
+) -> None:
     family, overrides = VARIANTS[variant]
     tokens = prompt(40)
-    logits = Rig(write_checkpoint(tmp_path, family, **overrides), dtype).step([(Row(tokens), 40)], every_row=True)
+    logits = Rig(write_checkpoint(tmp_path, family, **overrides), dtype).step(
+        [(Row(tokens), 40)], every_row=True
+    )
     exact = expected_logits(family, tokens, **overrides)
     assert (logits - exact).norm() < tolerance * exact.norm()
 
@@ -94,7 +107,9 @@ def test_rope_in_the_form_before_transformers_5(scaling: dict[str, Any], tmp_pat
     write_checkpoint(tmp_path, rope_parameters={k: v for k, v in modern.items() if k != "type"})
     config = load_config(tmp_path)
     old = {key: value for key, value in scaling.items() if key != "rope_theta"}
-    edit_json(tmp_path / "config.json", rope_parameters=..., rope_theta=scaling["rope_theta"], rope_scaling=old)
+    edit_json(
+        tmp_path / "config.json", rope_parameters=..., rope_theta=scaling["rope_theta"], rope_scaling=old
+    )
     assert load_config(tmp_path) == config
     edit_json(tmp_path / "config.json", rope_scaling=None)
     assert load_config(tmp_path).rope.kind == "default"
@@ -126,7 +141,10 @@ BAD_CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"architectures": ["BertModel"]}, "'BertModel' is not supported; supported: Llama"),
     ({"architectures": ...}, "'architectures' must list"),
     ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported"),
-    ({"rope_parameters": {"rope_type": "dynamic"}}, "rope_type='dynamic' is not supported; supported: default, linear"),
+    (
+        {"rope_parameters": {"rope_type": "dynamic"}},
+        "rope_type='dynamic' is not supported; supported: default, linear",
+    ),
     ({"rope_parameters": {"rope_type": "linear"}}, "rope_parameters: key 'factor' is missing"),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not supported"),
     ({"quantization_config": {"quant_method": "awq"}}, "quantised checkpoints \\('awq'\\)"),
@@ -135,7 +153,9 @@ BAD_CONFIGS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("changes, message", BAD_CONFIGS)
-def test_bad_configurations_are_named(changes: dict[str, Any], message: str, checkpoint: Path, tmp_path: Path) -> None:
+def test_bad_configurations_are_named(
+    changes: dict[str, Any], message: str, checkpoint: Path, tmp_path: Path
+) -> None:
     (tmp_path / "config.json").write_text((checkpoint / "config.json").read_text())
     edit_json(tmp_path / "config.json", **changes)
     with pytest.raises(ConfigError, match=message) as error:

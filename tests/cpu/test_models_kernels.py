@@ -26,7 +26,9 @@ from sgl.runtime.layers.rotary import RopeConfig, Rotary, rotate
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
 pytestmark = pytest.mark.skipif(cpu.kernels is None, reason="the package was built without the CPU kernels")
-multiplies = pytest.mark.skipif(not cpu.can_multiply(torch.bfloat16, CPU), reason="this CPU has no AVX512_BF16")
+multiplies = pytest.mark.skipif(
+    not cpu.can_multiply(torch.bfloat16, CPU), reason="this CPU has no AVX512_BF16"
+)
 
 
 def tolerance(dtype: torch.dtype) -> dict[str, Any]:
@@ -81,10 +83,14 @@ def test_few_rows(outputs: int, inputs: int, bias: bool, threads: None) -> None:
     assert isinstance(few, FewRowsLinear)
     for rows in range(1, cpu.MOST_ROWS + 2):
         x, residual = torch.randn(rows, inputs).bfloat16(), torch.randn(rows, outputs).bfloat16()
-        product = F.linear(x.float(), layer.weight.float(), None if layer.bias is None else layer.bias.float())
+        product = F.linear(
+            x.float(), layer.weight.float(), None if layer.bias is None else layer.bias.float()
+        )
         with torch.inference_mode():
             torch.testing.assert_close(few(x).float(), product, atol=0.1, rtol=1e-2)
-            torch.testing.assert_close(few.added_to(residual.clone(), x).float(), product + residual, atol=0.2, rtol=1e-2)
+            torch.testing.assert_close(
+                few.added_to(residual.clone(), x).float(), product + residual, atol=0.2, rtol=1e-2
+            )
 
 
 @multiplies

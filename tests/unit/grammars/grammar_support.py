@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from sgl.grammars import Grammar, Matcher, Vocabulary
+from sgl.grammars import Grammar, Matcher, Vocabulary, native
 from sgl.grammars.automaton import Automaton
 from sgl.grammars.expr import Expr
 from sgl.grammars.network import Network
 
-CORES = ("C", "python")
+CORES = ("C", "python") if native.library() else ("python",)
 JSON_PIECES = [
     b'{"', b'": ', b'":', b'", "', b'"}', b'"]', b"}}", b"]}", b"[1", b"null", b"true", b"false", b"0.", b"10", b"-1",
     b"the", b" quick", b"name", b'"name"', b"\\u00", b"\\n", b"e+", "é".encode(), "日本".encode(), "😀".encode(), b"20",

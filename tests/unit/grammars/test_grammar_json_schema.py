@@ -5,7 +5,14 @@ import json
 import pytest
 from grammar_support import JSON_PIECES, accepts, byte_vocabulary
 
-from sgl.grammars import GrammarError, InvalidGrammarError, UnsupportedGrammarError, compile_json_schema
+from sgl.grammars import (
+    GrammarError,
+    GrammarLimitError,
+    InvalidGrammarError,
+    UnsupportedGrammarError,
+    compile_json_schema,
+    compile_regex,
+)
 
 VOCABULARY = byte_vocabulary(JSON_PIECES)
 INT, STR = {"type": "integer"}, {"type": "string"}
@@ -134,6 +141,7 @@ REFUSED = [
     ({"type": "number", "multipleOf": 0.3}, "multipleOf", "#"),
     ({"oneOf": [{"properties": {"a": INT}}, {"patternProperties": {"b": STR}}]}, "oneOf", "#"),
     ({"not": {"items": INT}}, "not", "#"),
+    ({"type": "number", "exclusiveMinimum": 1e-300}, "minimum", "#"),
     ({"type": "string", "minLenght": 3}, "minLenght", "#"),
     ({"allOf": [{"additionalProperties": INT}], "unevaluatedProperties": False}, "unevaluatedProperties", "#"),
 ]
@@ -247,3 +255,8 @@ def test_deep_nesting():
 def test_wide_objects():
     grammar = compile_json_schema(obj({f"k{i}": INT for i in range(600)}, []), VOCABULARY)
     assert accepts(grammar, '{"k0":1,"k599":2}') and not accepts(grammar, '{"k599":1,"k0":2}')
+
+
+def test_too_deep_is_said():
+    with pytest.raises(GrammarLimitError, match="deeply"):
+        compile_regex("(?:a" * 3000 + ")?" * 3000, VOCABULARY)
