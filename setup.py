@@ -1,9 +1,19 @@
-"""The C core of the grammars is optional: without a compiler the pure Python twin is used."""
+"""The C parts are optional: without a compiler Python and torch do the same work, more slowly."""
 
 from setuptools import Extension, setup
 
+KERNELS = "runtime/layers/cpu"
+
 setup(
     ext_modules=[
-        Extension("sgl.grammars._core", ["grammars/core.c"], extra_compile_args=["-O3"], optional=True)
+        Extension("sgl.grammars._core", ["grammars/core.c"], extra_compile_args=["-O3"], optional=True),
+        Extension(
+            "sgl.runtime.layers._cpu",
+            [f"{KERNELS}.c"],
+            depends=[f"{KERNELS}_team.h", f"{KERNELS}_typed.h", f"{KERNELS}_linear.h"],
+            extra_compile_args=["-O3", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math"],
+            extra_link_args=["-pthread"],
+            optional=True,
+        ),
     ]
 )

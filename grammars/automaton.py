@@ -109,9 +109,13 @@ class Automaton:
         with self.lock:
             row = self.masks.get(state)
             if row is None:
-                blank = self.masks.blank()
-                self._run(lambda: self.core.mask(state, blank))
-                row = self.masks.add(state, blank, self.final(state))
+                alike = self._run(lambda: self.core.canonical(state))
+                row = self.masks.get(alike)
+                if row is None:
+                    blank = self.masks.blank()
+                    self._run(lambda: self.core.mask(alike, blank))
+                    row = self.masks.add(alike, blank, self.final(alike))
+                self.masks.keep(state, row)
             return row
 
     def crowded(self) -> bool:

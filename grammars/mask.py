@@ -36,7 +36,7 @@ class MaskMemo:
         if final:
             row |= self._eos
         shared = self._shared(row)
-        self._keep(state, shared)
+        self.keep(state, shared)
         return shared
 
     def get(self, state: int) -> np.ndarray | None:
@@ -45,7 +45,7 @@ class MaskMemo:
         if row is None:
             row = self._old.get(state)
             if row is not None:
-                self._keep(state, row)
+                self.keep(state, row)
         return row
 
     def _shared(self, row: np.ndarray) -> np.ndarray:
@@ -56,7 +56,8 @@ class MaskMemo:
             self._rows[key] = found
         return found
 
-    def _keep(self, state: int, row: np.ndarray) -> None:
+    def keep(self, state: int, row: np.ndarray) -> None:
+        """Remember a row that is handed out already for one more state."""
         if len(self.young) >= self._most:
             self._old, self.young = self.young, {}
             kept = {id(r): r for r in self._old.values()}

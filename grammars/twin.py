@@ -85,6 +85,8 @@ class PythonCore:
     def mask(self, state: int, out: np.ndarray) -> int:
         """Set the bits of the tokens that keep the text viable, in a zeroed uint32 row; 0, NEED or FULL."""
         state = self.canonical(state)
+        if state < 0:
+            return state
         room = self.plain_room(state)
         vocabulary = self.vocabulary
         if room > 0:
@@ -111,7 +113,10 @@ class PythonCore:
             (node, self._canonical_count(self.network.node(node)[4], count), self._canonical_frame(frame))
             for node, count, frame in threads
         }
-        return self._intern(tuple(sorted(moved)), final)
+        try:
+            return self._intern(tuple(sorted(moved)), final)
+        except _Stop as stop:
+            return stop.code
 
     def plain_room(self, state: int) -> int:
         """How many characters of plain string text may come: 0 where slices do not apply exactly."""

@@ -161,6 +161,6 @@ def _given(value: Any, default: Any) -> Any:
 
 
 def _version() -> str:
-    from sgl import __version__
+    from importlib.metadata import version
 
-    return __version__
+    return version("sgl")

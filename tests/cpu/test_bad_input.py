@@ -13,7 +13,14 @@ from safetensors.torch import load_file, save_file
 import sgl
 from sgl import grammars
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.errors import CheckpointError, ConfigError, ContextLengthError, EngineClosed, OutOfPages, TruncatedError
+from sgl.runtime.errors import (
+    CheckpointError,
+    ConfigError,
+    ContextLengthError,
+    EngineClosed,
+    OutOfPages,
+    TruncatedError,
+)
 
 ONE = SamplingParams(max_tokens=1, temperature=0)
 
@@ -53,7 +60,7 @@ def test_unknown_sampling_option_names_the_nearest(engine):
 def test_missing_model(tmp_path):
     with pytest.raises(CheckpointError, match=r"no directory .*nowhere"):
         Engine(tmp_path / "nowhere")
-    with pytest.raises(CheckpointError, match="config.json"):
+    with pytest.raises(CheckpointError, match=r"config\.json"):
         Engine(_empty(tmp_path))
 
 
@@ -77,7 +84,7 @@ def test_unknown_architecture_lists_the_known(tiny, tmp_path):
     shutil.copytree(tiny, other)
     config = json.loads((other / "config.json").read_text()) | {"architectures": ["MambaForCausalLM"]}
     (other / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ConfigError, match="MambaForCausalLM.*LlamaForCausalLM"):
+    with pytest.raises(ConfigError, match=r"MambaForCausalLM.*LlamaForCausalLM"):
         Engine(other)
 
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, multiple, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
 
 from sgl.runtime import Engine, SamplingParams, Sequence
 from sgl.runtime.errors import RequestAborted
@@ -27,14 +36,18 @@ class Model:
 class EngineMachine(RuleBasedStateMachine):
     sequences = Bundle("sequences")
     path: Path
-    greedy: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    greedy: ClassVar[dict[tuple[tuple[int, ...], int], list[int]]] = {}
 
     def __init__(self) -> None:
         super().__init__()
-        self.engine = Engine(self.path, dtype="float32", threads=1, poison_freed=True, kv_tokens=240, page_size=2, step_tokens=16, max_running=6)
+        self.engine = Engine(
+            self.path, dtype="float32", threads=1, poison_freed=True,
+            kv_tokens=240, page_size=2, step_tokens=16, max_running=6,
+        )  # fmt: skip
         self.engine._core.after_step = self.engine._core.check
         self.oracle = Engine(self.path, dtype="float32", threads=1, kv_tokens=512)
         self.pending: list[tuple[Future, list[int] | None]] = []
+        self.handles: list[Sequence] = []
 
     def expect(self, tokens: list[int], count: int) -> list[int]:
         key = (tuple(tokens), count)
@@ -50,6 +63,7 @@ class EngineMachine(RuleBasedStateMachine):
     def open(self, tokens):
         sequence = self.engine.open()
         sequence.extend(tokens)
+        self.handles.append(sequence)
         return Model(sequence, tokens)
 
     @rule(model=sequences, tokens=TOKENS, drop=st.integers(0, 1))
@@ -79,6 +93,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(target=sequences, model=sequences, count=st.integers(1, 3))
     def fork(self, model, count):
         children = model.sequence.fork(count)
+        self.handles += children
         return multiple(*[Model(child, None if model.tokens is None else list(model.tokens)) for child in children])
 
     @rule(model=sequences)
@@ -107,25 +122,22 @@ class EngineMachine(RuleBasedStateMachine):
 
     def teardown(self):
         self.settle()
-        core = self.engine._core
-        for state in list(core._live):
-            core.submit(state, _close())
+        for sequence in self.handles:
+            sequence.close()
+        deadline = time.monotonic() + 30
+        while self.engine._core._live and time.monotonic() < deadline:
+            time.sleep(0.001)
         self.engine.flush_cache()
         stats = self.engine.stats()
+        assert not self.engine._core._live
         assert stats.pages_free == stats.pages_total, "pages were lost"
         self.engine.close()
         self.oracle.close()
-
-
-def _close():
-    from sgl.runtime.ops import Close
-
-    return Close()
 
 
 @pytest.mark.slow
 def test_random_operations_lose_no_page_and_change_no_text(tiny):
     EngineMachine.path = tiny
     run_state_machine_as_test(
-        EngineMachine, settings=settings(max_examples=15, stateful_step_count=60, deadline=None, print_blob=True)
+        EngineMachine, settings=settings(max_examples=50, stateful_step_count=80, deadline=None, print_blob=True)
     )

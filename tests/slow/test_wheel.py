@@ -59,8 +59,9 @@ def test_what_the_distributions_hold(built):
     wheel = set(zipfile.ZipFile(next(built.glob("*.whl"))).namelist())
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         sdist = set(archive.getnames())
-    for name in ("sgl/py.typed", "sgl/grammars/core.c", "sgl/runtime/nano/config.json", "sgl/runtime/nano/tokenizer.json"):
+    for name in ("sgl/py.typed", "sgl/runtime/nano/config.json", "sgl/runtime/nano/tokenizer.json"):
         assert name in wheel
     assert any(name.endswith("LICENSE") for name in wheel) and any(name.endswith("NOTICE") for name in wheel)
-    assert any(name.endswith("grammars/core.c") for name in sdist)
+    for name in ("grammars/core.c", "runtime/layers/cpu.c", "runtime/layers/cpu_team.h", "constraints.txt"):
+        assert any(found.endswith(name) for found in sdist)
     assert not any("/tests/" in name for name in wheel)

@@ -51,10 +51,8 @@ def test_random_patterns_agree_with_re(pattern, candidates):
 def test_viable_prefixes_agree_with_interegular(pattern, text):
     interegular = pytest.importorskip("interegular")
     text = re.sub("[^ab]", "", text)
-    try:
-        fsm = interegular.parse_pattern(re.sub(r"\?(?=[^:])", "{0,1}", pattern).replace("{,", "{0,")).to_fsm()
-    except Exception:
-        return
+    plain = pattern.replace("*?", "*").replace("{,", "{0,")  # it knows neither lazy quantifiers nor {,n}
+    fsm = interegular.parse_pattern(plain).to_fsm()
     state = fsm.initial
     for char in text:
         state = fsm.map.get(state, {}).get(fsm.alphabet[char])
@@ -62,8 +60,7 @@ def test_viable_prefixes_agree_with_interegular(pattern, text):
             break
     machine = automaton(parse_regex(pattern), VOCABULARY, CORES[0])
     alive = state is not None and fsm.islive(state)
-    if "??" not in pattern and "*{0,1}" not in pattern:
-        assert (machine.advance(machine.start, text.encode()) >= 0) == alive, (pattern, text)
+    assert (machine.advance(machine.start, text.encode()) >= 0) == alive, (pattern, text)
 
 
 CASES = [
