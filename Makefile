@@ -4,7 +4,7 @@ VENV   ?= .venv
 RUN     = $(VENV)/bin/python
 READY   = $(VENV)/.ready
 
-.PHONY: setup demo test check bench types clean
+.PHONY: setup demo test check bench tutorials types clean
 setup: $(READY)
 
 $(READY): pyproject.toml setup.py constraints.txt $(wildcard grammars/*.c runtime/layers/*.c runtime/layers/*.h)
@@ -27,6 +27,10 @@ check: setup types
 bench: setup
 	$(RUN) benchmarks/speed.py
 	$(RUN) benchmarks/fork.py
+
+# run the notebooks and keep their outputs
+tutorials: setup
+	$(VENV)/bin/jupyter execute --inplace tutorials/*.ipynb
 
 # mypy reads packages from folders of their name: show it the floors under sgl/
 types:

@@ -6,6 +6,7 @@ import json
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -78,7 +79,7 @@ class _Builder:
             while self._queue:
                 rule, body = self._queue.popleft()
                 made = body()
-                rule.build = lambda made=made: made
+                rule.build = partial(_same, made)
             dead = unproductive(list(self._rules.values()))
             if not dead:
                 return expr
@@ -243,3 +244,7 @@ class _Builder:
                 bounded = Strings() != shape.strings
                 found.append(text_expr(shape.strings) if bounded else _ANY_TEXT)
         return alt(*found)
+
+
+def _same(expr: Expr) -> Expr:
+    return expr

@@ -40,7 +40,7 @@ def integers(low: int | None, high: int | None) -> Expr:
     if low is None and high is None:
         return ANY_INTEGER
     positive = NEVER if high is not None and high < 0 else _naturals(max(low or 0, 0), high)
-    negative = NEVER
+    negative: Expr = NEVER
     if low is None or low < 0:
         least = 1 if high is None else max(-high, 1)
         negative = seq(_MINUS, _naturals(least, None if low is None else -low))

@@ -19,7 +19,7 @@ from sgl.runtime.errors import ConfigError
 class _Generation(Extension):
     """`{% generation %}` marks the assistant's text for training; here its body is just text."""
 
-    tags = frozenset({"generation"})
+    tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)

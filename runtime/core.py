@@ -151,9 +151,9 @@ class EngineCore:
         while self._drain():
             sys.setswitchinterval(min(interval, SWITCH_INTERVAL))
             started = time.perf_counter()
-            self._step(self.scheduler.plan())
-            self.stats.step_seconds += time.perf_counter() - started
-            self.stats.steps += 1
+            if self._step(self.scheduler.plan()):
+                self.stats.step_seconds += time.perf_counter() - started
+                self.stats.steps += 1
             if self.after_step is not None:
                 self.after_step()
             if self._idle:
@@ -178,7 +178,8 @@ class EngineCore:
                 self.enqueue(seq, op)
         return not self._stopping
 
-    def _step(self, work: list[Work]) -> None:
+    def _step(self, work: list[Work]) -> bool:
+        """Compute the plan and hand out what came of it. False: there was nothing to compute."""
         self._refuse()
         started = time.perf_counter()
         try:
@@ -186,12 +187,14 @@ class EngineCore:
         except Exception as error:
             log.exception("a step failed")
             self._fail_step(work, error)
-            return
+            return False
         self.stats.model_seconds += time.perf_counter() - started
         for seq, _, hi in work:
             seq.computed = hi
-        self.stats.computed_tokens += sum(hi - lo for _, lo, hi in work)
+        computed = sum(hi - lo for _, lo, hi in work)
+        self.stats.computed_tokens += computed
         self._collect(work, logits)
+        return computed > 0
 
     def _collect(self, work: list[Work], logits: torch.Tensor | None) -> None:
         """Hand each operation the logits of its rows: sampled together, scored together."""
