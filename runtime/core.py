@@ -329,12 +329,14 @@ class EngineCore:
         """The blocked operation of `seq` got what it waited for."""
         self._finish_if(seq, seq.ops[0], [], [])
 
-    def give_birth(self, parent: SequenceState, child: SequenceState) -> None:
+    def give_birth(self, parent: SequenceState, child: SequenceState) -> int:
+        """Let `child` begin where `parent` stands; returns the computed tokens that it shares."""
         child.tokens.extend(parent.tokens.array)
-        self.scheduler.reused_tokens += self.cache.share(parent, child)
+        shared = self.cache.share(parent, child)
         child.status = Status.IDLE
         self._live[child] = None
         self._advance(child)
+        return shared
 
     def fail(self, seq: SequenceState, error: BaseException) -> None:
         """Fail the operations of one sequence; what it holds stays usable."""

@@ -174,7 +174,7 @@ class Fork(Prefill):
 
     def done(self, seq: SequenceState, core: EngineCore) -> None:
         for child in self.children:
-            core.give_birth(seq, child)
+            core.scheduler.reused_tokens += core.give_birth(seq, child)
         self.resolve()
 
 

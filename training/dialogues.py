@@ -29,12 +29,14 @@ from sgl.runtime.nano.prompts import (
     tool_result,
     tools_system,
 )
+from training.lexicon import Lexicon
 from training.values import LISTS, SGD_POOLS, Pools, rows
 
 Dialogue = dict[str, Any]
 Service = dict[str, Any]
 State = tuple[str, dict[str, str]]
 
+NAMINGS = ("camel", "spaced", "described", "described", "number", "words", "foreign", "foreign")
 NAME_KINDS = {slot: kind for kind, slots in SGD_POOLS.items() for slot in slots.split()}
 
 
@@ -73,6 +75,7 @@ class Dialogues:
     def __init__(self, rng: Random, data: Path, pools: Pools) -> None:
         self.rng = rng
         self.pools = pools
+        self.lexicon = Lexicon(rng, pools)
         self.rows = list(rows(data / "sgd-train.jsonl.gz"))
         self.services = load_services(data / "sgd-train-services.json")
 
@@ -81,11 +84,14 @@ class Dialogues:
     def messages(self) -> list[Message]:
         rng = self.rng
         dialogue = rng.choice(self.rows)
-        if rng.random() < 0.35:
+        if rng.random() < 0.4:
             dialogue = self.renamed(dialogue)
-        turn = rng.choice([i for i, t in enumerate(dialogue["turns"]) if t["speaker"] == "user"])
+        turns = [i for i, t in enumerate(dialogue["turns"]) if t["speaker"] == "user"]
+        whole = rng.random() < 0.35
+        turn = rng.choice(turns[len(turns) // 2 :] if whole else turns)
         messages = dialogue_prefix(turns_until(dialogue, turn))
-        for name in self._asked_services(dialogue, turn):
+        services = list(dialogue["services"]) if whole else self._asked_services(dialogue, turn)
+        for name in rng.sample(services, len(services)):
             service, state = self.varied(self.services[name], state_at(dialogue, turn, name))
             messages += [service_question(service), *state_answer(service, state)]
         return messages
@@ -97,9 +103,9 @@ class Dialogues:
         draw = rng.random()
         if draw < 0.04:
             return [rng.choice(list(self.services))]
-        if draw < 0.2:
+        if draw < 0.15:
             return rng.sample(dialogue["services"], rng.randint(1, len(dialogue["services"])))
-        return rng.sample(active, len(active))
+        return active
 
     def renamed(self, dialogue: Dialogue) -> Dialogue:
         """The dialogue with other names for places, people and titles, so that names must be copied."""
@@ -129,22 +135,21 @@ class Dialogues:
         return {**turn, "utterance": utterance, "state": frames}
 
     def varied(self, service: Service, state: State) -> tuple[Service, State]:
-        """Two of five services come in another shape: order, names, descriptions, fewer slots."""
+        """Half of the services come in another shape: order, names, descriptions, fewer slots."""
         rng = self.rng
-        if rng.random() < 0.6:
+        if rng.random() < 0.5:
             return service, state
         slots = rng.sample(service["slots"], len(service["slots"]))
         if rng.random() < 0.4:
             slots = slots[: rng.randint(1, len(slots))]
         intents = rng.sample(service["intents"], len(service["intents"]))
-        renaming = rng.random() < 0.6
-        slot_names = _new_names(slots, rng) if renaming else {s["name"]: s["name"] for s in slots}
-        intent_names = _new_names(intents, rng) if renaming else {i["name"]: i["name"] for i in intents}
-        undescribed = rng.random() < 0.3 and not any(n.startswith("slot_") for n in slot_names.values())
+        style = rng.choice(NAMINGS) if rng.random() < 0.75 else "kept"
+        slot_names = self._new_names(slots, style)
+        intent_names = self._new_names(intents, style)
+        undescribed = rng.random() < 0.3 and style not in ("number", "foreign")
+        service_names = [service["service_name"], service["service_name"].split("_")[0], self.lexicon.word().capitalize()]
         other = {
-            "service_name": service["service_name"]
-            if rng.random() < 0.7
-            else service["service_name"].split("_")[0],
+            "service_name": rng.choices(service_names, weights=[6, 2, 2])[0],
             "description": "" if undescribed else service["description"],
             "slots": [_renamed_item(slot, slot_names[slot["name"]], undescribed) for slot in slots],
             "intents": [_renamed_intent(intent, intent_names, slot_names, undescribed) for intent in intents],
@@ -152,6 +157,32 @@ class Dialogues:
         intent, values = state
         kept = {slot_names[slot]: value for slot, value in values.items() if slot in slot_names}
         return other, (intent_names.get(intent, intent), kept)
+
+    def _new_names(self, items: list[dict[str, Any]], style: str) -> dict[str, str]:
+        """Other names for slots or intents: another case, words of the description, a number, or foreign words."""
+        self.lexicon.restart()
+        names = {item["name"]: self._new_name(item, style) for item in items}
+        clash = len(set(names.values())) < len(names)
+        return {name: name for name in names} if clash else names
+
+    def _new_name(self, item: dict[str, Any], style: str) -> str:
+        words = re.findall(r"[A-Z]?[a-z]+|\d+|[A-Z]+", item["name"].replace("_", " "))
+        match style:
+            case "kept":
+                return item["name"]
+            case "camel":
+                return words[0].lower() + "".join(word.capitalize() for word in words[1:])
+            case "spaced":
+                return " ".join(words).lower()
+            case "words":
+                return "_".join(words).lower()
+            case "number":
+                return f"slot_{self.rng.randint(1, 60)}"
+            case "foreign":
+                return "_".join(self.lexicon.phrase(1, 2))
+            case _:
+                told = [w for w in re.findall(r"[a-z]+", item["description"].lower()) if w not in LISTS["stop_words"]]
+                return "_".join(told[: self.rng.randint(2, 4)]) or item["name"]
 
     # --- the same dialogues as tool use and as chat ---
 
@@ -200,32 +231,6 @@ def _tool_of(service: Service, intent: dict[str, Any]) -> Tool:
         Field(f.name, f.kind, choices=tuple(c for c in f.choices if c != "dontcare")) for f in fields
     )
     return Tool(intent["name"], intent["description"], plain)
-
-
-def _new_names(items: list[dict[str, Any]], rng: Random) -> dict[str, str]:
-    """Other names for slots or intents: another case, words of the description, or only a number."""
-    style = rng.choice(["camel", "spaced", "described", "described", "number", "words"])
-    names = {item["name"]: _new_name(item, style, rng) for item in items}
-    clash = len(set(names.values())) < len(names)
-    return {name: name for name in names} if clash else names
-
-
-def _new_name(item: dict[str, Any], style: str, rng: Random) -> str:
-    words = re.findall(r"[A-Z]?[a-z]+|\d+|[A-Z]+", item["name"].replace("_", " "))
-    match style:
-        case "camel":
-            return words[0].lower() + "".join(word.capitalize() for word in words[1:])
-        case "spaced":
-            return " ".join(words).lower()
-        case "words":
-            return "_".join(words).lower()
-        case "number":
-            return f"slot_{rng.randint(1, 60)}"
-        case _:
-            told = [
-                w for w in re.findall(r"[a-z]+", item["description"].lower()) if w not in LISTS["stop_words"]
-            ]
-            return "_".join(told[: rng.randint(2, 4)]) or item["name"]
 
 
 def _renamed_item(item: dict[str, Any], name: str, undescribed: bool) -> dict[str, Any]:

@@ -352,15 +352,17 @@ class _Names:
         self.label = label
         self.style = style or self.rng.choices(["snake", "camel", "spaced", "title"], [14, 4, 1, 1])[0]
         self.described = self.rng.choice([0.0, 0.5, 0.5, 1.0])
+        self.foreign = self.rng.choice([0.02, 0.02, 0.02, 0.6]) if self.split == "train" and not label else 0.0
+        self.invent = documents.values.foreign_name
         self.taken: set[str] = set()
 
     def field(self, concept: Concept) -> Field | None:
         """A field that asks for the concept; ambiguous names get a description; None when all are taken."""
         clear = self.clear_names(concept)
-        nameless = self.split == "train" and self.rng.random() < 0.03
+        nameless = self.rng.random() < self.foreign
         ambiguous = nameless or not clear or self.rng.random() < 0.15
         pool = self.names_of(concept) if ambiguous else clear
-        name = self.take((f"field_{self.rng.randint(1, 30)}",) if nameless else pool)
+        name = self.take((self.invent(),) if nameless else pool)
         if name is None:
             return None
         described = ambiguous or self.rng.random() < self.described

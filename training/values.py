@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import string
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -82,16 +84,32 @@ def held_back(utterance: str) -> bool:
 def load_pools(data: Path) -> Pools:
     """Harvest names from the training parts of SGD and SNIPS."""
     found: dict[str, set[str]] = {}
+    words: Counter[str] = Counter()
     kinds = {slot: kind for kind, slots in SGD_POOLS.items() for slot in slots.split()}
-    for row in rows(data / "sgd-train.jsonl.gz"):
+    for number, row in enumerate(rows(data / "sgd-train.jsonl.gz")):
         for turn in row["turns"]:
+            if number % 4 == 0:
+                _count(words, turn["utterance"])
             for result in turn.get("service_results", ()):
                 _collect(found, kinds, result)
     kinds = {slot: kind for kind, slots in SNIPS_POOLS.items() for slot in slots.split()}
     for row in rows(data / "snips-train.jsonl.gz"):
         if not held_back(row["text"]):
             _collect(found, kinds, row["slots"])
-    return Pools({kind: sorted(names) for kind, names in found.items()})
+            _count(words, row["text"])
+    for row in rows(data / "gsm8k-train.jsonl.gz"):
+        _count(words, row["question"])
+    names = {kind: sorted(names) for kind, names in found.items()}
+    return Pools({**names, "word": _by_frequency(words)})
+
+
+def _count(words: Counter[str], text: str) -> None:
+    words.update(re.findall(r"(?<![\w'])[a-z]{3,12}(?![\w'])", text))
+
+
+def _by_frequency(words: Counter[str], least: int = 3) -> list[str]:
+    """The words seen often enough, the frequent ones first."""
+    return sorted((word for word in words if words[word] >= least), key=lambda word: (-words[word], word))
 
 
 def _collect(found: dict[str, set[str]], kinds: dict[str, str], values: dict[str, Any]) -> None:
@@ -131,6 +149,38 @@ class Values:
 
     def invented(self) -> str:
         return "".join(self.rng.choices(LISTS["syllables"], k=self.rng.randint(2, 3))).capitalize()
+
+    def foreign_name(self) -> str:
+        """A name that says nothing about its value: a number, random words, or an invented word."""
+        rng = self.rng
+        words = self.pools.names.get("word") or WORDS
+        draw = rng.random()
+        if draw < 0.25:
+            return f"field_{rng.randint(1, 30)}"
+        return "_".join(rng.sample(words, rng.randint(1, 2))) if draw < 0.8 else self.invented().lower()
+
+    def _errand(self) -> Sampled:
+        """Something to do, as "water the plants"; never "buy milk", which an example asks for."""
+        rng = self.rng
+        words = self.pools.names.get("word") or WORDS
+        things = LISTS["nouns"] + LISTS["foods"] + LISTS["things"]
+        thing = rng.choice(things) if rng.random() < 0.6 else rng.choice(words)
+        verb = rng.choice(LISTS["errands"])
+        person = self._first()[0]
+        about = [
+            f"{verb} {thing}", f"{verb} the {thing}", f"{verb} some {thing}", f"{verb} {thing} and {rng.choice(things)}",
+            f"{verb} the {rng.choice(words)} {thing}", f"{verb} a {thing} for {person}", f"call {person}",
+            f"write to {person}", f"ask {person} about the {thing}", f"pay the {thing} bill", f"go to the {thing} shop",
+        ]  # fmt: skip
+        chosen = rng.choice(about)
+        return _same("buy bread" if chosen == "buy milk" else chosen)
+
+    def _contact(self) -> Sampled:
+        """A person as one speaks of contacts: mostly the first name alone."""
+        draw = self.rng.random()
+        if draw < 0.6:
+            return self._first()
+        return self._person() if draw < 0.9 else _same(self._first()[0].lower())
 
     def _company(self) -> Sampled:
         rng = self.rng
