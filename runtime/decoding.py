@@ -14,7 +14,7 @@ from .sampling import SamplingRow
 from .stops import Finish, StopChecker
 
 if TYPE_CHECKING:
-    from .core import EngineCore
+    from .lifecycle import Lifecycle
     from .sampling import Samples
     from .sequence import SequenceState
 
@@ -24,25 +24,25 @@ GRAMMAR_END = {"type": "stop", "matched": None}
 class Decoding:
     """Takes sampled tokens until something says stop; then the sequence ends with exactly the kept ones."""
 
-    def __init__(self, core: EngineCore, seq: SequenceState, op: Generate) -> None:
+    def __init__(self, life: Lifecycle, seq: SequenceState, op: Generate) -> None:
         params = op.params
-        params.validate(core.runner.vocab_size)
-        self.core, self.op = core, op
+        params.validate(life.vocab_size)
+        self.life, self.op = life, op
         self.prompt_tokens = len(seq)
-        self.limit = min(params.max_tokens, core.context - len(seq))
+        self.limit = min(params.max_tokens, life.context - len(seq))
         self.matcher = op.grammar.matcher() if op.grammar is not None else None
-        self.stops = StopChecker(dataclasses.replace(params, max_tokens=self.limit, min_tokens=0), core.text.tokenizer)
+        self.stops = StopChecker(dataclasses.replace(params, max_tokens=self.limit, min_tokens=0), life.text.tokenizer)
         self.forced = 0
         self.logprobs: TokenLogprobs | None = [] if params.logprobs or params.top_logprobs else None
         self.top_logprobs: list[TokenLogprobs] | None = [] if params.top_logprobs else None
         self.result: Generation | TruncatedError | None = None
-        self.jumps = core.text.jumps is not None and self.matcher is not None and self.logprobs is None
+        self.jumps = life.text.jumps is not None and self.matcher is not None and self.logprobs is None
         self.row = SamplingRow(
             params,
-            seed=core.seed() if params.seed is None else params.seed,
+            seed=life.seed() if params.seed is None else params.seed,
             prompt_ids=seq.tokens.array.tolist() if params.repetition_penalty != 1.0 else [],
             output_ids=self.stops.token_ids,
-            end_ids=params.end_ids(core.text.tokenizer.eos_ids),
+            end_ids=params.end_ids(life.text.tokenizer.eos_ids),
         )
         self._sent = 0  # tokens
         self._given = 0  # characters
@@ -104,12 +104,12 @@ class Decoding:
 
     def _jump(self, seq: SequenceState) -> Finish | None:
         """Append what the grammar forces, in the tokens the model knows, without sampling it."""
-        assert self.matcher is not None and self.core.text.jumps is not None
-        jump = self.core.text.jumps.jump(self.matcher, self.output, self.limit)
+        assert self.matcher is not None and self.life.text.jumps is not None
+        jump = self.life.text.jumps.jump(self.matcher, self.output, self.limit)
         if jump is None:
             return None
         finish = self.stops.rewrite(jump.drop, jump.token_ids)
-        self.core.truncate(seq, len(seq) - jump.drop)
+        self.life.truncate(seq, len(seq) - jump.drop)
         seq.tokens.extend(jump.token_ids)
         self.forced += len(jump.token_ids) - jump.drop
         return self.stops.close(GRAMMAR_END) if finish is None and self.matcher.finished else finish
@@ -121,15 +121,15 @@ class Decoding:
             finish, truncated = self._closed(finish), False
         tokens = self.output[: finish.kept]
         if finish.remainder:
-            tokens = tokens + self.core.text.tokenizer.encode(finish.remainder, parse_special=False).tolist()
-        self.core.truncate(seq, self.prompt_tokens + finish.kept)
+            tokens = tokens + self.life.text.tokenizer.encode(finish.remainder, parse_special=False).tolist()
+        self.life.truncate(seq, self.prompt_tokens + finish.kept)
         seq.tokens.extend(tokens[len(seq) - self.prompt_tokens :])
         self.result = self._result(finish.text, tokens, finish, truncated)
 
     def _closed(self, finish: Finish) -> Finish:
         """The shortest text that completes the grammar goes on after the last whole character."""
         assert self.matcher is not None
-        pieces = [self.core.text.tokenizer.token_bytes[token] for token in self.output]
+        pieces = [self.life.text.tokenizer.token_bytes[token] for token in self.output]
         kept = next(n for n in range(len(pieces), -1, -1) if _is_whole(b"".join(pieces[:n])))
         remainder = (b"".join(pieces[kept:]) + self.matcher.shortest_end()).decode()
         return Finish(finish.reason, b"".join(pieces[:kept]).decode() + remainder, kept, remainder)

@@ -17,12 +17,13 @@ from sgl.grammars import Vocabulary
 from .attention import attention_backend
 from .cache import Ints, PagePool, PrefixCache
 from .config import EngineConfig, free_memory, parse_memory
-from .core import EngineCore, TextSide
+from .core import EngineCore
 from .errors import ConfigError, EngineClosed
 from .executor.device import apply_threads, choose_device
 from .executor.kv import KVPool
 from .executor.runner import Runner
 from .jump import JumpForward
+from .lifecycle import Lifecycle, TextSide
 from .loading import load_config, load_model, resolve_model
 from .metrics import Stats
 from .models.config import ModelConfig
@@ -67,7 +68,7 @@ class Engine:
     def open(self, priority: int = 0) -> Sequence:
         """A new, empty sequence. Higher priorities are computed first."""
         self._check_open()
-        return Sequence(self._core, self._core.new_state(priority))
+        return Sequence(self._core, self._core.life.new_state(priority))
 
     def generate(
         self,
@@ -160,7 +161,8 @@ class Engine:
         cache = PrefixCache(PagePool(pages + 1, config.page_size, on_free))
         text = TextSide(self.tokenizer, self.vocabulary, JumpForward(self.tokenizer) if config.jump_forward else None)
         scheduler = Scheduler(cache, config.step_tokens, config.max_running)
-        return EngineCore(Runner(model, attention, choice.device), cache, scheduler, text, context, config.seed)
+        life = Lifecycle(cache, scheduler, text, model.config.vocab_size, context, config.seed)
+        return EngineCore(Runner(model, attention, choice.device), life)
 
     def _context(self, model: ModelConfig) -> int:
         asked = self.config.context

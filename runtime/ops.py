@@ -1,11 +1,11 @@
 """The operations that a sequence queues. Only the scheduler thread drives them.
 
-begin(seq, core)        the operation reaches the head of the queue; True when it is done at once
+begin(seq, life)        the operation reaches the head of the queue; True when it is done at once
 reuse(seq)              how many computed tokens it can stand on (it needs logits after that)
 target(seq)             how many tokens must be computed before it can go on
 rows(seq, lo, hi)       of the positions lo..hi computed in this step, those whose logits it wants
 wanted(seq, n)          the token ids whose log-probabilities it wants in those n rows
-collect(seq, core, ..)  what was found there; True when it is done
+collect(seq, life, ..)  what was found there; True when it is done
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .errors import ConfigError
 from .sampling.params import SamplingParams
 
 if TYPE_CHECKING:
-    from .core import EngineCore
     from .decoding import Decoding
+    from .lifecycle import Lifecycle
     from .sequence import SequenceState
 
 TokenLogprobs = list[tuple[float, int]]  # log-probability (natural logarithm) and token id
@@ -71,7 +71,7 @@ class Op:
         """It waits for other sequences, not for its own tokens."""
         return False
 
-    def begin(self, seq: SequenceState, core: EngineCore) -> bool:
+    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
         raise NotImplementedError
 
     def admitted(self, seq: SequenceState, reused: int) -> None:
@@ -92,7 +92,7 @@ class Op:
         return []
 
     def collect(
-        self, seq: SequenceState, core: EngineCore, pairs: TokenLogprobs, tops: list[TokenLogprobs]
+        self, seq: SequenceState, life: Lifecycle, pairs: TokenLogprobs, tops: list[TokenLogprobs]
     ) -> bool:
         return seq.computed >= self.target(seq)
 
@@ -116,26 +116,26 @@ class Extend(Op):
         super().__init__()
         self.new, self.drop = tokens, drop
 
-    def begin(self, seq: SequenceState, core: EngineCore) -> bool:
-        core.check_tokens(self.new)
+    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+        life.check_tokens(self.new)
         if not 0 <= self.drop <= len(seq):
             raise ConfigError(f"extend(drop={self.drop}) on a sequence of {len(seq)} tokens")
         if self.drop:
-            core.truncate(seq, len(seq) - self.drop)
+            life.truncate(seq, len(seq) - self.drop)
         seq.tokens.extend(self.new)
         self.resolve()
         return True
 
 
 class Read(Op):
-    def begin(self, seq: SequenceState, core: EngineCore) -> bool:
+    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
         self.resolve(seq.tokens.array.copy())
         return True
 
 
 class Close(Op):
-    def begin(self, seq: SequenceState, core: EngineCore) -> bool:
-        core.retire(seq)
+    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+        life.retire(seq)
         self.resolve()
         return True
 
@@ -143,23 +143,23 @@ class Close(Op):
 class Prefill(Op):
     """Compute every token and publish the prefix."""
 
-    def begin(self, seq: SequenceState, core: EngineCore) -> bool:
-        core.check_length(seq)
-        return self.collect(seq, core, [], [])
+    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+        life.check_length(seq)
+        return self.collect(seq, life, [], [])
 
     def target(self, seq: SequenceState) -> int:
         return len(seq)
 
     def collect(
-        self, seq: SequenceState, core: EngineCore, pairs: TokenLogprobs, tops: list[TokenLogprobs]
+        self, seq: SequenceState, life: Lifecycle, pairs: TokenLogprobs, tops: list[TokenLogprobs]
     ) -> bool:
         if seq.computed < len(seq):
             return False
-        core.cache.publish(seq)
-        self.done(seq, core)
+        life.cache.publish(seq)
+        self.done(seq, life)
         return True
 
-    def done(self, seq: SequenceState, core: EngineCore) -> None:
+    def done(self, seq: SequenceState, life: Lifecycle) -> None:
         self.resolve()
 
 
@@ -172,9 +172,9 @@ class Fork(Prefill):
         super().__init__()
         self.children = children
 
-    def done(self, seq: SequenceState, core: EngineCore) -> None:
+    def done(self, seq: SequenceState, life: Lifecycle) -> None:
         for child in self.children:
-            core.scheduler.reused_tokens += core.give_birth(seq, child)
+            life.scheduler.reused_tokens += life.give_birth(seq, child)
         self.resolve()
 
 
@@ -189,11 +189,11 @@ class Logprobs(Op):
         self.found: TokenLogprobs = []
         self.top_found: list[TokenLogprobs] = []
 
-    def begin(self, seq: SequenceState, core: EngineCore) -> bool:
+    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
         if self.start < 1:
             raise ConfigError(f"logprobs(start={self.start}): the first token has no context; start at 1 or later")
-        core.check_length(seq)
-        core.rewind(seq, self.reuse(seq))
+        life.check_length(seq)
+        life.rewind(seq, self.reuse(seq))
         return self._done(seq)
 
     def reuse(self, seq: SequenceState) -> int:
@@ -211,7 +211,7 @@ class Logprobs(Op):
         return tokens
 
     def collect(
-        self, seq: SequenceState, core: EngineCore, pairs: TokenLogprobs, tops: list[TokenLogprobs]
+        self, seq: SequenceState, life: Lifecycle, pairs: TokenLogprobs, tops: list[TokenLogprobs]
     ) -> bool:
         self.found += pairs
         self.top_found += [top[: self.top] for top in tops]
@@ -236,13 +236,13 @@ class Score(Op):
         self.pending = len(choices)
         self.results: list[TokenLogprobs] = [[] for _ in choices]
 
-    def begin(self, seq: SequenceState, core: EngineCore) -> bool:
+    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
         if not len(seq):
             raise ConfigError("score() on an empty sequence: the first token of a choice would have no context")
         for choice in self.choices:
-            core.check_tokens(choice)
-        core.check_length(seq, max((len(choice) for choice in self.choices), default=0))
-        return self.collect(seq, core, [], [])
+            life.check_tokens(choice)
+        life.check_length(seq, max((len(choice) for choice in self.choices), default=0))
+        return self.collect(seq, life, [], [])
 
     @property
     def blocked(self) -> bool:
@@ -252,33 +252,33 @@ class Score(Op):
         return len(seq) - 1
 
     def collect(
-        self, seq: SequenceState, core: EngineCore, pairs: TokenLogprobs, tops: list[TokenLogprobs]
+        self, seq: SequenceState, life: Lifecycle, pairs: TokenLogprobs, tops: list[TokenLogprobs]
     ) -> bool:
         if seq.computed >= self.target(seq) and not self.launched:
-            self._launch(seq, core)
+            self._launch(seq, life)
         if self.pending == 0:
             self.resolve(self.results)
         return self.pending == 0
 
-    def _launch(self, seq: SequenceState, core: EngineCore) -> None:
+    def _launch(self, seq: SequenceState, life: Lifecycle) -> None:
         for index, choice in enumerate(self.choices):
-            probe = core.new_state(seq.priority)
-            core.give_birth(seq, probe)
+            probe = life.new_state(seq.priority)
+            life.give_birth(seq, probe)
             ops: list[Op] = [Extend(choice, 0), Logprobs(len(seq)), Close()]
-            ops[1].future.add_done_callback(partial(self._take, seq, core, index))
-            core.enqueue(probe, *ops)
+            ops[1].future.add_done_callback(partial(self._take, seq, life, index))
+            life.enqueue(probe, *ops)
         self.launched = True
 
-    def _take(self, seq: SequenceState, core: EngineCore, index: int, future: Future[Any]) -> None:
+    def _take(self, seq: SequenceState, life: Lifecycle, index: int, future: Future[Any]) -> None:
         if self.future.done():
             return
         if error := future.exception():
-            core.fail(seq, error)
+            life.fail(seq, error)
             return
         self.results[index] = future.result()[0]
         self.pending -= 1
         if self.blocked is False and self.launched:
-            core.proceed(seq)
+            life.proceed(seq)
 
 
 class Generate(Op):
@@ -294,15 +294,15 @@ class Generate(Op):
         self.decoding: Decoding | None = None
         self.cached: int | None = None
 
-    def begin(self, seq: SequenceState, core: EngineCore) -> bool:
+    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
         if not len(seq):
             raise ConfigError("generate() on an empty sequence: extend it with at least one token first")
-        core.check_length(seq, 1)
-        self.decoding = core.start_decoding(seq, self)
+        life.check_length(seq, 1)
+        self.decoding = life.start_decoding(seq, self)
         if self.decoding.begin(seq):
-            core.conclude(seq, self.decoding)
+            life.conclude(seq, self.decoding)
             return True
-        core.rewind(seq, self.reuse(seq))
+        life.rewind(seq, self.reuse(seq))
         return False
 
     def admitted(self, seq: SequenceState, reused: int) -> None:

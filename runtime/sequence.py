@@ -125,7 +125,7 @@ class Sequence:
 
     def fork(self, n: int) -> list[Sequence]:
         """`n` sequences that go on from here on the same pages. They are born when the parent gets here."""
-        states = [self._core.new_state(self._state.priority, Status.UNBORN) for _ in range(n)]
+        states = [self._core.life.new_state(self._state.priority, Status.UNBORN) for _ in range(n)]
         children = [Sequence(self._core, state) for state in states]
         self._core.submit(self._state, Fork(states))
         return children

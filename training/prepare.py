@@ -22,11 +22,14 @@ from tokenizers import Tokenizer
 
 from sgl.runtime.nano.prompts import START, Message, render
 from training.dialogues import Dialogues
+from training.labels import Labels
 from training.manners import Manners
+from training.notes import Notes
 from training.packing import ROW, Tokens, pack
+from training.sums import single_steps, word_problem
 from training.synthetic import Documents, load_catalogue
 from training.tokenizer import token_id
-from training.tooluse import Agents, single_steps, word_problem
+from training.tooluse import Agents
 from training.utterances import Utterances
 from training.values import load_pools, rows
 
@@ -35,14 +38,16 @@ BATCH = 64
 AHEAD = 40
 
 MIXTURE = {
-    "state": 0.45,
-    "documents": 0.25,
-    "utterances": 0.10,
-    "agents": 0.09,
-    "tool_use": 0.04,
-    "manners": 0.03,
-    "problems": 0.03,
-    "chat": 0.01,
+    "state": 0.33,
+    "labels": 0.20,
+    "documents": 0.19,
+    "agents": 0.10,
+    "utterances": 0.08,
+    "tool_use": 0.03,
+    "problems": 0.025,
+    "manners": 0.02,
+    "notes": 0.02,
+    "chat": 0.005,
 }
 """Share of the tokens that each source gives."""
 
@@ -60,7 +65,9 @@ class Sources:
             "tool_use": dialogues.tool_use,
             "chat": dialogues.chat,
             "documents": Documents(self.rng, pools, catalogue).messages,
-            "utterances": Utterances(self.rng, data).messages,
+            "labels": Labels(self.rng, pools).messages,
+            "notes": Notes(self.rng, pools).messages,
+            "utterances": Utterances(self.rng, data, pools).messages,
             "agents": Agents(self.rng, pools, catalogue).messages,
             "manners": Manners(self.rng, pools, catalogue).messages,
             "problems": self.problem,

@@ -359,7 +359,7 @@ class _Names:
     def field(self, concept: Concept) -> Field | None:
         """A field that asks for the concept; ambiguous names get a description; None when all are taken."""
         clear = self.clear_names(concept)
-        nameless = self.rng.random() < self.foreign
+        nameless = self.foreign > 0 and self.rng.random() < self.foreign
         ambiguous = nameless or not clear or self.rng.random() < 0.15
         pool = self.names_of(concept) if ambiguous else clear
         name = self.take((self.invent(),) if nameless else pool)

@@ -15,19 +15,17 @@ from sgl.runtime.nano.prompts import (
     Tool,
     message,
     tool_answer,
-    tool_call,
-    tool_result,
     tools_system,
 )
+from training.exchanges import Exchange, conversation, failure
+from training.foreign import ForeignTools
+from training.sums import Sums
 from training.synthetic import Catalogue, Concept, Documents
-from training.values import NUMBER_WORDS, Pools, Values
+from training.values import Pools, Values
 
 TOOLS = Path(__file__).with_name("tools.txt")
 
 POLITE = ("", "", "", "Please: ", "Hi! ", "Hello, ", "Can you help? ", "Hey, ", "One question: ")
-CALCULATOR_NAMES = ("calculator", "calc", "calculate", "math", "evaluate", "arithmetic", "compute")
-EXPRESSION_NAMES = ("expression", "formula", "expr", "calculation", "input", "term")
-CALCULATOR_NOTES = ("evaluates an arithmetic expression", "computes numbers", "does arithmetic", "")
 NO_TOOL = (
     "I have no tool for that.",
     "Sorry, I have no tool that can do this.",
@@ -39,14 +37,6 @@ VERBS = {
     "submit": ("sends a {}", "Submit this {}. ", "Send in a {}: "),
     "register": ("registers a {}", "Register the {}. ", "Please register a {}. "),
 }
-WORDINGS = {
-    "+": ("what is {a} plus {b}", "add {a} and {b}", "{a} + {b}", "the sum of {a} and {b}", "I had {a} and got {b} more. How many now?", "how much is {a} and {b} together"),
-    "-": ("what is {a} minus {b}", "subtract {b} from {a}", "{a} - {b}", "take {b} away from {a}", "I had {a} and gave away {b}. How many are left?", "the difference between {a} and {b}"),
-    "*": ("what is {a} times {b}", "multiply {a} by {b}", "{a} * {b}", "{a} x {b}", "the product of {a} and {b}", "One costs {a} dollars. What do {b} cost?", "{a} multiplied by {b}"),
-    "/": ("what is {a} divided by {b}", "divide {a} by {b}", "{a} / {b}", "share {a} among {b} people, how much does each get", "{a} over {b}"),
-}  # fmt: skip
-ANSWERS = ("{r}", "It is {r}.", "The result is {r}.", "{e} = {r}", "That makes {r}.")
-
 
 @dataclass(frozen=True)
 class ToolPattern:
@@ -87,15 +77,6 @@ def _sentences(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(";") if part.strip())
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """A tool as it is offered, and one conversation turn that uses it; one family does one job."""
-
-    family: str
-    tool: Tool
-    turns: list[Message]
-
-
 class Agents:
     """Composes conversations with tools from a seeded generator."""
 
@@ -104,6 +85,8 @@ class Agents:
         self.values = Values(rng, pools)
         self.patterns = load_tools()
         self.forms = Documents(rng, pools, catalogue)
+        self.sums = Sums(rng)
+        self.foreign = ForeignTools(rng, pools)
 
     def messages(self) -> list[Message]:
         """One system turn with tools, then one to three requests that use some of them or none."""
@@ -126,8 +109,10 @@ class Agents:
     def exchange(self) -> Exchange:
         draw = self.rng.random()
         if draw < 0.25:
-            return self.calculation()
-        return self.form_call() if draw < 0.45 else self.pattern_call()
+            return self.sums.call()
+        if draw < 0.4:
+            return self.form_call()
+        return self.foreign.call() if draw < 0.6 else self.pattern_call()
 
     def small_talk(self) -> list[Message]:
         from training.manners import SMALL_TALK
@@ -147,9 +132,7 @@ class Agents:
         pattern = rng.choice(self.patterns)
         drawn = self._arguments(pattern)
         request, used = self._request(pattern, drawn)
-        names = {
-            keys[0]: keys[0] if rng.random() < 0.5 else rng.choice(keys) for keys, _ in pattern.parameters
-        }
+        names = {keys[0]: keys[0] if rng.random() < 0.5 else rng.choice(keys) for keys, _ in pattern.parameters}
         if len(set(names.values())) < len(names):
             names = {key: key for key in names}
         tool = self._offer(pattern, names)
@@ -162,7 +145,11 @@ class Agents:
             key: text if kind.startswith("money") else value
             for (key, kind), (text, value) in zip(pattern.result, result.values(), strict=True)
         }
-        return Exchange(pattern.names[0], tool, self._turns(request, tool, arguments, values, answer))
+        if rng.random() < 0.35:
+            values = {**dict(rng.sample(list(arguments.items()), min(1, len(arguments)))), **values}
+        if rng.random() < 0.06:
+            values, answer = failure(rng, arguments)
+        return Exchange(pattern.names[0], tool, conversation(request, tool, arguments, values, answer))
 
     def _spoken(self, text: str, value: Any) -> str:
         return ", ".join(value) if isinstance(value, list) else text if isinstance(value, str) else str(text)
@@ -214,52 +201,7 @@ class Agents:
         }
         result = {"status": "ok", "id": self.values.draw("code")[0]}
         answer = rng.choice(["Done, the id is {id}.", "It has the id {id}.", "OK, {id}."]).format_map(result)
-        return Exchange(domain, tool, self._turns(request, tool, arguments, result, answer))
-
-    # --- the calculator ---
-
-    def calculation(self) -> Exchange:
-        rng = self.rng
-        request, expression = self._sum()
-        result = evaluate(expression)
-        tool = Tool(
-            rng.choice(CALCULATOR_NAMES) if rng.random() < 0.5 else "calculator",
-            rng.choice(CALCULATOR_NOTES),
-            (Field(rng.choice(EXPRESSION_NAMES) if rng.random() < 0.4 else "expression"),),
-        )
-        answer = rng.choice(ANSWERS).format(r=result, e=expression)
-        arguments = {tool.parameters[0].name: expression}
-        return Exchange("calculator", tool, self._turns(request, tool, arguments, {"result": result}, answer))
-
-    def _sum(self) -> tuple[str, str]:
-        rng = self.rng
-        a, b = rng.randint(1, rng.choice([12, 100, 5000])), rng.randint(1, rng.choice([12, 100, 900]))
-        draw = rng.random()
-        if draw < 0.12:
-            return rng.choice([f"what is {b}% of {a}", f"{b} percent of {a}"]), f"{a}*{b}/100"
-        if draw < 0.2:
-            return rng.choice([f"half of {a}", f"what is half of {a}"]), f"{a}/2"
-        if draw < 0.35:
-            x, y, c = rng.choice("+-*/"), rng.choice("+-*/"), rng.randint(1, 50)
-            inner = f"({a} {x} {b}) {y} {c}" if rng.random() < 0.5 else f"{a} {x} {b} {y} {c}"
-            return rng.choice(["compute {}", "what is {}?", "{}", "calculate {}"]).format(
-                inner
-            ), inner.replace(" ", "")
-        sign = rng.choice("+-*/")
-        spoken = {"a": self._number(a), "b": self._number(b)}
-        text = rng.choice(WORDINGS[sign]).format_map(spoken)
-        return rng.choice([text, text.capitalize() + "?", text.capitalize()]), f"{a}{sign}{b}"
-
-    def _number(self, number: int) -> str:
-        wordy = number < len(NUMBER_WORDS) and self.rng.random() < 0.25
-        return NUMBER_WORDS[number] if wordy else str(number)
-
-    def _turns(
-        self, request: str, tool: Tool, arguments: dict[str, Any], result: Any, answer: str
-    ) -> list[Message]:
-        call = tool_call(tool.name, arguments)
-        return [message("user", request), *call, tool_result(result), *tool_answer(answer)]
-
+        return Exchange(domain, tool, conversation(request, tool, arguments, result, answer))
 
 def _parameter(name: str, kind: str) -> Field:
     base, _, argument = kind.partition(":")
@@ -281,54 +223,3 @@ def _form_parameter(concept: Concept) -> Field:
     field = _parameter(concept.key, concept.kind)
     kinds = {"bool": "boolean", "date": "date", "percent": "number", "year": "integer"}
     return replace(field, kind=kinds.get(concept.kind, field.kind), description=concept.description)
-
-
-def evaluate(expression: str) -> int | float:
-    """The value of an arithmetic expression of numbers, + - * / and brackets, rounded to 4 digits."""
-    if not re.fullmatch(r"[\d+\-*/(). ]+", expression):
-        raise ValueError(f"not an arithmetic expression: {expression!r}; use digits, + - * / and brackets")
-    try:
-        value = round(float(eval(expression, {"__builtins__": {}})), 4)
-    except ZeroDivisionError:
-        return 0
-    return int(value) if value == int(value) else value
-
-
-# --- word problems with calculator annotations -------------------------------------------------------
-
-ANNOTATION = re.compile(r"<<([^=<>]+)=([^<>]+)>>")
-
-
-def word_problem(row: dict[str, str]) -> list[Message]:
-    """A GSM8K problem solved with the calculator, step by step; empty when a step is not plain."""
-    tool = Tool("calculator", CALCULATOR_NOTES[0], (Field("expression"),))
-    turns: list[Message] = [tools_system([tool]), message("user", row["question"])]
-    steps = ANNOTATION.findall(row["answer"])
-    if not steps or len(steps) > 5:
-        return []
-    for expression, value in steps:
-        if not re.fullmatch(r"[\d+\-*/(). ]+", expression) or not re.fullmatch(r"-?[\d.]+", value):
-            return []
-        turns += [
-            *tool_call("calculator", {"expression": expression.strip()}),
-            tool_result({"result": value}),
-        ]
-    final = row["answer"].rpartition("####")[2].strip()
-    return [*turns, *tool_answer(f"The answer is {final}.")]
-
-
-def single_steps(row: dict[str, str]) -> Iterator[list[Message]]:
-    """The lines of a GSM8K solution as small requests: `48/2 clips in May` becomes one calculation."""
-    tool = Tool("calculator", CALCULATOR_NOTES[0], (Field("expression"),))
-    for line in row["answer"].splitlines():
-        found = ANNOTATION.findall(line)
-        if len(found) != 1 or not re.fullmatch(r"[\d+\-*/(). ]+", found[0][0]):
-            continue
-        (expression, value), told = found[0], ANNOTATION.sub("", line)
-        asked = re.sub(r"\s*=\s*\$?[\d.,]+", "", told)
-        if asked == told or not re.search(r"\d\s*[-+*/x]\s*\$?\d", asked):
-            continue
-        yield [
-            tools_system([tool]), message("user", f"{asked} How much is it?"),
-            *tool_call("calculator", {"expression": expression.strip()}), tool_result({"result": value}), *tool_answer(told),
-        ]  # fmt: skip

@@ -17,7 +17,8 @@ from sgl.runtime.nano.prompts import (
     json_text,
     message,
 )
-from training.values import held_back, rows
+from training.lexicon import NAME_STYLES, Lexicon
+from training.values import Pools, held_back, rows
 
 INTENTS = {
     "AddToPlaylist": "add a song or artist to a playlist",
@@ -37,6 +38,20 @@ OTHER_NAMES = {
     "SearchCreativeWork": ("find_work", "search_media", "LookupTitle"),
     "SearchScreeningEvent": ("cinema", "movie_times", "FindShowtimes"),
 }
+SLOTS = {
+    "playlist": "name of the playlist", "playlist_owner": "whose playlist it is, as my", "music_item": "song, album, track or tune",
+    "artist": "singer or band", "entity_name": "title to add", "restaurant_type": "kind of place to eat at, as bar or diner",
+    "party_size_number": "how many people", "timeRange": "when", "state": "state of the country", "city": "town", "country": "country",
+    "restaurant_name": "name of the restaurant", "party_size_description": "who comes along", "spatial_relation": "how far or near",
+    "served_dish": "dish to eat", "cuisine": "kitchen of a country", "sort": "quality, as best or popular", "facility": "what the place offers",
+    "poi": "near which place", "condition_temperature": "cold, warm and the like", "condition_description": "rain, snow, sun and the like",
+    "geographic_poi": "park, island or landmark", "current_location": "words for here", "service": "music service", "year": "year or decade",
+    "track": "title of the track", "album": "title of the album", "genre": "kind of music", "rating_value": "how many stars are given",
+    "rating_unit": "stars or points", "best_rating": "highest possible rating", "object_select": "which one, as this or current",
+    "object_name": "title", "object_type": "kind of work", "object_part_of_series_type": "series, saga or chapter", "movie_name": "title of the film",
+    "movie_type": "films or movies of a kind", "location_name": "name of the cinema", "object_location_type": "kind of place that shows films",
+}  # fmt: skip
+"""What the slots are, for prompts whose names say nothing."""
 Row = dict[str, Any]
 
 
@@ -70,8 +85,9 @@ def slots_answer(fields: tuple[Field, ...], slots: dict[str, str]) -> dict[str, 
 class Utterances:
     """Composes intent and slot examples from the training rows of SNIPS."""
 
-    def __init__(self, rng: Random, data: Path) -> None:
+    def __init__(self, rng: Random, data: Path, pools: Pools) -> None:
         self.rng = rng
+        self.lexicon = Lexicon(rng, pools)
         self.rows = [row for row in rows(data / "snips-train.jsonl.gz") if not held_back(row["text"])]
         self.fields = slot_fields(self.rows)
         self.values: dict[str, list[str]] = defaultdict(list)
@@ -123,7 +139,25 @@ class Utterances:
             if rng.random() < 0.5:
                 fields = fields[: rng.randint(1, len(fields))]
         answer = slots_answer(tuple(fields), row["slots"])
+        if rng.random() < 0.25:
+            names = self._other_names(fields)
+            answer = {names[slot].name: value for slot, value in answer.items()}
+            fields = [names[field.name] for field in fields]
         return [*extraction(fields, row["text"], EXTRACT_TASK), message("assistant", json_text(answer))]
+
+    def _other_names(self, fields: list[Field]) -> dict[str, Field]:
+        """Fields of other names by slot, each with its description, or in another style."""
+        rng = self.rng
+        self.lexicon.restart()
+        style = self.lexicon.style(NAME_STYLES)
+        foreign = rng.choice([0.0, 0.3, 1.0])
+        names: dict[str, Field] = {}
+        for field in fields:
+            strange = rng.random() < foreign
+            words = self.lexicon.phrase(2, 2) if strange else tuple(field.name.split("_"))
+            described = strange or rng.random() < 0.5
+            names[field.name] = Field(style(words), description=SLOTS.get(field.name, "") if described else "")
+        return names
 
 
 def _whole(text: str, value: str) -> tuple[str, str, str]:

@@ -226,7 +226,7 @@ def test_abort_in_every_state(open_engine, reference):
     """Trap 7.8: waiting, mid-chunk, decoding, queued behind, unborn, finished."""
     engine = open_engine(step_tokens=8, max_running=2)
     gate = threading.Event()
-    engine._core.submit(engine._core.new_state(), _Block(gate))
+    engine._core.submit(engine._core.life.new_state(), _Block(gate))
     long = SamplingParams(max_tokens=400, temperature=0, ignore_eos=True)
     decoding, chunking, waiting, parent = (engine.open() for _ in range(4))
     decoding.extend(prompt(1, 4))

@@ -124,12 +124,13 @@ class EngineMachine(RuleBasedStateMachine):
         self.settle()
         for sequence in self.handles:
             sequence.close()
+        self.engine.check()  # everything posted so far has arrived
         deadline = time.monotonic() + 30
-        while self.engine._core._live and time.monotonic() < deadline:
+        while self.engine._core.life.live and time.monotonic() < deadline:
             time.sleep(0.001)
         self.engine.flush_cache()
         stats = self.engine.stats()
-        assert not self.engine._core._live
+        assert not self.engine._core.life.live
         assert stats.pages_free == stats.pages_total, "pages were lost"
         self.engine.close()
         self.oracle.close()

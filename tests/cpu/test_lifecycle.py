@@ -60,7 +60,7 @@ def test_pages_of_dropped_sequences_come_back(engine):
     engine.generate("x", ONE)
     engine.flush_cache()
     stats = engine.stats()
-    assert stats.pages_free == stats.pages_total and not engine._core._live
+    assert stats.pages_free == stats.pages_total and not engine._core.life.live
 
 
 def test_two_engines_side_by_side(tiny):

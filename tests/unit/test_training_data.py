@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from sgl.runtime.nano.prompts import Field, fields_of, json_text, message, render, schema_of
 from training.packing import answer_mask, document_numbers, pack
+from training.sums import evaluate, word_problem
 from training.synthetic import Documents, Split, load_catalogue
-from training.tooluse import Agents, evaluate, word_problem
+from training.tooluse import Agents
 from training.values import Pools, Values
 
 START, SYSTEM, USER, ASSISTANT, TOOL, END = range(6)
