@@ -147,7 +147,11 @@ class Dialogues:
         slot_names = self._new_names(slots, style)
         intent_names = self._new_names(intents, style)
         undescribed = rng.random() < 0.3 and style not in ("number", "foreign")
-        service_names = [service["service_name"], service["service_name"].split("_")[0], self.lexicon.word().capitalize()]
+        service_names = [
+            service["service_name"],
+            service["service_name"].split("_")[0],
+            self.lexicon.word().capitalize(),
+        ]
         other = {
             "service_name": rng.choices(service_names, weights=[6, 2, 2])[0],
             "description": "" if undescribed else service["description"],
@@ -181,7 +185,11 @@ class Dialogues:
             case "foreign":
                 return "_".join(self.lexicon.phrase(1, 2))
             case _:
-                told = [w for w in re.findall(r"[a-z]+", item["description"].lower()) if w not in LISTS["stop_words"]]
+                told = [
+                    w
+                    for w in re.findall(r"[a-z]+", item["description"].lower())
+                    if w not in LISTS["stop_words"]
+                ]
                 return "_".join(told[: self.rng.randint(2, 4)]) or item["name"]
 
     # --- the same dialogues as tool use and as chat ---

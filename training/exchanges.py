@@ -9,7 +9,14 @@ from typing import Any
 from sgl.runtime.nano.prompts import Message, Tool, message, tool_answer, tool_call, tool_result
 
 FAILED = ("That did not work: {e}.", "Sorry, {e}.", "I could not do it, {e}.", "There was an error: {e}.")
-ERRORS = ("not found", "no entry called {v}", "no such thing as {v}", "nothing found for {v}", "the service does not answer", "{v} is unknown")
+ERRORS = (
+    "not found",
+    "no entry called {v}",
+    "no such thing as {v}",
+    "nothing found for {v}",
+    "the service does not answer",
+    "{v} is unknown",
+)
 
 
 @dataclass(frozen=True)
@@ -21,7 +28,9 @@ class Exchange:
     turns: list[Message]
 
 
-def conversation(request: str, tool: Tool, arguments: dict[str, Any], result: Any, answer: str) -> list[Message]:
+def conversation(
+    request: str, tool: Tool, arguments: dict[str, Any], result: Any, answer: str
+) -> list[Message]:
     """A request, the call of the tool, its result and the answer."""
     call = tool_call(tool.name, arguments)
     return [message("user", request), *call, tool_result(result), *tool_answer(answer)]

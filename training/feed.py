@@ -120,9 +120,9 @@ class Feed:
             self._shuffle()
 
     def _renew(self) -> None:
-        """All rows again, when the fresh ones are used up."""
-        self.fresh = [(shard, row) for shard, rows in enumerate(self.pool) for row in range(len(rows))]
-        self._shuffle()
+        """Rows of any shard again, when the fresh ones are used up: few, so that new shards come next."""
+        for shard in self.rng.integers(len(self.pool), size=max(self.batch, self.enough // 2)).tolist():
+            self.fresh.append((shard, int(self.rng.integers(len(self.pool[shard])))))
 
     def _shuffle(self) -> None:
         self.fresh = [self.fresh[i] for i in self.rng.permutation(len(self.fresh))]

@@ -18,7 +18,15 @@ QUESTIONS = (
     "What is {v}'s {a}?", "What is {v}'s {a}?", "what's {v}'s {a}", "What is the {a} of {v}?", "Tell me the {a} of {v}.", "Give me {v}'s {a}.",
     "I need {v}'s {a}.", "Do you know {v}'s {a}?", "Find the {a} of {v}", "{v}'s {a}?", "Look up the {a} of {v} please", "Which {a} has {v}?",
 )  # fmt: skip
-LOOKUP_NOTES = ("Find the {a} of a {e}", "finds the {a} of a {e}", "looks up a {e}", "Get the {a} for a {e}", "tells the {a}", "{a} of a {e}", "")
+LOOKUP_NOTES = (
+    "Find the {a} of a {e}",
+    "finds the {a} of a {e}",
+    "looks up a {e}",
+    "Get the {a} for a {e}",
+    "tells the {a}",
+    "{a} of a {e}",
+    "",
+)
 FOUND = ("{v}'s {a} is {r}.", "The {a} of {v} is {r}.", "{v} has the {a} {r}.", "It is {r}.", "{v}: {r}.")
 REMINDERS = (
     "Remind me to {v}.", "Remind me to {v}", "Please remind me to {v}.", "remind me to {v}", "Don't let me forget to {v}.", "I have to {v}.",
@@ -34,8 +42,27 @@ REMINDER_NOTES = (
     "Add a task to the list of things to do", "Adds an item to the list", "saves a reminder", "Remember a task", "Note something down",
     "Add an entry to my tasks", "keeps a note", "Put a task on the to-do list", "Stores what has to be done", "",
 )  # fmt: skip
-REMINDER_KEYS = ("task", "task", "text", "item", "note", "what", "todo", "content", "reminder", "title", "entry")
-NOTED = ("I noted: {v}.", "Noted: {v}.", "I will remind you to {v}.", "Added: {v}.", "Done, {v} is on your list.", "I added \"{v}\" to your list.")
+REMINDER_KEYS = (
+    "task",
+    "task",
+    "text",
+    "item",
+    "note",
+    "what",
+    "todo",
+    "content",
+    "reminder",
+    "title",
+    "entry",
+)
+NOTED = (
+    "I noted: {v}.",
+    "Noted: {v}.",
+    "I will remind you to {v}.",
+    "Added: {v}.",
+    "Done, {v} is on your list.",
+    'I added "{v}" to your list.',
+)
 DONE = ("Done.", "It is done, the status is {s}.", "The {n} is {s}.", "OK, {s}.", "Your {n} is {s}.")
 STATES = ("ok", "done", "accepted", "queued", "finished", "running", "ready")
 PARAMETER_KINDS = {
@@ -69,15 +96,35 @@ class ForeignTools:
         rng = self.rng
         known = rng.random() < 0.5
         attribute = rng.choice(list(KNOWN_ATTRIBUTES)) if known else " ".join(self.lexicon.phrase(1, 2))
-        entity = rng.choice(["contact", "person", "customer", "friend", "colleague"]) if known else self.lexicon.word()
-        about = rng.choice(["contact", "contact", "person"]) if known else rng.choice(["contact", "company", "title", "code", "city"])
-        spoken, result = self.values.draw(about)[0], self.values.draw(KNOWN_ATTRIBUTES.get(attribute, "code"))[0]
-        names = [("find", entity), ("get", entity), ("lookup", entity), ("get", attribute), ("search", entity), (entity, attribute)]
+        entity = (
+            rng.choice(["contact", "person", "customer", "friend", "colleague"])
+            if known
+            else self.lexicon.word()
+        )
+        about = (
+            rng.choice(["contact", "contact", "person"])
+            if known
+            else rng.choice(["contact", "company", "title", "code", "city"])
+        )
+        spoken, result = (
+            self.values.draw(about)[0],
+            self.values.draw(KNOWN_ATTRIBUTES.get(attribute, "code"))[0],
+        )
+        names = [
+            ("find", entity),
+            ("get", entity),
+            ("lookup", entity),
+            ("get", attribute),
+            ("search", entity),
+            (entity, attribute),
+        ]
         parameter = rng.choice(["name", "name", "name", "who", "person", entity, f"{entity} name", "query"])
         note = rng.choice(LOOKUP_NOTES).format(a=attribute, e=entity)
         tool = Tool(self._snake(*rng.choice(names)), note, (Field(self._snake(parameter)),))
         arguments = {tool.parameters[0].name: spoken}
-        values: dict[str, Any] = {attribute.split()[0] if rng.random() < 0.5 else attribute.replace(" ", "_"): result}
+        values: dict[str, Any] = {
+            attribute.split()[0] if rng.random() < 0.5 else attribute.replace(" ", "_"): result
+        }
         if rng.random() < 0.6:
             values = {tool.parameters[0].name: spoken, **values}
         answer = rng.choice(FOUND).format(v=spoken, a=attribute, r=result)
@@ -98,7 +145,9 @@ class ForeignTools:
         key = self.lexicon.word() if rng.random() < 0.15 else rng.choice(REMINDER_KEYS)
         tool = Tool(name, note, (Field(key),))
         counts: dict[str, Any] = {rng.choice(["id", "open_tasks", "count", "position"]): rng.randint(1, 40)}
-        result = rng.choice([counts, {key: errand, **counts}, {"status": rng.choice(STATES)}, {key: errand, "status": "ok"}])
+        result = rng.choice(
+            [counts, {key: errand, **counts}, {"status": rng.choice(STATES)}, {key: errand, "status": "ok"}]
+        )
         answer = rng.choice(NOTED).format(v=errand)
         request = rng.choice(REMINDERS).format(v=errand)
         return Exchange("add_todo", tool, conversation(request, tool, {key: errand}, result, answer))
@@ -107,8 +156,13 @@ class ForeignTools:
 
     def action(self) -> Exchange:
         rng = self.rng
-        verb, noun = rng.choice([self.lexicon.word(), rng.choice(LISTS["errands"])]), " ".join(self.lexicon.phrase(1, 2))
-        drawn = [(self.lexicon.phrase(1, 2), kind) for kind in rng.sample(list(PARAMETER_KINDS), rng.randint(0, 4))]
+        verb, noun = (
+            rng.choice([self.lexicon.word(), rng.choice(LISTS["errands"])]),
+            " ".join(self.lexicon.phrase(1, 2)),
+        )
+        drawn = [
+            (self.lexicon.phrase(1, 2), kind) for kind in rng.sample(list(PARAMETER_KINDS), rng.randint(0, 4))
+        ]
         stated = [(words, self.values.draw(kind)) for words, kind in drawn if rng.random() < 0.85]
         fields = [Field(self._snake(*words), PARAMETER_KINDS[kind].kind) for words, kind in drawn]
         notes = [f"{verb} the {noun}", f"{verb} a {noun}", f"used to {verb} the {noun}", f"{noun}: {verb}"]
@@ -117,7 +171,9 @@ class ForeignTools:
         tool = Tool(name, rng.choice(notes) if opaque or rng.random() < 0.6 else "", tuple(fields))
         values = {words: value for words, (_, value) in stated}
         arguments = {
-            field.name: values[words] for field, (words, _) in zip(tool.parameters, drawn, strict=True) if words in values
+            field.name: values[words]
+            for field, (words, _) in zip(tool.parameters, drawn, strict=True)
+            if words in values
         }
         state = rng.choice(STATES)
         answer = rng.choice(DONE).format(n=noun, s=state)
@@ -126,8 +182,27 @@ class ForeignTools:
 
     def _request(self, verb: str, noun: str, stated: list[tuple[Words, str]]) -> str:
         rng = self.rng
-        opening = rng.choice(["{v} the {n}", "Please {v} the {n}", "{v} a {n}", "I want to {v} the {n}", "Can you {v} the {n}", "{v} {n}"])
-        link = rng.choice([" with {l} {t}", ", {l} {t}", ", {l}: {t}", " and {l} {t}", ", the {l} is {t}", ", {t} as {l}", ", {l}={t}"])
+        opening = rng.choice(
+            [
+                "{v} the {n}",
+                "Please {v} the {n}",
+                "{v} a {n}",
+                "I want to {v} the {n}",
+                "Can you {v} the {n}",
+                "{v} {n}",
+            ]
+        )
+        link = rng.choice(
+            [
+                " with {l} {t}",
+                ", {l} {t}",
+                ", {l}: {t}",
+                " and {l} {t}",
+                ", the {l} is {t}",
+                ", {t} as {l}",
+                ", {l}={t}",
+            ]
+        )
         parts = [link.format(l=" ".join(words), t=text) for words, text in rng.sample(stated, len(stated))]
         text = opening.format(v=verb, n=noun) + "".join(parts)
         return text[0].upper() + text[1:] if rng.random() < 0.8 else text

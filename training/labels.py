@@ -45,7 +45,14 @@ GLOSSES = (
     "the {l}", "{l}", "{l} of the {w}", "what is given as {l}", "the {l} if stated", "which {l} it has", "value of the {l}",
     "{l} as written", "stated {l}", "tells the {l}", "here the {l} goes", "the one called {l}",
 )  # fmt: skip
-FLAG_GLOSSES = ("whether there is {l}", "whether it is {l}", "true if {l}", "if {l} is stated", "is it {l}", "{l} or not")
+FLAG_GLOSSES = (
+    "whether there is {l}",
+    "whether it is {l}",
+    "true if {l}",
+    "if {l} is stated",
+    "is it {l}",
+    "{l} or not",
+)
 
 
 @dataclass(frozen=True)
@@ -133,7 +140,9 @@ class Labels:
         return Item(words, kind, text, value, f"{text} {self._unit()}" if counted else text, tie=tie)
 
     def _unit(self) -> str:
-        return self.rng.choice(["kg", "cm", "km", "hours", "meters", "points", "degrees", "pieces", plural(self.lexicon.word())])
+        return self.rng.choice(
+            ["kg", "cm", "km", "hours", "meters", "points", "degrees", "pieces", plural(self.lexicon.word())]
+        )
 
     def _some_words(self, most: int = 4) -> str:
         rng = self.rng
@@ -146,7 +155,9 @@ class Labels:
         if rng.random() < 0.3 and self.lexicon.used.isdisjoint(options):
             self.lexicon.used.update(options)
         else:
-            options = [" ".join(self.lexicon.phrase(1, rng.choice([1, 1, 1, 2]))) for _ in range(rng.randint(2, 5))]
+            options = [
+                " ".join(self.lexicon.phrase(1, rng.choice([1, 1, 1, 2]))) for _ in range(rng.randint(2, 5))
+            ]
         rng.shuffle(options)
         value = rng.choice(options)
         text = rng.choice([value, value, value.capitalize(), value.upper()])
@@ -167,7 +178,10 @@ class Labels:
         names = [self.lexicon.phrase(1, rng.choice([1, 1, 2])) for _ in range(rng.choice([1, 1, 2]))]
         fields = [self.item(self.lexicon.phrase(1, 2)) for _ in range(rng.randint(1, 4))]
         return {
-            name: [replace(self.item(f.words, f.kind if f.kind != "options" else "words"), prefix=name) for f in fields]
+            name: [
+                replace(self.item(f.words, f.kind if f.kind != "options" else "words"), prefix=name)
+                for f in fields
+            ]
             for name in names
         }
 
@@ -184,7 +198,9 @@ class Labels:
         if loose and rng.random() < 0.15:
             words = self._other_form(words)
         if item.base in ("flag", "options"):
-            return Statement((*item.prefix, *words), item.shown, {"flag": "flag", "options": "chosen"}[item.base])
+            return Statement(
+                (*item.prefix, *words), item.shown, {"flag": "flag", "options": "chosen"}[item.base]
+            )
         wrong = self.item(words, item.kind).text if rng.random() < 0.15 else ""
         counted = item.base == "int" and item.shown == item.text
         if counted and len(words[-1]) > 2:
@@ -206,14 +222,22 @@ class Labels:
     # --- the schema and its answer ---
 
     def _question(
-        self, items: list[Item], absent: list[Item], groups: dict[Words, list[Item]], document: str, loose: bool
+        self,
+        items: list[Item],
+        absent: list[Item],
+        groups: dict[Words, list[Item]],
+        document: str,
+        loose: bool,
     ) -> Extraction:
         rng = self.rng
-        asked: list[Item | Words] = [*rng.sample(items, rng.randint(0 if groups or absent else 1, len(items)))]
+        asked: list[Item | Words] = [
+            *rng.sample(items, rng.randint(0 if groups or absent else 1, len(items)))
+        ]
         asked += [*absent, *groups]
         rng.shuffle(asked)
         schema = _Schema(self, loose)
-        fields, answer = [], {}
+        fields: list[Field] = []
+        answer: dict[str, Any] = {}
         for ask in asked:
             if isinstance(ask, Item):
                 field, value = schema.field(ask)
@@ -258,7 +282,9 @@ class _Schema:
         inner.style = self.style
         pairs = {field.name: (field, value) for field, value in map(inner.field, members)}
         fields = tuple(field for field, _ in pairs.values())
-        return Field(self.style(words), "object", fields=fields), {name: value for name, (_, value) in pairs.items()}
+        return Field(self.style(words), "object", fields=fields), {
+            name: value for name, (_, value) in pairs.items()
+        }
 
     def _opaque(self) -> Words:
         """A name that says nothing: the description has to."""

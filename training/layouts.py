@@ -23,9 +23,30 @@ PLAIN = (
     "What about the {l}? It is {v}.", "The new {l} is {v}.", "Please write {v} for the {l}.", "We agreed on a {l} of {v}.",
     "On the {l}: {v}.", "With {l} {v}.", "The {l} goes by {v}.", "Somebody entered {v} for {l}.", "The {l} equals {v}.",
 )  # fmt: skip
-COUNTED = ("There are {v} {l}.", "It has {v} {l}.", "{v} {l}.", "We counted {v} {l}.", "It comes with {v} {l}.", "{l}: {v}.")
-CHOSEN = ("It is {v}.", "{v}.", "We chose {v}.", "They took {v}.", "It counts as {v}.", "{v} {l}.", "The {l} is {v}.", "{l}: {v}.")
-CORRECTED = ("The {l} is not {w} but {v}.", "Not {w} but {v} is the {l}.", "The {l} is {v}, not {w}.", "{l}: {v} (no longer {w}).")
+COUNTED = (
+    "There are {v} {l}.",
+    "It has {v} {l}.",
+    "{v} {l}.",
+    "We counted {v} {l}.",
+    "It comes with {v} {l}.",
+    "{l}: {v}.",
+)
+CHOSEN = (
+    "It is {v}.",
+    "{v}.",
+    "We chose {v}.",
+    "They took {v}.",
+    "It counts as {v}.",
+    "{v} {l}.",
+    "The {l} is {v}.",
+    "{l}: {v}.",
+)
+CORRECTED = (
+    "The {l} is not {w} but {v}.",
+    "Not {w} but {v} is the {l}.",
+    "The {l} is {v}, not {w}.",
+    "{l}: {v} (no longer {w}).",
+)
 PRESENT = (
     "It has {l}.", "There is a {l}.", "It comes with {l}.", "{l} is available.", "It is {l}.", "Yes, {l}.", "{l} included.",
     "It was {l}.", "{l}: yes.", "They have a {l}.", "{l} is fine.", "We saw the {l}.",
@@ -40,6 +61,31 @@ MARKUP = (
     "<li><b>{}</b> {}</li>", "<tr><td>{}</td><td>{}</td></tr>", "**{}**: {}", "**{}** {}", "## {}\n{}", "<p>{}: {}</p>",
     "<dt>{}</dt><dd>{}</dd>", "[{}] {}", "_{}_: {}", "# {}\n{}\n", "What is the {}? {}",
 )  # fmt: skip
+
+
+OPENING_WORDS = (
+    "The",
+    "It",
+    "Its",
+    "We",
+    "As",
+    "For",
+    "Our",
+    "My",
+    "They",
+    "You",
+    "There",
+    "This",
+    "With",
+    "On",
+    "No",
+    "Somebody",
+)
+
+
+def _inner(sentence: str) -> str:
+    """The sentence as it goes on after a comma."""
+    return sentence[0].lower() + sentence[1:] if sentence.split(" ")[0] in OPENING_WORDS else sentence
 
 
 @dataclass(frozen=True)
@@ -80,8 +126,12 @@ class Layouts:
 
     def _pairs(self, statements: list[Statement]) -> list[tuple[str, str]]:
         style = self.lexicon.style(LABEL_STYLES)
-        yes, no = self.rng.choice([("yes", "no"), ("Yes", "No"), ("true", "false"), ("on", "off"), ("Y", "N")])
-        return [(style(s.words), (yes if s.present else no) if s.form == "flag" else s.text) for s in statements]
+        yes, no = self.rng.choice(
+            [("yes", "no"), ("Yes", "No"), ("true", "false"), ("on", "off"), ("Y", "N")]
+        )
+        return [
+            (style(s.words), (yes if s.present else no) if s.form == "flag" else s.text) for s in statements
+        ]
 
     def _form(self, statements: list[Statement]) -> str:
         separator = self.rng.choice(SEPARATORS)
@@ -98,7 +148,9 @@ class Layouts:
         return "\n".join([*self._heading(), *marked])
 
     def _line(self, statements: list[Statement]) -> str:
-        quoted = [f'{name}="{text}"' if " " in text else f"{name}={text}" for name, text in self._pairs(statements)]
+        quoted = [
+            f'{name}="{text}"' if " " in text else f"{name}={text}" for name, text in self._pairs(statements)
+        ]
         head = self.rng.choice(["", "INFO ", "[warn] ", f"{self.lexicon.word()}: ", "event "])
         return head + self.rng.choice([" ", "; ", " | ", "&"]).join(quoted)
 
@@ -108,12 +160,20 @@ class Layouts:
 
     def _rows(self, statements: list[Statement]) -> str:
         lines = [f"| {name} | {text} |" for name, text in self._pairs(statements)]
-        head = [f"| {self.lexicon.word()} | {self.lexicon.word()} |", "|---|---|"] if self.rng.random() < 0.5 else []
+        head = (
+            [f"| {self.lexicon.word()} | {self.lexicon.word()} |", "|---|---|"]
+            if self.rng.random() < 0.5
+            else []
+        )
         return "\n".join([*head, *lines])
 
     def _columns(self, statements: list[Statement]) -> str:
         names, texts = zip(*self._pairs(statements), strict=True)
-        free = [mark for mark in (",", ";", "\t", " | ", "; ") if not any(mark.strip() in text for text in texts if mark.strip())]
+        free = [
+            mark
+            for mark in (",", ";", "\t", " | ", "; ")
+            if not any(mark.strip() in text for text in texts if mark.strip())
+        ]
         mark = self.rng.choice(free)
         return mark.join(names) + "\n" + mark.join(texts)
 
@@ -130,7 +190,11 @@ class Layouts:
         if self.rng.random() < 0.5:
             return []
         title = " ".join(self.lexicon.phrase(1, 2))
-        return [self.rng.choice([title.upper(), title.title(), f"# {title}", f"--- {title} ---", title.capitalize()])]
+        return [
+            self.rng.choice(
+                [title.upper(), title.title(), f"# {title}", f"--- {title} ---", title.capitalize()]
+            )
+        ]
 
     # --- running text ---
 
@@ -148,14 +212,15 @@ class Layouts:
         for sentence in sentences:
             if joined and rng.random() < 0.2 and joined[-1].count(".") == 1 and joined[-1].endswith("."):
                 link = rng.choice([" and ", ", ", "; ", ", and ", ", but "])
-                joined[-1] = joined[-1][:-1] + link + sentence
+                joined[-1] = joined[-1][:-1] + link + _inner(sentence)
             else:
                 joined.append(sentence)
-        return [sentence[0].upper() + sentence[1:] if rng.random() < 0.9 else sentence for sentence in joined]
+        return joined
 
     def sentence(self, statement: Statement) -> str:
         rng = self.rng
         label = self.spoken(statement)
+        frames: tuple[str, ...]
         match statement.form:
             case "plain":
                 frames = CORRECTED if statement.wrong and rng.random() < 0.5 else PLAIN
@@ -167,7 +232,7 @@ class Layouts:
                 frames = PRESENT if statement.present else MISSING
             case _:
                 return self._told(statement)
-        return rng.choice(frames).format(l=label, v=statement.text, w=statement.wrong)
+        return self._filled(rng.choice(frames), l=label, v=statement.text, w=statement.wrong)
 
     def spoken(self, statement: Statement) -> str:
         """The label inside a sentence: in lower case, sometimes turned round as in "height of the tower"."""
@@ -187,7 +252,14 @@ class Layouts:
             frames += ["{v} {p} it.", "{v} has {p} it.", "It was {v} who {p} it."]
         else:
             frames += ["They {p} it {b} {v}.", "{b} {v} it was {p}.", "We {p} this {b} {v}."]
-        return self.rng.choice(frames).format(p=participle, b=preposition, v=statement.text)
+        return self._filled(self.rng.choice(frames), p=participle, b=preposition, v=statement.text)
+
+    def _filled(self, frame: str, **texts: str) -> str:
+        """The frame with its texts; a value at its beginning keeps its letter case."""
+        sentence = frame.format(**texts)
+        if frame.startswith("{v}") or self.rng.random() < 0.1:
+            return sentence
+        return sentence[0].upper() + sentence[1:]
 
     def _mail(self, statements: list[Statement]) -> str:
         rng = self.rng
@@ -207,6 +279,9 @@ class Layouts:
 
     def _mixed(self, statements: list[Statement]) -> str:
         cut = self.rng.randint(0, len(statements))
-        parts = [self._prose(statements[:cut]) if cut else "", self._form(statements[cut:]) if cut < len(statements) else ""]
+        parts = [
+            self._prose(statements[:cut]) if cut else "",
+            self._form(statements[cut:]) if cut < len(statements) else "",
+        ]
         self.rng.shuffle(parts)
         return "\n\n".join(part for part in parts if part)

@@ -90,36 +90,44 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, dropout: float) -> None:
         super().__init__()
+        self.dropout = dropout
         self.input_layernorm = RMSNorm(shape.hidden, shape.epsilon)
         self.self_attn = Attention(shape)
         self.post_attention_layernorm = RMSNorm(shape.hidden, shape.epsilon)
         self.mlp = MLP(shape)
 
     def forward(self, x: Tensor, rope: Rope, attend: Attend, mask: Any) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), rope, attend, mask)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        x = x + self._dropped(self.self_attn(self.input_layernorm(x), rope, attend, mask))
+        return x + self._dropped(self.mlp(self.post_attention_layernorm(x)))
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training) if self.dropout else x
 
 
 class Body(nn.Module):
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, dropout: float) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(shape.vocabulary, shape.hidden)
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.layers = nn.ModuleList(Layer(shape, dropout) for _ in range(shape.layers))
         self.norm = RMSNorm(shape.hidden, shape.epsilon)
 
 
 class Nano(nn.Module):
-    """Token ids int [B, T] to logits [B, T, vocabulary]; the output matrix is the embedding."""
+    """Token ids int [B, T] to logits [B, T, vocabulary]; the output matrix is the embedding.
+
+    In training mode `dropout` is the share of values left out after the embedding and in each residual.
+    """
 
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, dropout: float = 0.0) -> None:
         super().__init__()
         self.shape = shape
-        self.model = Body(shape)
+        self.dropout = dropout
+        self.model = Body(shape, dropout)
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=0.02)
@@ -131,6 +139,8 @@ class Nano(nn.Module):
         length = ids.shape[1]
         rope = self.cos[:length], self.sin[:length]
         x = self.model.embed_tokens(ids)
+        if self.dropout:
+            x = F.dropout(x, self.dropout, self.training)
         for layer in self.model.layers:
             x = layer(x, rope, attend, mask)
         return F.linear(self.model.norm(x), self.model.embed_tokens.weight)

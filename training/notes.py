@@ -21,10 +21,22 @@ class Slot:
 
 
 SLOTS = {
-    "name": Slot(("name", "name", "full name", "guest", "customer", "contact name", "sender", "who", "person"), "person", "who writes"),
-    "city": Slot(("city", "city", "place", "town", "location", "destination", "where"), "city", "where it should be"),
-    "day": Slot(("date", "date", "day", "when", "arrival", "check in date", "booking date"), "day", "on which day"),
-    "count": Slot(("guests", "guests", "people", "number of guests", "party size", "persons", "seats"), "int:1-9", "how many people"),
+    "name": Slot(
+        ("name", "name", "full name", "guest", "customer", "contact name", "sender", "who", "person"),
+        "person",
+        "who writes",
+    ),
+    "city": Slot(
+        ("city", "city", "place", "town", "location", "destination", "where"), "city", "where it should be"
+    ),
+    "day": Slot(
+        ("date", "date", "day", "when", "arrival", "check in date", "booking date"), "day", "on which day"
+    ),
+    "count": Slot(
+        ("guests", "guests", "people", "number of guests", "party size", "persons", "seats"),
+        "int:2-9",
+        "how many people",
+    ),
     "time": Slot(("time", "hour", "start time", "at what time"), "time", "at which hour"),
     "phone": Slot(("phone", "phone number", "telephone", "contact number"), "phone", "number to call"),
     "email": Slot(("email", "mail", "email address", "reply to"), "email", "mail address"),
@@ -48,10 +60,31 @@ CLOSINGS = (
     "Call me at {phone}", "My number is {phone}", "You can write to {email}", "Reply to {email}", "We can spend {price}", "Our budget is {price}",
     "It should cost {price} at most", "You reach me under {phone}", "Send the confirmation to {email}",
 )  # fmt: skip
-THINGS = ("a room", "a table", "a flat", "a hotel", "a tour", "an apartment", "a guide", "a double room", "seats", "a place to stay", "a meeting room", "a cabin")
+THINGS = (
+    "a room",
+    "a table",
+    "a flat",
+    "a hotel",
+    "a tour",
+    "an apartment",
+    "a guide",
+    "a double room",
+    "seats",
+    "a place to stay",
+    "a meeting room",
+    "a cabin",
+)
 PEOPLE = ("guests", "people", "persons", "adults", "friends", "of us")
 OPENINGS = ("", "", "Hello, ", "Hi, ", "Good morning, ", "Dear Sir or Madam, ", "Hi there! ", "Hello! ")
-ENDINGS = ("", "", " Thank you!", " Thanks!", " Best regards", " Many thanks in advance.", " Looking forward to your answer.")
+ENDINGS = (
+    "",
+    "",
+    " Thank you!",
+    " Thanks!",
+    " Best regards",
+    " Many thanks in advance.",
+    " Looking forward to your answer.",
+)
 
 
 class Notes:
@@ -77,20 +110,30 @@ class Notes:
         stated = {key for frame in frames for key in SLOTS if "{" + key + "}" in frame}
         document = self._written(frames, {key: text for key, (text, _) in drawn.items()})
         others = [key for key in SLOTS if key not in stated]
-        asked = rng.sample(sorted(stated), rng.randint(1, len(stated))) + rng.sample(others, rng.choice([0, 0, 1, 2]))
+        asked = rng.sample(sorted(stated), rng.randint(1, len(stated))) + rng.sample(
+            others, rng.choice([0, 0, 1, 2])
+        )
         rng.shuffle(asked)
         style = self.lexicon.style(NAME_STYLES)
         described = rng.choice([0.0, 0.0, 0.5, 1.0])
-        fields = {key: self._field(SLOTS[key], style(rng.choice(SLOTS[key].names).split()), described) for key in asked}
+        fields = {
+            key: self._field(SLOTS[key], style(rng.choice(SLOTS[key].names).split()), described)
+            for key in asked
+        }
         answer = {
-            field.name: drawn[key][0] if field.kind == "string" else drawn[key][1] for key, field in fields.items() if key in stated
+            field.name: drawn[key][0] if field.kind == "string" else drawn[key][1]
+            for key, field in fields.items()
+            if key in stated
         }
         return Extraction(tuple(fields.values()), document, answer)
 
     def _written(self, frames: list[str], texts: dict[str, str]) -> str:
         rng = self.rng
-        sentences = [frame.format(thing=rng.choice(THINGS), people=rng.choice(PEOPLE), **texts) for frame in frames]
-        sentences = [sentence[0].upper() + sentence[1:] for sentence in sentences]
+        sentences = [
+            frame.format(thing=rng.choice(THINGS), people=rng.choice(PEOPLE), **texts) for frame in frames
+        ]
+        kept = [frame.startswith(("{name}", "{count}")) for frame in frames]
+        sentences = [s if keep else s[0].upper() + s[1:] for s, keep in zip(sentences, kept, strict=True)]
         opening = rng.choice(OPENINGS)
         if opening.endswith(", ") and frames[0] in NAMING and not frames[0].startswith(("I", "{")):
             sentences[0] = sentences[0][0].lower() + sentences[0][1:]

@@ -29,7 +29,7 @@ class Muon:
     """Momentum whose step is made orthogonal; matrices of one shape are treated as one batch."""
 
     def __init__(
-        self, parameters: Sequence[Tensor], rate: float, momentum: float = 0.95, decay: float = 0.02
+        self, parameters: Sequence[Tensor], rate: float, momentum: float = 0.95, decay: float = 0.05
     ) -> None:
         self.rate, self.momentum, self.decay = rate, momentum, decay
         groups: dict[torch.Size, list[Tensor]] = defaultdict(list)

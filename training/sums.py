@@ -36,7 +36,15 @@ WORDINGS = {
     "*": ("what is {a} times {b}", "multiply {a} by {b}", "{a} x {b}", "the product of {a} and {b}", "One costs {a} dollars. What do {b} cost?", "{a} multiplied by {b}"),
     "/": ("what is {a} divided by {b}", "divide {a} by {b}", "share {a} among {b} people, how much does each get", "{a} over {b}"),
 }  # fmt: skip
-ANSWERS = ("It is {r}.", "The result is {r}.", "{e} = {r}", "That makes {r}.", "{e} is {r}.", "{e} is {r}.", "{e} is {r}.")
+ANSWERS = (
+    "It is {r}.",
+    "The result is {r}.",
+    "{e} = {r}",
+    "That makes {r}.",
+    "{e} is {r}.",
+    "{e} is {r}.",
+    "{e} is {r}.",
+)
 
 
 class Sums:
@@ -56,7 +64,9 @@ class Sums:
         )
         answer = rng.choice(ANSWERS).format(r=result, e=expression)
         arguments = {tool.parameters[0].name: expression}
-        return Exchange("calculator", tool, conversation(request, tool, arguments, {"result": result}, answer))
+        return Exchange(
+            "calculator", tool, conversation(request, tool, arguments, {"result": result}, answer)
+        )
 
     def _sum(self) -> tuple[str, str]:
         rng = self.rng
@@ -79,7 +89,13 @@ class Sums:
         rng = self.rng
         x, y = rng.choice("+-*/"), rng.choice("+-*/")
         c = rng.randint(1, rng.choice([20, 50, 500]))
-        shapes = ["{a} {x} {b}", "{a} {x} {b} {y} {c}", "{a} {x} {b} {y} {c}", "({a} {x} {b}) {y} {c}", "{a} {x} ({b} {y} {c})"]
+        shapes = [
+            "{a} {x} {b}",
+            "{a} {x} {b} {y} {c}",
+            "{a} {x} {b} {y} {c}",
+            "({a} {x} {b}) {y} {c}",
+            "{a} {x} ({b} {y} {c})",
+        ]
         text = rng.choice(shapes).format(a=a, b=b, c=c, x=x, y=y)
         if text == EXAMPLE_SUM:
             return self._written(a + 1, b)

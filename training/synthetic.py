@@ -352,7 +352,9 @@ class _Names:
         self.label = label
         self.style = style or self.rng.choices(["snake", "camel", "spaced", "title"], [14, 4, 1, 1])[0]
         self.described = self.rng.choice([0.0, 0.5, 0.5, 1.0])
-        self.foreign = self.rng.choice([0.02, 0.02, 0.02, 0.6]) if self.split == "train" and not label else 0.0
+        self.foreign = (
+            self.rng.choice([0.02, 0.02, 0.02, 0.6]) if self.split == "train" and not label else 0.0
+        )
         self.invent = documents.values.foreign_name
         self.taken: set[str] = set()
 

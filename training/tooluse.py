@@ -38,6 +38,7 @@ VERBS = {
     "register": ("registers a {}", "Register the {}. ", "Please register a {}. "),
 }
 
+
 @dataclass(frozen=True)
 class ToolPattern:
     """A line of tools.txt: how a tool may be called, asked for, and how it answers."""
@@ -132,7 +133,9 @@ class Agents:
         pattern = rng.choice(self.patterns)
         drawn = self._arguments(pattern)
         request, used = self._request(pattern, drawn)
-        names = {keys[0]: keys[0] if rng.random() < 0.5 else rng.choice(keys) for keys, _ in pattern.parameters}
+        names = {
+            keys[0]: keys[0] if rng.random() < 0.5 else rng.choice(keys) for keys, _ in pattern.parameters
+        }
         if len(set(names.values())) < len(names):
             names = {key: key for key in names}
         tool = self._offer(pattern, names)
@@ -202,6 +205,7 @@ class Agents:
         result = {"status": "ok", "id": self.values.draw("code")[0]}
         answer = rng.choice(["Done, the id is {id}.", "It has the id {id}.", "OK, {id}."]).format_map(result)
         return Exchange(domain, tool, conversation(request, tool, arguments, result, answer))
+
 
 def _parameter(name: str, kind: str) -> Field:
     base, _, argument = kind.partition(":")

@@ -34,7 +34,7 @@ from training.tokenizer import token_id
 WARMUP_STEPS = 100
 COOLDOWN = 0.55
 """Share of the time in which the learning rate falls linearly to zero."""
-PROMPT_WEIGHT = (0.1, 0.02)
+PROMPT_WEIGHT = (0.1, 0.05)
 """Weight of the loss on prompts, at the beginning and at the end; answers weigh 1."""
 CLIP = 1.0
 IN_FLIGHT = 10
@@ -48,14 +48,18 @@ ATTENTIONS: dict[str, type[AttentionKind]] = {
 
 @dataclass
 class Log:
-    """Lines for the screen and for log.txt."""
+    """Lines for the screen and for a file, written as they come."""
 
-    lines: list[str] = field(default_factory=list)
+    path: Path
     begun: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        self.path.write_text("", encoding="utf-8")
 
     def __call__(self, text: str) -> None:
         line = f"[{time.perf_counter() - self.begun:7.1f} s] {text}"
-        self.lines.append(line)
+        with self.path.open("a", encoding="utf-8") as file:
+            print(line, file=file)
         print(line, flush=True)
 
 
@@ -63,11 +67,11 @@ class Trainer:
     """The model with its loss on one device."""
 
     def __init__(
-        self, shape: Shape, device: str, attention: str, rates: tuple[float, float], log: Log
+        self, model: Nano, device: str, attention: str, rates: tuple[float, float], log: Log
     ) -> None:
         self.device = torch.device(device)
         self.log = log
-        self.model = Nano(shape).to(self.device)
+        self.model = model.to(self.device)
         self.optimizer = Optimizer(self.model, *rates)
         self.attention = ATTENTIONS[attention]()
         cuda = self.device.type == "cuda"
@@ -120,7 +124,7 @@ def checked_trainer(args: argparse.Namespace, shape: Shape, marker: Marker, log:
         names = ["dense"]
     for name in names:
         torch.manual_seed(args.seed)
-        trainer = Trainer(shape, args.device, name, rates, log)
+        trainer = Trainer(Nano(shape, args.dropout), args.device, name, rates, log)
         try:
             answer, prompt = trainer.losses(_trial(marker, args.batch))
             (answer + prompt).backward()
@@ -160,7 +164,10 @@ def held_back_rows(data: Path, tokenizer: Tokenizer, marker: Marker, batch: int)
 
 @torch.no_grad()
 def held_back_losses(trainer: Trainer, rows: dict[str, Rows]) -> dict[str, float]:
-    return {task: round(trainer.losses(batch)[0].item(), 4) for task, batch in rows.items()}
+    trainer.model.eval()
+    losses = {task: round(trainer.losses(batch)[0].item(), 4) for task, batch in rows.items()}
+    trainer.model.train()
+    return losses
 
 
 def run(trainer: Trainer, feed: Feed, rows: dict[str, Rows], args: argparse.Namespace, log: Log) -> None:
@@ -206,6 +213,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--attention", choices=["auto", *ATTENTIONS], default="auto")
     parser.add_argument("--matrix-rate", type=float, default=MATRIX_RATE)
     parser.add_argument("--other-rate", type=float, default=OTHER_RATE)
+    parser.add_argument("--dropout", type=float, default=0.05, help="in training only")
     parser.add_argument("--report", type=int, default=100, help="steps between two lines of the log")
     parser.add_argument("--score", type=int, default=300, help="probes a task to score at the end")
     parser.add_argument("--shards", type=int, default=None, help="use only so many shards")
@@ -217,9 +225,9 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> None:
     args = arguments(argv)
-    log = Log()
-    torch.set_float32_matmul_precision("high")
     args.out.mkdir(parents=True, exist_ok=True)
+    log = Log(args.out / "log.txt")
+    torch.set_float32_matmul_precision("high")
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
         workers = start_workers(args.data, args.tokenizer, args.seed, Path(folder), args.workers)
         try:
@@ -228,7 +236,6 @@ def main(argv: list[str] | None = None) -> None:
             for worker in workers:
                 worker.terminate()
                 worker.wait()
-            (args.out / "log.txt").write_text("\n".join([*log.lines, ""]), encoding="utf-8")
 
 
 def train_and_write(args: argparse.Namespace, folder: Path, log: Log) -> None:

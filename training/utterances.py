@@ -156,7 +156,9 @@ class Utterances:
             strange = rng.random() < foreign
             words = self.lexicon.phrase(2, 2) if strange else tuple(field.name.split("_"))
             described = strange or rng.random() < 0.5
-            names[field.name] = Field(style(words), description=SLOTS.get(field.name, "") if described else "")
+            names[field.name] = Field(
+                style(words), description=SLOTS.get(field.name, "") if described else ""
+            )
         return names
 
 

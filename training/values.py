@@ -22,7 +22,7 @@ def read_lists(path: Path = Path(__file__).with_name("words.txt")) -> dict[str, 
     """The word lists by name."""
     sections = path.read_text(encoding="utf-8").split("\n[")[1:]
     parts = (section.partition("]") for section in sections)
-    return {name: [entry.strip() for entry in text.split(",")] for name, _, text in parts}
+    return {name: [" ".join(entry.split()) for entry in text.split(",")] for name, _, text in parts}
 
 
 LISTS = read_lists()

@@ -1,6 +1,7 @@
 """Training data: packing, the mask of what is learnt, and answers that fit their schemas."""
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -177,3 +178,36 @@ def test_words_have_the_same_tokens_wherever_they_stand() -> None:
     text = '{"a": "x", "b": [1, 2], "c": ["y"], "d": {"e": true}}\n Ünï\u4e2d\u6587 \\" 12,5\t.'
     assert tokenizer.decode(ids(text)) == text
     assert tokenizer.encode("").ids == [tokenizer.token_to_id("<|endoftext|>")]
+
+
+def test_foreign_labels_have_answers_that_the_document_states() -> None:
+    from training.labels import Labels
+
+    labels, again = Labels(Random(8), Pools()), Labels(Random(8), Pools())
+    for _ in range(400):
+        example = labels.make()
+        assert example == again.make()
+        jsonschema.validate(example.answer, schema_of(example.fields))
+        assert list(example.answer) == [f.name for f in example.fields if f.name in example.answer]
+        for field in example.fields:
+            if field.kind == "string" and field.name in example.answer:
+                assert example.answer[field.name] in example.document
+
+
+def test_notes_state_what_is_answered() -> None:
+    from training.notes import Notes
+
+    notes = Notes(Random(2), Pools())
+    for _ in range(300):
+        example = notes.make()
+        jsonschema.validate(example.answer, schema_of(example.fields))
+        for field in example.fields:
+            if field.kind == "string" and field.name in example.answer:
+                assert example.answer[field.name] in example.document
+
+
+def test_no_example_sentence_is_trained_on() -> None:
+    agents = Agents(Random(11), Pools(), load_catalogue())
+    said = {m["content"].lower() for _ in range(3000) for m in agents.messages()}
+    assert not any(re.search(r"\bbuy milk\b(?! and)", text) for text in said)
+    assert not any("48 / 2 + 17" in text for text in said)
