@@ -75,10 +75,11 @@ class Conversation:
     template: ChatTemplate
     finished: list[Turn] = field(default_factory=list)
     current: Turn | None = None
+    quiet: bool = False  # no warning about the default template: nothing is sent to a model
 
     def copy(self) -> Conversation:
         current = self.current and Turn(self.current.role, self.current.start)
-        return Conversation(self.template, list(self.finished), current)
+        return Conversation(self.template, list(self.finished), current, self.quiet)
 
     @property
     def role(self) -> str | None:
@@ -94,7 +95,8 @@ class Conversation:
             raise ProgramError(
                 f"Nested roles are not allowed: {role!r} begins inside the open turn of {self.current.role!r}"
             )
-        self._warn(role)
+        if not self.quiet:
+            self._warn(role)
         return self.template.get_prefix_and_suffix(role, self._history())[0]
 
     def begin(self, role: str, start: int) -> None:

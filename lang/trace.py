@@ -83,7 +83,7 @@ class TracerProgramState:
         self.child_states: list[TracerProgramState] = []
         self.ret_value: Any = None
         self._ids: Iterator[int] = parent._ids if parent else itertools.count()
-        self._conversation = Conversation(template)
+        self._conversation = Conversation(template, quiet=True)
         self._unnamed = {"gen": 0, "select": 0}
         self._scope_starts: dict[str, int] = {}
 

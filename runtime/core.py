@@ -210,7 +210,13 @@ class EngineCore:
         if len(rows) != len(logits):
             logits = logits[rows]
         batch = self._sampling_batch([op for _, op, _ in sampled])
-        samples = self.sampler.sample(logits, batch, [len(seq) for seq, *_ in sampled], masks)
+        try:
+            samples = self.sampler.sample(logits, batch, [len(seq) for seq, *_ in sampled], masks)
+        except Exception as error:
+            log.exception("sampling failed")
+            for seq, *_ in sampled:
+                self.life.fail(seq, RuntimeFailure(f"sampling failed: {error!r}"))
+            return
         for index, (seq, op, _) in enumerate(sampled):
             self._take(seq, op, samples, index)
 

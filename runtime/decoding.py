@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .errors import RuntimeFailure, TruncatedError
+from .errors import ConfigError, RuntimeFailure, TruncatedError
 from .ops import Chunk, Generate, Generation, TokenLogprobs
 from .sampling import SamplingRow
 from .stops import Finish, StopChecker
 
 if TYPE_CHECKING:
+    from sgl.grammars import Matcher
+
     from .lifecycle import Lifecycle
     from .sampling import Samples
     from .sequence import SequenceState
@@ -30,7 +32,7 @@ class Decoding:
         self.life, self.op = life, op
         self.prompt_tokens = len(seq)
         self.limit = min(params.max_tokens, life.context - len(seq))
-        self.matcher = op.grammar.matcher() if op.grammar is not None else None
+        self.matcher = _matcher(life, op)
         self.stops = StopChecker(dataclasses.replace(params, max_tokens=self.limit, min_tokens=0), life.text.tokenizer)
         self.forced = 0
         self.logprobs: TokenLogprobs | None = [] if params.logprobs or params.top_logprobs else None
@@ -176,6 +178,14 @@ class Decoding:
         fresh = self.stops.take() if done is None else done.text[self._given :]
         self._given += len(fresh)
         return fresh
+
+
+def _matcher(life: Lifecycle, op: Generate) -> Matcher | None:
+    if op.grammar is None:
+        return None
+    if op.grammar.vocabulary is not life.text.vocabulary:
+        raise ConfigError("the grammar was compiled for another vocabulary; compile it with engine.vocabulary of this engine")
+    return op.grammar.matcher()
 
 
 def _is_whole(data: bytes) -> bool:

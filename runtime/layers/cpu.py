@@ -34,7 +34,7 @@ def _load() -> ModuleType | None:
 kernels: Any = _load()
 MOST_ROWS: int = kernels.MOST_ROWS if kernels else 0
 MOST_DIM: int = kernels.MOST_DIM if kernels else 0
-MOST_NUMBERS = 2**18  # of a tensor up to which a kernel on one thread beats torch on all of them
+MOST_NUMBERS = 2**21  # of a tensor up to which a kernel on one thread beats torch on all of them
 
 
 def can_compute(dtype: torch.dtype, device: torch.device) -> bool:

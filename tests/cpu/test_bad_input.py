@@ -19,6 +19,7 @@ from sgl.runtime.errors import (
     ContextLengthError,
     EngineClosed,
     OutOfPages,
+    RuntimeFailure,
     TruncatedError,
 )
 
@@ -124,6 +125,21 @@ def test_invalid_grammars_name_keyword_and_place(engine):
         grammars.compile_regex("a(b", engine.vocabulary)
     with pytest.raises(grammars.InvalidGrammarError, match="properties"):
         grammars.compile_json_schema({"type": "object", "properties": {"a": {"type": "strin"}}}, engine.vocabulary)
+
+
+def test_a_grammar_for_another_vocabulary(engine):
+    other = grammars.Vocabulary.from_bytes([b"a", b"b"], [1])
+    with pytest.raises(ConfigError, match=r"engine\.vocabulary"):
+        engine.generate("x", grammar=grammars.compile_regex("a", other))
+    assert works(engine)
+
+
+def test_a_failing_sampler_fails_its_requests_only(engine):
+    sample, engine._core.sampler.sample = engine._core.sampler.sample, lambda *a: 1 / 0
+    with pytest.raises(RuntimeFailure, match="sampling failed: ZeroDivisionError"):
+        engine.generate("x")
+    engine._core.sampler.sample = sample
+    assert works(engine)
 
 
 def test_a_bad_schema_fails_its_program_only(engine):
