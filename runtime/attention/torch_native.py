@@ -124,6 +124,8 @@ class TorchNativeAttention:
             first = 0 if window is None else max(0, cached + start - window + 1)
             last, size = cached + stop, stop - start
             block = mask[QUERY_BLOCK - size :, mask.shape[1] - (last - first) :]
+            if block.is_cuda:
+                block = block.clone()  # the CUDA kernels read masks from aligned addresses only
             blocks.append(attend(q[:, :, start:stop], k[:, :, first:last], v[:, :, first:last], block))
         return torch.cat(blocks, 2)
 
