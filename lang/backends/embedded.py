@@ -161,6 +161,9 @@ def _given(value: Any, default: Any) -> Any:
 
 
 def _version() -> str:
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
-    return version("sgl")
+    try:
+        return version("sgl")
+    except PackageNotFoundError:
+        return "not installed"

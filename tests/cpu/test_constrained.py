@@ -6,11 +6,12 @@ import json
 import random
 import re
 
-import jsonschema
 import pytest
 
 from sgl import grammars
 from sgl.runtime import SamplingParams
+
+jsonschema = pytest.importorskip("jsonschema")
 
 SCHEMAS = [
     {"type": "object", "properties": {"a": {"type": "integer", "minimum": -3, "maximum": 12}, "b": {"type": "boolean"}}, "required": ["b"], "additionalProperties": False},
