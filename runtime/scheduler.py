@@ -115,8 +115,7 @@ class Scheduler:
 
     def _make_room(self, seq: SequenceState, length: int, work: dict[SequenceState, Work]) -> bool:
         while not self.cache.grow(seq, length):
-            if self.resident:
-                self._park(next(iter(self.resident)))
+            if self._park_one():
                 continue
             victim = max(self.running, key=_turn)
             if victim is seq and len(self.running) == 1:
@@ -128,9 +127,18 @@ class Scheduler:
                 return False
         return True
 
-    def _park(self, seq: SequenceState) -> None:
-        del self.resident[seq]
+    def _park_one(self) -> bool:
+        """Take the pages of a sequence that is not running: the longest idle one, or the last in the queue."""
+        if self.resident:
+            seq = next(iter(self.resident))
+            del self.resident[seq]
+        else:
+            found = next((other for other in reversed(self.waiting) if len(other.slots)), None)
+            if found is None:
+                return False
+            seq = found
         self.cache.release(seq)
+        return True
 
     def _refuse(self, seq: SequenceState, length: int) -> None:
         pool = self.cache.pool
@@ -175,7 +183,12 @@ class Scheduler:
         wanted = seq.target - reusable + self.estimate.remaining(seq)
         wanted += sum(self.estimate.remaining(other) + max(0, other.need) for other in self.running)
         available = self.cache.available * size
-        return wanted <= available or wanted <= available + sum(len(idle.slots) for idle in self.resident)
+        return wanted <= available or wanted <= available + self._parkable(seq)
+
+    def _parkable(self, newcomer: SequenceState) -> int:
+        """Tokens held by sequences that are not running; shared ones count more than once."""
+        waiting = sum(len(other.slots) for other in self.waiting if other is not newcomer)
+        return waiting + sum(len(idle.slots) for idle in self.resident)
 
     def _start(self, seq: SequenceState) -> None:
         self.waiting.remove(seq)

@@ -112,6 +112,19 @@ def test_a_small_pool_preempts_by_itself_and_loses_nothing(open_engine, referenc
     assert [future.result(60).token_ids for future in futures] == [reference(tokens, 50) for tokens in prompts]
 
 
+def test_queued_sequences_that_hold_pages_give_way(open_engine, reference):
+    """Scoring forks of many prompts wait with their parents' pages: the pool has no room for all of them."""
+    engine = open_engine(kv_tokens=150, max_running=2)
+    prompts = [prompt(seed, 30) for seed in range(12)]
+    sequences = [engine.open() for _ in prompts]
+    for sequence, tokens in zip(sequences, prompts, strict=True):
+        sequence.extend(tokens)
+    scores = [sequence.score([[5, 6], [7], [8, 9]]) for sequence in sequences]
+    futures = [sequence.generate(GREEDY) for sequence in sequences]
+    assert [[len(choice) for choice in score.result(60)] for score in scores] == [[2, 1, 2]] * 12
+    assert [future.result(60).token_ids for future in futures] == [reference(tokens) for tokens in prompts]
+
+
 def test_a_chain_of_extends_and_generates_runs_without_a_round_trip(engine, reference):
     sequence = engine.open()
     sequence.extend(prompt(1, 8))
