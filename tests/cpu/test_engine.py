@@ -114,7 +114,7 @@ def test_a_small_pool_preempts_by_itself_and_loses_nothing(open_engine, referenc
 
 def test_queued_sequences_that_hold_pages_give_way(open_engine, reference):
     """Scoring forks of many prompts wait with their parents' pages: the pool has no room for all of them."""
-    engine = open_engine(kv_tokens=150, max_running=2)
+    engine = open_engine(kv_tokens=4 * 29, max_running=2)  # full when four prompts wait for their scores
     prompts = [prompt(seed, 30) for seed in range(12)]
     sequences = [engine.open() for _ in prompts]
     for sequence, tokens in zip(sequences, prompts, strict=True):
