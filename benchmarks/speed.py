@@ -3,7 +3,7 @@
 Prints ratios of one run: one sequence; 32 programs that share a prefix (against transformers one by one and
 as one padded batch); the share of a step that is spent outside the model; start-up times.
 
-    python benchmarks/speed.py [--tokens 64] [--model DIR]
+    python benchmarks/speed.py [--tokens 128] [--model DIR]
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def startup() -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--model", default=None, help="a model directory; the bundled model if not given")
     args = parser.parse_args()
     n = args.tokens

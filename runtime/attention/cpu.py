@@ -71,7 +71,7 @@ class CpuAttention:
             batch.slots.data_ptr(),
             keys,
             values,
-            len(k),
+            k.shape[0],
             width,
         )
         plan: Plan = batch.plan[layer]
@@ -89,7 +89,7 @@ class CpuAttention:
         out = torch.empty(q.shape, dtype=q.dtype)
         cpu.kernels.attend(
             self._kind, q.data_ptr(), q.stride(0), keys, values, out.data_ptr(), *tokens.pointers,
-            len(q), shape.kv_heads, shape.group, shape.head_dim,
+            q.shape[0], shape.kv_heads, shape.group, shape.head_dim,
         )  # fmt: skip
         return out
 

@@ -88,17 +88,17 @@ class FewRowsLinear(Linear):
         self._weight, self._bias = self.weight.data_ptr(), 0 if bias is None else bias.data_ptr()
 
     def __call__(self, x: Tensor) -> Tensor:
-        if len(x) > cpu.MOST_ROWS:
+        if x.shape[0] > cpu.MOST_ROWS:
             return self.many(x)
-        return self._few(x, x.new_empty(len(x), self._shape[0]), 0)
+        return self._few(x, x.new_empty(x.shape[0], self._shape[0]), 0)
 
     def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        if len(x) > cpu.MOST_ROWS:
+        if x.shape[0] > cpu.MOST_ROWS:
             return self.many.added_to(residual, x)
         return self._few(x, residual, residual.data_ptr())
 
     def _few(self, x: Tensor, out: Tensor, residual: int) -> Tensor:
-        rows, (outputs, inputs) = len(x), self._shape
+        rows, (outputs, inputs) = x.shape[0], self._shape
         cpu.kernels.linear(
             x.data_ptr(), self._weight, self._bias, residual, out.data_ptr(), rows, outputs, inputs
         )

@@ -53,11 +53,11 @@ class Layer:
 
     def attend(self, x: Tensor, angles: Angles, batch: Batch, attention: AttentionBackend) -> Tensor:
         queries, keys = self.heads
-        qk, v = self.qkv(x).view(len(x), -1, self.head_dim).split((queries + keys, keys), 1)
+        qk, v = self.qkv(x).view(x.shape[0], -1, self.head_dim).split_with_sizes((queries + keys, keys), 1)
         if self.qk_norm is not None:
             qk = self.qk_norm(qk)
-        q, k = rotate(qk, angles).split((queries, keys), 1)
-        return attention.forward(q, k, v, self.index, batch).reshape(len(x), -1)
+        q, k = rotate(qk, angles).split_with_sizes((queries, keys), 1)
+        return attention.forward(q, k, v, self.index, batch).reshape(x.shape[0], -1)
 
 
 class Decoder:
