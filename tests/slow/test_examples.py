@@ -40,6 +40,12 @@ def test_the_agent_uses_its_tools(tmp_path):
     assert "+49 30 5550 143" in out and "add_todo(" in out
 
 
+def test_the_readme_shows_the_quickstart_and_what_it_prints(tmp_path):
+    readme = (EXAMPLES.parent / "README.md").read_text()
+    program = (EXAMPLES / "quickstart.py").read_text().split('"""\n', 1)[1].strip()
+    assert program in readme and run("quickstart.py", cwd=tmp_path).strip() in readme
+
+
 def test_every_example_is_tested_here():
     tested = set(re.findall(r'run\("(\w+\.py)"', Path(__file__).read_text()))
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested
