@@ -27,7 +27,7 @@ class EngineConfig:
     attention    "auto" or the name of a backend
     jump_forward append what a grammar forces without sampling it
     dummy        random weights of the model's shape: nothing but its config.json is read
-    seed         of the dummy weights and of generations that bring no seed (None: a fresh one each)
+    seed         of the dummy weights, and of the row of seeds that generations without one draw from
     poison_freed fill freed pages with NaN, so that a stale read is loud (for tests)
     """
 

@@ -42,7 +42,7 @@ class Lifecycle:
         self.vocab_size, self.context = vocab_size, context
         self.stats = Stats()
         self.live: dict[SequenceState, None] = {}  # those that hold tokens, pages or operations
-        self._seed = seed
+        self._random = random.Random(seed)
         self._ids = itertools.count(1)
 
     def new_state(self, priority: int = 0, status: Status = Status.IDLE) -> SequenceState:
@@ -147,7 +147,7 @@ class Lifecycle:
 
     def seed(self) -> int:
         """Of a generation that brings none."""
-        return random.getrandbits(63) if self._seed is None else self._seed
+        return self._random.getrandbits(63)
 
     def check_tokens(self, tokens: Ints) -> None:
         size = self.vocab_size

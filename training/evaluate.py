@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -107,14 +109,16 @@ def shares(pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
     }
 
 
-def evaluate(model: str | None, data: Path, count: int) -> dict[str, Any]:
+def evaluate(model: str | None, data: Path, count: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The scores by task, and what computed them."""
     scores: dict[str, Any] = {}
     with sgl.Engine(model) as engine:
+        info = {name: engine.info()[name] for name in ("parameters", "device", "dtype", "threads", "attention")}
         for task in ("snips-intent", "snips-slots", "documents-names", "documents-domains"):
             scores[task] = _timed(task, score_task, engine, data, task, count)
         for name, seen in (("sgd-seen", True), ("sgd-unseen", False)):
             scores[name] = _timed(name, score_states, engine, data, seen, count)
-    return scores
+    return scores, info | {"torch": version("torch"), "sgl": version("sgl")}
 
 
 def _timed(name: str, score: Any, *args: Any) -> dict[str, float]:
@@ -150,9 +154,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--card", type=Path, default=None, help="model card whose score table to renew")
     args = parser.parse_args()
-    scores = evaluate(args.model, args.data, args.count)
+    scores, machine = evaluate(args.model, args.data, args.count)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+    args.out.write_text(json.dumps({"command": " ".join(sys.argv), "machine": machine, "scores": scores}, indent=1) + "\n", encoding="utf-8")
     if args.card:
         update_card(args.card, scores)
 

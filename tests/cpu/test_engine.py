@@ -387,3 +387,10 @@ def _shared_reference(tiny):
         return _KNOWN[tuple(tokens)]
 
     return greedy
+
+
+def test_an_engine_seed_repeats_a_row_of_generations_that_differ(open_engine):
+    params = SamplingParams(max_tokens=10, ignore_eos=True)
+    first, second = open_engine(seed=4), open_engine(seed=4)
+    rows = [[run(engine, prompt(1, 8), params) for _ in range(3)] for engine in (first, second)]
+    assert rows[0] == rows[1] and len({tuple(row) for row in rows[0]}) == 3
