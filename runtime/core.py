@@ -39,6 +39,7 @@ class EngineCore:
         self._inbox: deque[tuple[SequenceState, Op | None]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
+        self._usual_interval: float | None = None
         self._sampling: tuple[list[Generate], SamplingBatch] | None = None
         self._thread = threading.Thread(target=self._run, name="sgl-scheduler", daemon=True)
 
@@ -103,23 +104,22 @@ class EngineCore:
     # the loop
 
     def _run(self) -> None:
-        interval = sys.getswitchinterval()
         try:
-            self._loop(interval)
+            self._loop()
             error: RuntimeFailure = EngineClosed("the engine was closed while this waited")
         except Exception as cause:  # our own invariants broke: nobody may be left waiting
             log.exception("the engine failed")
             error = RuntimeFailure(f"the engine failed: {cause!r}; open a new one")
         finally:
-            sys.setswitchinterval(interval)
+            self._relax()
         with self._wake:
             self._stopping = True
         self._fail_all(error)
         del self.runner, self.sampler, self._sampling  # handles may outlive the model's memory
 
-    def _loop(self, interval: float) -> None:
+    def _loop(self) -> None:
         while self._drain():
-            sys.setswitchinterval(min(interval, SWITCH_INTERVAL))
+            self._hurry()
             started = time.perf_counter()
             if self._step(self.scheduler.plan()):
                 self.stats.step_seconds += time.perf_counter() - started
@@ -127,8 +127,19 @@ class EngineCore:
             if self.after_step is not None:
                 self.after_step()
             if self._idle:
-                sys.setswitchinterval(interval)
+                self._relax()
                 self._sampling = None
+
+    def _hurry(self) -> None:
+        """Have Python switch threads often while there is work; what it was is put back by `_relax`."""
+        if sys.getswitchinterval() > SWITCH_INTERVAL:
+            self._usual_interval = sys.getswitchinterval()
+            sys.setswitchinterval(SWITCH_INTERVAL)
+
+    def _relax(self) -> None:
+        if self._usual_interval is not None:
+            sys.setswitchinterval(self._usual_interval)
+            self._usual_interval = None
 
     @property
     def _idle(self) -> bool:

@@ -68,6 +68,17 @@ def test_two_engines_side_by_side(tiny):
         assert a.generate("hi", ONE).token_ids == b.generate("hi", ONE).token_ids
 
 
+def test_the_switch_interval_is_put_back(tiny):
+    usual = sys.getswitchinterval()
+    with Engine(tiny, dtype="float32", kv_tokens=512) as a, Engine(tiny, dtype="float32", kv_tokens=512) as b:
+        sequences = [engine.open() for engine in (a, b, a, b)]
+        for sequence in sequences:
+            sequence.extend([5, 6])
+        futures = [sequence.generate(SamplingParams(max_tokens=40, ignore_eos=True)) for sequence in sequences]
+        assert all(future.result(30) for future in futures)
+    assert sys.getswitchinterval() == usual
+
+
 @sgl.function
 def hello(s):
     s += "Hello" + sgl.gen("x", max_tokens=4, temperature=0)
