@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import time
@@ -20,12 +19,6 @@ def best_of(runs: int, work: Callable[[], Any]) -> float:
     """Seconds of the fastest of several runs, after one that is not counted."""
     work()
     return min(_timed(work) for _ in range(runs))
-
-
-def median_of(runs: int, work: Callable[[], Any]) -> float:
-    """Median seconds of several runs, after one that is not counted."""
-    work()
-    return statistics.median(_timed(work) for _ in range(runs))
 
 
 def _timed(work: Callable[[], Any]) -> float:

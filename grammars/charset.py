@@ -9,7 +9,6 @@ CharSet = tuple[tuple[int, int], ...]
 ByteRanges = tuple[tuple[int, int], ...]
 
 ANY: CharSet = ((0, 0xD7FF), (0xE000, 0x10FFFF))  # whole UTF-8 only: surrogates are no characters
-NONE: CharSet = ()
 
 
 def normalise(ranges: Iterable[tuple[int, int]]) -> CharSet:

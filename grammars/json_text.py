@@ -152,7 +152,6 @@ FREE_CHAR = alt(
     Bytes(_mask(_PLAIN_ASCII), PLAIN_REPEATED), Call(Rule("characters beyond ASCII, and escapes", _any_escape))
 )
 FREE_TEXT = Repeat(FREE_CHAR, 0, None)
-FREE_STRING = seq(QUOTE, FREE_TEXT, QUOTE)
 
 
 def encode(expr: Expr) -> Expr:

@@ -269,13 +269,10 @@ class EngineCore:
             self.life.fail(seq, error)
 
     def _fail_step(self, work: list[Work], error: Exception) -> None:
-        """What a failed step wrote cannot be trusted: drop the pages of its sequences."""
+        """What a failed step wrote lies behind `computed`: nobody reads it, it is written again."""
         wrapped = error if isinstance(error, RuntimeFailure) else RuntimeFailure(f"a step of the engine failed: {error!r}")
         for seq, *_ in work:
             self.life.fail(seq, wrapped)
-            self.scheduler.suspend(seq)
-            self.cache.release(seq, publish=False)
-            self.scheduler.resident.pop(seq, None)
 
     def _fail_all(self, error: BaseException) -> None:
         """The end: nobody is left waiting, whatever state things are in."""

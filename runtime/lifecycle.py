@@ -158,7 +158,7 @@ class Lifecycle:
         if len(seq) + more > self.context:
             raise ContextLengthError(
                 f"{len(seq)} tokens" + (f" and at least {more} more" if more else "")
-                + f" do not fit the context of {self.context} tokens; shorten the prompt or open the engine with a larger context"
+                + f" do not fit the context of {self.context} tokens; shorten the prompt, or raise the engine's `context` if the model allows it"
             )  # fmt: skip
 
     def start_decoding(self, seq: SequenceState, op: Generate) -> Decoding:

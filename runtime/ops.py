@@ -40,7 +40,7 @@ class Generation:
     completion_tokens: int
     cached_tokens: int
     forced_tokens: int
-    logprobs: TokenLogprobs | None
+    logprobs: TokenLogprobs | None  # nan for the tokens of a cut token that was encoded anew
     top_logprobs: list[TokenLogprobs] | None
     e2e_latency: float  # seconds
     truncated: bool = False  # cut by max_tokens before the grammar could end
@@ -61,6 +61,8 @@ class Op:
     """Base: an operation that needs nothing computed and is done when it begins."""
 
     __slots__ = ("future", "started")
+
+    top = 0  # likeliest tokens wanted beside those of `wanted`
 
     def __init__(self) -> None:
         self.future: Future[Any] = Future()
@@ -85,8 +87,6 @@ class Op:
 
     def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
         return range(0)
-
-    top = 0  # likeliest tokens wanted beside them
 
     def wanted(self, seq: SequenceState, rows: int) -> list[int]:
         return []
@@ -277,7 +277,7 @@ class Score(Op):
             return
         self.results[index] = future.result()[0]
         self.pending -= 1
-        if self.blocked is False and self.launched:
+        if self.launched and self.pending == 0:
             life.proceed(seq)
 
 

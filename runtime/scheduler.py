@@ -81,11 +81,11 @@ class Scheduler:
         if len(seq.slots):
             self.resident[seq] = None
 
-    def remove(self, seq: SequenceState, publish: bool = True) -> None:
+    def remove(self, seq: SequenceState) -> None:
         """The sequence ends; its pages go back."""
         self._leave(seq)
         self.resident.pop(seq, None)
-        self.cache.release(seq, publish)
+        self.cache.release(seq)
         seq.status = Status.CLOSED
 
     def preempt(self, seq: SequenceState) -> None:

@@ -231,6 +231,8 @@ def _declared_ids(folder: Path, name: str) -> list[int]:
     for source in (generation, config, config.get("text_config") or {}):
         value = source.get(name)
         ids += value if isinstance(value, list) else [] if value is None else [value]
+    if wrong := [i for i in ids if not isinstance(i, int) or isinstance(i, bool)]:
+        raise ConfigError(f"{folder}: {name} must be a token id or a list of them, not {wrong[0]!r}; mend config.json")
     return ids
 
 

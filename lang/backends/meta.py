@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isnan
 from typing import Any
 
 from ..backend import Generated
@@ -24,7 +25,7 @@ class MetaWriter:
         self._reported = 0
 
     def entries(self, logprobs: Sequence[tuple[float, int]]) -> list[Entry]:
-        return [self.entry(value, token) for value, token in logprobs]
+        return [self.entry(None if isnan(value) else value, token) for value, token in logprobs]
 
     def entry(self, value: float | None, token: int) -> Entry:
         return [value, token, token_text(self._token_bytes, token) if self._with_text else None]

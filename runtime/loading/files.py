@@ -32,16 +32,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def load_config(path: str | Path) -> ModelConfig:
-    """The configuration of a model directory, with `generation_config.json`'s EOS ids merged in."""
-    config, generation = Path(path) / "config.json", Path(path) / "generation_config.json"
-    return ModelConfig.from_hf(
-        read_json(config), read_json(generation) if generation.is_file() else None, str(config)
-    )
-
-
-def load_generation_eos(path: str | Path) -> tuple[int, ...]:
-    """Every EOS id that `config.json` and `generation_config.json` name, without repeats."""
-    return load_config(path).eos_ids
+    """The configuration of a model directory."""
+    config = Path(path) / "config.json"
+    return ModelConfig.from_hf(read_json(config), str(config))
 
 
 def weight_files(path: Path) -> list[Path]:

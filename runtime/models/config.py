@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,7 @@ from .rope import rope_config
 class ModelConfig:
     """Everything the decoder needs to know; see `from_hf` for where it comes from.
 
-    windows: per layer the latest tokens a query sees, None for all. eos_ids: of config.json and
-    generation_config.json together, in that order. dtype: what the checkpoint was saved as, if it says so.
+    windows: per layer the latest tokens a query sees, None for all. dtype: what the checkpoint was saved as, if it says so.
     """
 
     architecture: Architecture
@@ -39,8 +38,6 @@ class ModelConfig:
     output_bias: bool
     qk_norm: bool
     mlp_bias: bool
-    bos_id: int | None = None
-    eos_ids: tuple[int, ...] = ()
     dtype: str | None = None
 
     @property
@@ -48,13 +45,8 @@ class ModelConfig:
         return AttentionShape(self.num_heads, self.num_kv_heads, self.head_dim, self.windows)
 
     @classmethod
-    def from_hf(
-        cls,
-        config: Mapping[str, Any],
-        generation: Mapping[str, Any] | None = None,
-        where: str = "config.json",
-    ) -> ModelConfig:
-        """Parse the decoded `config.json`, and `generation_config.json` where there is one.
+    def from_hf(cls, config: Mapping[str, Any], where: str = "config.json") -> ModelConfig:
+        """Parse the decoded `config.json` (EOS and BOS ids are the tokenizer's affair).
 
         Raises ConfigError naming `where`, the key and its value.
         """
@@ -73,8 +65,6 @@ class ModelConfig:
             raise ConfigError(f"{where}: head_dim={head_dim} must be even for rotary positions")
         layers = fields.positive("num_hidden_layers")
         attention_bias = arch.reads_attention_bias and fields.get("attention_bias", bool, False)
-        generation_fields = Fields(generation or {}, "generation_config.json")
-        bos = fields.ids("bos_token_id")
         return cls(
             architecture=arch,
             vocab_size=fields.positive("vocab_size"),
@@ -93,14 +83,8 @@ class ModelConfig:
             output_bias=attention_bias,
             qk_norm=arch.qk_norm,
             mlp_bias=arch.reads_mlp_bias and fields.get("mlp_bias", bool, False),
-            bos_id=bos[0] if bos else None,
-            eos_ids=_unique(fields.ids("eos_token_id") + generation_fields.ids("eos_token_id")),
             dtype=config.get("dtype") or config.get("torch_dtype"),
         )
-
-
-def _unique(ids: Iterable[int]) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(ids))
 
 
 def _reject_unsupported(fields: Fields) -> None:

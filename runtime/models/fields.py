@@ -38,13 +38,3 @@ class Fields:
         if value < 1:
             raise ConfigError(f"{self.where}: key {key!r} must be at least 1, not {value}")
         return value
-
-    def ids(self, key: str) -> tuple[int, ...]:
-        """A token id, a list of them, or nothing."""
-        value = self.values.get(key)
-        ids = [] if value is None else value if isinstance(value, list) else [value]
-        if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
-            raise ConfigError(
-                f"{self.where}: key {key!r} must be a token id or a list of them, not {value!r}"
-            )
-        return tuple(ids)

@@ -239,7 +239,8 @@ def test_abort_in_every_state(open_engine, reference):
     """Trap 7.8: waiting, mid-chunk, decoding, queued behind, unborn, finished."""
     engine = open_engine(step_tokens=8, max_running=2)
     gate = threading.Event()
-    engine._core.submit(engine._core.life.new_state(), _Block(gate))
+    holder = threading.Thread(target=lambda: engine._core.call(lambda: gate.wait(60)))
+    holder.start()
     long = SamplingParams(max_tokens=400, temperature=0, ignore_eos=True)
     decoding, chunking, waiting, parent = (engine.open() for _ in range(4))
     decoding.extend(prompt(1, 4))
@@ -257,6 +258,7 @@ def test_abort_in_every_state(open_engine, reference):
     futures.append(unborn.generate(long))
     unborn.abort()
     gate.set()
+    holder.join(60)
     assert started.wait(60)
     for sequence in (decoding, chunking, waiting):
         sequence.abort()
@@ -267,17 +269,6 @@ def test_abort_in_every_state(open_engine, reference):
     engine.check()
     waiting.extend([5])
     assert waiting.generate(GREEDY).result(60).token_ids == reference([*prompt(3, 30), 5])
-
-
-class _Block:
-    """An operation that holds the scheduler thread until told to go on."""
-
-    blocked = False
-
-    def __new__(cls, gate):
-        from sgl.runtime.core import _Call
-
-        return _Call(lambda: gate.wait(60))
 
 
 def test_close_fails_all_that_wait(open_engine):
@@ -315,6 +306,24 @@ def test_a_failing_step_fails_its_requests_and_the_engine_lives(engine, referenc
     with pytest.raises(RuntimeFailure, match="on fire"):
         run(engine, prompt(1, 10))
     assert run(engine, prompt(1, 10)) == reference(prompt(1, 10))
+
+
+def test_a_sequence_closed_behind_a_failing_step_stays_closed(engine):
+    engine._core.runner.forward = lambda work: 1 / 0
+    sequence, gate = engine.open(), threading.Event()
+    holder = threading.Thread(target=lambda: engine._core.call(lambda: gate.wait(60)))
+    holder.start()
+    sequence.extend(prompt(1, 10))
+    future = sequence.generate(GREEDY)
+    sequence.close()
+    gate.set()
+    holder.join(60)
+    with pytest.raises(RuntimeFailure, match="ZeroDivisionError"):
+        future.result(60)
+    with pytest.raises(EngineClosed, match="the sequence is closed"):
+        sequence.generate(GREEDY).result(60)
+    stats = engine.stats()
+    assert stats.pages_free == stats.pages_total and not engine._core.life.live
 
 
 def test_a_chunk_callback_that_raises_fails_its_request_only(engine, reference):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import edit_json, write_checkpoint
+from checkpoints import write_checkpoint
 from rig import Rig, Row
 from safetensors.torch import load_file, save_file
 
 from sgl.runtime.errors import CheckpointError
-from sgl.runtime.loading import load_config, load_generation_eos, load_model, resolve_model
+from sgl.runtime.loading import load_model, resolve_model
 
 WEIGHTS = "model.safetensors"
 Q_PROJ = "model.layers.0.self_attn.q_proj.weight"
@@ -59,14 +58,6 @@ def test_a_tied_head_may_be_in_the_file_and_an_old_rotary_table_too(tmp_path: Pa
 
 def test_loading_makes_no_network_call(checkpoint: Path, no_network: None) -> None:
     load_model(resolve_model(str(checkpoint)))
-
-
-def test_eos_ids_of_both_files_are_merged(checkpoint: Path) -> None:
-    (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 1, 9]}))
-    assert load_generation_eos(checkpoint) == (1, 7, 9)
-    edit_json(checkpoint / "config.json", eos_token_id=None)
-    (checkpoint / "generation_config.json").unlink()
-    assert load_config(checkpoint).eos_ids == ()
 
 
 def test_missing_tensors_are_named(checkpoint: Path) -> None:

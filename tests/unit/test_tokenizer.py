@@ -126,6 +126,12 @@ def test_eos_ids_are_merged(tmp_path: Path) -> None:
     assert tokenizer.bos_id == 0
 
 
+def test_an_eos_id_that_is_none_is_named(tmp_path: Path) -> None:
+    folder = tiny.write(tmp_path, tiny.byte_level_backend(), config={"eos_token_id": "</s>"})
+    with pytest.raises(ConfigError, match="eos_token_id must be a token id or a list of them, not '</s>'"):
+        Tokenizer.load(folder)
+
+
 def test_eos_from_the_special_tokens_map(tmp_path: Path) -> None:
     folder = tiny.write(
         tmp_path,
