@@ -7,7 +7,7 @@ READY   = $(VENV)/.ready
 .PHONY: setup demo test check bench tutorials types clean
 setup: $(READY)
 
-$(READY): pyproject.toml setup.py constraints.txt $(wildcard grammars/*.c runtime/layers/*.c runtime/layers/*.h)
+$(READY): pyproject.toml setup.py constraints.txt $(wildcard grammars/*.c grammars/core/*.h runtime/layers/*.c runtime/layers/*.h)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sgl needs Python 3.11 or later; try: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'

@@ -1,12 +1,20 @@
 """The C parts are optional: without a compiler Python and torch do the same work, more slowly."""
 
+from glob import glob
+
 from setuptools import Extension, setup
 
 KERNELS = "runtime/layers/cpu"
 
 setup(
     ext_modules=[
-        Extension("sgl.grammars._core", ["grammars/core.c"], extra_compile_args=["-O3"], optional=True),
+        Extension(
+            "sgl.grammars._core",
+            ["grammars/core.c"],
+            depends=glob("grammars/core/*.h"),
+            extra_compile_args=["-O3"],
+            optional=True,
+        ),
         Extension(
             "sgl.runtime.layers._cpu",
             [f"{KERNELS}.c"],

@@ -9,7 +9,7 @@ from sgl.grammars.automaton import Automaton
 from sgl.grammars.choices import choices_expr
 from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.expr import Expr
-from sgl.grammars.json_schema import SchemaOptions, canonical_schema, schema_expr
+from sgl.grammars.schema.builder import SchemaOptions, canonical_schema, schema_expr
 from sgl.grammars.matcher import Matcher
 from sgl.grammars.network import Network
 from sgl.grammars.regex import parse_regex

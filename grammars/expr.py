@@ -85,8 +85,8 @@ class Part:
 class Joined:
     """Parts in order, optional ones left out at will, then any number of `extra`s, all split by `separator`.
 
-    The number of parts plus extras lies between `minimum` and `maximum`. `opening` and `closing` come
-    around a non-empty list.
+    Without `ordered` parts and extras come in any order, each part at most once. The number of parts plus
+    extras lies between `minimum` and `maximum`. `opening` and `closing` come around a non-empty list.
     """
 
     parts: tuple[Part, ...]
@@ -96,6 +96,7 @@ class Joined:
     maximum: int | None = None
     opening: Expr = Literal(b"")
     closing: Expr = Literal(b"")
+    ordered: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)

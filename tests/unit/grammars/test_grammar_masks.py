@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from test_grammar_regex import patterns
 
 from sgl.grammars import core_name
-from sgl.grammars.document import SchemaOptions
-from sgl.grammars.json_schema import schema_expr
+from sgl.grammars.schema.document import SchemaOptions
+from sgl.grammars.schema.builder import schema_expr
 from sgl.grammars.regex import parse_regex
 
 SCHEMAS = [

@@ -8,11 +8,11 @@ from decimal import Decimal
 from sgl.grammars import charset
 from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
 from sgl.grammars.expr import NEVER, Call, Chars, Expr, Repeat, Rule, length_bounds, repeat, seq
-from sgl.grammars.instances import integer_bounds
-from sgl.grammars.json_text import FREE_CHAR, FREE_TEXT, QUOTE, encode
+from sgl.grammars.schema.instances import integer_bounds
+from sgl.grammars.schema.json_text import FREE_CHAR, FREE_TEXT, QUOTE, encode
 from sgl.grammars.language import combine, texts
-from sgl.grammars.numbers import ANY_NUMBER, NOT_WHOLE, at_least, at_most, fractions, integers, multiples
-from sgl.grammars.shapes import Numbers, Strings
+from sgl.grammars.schema.numbers import ANY_NUMBER, NOT_WHOLE, at_least, at_most, fractions, integers, multiples
+from sgl.grammars.schema.shapes import Numbers, Strings
 
 _LARGEST_DIVISOR = 1000
 _MOST_PLACES = 40

@@ -8,12 +8,12 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-from sgl.grammars.document import SchemaOptions, child
+from sgl.grammars.schema.document import SchemaOptions, child
 from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.expr import Expr
-from sgl.grammars.formats import ENFORCED, format_expr
+from sgl.grammars.schema.formats import ENFORCED, format_expr
 from sgl.grammars.regex import parse_regex
-from sgl.grammars.shapes import NOWHERE, TYPES, Arrays, Layer, Numbers, Objects, Shape, Strings, Where
+from sgl.grammars.schema.shapes import NOWHERE, TYPES, Arrays, Layer, Numbers, Objects, Shape, Strings, Where
 
 _ANNOTATIONS = frozenset(
     ["title", "description", "default", "examples", "example", "$comment", "$schema", "$id", "id", "$anchor", "$defs", "definitions", "readOnly", "writeOnly", "deprecated", "contentEncoding", "contentMediaType", "contentSchema", "$vocabulary"]

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from itertools import combinations
 from typing import Any
 
-from sgl.grammars.document import Document, SchemaOptions, child
+from sgl.grammars.schema.document import Document, SchemaOptions, child
 from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
-from sgl.grammars.instances import Judge
-from sgl.grammars.keywords import KeywordReader, Schema, check_keywords, where
-from sgl.grammars.negation import complement
-from sgl.grammars.shapes import ANYTHING, NOWHERE, Layer, Objects, Shape, Where
+from sgl.grammars.schema.instances import Judge
+from sgl.grammars.schema.keywords import KeywordReader, Schema, check_keywords, where
+from sgl.grammars.schema.negation import complement
+from sgl.grammars.schema.shapes import ANYTHING, NOWHERE, Layer, Objects, Shape, Where
 
 MOST_ALTERNATIVES = 256
 Shapes = list[Shape]

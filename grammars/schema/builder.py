@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import Any
 
 from sgl.grammars import charset
-from sgl.grammars.document import Document, SchemaOptions, canonical_schema
+from sgl.grammars.schema.document import Document, SchemaOptions, canonical_schema
 from sgl.grammars.errors import GrammarLimitError, InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.expr import (
     EMPTY,
@@ -31,12 +31,12 @@ from sgl.grammars.expr import (
     seq,
     words,
 )
-from sgl.grammars.json_text import QUOTE, WHITESPACE, constant, encode, other_than
+from sgl.grammars.schema.json_text import QUOTE, WHITESPACE, constant, encode, other_than
 from sgl.grammars.language import combine, matches, texts
-from sgl.grammars.productive import unproductive
-from sgl.grammars.resolver import Resolver
-from sgl.grammars.scalars import number_expr, string_expr, text_expr
-from sgl.grammars.shapes import Arrays, Objects, Shape, Strings, Where
+from sgl.grammars.schema.productive import unproductive
+from sgl.grammars.schema.resolver import Resolver
+from sgl.grammars.schema.scalars import number_expr, string_expr, text_expr
+from sgl.grammars.schema.shapes import Arrays, Objects, Shape, Strings, Where
 
 __all__ = ["SchemaOptions", "canonical_schema", "schema_expr"]
 

@@ -10,7 +10,7 @@ from typing import Any
 from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.expr import NEVER, Expr
 from sgl.grammars.language import combine, matches, texts
-from sgl.grammars.shapes import Arrays, Numbers, Objects, Shape, Strings, Where, same
+from sgl.grammars.schema.shapes import Arrays, Numbers, Objects, Shape, Strings, Where, same
 
 _DEEPEST = 8
 

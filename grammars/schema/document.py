@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 from sgl.grammars.errors import GrammarError, InvalidGrammarError, UnsupportedGrammarError
-from sgl.grammars.json_text import WHITESPACE
+from sgl.grammars.schema.json_text import WHITESPACE
 
 _LEGACY = ("draft-03", "draft-04", "draft-06", "draft-07")
 _MISSING = object()

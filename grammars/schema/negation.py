@@ -10,7 +10,7 @@ from typing import Any
 
 from sgl.grammars.errors import UnsupportedGrammarError
 from sgl.grammars.language import texts
-from sgl.grammars.shapes import NOWHERE, Arrays, Layer, Numbers, Objects, Shape, Strings, Where
+from sgl.grammars.schema.shapes import NOWHERE, Arrays, Layer, Numbers, Objects, Shape, Strings, Where
 
 _NOTHING = Shape(False, frozenset(), None, None, None, None)
 Negate = Callable[[Where], Where]

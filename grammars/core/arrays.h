@@ -1,0 +1,24 @@
+/* Growing arrays, and how the tables are reached. */
+
+#define AT(array, type, i) (((type *)(array).data)[i])
+#define NODE(i) AT(c->nodes, Node, i)
+#define STATE(i) AT(c->states, State, i)
+#define FRAME(i) AT(c->frames, Thread, i)
+
+static int reserve(Array *a, int32_t more, size_t item) {
+    if (a->size + more <= a->room) return 0;
+    int32_t room = a->room ? a->room : 64;
+    while (room < a->size + more) room *= 2;
+    void *data = realloc(a->data, room * item);
+    if (!data) return NO_MEMORY;
+    a->data = data;
+    a->room = room;
+    return 0;
+}
+
+static int append(Array *a, const void *items, int32_t count, size_t item) {
+    if (reserve(a, count, item)) return NO_MEMORY;
+    if (count) memcpy((char *)a->data + a->size * item, items, count * item);
+    a->size += count;
+    return 0;
+}

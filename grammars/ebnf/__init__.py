@@ -1,0 +1,1 @@
+"""EBNF grammars: Lark, GBNF and the W3C-like dialect."""
