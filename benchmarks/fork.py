@@ -36,7 +36,7 @@ def main() -> None:
     sample = json.loads(SAMPLE.read_text(encoding="utf-8"))
     services = {service["service_name"]: service for service in sample["services"]}
     dialogues = sample["dialogues"][: args.dialogues]
-    with sgl.Engine() as engine:
+    with sgl.Engine(json_options={"whitespace": "spaced"}) as engine:
         track.run(dialogues[0]["turns"], [services[n] for n in dialogues[0]["expected"]], backend=engine, temperature=0).sync()
         engine.flush_cache()
         forked, forked_stats, together = with_forks(engine, dialogues, services)

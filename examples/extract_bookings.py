@@ -44,7 +44,7 @@ def main() -> None:
     dialogues = [d for d in sample["dialogues"] if args.show in (None, d["id"])][: args.dialogues]
     if not dialogues:
         raise SystemExit(f"no dialogue {args.show!r} in {SAMPLE.name}; the first is {sample['dialogues'][0]['id']}")
-    with sgl.Engine() as engine:
+    with sgl.Engine(json_options={"whitespace": "spaced"}) as engine:  # as the model writes it: more text is forced
         items = [{"turns": d["turns"], "services": [services[name] for name in d["expected"]]} for d in dialogues]
         before, started = engine.stats(), time.perf_counter()
         states = track.run_batch(items, backend=engine, temperature=0, progress_bar=True)

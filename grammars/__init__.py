@@ -1,4 +1,4 @@
-"""Constrained decoding: regexes, JSON Schema and lists of choices as token masks.
+"""Constrained decoding: JSON Schema, regexes, EBNF, choices and structural tags as token masks.
 
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     grammar = compile_json_schema(schema, vocabulary)      # cached; shared by all requests
@@ -8,9 +8,19 @@
 """
 
 from sgl.grammars.automaton import core_name
-from sgl.grammars.compile import Grammar, compile_choices, compile_json_schema, compile_regex
+from sgl.grammars.compile import (
+    Grammar,
+    compile_choices,
+    compile_ebnf,
+    compile_json_schema,
+    compile_regex,
+    compile_structural,
+)
+from sgl.grammars.disk_cache import set_cache_dir
 from sgl.grammars.errors import GrammarError, GrammarLimitError, InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.matcher import Matcher
+from sgl.grammars.schema.options import SchemaOptions
+from sgl.grammars.structural_format import reasoning
 from sgl.grammars.vocabulary import Vocabulary
 
 __all__ = [
@@ -19,10 +29,15 @@ __all__ = [
     "GrammarLimitError",
     "InvalidGrammarError",
     "Matcher",
+    "SchemaOptions",
     "UnsupportedGrammarError",
     "Vocabulary",
     "compile_choices",
+    "compile_ebnf",
     "compile_json_schema",
     "compile_regex",
+    "compile_structural",
     "core_name",
+    "reasoning",
+    "set_cache_dir",
 ]

@@ -8,9 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
 from functools import cache
-from typing import TypeVar
 
 import numpy as np
 
@@ -26,8 +24,7 @@ from sgl.grammars.vocabulary import Vocabulary
 MOST_STATES = 200_000
 MOST_FORCED = 1024
 MOST_MOVES = 1_000_000
-
-T = TypeVar("T")
+MOVE_BYTES = 200
 
 
 @cache
@@ -53,22 +50,23 @@ class Automaton:
         self.network = network
         self.core: PythonCore | NativeCore = make(network, vocabulary, limit)
         self.limit = limit
-        self.masks = MaskMemo(vocabulary)
+        self.masks = MaskMemo(vocabulary, self.core.digest)
         self.lock = threading.RLock()
         self.moves: dict[tuple[int, int], int] = {}
         self._forced: dict[int, bytes] = {}
         self._finals: dict[int, bool] = {}
         self._distances: Distances | None = None
-        self.start = self._run(self.core.start)
+        while (start := self.core.start()) < DEAD:
+            self._mend(start)
+        self.start = start
 
     def move(self, state: int, token: int) -> int:
         """The state after a token's bytes, or DEAD; tokens without bytes are dead."""
-        key = (state, token)
-        found = self.moves.get(key)
-        return self._move(key) if found is None else found
+        found = self.moves.get((state, token))
+        return self.new_move(state, token) if found is None else found
 
-    def _move(self, key: tuple[int, int]) -> int:
-        state, token = key
+    def new_move(self, state: int, token: int) -> int:
+        """The same for a move that is not known yet."""
         vocabulary = self.vocabulary
         if not 0 <= token < vocabulary.size or token in vocabulary.special_ids:
             return DEAD
@@ -76,11 +74,14 @@ class Automaton:
         found = self.advance(state, data) if data else DEAD
         if len(self.moves) >= MOST_MOVES:
             self.moves.clear()
-        self.moves[key] = found
+        self.moves[state, token] = found
         return found
 
     def advance(self, state: int, data: bytes) -> int:
-        return self._run(lambda: self.core.advance(state, data))
+        with self.lock:
+            while (found := self.core.advance(state, data)) < DEAD:
+                self._mend(found)
+            return found
 
     def final(self, state: int) -> bool:
         """Whether the text may end here."""
@@ -98,7 +99,11 @@ class Automaton:
     def forced(self, state: int) -> bytes:
         found = self._forced.get(state)
         if found is None:
-            found = self._run_pair(lambda: self.core.forced(state, MOST_FORCED))[0]
+            with self.lock:
+                found, code = self.core.forced(state, MOST_FORCED)
+                while code < DEAD:
+                    self._mend(code)
+                    found, code = self.core.forced(state, MOST_FORCED)
             self._forced[state] = found
         return found
 
@@ -108,15 +113,27 @@ class Automaton:
             return self.masks.end
         with self.lock:
             row = self.masks.get(state)
-            if row is None:
-                alike = self._run(lambda: self.core.canonical(state))
-                row = self.masks.get(alike)
-                if row is None:
-                    blank = self.masks.blank()
-                    self._run(lambda: self.core.mask(alike, blank))
-                    row = self.masks.add(alike, blank, self.final(alike))
-                self.masks.keep(state, row)
-            return row
+            return self._made(state) if row is None else row
+
+    def alike(self, state: int) -> int:
+        """The state that stands for all that no token can tell from this one; the caller holds the lock."""
+        while (found := self.core.canonical(state)) < DEAD:
+            self._mend(found)
+        return found
+
+    def _made(self, state: int) -> np.ndarray:
+        alike, masks = self.alike(state), self.masks
+        row = masks.get(alike)
+        if row is None:
+            while (digest := self.core.mask(alike, masks.scratch)) < 0:
+                self._mend(digest)
+            row = masks.add(alike, masks.scratch, digest)
+        masks.keep(state, row)
+        return row
+
+    def memory(self) -> int:
+        """Bytes held by the core, the masks and the moves (these estimated)."""
+        return self.core.memory() + self.network.memory() + self.masks.memory + len(self.moves) * MOVE_BYTES
 
     def crowded(self) -> bool:
         """Whether so many states were made that new texts should begin with a fresh automaton."""
@@ -128,10 +145,7 @@ class Automaton:
             if self._distances is None:
                 self._distances = Distances(self.network)
             self.core.extend()
-            return self._distances.shortest(self.core.threads(state), self.core.frame, self.core.accepting(state))
-
-    def _run(self, work: Callable[[], int]) -> int:
-        return self._run_pair(lambda: (None, work()))[1]
+            return b"" if self.core.accepting(state) else self._distances.shortest(self.core, state)
 
     def _build(self, rule: int) -> None:
         try:
@@ -141,19 +155,14 @@ class Automaton:
             raise GrammarLimitError(f"the grammar is nested too deeply in the rule {name!r}") from error
         self.core.extend()
 
-    def _run_pair(self, work: Callable[[], tuple[T, int]]) -> tuple[T, int]:
-        """Do a piece of the core's work, building the rules that it asks for."""
-        with self.lock:
-            while True:
-                found = work()
-                if found[1] == NEED:
-                    self._build(self.core.wanted)
-                elif found[1] == FULL:
-                    raise GrammarLimitError(
-                        f"the grammar needs more than {self.core.size()} states or too many threads at once; "
-                        "simplify it, or bound its repeats"
-                    )
-                elif found[1] < DEAD:
-                    raise MemoryError("no memory for a grammar's automaton")
-                else:
-                    return found
+    def _mend(self, code: int) -> None:
+        """Build the rule that the core asks for, or say why the core cannot go on."""
+        if code == NEED:
+            self._build(self.core.wanted)
+        elif code == FULL:
+            raise GrammarLimitError(
+                f"the grammar needs more than {self.core.size()} states or too many threads at once; "
+                "simplify it, bound its repeats, and let no rule call itself before it reads a byte"
+            )
+        else:
+            raise MemoryError("no memory for a grammar's automaton")

@@ -9,13 +9,13 @@ from sgl.grammars.expr import Expr, words
 
 
 def choices_expr(choices: Iterable[str]) -> Expr:
-    """A trie of the texts; thousands of them are fine.
+    """A trie of the texts; tens of thousands are fine. With the empty text among them nothing need be written.
 
     Raises:
         InvalidGrammarError: the list is empty or holds something that is not text.
     """
-    if isinstance(choices, str):
-        raise InvalidGrammarError(f"choices must be a list of strings, not the string {choices!r}")
+    if isinstance(choices, str) or not isinstance(choices, Iterable):
+        raise InvalidGrammarError(f"choices must be a list of strings, not {choices!r}")
     texts = list(choices)
     if not texts:
         raise InvalidGrammarError("choices is empty; give at least one string")

@@ -2,49 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
-from typing import Any
+import hashlib
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from sgl.grammars.automaton import Automaton
 from sgl.grammars.choices import choices_expr
-from sgl.grammars.errors import GrammarLimitError
+from sgl.grammars.disk_cache import WORTHWHILE, disk_cache
+from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
 from sgl.grammars.expr import Expr
-from sgl.grammars.schema.builder import SchemaOptions, canonical_schema, schema_expr
 from sgl.grammars.matcher import Matcher
 from sgl.grammars.network import Network
 from sgl.grammars.regex import parse_regex
+from sgl.grammars.schema.builder import SchemaOptions, canonical_schema, schema_expr
+from sgl.grammars.schema.weaken import weakened
+from sgl.grammars.structural_format import canonical_structural, format_expr, weakened_places
 from sgl.grammars.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from sgl.grammars.ebnf import Syntax
 
 
 class Grammar:
-    """A grammar over one vocabulary; thread-safe, shared by any number of matchers."""
+    """A grammar over one vocabulary; thread-safe, shared by any number of matchers.
 
-    def __init__(self, expr: Expr, vocabulary: Vocabulary, core: str | None = None) -> None:
+    Its source is an expression, or a network all of whose rules are built. `weakened` lists the JSON pointers of
+    the keywords that it ignores because its options say so.
+    """
+
+    def __init__(
+        self, source: Expr | Network, vocabulary: Vocabulary, core: str | None = None, weakened: Iterable[str] = ()
+    ) -> None:
         self.vocabulary = vocabulary
-        self._expr = expr
+        self.weakened = tuple(weakened)
+        self._source = source
         self._core = core
-        self._automaton = Automaton(Network(expr), vocabulary, core)
+        self._automaton = self._fresh()
+
+    def _fresh(self) -> Automaton:
+        network = self._source if isinstance(self._source, Network) else Network(self._source)
+        return Automaton(network, self.vocabulary, self._core)
 
     def matcher(self) -> Matcher:
         """A matcher at the start of a text."""
         return Matcher(self, self.automaton)
 
     @property
+    def memory(self) -> int:
+        """Bytes held by the automaton in use and its masks; grows with the texts that are walked."""
+        return self._automaton.memory()
+
+    @property
     def automaton(self) -> Automaton:
         """The one in use; a crowded one is left to its matchers and replaced, so that memory stays bounded."""
         if self._automaton.crowded():
-            self._automaton = Automaton(Network(self._expr), self.vocabulary, self._core)
+            self._automaton = self._fresh()
         return self._automaton
 
 
-def _cached(kind: str, source: Hashable, vocabulary: Vocabulary, expr: Callable[[], Expr]) -> Grammar:
-    def make() -> Grammar:
-        try:
-            return Grammar(expr(), vocabulary)
-        except RecursionError as error:
-            raise GrammarLimitError(f"the {kind} is nested too deeply") from error
+def _cached(
+    kind: str,
+    source: Hashable,
+    vocabulary: Vocabulary,
+    expr: Callable[[], Expr],
+    apart: Callable[[], str] = str,
+    weakened: Callable[[], list[str]] = list,
+) -> Grammar:
+    """The vocabulary's one grammar of a source; `apart` tells files of equal sources apart where they differ."""
+    if not vocabulary.exact:
+        raise UnsupportedGrammarError(
+            "this kind of tokenizer", "the vocabulary", "its tokens read differently by what comes before them"
+        )
 
-    return vocabulary.compiled.get((kind, source), make)
+    def make() -> Grammar:
+        with _limited(kind):
+            made = _kept(kind, lambda: f"{source!r} {apart()}", expr)
+            return Grammar(made, vocabulary, weakened=weakened())
+
+    return vocabulary.compiled.get((kind, source), make) if _hashable(source) else make()
+
+
+@contextmanager
+def _limited(kind: str) -> Iterator[None]:
+    try:
+        yield
+    except RecursionError as error:
+        raise GrammarLimitError(f"the {kind} is nested too deeply") from error
+
+
+def _hashable(source: Hashable) -> bool:
+    """What is not, such as a list in the place of a text, is refused when it is read."""
+    try:
+        hash(source)
+    except TypeError:
+        return False
+    return True
+
+
+def _kept(kind: str, source: Callable[[], str], expr: Callable[[], Expr]) -> Expr | Network:
+    """An expression, or its network out of the disk cache, where what was slow to make is put."""
+    disk = disk_cache()
+    if disk is None:
+        return expr()
+    text = source()
+    found = disk.load(kind, text)
+    if found is not None:
+        return found
+    started = time.perf_counter()
+    made = expr()
+    if time.perf_counter() - started < WORTHWHILE:
+        return made
+    network = Network(made)
+    return network if disk.store(kind, text, network) else made
 
 
 def compile_regex(pattern: str, vocabulary: Vocabulary) -> Grammar:
@@ -63,7 +134,7 @@ def compile_choices(choices: Iterable[str], vocabulary: Vocabulary) -> Grammar:
     Raises:
         InvalidGrammarError: the list is empty or holds something that is not text.
     """
-    if not isinstance(choices, str):
+    if isinstance(choices, Iterable) and not isinstance(choices, str):
         choices = tuple(choices)
     return _cached("choices", choices, vocabulary, lambda: choices_expr(choices))
 
@@ -74,12 +145,74 @@ def compile_json_schema(schema: Any, vocabulary: Vocabulary, **options: Any) -> 
     Args:
         schema: JSON text, a dict or bool, or a class with `model_json_schema()` such as a pydantic model.
         vocabulary: the tokens.
-        **options: see `SchemaOptions`: `whitespace`, `additional_properties`.
+        **options: see `SchemaOptions`: `whitespace`, `order`, `additional_properties`, `weaken` ...
 
     Raises:
         InvalidGrammarError: the schema is malformed; says value and JSON pointer.
         UnsupportedGrammarError: a keyword cannot be enforced; says keyword and JSON pointer.
     """
     checked = SchemaOptions.of(options)
-    parsed, text = canonical_schema(schema)
-    return _cached("json", (text, checked), vocabulary, lambda: schema_expr(parsed, checked))
+    with _limited("JSON schema"):
+        parsed, text = canonical_schema(schema)
+    return _cached(
+        "JSON schema",
+        (text, checked),
+        vocabulary,
+        lambda: schema_expr(parsed, checked),
+        weakened=lambda: weakened(parsed, checked)[1],
+    )
+
+
+def compile_ebnf(
+    grammar: str, vocabulary: Vocabulary, *, syntax: Syntax = "auto", start: str | None = None
+) -> Grammar:
+    """A grammar in extended Backus-Naur form.
+
+    Args:
+        grammar: its text.
+        vocabulary: the tokens.
+        syntax: "lark" (rules with `:`), "gbnf" or "w3c" (both with `::=`); "auto" looks at the first rule.
+        start: the rule of the whole text; by default `start` in Lark's syntax and `root` in the others.
+
+    Raises:
+        InvalidGrammarError: it is malformed; says line:column.
+        UnsupportedGrammarError: it uses a construct that is not enforced.
+    """
+    from sgl.grammars.ebnf import ebnf_expr
+
+    key = (grammar, syntax, start)
+    return _cached("ebnf", key, vocabulary, lambda: ebnf_expr(grammar, syntax=syntax, start=start))
+
+
+def compile_structural(spec: Any, vocabulary: Vocabulary, **options: Any) -> Grammar:
+    """A grammar of free text with structured parts: tool calls, reasoning, any mixture of formats.
+
+    Args:
+        spec: `{"type": "structural_tag", ...}` as a dict or JSON text, with `structures` and `triggers` or with a
+            `format` (see `structural_format.py`), or a bare format.
+        vocabulary: the tokens.
+        **options: see `SchemaOptions`, for the JSON in it.
+
+    Raises:
+        InvalidGrammarError: it is malformed; says the value and its JSON pointer.
+        UnsupportedGrammarError: a format, or a keyword of a schema in it, is not enforced.
+    """
+    checked = SchemaOptions.of(options)
+    with _limited("structural tag"):
+        parsed, text = canonical_structural(spec)
+    return _cached(
+        "structural tag",
+        (text, checked),
+        vocabulary,
+        lambda: format_expr(parsed, checked, vocabulary),
+        lambda: _fingerprint(vocabulary),
+        lambda: weakened_places(parsed, checked),
+    )
+
+
+def _fingerprint(vocabulary: Vocabulary) -> str:
+    """Of the tokens, on which the marks of plain text in free text depend."""
+    digest = hashlib.sha256()
+    for token in vocabulary.tokens:
+        digest.update(len(token).to_bytes(4, "little") + token)
+    return digest.hexdigest()

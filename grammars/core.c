@@ -1,9 +1,11 @@
 /* The hot core of the grammars: determinises the network lazily and walks the token trie. `twin.py` is the same in
  * plain Python and says what the numbers mean. Called through ctypes without the GIL; a core is not reentrant, its
- * caller holds a lock. Results below zero are codes. */
+ * caller holds a lock. Results below zero are codes. The network that it reads is lowered here as well, with the GIL:
+ * `core/lower.h`, which Python calls through `core/bindings.h`. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <structmember.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,19 +19,22 @@
 #include "core/types.h"
 #include "core/arrays.h"
 #include "core/states.h"
+#include "core/subsets.h"
 #include "core/closure.h"
 #include "core/canonical.h"
+#include "core/walk.h"
+#include "core/shift.h"
+#include "core/families.h"
+#include "core/local.h"
 #include "core/masks.h"
+#include "core/memory.h"
+#include "core/export.h"
 
 /* The bytes that must come next; the number of them, or a code. */
 API int32_t core_forced(Core *c, int32_t state, uint8_t *out, int32_t most) {
     int32_t found = 0;
-    while (found < most && !STATE(state).final) {
-        int byte = -1, choices = 0;
-        for (int w = 0; w < CLASS_WORDS; w++)
-            for (uint32_t bits = STATE(state).live.word[w]; bits && choices < 2; bits &= bits - 1, choices++)
-                byte = w * 32 + __builtin_ctz(bits);
-        if (choices != 1) break;
+    while (found < most && !STATE(state).final && STATE(state).only != MANY) {
+        int byte = STATE(state).only;
         state = core_step(c, state, byte);
         if (state < 0) return state;
         out[found++] = (uint8_t)byte;
@@ -42,9 +47,28 @@ API int32_t core_wanted(Core *c) { return c->wanted; }
 API int32_t core_final(Core *c, int32_t state) { return STATE(state).final; }
 API int32_t core_thread_count(Core *c, int32_t state) { return STATE(state).length; }
 API void core_live(Core *c, int32_t state, uint32_t *out) { memcpy(out, &STATE(state).live, sizeof(Class)); }
-API void core_frame(Core *c, int32_t frame, int32_t *out) { memcpy(out, &FRAME(frame), sizeof(Thread)); }
+API void core_subset(Core *c, int32_t subset, int32_t *out) { memcpy(out, &SUBSET(subset), sizeof(Subset)); }
+API void core_used(Core *c, int32_t subset, uint32_t *out) {
+    const Subset *s = &SUBSET(subset);
+    if (s->words) memcpy(out, &AT(c->used, uint32_t, s->offset), s->words * sizeof *out);
+}
+API int32_t core_frame_length(Core *c, int32_t frame) { return FRAME(frame).length; }
+API void core_frame(Core *c, int32_t frame, int32_t *out) {
+    memcpy(out, &AT(c->returns, Thread, FRAME(frame).offset), FRAME(frame).length * sizeof(Thread));
+}
 API void core_threads(Core *c, int32_t state, int32_t *out) {
-    memcpy(out, &AT(c->threads, Thread, STATE(state).offset), STATE(state).length * sizeof(Thread));
+    const State *s = &STATE(state);
+    if (s->length) memcpy(out, &AT(c->threads, Thread, s->offset), s->length * sizeof(Thread));
+}
+
+/* Frame 0, the bottom, and the empty subset. */
+static int first_registers(Core *c) {
+    const Thread bottom = {-1, 0, 0};
+    const Subset empty = {-1, 0, 0, 0};
+    const int32_t itself = 0;
+    if (reserve(&c->returns, 1, sizeof bottom)) return NO_MEMORY;
+    AT(c->returns, Thread, 0) = bottom;
+    return intern_frame(c, 1) | intern_subset(c, &empty) | append(&c->canonical_frames, &itself, 1, sizeof itself);
 }
 
 /* Take over what the tables have gained; counts are of the whole tables. */
@@ -54,20 +78,12 @@ API int32_t core_extend(Core *c, const Node *nodes, int32_t n, const int32_t *ed
     if (append(&c->nodes, nodes + c->nodes.size, n - c->nodes.size, sizeof *nodes)) return NO_MEMORY;
     if (append(&c->edges, edges + c->edges.size, m - c->edges.size, sizeof *edges)) return NO_MEMORY;
     if (append(&c->classes, classes + c->classes.size, k - c->classes.size, sizeof *classes)) return NO_MEMORY;
-    return append(&c->entries, entries, r, sizeof *entries);
-}
-
-API void core_free(Core *c) {
-    if (!c) return;
-    for (int32_t i = 0; i < c->states.size; i++) free(STATE(i).row);
-    Array *arrays[] = {&c->nodes,   &c->edges,  &c->classes, &c->entries, &c->frames,   &c->canonical_frames,
-                       &c->threads, &c->states, &c->work,    &c->kept,    &c->seen};
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]->data);
-    free(c->frame_index.slots);
-    free(c->state_index.slots);
-    free(c->seen_index.slots);
-    free(c->path);
-    free(c);
+    if (append(&c->entries, entries, r, sizeof *entries)) return NO_MEMORY;
+    int32_t more = n - c->entered.size;
+    if (reserve(&c->entered, more, sizeof(Entered))) return NO_MEMORY;
+    if (more) memset(&AT(c->entered, Entered, c->entered.size), 0, more * sizeof(Entered));
+    c->entered.size = n;
+    return 0;
 }
 
 API Core *core_new(const Vocabulary *vocabulary, int32_t limit) {
@@ -75,15 +91,25 @@ API Core *core_new(const Vocabulary *vocabulary, int32_t limit) {
     if (!c) return NULL;
     c->vocabulary = *vocabulary;
     c->limit = limit;
-    c->path = malloc((vocabulary->reach + 1) * sizeof *c->path);
-    if (!c->path || push_frame(c, -1, 0, 0) < 0) {
+    c->path = malloc((vocabulary->reach + 2) * sizeof *c->path);
+    c->side = malloc((vocabulary->reach + 2) * sizeof *c->side);
+    if (!c->path || !c->side || first_registers(c)) {
         core_free(c);
         return NULL;
     }
     return c;
 }
 
+#include "core/tables.h"
+#include "core/fields.h"
+#include "core/lowering.h"
+#include "core/lower_chars.h"
+#include "core/lower_tries.h"
+#include "core/lower_lists.h"
+#include "core/lower.h"
+#include "core/bindings.h"
+
 static struct PyModuleDef module = {
-    .m_base = PyModuleDef_HEAD_INIT, .m_name = "_core", .m_doc = "The grammars' core, called by ctypes.", .m_size = -1};
+    .m_base = PyModuleDef_HEAD_INIT, .m_name = "_core", .m_doc = "The grammars' core.", .m_size = -1, .m_methods = methods};
 
 PyMODINIT_FUNC PyInit__core(void) { return PyModule_Create(&module); }

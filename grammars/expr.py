@@ -115,6 +115,23 @@ class Within:
     state: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class OtherThan:
+    """Encoded text that spells none of some sorted names: a trie of their characters that is left at every node.
+
+    `plain` is the set of bytes that spell themselves, `spelled` has the other characters of the names. `leaving` says
+    what else may come where such characters of the names go on, `text` what may come once a text differs.
+    `mark` is what `Bytes.plain` is, of the bytes by which a text leaves the names.
+    """
+
+    names: tuple[str, ...]
+    plain: int
+    text: Expr
+    leaving: dict[str, Expr]
+    spelled: dict[str, Expr]
+    mark: int = PLAIN_ALWAYS
+
+
 @dataclass(eq=False, slots=True)
 class Rule:
     """A named, possibly recursive part of a grammar; its body is made when it is first needed."""
@@ -128,7 +145,7 @@ class Call:
     rule: Rule
 
 
-Expr = Literal | Bytes | Chars | Anchor | Words | Seq | Alt | Repeat | Joined | Graph | Within | Call
+Expr = Literal | Bytes | Chars | Anchor | Words | Seq | Alt | Repeat | Joined | Graph | Within | OtherThan | Call
 
 EMPTY = Literal(b"")
 NEVER = Alt(())
@@ -203,6 +220,8 @@ def nullable(expr: Expr) -> bool:
             return accepting[0]
         case Within(graph, state):
             return graph.accepting[state]
+        case OtherThan(names):
+            return "" not in names
     return isinstance(expr, Anchor)
 
 
@@ -219,14 +238,22 @@ def nonempty(expr: Expr) -> Expr:
             return Repeat(item, max(minimum, 1), maximum)
         case Seq(items) if nullable(expr):
             return alt(*(seq(nonempty(item), *items[i + 1 :]) for i, item in enumerate(items)))
+        case Graph(edges, accepting) if accepting[0]:
+            moved = tuple(tuple((item, target + 1) for item, target in out) for out in edges)
+            return Graph((moved[0], *moved), (False, *accepting))
     return expr
 
 
 def length_bounds(expr: Expr) -> tuple[int, int | None]:
-    """Least and greatest number of characters (None: no bound) of an expression of `Chars`."""
+    """Least and greatest number of characters (None: no bound) of an expression of characters."""
     match expr:
         case Chars():
             return 1, 1
+        case Literal(data):
+            return len(data.decode()), len(data.decode())
+        case Words(literals) if literals:
+            sizes = [len(word.decode()) for word in literals]
+            return min(sizes), max(sizes)
         case Seq(items):
             bounds = [length_bounds(i) for i in items]
             return sum(b[0] for b in bounds), _sum_bounds([b[1] for b in bounds])

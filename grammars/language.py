@@ -1,7 +1,7 @@
-"""Set operations on languages of characters: intersection and difference by partial derivatives.
+"""Set operations on languages of characters: intersection and difference.
 
-A component's state is a set of expressions, one a way to go on (Antimirov), so counted repeats are never unrolled up
-front. The product is determinised, and states from which nothing can end are cut off.
+A component's state is a set of terms, one a way to go on. The product of all components is determinised, and states
+from which nothing can end are cut off.
 """
 
 from __future__ import annotations
@@ -10,30 +10,16 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from sgl.grammars import charset
-from sgl.grammars.charset import CharSet
+from sgl.grammars.alphabet import Alphabet
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.expr import (
-    EMPTY,
-    NEVER,
-    Alt,
-    Chars,
-    Expr,
-    Graph,
-    Literal,
-    Repeat,
-    Seq,
-    Within,
-    alt,
-    nullable,
-    repeat,
-    seq,
-)
+from sgl.grammars.expr import NEVER, Chars, Expr, Graph, alt, seq
+from sgl.grammars.lengths import clipped
+from sgl.grammars.terms import Terms
 
 MOST_STATES = 8000
 MOST_WORK = 100_000
-Part = frozenset[Expr]
+Part = frozenset[int]
 State = tuple[Part, ...]
-Move = tuple[int, int, Part]
 DEAD: Part = frozenset()
 
 
@@ -43,24 +29,32 @@ def combine(
     """The texts of `least` to `most` characters in all of `included` and none of `excluded`.
 
     Returns:
-        A trimmed deterministic Graph, or NEVER.
+        NEVER where there are none; else an expression without dead ends, mostly a deterministic Graph.
 
     Raises:
-        GrammarLimitError: it needs too many states.
+        GrammarLimitError: it needs too many states, or too much work to find them.
     """
-    start: State = tuple(frozenset((e,)) for e in (*included, *excluded))
-    return _Product(len(included), least, most).graph(start)
+    if len(included) == 1 and not excluded:
+        bounded = clipped(included[0], least, most)
+        if bounded is not None:
+            return bounded
+    terms = Terms()
+    start = tuple(frozenset((terms.of(e),)) for e in (*included, *excluded))
+    return _Product(terms, len(included), least, most).graph(start)
 
 
 class _Product:
     """Explores the states that all components reach together; the first `included` of them must stay alive."""
 
-    def __init__(self, included: int, least: int, most: int | None) -> None:
+    def __init__(self, terms: Terms, included: int, least: int, most: int | None) -> None:
+        self._terms = terms
+        self._alphabet = Alphabet(terms.sets)
         self._included = included
         self._least, self._most = least, most
-        self._parts: dict[Part, list[Move]] = {}
+        self._parts: dict[Part, list[tuple[int, Part]]] = {}
         self._known: dict[State, list[tuple[Chars, State]]] = {}
         self._finals: dict[State, bool] = {}
+        self._chars: dict[int, Chars] = {}
         self._work = 0
 
     def graph(self, start: State) -> Expr:
@@ -75,14 +69,20 @@ class _Product:
                     states[target] = len(order)
                     order.append(target)
                 edges[-1].append((chars, states[target]))
-            if len(order) > MOST_STATES or self._work > MOST_WORK:
-                raise GrammarLimitError(f"combining patterns needs more than {MOST_STATES} states or too much work")
+            self._check(len(order))
         return _trim(edges, [self._accepts(state, count) for state, count in order])
+
+    def _check(self, states: int) -> None:
+        if states > MOST_STATES or self._work > MOST_WORK:
+            raise GrammarLimitError(
+                f"combining patterns needs more than {MOST_STATES} states or too much work"
+            )
 
     def _accepts(self, state: State, count: int) -> bool:
         final = self._finals.get(state)
         if final is None:
-            found = [any(map(nullable, part)) for part in state]
+            nullable = self._terms.nullable
+            found = [any(nullable[term] for term in part) for part in state]
             final = all(found[: self._included]) and not any(found[self._included :])
             self._finals[state] = final
         return final and count >= self._least
@@ -92,85 +92,73 @@ class _Product:
         known = self._known.get(state)
         if known is not None:
             return known
-        pieces: list[tuple[int, int, State]] = [(0, 0x10FFFF, ())]
+        pieces: list[tuple[int, State]] = [(self._alphabet.everything, ())]
         for i, part in enumerate(state):
             pieces = _refine(pieces, self._part(part), i < self._included)
-        grouped: dict[State, list[tuple[int, int]]] = {}
-        for low, high, target in pieces:
-            grouped.setdefault(target, []).append((low, high))
-        known = [(Chars(charset.normalise(ranges)), target) for target, ranges in grouped.items()]
+            self._work += len(pieces)
+        grouped: dict[State, int] = {}
+        for mask, target in pieces:
+            grouped[target] = grouped.get(target, 0) | mask
+        known = [(self._set(mask), target) for target, mask in grouped.items()]
         self._known[state] = known
         return known
 
-    def _part(self, part: Part) -> list[Move]:
-        """One component's moves over disjoint ranges in order."""
+    def _part(self, part: Part) -> list[tuple[int, Part]]:
+        """One component's moves over disjoint sets of classes."""
         found = self._parts.get(part)
         if found is None:
-            form = [move for e in part for move in linear(e)]
-            self._work += sum(len(chars) for chars, _ in form)
-            found = self._parts[part] = _partition(form)
+            found = self._parts[part] = self._partition(part)
+        return found
+
+    def _partition(self, part: Part) -> list[tuple[int, Part]]:
+        """Cut the alphabet by the moves of all terms; those with the same target go together."""
+        to: dict[int, int] = {}
+        for term in part:
+            for chars, after in self._terms.linear(term):
+                to[after] = to.get(after, 0) | self._alphabet.masks[chars]
+        pieces: list[tuple[int, list[int]]] = []
+        for after, mask in to.items():
+            pieces = _cut(pieces, mask, after)
+            self._work += len(pieces)
+        return [(mask, frozenset(targets)) for mask, targets in pieces]
+
+    def _set(self, mask: int) -> Chars:
+        found = self._chars.get(mask)
+        if found is None:
+            found = self._chars[mask] = Chars(self._alphabet.chars(mask))
         return found
 
 
-def _partition(form: list[tuple[CharSet, Expr]]) -> list[Move]:
-    cuts = sorted({cut for chars, _ in form for low, high in chars for cut in (low, high + 1)})
-    targets: list[set[Expr]] = [set() for _ in cuts]
-    place = {cut: i for i, cut in enumerate(cuts)}
-    for chars, after in form:
-        for low, high in chars:
-            for i in range(place[low], place[high + 1]):
-                targets[i].add(after)
-    bounds = zip(cuts, cuts[1:], targets, strict=False)
-    return [(low, high - 1, frozenset(found)) for low, high, found in bounds if found]
-
-
-def _refine(pieces: list[tuple[int, int, State]], moves: list[Move], needed: bool) -> list[tuple[int, int, State]]:
-    """Cut ranges by one more component; where it cannot move it is dead, which only an excluded one may be."""
-    found: list[tuple[int, int, State]] = []
-    at = 0
-    for low, high, state in pieces:
-        while at < len(moves) and moves[at][1] < low:
-            at += 1
-        i = at
-        while low <= high:
-            start, end, target = moves[i] if i < len(moves) else (high + 1, high + 1, DEAD)
-            if low < start:
-                if not needed:
-                    found.append((low, min(high, start - 1), (*state, DEAD)))
-                low = start
-            if low <= high:
-                found.append((low, min(high, end), (*state, target)))
-                low = end + 1
-            i += 1
+def _cut(pieces: list[tuple[int, list[int]]], mask: int, after: int) -> list[tuple[int, list[int]]]:
+    """Add one more target to the classes of `mask`."""
+    found: list[tuple[int, list[int]]] = []
+    for piece, targets in pieces:
+        both = piece & mask
+        if both:
+            found.append((both, [*targets, after]))
+            mask ^= both
+        if piece ^ both:
+            found.append((piece ^ both, targets))
+    if mask:
+        found.append((mask, [after]))
     return found
 
 
-@lru_cache(maxsize=8192)
-def linear(expr: Expr) -> tuple[tuple[CharSet, Expr], ...]:
-    """All (first characters, what must follow) of an expression of `Chars` and ASCII literals."""
-    match expr:
-        case Chars(chars):
-            return ((chars, EMPTY),)
-        case Literal(data) if data:
-            return ((((data[0], data[0]),), Literal(data[1:])),)
-        case Alt(items):
-            return tuple(dict.fromkeys(move for item in items for move in linear(item)))
-        case Repeat(item, minimum, maximum):
-            rest = repeat(item, max(minimum - 1, 0), None if maximum is None else maximum - 1)
-            return tuple((chars, seq(after, rest)) for chars, after in linear(item))
-        case Seq(items):
-            rest = seq(*items[1:])
-            moves = tuple((chars, seq(after, rest)) for chars, after in linear(items[0]))
-            return moves + linear(rest) if nullable(items[0]) else moves
-        case Graph():
-            return linear(Within(expr, 0))
-        case Within(graph, state):
-            return tuple(
-                (chars, Within(graph, target))
-                for item, target in graph.edges[state]
-                for chars, _ in linear(item)
-            )
-    return ()
+def _refine(
+    pieces: list[tuple[int, State]], moves: list[tuple[int, Part]], needed: bool
+) -> list[tuple[int, State]]:
+    """Cut pieces by one more component; where it cannot move it is dead, which only an excluded one may be."""
+    found: list[tuple[int, State]] = []
+    for piece, state in pieces:
+        for mask, target in moves:
+            if piece & mask:
+                found.append((piece & mask, (*state, target)))
+                piece &= ~mask
+                if not piece:
+                    break
+        if piece and not needed:
+            found.append((piece, (*state, DEAD)))
+    return found
 
 
 def _trim(edges: list[list[tuple[Chars, int]]], finals: list[bool]) -> Expr:
@@ -198,7 +186,37 @@ def texts(words: Iterable[str]) -> Expr:
 
 def matches(expr: Expr, text: str) -> bool:
     """Whether a text is in the language."""
-    states = {expr}
-    for char in text:
-        states = {after for e in states for chars, after in linear(e) if charset.contains(chars, ord(char))}
-    return any(map(nullable, states))
+    return _recogniser(expr).accepts(text)
+
+
+@lru_cache(maxsize=64)
+def _recogniser(expr: Expr) -> _Recogniser:
+    return _Recogniser(expr)
+
+
+class _Recogniser:
+    """Reads texts; the sets of terms that they lead to are states, made when they are first reached."""
+
+    def __init__(self, expr: Expr) -> None:
+        self._terms = Terms()
+        start = frozenset((self._terms.of(expr),))
+        self._states = {start: 0}
+        self._parts = [start]
+        self._rows: list[dict[str, int]] = [{}]
+
+    def accepts(self, text: str) -> bool:
+        state = 0
+        for char in text:
+            after = self._rows[state].get(char)
+            state = self._step(state, char) if after is None else after
+        return any(self._terms.nullable[term] for term in self._parts[state])
+
+    def _step(self, state: int, char: str) -> int:
+        terms, code = self._terms, ord(char)
+        moves = dict.fromkeys(move for term in self._parts[state] for move in terms.linear(term))
+        part = frozenset(after for chars, after in moves if charset.contains(terms.sets[chars], code))
+        found = self._rows[state][char] = self._states.setdefault(part, len(self._parts))
+        if found == len(self._parts):
+            self._parts.append(part)
+            self._rows.append({})
+        return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from sgl.grammars.vocabulary import Vocabulary
@@ -16,26 +18,28 @@ class MaskMemo:
     to the row as long as it does).
     """
 
-    def __init__(self, vocabulary: Vocabulary, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, digest: Callable[[np.ndarray], int], most_bytes: int = MOST_BYTES
+    ) -> None:
         self._words = vocabulary.words
-        self._eos = vocabulary.eos_row
         self._most = max(most_bytes // (2 * 4 * max(vocabulary.words, 1)), 16)
+        self.scratch = np.zeros(self._words, np.uint32)
         self.young: dict[int, np.ndarray] = {}
         self._old: dict[int, np.ndarray] = {}
-        self._rows: dict[bytes, np.ndarray] = {}
-        self.end = self._shared(self._eos)
+        self._rows: dict[int, list[tuple[bytes, np.ndarray]]] = {}
+        self.end = self._shared(vocabulary.eos_row, digest(vocabulary.eos_row))
 
     def __len__(self) -> int:
         return len(self.young) + len(self._old)
 
-    def blank(self) -> np.ndarray:
-        return np.zeros(self._words, np.uint32)
+    @property
+    def memory(self) -> int:
+        """Bytes of the rows remembered; equal rows are one."""
+        return sum(map(len, self._rows.values())) * 4 * self._words
 
-    def add(self, state: int, row: np.ndarray, final: bool) -> np.ndarray:
-        """Keep a row, with the end-of-sequence bits where the text may end; the row to hand out."""
-        if final:
-            row |= self._eos
-        shared = self._shared(row)
+    def add(self, state: int, row: np.ndarray, digest: int) -> np.ndarray:
+        """Keep a copy of a row, or the one like it that is there; the row to hand out."""
+        shared = self._shared(row, digest)
         self.keep(state, shared)
         return shared
 
@@ -48,18 +52,24 @@ class MaskMemo:
                 self.keep(state, row)
         return row
 
-    def _shared(self, row: np.ndarray) -> np.ndarray:
-        key = row.tobytes()
-        found = self._rows.get(key)
-        if found is None:
-            found = np.frombuffer(key, np.int32)
-            self._rows[key] = found
-        return found
+    def _shared(self, row: np.ndarray, digest: int) -> np.ndarray:
+        data = row.tobytes()
+        alike = self._rows.setdefault(digest, [])
+        for known, found in alike:
+            if known == data:
+                return found
+        made = np.frombuffer(data, np.int32)
+        alike.append((data, made))
+        return made
 
     def keep(self, state: int, row: np.ndarray) -> None:
         """Remember a row that is handed out already for one more state."""
         if len(self.young) >= self._most:
             self._old, self.young = self.young, {}
-            kept = {id(r): r for r in self._old.values()}
-            self._rows = {key: r for key, r in self._rows.items() if id(r) in kept}
+            self._forget({id(row) for row in (*self._old.values(), row, self.end)})
         self.young[state] = row
+
+    def _forget(self, kept: set[int]) -> None:
+        """Let go of all rows but those of some identities."""
+        rows = {key: [pair for pair in alike if id(pair[1]) in kept] for key, alike in self._rows.items()}
+        self._rows = {key: alike for key, alike in rows.items() if alike}

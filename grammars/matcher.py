@@ -42,6 +42,10 @@ class Matcher:
             row = self._automaton.mask(state)
         return row
 
+    def known_mask(self) -> np.ndarray | None:
+        """The mask if it is remembered."""
+        return self._masks.young.get(self._states[-1])
+
     def accept(self, token_id: int) -> bool:
         """Take a token; False, and no change, when it is not allowed here."""
         state = self._states[-1]
@@ -60,8 +64,17 @@ class Matcher:
             return None
         if token_id in self._automaton.vocabulary.eos_ids:
             return _ENDED if self._automaton.final(state) else None
-        target = self._automaton.move(state, token_id)
+        target = self._automaton.new_move(state, token_id)
         return None if target == DEAD else target
+
+    @property
+    def automaton(self) -> Automaton:
+        return self._automaton
+
+    @property
+    def state(self) -> int:
+        """Of the automaton; below zero after the end."""
+        return self._states[-1]
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` tokens.

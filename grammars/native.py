@@ -5,15 +5,20 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 from array import array
-from ctypes import POINTER, c_int32, c_void_p
+from collections.abc import Sequence
+from ctypes import POINTER, c_int32, c_int64, c_void_p
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from sgl.grammars.closure import Thread
+from sgl.grammars.extension import extension
+from sgl.grammars.families import MOST_CHARS, Family
 from sgl.grammars.network import CLASS_BYTES, FIELDS, Network
-from sgl.grammars.twin import Thread
-from sgl.grammars.vocabulary import Trie, Vocabulary
+from sgl.grammars.parts import Subset
+from sgl.grammars.trie import Trie
+from sgl.grammars.vocabulary import Vocabulary
 
 
 class _Trie(ctypes.Structure):
@@ -32,15 +37,51 @@ class _Trie(ctypes.Structure):
         return cls(len(trie), *(column.ctypes.data for column in columns))
 
 
+class _Family(ctypes.Structure):
+    _fields_ = [
+        ("exits", _Trie),
+        ("rows", c_void_p),
+        ("spellings", c_void_p),
+        ("longest", c_int32),
+        ("most", c_int32),
+        ("spelled", c_int32),
+    ]
+
+    @classmethod
+    def of(cls, family: Family) -> _Family:
+        return cls(
+            _Trie.of(family.exits),
+            family.rows.ctypes.data,
+            family.spellings.ctypes.data,
+            len(family.rows) - 1,
+            MOST_CHARS,
+            len(family.spellings),
+        )
+
+
 class _Vocabulary(ctypes.Structure):
     _fields_ = [
         ("all", _Trie),
         ("rest", _Trie),
-        ("slices", c_void_p),
-        ("longest", c_int32),
+        ("families", POINTER(_Family)),
+        ("eos", c_void_p),
+        ("family_count", c_int32),
         ("words", c_int32),
         ("reach", c_int32),
     ]
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary) -> _Vocabulary:
+        families = [_Family.of(family) for family in vocabulary.families]
+        return cls(
+            _Trie.of(vocabulary.trie),
+            _Trie.of(vocabulary.rest),
+            (_Family * len(families))(*families),
+            vocabulary.eos_row.ctypes.data,
+            len(families),
+            vocabulary.words,
+            vocabulary.reach,
+        )
 
 
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -51,15 +92,22 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "core_step": (c_int32, [c_void_p, c_int32, c_int32]),
     "core_advance": (c_int32, [c_void_p, c_int32, ctypes.c_char_p, c_int32]),
     "core_canonical": (c_int32, [c_void_p, c_int32]),
-    "core_plain_room": (c_int32, [c_void_p, c_int32]),
-    "core_mask": (c_int32, [c_void_p, c_int32, c_void_p]),
+    "core_takes_plain": (c_int32, [c_void_p, c_int32]),
+    "core_mask": (c_int64, [c_void_p, c_int32, c_void_p]),
+    "core_masks": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_int32]),
+    "core_digest": (c_int64, [c_void_p, c_int32]),
+    "core_rows": (c_int32, [c_void_p, c_void_p, c_int32, c_void_p]),
     "core_forced": (c_int32, [c_void_p, c_int32, c_void_p, c_int32]),
+    "core_memory": (c_int64, [c_void_p]),
     "core_size": (c_int32, [c_void_p]),
     "core_wanted": (c_int32, [c_void_p]),
     "core_final": (c_int32, [c_void_p, c_int32]),
     "core_live": (None, [c_void_p, c_int32, c_void_p]),
     "core_thread_count": (c_int32, [c_void_p, c_int32]),
     "core_threads": (None, [c_void_p, c_int32, c_void_p]),
+    "core_subset": (None, [c_void_p, c_int32, c_void_p]),
+    "core_used": (None, [c_void_p, c_int32, c_void_p]),
+    "core_frame_length": (c_int32, [c_void_p, c_int32]),
     "core_frame": (None, [c_void_p, c_int32, c_void_p]),
 }
 
@@ -83,15 +131,7 @@ def library() -> ctypes.CDLL | None:
 def _tables(vocabulary: Vocabulary) -> _Vocabulary:
     """The vocabulary's arrays as the core sees them, made once."""
     if vocabulary.native is None:
-        slices = vocabulary.slices
-        vocabulary.native = _Vocabulary(
-            _Trie.of(vocabulary.trie),
-            _Trie.of(vocabulary.rest),
-            slices.ctypes.data,
-            len(slices) - 1,
-            vocabulary.words,
-            vocabulary.reach,
-        )
+        vocabulary.native = _Vocabulary.of(vocabulary)
     return vocabulary.native
 
 
@@ -101,11 +141,15 @@ class NativeCore:
         if loaded is None:
             raise RuntimeError("the C core is not built; reinstall the package or use PythonCore")
         self._library = loaded
+        self._extension = extension()
         self._network = network
         self._vocabulary = vocabulary
         self._core = loaded.core_new(_tables(vocabulary), limit)
         if not self._core:
             raise MemoryError("no memory for a grammar's automaton")
+        self._mask, self._advance = loaded.core_mask, loaded.core_advance
+        self._out: np.ndarray | None = None
+        self._pointer = 0
         self.extend()
 
     def __del__(self) -> None:
@@ -119,6 +163,9 @@ class NativeCore:
     def extend(self) -> None:
         """Copy the network's new rows; the caller's lock keeps the tables from growing meanwhile."""
         network = self._network
+        if network.native is not None:
+            self._extension.extend(self._core, network.native)
+            return
         classes = (ctypes.c_char * len(network.classes)).from_buffer_copy(network.classes)
         code = self._library.core_extend(
             self._core,
@@ -130,6 +177,10 @@ class NativeCore:
         if code:
             raise MemoryError("no memory for a grammar's tables")
 
+    def memory(self) -> int:
+        """Bytes held, the vocabulary not counted."""
+        return int(self._library.core_memory(self._core))
+
     def size(self) -> int:
         return int(self._library.core_size(self._core))
 
@@ -140,7 +191,7 @@ class NativeCore:
         return int(self._library.core_step(self._core, state, byte))
 
     def advance(self, state: int, data: bytes) -> int:
-        return int(self._library.core_advance(self._core, state, data, len(data)))
+        return self._advance(self._core, state, data, len(data))
 
     def accepting(self, state: int) -> bool:
         return bool(self._library.core_final(self._core, state))
@@ -148,8 +199,8 @@ class NativeCore:
     def canonical(self, state: int) -> int:
         return int(self._library.core_canonical(self._core, state))
 
-    def plain_room(self, state: int) -> int:
-        return int(self._library.core_plain_room(self._core, state))
+    def takes_plain(self, state: int) -> bool:
+        return bool(self._library.core_takes_plain(self._core, state))
 
     def live(self, state: int) -> int:
         found = bytearray(CLASS_BYTES)
@@ -162,15 +213,45 @@ class NativeCore:
         self._library.core_threads(self._core, state, found.buffer_info()[0])
         return list(zip(found[::3], found[1::3], found[2::3], strict=True))
 
-    def frame(self, index: int) -> Thread:
-        found = array("i", (0, 0, 0))
+    def frame(self, index: int) -> list[Thread]:
+        found = array("i", bytes(12 * self._library.core_frame_length(self._core, index)))
         self._library.core_frame(self._core, index, found.buffer_info()[0])
-        return found[0], found[1], found[2]
+        return list(zip(found[::3], found[1::3], found[2::3], strict=True))
+
+    def subset(self, index: int) -> Subset:
+        row = array("i", (0, 0, 0, 0))
+        self._library.core_subset(self._core, index, row.buffer_info()[0])
+        words = array("I", bytes(4 * row[3]))
+        self._library.core_used(self._core, index, words.buffer_info()[0])
+        return Subset(row[0], sum(word << 32 * i for i, word in enumerate(words)), row[1])
 
     def mask(self, state: int, out: np.ndarray) -> int:
-        return int(self._library.core_mask(self._core, state, out.ctypes.data))
+        if out is not self._out:
+            self._out, self._pointer = out, out.ctypes.data
+        return self._mask(self._core, state, self._pointer)
+
+    def digest(self, row: np.ndarray) -> int:
+        return int(self._library.core_digest(row.ctypes.data, len(row)))
+
+    def rows(self, states: np.ndarray, out: np.ndarray) -> int:
+        return int(self._library.core_rows(self._core, states.ctypes.data, len(states), out.ctypes.data))
 
     def forced(self, state: int, most: int) -> tuple[bytes, int]:
         buffer = ctypes.create_string_buffer(most)
         found = self._library.core_forced(self._core, state, buffer, most)
         return (b"", found) if found < 0 else (buffer.raw[:found], 0)
+
+
+def fill_rows(cores: Sequence[NativeCore], states: Sequence[int], rows: np.ndarray) -> list[int]:
+    """The masks of some states, each of its own core, in uint32 [n, words], in one call without the GIL.
+
+    The caller holds the locks of all the cores. What `NativeCore.mask` would give is given for each.
+    """
+    loaded = library()
+    assert loaded is not None
+    pointers = np.array([core._core for core in cores], np.uintp)
+    numbers = np.array(states, np.int32)
+    outs = rows.ctypes.data + rows.strides[0] * np.arange(len(cores), dtype=np.uintp)
+    digests = np.empty(len(cores), np.int64)
+    loaded.core_masks(*(a.ctypes.data for a in (pointers, numbers, outs, digests)), len(cores))
+    return digests.tolist()

@@ -26,6 +26,7 @@ class EngineConfig:
     max_running  sequences that are computed in the same step
     attention    "auto" or the name of a backend
     jump_forward append what a grammar forces without sampling it
+    json_options how JSON is written and read from schemas, see `sgl.grammars.SchemaOptions`; None: the defaults
     dummy        random weights of the model's shape: nothing but its config.json is read
     seed         of the dummy weights, and of the row of seeds that generations without one draw from
     poison_freed fill freed pages with NaN, so that a stale read is loud (for tests)
@@ -42,6 +43,7 @@ class EngineConfig:
     max_running: int = 64
     attention: str = "auto"
     jump_forward: bool = True
+    json_options: dict[str, Any] | None = None
     dummy: bool = False
     seed: int | None = None
     poison_freed: bool = False
@@ -67,6 +69,15 @@ class EngineConfig:
             raise ConfigError(f"Engine(dtype={self.dtype!r}): must be auto, float32, bfloat16 or float16")
         if self.kv_memory is not None:
             parse_memory(self.kv_memory)
+        self._check_json_options()
+
+    def _check_json_options(self) -> None:
+        from sgl.grammars import GrammarError, SchemaOptions
+
+        try:
+            SchemaOptions.of(self.json_options or {})
+        except GrammarError as error:
+            raise ConfigError(f"Engine(json_options={self.json_options!r}): {error}") from error
 
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}

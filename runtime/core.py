@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from sgl.grammars.batch import fill_masks
+
 from .errors import EngineClosed, RuntimeFailure
 from .executor.runner import Runner
 from .lifecycle import Lifecycle
@@ -233,16 +235,15 @@ class EngineCore:
 
     def _masked(self, sampled: list[tuple[SequenceState, Generate, int]]) -> tuple[list[Any], list[Any]]:
         """Those whose grammar gives a mask, with their masks; the others fail."""
+        found = fill_masks([op.decoding.matcher if op.decoding else None for _, op, _ in sampled])
         good: list[Any] = []
         masks: list[Any] = []
-        for item in sampled:
-            seq, op, _ = item
-            assert op.decoding is not None
-            try:
-                masks.append(op.decoding.mask())
+        for item, mask in zip(sampled, found, strict=True):
+            if isinstance(mask, Exception):
+                self.life.fail(item[0], mask)
+            else:
                 good.append(item)
-            except Exception as error:
-                self.life.fail(seq, error)
+                masks.append(mask)
         return good, masks
 
     def _take(self, seq: SequenceState, op: Generate, samples: Samples, index: int) -> None:

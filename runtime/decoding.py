@@ -6,8 +6,6 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from .errors import ConfigError, RuntimeFailure, TruncatedError
 from .ops import Chunk, Generate, Generation, TokenLogprobs
 from .sampling import SamplingRow
@@ -52,9 +50,6 @@ class Decoding:
     @property
     def output(self) -> list[int]:
         return self.stops.token_ids
-
-    def mask(self) -> np.ndarray | None:
-        return None if self.matcher is None else self.matcher.mask()
 
     def begin(self, seq: SequenceState) -> bool:
         """Append what the grammar forces at the very start; True when that is all there is."""

@@ -13,10 +13,10 @@ import numpy as np
 from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import DecodeStream
 
+from sgl.grammars.token_bytes import token_bytes
 from sgl.runtime.chat_template import ChatTemplate
 from sgl.runtime.detokenizer import detokenizer
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.token_bytes import token_bytes
 
 _PROBE = "a"  # any text whose tokens do not depend on what a post-processor puts around them
 _PREFIXING = ("normalizer", "pre_tokenizer")

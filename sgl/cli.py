@@ -1,4 +1,4 @@
-"""The command line: `sgl doctor` tells what this machine can run programs with."""
+"""The command line: `sgl doctor` tells what this machine can run programs with, `sgl grammar` shows grammars."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ OPTIONAL_PACKAGES = ("triton", "flashinfer-python", "fastapi", "pydantic")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     options = _parser().parse_args(arguments)
-    command: Callable[[], int] = options.command
-    return command()
+    command: Callable[[argparse.Namespace], int] = options.command
+    return command(options)
 
 
 def doctor() -> int:
@@ -34,7 +34,7 @@ def doctor() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from sgl import __version__
+    from sgl import __version__, grammar_tool
 
     parser = argparse.ArgumentParser(
         prog="sgl", description="A language for structured generation with its own runtime."
@@ -44,7 +44,8 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser(
         "doctor", help="tell what this machine can run programs with, and what is missing"
     )
-    check.set_defaults(command=doctor)
+    check.set_defaults(command=lambda options: doctor())
+    grammar_tool.add_parser(commands)
     return parser
 
 

@@ -3,7 +3,10 @@
 #define AT(array, type, i) (((type *)(array).data)[i])
 #define NODE(i) AT(c->nodes, Node, i)
 #define STATE(i) AT(c->states, State, i)
-#define FRAME(i) AT(c->frames, Thread, i)
+#define FRAME(i) AT(c->frames, Frame, i)
+#define NOTE(i) AT(c->frame_notes, FrameNote, i)
+#define LOCAL(i) AT(c->locals, Local, i)
+#define OPENED(frame) AT(c->opened, Opened, -1 - (frame))
 
 static int reserve(Array *a, int32_t more, size_t item) {
     if (a->size + more <= a->room) return 0;

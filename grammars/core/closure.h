@@ -1,25 +1,79 @@
-/* Lazy determinisation: what a set of threads reaches, with and without reading a byte. */
+/* Lazy determinisation: what a set of threads reaches, with and without reading a byte. `closure.py` says why. */
 
-/* Remember a thread of the running closure and queue it, unless it was there. */
+/* The slot of a thread in the index of those seen, or the one where it belongs. */
+static uint32_t seen_slot(Core *c, const Thread *t) {
+    uint32_t mask = c->seen_index.room - 1, at = hash_threads(t, 1) & mask;
+    for (int32_t i; (i = c->seen_index.slots[at]) >= 0 && !same(&AT(c->seen, Thread, i), t);) at = (at + 1) & mask;
+    return at;
+}
+
+/* Remember a silent thread of the running closure; 1 if it was there. A few are looked through, more are hashed. */
+static int remember(Core *c, const Thread *t) {
+    if (c->seen.size < FEW) {
+        for (int32_t i = 0; i < c->seen.size; i++)
+            if (same(&AT(c->seen, Thread, i), t)) return 1;
+    } else {
+        if (grow(c, &c->seen_index, c->seen.size, seen_hash)) return NO_MEMORY;
+        for (; c->hashed < c->seen.size; c->hashed++)
+            c->seen_index.slots[seen_slot(c, &AT(c->seen, Thread, c->hashed))] = c->hashed;
+        if (c->seen_index.slots[seen_slot(c, t)] >= 0) return 1;
+    }
+    return append(&c->seen, t, 1, sizeof *t);
+}
+
+/* Keep a thread at a BYTE node, queue any other unless it was there. */
 static int visit(Core *c, int32_t node, int32_t count, int32_t frame) {
     Thread t = {node, count, frame};
-    if (grow(c, &c->seen_index, c->seen.size, seen_hash)) return NO_MEMORY;
-    uint32_t mask = c->seen_index.room - 1, at = hash_threads(&t, 1) & mask;
-    for (int32_t i; (i = c->seen_index.slots[at]) >= 0; at = (at + 1) & mask)
-        if (same(&AT(c->seen, Thread, i), &t)) return 0;
-    if (c->seen.size >= MAX_THREADS) return FULL;
-    c->seen_index.slots[at] = c->seen.size;
-    return append(&c->seen, &t, 1, sizeof t) || append(&c->work, &t, 1, sizeof t) ? NO_MEMORY : 0;
+    if (++c->visits > MAX_VISITS || c->seen.size + c->kept.size >= MAX_THREADS) return FULL;
+    if (NODE(node).kind == BYTE) return append(&c->kept, &t, 1, sizeof t);
+    int known = remember(c, &t);
+    if (known) return known < 0 ? known : 0;
+    return append(&c->work, &t, 1, sizeof t);
 }
 
-static int visit_pushed(Core *c, int32_t target, int32_t after, const Thread *t) {
-    int32_t frame = push_frame(c, after, t->count, t->frame);
-    return frame < 0 ? frame : visit(c, target, 0, frame);
+static int open_frame(Core *c, int32_t target) {
+    const Opened fresh = {-1, -1, UNKNOWN, 0};
+    AT(c->entered, Entered, target) = (Entered){c->closure, c->opened.size};
+    if (append(&c->opened, &fresh, 1, sizeof fresh)) return NO_MEMORY;
+    return visit(c, target, 0, -c->opened.size);
 }
 
-static int visit_popped(Core *c, int32_t frame) {
-    Thread t = FRAME(frame);
-    return visit(c, t.node, t.count, t.frame);
+static int add_caller(Core *c, Opened *opened, const Thread *t) {
+    const Caller caller = {*t, -1};
+    if (append(&c->callers, &caller, 1, sizeof caller)) return NO_MEMORY;
+    int32_t *end = opened->last < 0 ? &opened->first : &AT(c->callers, Caller, opened->last).next;
+    *end = opened->last = c->callers.size - 1;
+    return opened->popped ? visit(c, t->node, t->count, t->frame) : 0;
+}
+
+/* Enter what starts at a node, under the one open frame of all its callers in this closure. */
+static int push(Core *c, int32_t target, int32_t after, const Thread *t) {
+    const Thread caller = {after, t->count, t->frame};
+    int code = AT(c->entered, Entered, target).closure == c->closure ? 0 : open_frame(c, target);
+    if (code) return code;
+    return add_caller(c, &AT(c->opened, Opened, AT(c->entered, Entered, target).opened), &caller);
+}
+
+static int pop_open(Core *c, Opened *opened) {
+    int code = 0;
+    opened->popped = 1;
+    for (int32_t i = opened->first; i >= 0 && !code; i = AT(c->callers, Caller, i).next) {
+        const Thread t = AT(c->callers, Caller, i).thread;
+        code = visit(c, t.node, t.count, t.frame);
+    }
+    return code;
+}
+
+/* Popping the bottom is an end. */
+static int pop(Core *c, int32_t frame) {
+    if (!frame) return c->final = 1, 0;
+    if (frame < 0) return pop_open(c, &OPENED(frame));
+    int code = 0;
+    for (int32_t i = 0; i < FRAME(frame).length && !code; i++) {
+        const Thread t = AT(c->returns, Thread, FRAME(frame).offset + i);
+        code = visit(c, t.node, t.count, t.frame);
+    }
+    return code;
 }
 
 static int visit_rule(Core *c, const Node *n, const Thread *t) {
@@ -28,9 +82,37 @@ static int visit_rule(Core *c, const Node *n, const Thread *t) {
         c->wanted = n->a;
         return NEED;
     }
-    return visit_pushed(c, entry, n->b, t);
+    if (NODE(n->b).kind == RETURN) return visit(c, entry, 0, t->frame); /* a last call needs no frame */
+    return push(c, entry, n->b, t);
 }
 
+static int visit_parts(Core *c, const Node *pick, const Thread *t) {
+    const PartTable *table = part_table(c, pick);
+    const Subset s = SUBSET(t->count);
+    int spare = has_spare(c, table, &s), code = 0;
+    for (int32_t part = 0; part <= pick->b && !code; part++)
+        if (may_pick(c, pick, &s, part, spare))
+            code = visit(c, part < pick->b ? table->parts[part] : table->extra, t->count, t->frame);
+    return code;
+}
+
+/* After a member of a list in any order: its end if it may close, a separator if another member may come. */
+static int visit_seen(Core *c, const Node *seen, const Thread *t) {
+    const Node *pick = &NODE(seen->a);
+    Subset s;
+    if (add_member(c, seen->a, t->count, seen->b, &s)) return NO_MEMORY;
+    int code = may_close(c, part_table(c, pick), &s) ? pop(c, t->frame) : 0;
+    if (code || !may_go_on(c, pick, &s)) return code;
+    int32_t subset = intern_subset(c, &s);
+    return subset < 0 ? subset : visit(c, pick->c, subset, t->frame);
+}
+
+static int visit_loop(Core *c, const Node *n, const Thread *t) {
+    int code = n->c < 0 || t->count < n->c ? visit(c, n->a, t->count, t->frame) : 0;
+    return !code && (t->count >= n->b || t->count == BETWEEN) ? pop(c, t->frame) : code;
+}
+
+/* All moves of a thread that read nothing. */
 static int silent(Core *c, const Thread *t) {
     const Node *n = &NODE(t->node);
     int code = 0;
@@ -40,74 +122,119 @@ static int silent(Core *c, const Thread *t) {
             code = visit(c, AT(c->edges, int32_t, n->a + i), t->count, t->frame);
         return code;
     case CALL: return visit_rule(c, n, t);
-    case ENTER: return visit_pushed(c, n->a, n->b, t);
+    case ENTER: return push(c, n->a, n->b, t);
     case NEXT: {
         const Node *loop = &NODE(n->a);
-        int32_t count = loop->c < 0 && t->count >= loop->b ? loop->b : t->count + 1;
+        int32_t count = t->count < 0 ? t->count : loop->c < 0 && t->count >= loop->b ? loop->b : t->count + 1;
         return visit(c, n->a, count, t->frame);
     }
-    case LOOP:
-        if (n->c < 0 || t->count < n->c) code = visit(c, n->a, t->count, t->frame);
-        return !code && t->count >= n->b ? visit_popped(c, t->frame) : code;
-    default: return visit_popped(c, t->frame);
+    case LOOP: return visit_loop(c, n, t);
+    case PICK: return visit_parts(c, n, t);
+    case SEEN: return visit_seen(c, n, t);
+    default: return pop(c, t->frame);
     }
 }
 
 static void begin_closure(Core *c) {
     uint32_t mask = c->seen_index.room - 1;
-    for (int32_t i = 0; i < c->seen.size; i++)
+    for (int32_t i = 0; c->hashed && i < c->seen.size; i++)
         for (uint32_t at = seen_hash(c, i) & mask; c->seen_index.slots[at] >= 0; at = (at + 1) & mask)
             c->seen_index.slots[at] = -1;
-    c->seen.size = c->work.size = c->kept.size = 0;
+    c->seen.size = c->work.size = c->kept.size = c->opened.size = c->callers.size = 0;
+    c->visits = c->hashed = c->final = 0;
+    c->closure++;
+}
+
+/* The number of a frame, UNKNOWN while it is open. */
+static int32_t closed_frame(Core *c, int32_t frame) { return frame < 0 ? OPENED(frame).closed : frame; }
+
+/* Intern an open frame once all that it rests on are; 1 if that could be done. */
+static int close_frame(Core *c, Opened *opened) {
+    int32_t count = 0;
+    for (int32_t i = opened->first; i >= 0; i = AT(c->callers, Caller, i).next, count++) {
+        Thread t = AT(c->callers, Caller, i).thread;
+        if ((t.frame = closed_frame(c, t.frame)) == UNKNOWN) return 0;
+        if (reserve(&c->returns, count + 1, sizeof t)) return NO_MEMORY;
+        AT(c->returns, Thread, c->returns.size + count) = t;
+    }
+    opened->closed = intern_frame(c, count);
+    return opened->closed < 0 ? opened->closed : 1;
+}
+
+/* Intern the open frames, each after those that it rests on; a circle of them is left recursion. */
+static int close_frames(Core *c) {
+    for (int32_t left = c->opened.size, before; left;) {
+        before = left;
+        for (int32_t i = 0; i < c->opened.size; i++) {
+            Opened *opened = &AT(c->opened, Opened, i);
+            int code = opened->closed == UNKNOWN ? close_frame(c, opened) : 0;
+            if (code < 0) return code;
+            left -= code;
+        }
+        if (left == before) return FULL;
+    }
+    return 0;
 }
 
 /* The state that the queued threads reach without reading a byte. */
 static int32_t end_closure(Core *c) {
-    int final = 0;
-    while (c->work.size) {
-        Thread t = AT(c->work, Thread, --c->work.size);
-        int32_t kind = NODE(t.node).kind;
-        if (kind == BYTE) {
-            if (append(&c->kept, &t, 1, sizeof t)) return NO_MEMORY;
-        } else if (kind == RETURN && !t.frame) {
-            final = 1;
-        } else {
-            int code = silent(c, &t);
-            if (code) return code;
-        }
+    int code = 0;
+    while (c->work.size && !code) {
+        const Thread t = AT(c->work, Thread, --c->work.size);
+        code = silent(c, &t);
     }
-    return intern(c, c->kept.data, c->kept.size, final);
+    if (code || (code = close_frames(c))) return code;
+    for (int32_t i = 0; i < c->kept.size; i++)
+        AT(c->kept, Thread, i).frame = closed_frame(c, AT(c->kept, Thread, i).frame);
+    return intern(c, c->kept.data, c->kept.size, c->final);
 }
 
 static int make_row(Core *c, int32_t state) {
     int32_t *row = malloc(256 * sizeof *row);
     if (!row) return NO_MEMORY;
-    for (int b = 0; b < 256; b++) row[b] = has(&STATE(state).live, b) ? UNKNOWN : DEAD;
+    const Class live = STATE(state).live;
+    for (int b = 0; b < 256; b++) row[b] = has(&live, b) ? UNKNOWN : DEAD;
     STATE(state).row = row;
+    c->rows++;
     return 0;
 }
 
-/* Fill the row for a byte and for all bytes that the state's threads cannot tell from it. */
-static int32_t fill(Core *c, int32_t state, int byte) {
-    Class alike;
-    memset(&alike, 0xFF, sizeof alike);
+/* Where a byte leads, and all the bytes that the state's threads cannot tell from it. */
+static int32_t moved(Core *c, int32_t state, int byte, Class *alike) {
+    const State s = STATE(state);
+    memset(alike, 0xFF, sizeof *alike);
     begin_closure(c);
-    for (int32_t i = 0; i < STATE(state).length; i++) {
-        Thread t = AT(c->threads, Thread, STATE(state).offset + i);
+    for (int32_t i = 0; i < s.length; i++) {
+        const Thread t = AT(c->threads, Thread, s.offset + i);
         const Class *set = &AT(c->classes, Class, NODE(t.node).a);
         uint32_t flip = has(set, byte) ? 0 : ~0u;
-        for (int w = 0; w < CLASS_WORDS; w++) alike.word[w] &= set->word[w] ^ flip;
+        for (int w = 0; w < CLASS_WORDS; w++) alike->word[w] &= set->word[w] ^ flip;
         int code = flip ? 0 : visit(c, NODE(t.node).b, t.count, t.frame);
         if (code) return code;
     }
-    int32_t target = end_closure(c);
-    if (target < DEAD) return target;
-    for (int b = 0; b < 256; b++)
-        if (has(&alike, b)) STATE(state).row[b] = target;
+    return end_closure(c);
+}
+
+static int32_t fill(Core *c, int32_t state, int byte) {
+    Class alike;
+    int32_t target = moved(c, state, byte, &alike), *row = STATE(state).row;
+    for (int w = 0; target >= DEAD && w < CLASS_WORDS; w++)
+        for (uint32_t bits = alike.word[w]; bits; bits &= bits - 1) row[w * 32 + __builtin_ctz(bits)] = target;
+    return target;
+}
+
+/* A state with one way to go needs no row. */
+static int32_t only_step(Core *c, int32_t state, int byte) {
+    Class alike;
+    if (byte != STATE(state).only) return DEAD;
+    if (STATE(state).next != UNKNOWN) return STATE(state).next;
+    int32_t target = moved(c, state, byte, &alike);
+    if (target >= DEAD) STATE(state).next = target;
     return target;
 }
 
 API int32_t core_step(Core *c, int32_t state, int32_t byte) {
+    if (STATE(state).only != MANY) return only_step(c, state, byte);
     if (!STATE(state).row && make_row(c, state)) return NO_MEMORY;
     int32_t target = STATE(state).row[byte];
     return target != UNKNOWN ? target : fill(c, state, byte);

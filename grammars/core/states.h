@@ -34,25 +34,12 @@ static int grow(Core *c, Index *index, int32_t entries, uint32_t (*hash_of)(Core
     return 0;
 }
 
-static uint32_t frame_hash(Core *c, int32_t i) { return hash_threads(&FRAME(i), 1); }
+static uint32_t frame_hash(Core *c, int32_t i) { return FRAME(i).hash; }
 
 static uint32_t seen_hash(Core *c, int32_t i) { return hash_threads(&AT(c->seen, Thread, i), 1); }
 
-static uint32_t state_hash(Core *c, int32_t i) {
-    return hash_threads(&AT(c->threads, Thread, STATE(i).offset), STATE(i).length) * 2 + STATE(i).final;
-}
+static uint32_t state_hash(Core *c, int32_t i) { return STATE(i).hash; }
 
-static int32_t push_frame(Core *c, int32_t node, int32_t count, int32_t parent) {
-    Thread frame = {node, count, parent};
-    if (grow(c, &c->frame_index, c->frames.size, frame_hash)) return NO_MEMORY;
-    uint32_t mask = c->frame_index.room - 1, at = hash_threads(&frame, 1) & mask;
-    for (int32_t i; (i = c->frame_index.slots[at]) >= 0; at = (at + 1) & mask)
-        if (same(&FRAME(i), &frame)) return i;
-    int32_t unknown = UNKNOWN;
-    if (append(&c->frames, &frame, 1, sizeof frame)) return NO_MEMORY;
-    if (append(&c->canonical_frames, &unknown, 1, sizeof unknown)) return NO_MEMORY;
-    return c->frame_index.slots[at] = c->frames.size - 1;
-}
 
 static int compare(const void *x, const void *y) {
     const Thread *a = x, *b = y;
@@ -61,12 +48,73 @@ static int compare(const void *x, const void *y) {
     return a->frame < b->frame ? -1 : a->frame > b->frame;
 }
 
-static int32_t new_state(Core *c, const Thread *threads, int32_t count, int final) {
-    State s = {c->threads.size, count, UNKNOWN, final, {{0}}, NULL};
+static void insertion_sort(Thread *t, int32_t count) {
+    for (int32_t i = 1; i < count; i++) {
+        const Thread moved = t[i];
+        int32_t at = i;
+        for (; at && compare(&t[at - 1], &moved) > 0; at--) t[at] = t[at - 1];
+        t[at] = moved;
+    }
+}
+
+/* Most sets are small or in order. */
+static int32_t sort_unique(Thread *t, int32_t count) {
+    int32_t sorted = 1;
+    while (sorted < count && compare(&t[sorted - 1], &t[sorted]) < 0) sorted++;
+    if (sorted >= count) return count;
+    if (count > 32) qsort(t, count, sizeof *t, compare);
+    else insertion_sort(t, count);
+    int32_t kept = 0;
+    for (int32_t i = 0; i < count; i++)
+        if (!kept || !same(&t[i], &t[kept - 1])) t[kept++] = t[i];
+    return kept;
+}
+
+/* The one frame under all threads of a frame; the bottom where there are several. */
+static int32_t frame_under(const Thread *threads, int32_t count) {
+    for (int32_t i = 1; i < count; i++)
+        if (threads[i].frame != threads[0].frame) return 0;
+    return threads[0].frame;
+}
+
+/* The frame of a set of threads that lies at the end of `returns`, and stays there if the frame is new. */
+static int32_t intern_frame(Core *c, int32_t count) {
+    Thread *threads = (Thread *)c->returns.data + c->returns.size;
+    count = sort_unique(threads, count);
+    if (grow(c, &c->frame_index, c->frames.size, frame_hash)) return NO_MEMORY;
+    const Frame frame = {c->returns.size, count, hash_threads(threads, count)};
+    uint32_t mask = c->frame_index.room - 1, at = frame.hash & mask;
+    for (int32_t i; (i = c->frame_index.slots[at]) >= 0; at = (at + 1) & mask)
+        if (FRAME(i).hash == frame.hash && FRAME(i).length == count &&
+            !memcmp(&AT(c->returns, Thread, FRAME(i).offset), threads, count * sizeof *threads))
+            return i;
+    const FrameNote note = {frame_under(threads, count), UNKNOWN};
+    if (append(&c->frame_notes, &note, 1, sizeof note)) return NO_MEMORY;
+    if (append(&c->frames, &frame, 1, sizeof frame)) return NO_MEMORY;
+    c->returns.size += count;
+    return c->frame_index.slots[at] = c->frames.size - 1;
+}
+
+/* The one byte of a set, or MANY where it has not exactly one. */
+static int only_byte(const Class *set) {
+    int found = MANY;
+    for (int w = 0; w < CLASS_WORDS; w++) {
+        uint32_t bits = set->word[w];
+        if (!bits) continue;
+        if (found != MANY || bits & (bits - 1)) return MANY;
+        found = w * 32 + __builtin_ctz(bits);
+    }
+    return found;
+}
+
+static int32_t new_state(Core *c, const Thread *threads, int32_t count, int final, uint32_t hash) {
+    State s = {.offset = c->threads.size, .length = count, .hash = hash, .final = final};
+    s.canonical = s.next = s.shifted = s.family = s.local = s.branch = UNKNOWN;
     for (int32_t i = 0; i < count; i++) {
         const Class *set = &AT(c->classes, Class, NODE(threads[i].node).a);
         for (int w = 0; w < CLASS_WORDS; w++) s.live.word[w] |= set->word[w];
     }
+    s.only = only_byte(&s.live);
     if (append(&c->threads, threads, count, sizeof *threads)) return NO_MEMORY;
     return append(&c->states, &s, 1, sizeof s) ? NO_MEMORY : c->states.size - 1;
 }
@@ -74,16 +122,16 @@ static int32_t new_state(Core *c, const Thread *threads, int32_t count, int fina
 /* The state of a set of threads, which is sorted here. */
 static int32_t intern(Core *c, Thread *threads, int32_t count, int final) {
     if (!count && !final) return DEAD;
-    if (count > 1) qsort(threads, count, sizeof *threads, compare);
+    count = sort_unique(threads, count);
     if (grow(c, &c->state_index, c->states.size, state_hash)) return NO_MEMORY;
-    uint32_t mask = c->state_index.room - 1, at = (hash_threads(threads, count) * 2 + final) & mask;
+    uint32_t hash = hash_threads(threads, count) * 2 + final, mask = c->state_index.room - 1, at = hash & mask;
     for (int32_t i; (i = c->state_index.slots[at]) >= 0; at = (at + 1) & mask) {
         const State *s = &STATE(i);
-        if (s->length == count && s->final == final &&
+        if (s->hash == hash && s->length == count && s->final == final &&
             !memcmp(&AT(c->threads, Thread, s->offset), threads, count * sizeof *threads))
             return i;
     }
-    if (c->states.size >= c->limit) return FULL;
-    int32_t made = new_state(c, threads, count, final);
+    if (c->states.size >= c->limit || c->threads.size + c->returns.size + c->used.size >= MAX_HELD) return FULL;
+    int32_t made = new_state(c, threads, count, final, hash);
     return made < 0 ? made : (c->state_index.slots[at] = made);
 }

@@ -1,13 +1,30 @@
 /* What a core is made of: the network's tables, interned frames and states, and scratch. */
 
-enum { BYTE, SPLIT, CALL, ENTER, LOOP, NEXT, RETURN };
+enum { BYTE, SPLIT, CALL, ENTER, LOOP, NEXT, RETURN, PICK, SEEN };
 enum { DEAD = -1, NEED = -2, FULL = -3, NO_MEMORY = -4, UNKNOWN = -5 };
-enum { MAX_THREADS = 20000, CLASS_WORDS = 8 };
+enum { MANY = -1, FEW = 12, CLASS_WORDS = 8, SPELLING = 9 };
+enum { BETWEEN = -1, BELOW = -2 }; /* counts that are far from both bounds, or far below the least */
+enum { MAX_THREADS = 20000, MAX_VISITS = 1 << 18, MAX_HELD = 1 << 22 }; /* of one closure; in states and registers */
 
 typedef struct { int32_t kind, a, b, c, loop; } Node;
-typedef struct { int32_t node, count, frame; } Thread; /* a frame is the thread that goes on when it is popped */
+typedef struct { int32_t node, count, frame; } Thread;
+typedef struct { int32_t offset, length; uint32_t hash; } Frame; /* of `returns`: what goes on when it is popped */
+typedef struct { int32_t under, caller; } FrameNote; /* see local.h and masks.h */
+typedef struct { int32_t first, last, closed, popped; } Opened;  /* a frame of the running closure, and its `callers` */
+typedef struct { Thread thread; int32_t next; } Caller;
+typedef struct { uint32_t closure; int32_t opened; } Entered;    /* by node: the closure that entered it last */
+typedef struct { int32_t list, members, offset, words; } Subset; /* its bits begin at `offset` of `used` */
+typedef struct { int32_t required, least, most, extra, parts[]; } PartTable;
 typedef struct { uint32_t word[CLASS_WORDS]; } Class;
-typedef struct { int32_t offset, length, canonical; uint8_t final; Class live; int32_t *row; } State;
+typedef struct {
+    int32_t offset, length, canonical, next; /* `next` is after the only byte, where there is but one */
+    int32_t shifted, family, onward, local, branch; /* see shift.h, families.h, local.h and walk.h */
+    uint32_t hash;
+    int16_t only;                            /* the byte, or MANY */
+    uint8_t final;
+    Class live;
+    int32_t *row;
+} State;
 typedef struct { void *data; int32_t size, room; } Array;
 typedef struct { int32_t *slots; uint32_t room; } Index;
 
@@ -19,18 +36,30 @@ typedef struct {
 } Trie;
 
 typedef struct {
+    Trie exits;
+    const uint32_t *rows;
+    const uint8_t *spellings;
+    int32_t longest, most, spelled;
+} Family;
+
+typedef struct {
     Trie all, rest;
-    const uint32_t *slices;
-    int32_t longest, words, reach;
+    const Family *families;
+    const uint32_t *eos;
+    int32_t family_count, words, reach;
 } Vocabulary;
+
+/* What a state allows by itself, and the nodes of a trie where its text may end and its caller goes on; `open` if it
+ * may do so after text of the family alone. */
+typedef struct { uint32_t *row; int32_t *ends, count, family, open; } Local;
+typedef struct { const Trie *trie; int32_t node, next; uint32_t *row; } Branch; /* a large subtree from one state */
 
 typedef struct {
     Array nodes, edges, classes, entries;
-    Array frames, canonical_frames, threads, states;
-    Index frame_index, state_index, seen_index;
-    Array work, kept, seen;
-    int32_t *path, limit, wanted;
+    Array frames, returns, frame_notes, canonical_frames, threads, states, subsets, used;
+    Index frame_index, state_index, seen_index, subset_index;
+    Array work, kept, seen, opened, callers, entered, locals, ends, branches;
+    uint32_t closure;
+    int32_t rows, visits, hashed, *path, *side, limit, wanted, final;
     Vocabulary vocabulary;
 } Core;
-
-static const Class PLAIN = {{0, 0xFFFFFFFBu, 0xEFFFFFFFu, ~0u, ~0u, ~0u, ~0u, ~0u}};

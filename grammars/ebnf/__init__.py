@@ -1,1 +1,53 @@
-"""EBNF grammars: Lark, GBNF and the W3C-like dialect."""
+"""EBNF grammars: Lark's syntax, GBNF of llama.cpp, and the W3C-like dialect that xgrammar reads.
+
+All three become context-free grammars over characters: ambiguity is allowed, and recursion of every kind.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from sgl.grammars.ebnf.assemble import assemble
+from sgl.grammars.ebnf.bnf import read_bnf
+from sgl.grammars.ebnf.lark_syntax import read_lark
+from sgl.grammars.ebnf.source import Source
+from sgl.grammars.errors import InvalidGrammarError
+from sgl.grammars.expr import NEVER, Call, Expr, seq
+
+__all__ = ["ebnf_expr"]
+
+Syntax = Literal["auto", "lark", "gbnf", "w3c"]
+_SYNTAXES = ("auto", "lark", "gbnf", "w3c")
+_HEADED = re.compile(r"(?>(?:\s|\#[^\n]*|//[^\n]*|/\*(?s:.*?)\*/)*)[\w-]+\s*::=")
+
+
+def ebnf_expr(text: str, syntax: Syntax = "auto", start: str | None = None) -> Expr:
+    """The language of a grammar.
+
+    Args:
+        text: the grammar.
+        syntax: "lark" (rules with `:`), "gbnf" or "w3c" (both with `::=`); "auto" looks at the first rule.
+        start: the start rule; `start` in Lark's syntax and `root` in the others when None.
+
+    Raises:
+        InvalidGrammarError: the grammar is malformed, or its start matches no text; says line:column.
+        UnsupportedGrammarError: it uses a construct that this engine refuses; says which and line:column.
+    """
+    _check(text, syntax)
+    source = Source(text)
+    headed = syntax in ("gbnf", "w3c") or (syntax == "auto" and _HEADED.match(text) is not None)
+    name = start or ("root" if headed else "start")
+    table = read_bnf(source) if headed else read_lark(source)
+    rule = table.start(name)
+    found = assemble(table.bodies, seq(table.before, Call(rule)))
+    if found == NEVER:
+        source.invalid(f"the start rule {name!r} matches no text: it never ends", table.defined_at(name))
+    return found
+
+
+def _check(text: str, syntax: str) -> None:
+    if not isinstance(text, str):
+        raise InvalidGrammarError(f"a grammar must be a string, not {text!r}")
+    if syntax not in _SYNTAXES:
+        raise InvalidGrammarError(f"syntax must be one of {', '.join(_SYNTAXES)}, not {syntax!r}")

@@ -1,77 +1,32 @@
-"""A JSON Schema document: reading it, its places by JSON pointer, and what `$ref` refers to."""
+"""A JSON Schema document: its places by JSON pointer, and what references refer to."""
 
 from __future__ import annotations
 
-import difflib
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
-from sgl.grammars.errors import GrammarError, InvalidGrammarError, UnsupportedGrammarError
-from sgl.grammars.schema.json_text import WHITESPACE
+from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
+from sgl.grammars.schema.options import SchemaOptions
+from sgl.grammars.schema.source import canonical_schema
+
+__all__ = ["Document", "SchemaOptions", "canonical_schema", "child"]
 
 _LEGACY = ("draft-03", "draft-04", "draft-06", "draft-07")
+_DRAFT_4 = ("draft-03", "draft-04")
+_UNEVALUATED = frozenset(("unevaluatedProperties", "unevaluatedItems"))
 _MISSING = object()
+_ONE = frozenset(
+    ("additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not")
+    + ("propertyNames", "then", "unevaluatedItems", "unevaluatedProperties")
+)
+_LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems", "items"))
+_MAPS = frozenset(("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"))
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaOptions:
-    """How JSON is written and what an absent keyword means.
-
-    Attributes:
-        whitespace: "default" (at most one space after `,` and `:`), "compact" (none), "indented" (every member
-            on a line of its own) or "free" (up to 40 blanks between tokens).
-        additional_properties: whether an object schema that names properties and says nothing of others allows
-            others, as the specification has it.
-    """
-
-    whitespace: str = "default"
-    additional_properties: bool = True
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> SchemaOptions:
-        """Check names and values."""
-        known = [f.name for f in fields(cls)]
-        for name in options:
-            if name not in known:
-                raise GrammarError(f"unknown schema option {name!r}{_nearest(name, known)}")
-        found = cls(**options)
-        if found.whitespace not in WHITESPACE:
-            hint = _nearest(str(found.whitespace), list(WHITESPACE))
-            raise GrammarError(f"whitespace={found.whitespace!r} is none of {', '.join(WHITESPACE)}{hint}")
-        return found
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, 1, 0.4)
-    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
-
-
-def canonical_schema(schema: Any) -> tuple[Any, str]:
-    """A schema as JSON values, and as a text that is equal for equal schemas (the order of keys counts).
-
-    Raises:
-        InvalidGrammarError: it is not JSON, or neither an object nor a boolean.
-    """
-    if hasattr(schema, "model_json_schema"):
-        schema = schema.model_json_schema()
-    ours = isinstance(schema, str)
-    if ours:
-        try:
-            schema = json.loads(schema)
-        except ValueError as error:
-            raise InvalidGrammarError(f"the schema is not JSON: {error}") from error
-    if not isinstance(schema, Mapping | bool):
-        raise InvalidGrammarError(
-            f"a schema is a JSON object, true or false, not {schema!r}; pass a dict, JSON text or a pydantic model"
-        )
-    try:
-        text = json.dumps(schema, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise InvalidGrammarError(f"the schema is not JSON: {error}") from error
-    return schema if ours else json.loads(text), text
+class EndlessReference(InvalidGrammarError):
+    """A schema that refers to itself without a value in between."""
 
 
 def child(pointer: str, *keys: str | int) -> str:
@@ -84,10 +39,19 @@ class Document:
 
     def __init__(self, root: Any) -> None:
         self.root = root
-        draft = root.get("$schema", "") if isinstance(root, dict) else ""
-        self.legacy = any(name in str(draft) for name in _LEGACY)
+        draft = str(root.get("$schema", "")) if isinstance(root, dict) else ""
+        self.legacy = any(name in draft for name in _LEGACY)
+        self.draft_4 = any(name in draft for name in _DRAFT_4)
+        self.draft_2019 = "2019-09" in draft
         self._values: dict[str, Any] = {"#": root, "false": False}
         self._anchors: dict[str, str] | None = None
+        self._dynamic: dict[str, int] = {}
+        self.referred = False  # whether a reference was followed: without one nothing is recursive
+
+    @cached_property
+    def asks_for_unevaluated(self) -> bool:
+        """Whether it matters anywhere which members and items a keyword has spoken of."""
+        return any(not schema.keys().isdisjoint(_UNEVALUATED) for _, schema in schemas("#", self.root))
 
     def value(self, place: str) -> Any:
         """What stands at a place."""
@@ -96,6 +60,11 @@ class Document:
             raise InvalidGrammarError("there is nothing", place)
         return found
 
+    def define(self, place: str, value: Any) -> str:
+        """Put a value at a place of its own, outside the document."""
+        self._values[place] = value
+        return place
+
     def _find(self, place: str) -> Any:
         if place not in self._values:
             parent, _, key = place.rpartition("/")
@@ -103,59 +72,77 @@ class Document:
             self._values[place] = _member(found, key.replace("~1", "/").replace("~0", "~"))
         return self._values[place]
 
-    def resolve(self, reference: Any, at: str) -> str:
-        """The place that a `$ref` at a place refers to.
+    def resolve(self, reference: Any, at: str, keyword: str = "$ref") -> str:
+        """The place that a reference at a place refers to.
 
         Raises:
             InvalidGrammarError: there is no such place.
             UnsupportedGrammarError: it is in another document.
         """
         if not isinstance(reference, str):
-            raise InvalidGrammarError(f"$ref must be a string, not {reference!r}", at)
+            raise InvalidGrammarError(f"{keyword} must be a string, not {reference!r}", at)
+        self.referred = True
         base, place = self._resource(at)
-        address, fragment = urldefrag(urljoin(base, reference))
+        address, fragment = urldefrag(base + reference if reference[:1] == "#" else urljoin(base, reference))
         if address != base:
             place = self._anchor_places().get(address, "")
             if not place:
-                raise UnsupportedGrammarError("$ref", at, f"{reference!r} is in another document; inline it")
+                raise UnsupportedGrammarError(keyword, at, f"{reference!r} is in another document; inline it")
         if fragment and not fragment.startswith("/"):
             target = self._anchor_places().get(f"{address}#{fragment}", "")
         else:
             target = place + unquote(fragment)
         if not target or self._find(target) is _MISSING:
-            raise InvalidGrammarError(f"$ref {reference!r} refers to nothing", at)
+            raise InvalidGrammarError(f"{keyword} {reference!r} refers to nothing", at)
         return target
+
+    def dynamic(self, keyword: str, reference: Any, at: str) -> str:
+        """The place of a dynamic reference that can have but one target.
+
+        Raises:
+            UnsupportedGrammarError: where it leads depends on how it was reached.
+        """
+        self._anchor_places()
+        name = str(reference).rpartition("#")[2] if keyword == "$dynamicRef" else "$recursiveAnchor"
+        if self._dynamic.get(name, 0) > 1:
+            raise UnsupportedGrammarError(keyword, at, f"{reference!r} has more than one target")
+        return self.resolve(reference, at, keyword)
 
     def _resource(self, place: str) -> tuple[str, str]:
         """Base address and root place of the schema resource around a place."""
-        chain: list[str] = []
-        while place:
-            chain.append(place)
-            place = place.rpartition("/")[0]
         base, root = "", "#"
-        for place in reversed(chain):
-            name = _identity(self._find(place))
+        for at in _schemas_around(place):
+            name = self._identity(self._find(at))
             if name:
-                base, root = urldefrag(urljoin(base, name))[0], place
+                base, root = urldefrag(urljoin(base, name))[0], at
         return base, root
+
+    def _identity(self, schema: Any) -> str:
+        if not isinstance(schema, dict) or (self.legacy and "$ref" in schema):
+            return ""
+        name = schema.get("id" if self.draft_4 else "$id")
+        return name if isinstance(name, str) and not name.startswith("#") else ""
 
     def _anchor_places(self) -> dict[str, str]:
         if self._anchors is None:
             self._anchors = {}
-            for place, schema in _objects("#", self.root):
+            for place, schema in schemas("#", self.root):
                 base, root = self._resource(place)
                 self._anchors.setdefault(base, root)
-                legacy_id = schema.get("$id", schema.get("id"))
-                if isinstance(legacy_id, str) and legacy_id.startswith("#"):
-                    self._anchors.setdefault(base + legacy_id, place)
-                if isinstance(schema.get("$anchor"), str):
-                    self._anchors.setdefault(f"{base}#{schema['$anchor']}", place)
+                self._add_anchors(place, schema, base)
         return self._anchors
 
-
-def _identity(schema: Any) -> str:
-    name = schema.get("$id", schema.get("id")) if isinstance(schema, dict) else None
-    return name if isinstance(name, str) and not name.startswith("#") else ""
+    def _add_anchors(self, place: str, schema: dict[str, Any], base: str) -> None:
+        assert self._anchors is not None
+        legacy = schema.get("id" if self.draft_4 else "$id")
+        if isinstance(legacy, str) and legacy.startswith("#"):
+            self._anchors.setdefault(base + legacy, place)
+        for keyword in ("$anchor", "$dynamicAnchor"):
+            if isinstance(name := schema.get(keyword), str):
+                self._anchors.setdefault(f"{base}#{name}", place)
+                self._dynamic[name] = self._dynamic.get(name, 0) + (keyword == "$dynamicAnchor")
+        if schema.get("$recursiveAnchor") is True:
+            self._dynamic["$recursiveAnchor"] = self._dynamic.get("$recursiveAnchor", 0) + 1
 
 
 def _member(value: Any, key: str) -> Any:
@@ -166,11 +153,36 @@ def _member(value: Any, key: str) -> Any:
     return _MISSING
 
 
-def _objects(place: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    if isinstance(value, dict):
-        yield place, value
-        for key, member in value.items():
-            yield from _objects(child(place, key), member)
-    elif isinstance(value, list):
-        for i, member in enumerate(value):
-            yield from _objects(child(place, i), member)
+def _schemas_around(place: str) -> Iterator[str]:
+    """The places of the schemas that lead to a place, as far as keywords are known."""
+    first, *keys = place.split("/")
+    yield first
+    at, inside = first, False
+    for i, key in enumerate(keys):
+        at += "/" + key
+        if inside:
+            yield at
+            inside = False
+        elif key in _MAPS or (key in _LISTS and i + 1 < len(keys) and keys[i + 1].isdigit()):
+            inside = True
+        elif key in _ONE:
+            yield at
+        else:
+            return
+
+
+def schemas(place: str, schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """All schemas with their places, as far as keywords are known."""
+    if not isinstance(schema, dict):
+        return
+    yield place, schema
+    for keyword, value in schema.items():
+        at = child(place, keyword)
+        if keyword in _MAPS and isinstance(value, dict):
+            for name, member in value.items():
+                yield from schemas(child(at, name), member)
+        elif keyword in _LISTS and isinstance(value, list):
+            for i, member in enumerate(value):
+                yield from schemas(child(at, i), member)
+        elif keyword in _ONE:
+            yield from schemas(at, value)

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
+from fractions import Fraction
+from itertools import combinations
 from math import ceil, floor
 from typing import Any
 
 from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.expr import NEVER, Expr
 from sgl.grammars.language import combine, matches, texts
-from sgl.grammars.schema.shapes import Arrays, Numbers, Objects, Shape, Strings, Where, same
+from sgl.grammars.schema.document import EndlessReference
+from sgl.grammars.schema.shapes import (
+    Arrays,
+    Names,
+    Numbers,
+    Objects,
+    Shape,
+    Strings,
+    Where,
+    as_decimal,
+    same,
+)
 
 _DEEPEST = 8
+_MOST_INTEGERS = 256
 
 
 class Judge:
@@ -35,7 +49,7 @@ class Judge:
         if isinstance(value, str):
             return shape.strings is not None and self._string_fits(value, shape.strings)
         if isinstance(value, int | float):
-            return shape.numbers is not None and number_fits(Decimal(repr(value)), shape.numbers)
+            return shape.numbers is not None and number_fits(as_decimal(value), shape.numbers)
         if isinstance(value, list):
             return shape.arrays is not None and self._array_fits(value, shape.arrays)
         return shape.objects is not None and self._object_fits(value, shape.objects)
@@ -56,8 +70,12 @@ class Judge:
         return self._matched[key][1]
 
     def _array_fits(self, value: list[Any], arrays: Arrays) -> bool:
-        if not _within(len(value), arrays.least, arrays.most):
+        if not _within(len(value), arrays.least, arrays.most) or (arrays.unique and not _distinct(value)):
             return False
+        for contained in arrays.contains:
+            count = sum(self.admits(item, contained.places) for item in value[contained.start :])
+            if not _within(count, contained.least, contained.most):
+                return False
         return all(self.admits(item, arrays.at(i)) for i, item in enumerate(value))
 
     def _object_fits(self, value: dict[str, Any], objects: Objects) -> bool:
@@ -65,7 +83,34 @@ class Judge:
             return False
         if not all(self.admits(name, places) for name in value for places in objects.names):
             return False
+        if not all(any(self.names(name, names) for name in value) for names in objects.some):
+            return False
         return all(self.admits(member, objects.member(name)) for name, member in value.items())
+
+    def names(self, name: str, names: Names) -> bool:
+        """Whether a name is in a set of names."""
+        return (
+            name not in names.listed
+            and not any(self._matches(pattern, name) for pattern in names.unmatched)
+            and all(self._matches(pattern, name) for pattern in names.matched)
+            and not (names.missed and self.admits(name, names.missed))
+        )
+
+    def few(self, shape: Shape) -> list[Any] | None:
+        """The values of a shape where they are few: those that it lists, null, booleans, a short range of integers."""
+        if shape.values is not None:
+            return [v for v in shape.values if self.fits(v, shape)]
+        if (shape.strings and not _no_string(shape.strings)) or (shape.objects and not self._no_object(shape.objects, 0)):
+            return None
+        if shape.arrays and not self._no_array(shape.arrays, 0):
+            return None
+        found: list[Any] = [None] * shape.null + sorted(shape.booleans)
+        if shape.numbers and not _no_number(shape.numbers):
+            low, high = integer_bounds(shape.numbers)
+            if not shape.numbers.integer or low is None or high is None or high - low >= _MOST_INTEGERS:
+                return None
+            found += [n for n in range(low, high + 1) if number_fits(Decimal(n), shape.numbers)]
+        return found
 
     def empty(self, shape: Shape, depth: int = 0) -> bool:
         """True only if no value fits; False also where that is not easily told."""
@@ -81,10 +126,18 @@ class Judge:
         )
 
     def _nothing_at(self, places: Where, depth: int) -> bool:
-        return depth < _DEEPEST and all(self.empty(s, depth + 1) for s in self._shapes(places))
+        """A schema that is being read at the moment is taken to allow something."""
+        try:
+            return depth < _DEEPEST and all(self.empty(s, depth + 1) for s in self._shapes(places))
+        except EndlessReference:
+            return False
 
     def _no_array(self, arrays: Arrays, depth: int) -> bool:
         if arrays.most is not None and arrays.least > arrays.most:
+            return True
+        if any(c.most is not None and c.least > c.most for c in arrays.contains):
+            return True
+        if any(c.least and self._nothing_at(c.places, depth) for c in arrays.contains):
             return True
         needed = min(arrays.least, len(arrays.prefix) + 1)
         return any(self._nothing_at(arrays.at(i), depth) for i in range(needed))
@@ -93,6 +146,10 @@ class Judge:
         if objects.most is not None and max(objects.least, len(objects.required)) > objects.most:
             return True
         return any(self._nothing_at(objects.member(name), depth) for name in objects.required)
+
+
+def _distinct(values: list[Any]) -> bool:
+    return not any(same(a, b) for a, b in combinations(values, 2))
 
 
 def _within(count: int, least: int, most: int | None) -> bool:
@@ -107,7 +164,12 @@ def number_fits(value: Decimal, numbers: Numbers) -> bool:
         return False
     if numbers.high and (value > numbers.high[0] or (numbers.high[1] and value == numbers.high[0])):
         return False
-    return all(value % m == 0 for m in numbers.multiples)
+    divisible = all(_divides(m, value) for m in numbers.multiples)
+    return divisible and not any(_divides(m, value) for m in numbers.indivisible)
+
+
+def _divides(step: Decimal, value: Decimal) -> bool:
+    return Fraction(value) % Fraction(step) == 0
 
 
 def integer_bounds(numbers: Numbers) -> tuple[int | None, int | None]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from sgl.grammars import charset
 from sgl.grammars.charset import CharSet
 from sgl.grammars.expr import (
     EMPTY,
-    PLAIN_ALWAYS,
     PLAIN_REPEATED,
     Alt,
     Bytes,
@@ -22,6 +22,7 @@ from sgl.grammars.expr import (
     Graph,
     Joined,
     Literal,
+    OtherThan,
     Part,
     Repeat,
     Rule,
@@ -45,6 +46,7 @@ _PLAIN_ASCII = charset.minus(_ASCII, charset.union(_CONTROL, charset.of('"\\')))
 _NOT_PLAIN = charset.complement(_PLAIN_ASCII)
 _SPECIAL = charset.union(_CONTROL, _ESCAPED)
 _MOST_INLINE = 16
+_LARGEST = int(sys.float_info.max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ _SPACE = optional(Literal(b" "))
 WHITESPACE = {
     "default": Whitespace(comma=seq(_COMMA, _SPACE), colon=seq(_COLON, _SPACE)),
     "compact": Whitespace(),
+    "spaced": Whitespace(comma=Literal(b", "), colon=Literal(b": ")),
     "indented": _indented(80),
     "free": _free(40),
 }
@@ -80,6 +83,9 @@ WHITESPACE = {
 
 def _mask(chars: CharSet) -> int:
     return sum((1 << (high + 1)) - (1 << low) for low, high in chars)
+
+
+_PLAIN_MASK = _mask(_PLAIN_ASCII)
 
 
 def _hex_digit(low: int, high: int) -> Expr:
@@ -143,13 +149,14 @@ def encode_chars(chars: CharSet, plain: int = 0) -> Expr:
     return alt(Bytes(ascii_mask, plain), beyond) if ascii_mask else beyond
 
 
+@cache
 def _any_escape() -> Expr:
     escapes = [Literal(b"\\" + e) for e in (*_SHORT_ESCAPES.values(), b"/")]
     return alt(Chars(_WIDE), *escapes, _unicode_escapes(charset.ANY))
 
 
 FREE_CHAR = alt(
-    Bytes(_mask(_PLAIN_ASCII), PLAIN_REPEATED), Call(Rule("characters beyond ASCII, and escapes", _any_escape))
+    Bytes(_PLAIN_MASK, PLAIN_REPEATED), Call(Rule("characters beyond ASCII, and escapes", _any_escape))
 )
 FREE_TEXT = Repeat(FREE_CHAR, 0, None)
 
@@ -174,52 +181,68 @@ def encode(expr: Expr) -> Expr:
 
 def other_than(names: list[str]) -> Expr:
     """JSON string text that spells none of the names, made when it is first needed."""
-    return Call(Rule("a name of its own", lambda: _other_than(names))) if names else FREE_TEXT
+    return Call(Rule("a name of its own", partial(_other_than, names))) if names else FREE_TEXT
 
 
 def _other_than(names: list[str]) -> Expr:
-    """A trie that is left at every node; any beginning of plain text may still become such a text."""
-    trie: list[dict[str, int]] = [{}]
-    ends = {0} if "" in names else set()
+    forks = set() if _SIMPLE.fullmatch("".join(names)) else _forks(names)
+    leaving = {fork: _leaving(fork) for fork in ("", *forks)}
+    spelled = {char: encode_chars(charset.single(char)) for fork in forks for char in fork}
+    return OtherThan(tuple(sorted(set(names))), _PLAIN_MASK, FREE_TEXT, leaving, spelled)
+
+
+@lru_cache(maxsize=1024)
+def _leaving(fork: str) -> Expr:
+    return _beyond(charset.minus(_NOT_PLAIN, charset.of(fork)))
+
+
+def _forks(names: list[str]) -> set[str]:
+    """What follows a beginning of the names, of the characters that do not spell themselves, for every beginning."""
+    found: dict[str, set[str]] = {}
     for name in names:
-        at = 0
-        for char in name:
-            at = trie[at].setdefault(char, len(trie))
-            if at == len(trie):
-                trie.append({})
-        ends.add(at)
-    sink = len(trie)
-    edges = [_leaving(children, sink) for children in trie]
-    return Graph((*edges, ()), (*(i not in ends for i in range(sink)), True))
+        for i, char in enumerate(name):
+            if char > "\x7f" or not _PLAIN_MASK >> ord(char) & 1:
+                found.setdefault(name[:i], set()).add(char)
+    return {"".join(sorted(chars)) for chars in found.values()}
 
 
-def _leaving(children: dict[str, int], sink: int) -> tuple[tuple[Expr, int], ...]:
-    others = charset.complement(charset.of("".join(children)))
-    inward = [(encode_chars(charset.single(c)), target) for c, target in children.items()]
-    return ((seq(encode_chars(others, PLAIN_ALWAYS), FREE_TEXT), sink), *inward)
+def constant(value: Any, blanks: Whitespace, any_order: bool = False, plain: bool = False) -> Expr:
+    """A JSON value as `json.dumps` writes it, with characters beyond ASCII raw or all escaped.
 
-
-def constant(value: Any, blanks: Whitespace) -> Expr:
-    """A JSON value as `json.dumps` writes it, with characters beyond ASCII raw or all escaped."""
+    Args:
+        value: what to spell.
+        blanks: whitespace between tokens.
+        any_order: whether the members of objects may come in any order.
+        plain: whether a whole number is spelled without `.0`.
+    """
     if isinstance(value, str) and _SIMPLE.fullmatch(value):
         return Literal(b'"' + value.encode() + b'"')
     if isinstance(value, dict):
-        members = [seq(constant(k, blanks), blanks.colon, constant(v, blanks)) for k, v in value.items()]
-        return bracketed(b"{}", members, blanks)
+        spelled = {name: constant(member, blanks, any_order, plain) for name, member in value.items()}
+        members = [seq(constant(name, blanks), blanks.colon, member) for name, member in spelled.items()]
+        return bracketed(b"{}", members, blanks, not any_order)
     if isinstance(value, list):
-        return bracketed(b"[]", [constant(v, blanks) for v in value], blanks)
+        return bracketed(b"[]", [constant(v, blanks, any_order, plain) for v in value], blanks)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return alt(*(Literal(s.encode()) for s in sorted(_spellings(value, plain))))
     spellings = {json.dumps(value), json.dumps(value, ensure_ascii=False)}
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        spellings.add(str(int(value)))
     return alt(*(Literal(s.encode()) for s in sorted(spellings)))
 
 
-def bracketed(brackets: bytes, members: list[Expr], blanks: Whitespace) -> Expr:
+def _spellings(number: float, plain: bool) -> set[str]:
+    """What `json.dumps` writes for the integer and for the double that are equal to a number."""
+    if number != number // 1:
+        return {json.dumps(number)}
+    found = {str(int(number))}
+    if not plain and abs(number) <= _LARGEST and float(number) == number:
+        found |= {json.dumps(float(number))} | ({"-0.0"} if number == 0 else set())
+    return found
+
+
+def bracketed(brackets: bytes, members: list[Expr], blanks: Whitespace, ordered: bool = True) -> Expr:
     """A list of exactly these members."""
     if not members:
         return seq(Literal(brackets[:1]), blanks.empty, Literal(brackets[1:]))
     parts = tuple(Part(member, True) for member in members)
-    joined = Joined(parts, None, blanks.comma, 0, None, blanks.opening, blanks.closing)
+    joined = Joined(parts, None, blanks.comma, 0, None, blanks.opening, blanks.closing, ordered)
     return seq(Literal(brackets[:1]), joined, Literal(brackets[1:]))
-
-

@@ -8,21 +8,35 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-from sgl.grammars.schema.document import SchemaOptions, child
 from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.expr import Expr
-from sgl.grammars.schema.formats import ENFORCED, format_expr
 from sgl.grammars.regex import parse_regex
-from sgl.grammars.schema.shapes import NOWHERE, TYPES, Arrays, Layer, Numbers, Objects, Shape, Strings, Where
+from sgl.grammars.schema.document import SchemaOptions, child
+from sgl.grammars.schema.formats import ENFORCED, format_expr
+from sgl.grammars.schema.shapes import (
+    NOWHERE,
+    TYPES,
+    Arrays,
+    Contains,
+    Layer,
+    Numbers,
+    Objects,
+    Shape,
+    Strings,
+    Where,
+    as_decimal,
+)
 
 _ANNOTATIONS = frozenset(
-    ["title", "description", "default", "examples", "example", "$comment", "$schema", "$id", "id", "$anchor", "$defs", "definitions", "readOnly", "writeOnly", "deprecated", "contentEncoding", "contentMediaType", "contentSchema", "$vocabulary"]
+    ["title", "description", "default", "examples", "example", "$comment", "$schema", "$id", "id", "$anchor", "$defs", "definitions", "readOnly", "writeOnly", "deprecated", "contentEncoding", "contentMediaType", "contentSchema", "$vocabulary", "$dynamicAnchor", "$recursiveAnchor"]
 )
 _APPLIED = frozenset(
-    ["type", "nullable", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern", "format", "properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties", "propertyNames", "items", "prefixItems", "additionalItems", "minItems", "maxItems", "anyOf", "oneOf", "allOf", "not", "$ref", "uniqueItems", "unevaluatedProperties", "unevaluatedItems", "dependentRequired", "dependentSchemas", "dependencies", "if", "then", "else", "minContains", "maxContains"]
+    ["type", "nullable", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern", "format", "properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties", "propertyNames", "items", "prefixItems", "additionalItems", "minItems", "maxItems", "anyOf", "oneOf", "allOf", "not", "$ref", "uniqueItems", "contains", "$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems", "dependentRequired", "dependentSchemas", "dependencies", "if", "then", "else", "minContains", "maxContains"]
 )
-_REFUSED = ("contains", "$dynamicRef", "$recursiveRef", "extends", "disallow", "divisibleBy")
-_APPLICATORS = ("$ref", "anyOf", "oneOf", "allOf", "not", "if", "dependentSchemas", "dependencies")
+_REFUSED = ("extends", "disallow", "divisibleBy")
+APPLICATORS = frozenset(
+    ["$ref", "$dynamicRef", "$recursiveRef", "anyOf", "oneOf", "allOf", "not", "if", "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties", "unevaluatedItems"]
+)
 _BOTH = frozenset((True, False))
 Schema = Mapping[str, Any]
 
@@ -37,15 +51,12 @@ def check_keywords(schema: Schema, place: str) -> None:
         meant = _misspelt(keyword)
         if meant:
             raise UnsupportedGrammarError(keyword, place, f"did you mean {meant!r}?")
-    if schema.get("uniqueItems") is True and not _at_most_one(schema):
-        raise UnsupportedGrammarError("uniqueItems", place)
-    for keyword in ("unevaluatedProperties", "unevaluatedItems"):
-        if schema.get(keyword, True) is not True and any(k in schema for k in _APPLICATORS):
-            raise UnsupportedGrammarError(keyword, place, "it is enforced only without applicators beside it")
 
 
-def _at_most_one(schema: Schema) -> bool:
-    return schema.get("maxItems") in (0, 1)
+@lru_cache(maxsize=4096)
+def is_annotation(keyword: str) -> bool:
+    """Whether a keyword says nothing about which values are allowed."""
+    return keyword in _ANNOTATIONS or not (keyword in _APPLIED or keyword in _REFUSED or _misspelt(keyword))
 
 
 @lru_cache(maxsize=4096)
@@ -82,7 +93,7 @@ class KeywordReader:
 
     def _objects(self, schema: Schema, place: str) -> Objects:
         layers: tuple[Layer, ...] = ()
-        if schema.keys() & {"properties", "patternProperties", "additionalProperties", "unevaluatedProperties"}:
+        if schema.keys() & {"properties", "patternProperties", "additionalProperties"}:
             layers = (self._layer(schema, place),)
         return Objects(
             layers,
@@ -96,7 +107,7 @@ class KeywordReader:
     def _layer(self, schema: Schema, place: str) -> Layer:
         properties = _mapping(schema, "properties", place)
         patterns = _mapping(schema, "patternProperties", place)
-        additional = _rest(schema, ("additionalProperties", "unevaluatedProperties"), place)
+        additional = _rest(schema, "additionalProperties", place)
         if additional is None:
             additional = () if self._options.additional_properties or not properties else NOWHERE
         return Layer(
@@ -106,6 +117,7 @@ class KeywordReader:
                 for p, s in patterns.items()
             ),
             additional,
+            rest="additionalProperties" in schema,
         )
 
 
@@ -118,11 +130,8 @@ def where(schema: Any, place: str) -> Where:
     return () if schema is True or not schema else (place,)
 
 
-def _rest(schema: Schema, keywords: tuple[str, ...], place: str) -> Where | None:
-    for keyword in keywords:
-        if keyword in schema:
-            return where(schema[keyword], child(place, keyword))
-    return None
+def _rest(schema: Schema, keyword: str, place: str) -> Where | None:
+    return where(schema[keyword], child(place, keyword)) if keyword in schema else None
 
 
 def _types(schema: Schema, place: str) -> list[str]:
@@ -152,7 +161,7 @@ def _number(schema: Schema, keyword: str, place: str) -> Decimal | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidGrammarError(f"{keyword} must be a number, not {value!r}", child(place, keyword))
-    return Decimal(repr(value))
+    return as_decimal(value)
 
 
 def _count(schema: Schema, keyword: str, place: str) -> int | None:
@@ -218,10 +227,22 @@ def _arrays(schema: Schema, place: str) -> Arrays:
         raise InvalidGrammarError(f"{prefix_name} must be a list, not {prefix!r}", child(place, prefix_name))
     return Arrays(
         tuple(where(s, child(place, prefix_name, i)) for i, s in enumerate(prefix)),
-        _rest(schema, (rest_name, "unevaluatedItems"), place) or (),
+        _rest(schema, rest_name, place) or (),
         _count(schema, "minItems", place) or 0,
         _count(schema, "maxItems", place),
+        _contained(schema, place),
+        schema.get("uniqueItems") is True,
+        None if rest_name in schema else len(prefix),
+        place,
     )
+
+
+def _contained(schema: Schema, place: str) -> tuple[Contains, ...]:
+    if "contains" not in schema:
+        return ()
+    places = where(schema["contains"], child(place, "contains"))
+    least, most = _count(schema, "minContains", place), _count(schema, "maxContains", place)
+    return (Contains(places, 1 if least is None else least, most, spoken=True),)
 
 
 def _mapping(schema: Schema, keyword: str, place: str) -> Mapping[str, Any]:

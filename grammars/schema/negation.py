@@ -4,34 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from decimal import Decimal
-from itertools import pairwise
+from functools import reduce
+from itertools import pairwise, product
+from math import prod
 from typing import Any
 
 from sgl.grammars.errors import UnsupportedGrammarError
 from sgl.grammars.language import texts
-from sgl.grammars.schema.shapes import NOWHERE, Arrays, Layer, Numbers, Objects, Shape, Strings, Where
+from sgl.grammars.schema.shapes import (
+    NOWHERE,
+    Arrays,
+    Contains,
+    Layer,
+    Names,
+    Numbers,
+    Objects,
+    Shape,
+    Strings,
+    Where,
+    as_decimal,
+)
 
 _NOTHING = Shape(False, frozenset(), None, None, None, None)
+_MOST_WAYS = 64
 Negate = Callable[[Where], Where]
+Constant = Callable[[Any], Where]
 
 
-def complement(shape: Shape, negate: Negate, place: str) -> list[Shape]:
-    """The shapes of all values that do not fit.
+def complement(shape: Shape, negate: Negate, constant: Constant, place: str, keyword: str = "not") -> list[Shape]:
+    """The shapes of all values that do not fit; none of them counts anything as evaluated.
 
     Args:
         shape: what to negate.
         negate: names the place of what does not satisfy a set of places.
-        place: where `not` stands, for errors.
+        constant: names the place of just one value.
+        place: where the keyword stands, for errors.
+        keyword: which one asks for it: not, oneOf, if ...
 
     Raises:
-        UnsupportedGrammarError: "some member or item is wrong" is not a thing this engine can say.
+        UnsupportedGrammarError: "some member has a wrong value" is not a thing this engine can say.
     """
     found = [_scalars(shape), *_numbers(shape.numbers, place), *_strings(shape.strings)]
-    found += _arrays(shape.arrays, negate, place)
-    found += _objects(shape.objects, negate, place)
+    found += _arrays(shape.arrays, negate, place, keyword)
+    found += _objects(shape.objects, negate, place, keyword)
     if shape.values is not None:
-        found += _unlisted(shape.values, place)
+        found += _unlisted(shape.values, constant, negate, place, keyword)
     return [s for s in found if not s.hollow()]
 
 
@@ -43,8 +60,10 @@ def _numbers(numbers: Numbers | None, place: str) -> Iterator[Shape]:
     if numbers is None:
         yield replace(_NOTHING, numbers=Numbers())
         return
-    if numbers.multiples:
-        raise UnsupportedGrammarError("not", place, "a negated multipleOf is not enforced")
+    for step in numbers.multiples:
+        yield replace(_NOTHING, numbers=Numbers(indivisible=(step,), place=place))
+    for step in numbers.indivisible:
+        yield replace(_NOTHING, numbers=Numbers(multiples=(step,), place=place))
     if numbers.integer != numbers.fractional:
         opposite = Numbers(integer=numbers.fractional, fractional=numbers.integer)
         yield replace(_NOTHING, numbers=opposite)
@@ -70,57 +89,111 @@ def _strings(strings: Strings | None) -> Iterator[Shape]:
         yield replace(_NOTHING, strings=Strings(languages=(language,), place=strings.place))
 
 
-def _arrays(arrays: Arrays | None, negate: Negate, place: str) -> Iterator[Shape]:
+def _arrays(arrays: Arrays | None, negate: Negate, place: str, keyword: str) -> Iterator[Shape]:
     if arrays is None:
         yield replace(_NOTHING, arrays=Arrays())
         return
+    if arrays.unique and arrays.most not in (0, 1):
+        raise UnsupportedGrammarError(keyword, place, "a negated uniqueItems would mean that two items are equal")
+    for missing in _missed_items(arrays, negate, keyword):
+        yield replace(_NOTHING, arrays=replace(missing, place=arrays.place or place))
+
+
+def _missed_items(arrays: Arrays, negate: Negate, keyword: str) -> Iterator[Arrays]:
     if arrays.least:
-        yield replace(_NOTHING, arrays=Arrays(most=arrays.least - 1))
+        yield Arrays(most=arrays.least - 1)
     if arrays.most is not None:
-        yield replace(_NOTHING, arrays=Arrays(least=arrays.most + 1))
+        yield Arrays(least=arrays.most + 1)
     for i, places in enumerate(arrays.prefix):
         if places:
-            prefix = ((),) * i + (negate(places),)
-            yield replace(_NOTHING, arrays=Arrays(prefix, least=i + 1))
+            yield Arrays(((),) * i + (negate(places),), least=i + 1)
     if arrays.items == NOWHERE:
-        yield replace(_NOTHING, arrays=Arrays(least=len(arrays.prefix) + 1))
+        yield Arrays(least=len(arrays.prefix) + 1)
     elif arrays.items:
-        raise UnsupportedGrammarError("not", place, "negated items would mean that some item is wrong")
+        yield Arrays(contains=(Contains(negate(arrays.items), start=len(arrays.prefix), keyword=keyword),))
+    for contained in arrays.contains:
+        if contained.least:
+            yield Arrays(contains=(replace(contained, least=0, most=contained.least - 1, spoken=False),))
+        if contained.most is not None:
+            yield Arrays(contains=(replace(contained, least=contained.most + 1, most=None, spoken=False),))
 
 
-def _objects(objects: Objects | None, negate: Negate, place: str) -> Iterator[Shape]:
+def _objects(objects: Objects | None, negate: Negate, place: str, keyword: str) -> Iterator[Shape]:
     if objects is None:
         yield replace(_NOTHING, objects=Objects())
         return
-    if objects.names or any(layer.patterns or layer.additional for layer in objects.layers):
-        raise UnsupportedGrammarError(
-            "not", place, "negated additionalProperties, patternProperties or propertyNames are not enforced"
-        )
+    for missing in _missed_members(objects, negate, place, keyword):
+        yield replace(_NOTHING, objects=replace(missing, place=objects.place or place))
+
+
+def _missed_members(objects: Objects, negate: Negate, place: str, keyword: str) -> Iterator[Objects]:
+    if objects.some:
+        raise UnsupportedGrammarError(keyword, place, "a negated not of names of members is not enforced")
     if objects.least:
-        yield replace(_NOTHING, objects=Objects(most=objects.least - 1))
+        yield Objects(most=objects.least - 1)
     if objects.most is not None:
-        yield replace(_NOTHING, objects=Objects(least=objects.most + 1, place=place))
+        yield Objects(least=objects.most + 1, keyword=keyword)
     for name in objects.required:
-        yield replace(_NOTHING, objects=Objects((Layer({name: NOWHERE}),)))
+        yield Objects((Layer({name: NOWHERE}, spoken=False),))
+    for places in objects.names:
+        yield Objects(some=(Names(missed=places, keyword=keyword),))
     for layer in objects.layers:
         for name, places in layer.properties.items():
             if places:
-                wrong = Layer({name: negate(places)})
-                yield replace(_NOTHING, objects=Objects((wrong,), (name,)))
+                yield Objects((Layer({name: negate(places)}, spoken=False),), (name,))
+        yield from _missed_others(layer, place, keyword)
 
 
-def _unlisted(values: tuple[Any, ...], place: str) -> list[Shape]:
+def _missed_others(layer: Layer, place: str, keyword: str) -> Iterator[Objects]:
+    """A member of a free name that is wrong by its name alone; a later one of the same name could right its value."""
+    wrong = [where for where in (*(w for _, w in layer.patterns), layer.additional) if where]
+    if any(where != NOWHERE for where in wrong):
+        raise UnsupportedGrammarError(
+            keyword, place, "negated, the values of patternProperties or additionalProperties are not enforced"
+        )
+    for pattern, where in layer.patterns:
+        if where:
+            yield Objects(some=(Names(matched=(pattern,), keyword=keyword),))
+    if layer.additional:
+        yield Objects(some=(Names(tuple(layer.properties), tuple(p for p, _ in layer.patterns), keyword=keyword),))
+
+
+def _unlisted(
+    values: tuple[Any, ...], constant: Constant, negate: Negate, place: str, keyword: str
+) -> list[Shape]:
     """Everything but some values."""
-    if any(isinstance(v, list | dict) for v in values):
-        raise UnsupportedGrammarError("not", place, "negated constants that are arrays or objects are not enforced")
     strings = [v for v in values if isinstance(v, str)]
     flags = [v for v in values if isinstance(v, bool)]
-    numbers = sorted({Decimal(repr(v)) for v in values if isinstance(v, int | float) and not isinstance(v, bool)})
-    others = Strings(forbidden=frozenset(strings))
-    found = [
-        replace(
-            Shape(), null=None not in values, booleans=frozenset((True, False)) - set(flags), strings=others, numbers=None
-        )
-    ]
+    numbers = sorted({as_decimal(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)})
+    lists, mappings = ([v for v in values if isinstance(v, kind)] for kind in (list, dict))
+    others = replace(
+        Shape(),
+        null=None not in values,
+        booleans=frozenset((True, False)) - set(flags),
+        strings=Strings(forbidden=frozenset(strings)),
+        numbers=None,
+        arrays=None if lists else Arrays(),
+        objects=None if mappings else Objects(),
+    )
     edges = [None, *((n, True) for n in numbers), None]
-    return found + [replace(_NOTHING, numbers=Numbers(low=low, high=high)) for low, high in pairwise(edges)]
+    found = [others] + [replace(_NOTHING, numbers=Numbers(low=low, high=high)) for low, high in pairwise(edges)]
+    for structured in filter(None, (lists, mappings)):
+        found += _unlike_all([list(_unlike(v, constant, negate, keyword)) for v in structured], place, keyword)
+    return found
+
+
+def _unlike_all(ways: list[list[Shape]], place: str, keyword: str) -> list[Shape]:
+    if prod(map(len, ways)) > _MOST_WAYS:
+        raise UnsupportedGrammarError(keyword, place, "there are too many arrays or objects to differ from")
+    return [reduce(Shape.meet, chosen) for chosen in product(*ways)]
+
+
+def _unlike(value: Any, constant: Constant, negate: Negate, keyword: str) -> Iterator[Shape]:
+    """The arrays, or objects, that differ from one."""
+    if isinstance(value, list):
+        alike = Arrays(tuple(map(constant, value)), least=len(value), most=len(value))
+        yield from (replace(_NOTHING, arrays=missed) for missed in _missed_items(alike, negate, keyword))
+    else:
+        alike_members = Layer({name: constant(v) for name, v in value.items()}, additional=NOWHERE)
+        found = _missed_members(Objects((alike_members,), tuple(value)), negate, "", keyword)
+        yield from (replace(_NOTHING, objects=missed) for missed in found)

@@ -1,13 +1,22 @@
-"""Languages of JSON numbers between bounds, exact in decimal."""
+"""Languages of JSON numbers between bounds, exact for every spelling that `json.dumps` produces.
+
+Whole numbers are compared as they are, decimals and normalised exponents (one digit before the point, not 0) as the
+doubles that they are read as; other exponents come only where there is no bound.
+"""
 
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import lru_cache
 
 from sgl.grammars import charset
 from sgl.grammars.expr import NEVER, Chars, Expr, Graph, Literal, alt, optional, repeat, seq
+from sgl.grammars.language import combine
+from sgl.grammars.schema.doubles import LARGEST, SMALLEST, Bound, readable_high, readable_low
 
-_SIGNIFICANT = 15  # decimals of at most so many digits are distinct doubles, so a strict bound survives parsing
+_SMALLEST_PLAIN = Decimal("1e-30")  # smaller decimals are written with an exponent, or are 0
+_EXACT_WHOLE = 2**53
+_WHOLE_DIGITS = 16
 
 
 def digit(low: int = 0, high: int = 9) -> Expr:
@@ -15,24 +24,14 @@ def digit(low: int = 0, high: int = 9) -> Expr:
 
 
 DIGITS = repeat(digit(), 1)
-_MINUS = Literal(b"-")
+_MINUS, _POINT = Literal(b"-"), Literal(b".")
 _WHOLE = alt(Literal(b"0"), seq(digit(1), repeat(digit())))
-_FRACTION = seq(Literal(b"."), DIGITS)
-_EXPONENT = seq(Chars(charset.of("eE")), optional(Chars(charset.of("+-"))), DIGITS)
+_FRACTION = seq(_POINT, DIGITS)
+_ZEROS = seq(_POINT, repeat(Literal(b"0"), 1))
+_E = Chars(charset.of("eE"))
+_EXPONENT = seq(_E, optional(Chars(charset.of("+-"))), DIGITS)
 ANY_INTEGER = seq(optional(_MINUS), _WHOLE)
-_UNSIGNED = seq(_WHOLE, optional(_FRACTION))
-ANY_DECIMAL = seq(optional(_MINUS), _UNSIGNED)
-ANY_NUMBER = seq(ANY_DECIMAL, optional(_EXPONENT))
-NOT_WHOLE = seq(  # short enough that parsing does not round it to a whole number
-    optional(_MINUS),
-    alt(Literal(b"0"), seq(digit(1), repeat(digit(), 0, 6))),
-    Literal(b"."),
-    repeat(Literal(b"0"), 0, 4),
-    digit(1),
-    repeat(digit(), 0, 3),
-)
-_ZERO = seq(Literal(b"0"), optional(seq(Literal(b"."), repeat(Literal(b"0"), 1))))
-NOT_NEGATIVE = alt(seq(_UNSIGNED, optional(_EXPONENT)), seq(_MINUS, _ZERO))
+ANY_NUMBER = seq(ANY_INTEGER, optional(_FRACTION), optional(_EXPONENT))
 
 
 def integers(low: int | None, high: int | None) -> Expr:
@@ -45,6 +44,28 @@ def integers(low: int | None, high: int | None) -> Expr:
         least = 1 if high is None else max(-high, 1)
         negative = seq(_MINUS, _naturals(least, None if low is None else -low))
     return alt(positive, negative)
+
+
+def whole_numbers(low: int | None, high: int | None) -> Expr:
+    """Integers between two inclusive bounds, also with `.0` after them, or with the exponent that makes them whole."""
+    if low is None and high is None:
+        return alt(seq(ANY_INTEGER, optional(Literal(b".0"))), seq(optional(_MINUS), _large(None, None)))
+    dotted_low = -_EXACT_WHOLE if low is None else max(low, -_EXACT_WHOLE)
+    dotted_high = _EXACT_WHOLE if high is None else min(high, _EXACT_WHOLE)
+    dotted = integers(dotted_low, dotted_high) if dotted_low <= dotted_high else NEVER
+    zero = Literal(b"-0.0") if (low or 0) <= 0 <= (high or 0) else NEVER
+    found = [integers(low, high), seq(dotted, Literal(b".0")), zero]
+    if high is None or high >= 10**16:
+        found.append(_large(low, high))
+    if low is None or low <= -(10**16):
+        found.append(seq(_MINUS, _large(None if high is None else -high, None if low is None else -low)))
+    return alt(*found)
+
+
+def _large(low: int | None, high: int | None) -> Expr:
+    """Numbers from 10**16 on with an exponent; as doubles they are whole."""
+    least = readable_low((Decimal(max(low or 0, 10**16)), False))
+    return _scientific(least, readable_high((LARGEST if high is None else Decimal(high), False)))
 
 
 def _naturals(low: int, high: int | None) -> Expr:
@@ -79,101 +100,175 @@ def _digits(number: int) -> list[int]:
     return [int(d) for d in str(number)]
 
 
-def at_least(bound: Decimal, strict: bool) -> Expr:
-    """Decimals without exponent (but for the bound 0) of at least, or more than, a bound."""
-    if bound > 0 or (bound == 0 and strict):
-        return _above(bound, strict)
-    if bound == 0:
-        return NOT_NEGATIVE
-    return alt(_UNSIGNED if not strict else _limited(bound), seq(_MINUS, _below(-bound, strict)))
+def fractional_texts(low: Bound | None, high: Bound | None) -> Expr:
+    """Numbers between bounds that are written with a point or an exponent."""
+    found: list[Expr] = []
+    holds_zero = _is_zero_between(low, high)
+    if high is None or high[0] > 0:
+        found.append(_magnitudes(None if holds_zero else low, high))
+    if low is None or low[0] < 0:
+        found.append(seq(_MINUS, _magnitudes(None if holds_zero else _opposite(high), _opposite(low))))
+    return alt(*found, *([seq(optional(_MINUS), Literal(b"0"), _ZEROS)] if holds_zero else []))
 
 
-def at_most(bound: Decimal, strict: bool) -> Expr:
-    """Decimals of at most, or less than, a bound."""
-    if bound < 0 or (bound == 0 and strict):
-        return seq(_MINUS, _above(-bound, strict))
-    if bound == 0:
-        return alt(seq(_MINUS, _UNSIGNED, optional(_EXPONENT)), _ZERO)
-    return alt(seq(_MINUS, _UNSIGNED if not strict else _limited(bound)), _below(bound, strict))
+def _is_zero_between(low: Bound | None, high: Bound | None) -> bool:
+    return (low is None or low < (Decimal(0), True)) and (high is None or high[0] > 0 or high == (0, False))
 
 
-def _split(bound: Decimal) -> tuple[int, list[int]]:
-    """Whole part and the fraction's digits, without zeros at their end."""
+def _opposite(bound: Bound | None) -> Bound | None:
+    return None if bound is None else (bound[0].copy_negate(), bound[1])
+
+
+def _magnitudes(low: Bound | None, high: Bound | None) -> Expr:
+    """Positive numbers (and 0 without a low bound), with a point or an exponent or both."""
+    top = None if high is None else readable_high(high)
+    least = None if low is None else readable_low(low)
+    plain = least if least is None or least[0] >= _SMALLEST_PLAIN else (_SMALLEST_PLAIN, False)
+    smallest, largest = readable_low((SMALLEST, False)), readable_high((LARGEST, False))
+    return alt(_decimals(plain, top), _scientific(max(least or smallest, smallest), top or largest))
+
+
+def _decimals(low: Bound | None, high: Bound | None) -> Expr:
+    """Unsigned texts with a point between bounds: those as long as a bound's whole part by digits."""
+    if low and high and low[0] > high[0]:
+        return NEVER
+    shortest = 1 if low is None else len(_split(low[0])[0])
+    longest = None if high is None else len(_split(high[0])[0])
+    if low is None and high is None:
+        return seq(_WHOLE, _FRACTION)
+    if shortest == longest:
+        return _following(shortest, low, high)
+    found = [_following(shortest, low, None)]
+    if longest is None or longest - 2 >= shortest:
+        found.append(seq(digit(1), repeat(digit(), shortest, None if longest is None else longest - 2), _FRACTION))
+    if longest is not None:
+        found.append(_following(longest, None, high))
+    return alt(*found)
+
+
+def _split(bound: Decimal) -> tuple[str, str]:
+    """Digits before and after the point, without zeros at the end."""
     whole, _, fraction = f"{bound:f}".partition(".")
-    return int(whole), [int(d) for d in fraction.rstrip("0")]
+    return whole, fraction.rstrip("0")
 
 
-def _more_digits(bound: Decimal, strict: bool) -> int | None:
-    return max(_SIGNIFICANT - len(str(int(abs(bound)))), 1) if strict else None
+def _following(length: int, low: Bound | None, high: Bound | None) -> Expr:
+    """Texts with a whole part of some length, digit by digit along bounds with as long a one."""
+    return _Following(length, low, high).expr()
 
 
-def _limited(bound: Decimal) -> Expr:
-    return seq(_WHOLE, optional(seq(Literal(b"."), repeat(digit(), 1, _more_digits(bound, True)))))
+class _Following:
+    """A state is (characters read, still equal to the low bound so far, still equal to the high one)."""
+
+    def __init__(self, length: int, low: Bound | None, high: Bound | None) -> None:
+        self._point = length
+        self._low, self._low_strict = ("", False) if low is None else (".".join(_split(low[0])), low[1])
+        self._high, self._high_strict = ("", False) if high is None else (".".join(_split(high[0])), high[1])
+        self._most = max(len(self._low), len(self._high), length + 2)
+        start = (0, low is not None, high is not None)
+        self._order = [start]
+        self._numbers = {start: 0}
+
+    def expr(self) -> Expr:
+        edges, accepting = [], []
+        for state in self._order:
+            edges.append(self._edges(state))
+            accepting.append(state[0] > self._point + 1 and not state[1])
+        return combine([Graph(tuple(edges), tuple(accepting))])
+
+    def _edges(self, state: tuple[int, bool, bool]) -> tuple[tuple[Expr, int], ...]:
+        at, follows_low, follows_high = state
+        if at == self._point:
+            target = self._target(at + 1, follows_low, follows_high)
+            return () if target is None else ((_POINT, target),)
+        least = _digit_at(self._low, at) if follows_low else 0
+        most = _digit_at(self._high, at) if follows_high else 9
+        least = max(least, 1) if at == 0 and self._point > 1 else least
+        found: dict[int, list[int]] = {}
+        for d in range(least, most + 1):
+            low = follows_low and d == _digit_at(self._low, at)
+            high = follows_high and d == _digit_at(self._high, at)
+            target = self._target(min(at + 1, self._most), low, high)
+            if target is not None:
+                found.setdefault(target, []).append(d)
+        return tuple((digit(ds[0], ds[-1]), target) for target, ds in found.items())
+
+    def _target(self, at: int, low: bool, high: bool) -> int | None:
+        low = low and (self._low_strict or at < len(self._low) or at <= self._point + 1)
+        if high and self._high_strict and at >= len(self._high) and at > self._point + 1:
+            return None
+        state = (at, low, high)
+        if state not in self._numbers:
+            self._numbers[state] = len(self._order)
+            self._order.append(state)
+        return self._numbers[state]
 
 
-def _above(bound: Decimal, strict: bool) -> Expr:
-    whole, fraction = _split(bound)
-    most = _more_digits(bound, strict)
-    tail = optional(seq(Literal(b"."), repeat(digit(), 1, most)))
-    same = seq(_naturals(whole, whole), _fraction_above(fraction, strict, most))
-    return alt(seq(_naturals(whole + 1, None), tail), same)
+def _digit_at(text: str, at: int) -> int:
+    return int(text[at]) if at < len(text) else 0
 
 
-def _fraction_above(digits: list[int], strict: bool, most: int | None) -> Expr:
-    """Fractions, point included, above 0.digits."""
-    expr = repeat(digit()) if most is None else _not_all_zeros(most - len(digits))
-    for i in range(len(digits) - 1, -1, -1):
-        left = None if most is None else max(most - i - 1, 0)
-        higher = seq(digit(digits[i] + 1), repeat(digit(), 0, left))
-        expr = alt(seq(digit(digits[i], digits[i]), expr), higher)
-    if not digits and not strict:
-        return optional(seq(Literal(b"."), repeat(digit(), 1, most)))
-    return seq(Literal(b"."), expr)
+def _scientific(low: Bound, high: Bound) -> Expr:
+    """Positive numbers with one digit before the point and an exponent."""
+    if low[0] > high[0]:
+        return NEVER
+    first, last = low[0].adjusted(), high[0].adjusted()
+    if first == last:
+        return seq(_mantissa(low, high), power(first, first))
+    found = [seq(_mantissa(low, None), power(first, first)), seq(_mantissa(None, high), power(last, last))]
+    if last - first > 1:
+        found.append(seq(digit(1), optional(_FRACTION), power(first + 1, last - 1)))
+    return alt(*found)
 
 
-def _not_all_zeros(most: int) -> Expr:
-    """At most so many digits, one of them not 0."""
-    expr: Expr = NEVER
-    for left in range(most):
-        expr = alt(seq(digit(1), repeat(digit(), 0, left)), seq(Literal(b"0"), expr))
-    return expr
+def _mantissa(low: Bound | None, high: Bound | None) -> Expr:
+    one = (Decimal(1), False)
+    least = one if low is None else (low[0].scaleb(-low[0].adjusted()), low[1])
+    top = None if high is None else (high[0].scaleb(-high[0].adjusted()), high[1])
+    first = int(least[0]) + (least[1] or least[0] != int(least[0]))
+    last = 9 if top is None else int(top[0]) - (top[1] and top[0] == int(top[0]))
+    return alt(digit(first, last), _following(1, least, top))
 
 
-def _below(bound: Decimal, strict: bool) -> Expr:
-    whole, fraction = _split(bound)
-    most = _more_digits(bound, strict)
-    tail = optional(seq(Literal(b"."), repeat(digit(), 1, most)))
-    less = seq(_naturals(0, whole - 1), tail) if whole else NEVER
-    return alt(less, seq(_naturals(whole, whole), _fraction_below(fraction, strict, most)))
+def power(low: int, high: int) -> Expr:
+    """An exponent between two bounds; `json.dumps` writes at least two digits, and a plus."""
+    if low > high:
+        return NEVER
+    zero = optional(Literal(b"0"))
+    plus = seq(optional(Literal(b"+")), zero, _naturals(max(low, 0), high)) if high >= 0 else NEVER
+    minus = seq(_MINUS, zero, _naturals(max(-high, 1), -low)) if low < 0 else NEVER
+    return seq(_E, alt(plus, minus))
 
 
-def _fraction_below(digits: list[int], strict: bool, most: int | None) -> Expr:
-    """Fractions, point included or absent, below 0.digits."""
-    if not digits:
-        return NEVER if strict else optional(seq(Literal(b"."), repeat(Literal(b"0"), 1)))
-    expr: Expr = NEVER if strict else repeat(Literal(b"0"))
-    for i in range(len(digits) - 1, -1, -1):
-        left = None if most is None else max(most - i - 1, 0)
-        same = seq(digit(digits[i], digits[i]), expr if i == len(digits) - 1 else optional(expr))
-        lower = seq(digit(0, digits[i] - 1), repeat(digit(), 0, left)) if digits[i] else NEVER
-        expr = alt(lower, same)
-    return optional(seq(Literal(b"."), expr))
+@lru_cache(maxsize=1)
+def not_whole() -> Expr:
+    """Numbers whose double is not whole."""
+    tiny = seq(optional(_MINUS), digit(1), optional(_FRACTION), power(-307, -2))
+    return alt(far_from_whole(0), tiny)
 
 
-def fractions(places: int) -> Expr:
-    """Decimals with at most so many places."""
-    return seq(optional(_MINUS), _WHOLE, optional(seq(Literal(b"."), repeat(digit(), 1, places))))
+@lru_cache(maxsize=32)
+def far_from_whole(places: int) -> Expr:
+    """Decimals whose digits after some places are soon neither all zeros nor all nines."""
+    skipped = repeat(digit(), places, places)
+    lengths = range(1, _WHOLE_DIGITS - places)
+    forms = [seq(_exactly(n), _POINT, skipped, _mixed(_WHOLE_DIGITS - places - n)) for n in lengths]
+    return seq(optional(_MINUS), alt(*forms))
 
 
-def multiples(divisor: int) -> Graph:
-    """Integers divisible by a small number: a state for each remainder, after those of sign and zero."""
-    sign, zero, remainders = 1, 2, 3
-    leading = tuple((digit(d, d), remainders + d % divisor) for d in range(1, 10))
-    edges: list[tuple[tuple[Expr, int], ...]] = [
-        (*leading, (digit(0, 0), zero), (_MINUS, sign)),
-        (*leading, (digit(0, 0), zero)),
-        (),
-    ]
-    for rest in range(divisor):
-        edges.append(tuple((digit(d, d), remainders + (rest * 10 + d) % divisor) for d in range(10)))
-    return Graph(tuple(edges), (False, False, True, True, *[False] * (divisor - 1)))
+def _exactly(length: int) -> Expr:
+    return digit() if length == 1 else seq(digit(1), repeat(digit(), length - 1, length - 1))
+
+
+def _mixed(places: int) -> Expr:
+    """Digits of which the first so many are neither all 0 nor, where there are as many, all 9."""
+    zeros, nines, mixed = 1, 1 + places, 1 + 2 * places
+    edges: list[tuple[tuple[Expr, int], ...]] = [((digit(0, 0), zeros), (digit(9, 9), nines), (digit(1, 8), mixed))]
+    for i in range(1, places):
+        edges.append(((digit(0, 0), zeros + i), (digit(1), mixed)))
+    edges.append(())
+    for i in range(1, places):
+        edges.append(((digit(9, 9), nines + i), (digit(0, 8), mixed)))
+    edges += [(), ((digit(), mixed),)]
+    accepting = [False] * (1 + places) + [True] * (places - 1) + [False, True]
+    return combine([Graph(tuple(edges), tuple(accepting))])

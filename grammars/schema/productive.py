@@ -7,13 +7,14 @@ from sgl.grammars.expr import Alt, Call, Expr, Graph, Joined, Repeat, Rule, Seq,
 
 def unproductive(rules: list[Rule]) -> set[Rule]:
     """The rules that can never end, found as the complement of the least fixed point of those that can."""
-    waiting = {rule: rule.build() for rule in rules}
-    while True:
-        ending = [rule for rule, body in waiting.items() if _ends(body, waiting)]
-        if not ending:
-            return set(waiting)
-        for rule in ending:
-            del waiting[rule]
+    waiting = {rule: rule.build() for rule in reversed(rules)}  # what a rule calls mostly comes after it
+    before = len(waiting) + 1
+    while len(waiting) < before:
+        before = len(waiting)
+        for rule, body in list(waiting.items()):
+            if _ends(body, waiting):
+                del waiting[rule]
+    return set(waiting)
 
 
 def _ends(expr: Expr, waiting: dict[Rule, Expr]) -> bool:
@@ -31,14 +32,30 @@ def _ends(expr: Expr, waiting: dict[Rule, Expr]) -> bool:
         case Joined():
             return _list_ends(expr, waiting)
         case Graph():
-            return True
+            return _graph_ends(expr, waiting)
     return True
 
 
 def _list_ends(joined: Joined, waiting: dict[Rule, Expr]) -> bool:
     if not all(_ends(part.item, waiting) for part in joined.parts if part.required):
         return False
-    if joined.minimum <= sum(part.required for part in joined.parts):
+    required = sum(part.required for part in joined.parts)
+    if joined.maximum is not None and joined.maximum < max(required, joined.minimum):
+        return False
+    if joined.minimum <= required:
         return True
     able = sum(_ends(part.item, waiting) for part in joined.parts)
     return able >= joined.minimum or (joined.extra is not None and _ends(joined.extra, waiting))
+
+
+def _graph_ends(graph: Graph, waiting: dict[Rule, Expr]) -> bool:
+    """Whether a state that accepts is reached over items that can end."""
+    reached, work = {0}, [0]
+    while work:
+        state = work.pop()
+        if graph.accepting[state]:
+            return True
+        new = {target for item, target in graph.edges[state] if target not in reached and _ends(item, waiting)}
+        reached |= new
+        work += new
+    return False

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from typing import Any
 
-from sgl.grammars.schema.document import Document, SchemaOptions, child
 from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
+from sgl.grammars.schema.document import Document, EndlessReference, SchemaOptions, child
 from sgl.grammars.schema.instances import Judge
-from sgl.grammars.schema.keywords import KeywordReader, Schema, check_keywords, where
+from sgl.grammars.schema.keywords import APPLICATORS, KeywordReader, Schema, check_keywords, where
 from sgl.grammars.schema.negation import complement
-from sgl.grammars.schema.shapes import ANYTHING, NOWHERE, Layer, Objects, Shape, Where
+from sgl.grammars.schema.shapes import (
+    ANYTHING,
+    NOWHERE,
+    Layer,
+    Names,
+    Objects,
+    Shape,
+    Where,
+    both,
+    identity,
+    same,
+)
+from sgl.grammars.schema.unevaluated import close_items, close_members, speaks
 
 MOST_ALTERNATIVES = 256
+_MOST_TOGETHER = 5
 Shapes = list[Shape]
 
 
@@ -26,7 +42,8 @@ class Resolver:
         self._judge = Judge(self.shapes)
         self._known: dict[str, Shapes] = {}
         self._active: list[str] = []
-        self._negations: dict[str, Where] = {}
+        self._negations: dict[str, tuple[Where, str]] = {}
+        self._choices: dict[str, tuple[Where, ...]] = {}
 
     def shapes(self, places: Where) -> Shapes:
         """The alternatives that satisfy all places."""
@@ -38,15 +55,36 @@ class Resolver:
     def admits(self, value: Any, shape: Shape) -> bool:
         return self._judge.fits(value, shape)
 
+    def in_names(self, name: str, names: Names) -> bool:
+        """Whether a name is in a set of names."""
+        return self._judge.names(name, names)
+
+    def disjoint(self, left: Where, right: Where) -> bool:
+        """Whether certainly no value satisfies both."""
+        return all(self._judge.empty(shape) for shape in self.shapes(both(left, right)))
+
+    def finite(self, places: Where) -> list[Any] | None:
+        """All values that satisfy the places, each once; None where they are not few, or not easily told."""
+        found: list[Any] = []
+        for shape in self.shapes(places):
+            values = self._judge.few(shape)
+            if values is None:
+                return None
+            found += [v for v in values if not any(same(v, w) for w in found)]
+        return found
+
     def _of(self, place: str) -> Shapes:
         if place in self._known:
             return self._known[place]
         if place in self._active:
-            raise InvalidGrammarError("$ref leads back to itself without a value in between", place)
+            raise EndlessReference("$ref leads back to itself without a value in between", place)
         self._active.append(place)
         try:
             if place in self._negations:
-                found = self._outside([self.shapes(self._negations[place])], place)
+                places, keyword = self._negations[place]
+                found = self._outside([self.shapes(places)], place, keyword)
+            elif place in self._choices:
+                found = [shape for places in self._choices[place] for shape in self.shapes(places)]
             else:
                 found = self._read(self._document.value(place), place)
             self._known[place] = found
@@ -61,9 +99,13 @@ class Resolver:
         check_keywords(schema, place)
         if "$ref" in schema and self._document.legacy:
             return self._reference(schema, place)
-        found = [self._reader.shape(schema, place)]
+        found = [self._listed(self._reader.shape(schema, place))]
+        if APPLICATORS.isdisjoint(schema):
+            return found
         for keyword, read in (
             ("$ref", self._reference),
+            ("$dynamicRef", self._dynamic),
+            ("$recursiveRef", self._dynamic),
             ("allOf", self._all),
             ("anyOf", self._any),
             ("oneOf", self._one),
@@ -76,7 +118,36 @@ class Resolver:
             found = self._meet(found, self._not(schema, place), place)
         if "if" in schema:
             found = self._meet(found, self._conditional(schema, place), place)
+        return self._evaluated(found, schema, place)
+
+    def _listed(self, shape: Shape) -> Shape:
+        """Scalar values are judged at once, so that nothing else need be said of them."""
+        if shape.values is None or any(isinstance(v, list | dict) for v in shape.values):
+            return shape
+        unlisted = replace(shape, values=None)
+        return Shape(values=tuple(v for v in shape.values if self._judge.fits(v, unlisted)))
+
+    def _evaluated(self, found: Shapes, schema: Schema, place: str) -> Shapes:
+        """What was not spoken of satisfies `unevaluatedProperties` and `unevaluatedItems`."""
+        if "unevaluatedProperties" in schema:
+            rest = where(schema["unevaluatedProperties"], child(place, "unevaluatedProperties"))
+            found = [close_members(shape, rest) for shape in found]
+        if "unevaluatedItems" in schema:
+            rest = where(schema["unevaluatedItems"], child(place, "unevaluatedItems"))
+            found = [close_items(shape, rest, self._either, self._document.draft_2019) for shape in found]
         return found
+
+    def _either(self, choices: tuple[Where, ...]) -> Where:
+        """The place of what satisfies one of some sets of places."""
+        if () in choices:
+            return ()
+        name = f"any({' or '.join(' and '.join(c) for c in choices)})"
+        self._choices[self._document.define(name, None)] = choices
+        return (name,)
+
+    def _constant(self, value: Any) -> Where:
+        """The place of a schema that allows one value."""
+        return (self._document.define(f"const({json.dumps(value)})", {"const": value}),)
 
     def _meet(self, left: Shapes, right: Shapes, place: str) -> Shapes:
         if len(left) == 1 and left[0] is ANYTHING:
@@ -85,13 +156,27 @@ class Resolver:
             return left
         found = [m for a in left for b in right if not (m := a.meet(b)).hollow()]
         if len(found) > MOST_ALTERNATIVES:
-            raise UnsupportedGrammarError(
-                "anyOf", place, f"combining it with its neighbours gives {len(found)} alternatives"
-            )
+            hint = f"combining it with its neighbours gives {len(found)} alternatives"
+            raise UnsupportedGrammarError(self._combining(place), place, hint)
         return found
+
+    def _combining(self, place: str) -> str:
+        """The keyword of a place that makes alternatives."""
+        if place in self._negations:
+            return self._negations[place][1]
+        schema = self._document.value(place) or {}
+        return next((k for k in ("anyOf", "oneOf", "not", "if", *APPLICATORS) if k in schema), "anyOf")
 
     def _reference(self, schema: Schema, place: str) -> Shapes:
         return self._of(self._document.resolve(schema["$ref"], place))
+
+    def _dynamic(self, schema: Schema, place: str) -> Shapes:
+        found = [ANYTHING]
+        for keyword in ("$dynamicRef", "$recursiveRef"):
+            if keyword in schema:
+                target = self._document.dynamic(keyword, schema[keyword], place)
+                found = self._meet(found, self._of(target), place)
+        return found
 
     def _branches(self, schema: Schema, keyword: str, place: str) -> list[Shapes]:
         listed = schema[keyword]
@@ -106,11 +191,29 @@ class Resolver:
         return found
 
     def _any(self, schema: Schema, place: str) -> Shapes:
-        return [shape for branch in self._branches(schema, "anyOf", place) for shape in branch]
+        branches = self._branches(schema, "anyOf", place)
+        if self._document.asks_for_unevaluated:
+            branches += self._together([b for b in branches if any(map(speaks, b))], place)
+        return merged([shape for branch in branches for shape in branch])
+
+    def _together(self, branches: list[Shapes], place: str) -> list[Shapes]:
+        """Two or more branches at once: what each of them speaks of counts as evaluated."""
+        if len(branches) > _MOST_TOGETHER:
+            raise UnsupportedGrammarError("anyOf", place, "it has too many branches beside an unevaluated keyword")
+        found: list[Shapes] = []
+        for count in range(2, len(branches) + 1):
+            for chosen in combinations(branches, count):
+                met = [ANYTHING]
+                for branch in chosen:
+                    met = self._meet(met, branch, place)
+                found.append([shape for shape in met if not self._judge.empty(shape)])
+        return found
 
     def _one(self, schema: Schema, place: str) -> Shapes:
         """The branches as they are where they are disjoint; else each without all the others."""
         branches = self._branches(schema, "oneOf", place)
+        if all(shape.only_lists() for branch in branches for shape in branch) and not _repeated(branches):
+            return merged([shape for branch in branches for shape in branch])
         siblings = [self._reader.shape(schema, place)]
         overlapping = [pair for pair in combinations(range(len(branches)), 2) if self._overlap(siblings, branches, pair, place)]
         if not overlapping:
@@ -127,23 +230,26 @@ class Resolver:
 
     def _outside_of_rivals(self, rivals: list[Shapes], pair: tuple[int, int], place: str) -> Shapes:
         try:
-            return self._outside(rivals, place)
+            return self._outside(rivals, place, "oneOf")
         except UnsupportedGrammarError as error:
             hint = f"its branches {pair[0]} and {pair[1]} overlap, or cannot be told apart; use anyOf"
             raise UnsupportedGrammarError("oneOf", place, hint) from error
 
-    def _outside(self, branches: list[Shapes], place: str) -> Shapes:
+    def _outside(self, branches: list[Shapes], place: str, keyword: str) -> Shapes:
         """What no branch allows."""
         found = [ANYTHING]
         for branch in branches:
             for shape in branch:
-                met = self._meet(found, complement(shape, self._negated, place), place)
+                negate = partial(self.negated, keyword=keyword)
+                others = complement(shape, negate, self._constant, place, keyword)
+                met = self._meet(found, others, place)
                 found = [s for s in met if not self._judge.empty(s)]
         return found
 
-    def _negated(self, places: Where) -> Where:
+    def negated(self, places: Where, keyword: str) -> Where:
+        """The place of what does not satisfy some places."""
         name = f"not({' and '.join(places)})"
-        self._negations[name] = places
+        self._negations[self._document.define(name, None)] = places, keyword
         return (name,)
 
     def _member(self, schema: Schema, place: str, keyword: str) -> Shapes:
@@ -153,16 +259,16 @@ class Resolver:
     def _not(self, schema: Schema, place: str) -> Shapes:
         inner = schema["not"]
         if isinstance(inner, dict) and inner.keys() == {"not"}:
-            return self._member(inner, child(place, "not"), "not")
-        return self._outside([self._member(schema, place, "not")], place)
+            return [shape.unspoken() for shape in self._member(inner, child(place, "not"), "not")]
+        return self._outside([self._member(schema, place, "not")], place, "not")
 
     def _conditional(self, schema: Schema, place: str) -> Shapes:
         condition = self._member(schema, place, "if")
         then = self._member(schema, place, "then") if "then" in schema else [ANYTHING]
         other = self._member(schema, place, "else") if "else" in schema else [ANYTHING]
-        if then == other == [ANYTHING]:
+        if then == other == [ANYTHING] and not self._document.asks_for_unevaluated:
             return then
-        return self._meet(condition, then, place) + self._meet(self._outside([condition], place), other, place)
+        return self._meet(condition, then, place) + self._meet(self._outside([condition], place, "if"), other, place)
 
     def _dependencies(self, schema: Schema, place: str) -> Iterable[Shapes]:
         """Each dependency as two alternatives: without the member, or with it and what it asks for."""
@@ -171,10 +277,25 @@ class Resolver:
             if not isinstance(listed, dict):
                 raise InvalidGrammarError(f"{keyword} must be an object, not {listed!r}", child(place, keyword))
             for name, asked in listed.items():
-                absent = Shape(objects=Objects((Layer({name: NOWHERE}),)))
+                absent = Shape(objects=Objects((Layer({name: NOWHERE}, spoken=False),)))
                 if isinstance(asked, list):
                     present = [Shape(objects=Objects((), (name, *asked)))]
                 else:
                     asked_shapes = self._of(child(place, keyword, name))
                     present = self._meet([Shape(objects=Objects((), (name,)))], asked_shapes, place)
                 yield [absent, *present]
+
+
+def merged(shapes: Shapes) -> Shapes:
+    """All that only list values as one."""
+    listing = [shape for shape in shapes if shape.only_lists()]
+    if len(listing) < 2:
+        return shapes
+    values = {identity(v): v for shape in listing for v in shape.values or ()}
+    return [Shape(values=tuple(values.values()))] + [shape for shape in shapes if not shape.only_lists()]
+
+
+def _repeated(branches: list[Shapes]) -> bool:
+    """Whether two branches list the same value."""
+    listed = [{identity(v) for shape in branch for v in shape.values or ()} for branch in branches]
+    return sum(map(len, listed)) > len(set().union(*listed))

@@ -3,63 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
+from functools import lru_cache
 
 from sgl.grammars import charset
 from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
-from sgl.grammars.expr import NEVER, Call, Chars, Expr, Repeat, Rule, length_bounds, repeat, seq
+from sgl.grammars.expr import NEVER, Call, Chars, Expr, Repeat, Rule, alt, length_bounds, repeat, seq
+from sgl.grammars.language import combine, texts
 from sgl.grammars.schema.instances import integer_bounds
 from sgl.grammars.schema.json_text import FREE_CHAR, FREE_TEXT, QUOTE, encode
-from sgl.grammars.language import combine, texts
-from sgl.grammars.schema.numbers import ANY_NUMBER, NOT_WHOLE, at_least, at_most, fractions, integers, multiples
+from sgl.grammars.schema.multiples import common_step, few_remainders, multiples, other_numbers, whole_step
+from sgl.grammars.schema.numbers import ANY_NUMBER, fractional_texts, integers, not_whole, whole_numbers
 from sgl.grammars.schema.shapes import Numbers, Strings
 
-_LARGEST_DIVISOR = 1000
-_MOST_PLACES = 40
 _FREE_REST = Call(Rule("rest of a free string", lambda: seq(FREE_TEXT, QUOTE)))
 
 
-def number_expr(numbers: Numbers) -> Expr:
-    """JSON numbers between bounds, divisible as asked.
+def number_expr(numbers: Numbers, plain: bool = False) -> Expr:
+    """JSON numbers between bounds, divisible as asked; with `plain` integers have no `.0` after them.
 
     Raises:
-        UnsupportedGrammarError: `multipleOf` is neither a small integer nor 0.1, 0.01 ...
+        UnsupportedGrammarError: `multipleOf` needs too many remainders.
     """
-    whole = [int(m) for m in numbers.multiples if m == m.to_integral_value()]
-    places = [_places(m, numbers.place) for m in numbers.multiples if m != m.to_integral_value()]
-    if numbers.fractional:
-        if numbers.integer or whole:
-            return NEVER
-        languages = [NOT_WHOLE, *([fractions(min(places))] if places else []), *_bounds(numbers)]
-    elif numbers.integer or whole:
-        languages = [integers(*integer_bounds(numbers)), *(multiples(_divisor(m, numbers.place)) for m in whole)]
-    else:
-        languages = [fractions(min(places))] if places else []
-        languages += _bounds(numbers) or ([] if places else [ANY_NUMBER])
-    return languages[0] if len(languages) == 1 else _combined(languages, (), "multipleOf", numbers.place)
+    if numbers == Numbers(place=numbers.place):
+        return ANY_NUMBER
+    try:
+        return _number_expr(replace(numbers, place=""), plain)
+    except GrammarLimitError as error:
+        raise UnsupportedGrammarError("multipleOf", numbers.place, str(error)) from error
 
 
-def _bounds(numbers: Numbers) -> list[Expr]:
-    for keyword, bound in (("minimum", numbers.low), ("maximum", numbers.high)):
-        if bound and bound[0] != 0 and bound[0].adjusted() < -_MOST_PLACES:
-            raise UnsupportedGrammarError(keyword, numbers.place, f"{bound[0]} has too many decimal places")
-    found = [at_least(*numbers.low)] if numbers.low else []
-    if numbers.high:
-        found.append(at_most(*numbers.high))
-    return found
-
-
-def _divisor(multiple: int, place: str) -> int:
-    if multiple > _LARGEST_DIVISOR:
-        raise UnsupportedGrammarError("multipleOf", place, f"{multiple} is above {_LARGEST_DIVISOR}")
-    return multiple
-
-
-def _places(multiple: Decimal, place: str) -> int:
-    _, digits, exponent = multiple.normalize().as_tuple()
-    if digits != (1,) or not isinstance(exponent, int):
-        raise UnsupportedGrammarError("multipleOf", place, f"{multiple} is neither whole nor 0.1, 0.01 ...")
-    return -exponent
+@lru_cache(maxsize=512)
+def _number_expr(numbers: Numbers, plain: bool) -> Expr:
+    if numbers.integer and numbers.fractional:
+        return NEVER
+    steps = [common_step(numbers.multiples)] if numbers.multiples else []
+    steps = [Decimal(whole_step(s)) if numbers.integer else s for s in steps]
+    for step in (*steps, *numbers.indivisible):
+        if not few_remainders(step, step in numbers.indivisible):
+            raise GrammarLimitError(f"{step} needs too many remainders")
+    languages = [multiples(s) for s in steps] + [other_numbers(s) for s in numbers.indivisible]
+    languages += [not_whole()] if numbers.fractional else []
+    bounded = numbers.low or numbers.high
+    if numbers.integer and (plain or bounded or not steps):
+        languages.append((integers if plain else whole_numbers)(*integer_bounds(numbers)))
+    elif bounded and not numbers.integer:
+        texts = alt(integers(*integer_bounds(numbers)), fractional_texts(numbers.low, numbers.high))
+        languages.append(texts)
+    if len(languages) > 1:
+        return combine(languages)
+    return languages[0] if languages else ANY_NUMBER
 
 
 def string_expr(strings: Strings) -> Expr:

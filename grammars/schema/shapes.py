@@ -7,7 +7,7 @@ places, and looked at only when they are needed. `()` allows everything, `NOWHER
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -30,7 +30,7 @@ def _tighter(left: Any, right: Any, pick: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Bounds are (value, strict); `fractional` numbers are not whole."""
+    """Bounds are (value, strict); `fractional` numbers are not whole, `indivisible` steps must not divide them."""
 
     integer: bool = False
     low: tuple[Decimal, bool] | None = None
@@ -38,6 +38,7 @@ class Numbers:
     multiples: tuple[Decimal, ...] = ()
     place: str = ""
     fractional: bool = False
+    indivisible: tuple[Decimal, ...] = ()
 
     def meet(self, other: Numbers) -> Numbers:
         return Numbers(
@@ -47,6 +48,7 @@ class Numbers:
             tuple(dict.fromkeys(self.multiples + other.multiples)),
             self.place or other.place,
             self.fractional or other.fractional,
+            tuple(dict.fromkeys(self.indivisible + other.indivisible)),
         )
 
 
@@ -73,34 +75,66 @@ class Strings:
 
 
 @dataclass(frozen=True, slots=True)
+class Contains:
+    """At least and at most so many of the items from `start` on satisfy the places; `spoken` as for a `Layer`."""
+
+    places: Where
+    least: int = 1
+    most: int | None = None
+    start: int = 0
+    spoken: bool = False
+    keyword: str = "contains"
+
+
+@dataclass(frozen=True, slots=True)
 class Arrays:
-    """The first items by place, the others alike."""
+    """The first items by place, the others alike.
+
+    `evaluated` counts the first items that a keyword has spoken of (None: all), which `unevaluatedItems` asks for.
+    """
 
     prefix: tuple[Where, ...] = ()
     items: Where = ()
     least: int = 0
     most: int | None = None
+    contains: tuple[Contains, ...] = ()
+    unique: bool = False
+    evaluated: int | None = 0
+    place: str = ""
 
     def at(self, index: int) -> Where:
         return self.prefix[index] if index < len(self.prefix) else self.items
 
+    def unspoken(self) -> Arrays:
+        return replace(self, evaluated=0, contains=tuple(replace(c, spoken=False) for c in self.contains))
+
     def meet(self, other: Arrays) -> Arrays:
         longest = max(len(self.prefix), len(other.prefix))
+        open_ended = self.evaluated is None or other.evaluated is None
         return Arrays(
             tuple(both(self.at(i), other.at(i)) for i in range(longest)),
             both(self.items, other.items),
             max(self.least, other.least),
             _tighter(self.most, other.most, min),
+            tuple(dict.fromkeys(self.contains + other.contains)),
+            self.unique or other.unique,
+            None if open_ended else max(self.evaluated or 0, other.evaluated or 0),
+            self.place or other.place,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """`properties`, `patternProperties` and `additionalProperties` of one schema; they belong together."""
+    """`properties`, `patternProperties` and `additionalProperties` of one schema; they belong together.
+
+    `spoken` and `rest` tell whether its names, and all others, count as evaluated for `unevaluatedProperties`.
+    """
 
     properties: Mapping[str, Where]
     patterns: tuple[tuple[Expr, Where], ...] = ()
     additional: Where = ()
+    spoken: bool = True
+    rest: bool = False
 
     def member(self, name: str) -> Where:
         """What the value of a named member must satisfy."""
@@ -110,13 +144,31 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
+class Names:
+    """A set of names: those that match all of some patterns, are not listed, match none of others and miss places.
+
+    `keyword` is the one that asks for it.
+    """
+
+    listed: tuple[str, ...] = ()
+    unmatched: tuple[Expr, ...] = ()
+    matched: tuple[Expr, ...] = ()
+    missed: Where = ()
+    keyword: str = "not"
+
+
+@dataclass(frozen=True, slots=True)
 class Objects:
+    """`some`: for each of these sets of names at least one member has a name in it; `keyword` asks for `least`."""
+
     layers: tuple[Layer, ...] = ()
     required: tuple[str, ...] = ()
     least: int = 0
     most: int | None = None
     names: tuple[Where, ...] = ()
     place: str = ""
+    some: tuple[Names, ...] = ()
+    keyword: str = "minProperties"
 
     def member(self, name: str) -> Where:
         """What the value of a named member must satisfy, in all layers."""
@@ -134,7 +186,14 @@ class Objects:
             _tighter(self.most, other.most, min),
             self.names + other.names,
             self.place or other.place,
+            tuple(dict.fromkeys(self.some + other.some)),
+            self.keyword if self.least >= other.least else other.keyword,
         )
+
+
+_ANY_NUMBER, _ANY_STRING, _ANY_ARRAY, _ANY_OBJECT = Numbers(), Strings(), Arrays(), Objects()
+_FREE = (_ANY_NUMBER, _ANY_STRING, _ANY_ARRAY, _ANY_OBJECT)
+_BOTH = frozenset((True, False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +201,11 @@ class Shape:
     """One alternative of a schema: what it allows of each type, and the only values where it lists them."""
 
     null: bool = True
-    booleans: frozenset[bool] = frozenset((True, False))
-    numbers: Numbers | None = Numbers()
-    strings: Strings | None = Strings()
-    arrays: Arrays | None = Arrays()
-    objects: Objects | None = field(default_factory=Objects)
+    booleans: frozenset[bool] = _BOTH
+    numbers: Numbers | None = _ANY_NUMBER
+    strings: Strings | None = _ANY_STRING
+    arrays: Arrays | None = _ANY_ARRAY
+    objects: Objects | None = _ANY_OBJECT
     values: tuple[Any, ...] | None = None
 
     def meet(self, other: Shape) -> Shape:
@@ -160,31 +219,63 @@ class Shape:
             _common(self.values, other.values),
         )
 
+    def unspoken(self) -> Shape:
+        """The same without anything that counts as evaluated, as `not` has it."""
+        objects, arrays = self.objects, self.arrays
+        layers = tuple(replace(layer, spoken=False, rest=False) for layer in objects.layers) if objects else ()
+        return replace(
+            self,
+            objects=None if objects is None else replace(objects, layers=layers),
+            arrays=None if arrays is None else arrays.unspoken(),
+        )
+
+    def only_lists(self) -> bool:
+        """Whether its values say it all."""
+        kinds = (self.numbers, self.strings, self.arrays, self.objects)
+        free = all(kind is any_kind for kind, any_kind in zip(kinds, _FREE, strict=True))
+        return self.values is not None and free and self.null and self.booleans == _BOTH
+
     def hollow(self) -> bool:
-        """Whether no type is left."""
+        """Whether no type, or no value, is left."""
+        if self.values == ():
+            return True
         kinds = (self.numbers, self.strings, self.arrays, self.objects)
         return not self.null and not self.booleans and all(kind is None for kind in kinds)
 
 
 def _meet(left: Any, right: Any) -> Any:
+    """Most shapes leave most types as they are, which is told by identity."""
+    if left is right or any(right is free for free in _FREE):
+        return left
+    if any(left is free for free in _FREE):
+        return right
     return None if left is None or right is None else left.meet(right)
 
 
 def _common(left: tuple[Any, ...] | None, right: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
     if left is None or right is None:
         return right if left is None else left
-    return tuple(v for v in left if any(same(v, w) for w in right))
+    known = set(map(identity, right))
+    return tuple(v for v in left if identity(v) in known)
+
+
+def as_decimal(value: float) -> Decimal:
+    """A number of a schema: a whole one exactly, any other as it is written."""
+    return Decimal(value) if value == value // 1 else Decimal(repr(value))
+
+
+def identity(value: Any) -> Any:
+    """Equal for equal JSON values, and only for them: 1 equals 1.0, but neither equals true."""
+    if isinstance(value, list):
+        return list, tuple(map(identity, value))
+    if isinstance(value, dict):
+        return dict, frozenset((name, identity(member)) for name, member in value.items())
+    return isinstance(value, bool), value
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equality of JSON values: 1 equals 1.0, but neither equals true."""
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(same, left, right))
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(same(v, right[k]) for k, v in left.items())
-    return bool(left == right)
+    """Equality of JSON values."""
+    return bool(identity(left) == identity(right))
 
 
 ANYTHING = Shape()

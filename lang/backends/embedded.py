@@ -121,7 +121,8 @@ class EmbeddedBackend(Backend):
         if options.json_schema is not None:
             from sgl.grammars import compile_json_schema
 
-            return compile_json_schema(options.json_schema, self.engine.vocabulary)
+            json_options = self.engine.config.json_options or {}
+            return compile_json_schema(options.json_schema, self.engine.vocabulary, **json_options)
         if options.pattern is not None:
             from sgl.grammars import compile_regex
 

@@ -62,6 +62,6 @@ def test_what_the_distributions_hold(built):
     for name in ("sgl/py.typed", "sgl/runtime/nano/config.json", "sgl/runtime/nano/tokenizer.json"):
         assert name in wheel
     assert any(name.endswith("LICENSE") for name in wheel) and any(name.endswith("NOTICE") for name in wheel)
-    for name in ("grammars/core.c", "runtime/layers/cpu.c", "runtime/layers/cpu_team.h", "constraints.txt"):
+    for name in ("grammars/core.c", "grammars/core/types.h", "runtime/layers/cpu.c", "runtime/layers/cpu_team.h", "constraints.txt"):
         assert any(found.endswith(name) for found in sdist)
     assert not any("/tests/" in name for name in wheel)

@@ -133,17 +133,14 @@ def test_keyword(schema, good, bad):
 
 REFUSED = [
     ({"type": "array", "uniqueItems": True}, "uniqueItems", "#"),
-    ({"type": "object", "properties": {"a/b": {"contains": {}}}}, "contains", "#/properties/a~1b"),
-    ({"$dynamicRef": "#x"}, "$dynamicRef", "#"),
+    ({"properties": {"a/b": {"contains": {}, "uniqueItems": True, "items": {"type": "boolean"}}}}, "uniqueItems", "#/properties/a~1b"),
     ({"type": "string", "pattern": "a(?=b)"}, "look-ahead (?=", "#/pattern"),
     ({"$ref": "http://elsewhere/schema"}, "$ref", "#"),
     ({"type": "object", "minProperties": 3}, "minProperties", "#"),
-    ({"type": "number", "multipleOf": 0.3}, "multipleOf", "#"),
+    ({"type": "number", "multipleOf": 1.0001}, "multipleOf", "#"),
     ({"oneOf": [{"properties": {"a": INT}}, {"patternProperties": {"b": STR}}]}, "oneOf", "#"),
-    ({"not": {"items": INT}}, "not", "#"),
-    ({"type": "number", "exclusiveMinimum": 1e-300}, "minimum", "#"),
+    ({"not": {"additionalProperties": INT}}, "not", "#"),
     ({"type": "string", "minLenght": 3}, "minLenght", "#"),
-    ({"allOf": [{"additionalProperties": INT}], "unevaluatedProperties": False}, "unevaluatedProperties", "#"),
 ]
 
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from test_grammar_regex import patterns
 
 from sgl.grammars import core_name
-from sgl.grammars.schema.document import SchemaOptions
-from sgl.grammars.schema.builder import schema_expr
 from sgl.grammars.regex import parse_regex
+from sgl.grammars.schema.builder import schema_expr
+from sgl.grammars.schema.document import SchemaOptions
 
 SCHEMAS = [
     {"type": "string"},
@@ -105,7 +105,7 @@ def test_unbounded_text_uses_a_slice():
     vocabulary = byte_vocabulary(JSON_PIECES)
     machine = automaton(schema_expr({"type": "string"}, SchemaOptions()), vocabulary, CORES[0])
     inside = machine.advance(machine.start, b'"ab')
-    assert machine.core.plain_room(inside) == len(vocabulary.slices) - 1
+    assert machine.core.takes_plain(inside)
     assert len(vocabulary.rest) < len(vocabulary.trie)
 
 

@@ -7,14 +7,31 @@ from grammar_support import CORES, accepts, automaton, byte_vocabulary
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sgl.grammars import InvalidGrammarError, UnsupportedGrammarError, compile_regex
+from sgl.grammars import GrammarLimitError, InvalidGrammarError, UnsupportedGrammarError, compile_regex
 from sgl.grammars.regex import parse_regex
 
 VOCABULARY = byte_vocabulary()
 ALPHABET = "abcé😀\n0"
 
 _atoms = st.sampled_from(
-    ["a", "b", "c", "é", "😀", ".", "[ab]", "[^a]", "[^é]", r"\d", r"\w", r"\W", r"[a-c\d]", r"\n", r"[^\w]", "0"]
+    [
+        "a",
+        "b",
+        "c",
+        "é",
+        "😀",
+        ".",
+        "[ab]",
+        "[^a]",
+        "[^é]",
+        r"\d",
+        r"\w",
+        r"\W",
+        r"[a-c\d]",
+        r"\n",
+        r"[^\w]",
+        "0",
+    ]
 )
 _counts = st.sampled_from(["", "*", "+", "?", "{2}", "{1,2}", "{0,5}", "{4,7}", "{2,}", "*?", "{,3}", "{5}"])
 
@@ -132,10 +149,12 @@ REFUSED = [
     (r"(?P<x>a)(?P=x)", "back-reference (?P=", 8),
     (r"\bword", r"word boundary \b", 0),
     (r"a++", "possessive quantifier", 2),
-    (r"(?i)a", "inline flag (?i", 0),
-    (r"a^b", "anchor ^ inside the pattern", 1),
-    (r"a$b", "anchor $ inside the pattern", 1),
-    (r"\p{L}", r"unicode property \p", 0),
+    (r"(?>a)b", "atomic group (?>", 0),
+    (r"(a)?(?(1)b|c)", "conditional (?(", 4),
+    (r"a\B", r"word boundary \B", 1),
+    (r"(?m)a|^b", "anchor ^ with the flag m", 6),
+    (r"\p{Script=Greek}", r"unicode property \p{Script=Greek}", 0),
+    (r"a{1000001}", "a repeat of more than 1000000", 1),
 ]
 
 
@@ -147,11 +166,28 @@ def test_refused_by_name_and_position(pattern, construct, position):
     assert f"position {position} " in caught.value.where
 
 
-@pytest.mark.parametrize("pattern", ["(a", "a)", "[a", "*a", "a**", "[b-a]", "a{3,2}", r"\q", "a|{2}", r"\x4", "\\"])
+MALFORMED = [
+    "(a", "a)", "[a", "*a", "a**", "[b-a]", "a{3,2}", r"\q", "a|{2}", r"\x4", "\\", "^*", "a(?i)", "(?-a:b)", "(?ii",
+    "(?z)", "(?au)", "(?i-i:a)", r"\400", r"\N{no such name}", "(?P<a>b)(?P<a>c)", "(?#a", r"[\d-z]", "\ud800", "a{1}{2}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", MALFORMED)
 def test_malformed(pattern):
     with pytest.raises(InvalidGrammarError) as caught:
         compile_regex(pattern, VOCABULARY)
     assert repr(pattern) in str(caught.value) and "position" in caught.value.where
+
+
+@pytest.mark.parametrize("pattern", ["a^b", "a$b", r"[^\s\S]", "a(b$c|^d)", r"x\Ay"])
+def test_a_pattern_without_texts_is_refused(pattern):
+    with pytest.raises(InvalidGrammarError, match="no text matches"):
+        compile_regex(pattern, VOCABULARY)
+
+
+def test_nested_repeats_beyond_the_limit_are_refused():
+    with pytest.raises(GrammarLimitError, match="more than 1000000"):
+        compile_regex("((((a{100}){100}){100}){100})", VOCABULARY)
 
 
 def test_not_a_string():

@@ -29,7 +29,7 @@ NAMES = ["a", "b", "né"]
 
 values = st.recursive(
     st.one_of(
-        st.none(), st.booleans(), st.integers(-30, 30), st.sampled_from([0.5, -1.25, 2.0, 1e16, 12.75]), st.text("abé\n\"😀", max_size=4)
+        st.none(), st.booleans(), st.integers(-30, 30), st.sampled_from([0.5, -1.25, 2.0, -0.0, 1e16, 1e-07, 12.75, 0.1]), st.text("abé\n\"😀", max_size=4)
     ),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from([*NAMES, "z"]), inner, max_size=3)),
     max_leaves=5,
@@ -53,8 +53,9 @@ _leaves = st.one_of(
     st.sampled_from([{"type": "null"}, {"type": "boolean"}]),
     st.builds(lambda v: {"enum": v}, st.lists(values, min_size=1, max_size=3)),
     st.builds(lambda v: {"const": v}, values),
-    _typed("integer", minimum=_bounds, maximum=_bounds, multipleOf=st.sampled_from([2, 3])),
+    _typed("integer", minimum=_bounds, maximum=_bounds, multipleOf=st.sampled_from([2, 3, 0.5])),
     _typed("number", minimum=_bounds, maximum=_bounds, exclusiveMinimum=_bounds, exclusiveMaximum=_bounds),
+    _typed("number", multipleOf=st.sampled_from([1, 2, 0.25]), minimum=_bounds),
     _typed("string", minLength=_small, maxLength=_small, pattern=st.sampled_from(["^a", "b", "^[ab]*$", "é$", "^(ab)+$"])),
     st.lists(st.sampled_from(["null", "integer", "string", "boolean"]), min_size=1, max_size=3, unique=True).map(
         lambda t: {"type": t}
@@ -71,10 +72,21 @@ def _nested(inner):
         _typed("object", properties=members, required=required, additionalProperties=inner, maxProperties=_small),
         _typed("object", properties=members, patternProperties=st.dictionaries(st.sampled_from(["^a", "b"]), inner, max_size=2)),
         _some(anyOf=branches, allOf=branches, properties=members),
+        _typed("array", contains=inner, minContains=_small, maxContains=_small, items=inner, maxItems=_small),
+        _typed("array", items=inner, uniqueItems=st.booleans(), maxItems=_small, prefixItems=branches),
+        _typed("object", propertyNames=inner, properties=members, required=required),
+        _typed("object", dependentRequired=st.dictionaries(st.sampled_from(NAMES), required, max_size=2), properties=members),
+        _typed("object", dependentSchemas=members, minProperties=_small, additionalProperties=st.booleans()),
+        _some(properties=members, anyOf=branches, if_=inner, unevaluatedProperties=inner).map(_with_if),
+        _some(prefixItems=branches, anyOf=branches, contains=inner, unevaluatedItems=inner),
         st.builds(lambda b: {"oneOf": b}, branches),
         st.builds(lambda b: {"not": b}, inner),
         st.builds(lambda a, b, c: {"if": a, "then": b, "else": c}, inner, inner, inner),
     )
+
+
+def _with_if(schema):
+    return {key.rstrip("_"): value for key, value in schema.items()}
 
 
 schemas = st.recursive(_leaves, _nested, max_leaves=5)
@@ -87,32 +99,24 @@ def _compiled(schema):
         return None
 
 
-def _in_order(value, schema):
+def _in_order(value):
     """Keys out of the schema's order are refused on purpose: only values without two keys count."""
     if isinstance(value, dict):
-        return len(value) < 2 and all(_in_order(v, schema) for v in value.values())
-    return all(_in_order(v, schema) for v in value) if isinstance(value, list) else True
+        return len(value) < 2 and all(map(_in_order, value.values()))
+    return all(map(_in_order, value)) if isinstance(value, list) else True
 
 
-def _spelled_alike(value):
-    """Whole floats and exponents are left out where a schema speaks of integers or bounds."""
-    if isinstance(value, float):
-        return not value.is_integer() and abs(value) < 1e15
-    if isinstance(value, dict):
-        return all(map(_spelled_alike, value.values()))
-    return all(map(_spelled_alike, value)) if isinstance(value, list) else True
-
-
-@settings(max_examples=250, deadline=None)
-@given(schemas, st.lists(values, min_size=1, max_size=4), st.integers(0, 10**6))
-def test_random_schemas(schema, candidates, seed):
+@settings(max_examples=400, deadline=None)
+@given(schemas, st.lists(values, min_size=1, max_size=4), st.sampled_from(["any", "schema"]), st.integers(0, 10**6))
+def test_random_schemas(schema, candidates, order, seed):
     judge = jsonschema.Draft202012Validator(schema)
     try:
-        grammar = compile_json_schema(schema, VOCABULARY)
+        grammar = compile_json_schema(schema, VOCABULARY, order=order)
     except InvalidGrammarError:
-        assert not any(judge.is_valid(v) for v in candidates if _spelled_alike(v))
+        assert not any(map(judge.is_valid, candidates))
         return
-    except UnsupportedGrammarError:
+    except UnsupportedGrammarError as error:
+        assert error.keyword in json.dumps(schema), error
         return
     for value in candidates:
         valid = judge.is_valid(value)
@@ -120,7 +124,7 @@ def test_random_schemas(schema, candidates, seed):
             shown = accepts(grammar, json.dumps(value, ensure_ascii=ascii_only))
             if not valid:
                 assert not shown, (schema, value)
-            elif _in_order(value, schema) and _spelled_alike(value):
+            elif order == "any" or _in_order(value):
                 assert shown, (schema, value)
     rng = random.Random(seed)
     for _ in range(3):
@@ -144,20 +148,29 @@ def test_set_operations_on_patterns(left, right, candidates):
         assert matches(only_left, text) == (in_left and not in_right and text not in ("ab", "é"))
 
 
-@settings(max_examples=150, deadline=None)
-@given(
-    st.decimals(-200, 200, places=2), st.decimals(0, 50, places=2), st.booleans(), st.decimals(-260, 260, places=3)
+_doubles = st.one_of(
+    st.integers(-(10**18), 10**18),
+    st.floats(-200, 200).map(lambda x: round(x, 2)),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from([0, 0.1, 1e23, 5e-324, 2**53 + 1, 1e-5, 1.7976931348623157e308]),
 )
-def test_number_bounds_are_exact(low, width, strict, value):
-    high = low + width
-    ends = ("exclusiveMinimum", "exclusiveMaximum") if strict else ("minimum", "maximum")
-    grammar = _compiled({"type": "number", ends[0]: float(low), ends[1]: float(high)})
-    inside = low < value < high if strict else low <= value <= high
-    text = f"{value:f}"
-    if grammar is None:
-        assert not inside
-    elif not (value == 0 and text.startswith("-")):
-        assert accepts(grammar, text) == inside, (low, high, strict, text)
+
+
+@settings(max_examples=250, deadline=None)
+@given(_doubles, _doubles, st.booleans(), st.booleans(), st.data())
+def test_number_bounds_hold_for_what_a_text_is_read_as(one, other, open_low, open_high, data):
+    low, high = min(one, other), max(one, other)
+    name = {True: "exclusiveM", False: "m"}
+    schema = {"type": "number", name[open_low] + "inimum": low, name[open_high] + "aximum": high}
+    grammar = _compiled(schema)
+    value = data.draw(st.one_of(_doubles, st.sampled_from([low, high, float(low), float(high)])))
+    for text in (json.dumps(value), f"{value:.20e}", f"{value:.17g}"):
+        read = json.loads(text)
+        inside = (low < read if open_low else low <= read) and (read < high if open_high else read <= high)
+        shown = grammar is not None and accepts(grammar, text)
+        assert inside or not shown, (schema, text)
+        if inside and text == json.dumps(read):
+            assert shown, (schema, text)
 
 
 def _bench_rows(count):
@@ -168,16 +181,15 @@ def _bench_rows(count):
 
 
 @pytest.mark.skipif(not BENCH.exists(), reason=f"{BENCH} is not there")
-def test_no_invalid_instance_of_the_bench_is_accepted():
-    compiled = valid = passed = 0
-    for row in _bench_rows(100):
-        grammar = _compiled(row["schema"])
-        compiled += grammar is not None
-        for case in row["tests"] if grammar is not None else ():
-            shown = accepts(grammar, json.dumps(case["data"]))
-            if shown and not case["valid"]:
-                judge = jsonschema.validators.validator_for(row["schema"], jsonschema.Draft202012Validator)
-                assert judge(row["schema"]).is_valid(case["data"]), (row["id"], case["data"])
-            valid += case["valid"]
-            passed += case["valid"] and shown
-    assert compiled >= 85 and passed >= 0.85 * valid
+def test_exactly_the_valid_instances_of_the_bench_pass_in_any_order():
+    rows = _bench_rows(150)
+    compiled = 0
+    for row in rows:
+        try:
+            grammar = compile_json_schema(row["schema"], VOCABULARY, order="any")
+        except GrammarError:
+            continue
+        compiled += 1
+        wrong = [c for c in row["tests"] if accepts(grammar, json.dumps(c["data"], ensure_ascii=False)) != c["valid"]]
+        assert wrong == [], row["id"]
+    assert compiled >= 0.92 * len(rows)

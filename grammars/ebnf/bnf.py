@@ -1,0 +1,125 @@
+"""Grammars written with `::=`: GBNF of llama.cpp, and the W3C-like dialect that xgrammar reads.
+
+A rule ends where a name with `::=` follows, so that both ways of breaking lines are read by one parser.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sgl.grammars import charset
+from sgl.grammars.ebnf.literals import bnf_escape, class_expr, marked, string_expr, string_text
+from sgl.grammars.ebnf.rules import RuleTable, any_of
+from sgl.grammars.ebnf.source import END, Source, Token, TokenPattern, Tokens
+from sgl.grammars.expr import Chars, Expr, repeat, seq
+
+_TOKEN = TokenPattern(
+    r"\s|\#[^\n]*|/\*(?s:.*?)\*/",
+    r"""
+      (?P<head>[A-Za-z0-9_][\w-]*(?=\s*::=))
+    | (?P<macro>(?:TagDispatch|TokenTagDispatch|ExcludeToken|Token|EVERY_TOKEN)(?=\s*\())
+    | (?P<name>[A-Za-z0-9_][\w-]*)
+    | (?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
+    | (?P<class>\[(?:\\.|[^\]\\\n])*\])
+    | (?P<count>\{[^{}\n]*\})
+    | (?P<token>!?<\S*?>)
+    | (?P<look>\([=!])
+    | (?P<define>::=)
+    | (?P<sign>[()|*+?.])
+    """,
+)
+_COUNT = re.compile(r"\{\s*(?P<least>[0-9]*)\s*(?P<comma>,?)\s*(?P<most>[0-9]*)\s*\}")
+BOUNDS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+_MOST_REPEATS = 1_000_000
+_ANY = marked(Chars(charset.ANY))
+
+
+def read_bnf(source: Source) -> RuleTable:
+    """All rules of a grammar text; leaves are characters, and calls are not resolved yet."""
+    return _Reader(source).read()
+
+
+class _Reader:
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.tokens = Tokens(source, _TOKEN)
+        self.table = RuleTable(source)
+
+    def read(self) -> RuleTable:
+        while self.tokens.next.kind != END:
+            head = self.tokens.take("head") or self.tokens.unexpected("a rule: name ::= ...")
+            self.tokens.expect("define", what="'::='")
+            self.table.define(head.text, head.at, self._alternatives())
+        return self.table
+
+    def _alternatives(self) -> Expr:
+        found = [self._sequence()]
+        while self.tokens.sign("|"):
+            found.append(self._sequence())
+        return any_of(found)
+
+    def _sequence(self) -> Expr:
+        items: list[Expr] = []
+        while (item := self._item()) is not None:
+            items.append(self._repeated(item))
+        return items[0] if len(items) == 1 else seq(*items)
+
+    def _item(self) -> Expr | None:
+        """None at the end of a sequence; what this engine does not know is refused by name."""
+        token = self.tokens.next
+        if token.kind in _READ:
+            self.tokens.take(token.kind)
+            return _READ[token.kind](self, token)
+        if token.kind == "sign":
+            return self._sign(token)
+        if token.kind in _REFUSED:
+            self.source.unsupported(f"{_REFUSED[token.kind]} {token.text}", token.at)
+        return None
+
+    def _name(self, token: Token) -> Expr:
+        return self.table.call(token.text, token.at)
+
+    def _string(self, token: Token) -> Expr:
+        return string_expr(string_text(self.source, token.at + 1, token.at + len(token.text) - 1, bnf_escape))
+
+    def _class(self, token: Token) -> Expr:
+        return self.table.leaf(class_expr(self.source, token.at + 1, token.at + len(token.text) - 1))
+
+    def _sign(self, token: Token) -> Expr | None:
+        if self.tokens.sign("."):
+            return self.table.leaf(_ANY)
+        if self.tokens.sign("("):
+            inner = self._alternatives()
+            self.tokens.expect("sign", ")")
+            return inner
+        return None if token.text in "|)" else self.tokens.unexpected("something to repeat")
+
+    def _repeated(self, item: Expr) -> Expr:
+        while True:
+            token = self.tokens.next
+            if token.kind == "count" and self.tokens.take("count"):
+                item = repeat(item, *self._counts(token.text, token.at))
+            elif token.text in BOUNDS and self.tokens.sign(token.text):
+                item = repeat(item, *BOUNDS[token.text])
+            else:
+                return item
+
+    def _counts(self, text: str, at: int) -> tuple[int, int | None]:
+        found = _COUNT.fullmatch(text)
+        if found is None or not (found["least"] or found["most"]):
+            self.source.invalid(f"bad repeat {text!r}, expected {{n}}, {{n,}} or {{n,m}}", at)
+        least = int(found["least"] or 0)
+        most = int(found["most"]) if found["most"] else None if found["comma"] else least
+        return check_counts(self.source, least, most, at)
+
+
+_READ = {"name": _Reader._name, "string": _Reader._string, "class": _Reader._class}
+_REFUSED = {"look": "lookahead assertion", "macro": "macro", "token": "token literal"}
+
+
+def check_counts(source: Source, least: int, most: int | None, at: int) -> tuple[int, int | None]:
+    if max(least, most or 0) > _MOST_REPEATS:
+        source.unsupported(f"a repeat of more than {_MOST_REPEATS}", at)
+    if most is not None and most < least:
+        source.invalid(f"a repeat of at least {least} and at most {most}", at)
+    return least, most

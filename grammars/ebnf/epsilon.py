@@ -1,0 +1,130 @@
+"""Every rule without the empty text, and without calls that can never end.
+
+The algebra takes a called rule as never empty. So each rule keeps its other texts only, and where it may be empty the
+call becomes optional.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import is_
+
+from sgl.grammars.expr import (
+    NEVER,
+    Alt,
+    Call,
+    Expr,
+    Graph,
+    Repeat,
+    Rule,
+    Seq,
+    alt,
+    nonempty,
+    optional,
+    repeat,
+    seq,
+)
+from sgl.grammars.expr import nullable as plainly_nullable
+
+Bodies = dict[Rule, Expr]
+
+
+def without_empty(bodies: Bodies, start: Expr) -> tuple[Bodies, Expr]:
+    """Bodies that are never empty and always productive, of what `start` reaches; start itself may be empty."""
+    bodies = reachable(bodies, start)
+    empty = _least(bodies, may_be_empty)
+
+    maybe = {rule: optional(Call(rule)) for rule in empty}
+    bodies = {rule: nonempty(substitute(body, maybe.get)) for rule, body in bodies.items()}
+    start = substitute(start, maybe.get)
+    endless = bodies.keys() - _least(bodies, _may_end)
+    if endless:
+        cut = dict.fromkeys(endless, NEVER)
+        bodies = {rule: substitute(body, cut.get) for rule, body in bodies.items() if rule not in endless}
+        start = substitute(start, cut.get)
+    return bodies, start
+
+
+def substitute(expr: Expr, replace: Callable[[Rule], Expr | None]) -> Expr:
+    """The expression with calls replaced (None: kept); repeats of what may be empty become repeats of what may not."""
+    match expr:
+        case Call(rule):
+            return replace(rule) or expr
+        case Seq(items) | Alt(items):
+            new = [substitute(i, replace) for i in items]
+            if all(map(is_, new, items)):
+                return expr
+            return seq(*new) if isinstance(expr, Seq) else alt(*new)
+        case Repeat(item, minimum, maximum):
+            changed = substitute(item, replace)
+            return expr if changed is item else repeat(changed, minimum, maximum)
+        case Graph(edges, accepting):
+            return Graph(tuple(tuple((substitute(e, replace), t) for e, t in out) for out in edges), accepting)
+    return expr
+
+
+def calls(expr: Expr) -> set[Rule]:
+    """All rules that an expression calls."""
+    match expr:
+        case Call(rule):
+            return {rule}
+        case Seq(items) | Alt(items):
+            return set().union(*map(calls, items))
+        case Repeat(item, _, _):
+            return calls(item)
+        case Graph(edges, _):
+            return set().union(*(calls(e) for out in edges for e, _ in out))
+    return set()
+
+
+def reachable(bodies: Bodies, start: Expr) -> Bodies:
+    found: dict[Rule, None] = {}
+    work = list(calls(start))
+    while work:
+        rule = work.pop()
+        if rule in bodies and rule not in found:
+            found[rule] = None
+            work += calls(bodies[rule])
+    return {rule: body for rule, body in bodies.items() if rule in found}
+
+
+def _least(bodies: Bodies, holds: Callable[[Expr, set[Rule], Bodies], bool]) -> set[Rule]:
+    """The least set of rules for which a property holds, the property of a call being that of its rule."""
+    found: set[Rule] = set()
+    left = list(reversed(bodies))
+    while True:
+        new = []
+        for rule in left:
+            if holds(bodies[rule], found, bodies):
+                found.add(rule)
+            else:
+                new.append(rule)
+        if len(new) == len(left):
+            return found
+        left = new
+
+
+def may_be_empty(expr: Expr, empty: set[Rule], bodies: Bodies) -> bool:
+    match expr:
+        case Call(rule):
+            return rule in empty
+        case Seq(items):
+            return all(may_be_empty(i, empty, bodies) for i in items)
+        case Alt(items):
+            return any(may_be_empty(i, empty, bodies) for i in items)
+        case Repeat(item, minimum, _):
+            return minimum == 0 or may_be_empty(item, empty, bodies)
+    return plainly_nullable(expr)
+
+
+def _may_end(expr: Expr, productive: set[Rule], bodies: Bodies) -> bool:
+    match expr:
+        case Call(rule):
+            return rule in productive or rule not in bodies
+        case Seq(items):
+            return all(_may_end(i, productive, bodies) for i in items)
+        case Alt(items):
+            return any(_may_end(i, productive, bodies) for i in items)
+        case Repeat(item, minimum, _):
+            return minimum == 0 or _may_end(item, productive, bodies)
+    return True

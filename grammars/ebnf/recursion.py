@@ -1,0 +1,141 @@
+"""Left recursion taken out, exactly.
+
+Rules that begin with each other are linear equations A = base + B R + ..., whose least solution is base R* (a matrix
+star when there are several; Arden's rule). A rule on its own that also ends in itself,
+
+    A = atom | U A | A P A | A Q,
+
+has the solution (U* atom) (P U* atom | Q)*, in which no A remains at either end: what is ambiguous in the nesting of
+operators costs no threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sgl.grammars.ebnf.components import components, recursive
+from sgl.grammars.ebnf.corners import Heads, alternatives, left_calls, peel, sequence, tail_calls
+from sgl.grammars.ebnf.epsilon import Bodies
+from sgl.grammars.expr import EMPTY, Call, Expr, Graph, Rule, alt, nonempty, nullable, seq
+
+Edge = tuple[Expr, int]
+
+
+def without_left_recursion(bodies: Bodies) -> tuple[Bodies, set[Rule]]:
+    """Equal rules none of which can call itself before a byte is read, and those of them that are recursive.
+
+    The bodies must never be empty.
+    """
+    nested = recursive(bodies)
+    groups = components(nested, lambda rule: left_calls(bodies[rule]))
+    if not groups:
+        return bodies, set(nested)
+    found = dict(bodies)
+    for group in groups:
+        _solve(found, set(group))
+    return found, set(recursive(found))
+
+
+def _solve(bodies: Bodies, group: set[Rule]) -> None:
+    inner = _merged(bodies, group)
+    for rule in inner:
+        _take_in_tails(bodies, rule)
+    if len(inner) == 1:
+        rule = inner[0]
+        bodies[rule] = _alone(rule, bodies[rule])
+    else:
+        _together(bodies, inner)
+
+
+def _merged(bodies: Bodies, group: set[Rule]) -> list[Rule]:
+    """Put members that do not begin with themselves into those that begin with them; the members that stay."""
+    left = [rule for rule in bodies if rule in group]
+    while True:
+        passing = [rule for rule in left if len(left) > 1 and rule not in left_calls(bodies[rule])]
+        if not passing:
+            return left
+        rule = passing[-1]
+        left.remove(rule)
+        for other in left:
+            heads, base = peel(bodies[other], {rule})
+            if heads:
+                bodies[other] = alt(_spread(bodies[rule], heads[rule]), base)
+
+
+def _spread(body: Expr, rest: Expr) -> Expr:
+    return alt(*(seq(item, rest) for item in alternatives(body))) if rest != EMPTY else body
+
+
+def _take_in_tails(bodies: Bodies, rule: Rule) -> None:
+    """Where the rule ends in another that ends in it (`expr: unary | ...`, `unary: "-" expr`), put that one's body."""
+    for other in [r for r in bodies if r in tail_calls(bodies[rule])]:
+        tails = tail_calls(bodies[other])
+        if other is not rule and rule in tails and other not in tails:
+            found = [_ended(item, other, bodies[other]) for item in alternatives(bodies[rule])]
+            bodies[rule] = alt(*found)
+
+
+def _ended(item: Expr, rule: Rule, body: Expr) -> Expr:
+    items = sequence(item)
+    if not items or items[-1] != Call(rule):
+        return item
+    return alt(*(seq(*items[:-1], end) for end in alternatives(body)))
+
+
+def _alone(rule: Rule, body: Expr) -> Expr:
+    heads, base = peel(body, {rule})
+    unary, atoms = _split_tails(base, rule)
+    binary, postfix = _split_tails(nonempty(heads[rule]), rule)
+    operand = [*((u, 0) for u in unary), *((a, 1) for a in atoms)]
+    operator = [*((p, 0) for p in binary), *((q, 1) for q in postfix)]
+    return Graph((tuple(operand), tuple(operator)), (False, True))
+
+
+def _split_tails(expr: Expr, rule: Rule) -> tuple[list[Expr], list[Expr]]:
+    """(what comes before a last call of the rule, the alternatives that do not end in it)."""
+    before: list[Expr] = []
+    others: list[Expr] = []
+    for item in alternatives(expr):
+        items = sequence(item)
+        if items and items[-1] == Call(rule):
+            before.append(seq(*items[:-1]))
+        else:
+            others.append(item)
+    return before, others
+
+
+def _together(bodies: Bodies, group: list[Rule]) -> None:
+    """The matrix star as one graph a rule: a state for every member that may have been read so far."""
+    members = set(group)
+    peeled = [peel(bodies[rule], members) for rule in group]
+    same = _units(group, [heads for heads, _ in peeled])
+    steps: list[list[Edge]] = [[] for _ in group]
+    for state in range(len(group)):
+        for read in same[state]:
+            for target, (heads, _) in enumerate(peeled):
+                steps[state] += _edge(heads, group[read], target)
+    start = [(base, i + 1) for i, (_, base) in enumerate(peeled)]
+    for i, rule in enumerate(group):
+        accepting = [False, *(i in same[state] for state in range(len(group)))]
+        bodies[rule] = Graph(tuple(map(tuple, (start, *steps))), tuple(accepting))
+
+
+def _edge(heads: Heads, read: Rule, target: int) -> Iterator[Edge]:
+    if read in heads:
+        for item in alternatives(nonempty(heads[read])):
+            yield item, target + 1
+
+
+def _units(group: list[Rule], heads: list[Heads]) -> list[set[int]]:
+    """For every member those that it is by itself, by unit productions."""
+    found = [{i} for i in range(len(group))]
+    changed = True
+    while changed:
+        changed = False
+        for target, out in enumerate(heads):
+            units = {i for i, rule in enumerate(group) if rule in out and nullable(out[rule])}
+            for reached in found:
+                if reached & units and target not in reached:
+                    reached.add(target)
+                    changed = True
+    return found

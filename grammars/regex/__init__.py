@@ -1,0 +1,54 @@
+"""Regular expressions: the syntax of Python's `re` and of ECMA-262, as far as it describes regular languages.
+
+`\\d \\w \\s` are ASCII unless the flag `u` asks for Unicode's, as `re` has them (ECMA: `\\s` is Unicode's always).
+Lazy quantifiers equal greedy ones, as only the set of matching texts counts. What cannot be enforced (look-around,
+back-references, word boundaries, possessive quantifiers, `^` and `$` at inner lines) is refused by name and position.
+Beyond `re`: `\\p{L}`, `\\z`, and groups named by `(?<name>`. Beyond ECMA-262: `(?i)` at the start, and `(?P<name>`.
+"""
+
+from __future__ import annotations
+
+from sgl.grammars import charset
+from sgl.grammars.errors import InvalidGrammarError
+from sgl.grammars.expr import NEVER, Chars, Expr, Literal
+from sgl.grammars.regex.ambiguity import check_repeats
+from sgl.grammars.regex.anchors import resolve_anchors
+from sgl.grammars.regex.parser import Parser
+from sgl.grammars.regex.scanner import Dialect
+
+__all__ = ["Dialect", "parse_regex"]
+
+
+def parse_regex(pattern: str, dialect: Dialect = "python", search: bool = False, flags: str = "") -> Expr:
+    """The language of a pattern as an expression over characters.
+
+    Args:
+        pattern: the regular expression.
+        dialect: what `.` and `\\s` mean and which escapes exist. The literals of an "ecma" expression are made of
+            characters that JSON text spells as they are.
+        search: the pattern may match anywhere in the text (JSON Schema), instead of the whole of it.
+        flags: letters of the flags that hold from the start: `i`, `s`, `x`, `m`, `a`, `u`.
+
+    Returns:
+        An expression without dead ends, NEVER only with `search`; of a single character always `Chars`.
+
+    Raises:
+        InvalidGrammarError: the pattern is malformed, or there is no text that it matches as a whole.
+        UnsupportedGrammarError: it uses a construct that this engine refuses.
+        GrammarLimitError: its repeats are more than the engine can follow.
+    """
+    if not isinstance(pattern, str):
+        raise InvalidGrammarError(f"a regex must be a string, not {pattern!r}")
+    parser = Parser(pattern, dialect, flags)
+    expr = parser.parse()
+    if parser.anchored or search:
+        expr = resolve_anchors(expr, search, frozenset(parser.line_feeds))
+    check_repeats(expr, pattern)
+    if expr == NEVER and not search:
+        raise InvalidGrammarError(f"no text matches the regex {pattern!r}")
+    return _as_set(expr) if isinstance(expr, Literal) else expr
+
+
+def _as_set(expr: Literal) -> Expr:
+    text = expr.data.decode()
+    return Chars(charset.single(text)) if len(text) == 1 else expr

@@ -1,0 +1,91 @@
+"""Which keywords of a schema are enforced exactly, which are weakened, refused, or say nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sgl.grammars.errors import UnsupportedGrammarError
+from sgl.grammars.schema.builder import schema_expr
+from sgl.grammars.schema.document import schemas
+from sgl.grammars.schema.formats import ENFORCED
+from sgl.grammars.schema.keywords import is_annotation
+from sgl.grammars.schema.options import SchemaOptions
+from sgl.grammars.schema.source import canonical_schema
+from sgl.grammars.schema.weaken import without
+
+_MOST_REFUSALS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What becomes of one keyword of a schema.
+
+    Attributes:
+        keyword: its name.
+        where: the JSON pointer of the schema that it stands in.
+        verdict: "exact", "weakened" (ignored on request), "refused" (the schema does not compile because of it) or
+            "annotation" (it says nothing about which values are allowed).
+        detail: why, in a few words; may be empty.
+    """
+
+    keyword: str
+    where: str
+    verdict: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.verdict:10} {self.keyword} at {self.where}"
+        return f"{text}: {self.detail}" if self.detail else text
+
+
+def explain(schema: Any, **options: Any) -> list[Finding]:
+    """A finding for each keyword that occurs, in the schema's order; a refused one comes with the reason.
+
+    Args:
+        schema: what `compile_json_schema` takes.
+        **options: see `SchemaOptions`.
+
+    Raises:
+        InvalidGrammarError: the schema is malformed or allows nothing.
+    """
+    checked = SchemaOptions.of(options)
+    parsed, _ = canonical_schema(schema)
+    refused = _refusals(parsed, checked)
+    stated = [
+        refused.get((place, keyword)) or _finding(place, sub, keyword, checked)
+        for place, sub in schemas("#", parsed)
+        for keyword in sub
+    ]
+    return stated + [finding for finding in refused.values() if finding not in stated]
+
+
+def _finding(place: str, schema: dict[str, Any], keyword: str, options: SchemaOptions) -> Finding:
+    if keyword in options.weaken:
+        return Finding(keyword, place, "weakened", "ignored on request")
+    if keyword == "format" and (options.formats == "annotation" or schema["format"] not in ENFORCED):
+        return Finding(keyword, place, "annotation", f"{schema['format']!r} is not enforced")
+    return Finding(keyword, place, "annotation" if is_annotation(keyword) else "exact")
+
+
+def _refusals(schema: Any, options: SchemaOptions) -> dict[tuple[str, str], Finding]:
+    """What stands in the way of compiling, one after the other, each cut out before the next is looked for."""
+    found: dict[tuple[str, str], Finding] = {}
+    for _ in range(_MOST_REFUSALS):
+        try:
+            schema_expr(schema, options)
+            break
+        except UnsupportedGrammarError as error:
+            place, keyword = _schema_and_keyword(error)
+            found[place, keyword] = Finding(keyword, place, "refused", str(error))
+            schema, dropped = without(schema, lambda at, k: (at, k) in found)
+            if not dropped:
+                break
+    return found
+
+
+def _schema_and_keyword(error: UnsupportedGrammarError) -> tuple[str, str]:
+    """Errors within a pattern name the construct, and the pattern's own place."""
+    place = error.where.partition(",")[0]
+    parent, _, last = place.rpartition("/")
+    return (parent, last) if last in ("pattern", "patternProperties") else (place, error.keyword)

@@ -1,0 +1,177 @@
+"""The members of an object: declared names, then the free ones by the patterns that they match."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+from sgl.grammars import charset
+from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
+from sgl.grammars.expr import NEVER, Chars, Expr, Part, Repeat, alt, seq
+from sgl.grammars.language import combine, matches, texts
+from sgl.grammars.schema.json_text import QUOTE, encode
+from sgl.grammars.schema.resolver import Resolver
+from sgl.grammars.schema.scalars import text_expr
+from sgl.grammars.schema.shapes import Names, Objects, Strings, Where
+
+_MOST_CLASSES = 64
+_ANY_TEXT = Repeat(Chars(charset.ANY), 0, None)
+Class = tuple[tuple[Expr, ...], tuple[Expr, ...]]  # patterns that names match, and that they do not
+
+
+class Forms(Protocol):
+    """How values and members are written."""
+
+    def value(self, places: Where) -> Expr: ...
+    def member(self, name: str, value: Expr) -> Expr: ...
+    def named_member(self, key: Expr, value: Expr) -> Expr: ...
+    def other_member(self, names: list[str], value: Expr) -> Expr: ...
+    def listed_members(self, parts: list[Part], extra: Expr, objects: Objects, ordered: bool) -> Expr: ...
+
+
+class ObjectBuilder:
+    def __init__(self, resolver: Resolver, forms: Forms, any_order: bool) -> None:
+        self._resolver, self._forms, self._any_order = resolver, forms, any_order
+
+    def members(self, objects: Objects) -> Expr:
+        """All member lists of a shape; NEVER where there is none.
+
+        Raises:
+            UnsupportedGrammarError: free names would have to be counted, or their patterns told apart.
+        """
+        if objects.some:
+            return self._with_some(objects)
+        parts = self._parts(objects)
+        if parts is None:
+            return NEVER
+        extra = _FreeNames(self._resolver, self._forms, objects).any_member()
+        self._check_count(objects, extra)
+        return self._forms.listed_members(parts, extra, objects, self._ordered(objects))
+
+    def _ordered(self, objects: Objects) -> bool:
+        """The schema gives an order to the names of one `properties`, not to those of several together."""
+        declared = [set(layer.properties) for layer in objects.layers if layer.properties]
+        return not self._any_order and (not declared or set(objects.named()) in declared)
+
+    def _parts(self, objects: Objects) -> list[Part] | None:
+        parts: list[Part] = []
+        for name in objects.named():
+            value = self._forms.value(objects.member(name)) if self._may_name(name, objects) else NEVER
+            needed = name in objects.required
+            if value == NEVER and needed:
+                return None
+            if value != NEVER:
+                parts.append(Part(self._forms.member(name, value), needed))
+        return parts
+
+    def _may_name(self, name: str, objects: Objects) -> bool:
+        return all(
+            any(self._resolver.admits(name, shape) for shape in self._resolver.shapes(places))
+            for places in objects.names
+        )
+
+    def _check_count(self, objects: Objects, extra: Expr) -> None:
+        if extra != NEVER and objects.least > len(objects.required) + 1:
+            raise UnsupportedGrammarError(
+                objects.keyword, objects.place, "members of free names may repeat, so more than one is not counted"
+            )
+
+    def _with_some(self, objects: Objects) -> Expr:
+        """A member with a name of some set: a declared one that is in it, or a free one."""
+        wanted, rest = objects.some[0], replace(objects, some=objects.some[1:])
+        declared = [name for name in objects.named() if self._resolver.in_names(name, wanted)]
+        found = [self.members(replace(rest, required=_joined(rest.required, name))) for name in declared]
+        return alt(*found, self._with_free(rest, wanted))
+
+    def _with_free(self, objects: Objects, wanted: Names) -> Expr:
+        free = _FreeNames(self._resolver, self._forms, objects)
+        special = free.some_member(wanted)
+        parts = self._parts(objects)
+        if special == NEVER or parts is None:
+            return NEVER
+        if objects.some:
+            raise UnsupportedGrammarError(wanted.keyword, objects.place, "two sets of free names may not both be asked for")
+        if objects.least > len(objects.required) + 1:
+            raise UnsupportedGrammarError(objects.keyword, objects.place, "free names are not counted")
+        return self._forms.listed_members([*parts, Part(special, True)], free.any_member(), objects, False)
+
+
+def _joined(required: tuple[str, ...], name: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*required, name)))
+
+
+class _FreeNames:
+    """Members of names that are not declared, split into classes by the patterns that a name matches."""
+
+    def __init__(self, resolver: Resolver, forms: Forms, objects: Objects) -> None:
+        self._resolver, self._forms, self._objects = resolver, forms, objects
+        self._declared = objects.named()
+        self._languages = [self._name_language(places) for places in objects.names]
+
+    def any_member(self) -> Expr:
+        patterns = list(dict.fromkeys(p for layer in self._objects.layers for p, _ in layer.patterns))
+        if not patterns and not self._languages:
+            value = self._value(())
+            return value if value == NEVER else self._forms.other_member(self._declared, value)
+        return alt(*(self._member(group, self._key(group)) for group in self._classes(patterns)))
+
+    def some_member(self, wanted: Names) -> Expr:
+        """Members whose names are in a set of names."""
+        patterns = list(dict.fromkeys(p for layer in self._objects.layers for p, _ in layer.patterns))
+        listed = texts(n for n in wanted.listed if n not in self._declared)
+        missed = (self._name_language(wanted.missed),) if wanted.missed else ()
+        unmatched = (*wanted.unmatched, *missed, *([listed] if listed != NEVER else []))
+        found: list[Expr] = []
+        for matched, others in self._classes(patterns):
+            key = self._key(((*matched, *wanted.matched), (*others, *unmatched)))
+            found.append(self._member((matched, others), key))
+        return alt(*found)
+
+    def _classes(self, patterns: list[Expr]) -> list[Class]:
+        """The combinations of patterns that names can match, found pattern by pattern."""
+        classes: list[Class] = [((), ())]
+        for pattern in patterns:
+            split = [c for ins, outs in classes for c in (((*ins, pattern), outs), (ins, (*outs, pattern)))]
+            classes = [c for c in split if self._value(c[0]) == NEVER or self._language(c) != NEVER]
+            if len(classes) > _MOST_CLASSES:
+                raise UnsupportedGrammarError("patternProperties", self._objects.place, "too many patterns overlap")
+        return classes
+
+    def _member(self, group: Class, key: Expr) -> Expr:
+        value = self._value(group[0])
+        return NEVER if NEVER in (value, key) else self._forms.named_member(seq(QUOTE, encode(key), QUOTE), value)
+
+    def _value(self, matched: tuple[Expr, ...]) -> Expr:
+        places: Where = ()
+        for layer in self._objects.layers:
+            found = [where for pattern, where in layer.patterns if pattern in matched]
+            places += sum(found, ()) if found else layer.additional
+        return self._forms.value(tuple(dict.fromkeys(places)))
+
+    def _key(self, group: Class) -> Expr:
+        """The names of a class that are not declared."""
+        if self._value(group[0]) == NEVER:
+            return NEVER
+        relevant = [n for n in self._declared if all(matches(p, n) for p in group[0])]
+        return self._language(group, texts(relevant) if relevant else None)
+
+    def _language(self, group: Class, without: Expr | None = None) -> Expr:
+        included = [*group[0], *self._languages] or [_ANY_TEXT]
+        excluded = [*group[1], *([without] if without else [])]
+        if len(included) == 1 and not excluded:
+            return included[0]
+        try:
+            return combine(included, excluded)
+        except GrammarLimitError as error:
+            keyword = "patternProperties" if group[0] or group[1] else "propertyNames"
+            raise UnsupportedGrammarError(keyword, self._objects.place, str(error)) from error
+
+    def _name_language(self, places: Where) -> Expr:
+        found: list[Expr] = []
+        for shape in self._resolver.shapes(places):
+            if shape.values is not None:
+                found.append(texts(v for v in shape.values if isinstance(v, str) and self._resolver.admits(v, shape)))
+            elif shape.strings is not None:
+                bounded = Strings() != shape.strings
+                found.append(text_expr(shape.strings) if bounded else _ANY_TEXT)
+        return alt(*found)

@@ -1,0 +1,71 @@
+"""How JSON is written, and which keywords count."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sgl.grammars.errors import GrammarError
+from sgl.grammars.schema.json_text import WHITESPACE
+
+_CHOICES = {
+    "whitespace": tuple(WHITESPACE),
+    "order": ("schema", "any"),
+    "integers": ("json", "plain"),
+    "formats": ("enforced", "annotation"),
+}
+_FLAGS = ("additional_properties", "ascii")
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaOptions:
+    """How JSON is written and what an absent keyword means.
+
+    Attributes:
+        whitespace: "default" (at most one space after `,` and `:`), "compact" (none), "spaced" (one there, as
+            `json.dumps` has it), "indented" (every member on a line of its own) or "free" (up to 40 blanks between tokens).
+        additional_properties: whether an object schema that names properties and says nothing of others allows
+            others, as the specification has it.
+        order: "schema" (names in the order of `properties`, others after them; any order where several schemas
+            are met in one object) or "any".
+        integers: "json" (`1`, `1.0` and, from 10**16 on, `1e+16`) or "plain" (`1`).
+        ascii: whether characters beyond ASCII come as escapes only.
+        formats: "enforced" (those that are known) or "annotation" (none).
+        weaken: keywords that are ignored; `explain` and the compiled grammar's `weakened` name them.
+    """
+
+    whitespace: str = "default"
+    additional_properties: bool = True
+    order: str = "schema"
+    integers: str = "json"
+    ascii: bool = False
+    formats: str = "enforced"
+    weaken: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> SchemaOptions:
+        """Check names and values."""
+        known = [f.name for f in fields(cls)]
+        for name, value in options.items():
+            if name not in known:
+                raise GrammarError(f"unknown schema option {name!r}{_nearest(name, known)}")
+            _check(name, value)
+        weaken = options.get("weaken", ())
+        return cls(**{**options, "weaken": tuple(weaken)}) if weaken else cls(**options)
+
+
+def _check(name: str, value: Any) -> None:
+    if name in _CHOICES and value not in _CHOICES[name]:
+        hint = _nearest(str(value), list(_CHOICES[name]))
+        raise GrammarError(f"{name}={value!r} is none of {', '.join(_CHOICES[name])}{hint}")
+    if name in _FLAGS and not isinstance(value, bool):
+        raise GrammarError(f"{name}={value!r} must be True or False")
+    if name == "weaken" and (isinstance(value, str) or not all(isinstance(k, str) for k in value)):
+        raise GrammarError(f"weaken={value!r} must be a list of keywords, such as ('uniqueItems',)")
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, 1, 0.4)
+    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"

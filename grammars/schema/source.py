@@ -1,0 +1,66 @@
+"""What may be given as a schema: JSON text, a dict, a pydantic model, a dataclass or another Python type."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from sgl.grammars.errors import InvalidGrammarError
+
+
+def canonical_schema(schema: Any) -> tuple[Any, str]:
+    """A schema as JSON values, and as a text that is equal for equal schemas (the order of keys counts).
+
+    Args:
+        schema: JSON text, a dict or bool, a class with `model_json_schema()` such as a pydantic model, or, with
+            pydantic installed, a dataclass, TypedDict, Enum or a type such as `list[int]` or `Literal["a", "b"]`.
+
+    Raises:
+        InvalidGrammarError: it is not JSON, or neither an object nor a boolean; or pydantic is needed and missing.
+    """
+    if hasattr(schema, "model_json_schema"):
+        schema = schema.model_json_schema()
+    elif _is_python_type(schema):
+        schema = _of_python_type(schema)
+    ours = isinstance(schema, str)
+    if ours:
+        try:
+            schema = json.loads(schema)
+        except ValueError as error:
+            raise InvalidGrammarError(f"the schema is not JSON: {error}") from error
+    if not isinstance(schema, Mapping | bool):
+        raise InvalidGrammarError(
+            f"a schema is a JSON object, true or false, not {schema!r}; pass a dict, JSON text or a pydantic model"
+        )
+    try:
+        text = json.dumps(schema, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidGrammarError(f"the schema is not JSON: {error}") from error
+    return schema if ours else json.loads(text), text
+
+
+def _is_python_type(schema: Any) -> bool:
+    if typing.get_origin(schema) is not None:
+        return True
+    if not isinstance(schema, type):
+        return False
+    typed_dict = hasattr(schema, "__required_keys__")  # also those of typing_extensions
+    named = typed_dict or dataclasses.is_dataclass(schema) or issubclass(schema, enum.Enum)
+    return named or schema in (str, int, float, bool, list, dict, tuple, type(None))
+
+
+def _of_python_type(kind: Any) -> Any:
+    try:
+        from pydantic import TypeAdapter
+        from pydantic.errors import PydanticUserError
+    except ImportError as error:
+        hint = "install pydantic, or pass its JSON schema"
+        raise InvalidGrammarError(f"{kind!r} becomes a schema by pydantic, which is not installed; {hint}") from error
+    try:
+        return TypeAdapter(kind).json_schema()
+    except PydanticUserError as error:
+        raise InvalidGrammarError(f"{kind!r} has no JSON schema: {error}") from error

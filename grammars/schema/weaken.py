@@ -1,0 +1,35 @@
+"""Keywords that a user asks to ignore, cut out of the schema before it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sgl.grammars.schema.document import child, schemas
+from sgl.grammars.schema.options import SchemaOptions
+
+
+def weakened(schema: Any, options: SchemaOptions) -> tuple[Any, list[str]]:
+    """The schema without the keywords that are not to be enforced, and where the ones of `weaken` stood."""
+    ignored = set(options.weaken) | ({"format"} if options.formats == "annotation" else set())
+    if not ignored:
+        return schema, []
+    cut, places = without(schema, lambda place, keyword: keyword in ignored)
+    return cut, [place for place in places if place.rpartition("/")[2] in options.weaken]
+
+
+def without(schema: Any, drop: Callable[[str, str], bool]) -> tuple[Any, list[str]]:
+    """The schema without the keywords for which `drop(place of their schema, keyword)` holds, and their pointers."""
+    inside = {place for place, _ in schemas("#", schema)}
+    places: list[str] = []
+
+    def copied(value: Any, place: str) -> Any:
+        if isinstance(value, list):
+            return [copied(v, child(place, i)) for i, v in enumerate(value)]
+        if not isinstance(value, dict):
+            return value
+        dropped = {k for k in value if place in inside and drop(place, k)}
+        places.extend(child(place, keyword) for keyword in value if keyword in dropped)
+        return {k: copied(v, child(place, k)) for k, v in value.items() if k not in dropped}
+
+    return copied(schema, "#"), places

@@ -1,0 +1,276 @@
+"""Lowering in C gives the tables of lowering in Python, byte for byte; names that are none of a schema's."""
+
+import gc
+import gzip
+import itertools
+import json
+import random
+from pathlib import Path
+
+import pytest
+from grammar_support import CORES, accepts, allowed, automaton, byte_vocabulary
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sgl.grammars import Grammar, charset, compile_json_schema
+from sgl.grammars.errors import GrammarError
+from sgl.grammars.expr import (
+    EMPTY,
+    NEVER,
+    PLAIN_ALWAYS,
+    PLAIN_REPEATED,
+    Alt,
+    Bytes,
+    Call,
+    Chars,
+    Graph,
+    Joined,
+    Literal,
+    Part,
+    Repeat,
+    Rule,
+    Seq,
+    Words,
+    seq,
+)
+from sgl.grammars.extension import extension
+from sgl.grammars.network import Network
+from sgl.grammars.schema.ascii import ascii_only
+from sgl.grammars.schema.builder import SchemaOptions, canonical_schema, schema_expr
+from sgl.grammars.schema.json_text import FREE_TEXT, encode_chars, other_than
+
+BENCH = Path("/work/shared/data/jsonschemabench-dev.jsonl.gz")
+VOCABULARY = byte_vocabulary()
+needs_c = pytest.mark.skipif(extension() is None, reason="the C core is not built")
+
+
+def _tables(network):
+    """Everything of a network whose rules are all built; bodies are made once, so that expressions stay themselves."""
+    rule = 0
+    while rule < len(network.rules):
+        body = network.rules[rule].build()
+        network.rules[rule].build = lambda body=body: body
+        network.build(rule)
+        rule += 1
+    tables = [list(network.nodes), list(network.edges), bytes(network.classes), list(network.entries)]
+    return tables, network.rules
+
+
+def _check_equal(expr):
+    slow, fast = Network(expr, native=False), Network(expr)
+    assert slow.native is None and fast.native is not None
+    (tables, rules), (found, found_rules) = _tables(slow), _tables(fast)
+    assert found == tables
+    assert found_rules[1:] == rules[1:]
+
+
+_code = st.one_of(st.integers(0, 0x80), st.integers(0x7F0, 0x810), st.integers(0, 0xD7FF), st.integers(0xE000, 0x10FFFF))
+_charset = st.lists(st.tuples(_code, _code).map(lambda r: (min(r), max(r))), max_size=4).map(charset.normalise)
+_bytes = st.builds(Bytes, st.integers(0, 2**256 - 1), st.sampled_from([0, PLAIN_ALWAYS, PLAIN_REPEATED]))
+_some = st.binary(max_size=6)
+_words = st.lists(st.text("ab\x00é", max_size=5).map(str.encode), min_size=1, max_size=12)
+_names = st.lists(st.text('ab\x7f"\\\n\x00/é日😀', max_size=4), min_size=1, max_size=6)
+_few = st.integers(0, 5)
+_bound = st.none() | st.integers(0, 6)
+_leaf = st.one_of(
+    _some.map(Literal), _bytes, _charset.map(Chars), _words.map(lambda w: Words(tuple(sorted(set(w))))),
+    _names.map(other_than), st.sampled_from([EMPTY, NEVER, FREE_TEXT]),
+)  # fmt: skip
+
+
+def _list_of(item):
+    parts = st.lists(st.builds(Part, item, st.booleans()), max_size=5).map(tuple)
+    return st.builds(Joined, parts, st.none() | item, item, _few, _bound, item, item, st.booleans())
+
+
+@st.composite
+def _graph_of(draw, item):
+    states = draw(st.integers(1, 4))
+    edge = st.tuples(item, st.integers(0, states - 1))
+    edges = draw(st.lists(st.lists(edge, max_size=3).map(tuple), min_size=states, max_size=states))
+    return Graph(tuple(edges), tuple(draw(st.lists(st.booleans(), min_size=states, max_size=states))))
+
+
+def _inner(item):
+    row = st.lists(item, max_size=4).map(tuple)
+    return st.one_of(
+        row.map(Seq), row.map(Alt), st.builds(Repeat, item, _few, _bound), _list_of(item), _graph_of(item),
+        item.map(lambda body: Call(Rule("called", lambda: body))), item.map(lambda one: Seq((one, one, one))),
+    )  # fmt: skip
+
+
+_exprs = st.recursive(_leaf, _inner, max_leaves=12)
+
+
+@needs_c
+@settings(max_examples=400, deadline=None)
+@given(_exprs)
+def test_random_expressions(expr):
+    _check_equal(expr)
+
+
+@needs_c
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 0x110000), min_size=2, max_size=600))
+def test_large_sets_of_characters(codes):
+    pairs = zip(sorted(codes)[::2], sorted(codes)[1::2], strict=False)
+    _check_equal(Chars(charset.normalise(pairs)))
+
+
+@needs_c
+def test_many_words():
+    rng = random.Random(5)
+    words = {bytes(rng.choices(b"abcdefgh", k=rng.randint(0, 9))) for _ in range(3000)}
+    _check_equal(Words(tuple(sorted(words | {bytes([b]) for b in range(256)}))))
+
+
+@needs_c
+@pytest.mark.skipif(not BENCH.exists(), reason="the schemas are not here")
+def test_schemas():
+    with gzip.open(BENCH, "rt") as file:
+        rows = list(itertools.islice((json.loads(line) for line in file), 0, 900, 8))
+    compiled = 0
+    for row in rows:
+        try:
+            expr = schema_expr(canonical_schema(row["schema"])[0], SchemaOptions.of({}))
+        except GrammarError:
+            continue
+        _check_equal(expr)
+        compiled += 1
+    assert compiled > len(rows) // 2
+
+
+@needs_c
+def test_what_python_reads_follows_what_is_built():
+    inner = Rule("inner", lambda: Literal(b"xy"))
+    network = Network(seq(Literal(b"a"), Call(inner)))
+    assert len(network) == 0 and list(network.entries) == [-1]
+    network.build(0)
+    before = len(network)
+    assert before > 0 and list(network.entries)[1:] == [-1] and network.memory() > 20 * before
+    network.build(1)
+    assert len(network) == before + 3
+    assert network.class_mask(network.node(network.entries[1])[1]) == 1 << ord("x")
+
+
+@needs_c
+@pytest.mark.parametrize(
+    "expr,error",
+    [
+        (Literal("text"), TypeError),
+        (Seq((None,)), TypeError),
+        (Seq(7), TypeError),
+        (Bytes(1 << 256), OverflowError),
+        (Bytes(-1), OverflowError),
+        (Bytes("a"), TypeError),
+        (Chars(((0xD800, 0xD800),)), ValueError),
+        (Chars(((0, 0x110000),)), ValueError),
+        (Repeat(Literal(b"a"), 2**40, None), OverflowError),
+        (Graph(((),), ()), ValueError),
+        (Graph((((EMPTY, 1),),), (True,)), IndexError),
+        (Joined((EMPTY,), None, EMPTY), TypeError),
+        (Words((7,)), TypeError),
+    ],
+    ids=repr,
+)
+def test_what_is_malformed_raises(expr, error):
+    with pytest.raises(error):
+        Network(expr).build(0)
+
+
+@needs_c
+def test_what_is_nested_too_deeply_raises():
+    expr = Literal(b"a")
+    for _ in range(5000):
+        expr = Seq((expr,))
+    with pytest.raises(RecursionError):
+        Network(expr).build(0)
+
+
+@needs_c
+def test_tables_are_given_back():
+    """A rule that fails leaves the tables usable, and dropping networks in any state is safe."""
+    flaky = Rule("flaky", lambda: 1 / 0)
+    for _ in range(50):
+        network = Network(seq(Literal(b"a"), Call(flaky)))
+        network.build(0)
+        with pytest.raises(ZeroDivisionError):
+            network.build(1)
+        flaky.build, broken = (lambda: Literal(b"b")), flaky.build
+        network.build(1)
+        flaky.build = broken
+        assert network.entries[1] >= 0
+        del network
+    gc.collect()
+
+
+def _other_than_by_graph(names):
+    """The same language as a graph over characters, an edge for each."""
+    trie, ends = [{}], set()
+    for name in names:
+        at = 0
+        for char in name:
+            at = trie[at].setdefault(char, len(trie))
+            if at == len(trie):
+                trie.append({})
+        ends.add(at)
+    sink = len(trie)
+    edges = [
+        (
+            (seq(encode_chars(charset.complement(charset.of("".join(children))), PLAIN_ALWAYS), FREE_TEXT), sink),
+            *((encode_chars(charset.single(char)), target) for char, target in children.items()),
+        )
+        for children in trie
+    ]
+    return Graph((*edges, ()), (*(i not in ends for i in range(sink)), True))
+
+
+_PIECES = [
+    b"a", b"b", b"/", b"\x7f", b"\\", b'\\"', b"\\\\", b"\\n", b"\\/", b"\\u", b"000a", b"000A", b"00e9", b"00E9", b"0061",
+    b"d83d", b"\\ude00", "é".encode(), "日".encode(), "😀".encode(), b"\xc3", b"\x0a",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("core", CORES)
+@settings(max_examples=120, deadline=None)
+@given(_names, st.integers(0, 10**6))
+def test_other_names_are_those_of_a_graph(core, names, seed):
+    rng = random.Random(seed)
+    found, wanted = (automaton(e, VOCABULARY, core) for e in (other_than(names), _other_than_by_graph(names)))
+    spelled = [json.dumps(n, ensure_ascii=a)[1:-1].encode() for n in names for a in (True, False)]
+    texts = [b"".join(rng.choices(_PIECES, k=rng.randint(0, 5))) for _ in range(40)] + spelled
+    texts += [s + rng.choice(_PIECES) for s in spelled] + [s[:-1] for s in spelled]
+    for text in texts:
+        ends = [machine.advance(machine.start, text) for machine in (found, wanted)]
+        assert (ends[0] < 0) == (ends[1] < 0), text
+        if ends[0] >= 0:
+            assert found.final(ends[0]) == wanted.final(ends[1]), text
+            assert found.live(ends[0]) == wanted.live(ends[1]), text
+            assert not (text in spelled and found.final(ends[0])), text
+
+
+@pytest.mark.parametrize("core", CORES)
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.text("abc", max_size=3), min_size=1, max_size=5, unique=True))
+def test_other_names_by_brute_force(core, names):
+    grammar = Grammar(other_than(names), VOCABULARY, core)
+    for length in range(4):
+        for name in map("".join, itertools.product("abcd", repeat=length)):
+            assert accepts(grammar, name) == (name not in names), name
+
+
+def test_other_names_without_characters_beyond_ascii():
+    machine = automaton(ascii_only(other_than(["né", "a"])), byte_vocabulary(["né".encode(), b"xy"]), CORES[0])
+    texts = {b"n": True, b"n\\u00e9": False, b"n\\u00E8": True, b"n\\u00e9x": True, b"a": False, b"xy": True}
+    assert {t: machine.final(machine.advance(machine.start, t)) for t in texts} == texts
+    assert {256, 257} & allowed(machine.mask(machine.start)) == {257}
+
+
+def test_names_that_many_schemas_have():
+    names = ["type", "title", "naïve", 'a"b', "tab\there", "", "日本", "日", "x" * 300]
+    schema = {"properties": {n: {"type": "null"} for n in names}, "additionalProperties": {"type": "boolean"}}
+    grammar = compile_json_schema({"type": "object", **schema}, VOCABULARY)
+    for name in [*names, "typ", "types", "Ω", "日本語", "tab\n", 'a"', "naive", "x" * 299]:
+        good, bad = ("null", "true") if name in names else ("true", "null")
+        assert accepts(grammar, "{" + json.dumps(name) + ": " + good + "}"), name
+        assert not accepts(grammar, "{" + json.dumps(name) + ": " + bad + "}"), name
