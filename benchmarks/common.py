@@ -57,6 +57,14 @@ def keep(name: str, figures: dict[str, Any]) -> None:
     print(f"kept in {path.relative_to(RESULTS.parent.parent)}")
 
 
+def keep_text(name: str, text: str) -> None:
+    """Write benchmarks/results/NAME.txt under a head that says where and how, and say where."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.txt"
+    path.write_text("".join(f"{key}: {value}\n" for key, value in machine().items()) + "\n" + text)
+    print(f"kept in {path.relative_to(RESULTS.parent.parent)}")
+
+
 def table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
     cells = [head, *[tuple(f"{c:,.1f}" if isinstance(c, float) else str(c) for c in row) for row in rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]

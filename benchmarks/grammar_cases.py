@@ -33,6 +33,7 @@ def schema_files(path: Path, count: int, seed: int = 7) -> list[Case]:
         group = groups[name]
         pick.shuffle(group)
         chosen += group[: max(min(8, len(group)), round(count * len(group) / len(rows)))] if count else group
+    pick.shuffle(chosen)
     return [Case(row["id"], "json", json.dumps(row["schema"]), _instances(row["tests"])) for row in chosen]
 
 
@@ -129,16 +130,55 @@ def _nested(depth: int) -> str:
     return "[" * depth + "]" * depth
 
 
+def _enum(count: int) -> Case:
+    texts = [f"value number {i:05d}" for i in range(count)]
+    tests = [(json.dumps(texts[-7]), True), (json.dumps(texts[-1] + "1"), False)]
+    return Case(f"enum of {count:,}", "json", json.dumps({"enum": texts}), tests)
+
+
+_ARRAYS = json.dumps({"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"})
+_TREE = json.dumps({
+    "$defs": {"node": {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "children": {"type": "array", "items": {"$ref": "#/$defs/node"}}},
+        "required": ["name"], "additionalProperties": False,
+    }},
+    "$ref": "#/$defs/node",
+})  # fmt: skip
+_PARENTHESES = {"gbnf": 'root ::= "(" root ")" | "x"\n', "lark": 'start: "(" start ")" | "x"\n'}
+_LEFT = {
+    "gbnf": 'root ::= sum\nsum ::= sum [+-] term | term\nterm ::= term [*/] atom | atom\natom ::= [0-9]+ | "(" sum ")"\n',
+    "lark": 'start: sum\nsum: sum /[+\\-]/ term | term\nterm: term /[*\\/]/ atom | atom\natom: /[0-9]+/ | "(" sum ")"\n',
+}
+_CLOSED, _OPEN = _object(100, additionalProperties=False), _object(100)
+_SHUFFLED = '{"key_50": 2, "key_3": 1, "key_99": 0}'
 HARD = [
     Case(".{0,2000}", "regex", ".{0,2000}", [("x" * 500, True)]),
+    Case("200 words, repeated", "regex", f"(({'|'.join(_WORDS)}) ?)+", [(" ".join(_WORDS[:30]), True), ("zzz", False)]),
     Case("a{500}{500}", "regex", "a{500}{500}", [("a" * 500, False)]),
     Case("(a{1,500}){1,500}", "regex", "(a{1,500}){1,500}", [("a" * 500, True)]),
     Case("(a?){1000}a{1000}", "regex", "(a?){1000}a{1000}", [("a" * 1500, True)]),
-    Case("(x+x+)+y", "regex", "(x+x+)+y", [("x" * 200 + "y", True)]),
+    Case("(x+x+)+y", "regex", "(x+x+)+y", [("x" * 200 + "y", True), ("x" * 20, False)]),
     Case("(.*)*end", "regex", "(.*)*end", [("x" * 200 + "end", True)]),
-    Case(r"\w{1,100} of \p{L}", "regex", r"\p{L}{1,100} of \p{L}+", [("größte of Ελλάδα", True)]),
-    Case("recursion of 500", "json", json.dumps({"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"}), [(_nested(500), True)]),
-    Case("enum of 20,000", "json", json.dumps({"enum": [f"value number {i:05d}" for i in range(20_000)]}), [('"value number 12345"', True), ('"value number 20000"', False)]),
-    Case("100 optional keys", "json", _object(100, additionalProperties=False), [('{"key_3": 1, "key_50": 2}', True), ('{"key_100": 1}', False)]),
-    Case("100 optional keys, open", "json", _object(100), [('{"key_3": 1, "key_50": 2, "other": null}', True)]),
+    Case("(a|b)*a(a|b){20}", "regex", "(a|b)*a(a|b){20}", [("ab" * 60 + "b", True), ("ab" * 60, False)]),
+    Case(r"\p{L}{1,100} of \p{L}+", "regex", r"\p{L}{1,100} of \p{L}+", [("größte of Ελλάδα", True)]),
+    Case(r"\p{L}{0,1000}x?\p{L}{0,1000}", "regex", r"\p{L}{0,1000}x?\p{L}{0,1000}", [("größteΕλλάδα", True)]),
+    Case(r"[^\p{L}\p{N}]{1,50}|\p{Lu}\p{Ll}*", "regex", r"[^\p{L}\p{N}]{1,50}|\p{Lu}\p{Ll}*", [("Ελλάδα", True), ("--- !", True)]),
+    Case(r"(\w+ )*\w+ without case", "regex", r"(?i)(\w+ )*straße", [("die lange STRASSE straße", True)]),
+    Case("recursion of 500", "json", _ARRAYS, [(_nested(500), True), (_nested(500) + "]", False)]),
+    Case("parentheses of 500", "ebnf", _PARENTHESES, [("(" * 500 + "x" + ")" * 500, True), ("(" * 9 + "x" + ")" * 8, False)]),
+    Case("left recursion", "ebnf", _LEFT, [("1+2*(3-4)/5" + "+6*7" * 40, True), ("1+*2", False)]),
+    Case("tree", "json", _TREE, [(json.dumps({"name": "a", "children": [{"name": "b", "children": []}, {"name": "c"}]}), True)]),
+    _enum(20_000),
+    Case("100 optional keys", "json", _CLOSED, [('{"key_3": 1, "key_50": 2}', True), ('{"key_100": 1}', False)]),
+    Case("100 optional keys, open", "json", _OPEN, [('{"key_3": 1, "key_50": 2, "other": null}', True)]),
+    Case("100 optional keys, any order", "any order", _CLOSED, [(_SHUFFLED, True), ('{"key_3": 1, "key_3": 2}', False)]),
+    Case("100 optional keys, open, any order", "any order", _OPEN, [(_SHUFFLED, True), ('{"key_3": 1, "key_3": 2}', False)]),
+]
+GROUPS = {"regexes": REGEXES, "EBNF": EBNF, "one string of so many characters": LENGTHS, "hard cases": HARD}
+_WARM_JSON = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
+WARM_UP = [
+    Case("warm-up", "json", json.dumps(_WARM_JSON), [('{"name": "Ada", "age": 36, "tall": [true, null]}', True)]),
+    Case("warm-up", "regex", r"[a-z]+ (one|two){2,9}\d", [("abc one1", False)]),
+    Case("warm-up", "ebnf", {"gbnf": 'root ::= "a" root "b" | [0-9]+\n', "lark": 'start: "a" start "b" | /[0-9]+/\n'}, [("a12b", True)]),
 ]

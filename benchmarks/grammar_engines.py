@@ -1,6 +1,7 @@
 """The constrained-decoding engines under one interface: ours, llguidance and xgrammar.
 
-`../shared/tools/measure_grammar_peers.py --engine benchmarks/grammar_engines.py:Sgl` takes them too.
+`../shared/tools/measure_grammar_peers.py --engine benchmarks/grammar_engines.py:Sgl` takes them too. `batch` gives the
+call that fills a mask for each of some beginnings of a text.
 A vocabulary has `tokens` (bytes), `n_special` ids before them, `eos`, `size`, and for llguidance `enc` (tiktoken) or
 `tokenizer_json`.
 """
@@ -8,6 +9,7 @@ A vocabulary has `tokens` (bytes), `n_special` ids before them, `eos`, `size`, a
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -29,6 +31,8 @@ class Sgl:
         made, vocabulary = self._grammars, self.vocabulary
         if kind == "json":
             self.grammar = made.compile_json_schema(source, vocabulary, **self._options)
+        elif kind == "any order":
+            self.grammar = made.compile_json_schema(source, vocabulary, **{**self._options, "order": "any"})
         elif kind == "regex":
             self.grammar = made.compile_regex(source, vocabulary)
         else:
@@ -52,6 +56,16 @@ class Sgl:
 
     def eos_ok(self) -> bool:
         return self._matcher.can_end
+
+    def batch(self, beginnings: list[list[int]]) -> Callable[[], Any]:
+        from sgl.grammars.batch import fill_masks
+
+        matchers = [self.grammar.matcher() for _ in beginnings]
+        for matcher, tokens in zip(matchers, beginnings, strict=True):
+            for token in tokens:
+                matcher.accept(token)
+        rows = np.empty((len(matchers), len(matchers[0].mask())), np.int32)
+        return lambda: fill_masks(matchers, rows)
 
     def memory(self) -> int:
         return int(self.grammar.memory)
@@ -89,8 +103,10 @@ class LlGuidance:
             grammar = matcher.grammar_from_json_schema(source)
         elif kind == "regex":
             grammar = matcher.grammar_from_regex(source)
-        else:
+        elif kind == "ebnf":
             grammar = matcher.grammar_from_lark(source["lark"])
+        else:
+            raise ValueError(f"it has no way to say {kind}")
         self._first = matcher(self._tokenizer, grammar, log_level=0)
         if self._first.is_error():
             raise ValueError(self._first.get_error())
@@ -112,8 +128,17 @@ class LlGuidance:
     def eos_ok(self) -> bool:
         return bool(self._matcher.is_accepting())
 
-    def memory(self) -> int:
-        return 0
+    def batch(self, beginnings: list[list[int]]) -> Callable[[], Any]:
+        rows = np.full((len(beginnings), len(self._row)), -1, np.int32)
+        matchers = [self._first.deep_copy() for _ in beginnings]
+        for matcher, tokens in zip(matchers, beginnings, strict=True):
+            matcher.consume_tokens(tokens)
+        executor = self._llg.LLExecutor(num_threads=1)
+        work = [(matcher, i) for i, matcher in enumerate(matchers)]
+        return lambda: executor.unsafe_compute_mask_ptr(work, rows.ctypes.data, rows.strides[0], len(rows))
+
+    def memory(self) -> None:
+        """It does not say."""
 
     def version(self) -> str:
         return version("llguidance")
@@ -141,6 +166,8 @@ class XGrammar:
         if kind == "json":
             text = source if isinstance(source, str) else json.dumps(source)
             self._compiled = self._compiler.compile_json_schema(text, any_whitespace=True, strict_mode=False)
+        elif kind == "any order":
+            raise ValueError("its any_order drops required keys and uniqueness")
         elif kind == "regex":
             self._compiled = self._compiler.compile_regex(source)
         else:
@@ -164,6 +191,15 @@ class XGrammar:
         self._bitmask.fill_(-1)
         self.mask()
         return self.allowed(self._eos)
+
+    def batch(self, beginnings: list[list[int]]) -> Callable[[], Any]:
+        matchers = [self._xgr.GrammarMatcher(self._compiled) for _ in beginnings]
+        for matcher, tokens in zip(matchers, beginnings, strict=True):
+            for token in tokens:
+                matcher.accept_token(token)
+        rows = self._xgr.allocate_token_bitmask(len(matchers), 32 * self._bitmask.shape[1])
+        batch = self._xgr.BatchGrammarMatcher(max_threads=1)
+        return lambda: batch.batch_fill_next_token_bitmask(matchers, rows)
 
     def memory(self) -> int:
         return int(self._compiled.memory_size_bytes)

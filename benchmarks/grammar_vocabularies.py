@@ -62,7 +62,8 @@ def _tekken() -> BenchVocabulary:
 
 
 def _file(path: Path) -> BenchVocabulary:
-    data = json.loads(gzip.open(path, "rt").read())
+    with gzip.open(path, "rt") as file:
+        data = json.load(file)
     tokens = [base64.b64decode(token) for token in data["tokens"]]
     return _by_tiktoken(data["name"], tokens, data["n_special"], data["eos"], data["pat"])
 

@@ -8,6 +8,7 @@
 """
 
 from sgl.grammars.automaton import core_name
+from sgl.grammars.batch import fill_masks
 from sgl.grammars.compile import (
     Grammar,
     compile_choices,
@@ -19,11 +20,13 @@ from sgl.grammars.compile import (
 from sgl.grammars.disk_cache import set_cache_dir
 from sgl.grammars.errors import GrammarError, GrammarLimitError, InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.matcher import Matcher
+from sgl.grammars.schema.explain import Finding, explain
 from sgl.grammars.schema.options import SchemaOptions
 from sgl.grammars.structural_format import reasoning
 from sgl.grammars.vocabulary import Vocabulary
 
 __all__ = [
+    "Finding",
     "Grammar",
     "GrammarError",
     "GrammarLimitError",
@@ -38,6 +41,8 @@ __all__ = [
     "compile_regex",
     "compile_structural",
     "core_name",
+    "explain",
+    "fill_masks",
     "reasoning",
     "set_cache_dir",
 ]

@@ -36,7 +36,7 @@ class Alphabet:
         """The characters of some classes."""
         found = self._chars.get(mask)
         if found is None:
-            found = charset.normalise(r for i in _bits(mask) for r in self._ranges[i])
+            found = charset.normalise([r for i in _bits(mask) for r in self._ranges[i]])
             self._chars[mask] = found
         return found
 

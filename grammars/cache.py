@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Generic, TypeVar
 
 V = TypeVar("V")
+WEIGHED_EVERY = 32  # entries: to ask all of them for their memory takes longer than to make a small one
 
 
 class LruCache(Generic[V]):
@@ -20,9 +21,15 @@ class LruCache(Generic[V]):
         self._lock = threading.Lock()
         self._found: OrderedDict[Hashable, V] = OrderedDict()
         self._making: dict[Hashable, Future[V]] = {}
+        self._since_weighed = 0
 
     def __len__(self) -> int:
         return len(self._found)
+
+    def clear(self) -> None:
+        """Forget all entries."""
+        with self._lock:
+            self._found.clear()
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
         """The value of a key.
@@ -65,10 +72,18 @@ class LruCache(Generic[V]):
 
     def _forget(self) -> None:
         """Let go of the oldest entries until the bounds hold; the newest one stays."""
+        while len(self._found) > self._most:
+            self._found.popitem(last=False)
+        self._since_weighed += 1
+        if self._since_weighed >= min(WEIGHED_EVERY, len(self._found) // 2):
+            self._since_weighed = 0
+            self._weigh()
+
+    def _weigh(self) -> None:
         sizes = {key: getattr(value, "memory", 0) for key, value in self._found.items()}
         total = sum(sizes.values())
         for key in list(self._found)[:-1]:
-            if len(self._found) <= self._most and total <= self._most_bytes:
+            if total <= self._most_bytes:
                 return
             del self._found[key]
             total -= sizes[key]

@@ -8,18 +8,23 @@ from functools import lru_cache
 CharSet = tuple[tuple[int, int], ...]
 ByteRanges = tuple[tuple[int, int], ...]
 
+_FIRST_SURROGATE = 0xD800
 ANY: CharSet = ((0, 0xD7FF), (0xE000, 0x10FFFF))  # whole UTF-8 only: surrogates are no characters
 
 
 def normalise(ranges: Iterable[tuple[int, int]]) -> CharSet:
     """Sort, merge and clip ranges to the Unicode scalar values."""
     merged: list[tuple[int, int]] = []
+    start, end = 0, -2
     for low, high in sorted(ranges):
-        if merged and low <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
-        else:
-            merged.append((low, high))
-    return intersect(tuple(merged), ANY)
+        if low > end + 1:
+            merged.append((start, end))
+            start, end = low, high
+        elif high > end:
+            end = high
+    merged.append((start, end))
+    del merged[0]  # what was before the first one
+    return tuple(merged) if end < _FIRST_SURROGATE else intersect(tuple(merged), ANY)
 
 
 def single(char: str) -> CharSet:

@@ -31,10 +31,37 @@ class Stop(Exception):
         self.rule = rule
 
 
+def thread_set(network: Network, threads: Iterable[Thread]) -> tuple[Thread, ...]:
+    """Sorted, without those that another one dominates.
+
+    Where a loop may be left, and all else is equal, the least count can do whatever higher ones can.
+    """
+    found: list[Thread] = []
+    least: set[tuple[int, int]] = set()
+    for thread in sorted(set(threads)):
+        node, count, frame = thread
+        if node >= 0 and _may_leave(network, node, count):
+            if (node, frame) in least:
+                continue
+            least.add((node, frame))
+        found.append(thread)
+    return tuple(found)
+
+
+def _may_leave(network: Network, node: int, count: int) -> bool:
+    """Whether the node's loop may be left after so many iterations."""
+    loop = network.node(node)[4]
+    if loop < 0:
+        return False
+    kind, _, least, _, _ = network.node(loop)
+    return kind == LOOP and count >= least
+
+
 class Registers:
     """The interned frames and subsets that the numbers in threads stand for; `held` is their size, to be bounded."""
 
-    def __init__(self) -> None:
+    def __init__(self, network: Network) -> None:
+        self._network = network
         self.frames: list[tuple[Thread, ...]] = [(BOTTOM,)]
         self.subsets: list[Subset] = [EMPTY_SUBSET]
         self.held = 1
@@ -42,7 +69,7 @@ class Registers:
         self._subset_ids = {EMPTY_SUBSET: 0}
 
     def frame_id(self, threads: Iterable[Thread]) -> int:
-        key = tuple(sorted(set(threads)))
+        key = thread_set(self._network, threads)
         found = self._frame_ids.setdefault(key, len(self.frames))
         if found == len(self.frames):
             self.frames.append(key)
@@ -72,15 +99,14 @@ class Closure:
         self._open_at: dict[int, int] = {}
         self._popped: set[int] = set()
 
-    def run(self, seeds: Iterable[Thread]) -> tuple[tuple[Thread, ...], bool]:
-        """The threads at BYTE nodes, sorted, and whether the text may end."""
+    def run(self, seeds: Iterable[Thread]) -> tuple[list[Thread], bool]:
+        """The threads at BYTE nodes, and whether the text may end."""
         for seed in seeds:
             self._visit(*seed)
         while self._work:
             self._move(self._work.pop())
         closed = self._close_frames()
-        kept = {(node, count, closed.get(frame, frame)) for node, count, frame in self._kept}
-        return tuple(sorted(kept)), self._final
+        return [(node, count, closed.get(frame, frame)) for node, count, frame in self._kept], self._final
 
     def _visit(self, node: int, count: int, frame: int) -> None:
         """Keep a thread at a BYTE node, queue any other unless it was there."""

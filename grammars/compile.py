@@ -16,6 +16,7 @@ from sgl.grammars.expr import Expr
 from sgl.grammars.matcher import Matcher
 from sgl.grammars.network import Network
 from sgl.grammars.regex import parse_regex
+from sgl.grammars.regex.plain_text import marked
 from sgl.grammars.schema.builder import SchemaOptions, canonical_schema, schema_expr
 from sgl.grammars.schema.weaken import weakened
 from sgl.grammars.structural_format import canonical_structural, format_expr, weakened_places
@@ -121,11 +122,14 @@ def _kept(kind: str, source: Callable[[], str], expr: Callable[[], Expr]) -> Exp
 def compile_regex(pattern: str, vocabulary: Vocabulary) -> Grammar:
     """A grammar of the texts that match a regular expression as a whole.
 
+    The syntax is that of Python's `re`, whose flags a, i, s, u and x may stand in the pattern (`(?i)`, `(?i:...)`).
+
     Raises:
         InvalidGrammarError: the pattern is malformed.
-        UnsupportedGrammarError: it uses look-around, back-references, word boundaries or flags.
+        UnsupportedGrammarError: it uses look-around, back-references, word boundaries, possessive quantifiers, atomic
+            groups, conditionals, or anchors with the flag m; says what and where.
     """
-    return _cached("regex", pattern, vocabulary, lambda: parse_regex(pattern))
+    return _cached("regex", pattern, vocabulary, lambda: marked(parse_regex(pattern)))
 
 
 def compile_choices(choices: Iterable[str], vocabulary: Vocabulary) -> Grammar:

@@ -107,6 +107,8 @@ API Core *core_new(const Vocabulary *vocabulary, int32_t limit) {
 #include "core/lower_tries.h"
 #include "core/lower_lists.h"
 #include "core/lower.h"
+#include "core/terms.h"
+#include "core/product.h"
 #include "core/bindings.h"
 
 static struct PyModuleDef module = {

@@ -6,21 +6,24 @@ from which nothing can end are cut off.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
 
 from sgl.grammars import charset
 from sgl.grammars.alphabet import Alphabet
+from sgl.grammars.charset import CharSet
 from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.expr import NEVER, Chars, Expr, Graph, alt, seq
+from sgl.grammars.extension import extension
 from sgl.grammars.lengths import clipped
 from sgl.grammars.terms import Terms
 
 MOST_STATES = 8000
 MOST_WORK = 100_000
-Part = frozenset[int]
+Part = tuple[int, ...]  # sorted terms
 State = tuple[Part, ...]
-DEAD: Part = frozenset()
+DEAD: Part = ()
+_MOST_RECOGNISERS = 64
+_recognisers: dict[int, tuple[Expr, _Recogniser]] = {}
 
 
 def combine(
@@ -38,9 +41,30 @@ def combine(
         bounded = clipped(included[0], least, most)
         if bounded is not None:
             return bounded
+    core = extension()
+    if core is None:
+        return product(included, excluded, least, most)
+    found = core.combine(tuple(included), tuple(excluded), least, most, MOST_STATES, MOST_WORK, _alphabet)
+    if found is None:
+        raise _too_much()
+    return Graph(*found) if found else NEVER
+
+
+def product(included: Sequence[Expr], excluded: Sequence[Expr], least: int = 0, most: int | None = None) -> Expr:
+    """`combine` in Python without short cuts: the oracle of `core/product.h` and its fallback."""
     terms = Terms()
-    start = tuple(frozenset((terms.of(e),)) for e in (*included, *excluded))
+    start = tuple((terms.of(e),) for e in (*included, *excluded))
     return _Product(terms, len(included), least, most).graph(start)
+
+
+def _alphabet(sets: list[CharSet]) -> tuple[list[int], int, Callable[[int], Chars]]:
+    """What the C core asks of an alphabet: the classes of each set, all classes, and the characters of classes."""
+    alphabet = Alphabet(sets)
+    return alphabet.masks, alphabet.everything, lambda mask: Chars(alphabet.chars(mask))
+
+
+def _too_much() -> GrammarLimitError:
+    return GrammarLimitError(f"combining patterns needs more than {MOST_STATES} states or too much work")
 
 
 class _Product:
@@ -74,9 +98,7 @@ class _Product:
 
     def _check(self, states: int) -> None:
         if states > MOST_STATES or self._work > MOST_WORK:
-            raise GrammarLimitError(
-                f"combining patterns needs more than {MOST_STATES} states or too much work"
-            )
+            raise _too_much()
 
     def _accepts(self, state: State, count: int) -> bool:
         final = self._finals.get(state)
@@ -120,7 +142,7 @@ class _Product:
         for after, mask in to.items():
             pieces = _cut(pieces, mask, after)
             self._work += len(pieces)
-        return [(mask, frozenset(targets)) for mask, targets in pieces]
+        return [(mask, tuple(sorted(targets))) for mask, targets in pieces]
 
     def _set(self, mask: int) -> Chars:
         found = self._chars.get(mask)
@@ -186,12 +208,19 @@ def texts(words: Iterable[str]) -> Expr:
 
 def matches(expr: Expr, text: str) -> bool:
     """Whether a text is in the language."""
-    return _recogniser(expr).accepts(text)
+    known = _recognisers.get(id(expr)) or _remembered(expr)
+    return known[1].accepts(text)
 
 
-@lru_cache(maxsize=64)
-def _recogniser(expr: Expr) -> _Recogniser:
-    return _Recogniser(expr)
+def _remembered(expr: Expr) -> tuple[Expr, _Recogniser]:
+    """By identity, as expressions can be large to hash; the memo keeps them alive, so that an id stays theirs."""
+    if len(_recognisers) >= _MOST_RECOGNISERS:
+        _recognisers.clear()
+    found = _recognisers[id(expr)] = expr, _Recogniser(expr)
+    return found
+
+
+_STUCK = -1
 
 
 class _Recogniser:
@@ -205,17 +234,20 @@ class _Recogniser:
         self._rows: list[dict[str, int]] = [{}]
 
     def accepts(self, text: str) -> bool:
-        state = 0
+        state, rows = 0, self._rows
         for char in text:
-            after = self._rows[state].get(char)
+            after = rows[state].get(char)
             state = self._step(state, char) if after is None else after
+            if state < 0:
+                return False
         return any(self._terms.nullable[term] for term in self._parts[state])
 
     def _step(self, state: int, char: str) -> int:
         terms, code = self._terms, ord(char)
         moves = dict.fromkeys(move for term in self._parts[state] for move in terms.linear(term))
         part = frozenset(after for chars, after in moves if charset.contains(terms.sets[chars], code))
-        found = self._rows[state][char] = self._states.setdefault(part, len(self._parts))
+        found = self._states.setdefault(part, len(self._parts)) if part else _STUCK
+        self._rows[state][char] = found
         if found == len(self._parts):
             self._parts.append(part)
             self._rows.append({})

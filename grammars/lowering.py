@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sgl.grammars.charset import ByteRanges, utf8_sequences
@@ -120,16 +121,17 @@ class Lowering:
         return self._byte(expr.mask, after, scope, plain)
 
     def _chars(self, expr: Chars, after: int, scope: Scope) -> int:
-        sequences = utf8_sequences(expr.chars)
-        ascii_mask = sum(_range_mask(*s[0]) for s in sequences if len(s) == 1)
-        starts = [self._byte(ascii_mask, after, scope)] if ascii_mask else []
-        starts += [self._ranges(s, after, scope) for s in sequences if len(s) > 1]
-        return self.split(starts, scope)
+        return self._products(utf8_sequences(expr.chars), 0, after, scope)
 
-    def _ranges(self, ranges: ByteRanges, after: int, scope: Scope) -> int:
-        for low, high in reversed(ranges):
-            after = self._byte(_range_mask(low, high), after, scope)
-        return after
+    def _products(self, products: Sequence[ByteRanges], at: int, after: int, scope: Scope) -> int:
+        """The node of products of byte ranges that begin alike; those that go on alike become one node."""
+        ways: dict[int, int] = {}
+        for (low, high), alike in groupby(products, lambda product: product[at]):
+            rest = list(alike)
+            target = after if at + 1 == len(rest[0]) else self._products(rest, at + 1, after, scope)
+            ways[target] = ways.get(target, 0) | _range_mask(low, high)
+        starts = [self._byte(mask, target, scope) for target, mask in ways.items()]
+        return self._end_split(starts, False, after, scope)
 
     def _seq(self, expr: Seq, after: int, scope: Scope) -> int:
         return self._row(expr.items, after, scope)

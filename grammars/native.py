@@ -24,17 +24,14 @@ from sgl.grammars.vocabulary import Vocabulary
 class _Trie(ctypes.Structure):
     _fields_ = [
         ("size", c_int32),
-        ("byte", c_void_p),
-        ("depth", c_void_p),
-        ("skip", c_void_p),
-        ("first", c_void_p),
+        ("nodes", c_void_p),
         ("ids", c_void_p),
+        ("roots", c_void_p),
     ]
 
     @classmethod
     def of(cls, trie: Trie) -> _Trie:
-        columns = (trie.byte, trie.depth, trie.skip, trie.first, trie.ids)
-        return cls(len(trie), *(column.ctypes.data for column in columns))
+        return cls(len(trie), *(column.ctypes.data for column in (trie.nodes, trie.ids, trie.roots)))
 
 
 class _Family(ctypes.Structure):

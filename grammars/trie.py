@@ -7,6 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
+_NODE = np.dtype([("skip", "i4"), ("first", "i4"), ("depth", "u2"), ("byte", "u1")], align=True)
+
 
 class Trie:
     """Tokens in the order of their bytes; a node is one byte after one prefix.
@@ -37,6 +39,23 @@ class Trie:
 
     def __len__(self) -> int:
         return len(self.byte)
+
+    @cached_property
+    def nodes(self) -> np.ndarray:
+        """The columns as rows, for C: (skip, first, depth, byte) [n + 1]."""
+        rows = np.zeros(len(self) + 1, _NODE)
+        for name in ("skip", "depth", "byte"):
+            rows[name][:-1] = getattr(self, name)
+        rows["first"] = self.first
+        return rows
+
+    @cached_property
+    def roots(self) -> np.ndarray:
+        """The uppermost node of each byte, -1 where there is none; int32 [256]."""
+        found = np.full(256, -1, np.int32)
+        uppermost = np.flatnonzero(self.depth == 1)
+        found[self.byte[uppermost]] = uppermost
+        return found
 
     @cached_property
     def lists(self) -> tuple[list[int], list[int], list[int], list[int], list[int]]:

@@ -11,7 +11,18 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from sgl.grammars.closure import BELOW, BETWEEN, FULL, MAX_HELD, NEED, Closure, Registers, Stop, Thread
+from sgl.grammars.closure import (
+    BELOW,
+    BETWEEN,
+    FULL,
+    MAX_HELD,
+    NEED,
+    Closure,
+    Registers,
+    Stop,
+    Thread,
+    thread_set,
+)
 from sgl.grammars.network import PICK, UNBUILT, Network
 from sgl.grammars.parts import Subset
 from sgl.grammars.twin_masks import DEAD, MaskMaker
@@ -27,7 +38,7 @@ class PythonCore:
         self.vocabulary = vocabulary
         self.limit = limit
         self.wanted = 0
-        self.registers = Registers()
+        self.registers = Registers(network)
         self._held = 0
         self._canonical_frames: list[int] = [0]
         self.states: list[tuple[tuple[Thread, ...], bool]] = []
@@ -65,9 +76,9 @@ class PythonCore:
 
     def advance(self, state: int, data: bytes) -> int:
         for byte in data:
-            state = self.step(state, byte)
             if state < 0:
                 break
+            state = self.step(state, byte)
         return state
 
     def accepting(self, state: int) -> bool:
@@ -146,7 +157,7 @@ class PythonCore:
             (node, self._canonical_count(self.network.node(node)[4], count), self._canonical_frame(frame))
             for node, count, frame in threads
         }
-        return self.intern(tuple(sorted(moved)), final)
+        return self.intern(moved, final)
 
     def _moved(self, state: int, byte: int) -> list[Thread]:
         found: list[Thread] = []
@@ -165,17 +176,17 @@ class PythonCore:
             return stop.code
         return self.intern(threads, final)
 
-    def intern(self, threads: tuple[Thread, ...], final: bool) -> int:
-        if not threads and not final:
+    def intern(self, threads: Iterable[Thread], final: bool) -> int:
+        key = thread_set(self.network, threads), final
+        if key == ((), False):
             return DEAD
-        key = (threads, final)
         found = self._state_ids.get(key)
         if found is None:
             if len(self.states) >= self.limit or self._held + self.registers.held >= MAX_HELD:
                 return FULL
             found = self._state_ids[key] = len(self.states)
             self.states.append(key)
-            self._held += len(threads)
+            self._held += len(key[0])
             self._rows.append({})
         return found
 

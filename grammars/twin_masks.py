@@ -229,7 +229,7 @@ class MaskMaker:
         return self._core.registers.frame_id((node, count, under) for node, count, _ in self._core.frame(frame))
 
     def _intern(self, threads: set[Thread], final: bool) -> int:
-        return self._checked(self._core.intern(tuple(sorted(threads)), final))
+        return self._checked(self._core.intern(threads, final))
 
     def _local(self, state: int, bottom: int) -> Local | None:
         """The local mask of a state that takes all of a family alike.

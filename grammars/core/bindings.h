@@ -107,8 +107,10 @@ static PyObject *py_extend(PyObject *self, PyObject *const *args, Py_ssize_t cou
     Py_RETURN_NONE;
 }
 
+#include "language.h"
+
 #define FAST(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
 
-static PyMethodDef methods[] = {FAST(tables), FAST(rule_id), FAST(entry), FAST(lower), FAST(read), FAST(extend),
+static PyMethodDef methods[] = {FAST(tables), FAST(rule_id), FAST(entry), FAST(lower), FAST(read), FAST(extend), FAST(combine),
                                 {"learn", py_learn, METH_O, NULL}, {"memory", py_memory, METH_O, NULL},
                                 {NULL, NULL, 0, NULL}};

@@ -193,26 +193,69 @@ static int make_row(Core *c, int32_t state) {
     int32_t *row = malloc(256 * sizeof *row);
     if (!row) return NO_MEMORY;
     const Class live = STATE(state).live;
-    for (int b = 0; b < 256; b++) row[b] = has(&live, b) ? UNKNOWN : DEAD;
+    memset(row, 0xFF, 256 * sizeof *row); /* DEAD */
+    for (int w = 0; w < CLASS_WORDS; w++)
+        for (uint32_t bits = live.word[w]; bits; bits &= bits - 1) row[w * 32 + __builtin_ctz(bits)] = UNKNOWN;
     STATE(state).row = row;
     c->rows++;
     return 0;
 }
 
-/* Where a byte leads, and all the bytes that the state's threads cannot tell from it. */
-static int32_t moved(Core *c, int32_t state, int byte, Class *alike) {
-    const State s = STATE(state);
-    memset(alike, 0xFF, sizeof *alike);
+static uint32_t move_hash(Core *c, int32_t i) { return AT(c->moves, Seeded, i).hash; }
+
+/* Many states have the same threads after a byte: their closures are remembered, as long as they are not too many. */
+static void forget_moves(Core *c) {
+    if (c->seeds.size < MAX_SEEDS) return;
+    c->moves.size = c->seeds.size = 0;
+    memset(c->move_index.slots, 0xFF, c->move_index.room * sizeof *c->move_index.slots);
+}
+
+static int32_t close_seeds(Core *c, const Thread *seeds, int32_t count) {
     begin_closure(c);
-    for (int32_t i = 0; i < s.length; i++) {
-        const Thread t = AT(c->threads, Thread, s.offset + i);
-        const Class *set = &AT(c->classes, Class, NODE(t.node).a);
-        uint32_t flip = has(set, byte) ? 0 : ~0u;
-        for (int w = 0; w < CLASS_WORDS; w++) alike->word[w] &= set->word[w] ^ flip;
-        int code = flip ? 0 : visit(c, NODE(t.node).b, t.count, t.frame);
+    for (int32_t i = 0; i < count; i++) {
+        int code = visit(c, seeds[i].node, seeds[i].count, seeds[i].frame);
         if (code) return code;
     }
     return end_closure(c);
+}
+
+/* The state of the threads that lie at the end of `seeds`, and stay there if they are new. */
+static int32_t closure_of(Core *c, int32_t count) {
+    const Thread *seeds = (Thread *)c->seeds.data + c->seeds.size;
+    if (grow(c, &c->move_index, c->moves.size, move_hash)) return NO_MEMORY;
+    const uint32_t hash = hash_threads(seeds, count), mask = c->move_index.room - 1;
+    uint32_t at = hash & mask;
+    for (int32_t i; (i = c->move_index.slots[at]) >= 0; at = (at + 1) & mask) {
+        const Seeded *m = &AT(c->moves, Seeded, i);
+        if (m->hash == hash && m->length == count &&
+            !memcmp(&AT(c->seeds, Thread, m->offset), seeds, count * sizeof *seeds))
+            return m->target;
+    }
+    const Seeded made = {hash, c->seeds.size, count, close_seeds(c, seeds, count)};
+    if (made.target < DEAD) return made.target;
+    if (append(&c->moves, &made, 1, sizeof made)) return NO_MEMORY;
+    c->seeds.size += count;
+    c->move_index.slots[at] = c->moves.size - 1;
+    return made.target;
+}
+
+/* Where a byte leads, and all the bytes that the state's threads cannot tell from it. */
+static int32_t moved(Core *c, int32_t state, int byte, Class *alike) {
+    const State *s = &STATE(state);
+    forget_moves(c);
+    if (reserve(&c->seeds, s->length, sizeof(Thread))) return NO_MEMORY;
+    Thread *seeds = (Thread *)c->seeds.data + c->seeds.size;
+    int32_t count = 0;
+    memset(alike, 0xFF, sizeof *alike);
+    for (int32_t i = 0; i < s->length; i++) {
+        const Thread t = AT(c->threads, Thread, s->offset + i);
+        const Node *n = &NODE(t.node);
+        const Class *set = &AT(c->classes, Class, n->a);
+        uint32_t flip = has(set, byte) ? 0 : ~0u;
+        for (int w = 0; w < CLASS_WORDS; w++) alike->word[w] &= set->word[w] ^ flip;
+        if (!flip) seeds[count++] = (Thread){n->b, t.count, t.frame};
+    }
+    return count ? closure_of(c, count) : DEAD;
 }
 
 static int32_t fill(Core *c, int32_t state, int byte) {

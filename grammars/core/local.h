@@ -64,21 +64,16 @@ static void drop_locals(Core *c) {
         free(LOCAL(i).ends);
     }
     c->locals.size = 0;
-}
-
-static int64_t local_memory(Core *c) {
-    int64_t held = 0;
-    for (int32_t i = 0; i < c->locals.size; i++)
-        held += c->vocabulary.words * sizeof(uint32_t) + LOCAL(i).count * sizeof(int32_t);
-    return held;
+    c->local_bytes = 0;
 }
 
 static int keep_local(Core *c, int32_t state, Local *l) {
-    if ((int64_t)c->locals.size * c->vocabulary.words * 4 > MOST_LOCAL_BYTES) {
+    if (c->local_bytes > MOST_LOCAL_BYTES) {
         drop_locals(c);
         for (int32_t i = 0; i < c->states.size; i++) STATE(i).local = UNKNOWN;
     }
     if (append(&c->locals, l, 1, sizeof *l)) return NO_MEMORY;
+    c->local_bytes += c->vocabulary.words * sizeof *l->row + l->count * sizeof *l->ends;
     return STATE(state).local = c->locals.size - 1;
 }
 
@@ -89,7 +84,7 @@ static int fill_local(Core *c, const int32_t *after, Local *l) {
     while (room && after[room] == DEAD) room--;
     memcpy(l->row, f->rows + room * words, words * sizeof *l->row);
     c->ends.size = 0;
-    int code = walk(c, &f->exits, after, 0, f->exits.size, l->row, &c->ends);
+    int code = walk(c, &f->exits, after, 0, f->exits.size, l->row, l->root ? NULL : &c->ends);
     l->count = c->ends.size;
     l->ends = code ? NULL : malloc(l->count * sizeof(int32_t) + 1);
     if (!l->ends) return code ? code : NO_MEMORY;
@@ -104,8 +99,8 @@ static int is_open(Core *c, int32_t number, const int32_t *after) {
     return 0;
 }
 
-static int32_t make_local(Core *c, int32_t state, int32_t number, const int32_t *after, int open) {
-    Local l = {malloc(c->vocabulary.words * sizeof(uint32_t)), NULL, 0, number, open};
+static int32_t make_local(Core *c, int32_t state, int32_t number, const int32_t *after, int open, int root) {
+    Local l = {malloc(c->vocabulary.words * sizeof(uint32_t)), NULL, 0, number, open, root};
     int32_t made = l.row ? fill_local(c, after, &l) : NO_MEMORY;
     if (!made) made = keep_local(c, state, &l);
     if (made < 0) {
@@ -127,7 +122,7 @@ static int absorbs_more(Core *c, int32_t state, int32_t number) {
  * family. */
 static int32_t local(Core *c, int32_t state, int32_t bottom) {
     int32_t after[MOST_CHARS + 1], known = STATE(state).local;
-    if (known >= 0) return LOCAL(known).open && bottom ? DEAD : known;
+    if (known >= 0 && !(LOCAL(known).root && bottom)) return LOCAL(known).open && bottom ? DEAD : known;
     if (known == DEAD || (known == OPEN && bottom)) return DEAD;
     int32_t count = core_takes_plain(c, state) ? PLAIN + 1 : c->vocabulary.family_count;
     for (int32_t i = 0; i < count; i++) {
@@ -138,7 +133,7 @@ static int32_t local(Core *c, int32_t state, int32_t bottom) {
         if (after[1] != state && after[1] >= 0 && absorbs_more(c, after[1], i)) break;
         int open = is_open(c, i, after);
         if (open && bottom) return STATE(state).local = OPEN, DEAD;
-        return make_local(c, state, i, after, open);
+        return make_local(c, state, i, after, open, !bottom);
     }
     return STATE(state).local = DEAD;
 }

@@ -117,6 +117,7 @@ static void free_lowering(Lowering *l) {
     free(l->targets.data);
     free(l->branches.data);
     free(l->levels.data);
+    free(l->products.data);
     free(l);
 }
 

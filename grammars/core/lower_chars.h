@@ -1,22 +1,16 @@
-/* Characters as products of ranges of UTF-8 bytes; `charset.utf8_sequences` says which. */
+/* Characters as products of ranges of UTF-8 bytes, which `charset.utf8_sequences` says, and their trie: what goes on in
+ * the same way is one node, for one class as for the next. */
 
 typedef struct { uint8_t low, high; } ByteRange;
-
-typedef struct {
-    int length;
-    int32_t after, loop;
-    ByteRange range[4];
-} Product;
+typedef struct { int32_t length; ByteRange range[4]; } Product;
+typedef struct { Class set; int32_t target; } Way;
 
 static const uint8_t LEAST_BYTES[4] = {0x80, 0x80, 0x80, 0x80}, MOST_BYTES[4] = {0xBF, 0xBF, 0xBF, 0xBF};
 
+#define PRODUCT(i) AT(l->products, Product, i)
+
 static int push_product(Lowering *l, const Product *p) {
-    int32_t after = p->after;
-    for (int i = p->length; i-- && after >= 0;) {
-        const Class set = range_class(p->range[i].low, p->range[i].high);
-        after = byte_node(l, &set, after, p->loop, 0);
-    }
-    return push_target(l, after);
+    return append(&l->products, p, 1, sizeof *p) ? no_memory() : 0;
 }
 
 /* The products of the byte strings from `low` to `high`, whose bytes before `at` are chosen. */
@@ -50,12 +44,12 @@ static int utf8_bytes(uint32_t code, uint8_t *out) {
     return length;
 }
 
-static int push_wide(Lowering *l, uint32_t low, uint32_t high, int32_t after, int32_t loop) {
+static int push_wide(Lowering *l, uint32_t low, uint32_t high) {
     static const uint32_t limits[] = {0x7F, 0x7FF, 0xFFFF, 0x10FFFF};
     for (int i = 1; i < 4; i++) {
         uint32_t from = low > limits[i - 1] ? low : limits[i - 1] + 1, to = high < limits[i] ? high : limits[i];
         if (from > to) continue;
-        Product p = {.after = after, .loop = loop};
+        Product p = {.length = 0};
         uint8_t first[4], last[4];
         p.length = utf8_bytes(from, first);
         utf8_bytes(to, last);
@@ -76,24 +70,56 @@ static int char_range(PyObject *range, int32_t *low, int32_t *high) {
     return FAILED;
 }
 
-static int push_ascii(Lowering *l, PyObject *ranges, Py_ssize_t count, int32_t after, int32_t loop) {
-    Class ascii = {{0}};
-    int32_t low, high, some = 0;
-    for (Py_ssize_t i = 0; i < count; i++) {
+/* Products in order: those that begin alike stand together, and others do not overlap. */
+static int push_chars(Lowering *l, PyObject *ranges) {
+    Py_ssize_t count = row_size(ranges);
+    int32_t low, high, before = -1;
+    if (count < 0) return FAILED;
+    for (Py_ssize_t i = 0; i < count; i++, before = high) {
         if (char_range(item_at(ranges, i), &low, &high)) return FAILED;
-        const Class part = range_class(low, high < 0x7F ? high : 0x7F);
-        for (int w = 0; w < 4; w++) ascii.word[w] |= part.word[w];
-        some |= low <= 0x7F;
+        if (low <= before) return PyErr_SetString(PyExc_ValueError, "ranges of characters overlap"), FAILED;
+        const Product ascii = {1, {{(uint8_t)low, (uint8_t)(high < 0x7F ? high : 0x7F)}}};
+        if (low <= 0x7F && push_product(l, &ascii)) return FAILED;
+        if (push_wide(l, low, high)) return FAILED;
     }
-    return some ? push_target(l, byte_node(l, &ascii, after, loop, 0)) : 0;
+    return 0;
+}
+
+/* The end of the products from `from` that have one range at `at`. */
+static int32_t alike_until(Lowering *l, int32_t from, int32_t to, int at) {
+    const ByteRange range = PRODUCT(from).range[at];
+    while (from < to && !memcmp(&PRODUCT(from).range[at], &range, sizeof range)) from++;
+    return from;
+}
+
+static int add_way(Way *ways, int count, ByteRange range, int32_t target) {
+    const Class set = range_class(range.low, range.high);
+    int i = 0;
+    while (i < count && ways[i].target != target) i++;
+    if (i == count) ways[count++] = (Way){{{0}}, target};
+    for (int w = 0; w < 8; w++) ways[i].set.word[w] |= set.word[w];
+    return count;
+}
+
+/* The node of the products from `from` to `to`, whose ranges before `at` were matched. */
+static int32_t product_trie(Lowering *l, int32_t from, int32_t to, int at, int32_t after, int32_t loop) {
+    Way ways[256];
+    int count = 0;
+    for (int32_t next; from < to; from = next) {
+        next = alike_until(l, from, to, at);
+        const Product p = PRODUCT(from);
+        int32_t target = at == 3 || at + 1 == p.length ? after : product_trie(l, from, next, at + 1, after, loop);
+        if (target < 0) return FAILED;
+        count = add_way(ways, count, p.range[at], target);
+    }
+    int32_t base = l->targets.size;
+    for (int i = 0; i < count; i++)
+        if (push_target(l, byte_node(l, &ways[i].set, ways[i].target, loop, 0))) return FAILED;
+    return split_shared(l, base, 0, 0, loop);
 }
 
 static int32_t lower_chars(Lowering *l, PyObject *expr, int32_t after, Scope scope) {
-    PyObject *ranges = FIELD(expr, CHARS, 0);
-    Py_ssize_t count = row_size(ranges);
-    int32_t base = l->targets.size, low, high;
-    if (count < 0 || push_ascii(l, ranges, count, after, scope.loop)) return FAILED;
-    for (Py_ssize_t i = 0; i < count; i++)
-        if (char_range(item_at(ranges, i), &low, &high) || push_wide(l, low, high, after, scope.loop)) return FAILED;
-    return split(l, base, scope.loop);
+    l->products.size = 0;
+    if (push_chars(l, FIELD(expr, CHARS, 0))) return FAILED;
+    return product_trie(l, 0, l->products.size, 0, after, scope.loop);
 }

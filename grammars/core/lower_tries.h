@@ -95,19 +95,6 @@ static int32_t lower_trie(Lowering *l, const Trier *t, PyObject *words) {
     return start;
 }
 
-/* A split over the targets above `base`, and over what comes after where the text may end; shared with its equals. */
-static int32_t split_shared(Lowering *l, int32_t base, int final, int32_t after, int32_t loop) {
-    int32_t count = l->targets.size - base, *key = new_key(&l->memo, count + 3);
-    if (!key) return no_memory();
-    key[0] = KEY_TRIE, key[1] = loop, key[2] = final ? after : -1;
-    if (count) memcpy(key + 3, &AT(l->targets, int32_t, base), count * sizeof *key);
-    int32_t entry = intern_key(&l->memo, count + 3);
-    if (entry < 0 || (final && push_target(l, after))) return FAILED;
-    if (VALUE(l->memo, entry) == UNKNOWN) VALUE(l->memo, entry) = split(l, base, loop);
-    l->targets.size = base;
-    return VALUE(l->memo, entry);
-}
-
 static int is_plain(const Trier *t, uint32_t symbol) {
     return symbol < 128 && t->plain[symbol >> 5] >> (symbol & 31) & 1;
 }

@@ -13,6 +13,7 @@ typedef struct {
     Memo memo;
     Array targets;          /* a stack of nodes that will be split */
     Array branches, levels; /* stacks of the trie that is being built */
+    Array products;         /* of the class of characters that is being lowered */
     int32_t depth;
 } Lowering;
 
@@ -77,4 +78,17 @@ static int32_t split(Lowering *l, int32_t base, int32_t loop) {
     const int32_t *targets = (int32_t *)l->targets.data + base;
     if (append(&l->tables->edges, targets, count, sizeof *targets)) return no_memory();
     return add_node(l, SPLIT, offset, count, 0, loop);
+}
+
+/* A split over the targets above `base`, and over what comes after where the text may end; shared with its equals. */
+static int32_t split_shared(Lowering *l, int32_t base, int final, int32_t after, int32_t loop) {
+    int32_t count = l->targets.size - base, *key = new_key(&l->memo, count + 3);
+    if (!key) return no_memory();
+    key[0] = KEY_TRIE, key[1] = loop, key[2] = final ? after : -1;
+    if (count) memcpy(key + 3, &AT(l->targets, int32_t, base), count * sizeof *key);
+    int32_t entry = intern_key(&l->memo, count + 3);
+    if (entry < 0 || (final && push_target(l, after))) return FAILED;
+    if (VALUE(l->memo, entry) == UNKNOWN) VALUE(l->memo, entry) = split(l, base, loop);
+    l->targets.size = base;
+    return VALUE(l->memo, entry);
 }

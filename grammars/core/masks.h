@@ -20,8 +20,8 @@ static int apply_local(Core *c, const Local *l, int32_t bottom, uint32_t *out) {
         int32_t node = l->ends[k];
         set_ids(t, node, node + 1, out);
         if (caller == UNKNOWN) continue;
-        c->path[t->depth[node]] = caller;
-        int code = walk(c, t, NULL, node + 1, t->skip[node], out, NULL);
+        c->path[t->node[node].depth] = caller;
+        int code = walk(c, t, NULL, node + 1, t->node[node].skip, out, NULL);
         if (code) return code;
     }
     return 0;
@@ -62,8 +62,7 @@ static int32_t mainstream(Core *c, int32_t state) {
 
 static int mask_by_walk(Core *c, int32_t state, uint32_t *out) {
     memset(out, 0, c->vocabulary.words * sizeof *out);
-    c->path[0] = state;
-    return walk(c, &c->vocabulary.all, NULL, 0, c->vocabulary.all.size, out, NULL);
+    return walk_all(c, &c->vocabulary.all, state, out);
 }
 
 /* All plain text, and a walk of the tokens that are not. */
@@ -71,8 +70,7 @@ static int mask_by_promise(Core *c, int32_t state, uint32_t *out) {
     const Family *plain = family(c, PLAIN);
     size_t words = c->vocabulary.words;
     memcpy(out, plain->rows + plain->longest * words, words * sizeof *out);
-    c->path[0] = state;
-    return walk(c, &c->vocabulary.rest, NULL, 0, c->vocabulary.rest.size, out, NULL);
+    return walk_all(c, &c->vocabulary.rest, state, out);
 }
 
 static int fill_mask(Core *c, int32_t state, uint32_t *out) {

@@ -4,13 +4,13 @@
     DO(nodes, Node) DO(edges, int32_t) DO(classes, Class) DO(entries, int32_t) DO(entered, Entered)           \
     DO(frames, Frame) DO(returns, Thread) DO(frame_notes, FrameNote) DO(locals, Local) DO(branches, Branch) DO(ends, int32_t) DO(canonical_frames, int32_t) DO(threads, Thread) DO(states, State) \
     DO(subsets, Subset) DO(used, uint32_t) DO(work, Thread) DO(kept, Thread) DO(seen, Thread)                 \
-    DO(opened, Opened) DO(callers, Caller)
-#define EACH_INDEX(DO) DO(frame_index) DO(state_index) DO(seen_index) DO(subset_index)
+    DO(opened, Opened) DO(callers, Caller) DO(moves, Seeded) DO(seeds, Thread)
+#define EACH_INDEX(DO) DO(frame_index) DO(state_index) DO(seen_index) DO(subset_index) DO(move_index)
 
 /* Bytes held, without the vocabulary. */
 API int64_t core_memory(Core *c) {
     int64_t held = sizeof *c + (int64_t)c->rows * 256 * sizeof(int32_t) + 2 * (c->vocabulary.reach + 2) * sizeof *c->path;
-    held += local_memory(c) + (int64_t)c->branches.size * c->vocabulary.words * sizeof(uint32_t);
+    held += c->local_bytes + c->branch_bytes;
 #define ADD_ARRAY(name, type) held += (int64_t)c->name.room * sizeof(type);
 #define ADD_INDEX(name) held += (int64_t)c->name.room * sizeof(int32_t);
     EACH_ARRAY(ADD_ARRAY)

@@ -70,6 +70,29 @@ static int32_t sort_unique(Thread *t, int32_t count) {
     return kept;
 }
 
+/* Whether one of some threads at the same node can do all that this one can: a loop that may be left, and the rest
+ * equal, so that fewer iterations only leave more of them. */
+static int is_dominated(Core *c, const Thread *t, const Thread *others, int32_t count) {
+    if (!count) return 0;
+    const int32_t loop = NODE(t->node).loop;
+    if (loop < 0 || NODE(loop).kind != LOOP || t->count < NODE(loop).b) return 0;
+    for (int32_t i = 0; i < count; i++)
+        if (others[i].count >= NODE(loop).b && others[i].frame == t->frame) return 1;
+    return 0;
+}
+
+/* Drop what is dominated from sorted threads; how many are left. */
+static int32_t drop_dominated(Core *c, Thread *t, int32_t count) {
+    int32_t kept = 0;
+    for (int32_t i = 0, first = 0; i < count; i++) {
+        if (i && t[i].node != t[i - 1].node) first = kept;
+        if (!is_dominated(c, &t[i], t + first, kept - first)) t[kept++] = t[i];
+    }
+    return kept;
+}
+
+static int32_t make_set(Core *c, Thread *t, int32_t count) { return drop_dominated(c, t, sort_unique(t, count)); }
+
 /* The one frame under all threads of a frame; the bottom where there are several. */
 static int32_t frame_under(const Thread *threads, int32_t count) {
     for (int32_t i = 1; i < count; i++)
@@ -80,7 +103,7 @@ static int32_t frame_under(const Thread *threads, int32_t count) {
 /* The frame of a set of threads that lies at the end of `returns`, and stays there if the frame is new. */
 static int32_t intern_frame(Core *c, int32_t count) {
     Thread *threads = (Thread *)c->returns.data + c->returns.size;
-    count = sort_unique(threads, count);
+    count = make_set(c, threads, count);
     if (grow(c, &c->frame_index, c->frames.size, frame_hash)) return NO_MEMORY;
     const Frame frame = {c->returns.size, count, hash_threads(threads, count)};
     uint32_t mask = c->frame_index.room - 1, at = frame.hash & mask;
@@ -122,13 +145,13 @@ static int32_t new_state(Core *c, const Thread *threads, int32_t count, int fina
 /* The state of a set of threads, which is sorted here. */
 static int32_t intern(Core *c, Thread *threads, int32_t count, int final) {
     if (!count && !final) return DEAD;
-    count = sort_unique(threads, count);
+    count = make_set(c, threads, count);
     if (grow(c, &c->state_index, c->states.size, state_hash)) return NO_MEMORY;
     uint32_t hash = hash_threads(threads, count) * 2 + final, mask = c->state_index.room - 1, at = hash & mask;
     for (int32_t i; (i = c->state_index.slots[at]) >= 0; at = (at + 1) & mask) {
         const State *s = &STATE(i);
         if (s->hash == hash && s->length == count && s->final == final &&
-            !memcmp(&AT(c->threads, Thread, s->offset), threads, count * sizeof *threads))
+            (!count || !memcmp(&AT(c->threads, Thread, s->offset), threads, count * sizeof *threads)))
             return i;
     }
     if (c->states.size >= c->limit || c->threads.size + c->returns.size + c->used.size >= MAX_HELD) return FULL;

@@ -4,7 +4,7 @@ enum { BYTE, SPLIT, CALL, ENTER, LOOP, NEXT, RETURN, PICK, SEEN };
 enum { DEAD = -1, NEED = -2, FULL = -3, NO_MEMORY = -4, UNKNOWN = -5 };
 enum { MANY = -1, FEW = 12, CLASS_WORDS = 8, SPELLING = 9 };
 enum { BETWEEN = -1, BELOW = -2 }; /* counts that are far from both bounds, or far below the least */
-enum { MAX_THREADS = 20000, MAX_VISITS = 1 << 18, MAX_HELD = 1 << 22 }; /* of one closure; in states and registers */
+enum { MAX_THREADS = 20000, MAX_VISITS = 1 << 18, MAX_HELD = 1 << 22, MAX_SEEDS = 1 << 18 }; /* of one closure; in states and registers */
 
 typedef struct { int32_t kind, a, b, c, loop; } Node;
 typedef struct { int32_t node, count, frame; } Thread;
@@ -12,6 +12,7 @@ typedef struct { int32_t offset, length; uint32_t hash; } Frame; /* of `returns`
 typedef struct { int32_t under, caller; } FrameNote; /* see local.h and masks.h */
 typedef struct { int32_t first, last, closed, popped; } Opened;  /* a frame of the running closure, and its `callers` */
 typedef struct { Thread thread; int32_t next; } Caller;
+typedef struct { uint32_t hash; int32_t offset, length, target; } Seeded; /* from some of `seeds`, by their closure */
 typedef struct { uint32_t closure; int32_t opened; } Entered;    /* by node: the closure that entered it last */
 typedef struct { int32_t list, members, offset, words; } Subset; /* its bits begin at `offset` of `used` */
 typedef struct { int32_t required, least, most, extra, parts[]; } PartTable;
@@ -28,11 +29,12 @@ typedef struct {
 typedef struct { void *data; int32_t size, room; } Array;
 typedef struct { int32_t *slots; uint32_t room; } Index;
 
+/* A trie's node: the first node behind its subtree, where its tokens begin in `ids`. One more node ends the trie. */
+typedef struct { int32_t skip, first; uint16_t depth; uint8_t byte; } TrieNode;
 typedef struct {
     int32_t size;
-    const uint8_t *byte;
-    const uint16_t *depth;
-    const int32_t *skip, *first, *ids;
+    const TrieNode *node;
+    const int32_t *ids, *roots; /* `roots` are the uppermost nodes by their bytes, -1 where there is none */
 } Trie;
 
 typedef struct {
@@ -50,15 +52,17 @@ typedef struct {
 } Vocabulary;
 
 /* What a state allows by itself, and the nodes of a trie where its text may end and its caller goes on; `open` if it
- * may do so after text of the family alone. */
-typedef struct { uint32_t *row; int32_t *ends, count, family, open; } Local;
-typedef struct { const Trie *trie; int32_t node, next; uint32_t *row; } Branch; /* a large subtree from one state */
+ * may do so after text of the family alone. At the `root`, where there is no caller, nobody asks for those nodes. */
+typedef struct { uint32_t *row; int32_t *ends, count, family, open, root; } Local;
+/* A large subtree from one state: its row, and the nodes where the bottom may be left (-1: nobody asked). */
+typedef struct { const Trie *trie; int32_t node, next, count, *ends; uint32_t *row; } Branch;
 
 typedef struct {
     Array nodes, edges, classes, entries;
     Array frames, returns, frame_notes, canonical_frames, threads, states, subsets, used;
-    Index frame_index, state_index, seen_index, subset_index;
-    Array work, kept, seen, opened, callers, entered, locals, ends, branches;
+    Index frame_index, state_index, seen_index, subset_index, move_index;
+    Array work, kept, seen, opened, callers, entered, locals, ends, branches, moves, seeds;
+    int64_t local_bytes, branch_bytes;
     uint32_t closure;
     int32_t rows, visits, hashed, *path, *side, limit, wanted, final;
     Vocabulary vocabulary;

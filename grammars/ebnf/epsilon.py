@@ -10,11 +10,14 @@ from collections.abc import Callable
 from operator import is_
 
 from sgl.grammars.expr import (
+    EMPTY,
     NEVER,
     Alt,
     Call,
+    Chars,
     Expr,
     Graph,
+    Literal,
     Repeat,
     Rule,
     Seq,
@@ -65,16 +68,19 @@ def substitute(expr: Expr, replace: Callable[[Rule], Expr | None]) -> Expr:
 
 def calls(expr: Expr) -> set[Rule]:
     """All rules that an expression calls."""
-    match expr:
-        case Call(rule):
-            return {rule}
-        case Seq(items) | Alt(items):
-            return set().union(*map(calls, items))
-        case Repeat(item, _, _):
-            return calls(item)
-        case Graph(edges, _):
-            return set().union(*(calls(e) for out in edges for e, _ in out))
-    return set()
+    found: set[Rule] = set()
+    work = [expr]
+    while work:
+        item = work.pop()
+        if isinstance(item, Call):
+            found.add(item.rule)
+        elif isinstance(item, Seq | Alt):
+            work += item.items
+        elif isinstance(item, Repeat):
+            work.append(item.item)
+        elif isinstance(item, Graph):
+            work += (e for out in item.edges for e, _ in out)
+    return found
 
 
 def reachable(bodies: Bodies, start: Expr) -> Bodies:
@@ -105,6 +111,9 @@ def _least(bodies: Bodies, holds: Callable[[Expr, set[Rule], Bodies], bool]) -> 
 
 
 def may_be_empty(expr: Expr, empty: set[Rule], bodies: Bodies) -> bool:
+    kind = type(expr)
+    if kind is Literal or kind is Chars:
+        return expr == EMPTY
     match expr:
         case Call(rule):
             return rule in empty

@@ -37,6 +37,7 @@ _LONGEST = 40
 _PLAIN = (Call, Literal, Chars)
 Sequence = tuple[Expr, ...]
 Corner = Rule | bytes
+_NONE: frozenset[Corner] = frozenset()
 
 
 class Factoring:
@@ -46,10 +47,11 @@ class Factoring:
         self._bodies = bodies
         self._nested = nested
         self._corners: dict[Rule, frozenset[Corner]] = {}
+        self._known: dict[int, tuple[Expr, frozenset[Corner]]] = {}
 
     def factored(self, expr: Expr) -> Expr:
         """The same language; the expression itself where its ways on begin differently."""
-        if self._nested.isdisjoint(calls(expr)) or not self._doubtful(expr, frozenset()):
+        if self._nested.isdisjoint(calls(expr)) or not self._doubtful(expr, _NONE):
             return expr
         found = _Unfolding(self).graph(nonempty(expr))
         return optional(found) if nullable(expr) else found
@@ -73,19 +75,31 @@ class Factoring:
 
     def corners(self, items: Iterable[Expr]) -> frozenset[Corner]:
         """The recursive rules and the literals that a sequence may begin with."""
-        found: frozenset[Corner] = frozenset()
+        found = _NONE
         for item in items:
-            found |= self._corner(item)
+            corner = self._corner(item)
+            found = found | corner if found else corner
             if not nullable(item):
                 break
         return found
 
     def _corner(self, item: Expr) -> frozenset[Corner]:
+        """Remembered by identity: an expression that is kept is never another one."""
+        if isinstance(item, Call):
+            return self._of_rule(item.rule)
+        if isinstance(item, Literal):
+            return frozenset((item.data,)) if item.data else _NONE
+        if isinstance(item, Chars):
+            return _NONE
+        if isinstance(item, Within):
+            return self._compound_corner(item)
+        found = self._known.get(id(item))
+        if found is None:
+            found = self._known[id(item)] = item, self._compound_corner(item)
+        return found[1]
+
+    def _compound_corner(self, item: Expr) -> frozenset[Corner]:
         match item:
-            case Call(rule):
-                return self._of_rule(rule)
-            case Literal(data):
-                return frozenset((data,) if data else ())
             case Seq(items):
                 return self.corners(items)
             case Alt(items):
@@ -96,7 +110,7 @@ class Factoring:
                 return self._corner(Within(item, 0))
             case Within(graph, state):
                 return frozenset().union(*(self.corners((e, Within(graph, t))) for e, t in graph.edges[state]))
-        return frozenset()
+        return _NONE
 
     def _of_rule(self, rule: Rule) -> frozenset[Corner]:
         found = self._corners.get(rule)
@@ -112,15 +126,15 @@ class Factoring:
             return False
         match expr:
             case Alt(items):
-                ways = [self.corners((i,)) | (after if nullable(i) else frozenset()) for i in items]
+                ways = [self._corner(i) | after if after and nullable(i) else self._corner(i) for i in items]
                 return _overlap(ways) or any(self._doubtful(i, after) for i in items)
             case Seq(items):
                 for item in reversed(items):
                     if self._doubtful(item, after):
                         return True
-                    after = self.corners((item,)) | (after if nullable(item) else frozenset())
+                    after = self._corner(item) | after if after and nullable(item) else self._corner(item)
             case Repeat(item, minimum, maximum):
-                again = self.corners((item,)) if maximum != 1 else frozenset()
+                again = self._corner(item) if maximum != 1 else _NONE
                 return (minimum != maximum and _overlap([again, after])) or self._doubtful(item, again | after)
             case Graph():
                 return self._doubtful_graph(expr, after)
@@ -128,8 +142,8 @@ class Factoring:
 
     def _doubtful_graph(self, graph: Graph, after: frozenset[Corner]) -> bool:
         for out, final in zip(graph.edges, graph.accepting, strict=True):
-            ways = [self.corners((e,)) for e, _ in out]
-            if _overlap([*ways, after] if final else ways) or any(self._doubtful(e, frozenset()) for e, _ in out):
+            ways = [self._corner(e) for e, _ in out]
+            if _overlap([*ways, after] if final else ways) or any(self._doubtful(e, _NONE) for e, _ in out):
                 return True
         return False
 

@@ -9,20 +9,9 @@ from functools import lru_cache
 from sgl.grammars import charset
 from sgl.grammars.ebnf.source import Source
 from sgl.grammars.errors import UnsupportedGrammarError
-from sgl.grammars.expr import (
-    PLAIN_REPEATED,
-    Alt,
-    Bytes,
-    Chars,
-    Expr,
-    Literal,
-    Repeat,
-    Seq,
-    alt,
-    repeat,
-    seq,
-)
+from sgl.grammars.expr import Chars, Expr, Literal
 from sgl.grammars.regex import parse_regex
+from sgl.grammars.regex.plain_text import marked
 
 _HEX_WIDTH = {"x": 2, "u": 4, "U": 8}
 _HEX = re.compile(r"[0-9a-fA-F]*")
@@ -30,10 +19,6 @@ _BNF_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "a": "\a", "b": "\b"
 _LARK_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "\\": "\\", '"': '"'}
 _ATOM = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
 _ANCHORS = ("^", "$", "\\A", "\\Z")
-_ASCII = charset.normalise([(0, 0x7F)])
-_WIDE = charset.minus(charset.ANY, _ASCII)
-_LAST = _WIDE[-1:]
-_PLAIN = charset.minus(charset.ANY, charset.union(((0, 0x1F),), charset.of('"\\')))
 
 Unescaped = Callable[[str], str | None]
 
@@ -106,21 +91,6 @@ def class_expr(source: Source, at: int, end: int) -> Expr:
         source.invalid("an empty character class", at)
     chars = charset.normalise(_ranges(source, found, at))
     return marked(Chars(charset.complement(chars) if negated else chars))
-
-
-def marked(expr: Expr) -> Expr:
-    """The same language; classes that hold all plain JSON string text say so, which is what masks have slices for."""
-    match expr:
-        case Chars(chars) if chars[-1:] == _LAST and not charset.minus(_PLAIN, chars):
-            narrow = sum((1 << high + 1) - (1 << low) for low, high in charset.intersect(chars, _ASCII))
-            return alt(Bytes(narrow, PLAIN_REPEATED), Chars(_WIDE))
-        case Seq(items):
-            return seq(*map(marked, items))
-        case Alt(items):
-            return alt(*map(marked, items))
-        case Repeat(item, minimum, maximum):
-            return repeat(marked(item), minimum, maximum)
-    return expr
 
 
 def _ranges(source: Source, found: list[tuple[str, bool]], at: int) -> list[tuple[int, int]]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
-from sgl.grammars.errors import InvalidGrammarError
+from sgl.grammars.errors import GrammarError, InvalidGrammarError
 from sgl.grammars.expr import (
     EMPTY,
     NEVER,
@@ -28,14 +28,14 @@ from sgl.grammars.expr import (
 from sgl.grammars.schema.arrays import ArrayBuilder
 from sgl.grammars.schema.ascii import ascii_only
 from sgl.grammars.schema.document import Document, SchemaOptions, canonical_schema
-from sgl.grammars.schema.json_text import QUOTE, WHITESPACE, constant, other_than
+from sgl.grammars.schema.json_text import QUOTE, WHITESPACE, constant, other_than, spellings
 from sgl.grammars.schema.keywords import KeywordReader
 from sgl.grammars.schema.objects import ObjectBuilder
 from sgl.grammars.schema.productive import unproductive
 from sgl.grammars.schema.resolver import Resolver
 from sgl.grammars.schema.scalars import number_expr, string_expr
 from sgl.grammars.schema.shapes import ANYTHING, Arrays, Objects, Shape, Where
-from sgl.grammars.schema.simple import SimpleSchemas
+from sgl.grammars.schema.simple import Keywords, SimpleSchemas
 from sgl.grammars.schema.weaken import weakened
 
 __all__ = ["SchemaOptions", "canonical_schema", "schema_expr"]
@@ -124,9 +124,12 @@ class _Builder:
         self._make_bodies()
         return self._values[()]
 
-    def scalar(self, kind: str) -> Expr:
-        """Any value of a type that is neither object nor array."""
-        return _scalar(kind, self._options)
+    def leaf(self, keywords: Keywords) -> Expr | None:
+        """A value of scalar types under some keywords; None where there is an error to be told, or no such value."""
+        try:
+            return _leaf(keywords, self._options)
+        except (GrammarError, TypeError):
+            return None
 
     def rule(self, places: Where, bracket: str, body: Callable[[], Expr]) -> Expr:
         return self._rule((places, 0, bracket), body)
@@ -171,8 +174,7 @@ class _Builder:
 
     def listed(self, values: list[Any]) -> Expr:
         """Any one of some values."""
-        strings = [v for v in values if isinstance(v, str)]
-        spelled = [json.dumps(s, ensure_ascii=ascii).encode() for s in strings for ascii in (True, False)]
+        spelled = [text for v in values if isinstance(v, str) for text in spellings(v)]
         others = [self._constant(v) for v in values if not isinstance(v, str)]
         return alt(words(spelled), *others)
 
@@ -222,11 +224,12 @@ class _Builder:
         return Seq((name, self._blanks.colon, value))
 
 
-@lru_cache(maxsize=64)
-def _scalar(kind: str, options: SchemaOptions) -> Expr:
+@lru_cache(maxsize=4096)
+def _leaf(keywords: Keywords, options: SchemaOptions) -> Expr | None:
     """Made once for all schemas."""
-    shape = KeywordReader(options).shape({"type": kind}, kind)
-    return _Builder(Document({}), options)._shape(shape, (kind,), 0)
+    schema = {name: list(value) if kind is list else value for name, kind, value in keywords}
+    shape = KeywordReader(options).shape(schema, "#")
+    return _Builder(Document({}), options)._shape(shape, (), 0)
 
 
 @lru_cache(maxsize=64)

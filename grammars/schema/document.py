@@ -46,12 +46,27 @@ class Document:
         self._values: dict[str, Any] = {"#": root, "false": False}
         self._anchors: dict[str, str] | None = None
         self._dynamic: dict[str, int] = {}
+        self._targets: dict[str, str] = {}  # of references that mean the same everywhere
         self.referred = False  # whether a reference was followed: without one nothing is recursive
 
     @cached_property
     def asks_for_unevaluated(self) -> bool:
         """Whether it matters anywhere which members and items a keyword has spoken of."""
         return any(not schema.keys().isdisjoint(_UNEVALUATED) for _, schema in schemas("#", self.root))
+
+    @cached_property
+    def _single(self) -> bool:
+        """Whether nothing below the root can be a resource of its own, so that `#` is the root everywhere."""
+        work = list(self.root.values())
+        while work:
+            value = work.pop()
+            if isinstance(value, dict):
+                if isinstance(value.get("id"), str) or isinstance(value.get("$id"), str):
+                    return False
+                work += value.values()
+            elif isinstance(value, list):
+                work += value
+        return True
 
     def value(self, place: str) -> Any:
         """What stands at a place."""
@@ -82,6 +97,14 @@ class Document:
         if not isinstance(reference, str):
             raise InvalidGrammarError(f"{keyword} must be a string, not {reference!r}", at)
         self.referred = True
+        if reference in self._targets:
+            return self._targets[reference]
+        target = self._resolved(reference, at, keyword)
+        if reference[:2] == "#/" and self._single:
+            self._targets[reference] = target
+        return target
+
+    def _resolved(self, reference: str, at: str, keyword: str) -> str:
         base, place = self._resource(at)
         address, fragment = urldefrag(base + reference if reference[:1] == "#" else urljoin(base, reference))
         if address != base:

@@ -22,9 +22,11 @@ def readable_low(bound: Bound) -> Bound:
 def readable_high(bound: Bound) -> Bound:
     """The greatest decimals whose double is still at most, or below, a bound."""
     value, strict = bound
-    if not -LARGEST <= value <= LARGEST:
+    if value.copy_abs() > LARGEST:  # unlike abs() it does not round
         return bound
-    edge = _last_double(value, strict)
+    edge = last_double(value, strict)
+    if math.isinf(edge):
+        return _OVERFLOW.copy_negate(), False
     middle = _middle(edge, math.nextafter(edge, math.inf))
     if not strict and value < middle and abs(value) <= _EXACT:  # further out shortest texts lie on either side
         return value, False
@@ -36,7 +38,7 @@ def _is_odd(double: float) -> bool:
     return int(math.ldexp(math.frexp(double)[0], 53)) % 2 == 1
 
 
-def _last_double(value: Decimal, strict: bool) -> float:
+def last_double(value: Decimal, strict: bool = False) -> float:
     """The greatest double at most, or below, a bound: a whole one counts exactly, any other as the double it is."""
     found = float(value)
     exact = Decimal(found)

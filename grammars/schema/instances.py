@@ -6,13 +6,13 @@ from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from itertools import combinations
-from math import ceil, floor
 from typing import Any
 
 from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.expr import NEVER, Expr
 from sgl.grammars.language import combine, matches, texts
 from sgl.grammars.schema.document import EndlessReference
+from sgl.grammars.schema.numbers import integer_bounds
 from sgl.grammars.schema.shapes import (
     Arrays,
     Names,
@@ -22,6 +22,7 @@ from sgl.grammars.schema.shapes import (
     Strings,
     Where,
     as_decimal,
+    identity,
     same,
 )
 
@@ -33,6 +34,7 @@ class Judge:
     def __init__(self, shapes: Callable[[Where], list[Shape]]) -> None:
         self._shapes = shapes
         self._matched: dict[tuple[int, str], tuple[Expr, bool]] = {}
+        self._listed: dict[int, tuple[tuple[Any, ...], set[Any]]] = {}
 
     def admits(self, value: Any, places: Where) -> bool:
         """Whether a JSON value satisfies all places."""
@@ -40,7 +42,7 @@ class Judge:
 
     def fits(self, value: Any, shape: Shape) -> bool:
         """Whether a JSON value is one of those that a shape allows."""
-        if shape.values is not None and not any(same(value, v) for v in shape.values):
+        if shape.values is not None and identity(value) not in self._identities(shape.values):
             return False
         if value is None:
             return shape.null
@@ -53,6 +55,12 @@ class Judge:
         if isinstance(value, list):
             return shape.arrays is not None and self._array_fits(value, shape.arrays)
         return shape.objects is not None and self._object_fits(value, shape.objects)
+
+    def _identities(self, values: tuple[Any, ...]) -> set[Any]:
+        """Of listed values, remembered by the list, which the memo keeps alive."""
+        if id(values) not in self._listed:
+            self._listed[id(values)] = values, set(map(identity, values))
+        return self._listed[id(values)][1]
 
     def _string_fits(self, text: str, strings: Strings) -> bool:
         return (
@@ -106,7 +114,7 @@ class Judge:
             return None
         found: list[Any] = [None] * shape.null + sorted(shape.booleans)
         if shape.numbers and not _no_number(shape.numbers):
-            low, high = integer_bounds(shape.numbers)
+            low, high = integer_bounds(shape.numbers.low, shape.numbers.high)
             if not shape.numbers.integer or low is None or high is None or high - low >= _MOST_INTEGERS:
                 return None
             found += [n for n in range(low, high + 1) if number_fits(Decimal(n), shape.numbers)]
@@ -172,25 +180,13 @@ def _divides(step: Decimal, value: Decimal) -> bool:
     return Fraction(value) % Fraction(step) == 0
 
 
-def integer_bounds(numbers: Numbers) -> tuple[int | None, int | None]:
-    """Inclusive bounds of the integers between a shape's bounds."""
-    low = high = None
-    if numbers.low:
-        low = ceil(numbers.low[0])
-        low += numbers.low[1] and low == numbers.low[0]
-    if numbers.high:
-        high = floor(numbers.high[0])
-        high -= numbers.high[1] and high == numbers.high[0]
-    return low, high
-
-
 def _no_number(numbers: Numbers) -> bool:
     if numbers.integer and numbers.fractional:
         return True
     if numbers.low is None or numbers.high is None:
         return False
     if numbers.integer:
-        low, high = integer_bounds(numbers)
+        low, high = integer_bounds(numbers.low, numbers.high)
         return low is not None and high is not None and low > high
     (low_value, low_strict), (high_value, high_strict) = numbers.low, numbers.high
     return low_value > high_value or (low_value == high_value and (low_strict or high_strict))

@@ -46,6 +46,9 @@ _PLAIN_ASCII = charset.minus(_ASCII, charset.union(_CONTROL, charset.of('"\\')))
 _NOT_PLAIN = charset.complement(_PLAIN_ASCII)
 _SPECIAL = charset.union(_CONTROL, _ESCAPED)
 _MOST_INLINE = 16
+_MOST_ENCODED = 256
+_ENCODED: dict[int, tuple[Expr, Expr]] = {}
+_escaped, _raw = json.JSONEncoder().encode, json.JSONEncoder(ensure_ascii=False).encode
 _LARGEST = int(sys.float_info.max)
 
 
@@ -179,6 +182,16 @@ def encode(expr: Expr) -> Expr:
     return expr
 
 
+def encode_once(expr: Expr) -> Expr:
+    """The same, remembered by identity: formats and patterns come again in schema after schema."""
+    known = _ENCODED.get(id(expr))
+    if known is None or known[0] is not expr:
+        if len(_ENCODED) >= _MOST_ENCODED:
+            _ENCODED.clear()
+        known = _ENCODED[id(expr)] = expr, encode(expr)
+    return known[1]
+
+
 def other_than(names: list[str]) -> Expr:
     """JSON string text that spells none of the names, made when it is first needed."""
     return Call(Rule("a name of its own", partial(_other_than, names))) if names else FREE_TEXT
@@ -215,8 +228,8 @@ def constant(value: Any, blanks: Whitespace, any_order: bool = False, plain: boo
         any_order: whether the members of objects may come in any order.
         plain: whether a whole number is spelled without `.0`.
     """
-    if isinstance(value, str) and _SIMPLE.fullmatch(value):
-        return Literal(b'"' + value.encode() + b'"')
+    if isinstance(value, str):
+        return alt(*map(Literal, spellings(value)))
     if isinstance(value, dict):
         spelled = {name: constant(member, blanks, any_order, plain) for name, member in value.items()}
         members = [seq(constant(name, blanks), blanks.colon, member) for name, member in spelled.items()]
@@ -225,8 +238,23 @@ def constant(value: Any, blanks: Whitespace, any_order: bool = False, plain: boo
         return bracketed(b"[]", [constant(v, blanks, any_order, plain) for v in value], blanks)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return alt(*(Literal(s.encode()) for s in sorted(_spellings(value, plain))))
-    spellings = {json.dumps(value), json.dumps(value, ensure_ascii=False)}
-    return alt(*(Literal(s.encode()) for s in sorted(spellings)))
+    return Literal(json.dumps(value).encode())
+
+
+def spellings(text: str) -> list[bytes]:
+    """A string as `json.dumps` writes it, with characters beyond ASCII escaped and raw."""
+    if _SIMPLE.fullmatch(text):
+        return [b'"' + text.encode() + b'"']
+    raw = {_raw(text).encode()} if _is_utf8(text) else set()  # no half of a surrogate pair
+    return sorted(raw | {_escaped(text).encode()})
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _spellings(number: float, plain: bool) -> set[str]:

@@ -211,12 +211,18 @@ def _strings(schema: Schema, place: str) -> Strings:
 def _pattern(pattern: Any, place: str, keyword: str) -> Expr:
     """A pattern as JSON Schema means it: found anywhere, unless it is anchored."""
     try:
-        return parse_regex(pattern, "ecma", search=True)
+        return _searched(pattern) if isinstance(pattern, str) else parse_regex(pattern, "ecma", search=True)
     except InvalidGrammarError as error:
         raise InvalidGrammarError(f"{error.what}, {error.where}", child(place, keyword)) from error
     except UnsupportedGrammarError as error:
         at = f"{child(place, keyword)}, {error.where}"
         raise UnsupportedGrammarError(error.keyword, at) from error
+
+
+@lru_cache(maxsize=256)
+def _searched(pattern: str) -> Expr:
+    """One expression for all places of a pattern: it is told apart by identity."""
+    return parse_regex(pattern, "ecma", search=True)
 
 
 def _arrays(schema: Schema, place: str) -> Arrays:

@@ -125,12 +125,13 @@ class _Division:
         sign, zero = 1, 2
         leading = self._digits(0, 0, 1)
         point = [(_POINT, self._state(1, 0))] if pointed else []
-        edges = [[*leading, (_ZERO, zero), (_MINUS, sign)], [*leading, (_ZERO, zero)], point]
+        edges: list[list[tuple[Expr, int]]] = [[*leading, (_ZERO, zero), (_MINUS, sign)], [*leading, (_ZERO, zero)]]
+        edges.append([*point])
         accepting = [False, False, True]
         for step in range(max(self._places, 1) + 2 if pointed else 1):
             for rest in range(self._number):
                 after = [(_POINT, self._state(1, rest))] if step == 0 and pointed else []
-                edges.append(self._further(step, rest) + after)
+                edges.append([*self._further(step, rest), *after])
                 accepting.append(step != 1 and self._divides(step, rest))
         return Graph(tuple(tuple(out) for out in edges), tuple(accepting))
 

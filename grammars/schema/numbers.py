@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from decimal import Decimal
 from functools import lru_cache
+from math import ceil, floor
 
 from sgl.grammars import charset
-from sgl.grammars.expr import NEVER, Chars, Expr, Graph, Literal, alt, optional, repeat, seq
+from sgl.grammars.expr import NEVER, Call, Chars, Expr, Graph, Literal, Rule, alt, optional, repeat, seq
 from sgl.grammars.language import combine
-from sgl.grammars.schema.doubles import LARGEST, SMALLEST, Bound, readable_high, readable_low
+from sgl.grammars.schema.doubles import LARGEST, SMALLEST, Bound, last_double, readable_high, readable_low
 
 _SMALLEST_PLAIN = Decimal("1e-30")  # smaller decimals are written with an exponent, or are 0
 _EXACT_WHOLE = 2**53
 _WHOLE_DIGITS = 16
+_LEAST_GREAT = 10**16  # `json.dumps` writes doubles from here on with an exponent
 
 
 def digit(low: int = 0, high: int = 9) -> Expr:
@@ -28,10 +30,13 @@ _MINUS, _POINT = Literal(b"-"), Literal(b".")
 _WHOLE = alt(Literal(b"0"), seq(digit(1), repeat(digit())))
 _FRACTION = seq(_POINT, DIGITS)
 _ZEROS = seq(_POINT, repeat(Literal(b"0"), 1))
+_ZERO_FRACTION = Literal(b".0")
 _E = Chars(charset.of("eE"))
 _EXPONENT = seq(_E, optional(Chars(charset.of("+-"))), DIGITS)
 ANY_INTEGER = seq(optional(_MINUS), _WHOLE)
-ANY_NUMBER = seq(ANY_INTEGER, optional(_FRACTION), optional(_EXPONENT))
+_UNSIGNED = seq(_WHOLE, optional(_FRACTION), optional(_EXPONENT))
+ANY_NUMBER = seq(optional(_MINUS), _UNSIGNED)
+_ANY_ZERO = seq(optional(_MINUS), Literal(b"0"), optional(_ZEROS))
 
 
 def integers(low: int | None, high: int | None) -> Expr:
@@ -46,26 +51,70 @@ def integers(low: int | None, high: int | None) -> Expr:
     return alt(positive, negative)
 
 
-def whole_numbers(low: int | None, high: int | None) -> Expr:
-    """Integers between two inclusive bounds, also with `.0` after them, or with the exponent that makes them whole."""
+def whole_numbers(low: int | None, high: int | None, called: bool = True) -> Expr:
+    """Integers between two inclusive bounds, also with `.0` after them, or with the exponent that makes them whole.
+
+    Args:
+        low: least, None for no bound.
+        high: greatest, None for no bound.
+        called: whether rules may be called, which keeps the expression small.
+    """
     if low is None and high is None:
-        return alt(seq(ANY_INTEGER, optional(Literal(b".0"))), seq(optional(_MINUS), _large(None, None)))
-    dotted_low = -_EXACT_WHOLE if low is None else max(low, -_EXACT_WHOLE)
-    dotted_high = _EXACT_WHOLE if high is None else min(high, _EXACT_WHOLE)
-    dotted = integers(dotted_low, dotted_high) if dotted_low <= dotted_high else NEVER
-    zero = Literal(b"-0.0") if (low or 0) <= 0 <= (high or 0) else NEVER
-    found = [integers(low, high), seq(dotted, Literal(b".0")), zero]
-    if high is None or high >= 10**16:
-        found.append(_large(low, high))
-    if low is None or low <= -(10**16):
-        found.append(seq(_MINUS, _large(None if high is None else -high, None if low is None else -low)))
-    return alt(*found)
+        return seq(optional(_MINUS), alt(seq(_WHOLE, optional(_ZERO_FRACTION)), _great_between(None, None, called)))
+    found = [_maybe_dotted(low, high), _great_between(low, high, called)]
+    found.append(seq(_MINUS, _great_between(_negative(high), _negative(low), called)))
+    return alt(*found, *([Literal(b"-0.0")] if (low or 0) <= 0 <= (high or 0) else []))
 
 
-def _large(low: int | None, high: int | None) -> Expr:
-    """Numbers from 10**16 on with an exponent; as doubles they are whole."""
-    least = readable_low((Decimal(max(low or 0, 10**16)), False))
+def _maybe_dotted(low: int | None, high: int | None) -> Expr:
+    """Integers between bounds; with `.0` after them those that are so as doubles too."""
+    doubles = None if low is None else -_double_within(-low), None if high is None else _double_within(high)
+    if doubles == (low, high):
+        return seq(integers(low, high), optional(_ZERO_FRACTION))
+    return alt(integers(low, high), seq(_between(*doubles), _ZERO_FRACTION))
+
+
+def _negative(bound: int | None) -> int | None:
+    return None if bound is None else -bound
+
+
+def _double_within(high: int) -> int:
+    """The greatest whole double at most a whole number; the number itself below all doubles."""
+    return high if abs(high) <= _EXACT_WHOLE or high < -int(LARGEST) else int(last_double(Decimal(high)))
+
+
+def _between(low: int | None, high: int | None) -> Expr:
+    return NEVER if low is not None and high is not None and low > high else integers(low, high)
+
+
+def _great_between(low: int | None, high: int | None, called: bool) -> Expr:
+    """Positive numbers from 10**16 on with an exponent; as doubles they are whole."""
+    if high is not None and high < _LEAST_GREAT:
+        return NEVER
+    if called and high is None and (low or 0) <= _LEAST_GREAT:
+        return _great()
+    least = readable_low((Decimal(max(low or 0, _LEAST_GREAT)), False))
     return _scientific(least, readable_high((LARGEST if high is None else Decimal(high), False)))
+
+
+@lru_cache(maxsize=1)
+def _great() -> Expr:
+    """All of them, with what comes after the `e`, or is close to the largest, in rules that are seldom reached."""
+    most = Call(Rule("exponent of a whole number", lambda: exponent(16, 307)))
+    greatest = Call(Rule("greatest exponent", lambda: exponent(308, 308)))
+    largest = Call(Rule("fraction of the greatest", lambda: seq(_below_largest(), _E, exponent(308, 308))))
+    return alt(
+        seq(digit(1), optional(_FRACTION), _E, most), seq(Literal(b"1"), alt(seq(_E, greatest), seq(_POINT, largest)))
+    )
+
+
+def _below_largest() -> Expr:
+    """What may follow the point of 1.7976..., the mantissa of the largest double."""
+    digits = _split(readable_high((LARGEST, False))[0].scaleb(-308))[1]
+    expr: Expr = digit(0, int(digits[-1]))
+    for d in map(int, reversed(digits[:-1])):
+        expr = alt(seq(digit(0, d - 1), repeat(digit())), seq(digit(d, d), optional(expr)))
+    return expr
 
 
 def _naturals(low: int, high: int | None) -> Expr:
@@ -98,6 +147,22 @@ def _same_length(low: int, high: int) -> Expr:
 
 def _digits(number: int) -> list[int]:
     return [int(d) for d in str(number)]
+
+
+def number_texts(low: Bound | None, high: Bound | None) -> Expr:
+    """Numbers between bounds; where 0 is the only one, the sign tells all."""
+    if high is None and low == (0, False):
+        return alt(_UNSIGNED, _ANY_ZERO)
+    if low is None and high == (0, False):
+        return alt(seq(_MINUS, _UNSIGNED), _ANY_ZERO)
+    return alt(integers(*integer_bounds(low, high)), fractional_texts(low, high))
+
+
+def integer_bounds(low: Bound | None, high: Bound | None) -> tuple[int | None, int | None]:
+    """Inclusive bounds of the integers between two bounds."""
+    least = None if low is None else ceil(low[0]) + (low[1] and ceil(low[0]) == low[0])
+    most = None if high is None else floor(high[0]) - (high[1] and floor(high[0]) == high[0])
+    return least, most
 
 
 def fractional_texts(low: Bound | None, high: Bound | None) -> Expr:
@@ -231,13 +296,16 @@ def _mantissa(low: Bound | None, high: Bound | None) -> Expr:
 
 
 def power(low: int, high: int) -> Expr:
+    """An `e` and an exponent between two bounds."""
+    return seq(_E, exponent(low, high)) if low <= high else NEVER
+
+
+def exponent(low: int, high: int) -> Expr:
     """An exponent between two bounds; `json.dumps` writes at least two digits, and a plus."""
-    if low > high:
-        return NEVER
     zero = optional(Literal(b"0"))
     plus = seq(optional(Literal(b"+")), zero, _naturals(max(low, 0), high)) if high >= 0 else NEVER
     minus = seq(_MINUS, zero, _naturals(max(-high, 1), -low)) if low < 0 else NEVER
-    return seq(_E, alt(plus, minus))
+    return alt(plus, minus)
 
 
 @lru_cache(maxsize=1)

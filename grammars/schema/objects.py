@@ -55,9 +55,11 @@ class ObjectBuilder:
 
     def _parts(self, objects: Objects) -> list[Part] | None:
         parts: list[Part] = []
+        required = frozenset(objects.required)
         for name in objects.named():
-            value = self._forms.value(objects.member(name)) if self._may_name(name, objects) else NEVER
-            needed = name in objects.required
+            allowed = not objects.names or self._may_name(name, objects)
+            value = self._forms.value(objects.member(name)) if allowed else NEVER
+            needed = name in required
             if value == NEVER and needed:
                 return None
             if value != NEVER:
@@ -78,7 +80,8 @@ class ObjectBuilder:
 
     def _with_some(self, objects: Objects) -> Expr:
         """A member with a name of some set: a declared one that is in it, or a free one."""
-        wanted, rest = objects.some[0], replace(objects, some=objects.some[1:])
+        wanted, *others = _independent(objects.some)
+        rest = replace(objects, some=tuple(others))
         declared = [name for name in objects.named() if self._resolver.in_names(name, wanted)]
         found = [self.members(replace(rest, required=_joined(rest.required, name))) for name in declared]
         return alt(*found, self._with_free(rest, wanted))
@@ -94,6 +97,15 @@ class ObjectBuilder:
         if objects.least > len(objects.required) + 1:
             raise UnsupportedGrammarError(objects.keyword, objects.place, "free names are not counted")
         return self._forms.listed_members([*parts, Part(special, True)], free.any_member(), objects, False)
+
+
+def _independent(sets: tuple[Names, ...]) -> list[Names]:
+    """The sets that lie within none of the others: a name of a smaller set is also one of the larger."""
+    found: list[Names] = []
+    for names in dict.fromkeys(sets):
+        if not any(other.within(names) for other in found):
+            found = [other for other in found if not names.within(other)] + [names]
+    return found
 
 
 def _joined(required: tuple[str, ...], name: str) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sgl.grammars.expr import Alt, Call, Expr, Graph, Joined, Repeat, Rule, Seq, Words
+from sgl.grammars.expr import Alt, Call, Expr, Graph, Joined, Literal, Repeat, Rule, Seq, Words
 
 
 def unproductive(rules: list[Rule]) -> set[Rule]:
@@ -18,22 +18,24 @@ def unproductive(rules: list[Rule]) -> set[Rule]:
 
 
 def _ends(expr: Expr, waiting: dict[Rule, Expr]) -> bool:
-    match expr:
-        case Call(rule):
-            return rule not in waiting
-        case Seq(items):
-            return all(_ends(item, waiting) for item in items)
-        case Alt(items):
-            return any(_ends(item, waiting) for item in items)
-        case Repeat(item, minimum, _):
-            return minimum == 0 or _ends(item, waiting)
-        case Words(literals):
-            return bool(literals)
-        case Joined():
-            return _list_ends(expr, waiting)
-        case Graph():
-            return _graph_ends(expr, waiting)
-    return True
+    if isinstance(expr, Call):
+        return expr.rule not in waiting
+    if isinstance(expr, Seq):
+        return _all_end(expr.items, waiting)
+    if isinstance(expr, Alt):
+        return any(_ends(item, waiting) for item in expr.items)
+    if isinstance(expr, Joined):
+        return _list_ends(expr, waiting)
+    if isinstance(expr, Repeat):
+        return expr.minimum == 0 or _ends(expr.item, waiting)
+    if isinstance(expr, Graph):
+        return _graph_ends(expr, waiting)
+    return bool(expr.words) if isinstance(expr, Words) else True
+
+
+def _all_end(items: tuple[Expr, ...], waiting: dict[Rule, Expr]) -> bool:
+    """Literals and the like always end, and are most of the items."""
+    return all(type(item) is Literal or _ends(item, waiting) for item in items)
 
 
 def _list_ends(joined: Joined, waiting: dict[Rule, Expr]) -> bool:

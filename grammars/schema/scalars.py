@@ -9,12 +9,18 @@ from functools import lru_cache
 
 from sgl.grammars import charset
 from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
-from sgl.grammars.expr import NEVER, Call, Chars, Expr, Repeat, Rule, alt, length_bounds, repeat, seq
+from sgl.grammars.expr import NEVER, Call, Chars, Expr, Repeat, Rule, length_bounds, repeat, seq
 from sgl.grammars.language import combine, texts
-from sgl.grammars.schema.instances import integer_bounds
-from sgl.grammars.schema.json_text import FREE_CHAR, FREE_TEXT, QUOTE, encode
+from sgl.grammars.schema.json_text import FREE_CHAR, FREE_TEXT, QUOTE, encode_once
 from sgl.grammars.schema.multiples import common_step, few_remainders, multiples, other_numbers, whole_step
-from sgl.grammars.schema.numbers import ANY_NUMBER, fractional_texts, integers, not_whole, whole_numbers
+from sgl.grammars.schema.numbers import (
+    ANY_NUMBER,
+    integer_bounds,
+    integers,
+    not_whole,
+    number_texts,
+    whole_numbers,
+)
 from sgl.grammars.schema.shapes import Numbers, Strings
 
 _FREE_REST = Call(Rule("rest of a free string", lambda: seq(FREE_TEXT, QUOTE)))
@@ -39,7 +45,8 @@ def _number_expr(numbers: Numbers, plain: bool) -> Expr:
     if numbers.integer and numbers.fractional:
         return NEVER
     steps = [common_step(numbers.multiples)] if numbers.multiples else []
-    steps = [Decimal(whole_step(s)) if numbers.integer else s for s in steps]
+    if numbers.integer:
+        steps = [Decimal(whole) for s in steps if (whole := whole_step(s)) > 1]
     for step in (*steps, *numbers.indivisible):
         if not few_remainders(step, step in numbers.indivisible):
             raise GrammarLimitError(f"{step} needs too many remainders")
@@ -47,10 +54,10 @@ def _number_expr(numbers: Numbers, plain: bool) -> Expr:
     languages += [not_whole()] if numbers.fractional else []
     bounded = numbers.low or numbers.high
     if numbers.integer and (plain or bounded or not steps):
-        languages.append((integers if plain else whole_numbers)(*integer_bounds(numbers)))
+        bounds = integer_bounds(numbers.low, numbers.high)
+        languages.append(integers(*bounds) if plain else whole_numbers(*bounds, called=not languages))
     elif bounded and not numbers.integer:
-        texts = alt(integers(*integer_bounds(numbers)), fractional_texts(numbers.low, numbers.high))
-        languages.append(texts)
+        languages.append(number_texts(numbers.low, numbers.high))
     if len(languages) > 1:
         return combine(languages)
     return languages[0] if languages else ANY_NUMBER
@@ -71,7 +78,7 @@ def string_expr(strings: Strings) -> Expr:
     text = text_expr(strings)
     if text == NEVER:
         return NEVER
-    return seq(QUOTE, Call(Rule(f"string at {strings.place}", lambda: seq(encode(text), QUOTE))))
+    return seq(QUOTE, Call(Rule(f"string at {strings.place}", lambda: seq(encode_once(text), QUOTE))))
 
 
 def text_expr(strings: Strings) -> Expr:

@@ -138,6 +138,8 @@ class Layer:
 
     def member(self, name: str) -> Where:
         """What the value of a named member must satisfy."""
+        if not self.patterns:
+            return self.properties.get(name, self.additional)
         found = [self.properties[name]] if name in self.properties else []
         found += [place for pattern, place in self.patterns if matches(pattern, name)]
         return tuple(dict.fromkeys(p for where in found for p in where)) if found else self.additional
@@ -156,6 +158,12 @@ class Names:
     missed: Where = ()
     keyword: str = "not"
 
+    def within(self, other: Names) -> bool:
+        """Whether every condition of the other set is one of this set; then all names here are also there."""
+        narrower = not other.missed or (bool(self.missed) and set(self.missed) <= set(other.missed))
+        pairs = ((other.listed, self.listed), (other.unmatched, self.unmatched), (other.matched, self.matched))
+        return narrower and all(set(theirs) <= set(ours) for theirs, ours in pairs)
+
 
 @dataclass(frozen=True, slots=True)
 class Objects:
@@ -172,7 +180,12 @@ class Objects:
 
     def member(self, name: str) -> Where:
         """What the value of a named member must satisfy, in all layers."""
-        return tuple(dict.fromkeys(place for layer in self.layers for place in layer.member(name)))
+        if len(self.layers) == 1:
+            return self.layers[0].member(name)
+        found: Where = ()
+        for layer in self.layers:
+            found += layer.member(name) if layer.patterns else layer.properties.get(name, layer.additional)
+        return tuple(dict.fromkeys(found)) if len(found) > 1 else found
 
     def named(self) -> list[str]:
         """All names that are spoken of, in the schema's order, required strangers last."""

@@ -18,15 +18,20 @@ _TYPE = frozenset(("type",))
 _OBJECT = frozenset(("type", "properties", "required", "additionalProperties"))
 _ARRAY = frozenset(("type", "items"))
 _CONSTANTS = frozenset(("type", "enum"))
+_LEAF = frozenset(
+    ("type", "minLength", "maxLength", "pattern", "format", "multipleOf")
+    + ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+)
 _REFERENCE = frozenset(("$ref",))
 Schema = dict[str, Any]
+Keywords = tuple[tuple[str, type, Any], ...]  # with the types of the values, for 1 is True
 
 
 class Forms(Protocol):
     """What the long way lends: values of any places, and how members and lists are written."""
 
     def value(self, places: Where) -> Expr: ...
-    def scalar(self, kind: str) -> Expr: ...
+    def leaf(self, keywords: Keywords) -> Expr | None: ...
     def texts(self, values: list[str]) -> Expr: ...
     def rule(self, places: Where, bracket: str, body: Callable[[], Expr]) -> Expr: ...
     def member(self, name: str, value: Expr) -> Expr: ...
@@ -45,20 +50,30 @@ class SimpleSchemas:
 
     def value(self, place: str) -> Expr | None:
         schema = self._document.value(place) if place[0] == "#" else None  # other names are of negations
-        if schema.__class__ is not dict:
-            return None
+        return self.read(schema, place) if schema.__class__ is dict else None
+
+    def read(self, schema: Schema, place: str) -> Expr | None:
+        """The same of a schema that is at hand."""
         kind = schema.get("type")
-        if kind.__class__ is not str:
-            return self._untyped(schema, place) if kind is None else None
+        if kind is None:
+            return self._untyped(schema, place)
         if "enum" in schema:
             return self._constants(schema) if kind == "string" else None
-        if kind in _SCALARS:
-            return self._forms.scalar(kind) if _only(schema, _TYPE) else None
-        if kind == "object" and _plain_object(schema):
-            return self._forms.rule((place,), "{", lambda: self._members(schema, place))
-        if kind == "array" and "items" in schema and _only(schema, _ARRAY) and _is_schema(schema["items"]):
-            return self._forms.rule((place,), "[", lambda: self._items(schema["items"], place))
-        return None
+        if kind == "object":
+            plain = _plain_object(schema)
+            return self._forms.rule((place,), "{", lambda: self._members(schema, place)) if plain else None
+        if kind == "array":
+            plain = "items" in schema and _only(schema, _ARRAY) and _is_schema(schema["items"])
+            return self._forms.rule((place,), "[", lambda: self._items(schema["items"], place)) if plain else None
+        return self._leaf(schema, kind)
+
+    def _leaf(self, schema: Schema, kind: Any) -> Expr | None:
+        """A value that is neither object nor array, by keywords of its own."""
+        kinds = kind if kind.__class__ is list else (kind,)
+        if not kinds or not all(k.__class__ is str and k in _SCALARS for k in kinds) or not _only(schema, _LEAF):
+            return None
+        stated = [(k, v.__class__, tuple(v) if v.__class__ is list else v) for k, v in schema.items() if k in _LEAF]
+        return self._forms.leaf(tuple(stated))
 
     def _untyped(self, schema: Schema, place: str) -> Expr | None:
         if "enum" in schema:
@@ -81,17 +96,21 @@ class SimpleSchemas:
         properties, parts = schema.get("properties", {}), []
         start = f"{place}/properties/"
         for name, sub in properties.items():
-            value = forms.value(_places(sub, start + _token(name)))
-            if value is NEVER:
+            value = self._sub(sub, start + _token(name))
+            if value == NEVER:
                 return forms.long_body((place,))
             parts.append(Part(forms.member(name, value), name in required))
         names = list(properties)
         rest = schema.get("additionalProperties", self._open or not properties)
-        value = forms.value(_places(rest, f"{place}/additionalProperties"))
+        value = self._sub(rest, f"{place}/additionalProperties")
         return forms.members(parts, NEVER if value == NEVER else forms.other_member(names, value))
 
     def _items(self, schema: Any, place: str) -> Expr:
-        return self._forms.items(self._forms.value(_places(schema, f"{place}/items")))
+        return self._forms.items(self._sub(schema, f"{place}/items"))
+
+    def _sub(self, schema: Schema | bool, place: str) -> Expr:
+        found = self.read(schema, place) if schema and schema is not True else None
+        return self._forms.value(_places(schema, place)) if found is None else found
 
 
 def _only(schema: Schema, keywords: frozenset[str]) -> bool:

@@ -706,3 +706,16 @@ def test_the_bundled_engine_is_shared_and_starts_late(path, monkeypatch):
     started.close()
     assert program.run(**GREEDY).text() == first.text()
     config._shared.started.close()
+
+
+@pytest.mark.parametrize("whitespace,item,key", [("compact", ",", ":"), ("spaced", ", ", ": ")])
+def test_json_is_written_as_the_engine_is_told(path, whitespace, item, key):
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"type": "array", "items": {"enum": [1, "x"]}, "maxItems": 3}}, "required": ["a", "b"], "additionalProperties": False}  # fmt: skip
+
+    @sgl.function
+    def program(s):
+        s += "Say: " + sgl.gen("x", json_schema=schema, max_tokens=80, temperature=2.0)
+
+    with sgl.Engine(str(path), dtype="float32", threads=1, json_options={"whitespace": whitespace}) as told:
+        for state in program.run_batch([{}] * 12, backend=told):
+            assert state["x"] == json.dumps(json.loads(state["x"]), separators=(item, key))

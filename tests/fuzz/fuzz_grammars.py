@@ -21,13 +21,14 @@ with atheris.instrument_imports(include=["sgl.grammars"]):
     from sgl.grammars.schema.builder import schema_expr
     from sgl.grammars.schema.document import SchemaOptions
 
-TOKENS = [bytes([i]) for i in range(0x20, 0x7F)]
-TOKENS += [b"\n", b"\\", "é".encode(), b"\xc3", b"\xa9", "€".encode(), b"\xff", b"\x00", b"", b'":', b'", "', b"{}", b"ab", b"000", b'{"a', b"    "]
+# every byte, so that no text is out of reach
+TOKENS = [bytes([i]) for i in range(256)]
+TOKENS += [b"\xc3\xa9", b"\x82\xac", b'":', b'", "', b"{}", b"ab", b"aa", b"000", b'{"a', b"    ", b"\\u00", b'"}', b"]]"]
 EOS = len(TOKENS)
 VOCABULARY = Vocabulary.from_bytes([*TOKENS, b""], [EOS])
-TYPES = ("string", "integer", "number", "boolean", "null", "object", "array")
-PATTERNS = ("^a+$", "b", "^[a-c]{2,5}$", "x|^y", "\\d+$", "[^a]", "^(a|b)*c$")
-RULES = ('root ::= "a" root "b" | x', 'x ::= [a-c]* | root "+" root', 'root ::= x{1,3} "é"?', "x ::= ", "start: x+", 'x: "a"i | /b+/ | start "c"', "%ignore / /")
+TYPES = ["string", "integer", "number", "boolean", "null", "object", "array"]
+PATTERNS = ["^a+$", "b", "^[a-c]{2,5}$", "x|^y", "\\d+$", "[^a]", "^(a|b)*c$"]
+RULES = ['root ::= "a" root "b" | x', 'x ::= [a-c]* | root "+" root', 'root ::= x{1,3} "é"?', "x ::= ", "start: x+", 'x: "a"i | /b+/ | start "c"', "%ignore / /"]
 
 
 def schema(data: Any, depth: int = 0) -> Any:
@@ -117,7 +118,9 @@ def walk(data: Any, native: Matcher, twin: Matcher) -> None:
         assert probe.accept(token) == allowed, f"token {token} against its mask"
         if not allowed:
             allowed_ids = [t for t in range(EOS + 1) if int(mask[t >> 5]) >> (t & 31) & 1]
-            assert allowed_ids, "a dead end"
+            assert allowed_ids or not taken, "a dead end"
+            if not allowed_ids:
+                break  # of no texts at all
             token = allowed_ids[data.ConsumeIntInRange(0, len(allowed_ids) - 1)]
         assert native.accept(token) and twin.accept(token)
         taken += 1
@@ -127,8 +130,9 @@ def walk(data: Any, native: Matcher, twin: Matcher) -> None:
             twin.rollback(back)
             taken -= back
     if not native.finished:
-        end = native.shortest_end()
-        assert native.copy()._automaton.final(native.copy()._automaton.advance(native._state, end)) if end else native.can_end
+        end, machine = native.shortest_end(), native.automaton
+        assert machine.final(machine.advance(native.state, end)), f"{end!r} is no end"
+        assert end == twin.shortest_end()
 
 
 def one_input(raw: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterable
 
@@ -18,6 +19,11 @@ JSON_PIECES = [
     b"the", b" quick", b"name", b'"name"', b"\\u00", b"\\n", b"e+", "é".encode(), "日本".encode(), "😀".encode(), b"20",
     b"\xc3", b"\xa9a", b"\x97\xa5", b"\xf0\x9f", b"ab", b"abc", b"\n  ", b",\n",
 ]  # fmt: skip
+
+
+def many(usual: int) -> int:
+    """How many random cases a test tries; `SGL_MANY=20000 pytest --timeout 0 ...` asks for so many of each."""
+    return int(os.environ.get("SGL_MANY", usual))
 
 
 def byte_vocabulary(extra: Iterable[bytes] = ()) -> Vocabulary:

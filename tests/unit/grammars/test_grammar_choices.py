@@ -4,7 +4,7 @@ import random
 import time
 
 import pytest
-from grammar_support import CORES, accepts, allowed, automaton, byte_vocabulary, random_vocabulary
+from grammar_support import CORES, accepts, allowed, automaton, byte_vocabulary, many, random_vocabulary
 
 from sgl.grammars import InvalidGrammarError, compile_choices
 from sgl.grammars.choices import choices_expr
@@ -20,7 +20,7 @@ def _texts(rng: random.Random, count: int, longest: int) -> list[str]:
     return sorted(found, key=lambda _: rng.random())
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(many(6)))
 def test_masks_are_those_of_the_list(seed):
     """At every place exactly the tokens that some text goes on with, prefixes of each other included."""
     rng = random.Random(seed)

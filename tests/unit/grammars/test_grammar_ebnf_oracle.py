@@ -12,6 +12,7 @@ from grammar_support import (
     allowed,
     automaton,
     byte_vocabulary,
+    many,
     random_vocabulary,
     tokens_by_bytes,
     walk,
@@ -70,7 +71,7 @@ def _accepted(machine: Automaton, letters: str, longest: int) -> set[str]:
 
 @pytest.mark.parametrize("core", CORES)
 def test_random_grammars_accept_exactly_their_language(core):
-    rng, limited, count = random.Random(11), 0, 400 if core == "C" else 100
+    rng, limited, count = random.Random(11), 0, many(400 if core == "C" else 100)
     for _ in range(count):
         letters, longest = rng.choice((("ab", LONGEST), ("abc", LONGEST - 1)))
         grammar = random_grammar(rng, letters)
@@ -86,7 +87,7 @@ def test_random_grammars_accept_exactly_their_language(core):
 
 
 def test_random_grammars_with_ignored_text_accept_exactly_their_language():
-    rng, limited, count = random.Random(23), 0, 200
+    rng, limited, count = random.Random(23), 0, many(200)
     for _ in range(count):
         grammar = random_grammar(rng)
         expected = language(with_ignored(grammar, "c"), LONGEST - 1)
@@ -105,7 +106,7 @@ def test_random_grammars_with_ignored_text_accept_exactly_their_language():
 @pytest.mark.skipif(len(CORES) < 2, reason="the C core is not built")
 def test_both_cores_number_states_alike():
     rng = random.Random(7)
-    for _ in range(60):
+    for _ in range(many(60)):
         grammar = random_grammar(rng)
         texts, expr = sorted(language(grammar)), _expr(as_bnf(grammar))
         if not texts or expr is None:
@@ -134,7 +135,7 @@ def _check_mask(machine: Automaton, state: int, before: str, texts: set[str], lo
 
 @pytest.mark.parametrize("core", CORES)
 def test_masks_of_random_grammars_equal_brute_force(core):
-    rng, limited, count = random.Random(5), 0, 80 if core == "C" else 20
+    rng, limited, count = random.Random(5), 0, many(80 if core == "C" else 20)
     for _ in range(count):
         grammar = random_grammar(rng)
         texts, longer = language(grammar), language(grammar, LONGEST + 2)

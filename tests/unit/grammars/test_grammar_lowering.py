@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
-from grammar_support import CORES, accepts, allowed, automaton, byte_vocabulary
+from grammar_support import CORES, accepts, allowed, automaton, byte_vocabulary, many
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,6 +35,7 @@ from sgl.grammars.expr import (
 )
 from sgl.grammars.extension import extension
 from sgl.grammars.network import Network
+from sgl.grammars.regex.unicode_classes import general_category
 from sgl.grammars.schema.ascii import ascii_only
 from sgl.grammars.schema.builder import SchemaOptions, canonical_schema, schema_expr
 from sgl.grammars.schema.json_text import FREE_TEXT, encode_chars, other_than
@@ -103,18 +104,29 @@ _exprs = st.recursive(_leaf, _inner, max_leaves=12)
 
 
 @needs_c
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=many(400), deadline=None)
 @given(_exprs)
 def test_random_expressions(expr):
     _check_equal(expr)
 
 
 @needs_c
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=many(60), deadline=None)
 @given(st.lists(st.integers(0, 0x110000), min_size=2, max_size=600))
 def test_large_sets_of_characters(codes):
     pairs = zip(sorted(codes)[::2], sorted(codes)[1::2], strict=False)
     _check_equal(Chars(charset.normalise(pairs)))
+
+
+def test_a_class_of_characters_is_a_small_trie():
+    """No node for each range, and none at all for a class that was there before."""
+    letters = Chars(general_category("L"))
+    sizes = []
+    for count in (1, 2):
+        network = Network(Alt((letters, Chars(general_category("L")))[:count]))
+        network.build(0)
+        sizes.append(len(network))
+    assert sizes[0] < len(general_category("L")) and sizes[1] == sizes[0]
 
 
 @needs_c
@@ -165,6 +177,7 @@ def test_what_python_reads_follows_what_is_built():
         (Bytes("a"), TypeError),
         (Chars(((0xD800, 0xD800),)), ValueError),
         (Chars(((0, 0x110000),)), ValueError),
+        (Chars(((5, 9), (9, 11))), ValueError),
         (Repeat(Literal(b"a"), 2**40, None), OverflowError),
         (Graph(((),), ()), ValueError),
         (Graph((((EMPTY, 1),),), (True,)), IndexError),
@@ -232,7 +245,7 @@ _PIECES = [
 
 
 @pytest.mark.parametrize("core", CORES)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=many(120), deadline=None)
 @given(_names, st.integers(0, 10**6))
 def test_other_names_are_those_of_a_graph(core, names, seed):
     rng = random.Random(seed)
@@ -250,7 +263,7 @@ def test_other_names_are_those_of_a_graph(core, names, seed):
 
 
 @pytest.mark.parametrize("core", CORES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=many(40), deadline=None)
 @given(st.lists(st.text("abc", max_size=3), min_size=1, max_size=5, unique=True))
 def test_other_names_by_brute_force(core, names):
     grammar = Grammar(other_than(names), VOCABULARY, core)

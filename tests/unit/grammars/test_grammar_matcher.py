@@ -231,13 +231,19 @@ def test_a_cap_on_states_is_an_error():
 
 
 def test_the_memo_is_bounded():
-    grammar = compile_regex("[a-z]{0,200}", byte_vocabulary())
+    """In distinct rows: here every state has one of its own."""
+    text = "".join(chr(ord("a") + i % 26) + chr(ord("a") + i // 26) for i in range(150))
+    grammar = compile_regex(text, byte_vocabulary(t.encode() for t in (text[i : i + 3] for i in range(298))))
     memo = grammar.automaton.masks
     memo._most = 8
     matcher = grammar.matcher()
-    for _ in range(150):
-        matcher.mask()
-        matcher.accept(ord("a"))
+    seen = set()
+    for byte in text.encode():
+        row = matcher.mask()
+        seen.add(row.tobytes())
+        assert (matcher.mask() == row).all() and matcher.accept(byte)
+    rows = {id(row) for row in (*memo.young.values(), *memo._old.values())}
+    assert len(seen) > 100 and len(rows) <= 17 and memo.memory <= 18 * row.nbytes
     assert len(memo) <= 17
 
 

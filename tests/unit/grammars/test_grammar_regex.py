@@ -1,14 +1,25 @@
 """Regexes against `re.fullmatch`, interegular, and case by case."""
 
+import random
 import re
 
 import pytest
-from grammar_support import CORES, accepts, automaton, byte_vocabulary
+from grammar_support import (
+    CORES,
+    accepts,
+    allowed,
+    automaton,
+    byte_vocabulary,
+    many,
+    random_vocabulary,
+    tokens_by_bytes,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sgl.grammars import GrammarLimitError, InvalidGrammarError, UnsupportedGrammarError, compile_regex
 from sgl.grammars.regex import parse_regex
+from sgl.grammars.regex.plain_text import marked
 
 VOCABULARY = byte_vocabulary()
 ALPHABET = "abcé😀\n0"
@@ -68,7 +79,7 @@ def _matches(pattern: str, text: str, core: str) -> bool:
     return state >= 0 and machine.final(state)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=many(250), deadline=None)
 @given(patterns, st.lists(texts, min_size=1, max_size=6))
 def test_random_patterns_agree_with_re(pattern, candidates):
     for text in candidates:
@@ -77,7 +88,25 @@ def test_random_patterns_agree_with_re(pattern, candidates):
             assert _matches(pattern, text, core) == expected, (pattern, text, core)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=many(60), deadline=None)
+@given(patterns, st.lists(texts, min_size=1, max_size=3), st.integers(0, 2**32))
+def test_masks_of_random_patterns_are_those_of_brute_force(pattern, candidates, seed):
+    rng = random.Random(seed)
+    vocabulary = random_vocabulary(rng, [*candidates, 'x" \\\n\x01日', "plain text, all of it"])
+    try:
+        source = marked(parse_regex(pattern))
+    except InvalidGrammarError:
+        return
+    machines = [automaton(source, vocabulary, core) for core in CORES]
+    for text in candidates:
+        start = text.encode()[: rng.randint(0, len(text.encode()))]
+        states = [machine.advance(machine.start, start) for machine in machines]
+        for machine, state in zip(machines, states, strict=True):
+            if state >= 0:
+                assert allowed(machine.mask(state)) == tokens_by_bytes(machine, state), (pattern, start)
+
+
+@settings(max_examples=many(60), deadline=None)
 @given(st.recursive(st.sampled_from(["a", "b", "[ab]", "a+", "b?"]), _combine, max_leaves=4), texts)
 def test_viable_prefixes_agree_with_interegular(pattern, text):
     interegular = pytest.importorskip("interegular")

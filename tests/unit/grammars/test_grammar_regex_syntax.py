@@ -6,7 +6,7 @@ import unicodedata
 import warnings
 
 import pytest
-from grammar_support import CORES, automaton, byte_vocabulary
+from grammar_support import CORES, automaton, byte_vocabulary, many
 
 from sgl.grammars import (
     GrammarError,
@@ -93,7 +93,7 @@ def _flagged(rng: random.Random) -> tuple[str, str, int]:
 def test_random_syntax_agrees_with_re(seed):
     rng = random.Random(seed)
     compared = 0
-    for _ in range(350):
+    for _ in range(many(350)):
         pattern, same, flags = _flagged(rng)
         if re.search(r"(\*|\+|\{2,\}|\{,\})\??\)+[*+{]", pattern):
             continue  # exponential in `re`
@@ -153,7 +153,7 @@ def test_anchors_anywhere_agree_with_re(dialect, search, seed):
     """Python's `$` also holds before a last line feed; ECMA's does not, so it sees no line feeds here."""
     rng = random.Random(seed)
     letters = "ab\n" if dialect == "python" else "ab"
-    for _ in range(150):
+    for _ in range(many(150)):
         pattern = "".join(_anchored(rng, 2) for _ in range(rng.randint(1, 4)))
         reference = re.compile(pattern)
         try:

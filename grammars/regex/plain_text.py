@@ -1,0 +1,26 @@
+"""Classes of characters that hold all plain JSON string text say so, which is what masks have slices for."""
+
+from __future__ import annotations
+
+from sgl.grammars import charset
+from sgl.grammars.expr import PLAIN_REPEATED, Alt, Bytes, Chars, Expr, Repeat, Seq, alt, repeat, seq
+
+_ASCII = charset.normalise([(0, 0x7F)])
+_WIDE = charset.minus(charset.ANY, _ASCII)
+_LAST = _WIDE[-1:]
+_PLAIN = charset.minus(charset.ANY, charset.union(((0, 0x1F),), charset.of('"\\')))
+
+
+def marked(expr: Expr) -> Expr:
+    """The same language; the first bytes of its classes that hold all plain text are marked."""
+    match expr:
+        case Chars(chars) if chars[-1:] == _LAST and not charset.minus(_PLAIN, chars):
+            narrow = sum((1 << high + 1) - (1 << low) for low, high in charset.intersect(chars, _ASCII))
+            return alt(Bytes(narrow, PLAIN_REPEATED), Chars(_WIDE))
+        case Seq(items):
+            return seq(*map(marked, items))
+        case Alt(items):
+            return alt(*map(marked, items))
+        case Repeat(item, minimum, maximum):
+            return repeat(marked(item), minimum, maximum)
+    return expr
