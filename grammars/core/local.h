@@ -88,7 +88,7 @@ static int fill_local(Core *c, const int32_t *after, Local *l) {
     l->count = c->ends.size;
     l->ends = code ? NULL : malloc(l->count * sizeof(int32_t) + 1);
     if (!l->ends) return code ? code : NO_MEMORY;
-    memcpy(l->ends, c->ends.data, l->count * sizeof(int32_t));
+    if (l->count) memcpy(l->ends, c->ends.data, l->count * sizeof(int32_t));
     return 0;
 }
 

@@ -76,6 +76,7 @@ class _Builder:
 
     def _reset(self) -> None:
         self._values: dict[Where, Expr] = {}
+        self._members: dict[tuple[str, int], Expr] = {}
         self._rules: dict[Key, Rule] = {}
         self._calls: dict[Key, Expr] = {}
         self._queue: deque[tuple[Rule, Callable[[], Expr]]] = deque()
@@ -138,7 +139,11 @@ class _Builder:
         return self.listed(values)
 
     def member(self, name: str, value: Expr) -> Expr:
-        return self.named_member(self._constant(name), value)
+        """The same one for the same value, which it keeps."""
+        found = self._members.get((name, id(value)))
+        if found is None:
+            found = self._members[name, id(value)] = Seq((self._constant(name), self._blanks.colon, value))
+        return found
 
     def other_member(self, names: list[str], value: Expr) -> Expr:
         """A member of a name that is none of these."""

@@ -51,22 +51,16 @@ class Document:
 
     @cached_property
     def asks_for_unevaluated(self) -> bool:
-        """Whether it matters anywhere which members and items a keyword has spoken of."""
-        return any(not schema.keys().isdisjoint(_UNEVALUATED) for _, schema in schemas("#", self.root))
+        """Whether it may matter anywhere which members and items a keyword has spoken of."""
+        return any(not inner.keys().isdisjoint(_UNEVALUATED) for inner in _dicts(self.root))
 
     @cached_property
     def _single(self) -> bool:
         """Whether nothing below the root can be a resource of its own, so that `#` is the root everywhere."""
-        work = list(self.root.values())
-        while work:
-            value = work.pop()
-            if isinstance(value, dict):
-                if isinstance(value.get("id"), str) or isinstance(value.get("$id"), str):
-                    return False
-                work += value.values()
-            elif isinstance(value, list):
-                work += value
-        return True
+        return not any(
+            isinstance(inner.get("id"), str) or isinstance(inner.get("$id"), str)
+            for inner in _dicts(list(self.root.values()))
+        )
 
     def value(self, place: str) -> Any:
         """What stands at a place."""
@@ -194,18 +188,29 @@ def _schemas_around(place: str) -> Iterator[str]:
             return
 
 
+def _dicts(value: Any) -> Iterator[dict[str, Any]]:
+    """All dicts in a value."""
+    work = [value]
+    while work:
+        inner = work.pop()
+        if inner.__class__ is dict:
+            yield inner
+            work += inner.values()
+        elif inner.__class__ is list:
+            work += inner
+
+
 def schemas(place: str, schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """All schemas with their places, as far as keywords are known."""
     if not isinstance(schema, dict):
         return
     yield place, schema
     for keyword, value in schema.items():
-        at = child(place, keyword)
         if keyword in _MAPS and isinstance(value, dict):
             for name, member in value.items():
-                yield from schemas(child(at, name), member)
+                yield from schemas(child(place, keyword, name), member)
         elif keyword in _LISTS and isinstance(value, list):
             for i, member in enumerate(value):
-                yield from schemas(child(at, i), member)
+                yield from schemas(child(place, keyword, i), member)
         elif keyword in _ONE:
-            yield from schemas(at, value)
+            yield from schemas(child(place, keyword), value)

@@ -7,7 +7,7 @@ doubles that they are read as; other exponents come only where there is no bound
 from __future__ import annotations
 
 from decimal import Decimal
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import ceil, floor
 
 from sgl.grammars import charset
@@ -100,9 +100,9 @@ def _great_between(low: int | None, high: int | None, called: bool) -> Expr:
 @lru_cache(maxsize=1)
 def _great() -> Expr:
     """All of them, with what comes after the `e`, or is close to the largest, in rules that are seldom reached."""
-    most = Call(Rule("exponent of a whole number", lambda: exponent(16, 307)))
-    greatest = Call(Rule("greatest exponent", lambda: exponent(308, 308)))
-    largest = Call(Rule("fraction of the greatest", lambda: seq(_below_largest(), _E, exponent(308, 308))))
+    most = Call(Rule("exponent of a whole number", cache(lambda: exponent(16, 307))))
+    greatest = Call(Rule("greatest exponent", cache(lambda: exponent(308, 308))))
+    largest = Call(Rule("fraction of the greatest", cache(lambda: seq(_below_largest(), _E, exponent(308, 308)))))
     return alt(
         seq(digit(1), optional(_FRACTION), _E, most), seq(Literal(b"1"), alt(seq(_E, greatest), seq(_POINT, largest)))
     )
