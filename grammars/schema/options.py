@@ -47,6 +47,8 @@ class SchemaOptions:
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> SchemaOptions:
         """Check names and values."""
+        if not options:
+            return _DEFAULTS
         known = [f.name for f in fields(cls)]
         for name, value in options.items():
             if name not in known:
@@ -54,6 +56,9 @@ class SchemaOptions:
             _check(name, value)
         weaken = options.get("weaken", ())
         return cls(**{**options, "weaken": tuple(weaken)}) if weaken else cls(**options)
+
+
+_DEFAULTS = SchemaOptions()
 
 
 def _check(name: str, value: Any) -> None:

@@ -115,7 +115,7 @@ class SimpleSchemas:
 
 def _only(schema: Schema, keywords: frozenset[str]) -> bool:
     """Whether all other keywords are annotations."""
-    return all(key in keywords or is_annotation(key) for key in schema)
+    return all(map(is_annotation, schema.keys() - keywords))
 
 
 def _plain_object(schema: Schema) -> bool:
@@ -131,7 +131,7 @@ def _plain_object(schema: Schema) -> bool:
 
 
 def _is_schema(schema: Any) -> bool:
-    return isinstance(schema, dict | bool)
+    return schema.__class__ is dict or schema.__class__ is bool
 
 
 def _places(schema: Mapping[str, Any] | bool, place: str) -> Where:

@@ -12,8 +12,11 @@ from typing import Any
 from sgl.grammars.errors import InvalidGrammarError
 
 
+_encode = json.JSONEncoder(allow_nan=False).encode
+
+
 def canonical_schema(schema: Any) -> tuple[Any, str]:
-    """A schema as JSON values, and as a text that is equal for equal schemas (the order of keys counts).
+    """A schema as JSON values, and as a text that only equal schemas have; the order of keys counts.
 
     Args:
         schema: JSON text, a dict or bool, a class with `model_json_schema()` such as a pydantic model, or, with
@@ -26,21 +29,23 @@ def canonical_schema(schema: Any) -> tuple[Any, str]:
         schema = schema.model_json_schema()
     elif _is_python_type(schema):
         schema = _of_python_type(schema)
-    ours = isinstance(schema, str)
-    if ours:
+    given = schema if isinstance(schema, str) else None
+    if given is not None:
         try:
-            schema = json.loads(schema)
+            schema = json.loads(given)
         except ValueError as error:
             raise InvalidGrammarError(f"the schema is not JSON: {error}") from error
     if not isinstance(schema, Mapping | bool):
         raise InvalidGrammarError(
             f"a schema is a JSON object, true or false, not {schema!r}; pass a dict, JSON text or a pydantic model"
         )
+    if given is not None and "NaN" not in given and "Infinity" not in given:
+        return schema, given
     try:
-        text = json.dumps(schema, separators=(",", ":"), allow_nan=False)
+        text = _encode(schema)
     except (TypeError, ValueError) as error:
         raise InvalidGrammarError(f"the schema is not JSON: {error}") from error
-    return schema if ours else json.loads(text), text
+    return json.loads(text), text
 
 
 def _is_python_type(schema: Any) -> bool:
