@@ -11,7 +11,6 @@ from typing import Any
 
 from sgl.grammars.errors import InvalidGrammarError
 
-
 _encode = json.JSONEncoder(allow_nan=False).encode
 
 
