@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import threading
 from array import array
 from collections.abc import Sequence
 from ctypes import POINTER, c_int32, c_int64, c_void_p
@@ -81,6 +82,7 @@ class _Vocabulary(ctypes.Structure):
         )
 
 
+_making_tables = threading.Lock()
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "core_new": (c_void_p, [POINTER(_Vocabulary), c_int32]),
     "core_free": (None, [c_void_p]),
@@ -126,9 +128,11 @@ def library() -> ctypes.CDLL | None:
 
 
 def _tables(vocabulary: Vocabulary) -> _Vocabulary:
-    """The vocabulary's arrays as the core sees them, made once."""
+    """The vocabulary's arrays as the core sees them, made once: every core keeps pointers into them."""
     if vocabulary.native is None:
-        vocabulary.native = _Vocabulary.of(vocabulary)
+        with _making_tables:
+            if vocabulary.native is None:
+                vocabulary.native = _Vocabulary.of(vocabulary)
     return vocabulary.native
 
 

@@ -89,7 +89,7 @@ def _between(low: int | None, high: int | None) -> Expr:
 
 def _great_between(low: int | None, high: int | None, called: bool) -> Expr:
     """Positive numbers from 10**16 on with an exponent; as doubles they are whole."""
-    if high is not None and high < _LEAST_GREAT:
+    if (high is not None and high < max(low or 0, _LEAST_GREAT)) or (low or 0) > int(LARGEST):
         return NEVER
     if called and high is None and (low or 0) <= _LEAST_GREAT:
         return _great()

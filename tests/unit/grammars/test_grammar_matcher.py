@@ -4,6 +4,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from sgl.grammars import (
     compile_choices,
     compile_json_schema,
     compile_regex,
+    core_name,
+    native,
 )
 from sgl.grammars.automaton import Automaton
 from sgl.grammars.network import Network
@@ -190,8 +193,31 @@ def test_the_empty_choice_may_end_at_once():
 
 def test_grammars_are_cached_per_vocabulary():
     assert compile_regex("a+b", VOCABULARY) is compile_regex("a+b", VOCABULARY)
-    assert compile_json_schema({"type": "null"}, VOCABULARY) is compile_json_schema('{ "type": "null" }', VOCABULARY)
+    assert compile_json_schema({"type": "null"}, VOCABULARY) is compile_json_schema('{"type": "null"}', VOCABULARY)
     assert compile_regex("a+b", byte_vocabulary()) is not compile_regex("a+b", VOCABULARY)
+
+
+def test_threads_that_come_first_share_the_vocabularys_tables(monkeypatch):
+    made, together = [], threading.Barrier(6)
+    make = native._Vocabulary.of
+
+    def slowly(vocabulary):
+        time.sleep(0.05)
+        made.append(make(vocabulary))
+        return made[-1]
+
+    def work(number):
+        together.wait(10)
+        compile_regex(f"a{{{number}}}b*", vocabulary).matcher().mask()
+
+    monkeypatch.setattr(native._Vocabulary, "of", slowly)
+    vocabulary = byte_vocabulary(JSON_PIECES)
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(vocabulary.compiled) == 6 and len(made) == (core_name() == "C")
 
 
 def test_threads_share_a_grammar():
