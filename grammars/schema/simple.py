@@ -14,7 +14,6 @@ from sgl.grammars.schema.keywords import is_annotation
 from sgl.grammars.schema.shapes import NOWHERE, TYPES, Where
 
 _SCALARS = frozenset(TYPES) - {"object", "array"}
-_TYPE = frozenset(("type",))
 _OBJECT = frozenset(("type", "properties", "required", "additionalProperties"))
 _ARRAY = frozenset(("type", "items"))
 _CONSTANTS = frozenset(("type", "enum"))

@@ -257,3 +257,11 @@ def test_wide_objects():
 def test_too_deep_is_said():
     with pytest.raises(GrammarLimitError, match="deeply"):
         compile_regex("(?:a" * 3000 + ")?" * 3000, VOCABULARY)
+
+
+@pytest.mark.parametrize("order", ["schema", "any"])
+def test_half_of_a_surrogate_pair_is_spelled_by_its_escape(order):
+    constant = compile_json_schema({"enum": ["\ud800", "a"]}, VOCABULARY, order=order)
+    assert accepts(constant, '"\\ud800"') and accepts(constant, '"a"') and not accepts(constant, '"\\ud801"')
+    named = compile_json_schema({"properties": {"\ud800": {"type": "null"}}}, VOCABULARY, order=order)
+    assert accepts(named, '{"\\ud800": null}') and not accepts(named, '{"\\ud800": 1}')

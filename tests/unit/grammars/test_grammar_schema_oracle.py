@@ -131,7 +131,7 @@ def test_random_schemas(schema, candidates, order, seed):
         text = walk(grammar.matcher(), rng, most=40)
         value = json.loads(text)
         json.dumps(value, ensure_ascii=False).encode()
-        if not re.search(rb"[eE]\+?\d{3}", text):  # read as infinite, which the library cannot divide
+        if "Infinity" not in json.dumps(value):  # too large for a double, which the library cannot divide
             assert judge.is_valid(value), (schema, text)
 
 
