@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from .chat import ChatTemplate, get_chat_template
 from .choices import ChoicesDecision, ChoicesSamplingMethod
-from .errors import UnsupportedByBackendError
+from .errors import Place, UnsupportedByBackendError
 from .options import SamplingOptions
 
 
 @dataclass(frozen=True, slots=True)
 class GenRequest:
-    """One generation: resolved options (no None where a default exists) and the stops of the template."""
+    """One generation: resolved options (no None where a default exists) and the stops of the template.
+
+    `name` and `where` tell which variable it makes and on which line of the program. `keep` turns the finished
+    text into what stays of it in the stream (None: all of it); the result still has the whole text.
+    """
 
     options: SamplingOptions
     template_stops: tuple[str, ...] = ()
+    name: str | None = None
+    where: Place | None = None
+    keep: Callable[[str], str] | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -28,17 +35,32 @@ class GenRequest:
 
 @dataclass(frozen=True, slots=True)
 class SelectRequest:
+    """One choice among texts. With `temperature` above 0 it is drawn, by `seed` if that is given."""
+
     choices: list[str]
     method: ChoicesSamplingMethod
     temperature: float = 0.0
+    name: str | None = None
+    where: Place | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """A picture or film in a prompt. `source`: a path, a URL, bytes or a PIL image; `num_frames` of a film."""
+
+    kind: Literal["image", "video"]
+    source: Any
+    num_frames: int | None = None
 
 
 @dataclass(slots=True)
 class Generated:
-    """The text that a generation appended to its stream, and its meta_info."""
+    """The text that a generation appended to its stream, its meta_info, and its tokens where they are known."""
 
     text: str
     meta_info: dict[str, Any] = field(default_factory=dict)
+    token_ids: list[int] | None = None
 
 
 OnChunk = Callable[[Generated], None]
@@ -63,6 +85,14 @@ class Stream(ABC):
     def end_turn(self, role: str, suffix: str) -> None:
         """The open turn ends with the template's `suffix`."""
         self.append(suffix)
+
+    def attach(self, media: Media, token: str) -> None:
+        """Add a picture or film; `token` is the text that stands for it in the template."""
+        raise UnsupportedByBackendError(f"{type(self).__name__} takes no {media.kind}; use a backend that does")
+
+    def restore(self, generated: Generated) -> None:
+        """Add what a generation made in an earlier run, with its own tokens where the stream has tokens."""
+        self.append(generated.text)
 
     @abstractmethod
     def generate(self, request: GenRequest, on_chunk: OnChunk | None = None) -> Future[Generated]:
@@ -91,6 +121,10 @@ class Stream(ABC):
     def close(self) -> None:
         """No more operations follow; give the resources back when the queued ones are done."""
 
+    def abort(self) -> None:
+        """Fail what is running and queued, soon, and take nothing more. Then `close` gives the resources back."""
+        return None
+
 
 class Backend(ABC):
     """Opens streams. One backend serves any number of programs and threads."""
@@ -100,6 +134,13 @@ class Backend(ABC):
     @abstractmethod
     def open(self) -> Stream:
         """A new, empty stream."""
+
+    def open_speculating(self, num_api_spec_tokens: int) -> Stream:
+        """A stream that may ask for more text than a gen wants and serve what follows from the rest.
+
+        That saves calls to a remote API; where a call costs nothing, it is an ordinary stream.
+        """
+        return self.open()
 
     def get_model_name(self) -> str:
         return type(self).__name__
@@ -113,6 +154,14 @@ class Backend(ABC):
         stream.append(text)
         stream.prefill().result()
         stream.close()
+
+    def prepare(self, options: SamplingOptions) -> None:
+        """Compile ahead what a gen with these options needs. Raises what the gen would raise."""
+        return None
+
+    def token_texts(self, token_ids: Sequence[int]) -> list[str] | None:
+        """The text of each token, for those who look at a run; None where there are no tokens."""
+        return None
 
     def flush_cache(self) -> Any:
         """Forget all cached prefixes. False where there is nothing to forget."""

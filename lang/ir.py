@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from .choices import ChoicesSamplingMethod
 from .errors import LanguageError, TraceError
@@ -16,12 +16,18 @@ from .options import (
     SamplingOptions,
 )
 
+if TYPE_CHECKING:
+    from .backend import Backend
+
 SglSamplingParams = SamplingOptions
+Value_co = TypeVar("Value_co", covariant=True)
 
 __all__ = [
-    "REGEX_BOOL", "REGEX_FLOAT", "REGEX_INT", "REGEX_STR", "SglArgument", "SglConcateAndAppend", "SglConstantText", "SglExpr",
-    "SglExprList", "SglFork", "SglGen", "SglGetForkItem", "SglRoleBegin", "SglRoleEnd", "SglSamplingParams",
-    "SglSelect", "SglSubmitted", "SglVarScopeBegin", "SglVarScopeEnd", "SglVariable", "flatten", "print_graph",
+    "REGEX_BOOL", "REGEX_FLOAT", "REGEX_INT", "REGEX_STR", "Reading", "SglArgument", "SglCommitLazy",
+    "SglConcateAndAppend", "SglConstantText", "SglExpr", "SglExprList", "SglFork", "SglGen", "SglGetForkItem",
+    "SglImage", "SglRoleBegin", "SglRoleEnd", "SglSamplingParams", "SglSelect", "SglSeparateReasoning",
+    "SglSubmitted", "SglTools", "SglVarScopeBegin", "SglVarScopeEnd", "SglVariable", "SglVideo", "flatten",
+    "print_graph",
 ]  # fmt: skip
 
 
@@ -104,12 +110,28 @@ class SglConstantText(SglExpr):
         return f"Constant({self.value!r})"
 
 
-class SglGen(SglExpr):
-    """Text that the model writes, bound to the variable `name`."""
+class Reading(Protocol[Value_co]):
+    """How the text of a gen becomes a value, and what keeps the text readable."""
 
-    def __init__(self, name: str | None, sampling_params: SamplingOptions) -> None:
+    def constrain(self, options: SamplingOptions, backend: Backend) -> SamplingOptions:
+        """The options of the gen, with a grammar that only readable texts fulfil."""
+
+    def read(self, text: str, backend: Backend) -> Value_co:
+        """The value of a finished text. Raises ValueError, naming the text, if it has none."""
+
+
+class SglGen(SglExpr, Generic[Value_co]):
+    """Text that the model writes, bound to the variable `name`. `reading` tells what `s.get` makes of it."""
+
+    def __init__(
+        self,
+        name: str | None,
+        sampling_params: SamplingOptions,
+        reading: Reading[Value_co] | None = None,
+    ) -> None:
         self.name = name
         self.sampling_params = sampling_params
+        self.reading = reading
 
     def __repr__(self) -> str:
         return f"Gen({self.name!r})"
@@ -144,6 +166,64 @@ class SglRoleEnd(SglExpr):
 
     def __repr__(self) -> str:
         return f"RoleEnd({self.role})"
+
+
+class SglImage(SglExpr):
+    """A picture: a path, a URL, bytes or a PIL image."""
+
+    def __init__(self, path: Any) -> None:
+        self.path = path
+
+    def __repr__(self) -> str:
+        return f"SglImage({_short(self.path)})"
+
+
+class SglVideo(SglExpr):
+    """A film, shown to the model as `num_frames` of its frames."""
+
+    def __init__(self, path: Any, num_frames: int) -> None:
+        self.path = path
+        self.num_frames = num_frames
+
+    def __repr__(self) -> str:
+        return f"SglVideo({_short(self.path)}, {self.num_frames})"
+
+
+class SglSeparateReasoning(SglExpr):
+    """An expression whose named gens are split into what the model thought and what it said.
+
+    The thought of gen `x` is the variable `x_reasoning_content`; the text of the state keeps the answer only.
+    """
+
+    def __init__(self, model_type: str | None, expr: SglExpr) -> None:
+        self.model_type = model_type
+        self.expr = expr
+
+    @property
+    def name(self) -> str | None:
+        """The variable of the (first) thought."""
+        named = (part.name for part in flatten(self.expr) if isinstance(part, SglGen | SglSelect))
+        return next((f"{name}_reasoning_content" for name in named), None)
+
+    def __repr__(self) -> str:
+        return f"SeparateReasoning(model_type={self.model_type}, name={self.name})"
+
+
+class SglTools(SglExpr):
+    """The descriptions of tools, written as the model's format wants them. `toolbox` is what `sgl.tools` gave."""
+
+    def __init__(self, toolbox: Any) -> None:
+        self.toolbox = toolbox
+
+    def __repr__(self) -> str:
+        return f"Tools({self.toolbox!r})"
+
+
+class SglCommitLazy(SglExpr):
+    """Have the text so far computed. Old programs' forks queued it; ours need nothing of the kind."""
+
+    def __repr__(self) -> str:
+        return "CommitLazy()"
 
 
 class SglVarScopeBegin(SglExpr):
@@ -265,6 +345,11 @@ def _graph_line(node: SglExpr) -> str:
     if node.prev_node is None or isinstance(node, SglFork | SglGetForkItem):
         return f"%{node.node_id} = {node!r}"
     return f"%{node.node_id} = %{node.prev_node.node_id} + {node!r}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _parts(value: Any, beside: SglExpr | None) -> list[SglExpr]:

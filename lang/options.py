@@ -23,8 +23,9 @@ NUMBER_STOPS = (" ", "\n")
 class SamplingOptions:
     """Options of one gen or of a whole run; None means "as the run says", then the default.
 
-    `stop` and `stop_regex` are tuples of strings, `json_schema` is JSON text, `dtype` one of int, float,
-    bool and str (as text).
+    `stop` and `stop_regex` are tuples of strings; `json_schema` and `structural_tag` are JSON text; `ebnf` is
+    a grammar; `dtype` is one of int, float, bool and str (as text); `timeout` is in seconds, from the moment
+    the gen is appended.
     """
 
     max_new_tokens: int | None = None
@@ -51,8 +52,11 @@ class SamplingOptions:
     dtype: str | None = None
     regex: str | None = None
     json_schema: str | None = None
+    ebnf: str | None = None
+    structural_tag: str | None = None
     close_at_limit: bool | None = None
     error_on_truncation: bool | None = None
+    timeout: float | None = None
 
     def over(self, base: SamplingOptions) -> SamplingOptions:
         """These options, with `base` where they say nothing. Lists replace, they are not joined."""
@@ -99,7 +103,8 @@ DEFAULTS = SamplingOptions(
 )
 
 # min_new_tokens and the constraints belong to one gen, never to a whole run.
-RUN_NAMES = frozenset(NAMES) - {"min_new_tokens", "dtype", "regex", "json_schema"}
+CONSTRAINTS = ("dtype", "regex", "json_schema", "ebnf", "structural_tag")
+RUN_NAMES = frozenset(NAMES) - {"min_new_tokens", "timeout", *CONSTRAINTS}
 
 
 def make_options(**given: Any) -> SamplingOptions:
@@ -168,6 +173,12 @@ def _count(name: str, value: Any) -> int:
     return int(value)
 
 
+def _seconds(name: str, value: Any) -> float:
+    if _number(name, value) <= 0:
+        raise BadValueError(f"{name} is {value!r}; give a number of seconds above 0")
+    return float(value)
+
+
 def _bias(name: str, value: Any) -> dict[int, float]:
     return {int(token): float(bias) for token, bias in dict(value).items()}
 
@@ -202,4 +213,6 @@ _NORMALISERS = {
     "dtype": _dtype,
     "regex": _regex,
     "json_schema": lambda name, value: schema_text(value),
+    "structural_tag": lambda name, value: value if isinstance(value, str) else json.dumps(value),
+    "timeout": _seconds,
 }

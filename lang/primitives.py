@@ -8,7 +8,19 @@ from typing import Any
 
 from .choices import ChoicesSamplingMethod, token_length_normalized
 from .errors import BadValueError, UnknownOptionError, reject_unknown
-from .ir import SglConstantText, SglExpr, SglExprList, SglGen, SglRoleBegin, SglRoleEnd, SglSelect
+from .ir import (
+    SglConstantText,
+    SglExpr,
+    SglExprList,
+    SglGen,
+    SglImage,
+    SglRoleBegin,
+    SglRoleEnd,
+    SglSelect,
+    SglSeparateReasoning,
+    SglVideo,
+    flatten,
+)
 from .options import NAMES, make_options
 
 Strings = str | list[str] | tuple[str, ...] | None
@@ -148,6 +160,28 @@ def select(
             f"select({name!r}): choices_method is {choices_method!r}; give an instance of a method"
         )
     return SglSelect(name, list(choices), temperature, choices_method)
+
+
+def image(expr: Any) -> SglImage:
+    """A picture: a path, a URL, bytes or a PIL image. The backend must take pictures."""
+    return SglImage(expr)
+
+
+def video(path: Any, num_frames: int) -> SglVideo:
+    """A film (path or URL), shown to the model as `num_frames` of its frames."""
+    return SglVideo(path, num_frames)
+
+
+def separate_reasoning(expr: SglExpr, model_type: str | None = None) -> SglExprList:
+    """Split what the named gens of `expr` think from what they say.
+
+    Afterwards `s[name]` is the answer, `s[name + "_reasoning_content"]` the thought, and the state's text
+    goes on behind the answer only. `model_type` names the marks, as "deepseek-r1" or "qwen3".
+    """
+    for part in flatten(expr):
+        if isinstance(part, SglGen | SglSelect) and part.name is None:
+            raise BadValueError(f"separate_reasoning: a name must be provided for {part!r}")
+    return SglExprList([SglSeparateReasoning(model_type, expr)])
 
 
 def system(expr: SglExpr | str | None = None) -> SglExprList:

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from .backend import Backend
-from .chat import ChatTemplate, Conversation, get_chat_template
-from .config import as_backend
-from .errors import TraceError
-from .group import ProgramStateGroup
-from .ir import (
+from ..backend import Backend
+from ..chat import ChatTemplate, Conversation, get_chat_template
+from ..config import as_backend
+from ..errors import TraceError
+from ..group import ProgramStateGroup
+from ..ir import (
     SglArgument,
     SglConcateAndAppend,
     SglConstantText,
@@ -31,11 +31,11 @@ from .ir import (
     SglVarScopeEnd,
     flatten,
 )
-from .primitives import as_node, role_turn
-from .run import Call, run_coroutine, split_options
+from ..primitives import as_node, role_turn
+from ..run import Call, run_coroutine, split_options
 
 if TYPE_CHECKING:
-    from .function import SglFunction
+    from ..function import SglFunction
 
 MAX_NODES = 100_000
 

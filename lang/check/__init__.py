@@ -1,0 +1,1 @@
+"""Finds mistakes in programs without running them."""

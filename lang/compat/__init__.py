@@ -1,0 +1,1 @@
+"""Programs written for `import sglang as sgl`, unchanged."""

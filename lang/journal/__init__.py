@@ -1,0 +1,1 @@
+"""Runs written down: replayed, resumed, edited and tested without a model."""

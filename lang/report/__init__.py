@@ -1,0 +1,1 @@
+"""A run as a picture: one HTML page."""

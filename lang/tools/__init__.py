@@ -1,0 +1,1 @@
+"""Tools that a model may call: described, constrained and parsed in its format."""
