@@ -10,9 +10,9 @@ from typing import Any, overload
 from . import batch
 from .config import resolve_backend
 from .errors import ArgumentsError, nearest, reject_unknown
+from .graph.trace import TracerProgramState, current_tracer, extract_prefix, trace_program
 from .run import Call, RunSettings, new_state, run_body_async, run_program, split_options
 from .state import ProgramState
-from .graph.trace import TracerProgramState, current_tracer, extract_prefix, trace_program
 
 MIN_PREFIX = 64  # characters; a shorter prefix is not worth an entry in the cache
 
