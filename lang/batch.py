@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import os
 import threading
 from collections import deque
@@ -15,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import ArgumentsError, BadValueError, ProgramError
 from .options import RUN_NAMES
-from .run import Call, RunSettings, new_state, run_body, run_body_async
+from .run import Call, RunSettings, new_executor, run_body, run_body_async
 from .state import ProgramState
 
 if TYPE_CHECKING:
     from .function import SglFunction
 
-OPTION_NAMES = RUN_NAMES | {"backend"}
+OPTION_NAMES = RUN_NAMES | {"backend", "timeout", "budget", "journal"}
 WINDOW = 256  # items that a generator-style batch runs ahead of its reader, at least
 
 
@@ -101,8 +100,7 @@ async def run_all_async(
     program: SglFunction, calls: list[Call], settings: RunSettings, plan: BatchPlan
 ) -> list[Any]:
     """As `run_all`, on the event loop."""
-    asynchronous = inspect.iscoroutinefunction(program.func)
-    limit = asyncio.Semaphore(max(1, len(calls)) if asynchronous else plan.threads(len(calls)))
+    limit = asyncio.Semaphore(max(1, len(calls)) if program.is_async else plan.threads(len(calls)))
 
     async def one(index: int, call: Call) -> Outcome:
         async with limit:
@@ -112,7 +110,7 @@ async def run_all_async(
 
 
 async def _run_one_async(program: SglFunction, call: Call, settings: RunSettings) -> Outcome:
-    state = new_state(settings, call)
+    state = ProgramState(new_executor(program, call, settings))
     try:
         await run_body_async(program, call, state)
     except Exception as error:
@@ -139,7 +137,7 @@ def _submit(
 
 
 def _run_one(program: SglFunction, call: Call, settings: RunSettings, bar: _Progress) -> Outcome:
-    state = new_state(settings, call)
+    state = ProgramState(new_executor(program, call, settings))
     state.stream_executor.when_finished(bar.step)
     try:
         run_body(program, call, state)

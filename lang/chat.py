@@ -81,6 +81,12 @@ class Conversation:
         current = self.current and Turn(self.current.role, self.current.start)
         return Conversation(self.template, list(self.finished), current, self.quiet)
 
+    def follow(self, other: Conversation) -> None:
+        """Go on where `other` is."""
+        self.template, self.quiet = other.template, other.quiet
+        self.finished.extend(other.finished)
+        self.current = other.current and Turn(other.current.role, other.current.start)
+
     @property
     def role(self) -> str | None:
         return self.current.role if self.current else None

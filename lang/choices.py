@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+GREEDY = 1e-5  # temperatures up to this take the best choice
 TokenLogprob = list[Any]  # (log-probability or None, token id, text or None)
 
 
@@ -125,6 +127,17 @@ def choice_probabilities(rows: Sequence[Sequence[TokenLogprob]]) -> list[float]:
         return [1.0 / len(sums)] * len(sums)
     weights = [math.exp(value - top) for value in sums]
     return [weight / sum(weights) for weight in weights]
+
+
+def draw(weights: Sequence[float], seed: int | None = None) -> int:
+    """The index of one of the weights, drawn in proportion to them: by `seed` if that is given."""
+    return random.Random(seed).choices(range(len(weights)), weights)[0]
+
+
+def tempered(probabilities: Sequence[float], temperature: float) -> list[float]:
+    """Weights in proportion to p ** (1 / temperature); the largest is 1. `temperature` is above 0."""
+    top = max(probabilities)
+    return [(value / top) ** (1 / temperature) if top else 1.0 for value in probabilities]
 
 
 def _greedy(matrix: list[list[float]]) -> int:

@@ -120,3 +120,8 @@ class _DefaultBackend:
 
 
 _shared = _DefaultBackend()
+
+
+def shared_engine() -> Any:
+    """The engine of programs that name no backend: the bundled model, started once."""
+    return _shared.engine()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class LanguageError(Exception):
@@ -38,6 +38,63 @@ class UnsupportedByBackendError(LanguageError, NotImplementedError):
     """The backend of this program cannot do what a node asks for."""
 
 
+class RemoteError(LanguageError, RuntimeError):
+    """A call to a remote backend failed.
+
+    `status` is the HTTP status if there was an answer, `url` the address without secrets, `retry_after` the
+    seconds that the server asked to wait, `attempts` how often the call was made. `retryable`: another try
+    may succeed.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        url: str | None = None,
+        retry_after: float | None = None,
+        retryable: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.url = url
+        self.retry_after = retry_after
+        self.retryable = retryable
+        self.attempts = 1
+
+    def __str__(self) -> str:
+        return self.message if self.attempts == 1 else f"{self.message} (after {self.attempts} attempts)"
+
+
+class RemoteConnectionError(RemoteError):
+    """Nobody answered at the address, or the connection broke before the answer was there."""
+
+
+class RemoteStatusError(RemoteError):
+    """The server answered with an error; the message has its own words."""
+
+
+class RemoteProtocolError(RemoteError):
+    """The server answered with something that is not what the protocol says."""
+
+
+class RemoteStreamError(RemoteError):
+    """A stream ended in the middle. `text` is what had come until then."""
+
+    def __init__(self, message: str, *, text: str = "", **about: Any) -> None:
+        super().__init__(message, **about)
+        self.text = text
+
+
+class RemoteTimeoutError(RemoteError, TimeoutError):
+    """The time for a call ran out."""
+
+
+class RemoteAbortedError(RemoteError):
+    """The stream was aborted while the call was running or waiting."""
+
+
 class ProgramError(LanguageError, RuntimeError):
     """A node of a program failed. `where` is its file and line, `__cause__` the original error."""
 
@@ -49,6 +106,22 @@ class ProgramError(LanguageError, RuntimeError):
 
 class StateEndedError(ProgramError):
     """Something was appended to a state whose program has ended."""
+
+
+class JournalError(LanguageError, RuntimeError):
+    """A journal that cannot be read, written or searched."""
+
+
+class ReplayMismatch(ProgramError):
+    """A replayed program asked for something that its journal does not have. The message tells the difference."""
+
+
+class RecordedError(LanguageError, RuntimeError):
+    """A failure that was recorded, of a type that is not known here. The message names the type."""
+
+
+class ScriptError(LanguageError, AssertionError):
+    """A scripted backend was asked what its script does not answer, or would answer what no model could."""
 
 
 class Place(NamedTuple):
@@ -78,6 +151,28 @@ def reject_unknown(owner: str, given: Iterable[str], known: Iterable[str]) -> No
 
 def node_failure(node: object, cause: BaseException, where: Place | None) -> ProgramError:
     """The ProgramError of a node that failed because of `cause`."""
+    if isinstance(cause, ReplayMismatch):
+        return type(cause)(cause.message, cause.where or where)
     error = ProgramError(f"{node!r} failed: {type(cause).__name__}: {cause}", where)
     error.__cause__ = cause
     return error
+
+
+class RunStopped(ProgramError):
+    """A run was stopped from outside of its nodes; what it still had to do was given up."""
+
+
+class ProgramCancelled(RunStopped):
+    """`state.cancel()` was called, or nobody waits for the run any more."""
+
+
+class DeadlineExceeded(RunStopped, TimeoutError):
+    """The run, or one of its gens, took longer than its `timeout`."""
+
+
+class BudgetExceeded(RunStopped):
+    """The run used more than its budget allows."""
+
+
+class WouldBlockError(LanguageError, RuntimeError):
+    """An `async def` program read a value that is not there yet without awaiting it."""

@@ -11,7 +11,7 @@ from . import batch
 from .config import resolve_backend
 from .errors import ArgumentsError, nearest, reject_unknown
 from .graph.trace import TracerProgramState, current_tracer, extract_prefix, trace_program
-from .run import Call, RunSettings, new_state, run_body_async, run_program, split_options
+from .run import Call, RunSettings, new_executor, run_body_async, run_program, split_options
 from .state import ProgramState
 
 MIN_PREFIX = 64  # characters; a shorter prefix is not worth an entry in the cache
@@ -45,6 +45,7 @@ class SglFunction:
         self.parameter_names = frozenset(
             p.name for p in parameters[1:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
         )
+        self.is_async = inspect.iscoroutinefunction(func)
         self.takes_any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters)
 
     def __repr__(self) -> str:
@@ -60,8 +61,9 @@ class SglFunction:
         presence_penalty, repetition_penalty, logit_bias, seed, ignore_eos, keep_stop, return_logprob,
         logprob_start_len, top_logprobs_num, return_text_in_logprobs, close_at_limit, error_on_truncation;
         backend (default: the default backend, else the bundled model), stream (False), use_thread (True;
-        False waits for each node where it is appended). A name that the program declares as a parameter goes
-        to the program.
+        False waits for each node where it is appended), timeout (seconds for the whole run), budget (an
+        sgl.Budget, or a number of tokens), journal (a file to record the run in, and to resume it from). A
+        name that the program declares as a parameter goes to the program.
 
         Raises what the body raises; UnknownOptionError, BadValueError for the options.
         """
@@ -100,11 +102,14 @@ class SglFunction:
     async def arun(self, /, *args: Any, **kwargs: Any) -> ProgramState:
         """`run` for event loops, for `def` and `async def` programs. The state is finished when it comes.
 
-        An `async def` body reads with `await s.aget("name")`; a plain body runs in a thread.
+        An `async def` body reads with `await s.get("name")`; a plain body runs in a thread. With stream=True
+        the state comes at once and is read with `async for`. Cancelling the task cancels the run.
         """
         arguments, options = split_options(self, kwargs)
         call, settings = Call(args, arguments), RunSettings.of(options)
-        state = new_state(settings, call)
+        if settings.stream:
+            return run_program(self, call, settings)
+        state = ProgramState(new_executor(self, call, settings))
         await run_body_async(self, call, state)
         return state
 

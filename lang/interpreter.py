@@ -12,40 +12,37 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from .backend import Backend, Generated, GenRequest, SelectRequest, Stream
+from .backend import Backend, Generated, Media, Stream
 from .chat import Conversation
-from .errors import Place, ProgramError, StateEndedError, node_failure
-from .feed import Feed
+from .control import RunControl
+from .deadlines import Alarm, deadlines
+from .errors import DeadlineExceeded, Place, ProgramCancelled, ProgramError, StateEndedError, node_failure
+from .history import Branch
 from .ids import fresh_id
-from .ir import (
-    SglConstantText,
-    SglExpr,
-    SglGen,
-    SglRoleBegin,
-    SglRoleEnd,
-    SglSelect,
-    SglVarScopeBegin,
-    SglVarScopeEnd,
-    flatten,
-)
+from .ir import SglExpr, flatten
 from .once import when_done
 from .options import SamplingOptions, derive_seed
 from .place import caller_place
 from .primitives import as_node
-from .transcript import Literal, Pending, Piece, Span, result_of, text_of
-from .variables import Binding, Variables
+from .rules import apply
+from .transcript import Literal, Pending, messages_of, result_of, text_of
+from .variables import Binding, Name, Variables
 
 log = logging.getLogger("sgl.lang")
+Result = TypeVar("Result")
 
 
 class StreamExecutor:
     """One state of a running program: its text, its variables and its stream at the backend.
 
     `options` are the run's sampling options without gaps. `streaming` has chunks delivered while they are
-    made; `inline` waits for each node and raises where it was appended.
+    made; `inline` waits for each node and raises where it was appended. `branch` is the text so far, for
+    those who look at the run.
     """
+
+    ret_value: Any = None
 
     def __init__(
         self,
@@ -55,6 +52,8 @@ class StreamExecutor:
         streaming: bool = False,
         inline: bool = False,
         stream: Stream | None = None,
+        control: RunControl | None = None,
+        branch: Branch | None = None,
     ) -> None:
         self.backend = backend
         self.options = options
@@ -63,135 +62,152 @@ class StreamExecutor:
         self.inline = inline
         self.sid = fresh_id()
         self.stream = stream or backend.open()
+        self.control = control or RunControl(backend)
+        self.branch = branch or self.control.root
+        self.pieces = self.branch.pieces
         self.chat_template = backend.get_chat_template()
-        self.conversation = Conversation(self.chat_template)
-        self.pieces: Feed[Piece] = Feed()
+        self.conversation = Conversation(self.chat_template, self.branch.turns)
         self.vars = Variables()
+        self.scopes: dict[str, int] = {}
         self.failure: ProgramError | None = None
+        self.stopped: ProgramError | None = None
         self.body_error: BaseException | None = None
         self.body_thread: int | None = None  # where the body of a streaming run is running
-        self.fork_start = 0
         self.ended = False
-        self._scopes: dict[str, int] = {}
+        self._binding_to = self.vars
         self._children: list[weakref.ref[StreamExecutor]] = []
         self._forked = 0
         self._submitting = threading.RLock()
         self._counting = threading.Lock()  # held for moments only: backends' threads take it
         self._pending = 0
         self._when_finished: list[Callable[[], object]] = []
+        self.control.enter(self)
 
     # --- nodes -------------------------------------------------------------------------------------------
 
-    def submit(self, expr: Any) -> None:
-        """Queue the nodes of an expression. Raises what can be known at once, as ProgramError."""
+    def submit(self, expr: Any, variables: Variables | None = None) -> None:
+        """Queue the nodes of an expression, whose names are bound in `variables` (None: the state's own).
+
+        Raises what can be known at once, as ProgramError.
+        """
         node = as_node(expr)
         where = caller_place()
         with self._submitting:
-            for part in flatten(node, self):
-                self._submit_one(part, where)
+            outer, self._binding_to = self._binding_to, variables or self.vars
+            try:
+                for part in flatten(node, self):
+                    self._check_open(part, where)
+                    apply(self, part, where)
+            finally:
+                self._binding_to = outer
 
-    def _submit_one(self, node: SglExpr, where: Place | None) -> None:
+    def _check_open(self, node: SglExpr, where: Place | None) -> None:
+        if self.stopped:
+            raise type(self.stopped)(self.stopped.message, where) from self.stopped.__cause__
         if self.ended:
             raise StateEndedError(f"{node!r} was appended after the program had ended", where)
-        rule = _RULES.get(type(node))
-        if rule is None:
-            raise ProgramError(f"{node!r} cannot be run; it belongs to a trace", where)
-        try:
-            rule(self, node, where)
-        except ProgramError as error:
-            if error.where is None:
-                raise ProgramError(error.message, where) from error.__cause__
-            raise
 
-    def _literal(self, node: Any, where: Place | None) -> None:
-        self._write(node.value, self.stream.append)
+    # --- what the rules of the nodes are made of -----------------------------------------------------------
 
-    def _write(self, text: str, send: Callable[[str], None]) -> None:
+    def write(self, text: str, send: Callable[[str], None], where: Place | None) -> None:
+        """Add text that is known."""
         if not self.failure:
             send(text)
-        self.pieces.put(Literal(text))
+        self.pieces.put(Literal(text, where))
 
-    def _gen(self, node: Any, where: Place | None) -> None:
-        options = node.sampling_params.over(self.options)
-        piece = self._bind(node.name, Pending(node, where, options.n))
-        on_chunk = piece.chunk if self.streaming else None
-        others = self._forked_streams(options.n - 1) if options.n > 1 else []
-        for index, stream in enumerate([self.stream, *others]):
-            request = GenRequest(options.for_sample(index), self.chat_template.stops)
-            call = partial(stream.generate, request, on_chunk if index == 0 else None)
-            self._start(piece, index, call)
+    def attach(self, media: Media, where: Place | None) -> None:
+        """Add a picture or film, and the template's text for it."""
+        token = self.chat_template.image_token
+        if not self.failure:
+            self.stream.attach(media, token)
+        self.pieces.put(Literal(token, where, media))
 
-    def _select(self, node: Any, where: Place | None) -> None:
-        piece = self._bind(node.name, Pending(node, where))
-        request = SelectRequest(node.choices, node.choices_method, node.temperature)
-        self._start(piece, 0, partial(self.stream.select, request))
-
-    def _role_begin(self, node: Any, where: Place | None) -> None:
-        conversation = self.conversation
-        if conversation.wants_default_system(node.role) and conversation.role is None:
-            self._role_begin(SglRoleBegin("system"), where)
-            self._literal(SglConstantText(conversation.template.default_system_prompt or ""), where)
-            self._role_end(SglRoleEnd("system"), where)
-        prefix = conversation.prefix(node.role)
-        self._write(prefix, partial(self.stream.begin_turn, node.role))
-        conversation.begin(node.role, len(self.pieces))
-
-    def _role_end(self, node: Any, where: Place | None) -> None:
-        suffix = self.conversation.suffix(node.role)
-        end = len(self.pieces)
-        self._write(suffix, partial(self.stream.end_turn, node.role))
-        self.conversation.end(end)
-
-    def _scope_begin(self, node: Any, where: Place | None) -> None:
-        self._scopes[node.name] = len(self.pieces)
-
-    def _scope_end(self, node: Any, where: Place | None) -> None:
-        self.vars.bind(node.name, Span(self.pieces.items[self._scopes.pop(node.name) :]))
-
-    # --- operations ----------------------------------------------------------------------------------------
-
-    def _bind(self, name: str | None, piece: Pending) -> Pending:
+    def bind(self, name: Name, piece: Pending) -> Pending:
+        """Add text that will come, as the value of a name."""
         self.pieces.put(piece)
-        self.vars.bind(name, piece)
+        self._binding_to.bind(name, piece)
         return piece
 
-    def _start(self, piece: Pending, index: int, call: Callable[[], Future[Any]]) -> None:
-        if self.failure:
-            piece.fail(self.failure)
-            return
+    def name(self, name: str, binding: Binding) -> None:
+        self._binding_to.bind(name, binding)
+
+    def attempt(self, piece: Pending, call: Callable[[], Result]) -> Result:
+        """What `call` gives; if it raises, the piece has failed."""
         try:
-            future = call()
+            return call()
         except Exception as error:
             raise self._fail(piece, error) from error
+
+    def start(
+        self, piece: Pending, index: int, call: Callable[[], Future[Any]], timeout: float | None = None
+    ) -> None:
+        """Hand sample `index` of a piece to the backend."""
+        if self.failure:
+            self._fail_with(piece, self.failure)
+            return
+        future = self.attempt(piece, call)
         with self._counting:
             self._pending += 1
-        when_done(future, partial(self._settle, piece, index))
+        when_done(future, partial(self._settle, piece, index, self._alarm(piece, timeout)))
         if self.inline:
             piece.get()
 
-    def _settle(self, piece: Pending, index: int, future: Future[Any]) -> None:
+    def forked_streams(self, size: int) -> list[Stream]:
+        """Forks of the stream; behind a failed node, where nothing is computed any more, empty streams."""
+        return [self.backend.open() for _ in range(size)] if self.failure else self.stream.fork(size)
+
+    def _alarm(self, piece: Pending, timeout: float | None) -> Alarm | None:
+        if timeout is None:
+            return None
+        late = DeadlineExceeded(f"{piece.node!r} took longer than its timeout of {timeout:g} s", piece.where)
+        return deadlines.after(timeout, partial(self._give_up, weakref.ref(piece), late))
+
+    def _give_up(self, reference: weakref.ref[Pending], error: ProgramError) -> None:
+        piece = reference()
+        if piece is not None and not piece.done:
+            self._stop(error)
+
+    def _settle(self, piece: Pending, index: int, alarm: Alarm | None, future: Future[Any]) -> None:
         """An operation is done. Called on a thread of the backend."""
+        if alarm is not None:
+            deadlines.cancel(alarm)
         try:
-            if piece.done:
-                return
+            result = result_of(future)
             if self.failure:
-                piece.fail(self.failure)
-            elif self._deliver(piece, index, result_of(future)):
+                self._fail_with(piece, self.failure)
+            elif self._deliver(piece, index, result):
                 piece.finish()
+                self._count(piece)
         except BaseException as error:
-            log.warning("%s", self._fail(piece, error))
+            if not piece.done:
+                log.warning("%s", self._fail(piece, error))
         finally:
             self._settled()
 
     def _deliver(self, piece: Pending, index: int, result: Generated) -> bool:
+        """Take the result of one sample; True if the piece is complete and ours to finish."""
         with self._counting:
-            return piece.deliver(index, result)
+            if piece.deliver(index, result) and not piece.claimed:
+                piece.claimed = True
+                return True
+            return False
+
+    def _count(self, piece: Pending) -> None:
+        if piece.usage is not None:
+            self.control.count(piece.usage)
 
     def _fail(self, piece: Pending, cause: BaseException) -> ProgramError:
-        error = node_failure(piece.node, cause, piece.where)
+        error = self.failure or node_failure(piece.node, cause, piece.where)
         self.failure = error
-        piece.fail(error)
+        self._fail_with(piece, error)
         return error
+
+    def _fail_with(self, piece: Pending, error: ProgramError) -> None:
+        with self._counting:
+            if piece.claimed:
+                return
+            piece.claimed = True
+        piece.fail(error)
 
     def _settled(self) -> None:
         with self._counting:
@@ -200,34 +216,57 @@ class StreamExecutor:
         for call in calls:
             call()
 
+    # --- stopping ------------------------------------------------------------------------------------------
+
+    def cancel(self, error: ProgramError | None = None) -> None:
+        """Give up this state and its forks: what is pending fails with `error`, appending raises it."""
+        error = error or ProgramCancelled("the state was cancelled")
+        self.stopped = self.stopped or error
+        self._stop(error)
+        for reference in list(self._children):
+            if (child := reference()) is not None:
+                child.cancel(error)
+
+    def _stop(self, error: ProgramError) -> None:
+        with self._counting:
+            self.failure = self.failure or error
+        self.stream.abort()
+        for piece in self.branch.own:
+            if isinstance(piece, Pending):
+                self._fail_with(piece, error)
+
     # --- forks and the end ------------------------------------------------------------------------------------
 
-    def fork(self, size: int) -> list[StreamExecutor]:
+    def fork(self, size: int, variables: Variables | None = None) -> list[StreamExecutor]:
         """Children that go on from here. Returns at once; they share the pieces that are still pending."""
         with self._submitting:
+            where = caller_place()
+            if self.stopped:
+                raise type(self.stopped)(self.stopped.message, where) from self.stopped.__cause__
             if self.ended:
-                raise StateEndedError("fork() after the program had ended", caller_place())
-            return [self._child(stream) for stream in self._forked_streams(size)]
+                raise StateEndedError("fork() after the program had ended", where)
+            return [self._child(stream, variables or self.vars) for stream in self.forked_streams(size)]
 
-    def _forked_streams(self, size: int) -> list[Stream]:
-        """Forks of the stream; behind a failed node, where nothing is computed any more, empty streams."""
-        return [self.backend.open() for _ in range(size)] if self.failure else self.stream.fork(size)
-
-    def _child(self, stream: Stream) -> StreamExecutor:
+    def _child(self, stream: Stream, variables: Variables) -> StreamExecutor:
         self._forked += 1
         options = self.options
         if options.seed is not None:
             options = replace(options, seed=derive_seed(options.seed, self._forked))
-        child = StreamExecutor(self.backend, options, self.arguments, self.streaming, self.inline, stream)
-        for piece in self.pieces.items:
-            child.pieces.put(piece)
-        child.fork_start = len(child.pieces)
+        child = StreamExecutor(
+            self.backend,
+            options,
+            self.arguments,
+            self.streaming,
+            self.inline,
+            stream,
+            self.control,
+            self.branch.fork(),
+        )
         child.chat_template = self.chat_template
-        child.conversation = self.conversation.copy()
+        child.conversation.follow(self.conversation)
         child.failure = self.failure
-        child.vars = self.vars.copy()
-        if self.streaming:
-            self._children.append(weakref.ref(child))
+        child.vars = child._binding_to = variables.copy()
+        self._children.append(weakref.ref(child))
         return child
 
     def end(self, body_error: BaseException | None = None) -> None:
@@ -236,6 +275,7 @@ class StreamExecutor:
             if self.ended:
                 return
             self.stream.close()
+            self.branch.close()
             with self._counting:
                 self.ended, self.body_error = True, body_error
                 calls = self._finished_calls()
@@ -246,7 +286,7 @@ class StreamExecutor:
     def _close_feeds(self, error: BaseException | None) -> None:
         self.vars.close(error)
         self.pieces.close(error)
-        for reference in self._children:
+        for reference in self._children if self.streaming else ():
             if (child := reference()) is not None:
                 child._close_feeds(error)
 
@@ -266,17 +306,21 @@ class StreamExecutor:
 
     # --- reading -----------------------------------------------------------------------------------------------
 
-    def find(self, name: str | None) -> Binding | None:
+    @property
+    def fork_start(self) -> int:
+        return self.branch.start
+
+    def find(self, name: Name, variables: Variables | None = None) -> Binding | None:
         """What is bound to a name, None for a plain value. KeyError if nothing is."""
-        return self.vars.find(name, self.body_runs_elsewhere())
+        return (variables or self.vars).find(name, self.body_runs_elsewhere())
 
-    def get_var(self, name: str | None) -> Any:
+    def get_var(self, name: Name, variables: Variables | None = None) -> Any:
         """The value of a variable, waiting for it. KeyError if there is none, ProgramError if it failed."""
-        return self.vars.get(name, self.body_runs_elsewhere())
+        return (variables or self.vars).get(name, self.body_runs_elsewhere())
 
-    def set_var(self, name: str, value: Any) -> None:
+    def set_var(self, name: Name, value: Any, variables: Variables | None = None) -> None:
         with self._submitting:
-            self.vars.set(name, value)
+            (variables or self.vars).set(name, value)
 
     def body_runs_elsewhere(self) -> bool:
         """True for readers of a streaming run whose body has not ended: more may come."""
@@ -299,29 +343,25 @@ class StreamExecutor:
         failed = next((piece.error for piece in self.pieces.items if piece.error), None)
         return failed or self.failure or self.body_error
 
-    def messages(self, wait: bool = True) -> list[dict[str, str]]:
+    def messages(self, wait: bool = True) -> list[dict[str, Any]]:
         """The finished turns; the contents without leading white space."""
         if wait:
             self.sync()
-        pieces = self.pieces.items
-        return [
-            {"role": turn.role, "content": text_of(pieces[turn.start : turn.end], wait=False).lstrip()}
-            for turn in list(self.conversation.finished)
-        ]
+        return messages_of(self.conversation.finished, self.pieces.items)
 
     # --- what programs read of the executor ----------------------------------------------------------------------
 
     @property
-    def variables(self) -> dict[str | None, Any]:
+    def variables(self) -> dict[Name, Any]:
         """The variables that have their value by now."""
         return self.vars.ready()
 
     @property
-    def variable_event(self) -> dict[str | None, Binding]:
+    def variable_event(self) -> dict[Name, Binding]:
         return self.vars.pending()
 
     @property
-    def meta_info(self) -> dict[str | None, Any]:
+    def meta_info(self) -> dict[Name, Any]:
         return {name: binding.meta_info for name, binding in self.vars.pending().items() if binding.done}
 
     @property
@@ -329,8 +369,12 @@ class StreamExecutor:
         return text_of(self.pieces.items, wait=False)
 
     @property
-    def messages_(self) -> list[dict[str, str]]:
+    def messages_(self) -> list[dict[str, Any]]:
         return self.messages(wait=False)
+
+    @property
+    def images_(self) -> list[Any]:
+        return [piece.media.source for piece in self.pieces.items if isinstance(piece, Literal) and piece.media]
 
     @property
     def cur_role(self) -> str | None:
@@ -340,12 +384,3 @@ class StreamExecutor:
         return self.ended and not self._pending
 
 
-_RULES: dict[type[SglExpr], Callable[[StreamExecutor, Any, Place | None], None]] = {
-    SglConstantText: StreamExecutor._literal,
-    SglGen: StreamExecutor._gen,
-    SglSelect: StreamExecutor._select,
-    SglRoleBegin: StreamExecutor._role_begin,
-    SglRoleEnd: StreamExecutor._role_end,
-    SglVarScopeBegin: StreamExecutor._scope_begin,
-    SglVarScopeEnd: StreamExecutor._scope_end,
-}

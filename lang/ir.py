@@ -7,7 +7,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from .choices import ChoicesSamplingMethod
-from .errors import LanguageError, TraceError
+from .errors import LanguageError, Place, TraceError
 from .options import (
     REGEX_BOOL,
     REGEX_FLOAT,
@@ -38,10 +38,11 @@ class TextOfNodeError(LanguageError, TypeError):
 class SglExpr:
     """Base of all nodes. `+` joins nodes and strings from left to right.
 
-    `node_id`, `prev_node` and `source` are set in the graph of a trace, on a copy of the node.
+    `node_id`, `prev_node`, `source` and `where` are set in the graph of a trace, on a copy of the node.
     """
 
     node_id: int | None = None
+    where: Place | None = None
     prev_node: SglExpr | None = None
     source: SglExpr | None = None
 

@@ -21,19 +21,19 @@ from .ir import (
     SglVideo,
     flatten,
 )
-from .options import NAMES, make_options
+from .options import CONSTRAINTS, NAMES, SamplingOptions, make_options
 
 Strings = str | list[str] | tuple[str, ...] | None
 ROLES = ("system", "user", "assistant", "tool")
 
 _GEN_NAMES = (frozenset(NAMES) - {"max_new_tokens", "min_new_tokens"}) | {
-    "name", "max_tokens", "min_tokens", "choices", "choices_method",
+    "name", "max_tokens", "min_tokens", "choices", "choices_method", "type",
 }  # fmt: skip
 
 
 def gen(
     name: str | None = None,
-    max_tokens: int | None = None,
+    max_tokens: Any = None,
     min_tokens: int | None = None,
     n: int | None = None,
     stop: Strings = None,
@@ -56,62 +56,47 @@ def gen(
     regex: str | None = None,
     json_schema: Any = None,
     *,
+    type: Any = None,
+    ebnf: str | None = None,
+    structural_tag: Any = None,
     seed: int | None = None,
     repetition_penalty: float | None = None,
     logit_bias: dict[int, float] | None = None,
     keep_stop: bool | None = None,
     close_at_limit: bool | None = None,
     error_on_truncation: bool | None = None,
+    timeout: float | None = None,
     **unknown: Any,
-) -> SglExpr:
+) -> Any:
     """Let the model write; the text is appended to the state and bound to `name`.
 
     Every option that is None is inherited from `run`. `choices` makes it a `select` (only `temperature` and
-    `choices_method` count then). `dtype` (int, float, bool, str), `regex` and `json_schema` (text, dict or
-    pydantic class) constrain the text; the value stays a str. A stop string is cut off unless `keep_stop`.
-    With `n` > 1 the value is a list and the state goes on with its first item.
+    `choices_method` count then). A stop string is cut off unless `keep_stop`. With `n` > 1 the value is a
+    list and the state goes on with its first item.
+
+    `type`, which may also stand in the second place (`gen("age", int)`), is what `s.get(name)` gives: int,
+    float, bool, str, Literal, Enum, dataclass, TypedDict, pydantic model, list of these ... The text is
+    constrained to what can be read as that; `s[name]` stays the text.
+    `dtype` (int, float, bool, str), `regex`, `json_schema` (text, dict or pydantic class), `ebnf` and
+    `structural_tag` constrain the text too; the value stays a str.
 
     `close_at_limit` closes a constrained text by the shortest possible end when `max_tokens` is reached;
-    `error_on_truncation` makes such a cut an error; otherwise meta_info["truncated"] tells.
+    `error_on_truncation` makes such a cut an error; otherwise meta_info["truncated"] tells. `timeout` (s)
+    counts from here.
 
     Raises UnknownOptionError, BadValueError, re.error.
     """
+    given = {key: value for key, value in locals().items() if key not in _NOT_OPTIONS}
     reject_unknown("gen", unknown, _GEN_NAMES)
     if choices:
         return select(name, choices, temperature or 0.0, choices_method or token_length_normalized)
+    if max_tokens is not None and not isinstance(max_tokens, int | float | str):
+        type, max_tokens = max_tokens, None
     if dtype is not None and regex is not None:
         warnings.warn(f"gen({name!r}): dtype={dtype!r} wins over regex={regex!r}", stacklevel=2)
-    options = make_options(
-        max_new_tokens=max_tokens,
-        min_new_tokens=min_tokens,
-        n=n,
-        stop=stop,
-        stop_token_ids=stop_token_ids,
-        stop_regex=stop_regex,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        min_p=min_p,
-        frequency_penalty=frequency_penalty,
-        presence_penalty=presence_penalty,
-        repetition_penalty=repetition_penalty,
-        logit_bias=logit_bias,
-        seed=seed,
-        ignore_eos=ignore_eos,
-        keep_stop=keep_stop,
-        return_logprob=return_logprob,
-        logprob_start_len=logprob_start_len,
-        top_logprobs_num=top_logprobs_num,
-        return_text_in_logprobs=return_text_in_logprobs,
-        dtype=dtype,
-        regex=regex,
-        json_schema=json_schema,
-        close_at_limit=close_at_limit,
-        error_on_truncation=error_on_truncation,
-    )
-    if options.pattern is not None and options.json_schema is not None:
-        raise BadValueError(f"gen({name!r}) has both a regex (or dtype) and a json_schema; give one of them")
-    return SglGen(name, options)
+    options = make_options(max_new_tokens=max_tokens, min_new_tokens=min_tokens, **given)
+    _one_constraint(name, options, type)
+    return SglGen(name, options, None if type is None else _reading(type))
 
 
 def gen_int(
@@ -148,13 +133,15 @@ def select(
     temperature: float = 0.0,
     choices_method: ChoicesSamplingMethod = token_length_normalized,
 ) -> SglSelect:
-    """Append the choice that the model finds most likely, as `choices_method` measures it."""
+    """Append the choice that the model finds most likely, as `choices_method` measures it.
+
+    With a `temperature` above 0 the choice is drawn, by the probabilities of the choices at that temperature
+    (the run's seed makes it reproducible). meta_info["choice_probs"] has P(choice | it is one of them).
+    """
     if not choices or isinstance(choices, str) or not all(isinstance(choice, str) for choice in choices):
         raise BadValueError(f"select({name!r}): choices is {choices!r}; give a list of strings")
-    if temperature > 1e-5:
-        raise BadValueError(
-            f"select({name!r}): temperature is {temperature}; a select always takes the best, give 0"
-        )
+    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or temperature < 0:
+        raise BadValueError(f"select({name!r}): temperature is {temperature!r}; give a number from 0")
     if not callable(choices_method) or isinstance(choices_method, type):
         raise BadValueError(
             f"select({name!r}): choices_method is {choices_method!r}; give an instance of a method"
@@ -253,6 +240,23 @@ def as_node(value: Any) -> SglExpr:
     raise BadValueError(
         f"{value!r} cannot be appended to a state; append strings and expressions (str() it?)"
     )
+
+
+_NOT_OPTIONS = {"name", "max_tokens", "min_tokens", "choices", "choices_method", "type", "unknown"}
+
+
+def _one_constraint(name: str | None, options: SamplingOptions, type: Any) -> None:
+    """Raise BadValueError if the text would have to obey more than one grammar."""
+    given = [c for c in CONSTRAINTS if getattr(options, c) is not None]
+    given += [] if type is None else ["type"]
+    if len(given) > 1 and given != ["dtype", "regex"]:
+        raise BadValueError(f"gen({name!r}) has {' and '.join(given)}; give one of them")
+
+
+def _reading(type: Any) -> Any:
+    from .typed import reading_of
+
+    return reading_of(type)
 
 
 _TYPED_ORDER = (

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from .async_state import AsyncProgramState
 from .backend import Backend
 from .config import global_config, resolve_backend
-from .errors import LanguageError, UnknownOptionError, nearest
+from .control import RunControl
+from .errors import BadValueError, UnknownOptionError, nearest
 from .interpreter import StreamExecutor
 from .options import DEFAULTS, RUN_NAMES, SamplingOptions, derive_seed, make_options
 from .state import ProgramState
+from .usage import Budget
 
 if TYPE_CHECKING:
     from .function import SglFunction
 
 NO_THREAD = 0
-_SWITCHES = frozenset({"stream", "backend", "use_thread"})
+_SWITCHES = frozenset({"stream", "backend", "use_thread", "timeout", "budget", "journal"})
 
 
 @dataclass(frozen=True)
@@ -34,12 +38,14 @@ class Call:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How to run: where, with which sampling options (no gaps), streaming or not."""
+    """How to run: where, with which sampling options (no gaps), streaming or not, and for how long at most."""
 
     backend: Backend
     options: SamplingOptions
     stream: bool = False
     use_thread: bool = True
+    timeout: float | None = None
+    budget: Budget | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> RunSettings:
@@ -51,10 +57,12 @@ class RunSettings:
                 )
         sampling = make_options(**{name: value for name, value in options.items() if name in RUN_NAMES})
         return cls(
-            resolve_backend(options.get("backend")),
+            _journalled(resolve_backend(options.get("backend")), options.get("journal")),
             sampling.over(DEFAULTS),
             bool(options.get("stream", False)),
             bool(options.get("use_thread", True)),
+            make_options(timeout=options.get("timeout")).timeout,
+            _budget(options.get("budget")),
         )
 
     def for_item(self, index: int) -> RunSettings:
@@ -63,6 +71,22 @@ class RunSettings:
         if index == 0 or seed is None:
             return self
         return replace(self, options=replace(self.options, seed=derive_seed(seed, -1, index)))
+
+
+def _budget(value: Any) -> Budget | None:
+    if value is None or isinstance(value, Budget):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Budget(tokens=value)
+    raise BadValueError(f"budget is {value!r}; give an sgl.Budget, or a number of tokens")
+
+
+def _journalled(backend: Backend, path: Any) -> Backend:
+    if path is None:
+        return backend
+    from .journal import journalled
+
+    return journalled(backend, path)
 
 
 def split_options(program: SglFunction, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -87,26 +111,34 @@ def split_options(program: SglFunction, kwargs: dict[str, Any]) -> tuple[dict[st
     return arguments, options
 
 
-def new_state(settings: RunSettings, call: Call) -> ProgramState:
+def new_executor(program: SglFunction, call: Call, settings: RunSettings) -> StreamExecutor:
+    """A fresh state of a fresh run."""
+    backend = settings.backend
+    control = RunControl(backend, program.__name__, settings.timeout, settings.budget)
+    speculating = program.num_api_spec_tokens
     executor = StreamExecutor(
-        settings.backend,
+        backend,
         settings.options,
         dict(call.kwargs),
         streaming=settings.stream,
         inline=not settings.use_thread,
+        stream=backend.open_speculating(speculating) if speculating else None,
+        control=control,
     )
-    return ProgramState(executor)
+    executor.when_finished(control.finished)
+    return executor
 
 
 def run_program(program: SglFunction, call: Call, settings: RunSettings) -> ProgramState:
     """Run the body. Returns when it has ended (at once if streaming); generation may still go on."""
-    state = new_state(settings, call)
+    executor = new_executor(program, call, settings)
+    state = ProgramState(executor)
     if settings.stream:
-        state.stream_executor.body_thread = NO_THREAD  # readers wait for the body from now on
+        executor.body_thread = NO_THREAD  # readers wait for the body from now on
         context = contextvars.copy_context()
         thread = threading.Thread(
             target=context.run,
-            args=(_body_for_readers, program, call, state),
+            args=(_body_for_readers, program, call, executor),
             name="sgl-program",
             daemon=True,
         )
@@ -120,8 +152,11 @@ def run_body(program: SglFunction, call: Call, state: ProgramState) -> None:
     """Run the body on `state` and end the state, whatever happens."""
     executor = state.stream_executor
     try:
-        result = program.call(state, call)
-        state.ret_value = run_coroutine(program, result) if inspect.iscoroutine(result) else result
+        with executor.control.scope():
+            if program.is_async:
+                executor.ret_value = run_coroutine(program.call(AsyncProgramState(executor), call))
+            else:
+                executor.ret_value = program.call(state, call)
     except BaseException as error:
         executor.end(error)
         raise
@@ -130,50 +165,75 @@ def run_body(program: SglFunction, call: Call, state: ProgramState) -> None:
 
 
 async def run_body_async(program: SglFunction, call: Call, state: ProgramState) -> None:
-    """The body on the event loop if it is `async def`, else in a thread; then wait for all its operations."""
-    if inspect.iscoroutinefunction(program.func):
-        await _await_body(program, call, state)
-    else:
-        await asyncio.to_thread(run_body, program, call, state)
-    await _finished(state)
+    """The body on the event loop if it is `async def`, else in a thread; then wait for all its operations.
 
-
-async def _await_body(program: SglFunction, call: Call, state: ProgramState) -> None:
-    executor = state.stream_executor
+    When the task is cancelled, so is the run.
+    """
     try:
-        state.ret_value = await program.call(state, call)
+        if program.is_async:
+            await _await_body(program, call, state.stream_executor)
+        else:
+            context = contextvars.copy_context()
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(bodies(), context.run, run_body, program, call, state)
+        await _finished(state.stream_executor)
+    except asyncio.CancelledError:
+        state.cancel("the task that ran the program was cancelled")
+        raise
+
+
+async def _await_body(program: SglFunction, call: Call, executor: StreamExecutor) -> None:
+    try:
+        with executor.control.scope():
+            executor.ret_value = await program.call(AsyncProgramState(executor), call)
     except BaseException as error:
         executor.end(error)
         raise
     executor.end()
 
 
-async def _finished(state: ProgramState) -> None:
+async def _finished(executor: StreamExecutor) -> None:
     loop = asyncio.get_running_loop()
     finished = asyncio.Event()
-    state.stream_executor.when_finished(lambda: loop.call_soon_threadsafe(finished.set))
+    executor.when_finished(lambda: loop.call_soon_threadsafe(finished.set))
     await finished.wait()
 
 
-def _body_for_readers(program: SglFunction, call: Call, state: ProgramState) -> None:
-    """The body of a streaming run: its error reaches those who read the state."""
-    state.stream_executor.body_thread = threading.get_ident()
+@cache
+def bodies() -> ThreadPoolExecutor:
+    """Threads for plain bodies that event loops wait for."""
+    return ThreadPoolExecutor(64, thread_name_prefix="sgl-body")
+
+
+def _body_for_readers(program: SglFunction, call: Call, executor: StreamExecutor) -> None:
+    """The body of a streaming run: its error reaches those who read the state.
+
+    It writes to a state of its own, so that the caller's can be let go of.
+    """
+    executor.body_thread = threading.get_ident()
     try:
-        run_body(program, call, state)
+        run_body(program, call, ProgramState(executor))
     except Exception:
         pass  # state.error(), the iterators and reads of variables raise it
 
 
-def run_coroutine(program: SglFunction, coroutine: Any) -> Any:
-    """The result of an `async def` body, where no event loop is running yet."""
+def run_coroutine(coroutine: Any) -> Any:
+    """The result of an `async def` body: on a loop of its own, in another thread if this one has a loop running."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(coroutine)
-    coroutine.close()
-    raise LanguageError(
-        f"{program.__name__} is async and an event loop is running: use `await {program.__name__}.arun()`"
-    )
+    context = contextvars.copy_context()
+    result: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(context.run(asyncio.run, coroutine))
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="sgl-program", daemon=True).start()
+    return result.result()
 
 
 def _report(state: ProgramState) -> None:

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
-from .backend import Generated
+from .backend import Generated, Media
+from .chat import Turn
 from .choices import ChoicesDecision
 from .errors import Place, ProgramError
 from .feed import Feed
 from .ir import SglExpr
+from .usage import Usage
+
+Split = Callable[[str], tuple[str, str]]  # a text into thought and answer
 
 
 class Literal:
-    """Text that is known from the start."""
+    """Text that is known from the start. `media` is the picture or film that it stands for."""
 
-    __slots__ = ("text",)
+    __slots__ = ("media", "text", "where")
 
     error: ProgramError | None = None
+    usage: Usage | None = None
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, where: Place | None = None, media: Media | None = None) -> None:
         self.text = text
+        self.where = where
+        self.media = media
 
     def wait(self) -> None:
         """Return at once."""
@@ -44,19 +53,32 @@ class Pending:
     """Text that an operation of the backend makes. It is done once its feed of chunks is closed.
 
     With `samples` > 1 several operations run side by side: the value is the list of all their texts, the
-    text is that of the first one.
+    text is that of the first one. `split` divides a finished text into thought and answer: only the answer is
+    value and text then. `submitted` and `finished` are times of time.perf_counter() in seconds.
     """
 
-    __slots__ = ("_feed", "_results", "_streamed", "error", "meta_info", "node", "text", "value", "where")
+    __slots__ = (
+        "_feed", "_results", "_streamed", "claimed", "error", "finished", "meta_info", "node", "split",
+        "submitted", "text", "thought", "token_ids", "usage", "value", "where",
+    )  # fmt: skip
 
-    def __init__(self, node: SglExpr, where: Place | None, samples: int = 1) -> None:
+    def __init__(
+        self, node: SglExpr, where: Place | None, samples: int = 1, split: Split | None = None
+    ) -> None:
         self.node = node
         self.where = where
+        self.split = split
         self._feed: Feed[Generated] = Feed()
         self.text = ""
         self.value: Any = None
+        self.thought: Any = ""
+        self.token_ids: list[int] | None = None
         self.meta_info: Any = None
+        self.usage: Usage | None = None
         self.error: ProgramError | None = None
+        self.submitted = time.perf_counter()
+        self.finished: float | None = None
+        self.claimed = False  # somebody is settling it
         self._results: list[Generated | None] = [None] * samples
         self._streamed = False
 
@@ -97,23 +119,76 @@ class Pending:
         return all(result is not None for result in self._results)
 
     def finish(self) -> None:
+        self.finished = time.perf_counter()
         results = [result for result in self._results if result is not None]
-        first = results[0]
-        self.text = first.text
+        parts = [self.split(result.text) if self.split else ("", result.text) for result in results]
+        thoughts, answers = [thought for thought, _ in parts], [answer for _, answer in parts]
+        self.text, self.token_ids = answers[0], results[0].token_ids
         if len(results) == 1:
-            self.value, self.meta_info = first.text, first.meta_info
+            self.value, self.thought, self.meta_info = answers[0], thoughts[0], results[0].meta_info
         else:
-            self.value, self.meta_info = [r.text for r in results], [r.meta_info for r in results]
+            self.value, self.thought = answers, thoughts
+            self.meta_info = [result.meta_info for result in results]
+        self.usage = self._count(results)
         if not self._streamed:
-            self._feed.put(first)
+            self._feed.put(Generated(self.text, results[0].meta_info, self.token_ids))
         self._feed.close()
 
+    def _count(self, results: list[Generated]) -> Usage:
+        seconds = (self.finished or self.submitted) - self.submitted
+        return Usage.total(Usage.of(result.meta_info, seconds) for result in results)
+
     def fail(self, error: ProgramError) -> None:
+        self.finished = time.perf_counter()
         self.error = error
         self._feed.close(error)
 
 
 Piece = Literal | Pending
+
+
+class Thought:
+    """The value of `x_reasoning_content`: what the gen `x` thought before its answer."""
+
+    __slots__ = ("_piece",)
+
+    node: SglExpr | None = None
+
+    def __init__(self, piece: Pending) -> None:
+        self._piece = piece
+
+    @property
+    def done(self) -> bool:
+        return self._piece.done
+
+    @property
+    def error(self) -> ProgramError | None:
+        return self._piece.error
+
+    @property
+    def meta_info(self) -> Any:
+        return self._piece.meta_info
+
+    @property
+    def value(self) -> Any:
+        return self._piece.thought
+
+    def get(self) -> Any:
+        self._piece.get()
+        return self._piece.thought
+
+    def wait(self) -> None:
+        self._piece.wait()
+
+    async def settled(self) -> None:
+        await self._piece.settled()
+
+    def chunks(self) -> Iterator[Generated]:
+        yield Generated(str(self.get()))
+
+    async def chunks_async(self) -> AsyncIterator[Generated]:
+        await self.settled()
+        yield Generated(str(self.get()))
 
 
 class Span:
@@ -122,6 +197,7 @@ class Span:
     __slots__ = ("_pieces",)
 
     meta_info: Any = None
+    node: SglExpr | None = None
 
     def __init__(self, pieces: list[Piece]) -> None:
         self._pieces = pieces
@@ -173,6 +249,25 @@ def text_of(pieces: list[Piece], strict: bool = False, wait: bool = True) -> str
             break
         texts.append(piece.text)
     return "".join(texts)
+
+
+def messages_of(turns: list[Turn], pieces: list[Piece]) -> list[dict[str, Any]]:
+    """Finished turns as {"role", "content"}: text without leading white space, content parts with pictures."""
+    from .backends.media import as_url
+    from .backends.prompt import content_of
+
+    messages = []
+    for turn in list(turns):
+        parts: list[str | Media] = []
+        for piece in pieces[turn.start : turn.end]:
+            if isinstance(piece, Literal) and piece.media:
+                parts.append(replace(piece.media, source=as_url(piece.media)))
+            elif not piece.done or piece.error:
+                break
+            else:
+                parts.append(piece.text)
+        messages.append({"role": turn.role, "content": content_of(parts)})
+    return messages
 
 
 def again(error: ProgramError) -> ProgramError:

@@ -6,10 +6,10 @@ from typing import Any
 
 from .errors import ProgramError
 from .feed import Feed
-from .ir import SglVariable
-from .transcript import Pending, Span
+from .ir import SglExpr, SglVariable
+from .transcript import Pending, Span, Thought
 
-Binding = Pending | Span
+Binding = Pending | Span | Thought
 Name = str | None  # None: the last gen without a name
 
 
@@ -20,12 +20,14 @@ class Variables:
         self.names: Feed[str] = Feed()
         self._bindings: dict[Name, Binding] = {}
         self._values: dict[Name, Any] = {}
+        self._nodes: dict[Name, SglExpr] = {}
         self._body_error: BaseException | None = None
 
     def copy(self) -> Variables:
         """For a fork: the same values, and the same pending pieces."""
         other = Variables()
         other._bindings, other._values = dict(self._bindings), dict(self._values)
+        other._nodes = dict(self._nodes)
         return other
 
     def bind(self, name: Name, binding: Binding) -> None:
@@ -34,10 +36,19 @@ class Variables:
         self._values.pop(name, None)
         self._tell(name)
 
-    def set(self, name: Name, value: Any) -> None:
+    def set(self, name: Name, value: Any, node: SglExpr | None = None) -> None:
+        """From now on the name means `value`, which `node` made, if that is known."""
         self._values[name] = value
         self._bindings.pop(name, None)
+        self._nodes.pop(name, None)
+        if node is not None:
+            self._nodes[name] = node
         self._tell(name)
+
+    def node_of(self, name: Name) -> SglExpr | None:
+        """The node that makes or made the value of a name, if that is known."""
+        binding = self._bindings.get(name)
+        return self._nodes.get(name) if binding is None else binding.node
 
     def bind_error(self, name: str, error: ProgramError) -> None:
         """From now on reading the name raises the error."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import weakref
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +18,7 @@ from ..config import global_config
 from ..jinja_chat import JinjaChatTemplate
 from ..options import SamplingOptions
 from .embedded_stream import EmbeddedStream
+from .meta import token_text
 
 
 class EmbeddedBackend(Backend):
@@ -72,6 +75,12 @@ class EmbeddedBackend(Backend):
     def shutdown(self) -> None:
         self.engine.close()
 
+    def prepare(self, options: SamplingOptions) -> None:
+        self.grammar(options)
+
+    def token_texts(self, token_ids: Sequence[int]) -> list[str]:
+        return [token_text(self.tokenizer.token_bytes, token) for token in token_ids]
+
     # --- for its streams ---------------------------------------------------------------------------------
 
     @cached_property
@@ -127,6 +136,14 @@ class EmbeddedBackend(Backend):
             from sgl.grammars import compile_regex
 
             return compile_regex(options.pattern, self.engine.vocabulary)
+        if options.ebnf is not None:
+            from sgl.grammars import compile_ebnf
+
+            return compile_ebnf(options.ebnf, self.engine.vocabulary)
+        if options.structural_tag is not None:
+            from sgl.grammars import compile_structural
+
+            return compile_structural(json.loads(options.structural_tag), self.engine.vocabulary)
         return None
 
     def _special_id(self, stop: str) -> int | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from sgl.runtime.errors import RequestAborted
 
 from ..backend import Generated, GenRequest, OnChunk, SelectRequest, Stream
 from ..choices import ChoicesDecision
@@ -69,8 +72,20 @@ class EmbeddedStream(Stream):
         self._gate.run(partial(self._prefill, result), result.set_exception)
         return result
 
+    def restore(self, generated: Generated) -> None:
+        if generated.token_ids is None:
+            self.append(generated.text)
+        else:
+            self._gate.run(partial(self._restore, generated.token_ids), _ignore)
+
     def close(self) -> None:
-        self._gate.run(self._close, _ignore)
+        self._gate.run(self._close, lambda error: self._close())
+
+    def abort(self) -> None:
+        self._gate.break_with(RequestAborted("the state was stopped"))
+        if self._sequence is not None:
+            self._sequence.abort()
+            self._sequence.close()
 
     # --- operations, in order ----------------------------------------------------------------------------
 
@@ -88,7 +103,15 @@ class EmbeddedStream(Stream):
         report = None if on_chunk is None else lambda chunk: on_chunk(meta.chunk(chunk))
         future = self._sequence.generate(params, grammar, report)
         self._tail = Tail()
-        pass_on(future, result, lambda generation: meta.whole(generation, inputs and inputs(meta)))
+
+        def written(generation: Any) -> Generated:
+            return meta.whole(generation, inputs and inputs(meta))
+
+        if request.keep is None:
+            pass_on(future, result, written)
+        else:
+            self._gate.shut()
+            when_done(future, partial(self._decide_later, partial(self._keep, request.keep, written), result))
 
     def _input_logprobs(self, request: GenRequest) -> Any:
         """Ask for the log-probabilities of the tokens so far, if the gen wants them; a function that writes them."""
@@ -119,17 +142,15 @@ class EmbeddedStream(Stream):
         if request.method.requires_unconditional_logprobs:
             futures.append(score_without_prompt(self._backend.engine, candidates.scored))
         self._gate.shut()
-        when_done(gather(futures), partial(self._send_to_deciders, request, candidates, result))
+        choose = partial(self._choose, request, candidates)
+        when_done(gather(futures), partial(self._decide_later, choose, result))
 
-    def _send_to_deciders(
-        self,
-        request: SelectRequest,
-        candidates: Candidates,
-        result: Future[ChoicesDecision],
-        scored: Future[list[Any]],
+    def _decide_later(
+        self, decide: Callable[[Future[Any]], Any], result: Future[Any], found: Future[Any]
     ) -> None:
+        """What the stream stands on is there: go on from it, on a thread that may tokenise."""
         try:
-            self._backend.deciders.submit(self._decide, request, candidates, scored, result)
+            self._backend.deciders.submit(self._decide, decide, result, found)
         except RuntimeError as error:  # the interpreter is shutting down
             self._give_up(result, error)
 
@@ -138,22 +159,39 @@ class EmbeddedStream(Stream):
         self._gate.break_with(error)
 
     def _decide(
-        self,
-        request: SelectRequest,
-        candidates: Candidates,
-        scored: Future[list[Any]],
-        result: Future[ChoicesDecision],
+        self, decide: Callable[[Future[Any]], Any], result: Future[Any], found: Future[Any]
     ) -> None:
-        """The scores are there: choose, and let the stream go on. Runs on a thread of the backend's own."""
+        """Let the stream go on behind what `decide` makes of it. Runs on a thread of the backend's own."""
         try:
-            scores, *priors = scored.result()
-            token_bytes = self._backend.tokenizer.token_bytes
-            index, decision = decide(request, candidates, scores, priors[0] if priors else None, token_bytes)
-            self._gate.open(lambda: self._set_tail(candidates.tails[index]))
+            decision = decide(found)
         except BaseException as error:
             self._give_up(result, error)
         else:
             result.set_result(decision)
+
+    def _choose(
+        self, request: SelectRequest, candidates: Candidates, scored: Future[list[Any]]
+    ) -> ChoicesDecision:
+        scores, *priors = scored.result()
+        token_bytes = self._backend.tokenizer.token_bytes
+        index, decision = decide(request, candidates, scores, priors[0] if priors else None, token_bytes)
+        self._gate.open(lambda: self._set_tail(candidates.tails[index]))
+        return decision
+
+    def _keep(
+        self, keep: Callable[[str], str], written: Callable[[Any], Generated], found: Future[Any]
+    ) -> Generated:
+        generation = found.result()
+        generated = written(generation)
+        self._gate.open(partial(self._cut, len(generation.token_ids), keep(generation.text), generation.text))
+        return generated
+
+    def _cut(self, count: int, kept: str, text: str) -> None:
+        """Put `kept` in place of the last `count` tokens, which say `text`."""
+        if kept != text:
+            tokens = self._backend.tokenizer.encode(kept)
+            self._sequence.extend(tokens, drop=count)
+            self._tail = Tail(kept, tokens)
 
     def _fork(self, children: list[EmbeddedStream]) -> None:
         self._flush()
@@ -167,6 +205,11 @@ class EmbeddedStream(Stream):
 
     def _begin(self, sequence: Any, tail: Tail, first_token: int | None) -> None:
         self._sequence, self._tail, self._first_token = sequence, tail, first_token
+
+    def _restore(self, token_ids: list[int]) -> None:
+        self._flush(need_token=True)
+        self._sequence.extend(np.array(token_ids, np.int32))
+        self._tail = Tail()
 
     def _prefill(self, result: Future[None]) -> None:
         self._flush(need_token=True)

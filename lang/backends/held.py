@@ -49,8 +49,9 @@ class Gate:
         """Fail what was kept, and what comes from now on."""
         with self._lock:
             self._error = error
-            while self._held:
-                self._held.popleft()[1](error)
+            held, self._held = self._held, deque()
+        for _, fail in held:  # without the lock: futures call back
+            fail(error)
 
 
 def _attempt(operation: Operation, fail: Failure) -> None:

@@ -40,7 +40,7 @@ class MetaWriter:
             self._reported += len(chunk.logprobs)
             meta["output_token_logprobs"] = self.entries(chunk.logprobs)
             meta["output_token_logprobs_length"] = self._reported
-        return Generated(chunk.text, meta)
+        return Generated(chunk.text, meta, chunk.token_ids)
 
     def whole(
         self, generation: Any, inputs: tuple[list[Entry], list[list[Entry]]] | None = None
@@ -56,7 +56,7 @@ class MetaWriter:
             meta["input_token_logprobs"] = inputs[0]
             if self._top:
                 meta["input_top_logprobs"] = inputs[1]
-        return Generated(generation.text, meta)
+        return Generated(generation.text, meta, generation.token_ids)
 
     def _counts(self, generation: Any) -> dict[str, Any]:
         return {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..backend import SelectRequest
-from ..choices import ChoicesDecision, choice_probabilities, mean_logprob
+from ..choices import GREEDY, ChoicesDecision, choice_probabilities, draw, mean_logprob, tempered
 from ..once import when_done
 from .held import gather
 from .meta import token_text
@@ -93,8 +93,12 @@ def decide(
         raise ValueError(
             f"{request.method!r} decided for {decision.decision!r}, which is none of {request.choices}"
         )
-    meta = {**(decision.meta_info or {}), "choice_probs": choice_probabilities(rows)}
-    return request.choices.index(decision.decision), ChoicesDecision(decision.decision, meta)
+    probabilities = choice_probabilities(rows)
+    index = request.choices.index(decision.decision)
+    if request.temperature > GREEDY:
+        index = draw(tempered(probabilities, request.temperature), request.seed)
+    meta = {**(decision.meta_info or {}), "choice_probs": probabilities}
+    return index, ChoicesDecision(request.choices[index], meta)
 
 
 def _entries(row: Logprobs, token_bytes: Any) -> list[list[Any]]:

@@ -216,7 +216,7 @@ def test_select(backend):
         {"choices": []},
         {"choices": None},
         {"choices": "abc"},
-        {"choices": ["a"], "temperature": 1},
+        {"choices": ["a"], "temperature": -1},
     ):
         with pytest.raises(BadValueError):
             sgl.select("a", **wrong)

@@ -1,0 +1,63 @@
+"""The `s` of a traced `async def` program: what a run awaits is awaited, and is there at once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from .joins import AsyncTracerGroup
+from .trace import TracerProgramState
+
+if TYPE_CHECKING:
+    from ..function import SglFunction
+
+
+class AsyncTracerProgramState(TracerProgramState):
+    """The same text and variables as `state`, with awaitable reads."""
+
+    def __init__(self, state: TracerProgramState) -> None:
+        super().__init__(state.traced, scope=state.scope)
+        self.variables = state.variables
+        self.child_states = state.child_states
+
+    def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> AsyncTracerGroup:
+        children = self._fork(size, position_ids_offset)
+        return AsyncTracerGroup([AsyncTracerProgramState(child) for child in children], self)
+
+    @asynccontextmanager
+    async def copy(self) -> AsyncIterator[AsyncTracerProgramState]:  # type: ignore[override]
+        group = self.fork(1)
+        try:
+            yield group[0]
+        finally:
+            await group.join()
+
+    async def call(  # type: ignore[override]
+        self, program: SglFunction, /, *args: Any, **kwargs: Any
+    ) -> AsyncTracerProgramState:
+        from ..run import Call
+
+        inner = AsyncTracerProgramState(self._scoped())
+        result = program.call(inner, Call(args, kwargs))
+        inner.ret_value = await result if inspect.isawaitable(result) else result
+        return inner
+
+    async def get(self, name: Any, type: Any = None) -> Any:  # type: ignore[override]
+        return super().get(name, type)
+
+    async def text(self) -> Any:  # type: ignore[override]
+        return super().text()
+
+    async def messages(self) -> Any:  # type: ignore[override]
+        return super().messages()
+
+    async def sync(self) -> None:  # type: ignore[override]
+        super().sync()
+
+    async def error(self) -> None:  # type: ignore[override]
+        super().sync()
+
+    async def get_meta_info(self, name: str) -> Any:  # type: ignore[override]
+        return super().get_meta_info(name)

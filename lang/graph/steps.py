@@ -1,0 +1,150 @@
+"""What a traced program does, step by step, in the order of its body. States are numbered, the root is 0.
+
+`needs` are the keys of what must have been started before a step, `values` those of what must be there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import Place
+from ..ir import SglArgument, SglConstantText, SglExpr, SglRoleBegin, SglRoleEnd
+from .placeholders import Key, Traced, placeholders
+
+Makes = tuple[tuple[Key, str | None], ...]
+
+
+def keys_in(value: Any) -> tuple[Key, ...]:
+    return tuple(part.key for part in placeholders(value) if isinstance(part, Traced))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """`scope`: the variables of which `s.call` the step sees, 0 for the state's own."""
+
+    state: int
+    where: Place | None
+    scope: int
+
+    @property
+    def needs(self) -> tuple[Key, ...]:
+        return ()
+
+    @property
+    def values(self) -> tuple[Key, ...]:
+        return ()
+
+    @property
+    def texts(self) -> tuple[int, ...]:
+        """States whose own text must be there."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Append(Step):
+    """A node is appended. `makes`: the keys of its variables' values, with their names."""
+
+    node: SglExpr
+    makes: Makes = ()
+
+    @property
+    def values(self) -> tuple[Key, ...]:
+        return keys_in(self.node)
+
+    @property
+    def is_text(self) -> bool:
+        """Text that is known when the run begins."""
+        return isinstance(self.node, SglConstantText | SglArgument)
+
+    @property
+    def is_fixed(self) -> bool:
+        """The same in every run."""
+        return isinstance(self.node, SglConstantText | SglRoleBegin | SglRoleEnd)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Joined(Step):
+    """Pieces of text that go to the backend as one."""
+
+    parts: tuple[Append, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Split(Step):
+    """The state forks into `children`."""
+
+    children: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Open(Step):
+    """A program that this one calls begins, on a text of its own."""
+
+    program: Any
+    options: dict[str, Any]
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Close(Step):
+    """Nothing more is appended to the state."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gather(Step):
+    """The new variables of the children become lists in the state. `closed`: the keys of their ends."""
+
+    children: tuple[int, ...]
+    closed: tuple[Key, ...]
+
+    @property
+    def needs(self) -> tuple[Key, ...]:
+        return self.closed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Concatenate(Gather):
+    """What the children have added is appended to the state."""
+
+    @property
+    def texts(self) -> tuple[int, ...]:
+        return self.children
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assign(Step):
+    """`s[name] = value`."""
+
+    name: str
+    value: Any
+
+    @property
+    def needs(self) -> tuple[Key, ...]:
+        return keys_in(self.value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot(Step):
+    """The text or the messages of the state, as they are here, become the value of `key`."""
+
+    key: Key
+    messages: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wait(Step):
+    """The body waits for values, or for all that was appended to some states."""
+
+    on: tuple[Key, ...] = ()
+    states: tuple[int, ...] = ()
+
+    @property
+    def values(self) -> tuple[Key, ...]:
+        return self.on
+
+    @property
+    def texts(self) -> tuple[int, ...]:
+        return self.states

@@ -1,0 +1,153 @@
+"""What each kind of node does to the state that it is appended to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from .backend import GenRequest, Media, SelectRequest
+from .errors import Place, ProgramError
+from .ir import (
+    SglCommitLazy,
+    SglConstantText,
+    SglExpr,
+    SglGen,
+    SglImage,
+    SglRoleBegin,
+    SglRoleEnd,
+    SglSelect,
+    SglSeparateReasoning,
+    SglTools,
+    SglVarScopeBegin,
+    SglVarScopeEnd,
+    SglVideo,
+    flatten,
+)
+from .options import derive_seed
+from .primitives import as_node
+from .reasoning import marks_of, split_reasoning
+from .transcript import Pending, Span, Split, Thought
+
+if TYPE_CHECKING:
+    from .interpreter import StreamExecutor
+
+Rule = Callable[["StreamExecutor", Any, Place | None], None]
+
+
+def apply(executor: StreamExecutor, node: SglExpr, where: Place | None) -> None:
+    """Do what the node says. Raises ProgramError with its place, for what can be known at once."""
+    rule = RULES.get(type(node))
+    if rule is None:
+        raise ProgramError(f"{node!r} cannot be run; it belongs to a trace", where)
+    try:
+        rule(executor, node, where)
+    except ProgramError as error:
+        if error.where is None:
+            raise type(error)(error.message, where) from error.__cause__
+        raise
+
+
+def literal(executor: StreamExecutor, node: SglConstantText, where: Place | None) -> None:
+    executor.write(node.value, executor.stream.append, where)
+
+
+def gen(executor: StreamExecutor, node: SglGen[Any], where: Place | None, split: Split | None = None) -> None:
+    options = node.sampling_params.over(executor.options)
+    piece = executor.bind(node.name, Pending(node, where, options.n or 1, split))
+    if node.reading is not None:
+        options = executor.attempt(piece, partial(node.reading.constrain, options, executor.backend))
+    on_chunk = piece.chunk if executor.streaming and split is None else None
+    keep = None if split is None else lambda text: split(text)[1]
+    others = executor.forked_streams(options.n - 1) if options.n and options.n > 1 else []
+    for index, stream in enumerate([executor.stream, *others]):
+        sample = options.for_sample(index)
+        request = GenRequest(sample, executor.chat_template.stops, node.name, where, keep)
+        call = partial(stream.generate, request, on_chunk if index == 0 else None)
+        executor.start(piece, index, call, options.timeout)
+
+
+def select(executor: StreamExecutor, node: SglSelect, where: Place | None) -> None:
+    piece = executor.bind(node.name, Pending(node, where))
+    seed = executor.options.seed
+    if seed is not None and node.temperature > 0:
+        seed = derive_seed(seed, -2, len(executor.pieces))
+    request = SelectRequest(
+        node.choices, node.choices_method, node.temperature, node.name, where, seed
+    )
+    executor.start(piece, 0, partial(executor.stream.select, request))
+
+
+def role_begin(executor: StreamExecutor, node: SglRoleBegin, where: Place | None) -> None:
+    conversation = executor.conversation
+    if conversation.wants_default_system(node.role) and conversation.role is None:
+        role_begin(executor, SglRoleBegin("system"), where)
+        literal(executor, SglConstantText(conversation.template.default_system_prompt or ""), where)
+        role_end(executor, SglRoleEnd("system"), where)
+    prefix = conversation.prefix(node.role)
+    executor.write(prefix, partial(executor.stream.begin_turn, node.role), where)
+    conversation.begin(node.role, len(executor.pieces))
+
+
+def role_end(executor: StreamExecutor, node: SglRoleEnd, where: Place | None) -> None:
+    suffix = executor.conversation.suffix(node.role)
+    end = len(executor.pieces)
+    executor.write(suffix, partial(executor.stream.end_turn, node.role), where)
+    executor.conversation.end(end)
+
+
+def image(executor: StreamExecutor, node: SglImage, where: Place | None) -> None:
+    executor.attach(Media("image", node.path), where)
+
+
+def video(executor: StreamExecutor, node: SglVideo, where: Place | None) -> None:
+    executor.attach(Media("video", node.path, node.num_frames), where)
+
+
+def separate_reasoning(
+    executor: StreamExecutor, node: SglSeparateReasoning, where: Place | None
+) -> None:
+    marks_of(node.model_type)
+    split = partial(split_reasoning, model_type=node.model_type)
+    for part in flatten(node.expr, executor):
+        if isinstance(part, SglGen):
+            gen(executor, part, where, split)
+        else:
+            apply(executor, part, where)
+        if isinstance(part, SglGen | SglSelect):
+            thought = Thought(executor.pieces.items[-1])
+            executor.name(f"{part.name}_reasoning_content", thought)
+
+
+def tools(executor: StreamExecutor, node: SglTools, where: Place | None) -> None:
+    for part in flatten(as_node(node.toolbox.describe(executor.backend)), executor):
+        apply(executor, part, where)
+
+
+def scope_begin(executor: StreamExecutor, node: SglVarScopeBegin, where: Place | None) -> None:
+    executor.scopes[node.name] = len(executor.pieces)
+
+
+def scope_end(executor: StreamExecutor, node: SglVarScopeEnd, where: Place | None) -> None:
+    start = executor.scopes.pop(node.name)
+    executor.name(node.name, Span(executor.pieces.items[start:]))
+
+
+def commit(executor: StreamExecutor, node: SglCommitLazy, where: Place | None) -> None:
+    executor.stream.prefill()
+
+
+RULES: dict[type[SglExpr], Rule] = {
+    SglConstantText: literal,
+    SglGen: gen,
+    SglSelect: select,
+    SglRoleBegin: role_begin,
+    SglRoleEnd: role_end,
+    SglImage: image,
+    SglVideo: video,
+    SglSeparateReasoning: separate_reasoning,
+    SglTools: tools,
+    SglVarScopeBegin: scope_begin,
+    SglVarScopeEnd: scope_end,
+    SglCommitLazy: commit,
+}
