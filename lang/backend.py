@@ -142,6 +142,10 @@ class Backend(ABC):
         """
         return self.open()
 
+    def for_item(self, index: int) -> Backend:
+        """What item `index` of a batch runs on: this backend, unless it tells items apart."""
+        return self
+
     def get_model_name(self) -> str:
         return type(self).__name__
 

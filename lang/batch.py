@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import os
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from .function import SglFunction
 
 OPTION_NAMES = RUN_NAMES | {"backend", "timeout", "budget", "journal"}
+BODIES = 48  # how many bodies run at once by default; they only wait, the engine works
 WINDOW = 256  # items that a generator-style batch runs ahead of its reader, at least
 
 
@@ -33,7 +33,7 @@ class BatchPlan:
     def threads(self, items: int) -> int:
         """How many bodies run at once."""
         if self.num_threads == "auto":
-            return max(1, min(items, max(64, 16 * (os.cpu_count() or 1))))
+            return max(1, min(items, BODIES))
         if (
             isinstance(self.num_threads, bool)
             or not isinstance(self.num_threads, int)

@@ -95,6 +95,10 @@ class RemoteAbortedError(RemoteError):
     """The stream was aborted while the call was running or waiting."""
 
 
+class SpeculationError(LanguageError, RuntimeError):
+    """An assistant turn that was to be one call (num_api_spec_tokens) could not be made of its answer."""
+
+
 class ProgramError(LanguageError, RuntimeError):
     """A node of a program failed. `where` is its file and line, `__cause__` the original error."""
 

@@ -4,38 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
+Waker = Callable[[], object]
 
 
 class Feed(Generic[Item]):
-    """Append-only and thread-safe. Readers, sync or async, may come early, late and more than once."""
+    """Append-only and thread-safe. Readers, sync or async, may come early, late and more than once.
 
-    __slots__ = ("_changed", "_closed", "_error", "_items", "_wakers")
+    A reader that has to wait leaves a waker, which is called at the next change.
+    """
 
-    def __init__(self) -> None:
-        self._items: list[Item] = []
+    __slots__ = ("_closed", "_error", "_items", "_lock", "_wakers")
+
+    def __init__(self, items: list[Item] | None = None) -> None:
+        self._items: list[Item] = items or []
         self._closed = False
         self._error: BaseException | None = None
-        self._changed = threading.Condition(threading.Lock())
-        self._wakers: list[Callable[[], object]] = []
+        self._lock = threading.Lock()
+        self._wakers: list[Waker] | None = None
 
     def put(self, item: Item) -> None:
-        with self._changed:
+        with self._lock:
             self._items.append(item)
-            wakers = self._notify()
-        _wake(wakers)
+            wakers, self._wakers = self._wakers, None
+        if wakers:
+            _wake(wakers)
 
     def close(self, error: BaseException | None = None) -> None:
         """No more items; readers end, or raise `error` after the last item. The first call counts."""
-        with self._changed:
+        with self._lock:
             if self._closed:
                 return
             self._closed, self._error = True, error
-            wakers = self._notify()
-        _wake(wakers)
+            wakers, self._wakers = self._wakers, None
+        if wakers:
+            _wake(wakers)
 
     def __len__(self) -> int:
         return len(self._items)
@@ -54,10 +61,19 @@ class Feed(Generic[Item]):
         return list(self._items)
 
     def wait_closed(self, timeout: float | None = None) -> bool:
-        if self._closed:
-            return True
-        with self._changed:
-            return self._changed.wait_for(lambda: self._closed, timeout)
+        """Wait for the end, at most `timeout` seconds; True if it has come."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while not self._closed:
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            self._wait(lambda: self._closed, left)
+        return True
+
+    def when_closed(self, call: Callable[[], object]) -> None:
+        """Have `call` called once it is closed, on any thread: at once if it is."""
+        if not self._subscribe(lambda: self.when_closed(call), lambda: self._closed):
+            call()
 
     async def closing(self) -> None:
         """Wait for the end without blocking the event loop. Raises nothing."""
@@ -67,25 +83,32 @@ class Feed(Generic[Item]):
     def __iter__(self) -> Iterator[Item]:
         position = 0
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda at=position: len(self._items) > at or self._closed)  # type: ignore[misc]
             while position < len(self._items):
                 yield self._items[position]
                 position += 1
             if self._closed and position == len(self._items):
                 break
+            self._wait(lambda at=position: len(self._items) > at or self._closed)  # type: ignore[misc]
         self._raise()
 
     async def __aiter__(self) -> AsyncIterator[Item]:
         position = 0
         while True:
-            await self._arrival(position)
             while position < len(self._items):
                 yield self._items[position]
                 position += 1
             if self._closed and position == len(self._items):
                 break
+            await self._arrival(position)
         self._raise()
+
+    def _wait(self, ready: Callable[[], bool], timeout: float | None = None) -> None:
+        """Wait for the next change, unless it is `ready` already."""
+        changed = threading.Lock()
+        changed.acquire()
+        wait = -1 if timeout is None else timeout
+        if self._subscribe(changed.release, ready) and not changed.acquire(timeout=wait):
+            self._unsubscribe(changed.release)
 
     async def _arrival(self, position: int) -> None:
         loop, arrived = asyncio.get_running_loop(), asyncio.Event()
@@ -99,30 +122,25 @@ class Feed(Generic[Item]):
             finally:
                 self._unsubscribe(waker)
 
-    def _subscribe(self, waker: Callable[[], object], ready: Callable[[], bool]) -> bool:
+    def _subscribe(self, waker: Waker, ready: Callable[[], bool]) -> bool:
         """Have `waker` called at the next change, unless it is `ready` already."""
-        with self._changed:
+        with self._lock:
             if ready():
                 return False
-            self._wakers.append(waker)
+            self._wakers = [*(self._wakers or ()), waker]
             return True
 
-    def _unsubscribe(self, waker: Callable[[], object]) -> None:
-        with self._changed:
-            if waker in self._wakers:
+    def _unsubscribe(self, waker: Waker) -> None:
+        with self._lock:
+            if self._wakers and waker in self._wakers:
                 self._wakers.remove(waker)
-
-    def _notify(self) -> list[Callable[[], object]]:
-        self._changed.notify_all()
-        wakers, self._wakers = self._wakers, []
-        return wakers
 
     def _raise(self) -> None:
         if self._error is not None:
             raise self._error
 
 
-def _wake(wakers: list[Callable[[], object]]) -> None:
+def _wake(wakers: list[Waker]) -> None:
     for waker in wakers:
         try:
             waker()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from . import batch
 from .config import resolve_backend
@@ -13,6 +13,9 @@ from .errors import ArgumentsError, nearest, reject_unknown
 from .graph.trace import TracerProgramState, current_tracer, extract_prefix, trace_program
 from .run import Call, RunSettings, new_executor, run_body_async, run_program, split_options
 from .state import ProgramState
+
+if TYPE_CHECKING:
+    from .graph.compiled import CompiledProgram
 
 MIN_PREFIX = 64  # characters; a shorter prefix is not worth an entry in the cache
 
@@ -152,6 +155,16 @@ class SglFunction:
     def trace(self, *, backend: Any = None, **kwargs: Any) -> TracerProgramState:
         """The graph of the program's nodes. Arguments that are not given become placeholders."""
         return trace_program(self, kwargs, backend)
+
+    def compile(self, backend: Any = None, **bound: Any) -> CompiledProgram:
+        """The program as a graph that runs without its Python body; `bound` are arguments given now.
+
+        The body runs once, here, with placeholders for the other arguments. Raises TraceError, naming the
+        line, if what it does depends on generated values.
+        """
+        from .graph.compiled import compile_program
+
+        return compile_program(self, backend, bound)
 
     def cache(self, backend: Any = None) -> None:
         """Compute the constant start of the program's text, if it is longer than 64 characters, and keep it."""

@@ -10,7 +10,7 @@ from .feed import Feed
 
 if TYPE_CHECKING:
     from .backend import Backend
-    from .chat import Turn
+    from .chat import Conversation, Turn
     from .transcript import Piece
     from .usage import Usage
 
@@ -21,17 +21,18 @@ class Branch:
     `opened` and `closed` are times of time.perf_counter() in seconds, `closed` None while it goes on.
     """
 
-    __slots__ = ("__weakref__", "_parent", "backend", "children", "closed", "label", "opened", "pieces", "program", "start", "turns")  # fmt: skip
+    __slots__ = ("__weakref__", "_parent", "backend", "children", "closed", "conversation", "label", "opened", "pieces", "program", "start", "turns")  # fmt: skip
 
     def __init__(self, backend: Backend, program: str = "", parent: Branch | None = None) -> None:
         self.backend = backend
         self.program = program
         self._parent = parent and weakref.ref(parent)
-        self.pieces: Feed[Piece] = Feed()
+        self.pieces: Feed[Piece] = Feed(parent and parent.pieces.items)
         self.turns: list[Turn] = []
+        self.conversation: Conversation | None = None
         self.children: list[Branch] = []
         self.label = "0" if parent is None else f"{parent.label}.{len(parent.children) + 1}"
-        self.start = 0
+        self.start = len(self.pieces)
         self.opened = time.perf_counter()
         self.closed: float | None = None
 
@@ -42,9 +43,6 @@ class Branch:
     def fork(self) -> Branch:
         """A branch that goes on from here."""
         child = Branch(self.backend, self.program, self)
-        for piece in self.pieces.items:
-            child.pieces.put(piece)
-        child.start = len(child.pieces)
         self.children.append(child)
         return child
 

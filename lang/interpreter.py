@@ -66,7 +66,7 @@ class StreamExecutor:
         self.branch = branch or self.control.root
         self.pieces = self.branch.pieces
         self.chat_template = backend.get_chat_template()
-        self.conversation = Conversation(self.chat_template, self.branch.turns)
+        self.conversation = self.branch.conversation = Conversation(self.chat_template, self.branch.turns)
         self.vars = Variables()
         self.scopes: dict[str, int] = {}
         self.failure: ProgramError | None = None
@@ -85,13 +85,13 @@ class StreamExecutor:
 
     # --- nodes -------------------------------------------------------------------------------------------
 
-    def submit(self, expr: Any, variables: Variables | None = None) -> None:
+    def submit(self, expr: Any, variables: Variables | None = None, where: Place | None = None) -> None:
         """Queue the nodes of an expression, whose names are bound in `variables` (None: the state's own).
 
         Raises what can be known at once, as ProgramError.
         """
         node = as_node(expr)
-        where = caller_place()
+        where = where or caller_place()
         with self._submitting:
             outer, self._binding_to = self._binding_to, variables or self.vars
             try:
@@ -160,11 +160,10 @@ class StreamExecutor:
         if timeout is None:
             return None
         late = DeadlineExceeded(f"{piece.node!r} took longer than its timeout of {timeout:g} s", piece.where)
-        return deadlines.after(timeout, partial(self._give_up, weakref.ref(piece), late))
+        return deadlines.after(timeout, partial(self._give_up, piece, late))
 
-    def _give_up(self, reference: weakref.ref[Pending], error: ProgramError) -> None:
-        piece = reference()
-        if piece is not None and not piece.done:
+    def _give_up(self, piece: Pending, error: ProgramError) -> None:
+        if not piece.done:
             self._stop(error)
 
     def _settle(self, piece: Pending, index: int, alarm: Alarm | None, future: Future[Any]) -> None:

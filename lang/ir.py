@@ -252,7 +252,7 @@ class SglFork(SglExpr):
 
     def __repr__(self) -> str:
         return (
-            f"Fork(%{self.prev_node and self.prev_node.node_id}, number={self.number}, "
+            f"Fork(%{_id(self.prev_node)}, number={self.number}, "
             f"position_ids_offset={self.position_ids_offset})"
         )
 
@@ -264,7 +264,7 @@ class SglGetForkItem(SglExpr):
         self.index = index
 
     def __repr__(self) -> str:
-        return f"GetForkItem(%{self.prev_node and self.prev_node.node_id}, index={self.index})"
+        return f"GetForkItem(%{_id(self.prev_node)}, index={self.index})"
 
 
 class SglConcateAndAppend(SglExpr):
@@ -289,7 +289,7 @@ class SglVariable(SglExpr):
         self.source = source
 
     def __repr__(self) -> str:
-        return f"Variable({self.name!r}, source=%{self.source and self.source.node_id})"
+        return f"Variable({self.name!r}, source=%{_id(self.source)})"
 
 
 class SglArgument(SglExpr):
@@ -334,7 +334,7 @@ def print_graph(last: SglExpr) -> str:
     while stack:
         node, ready = stack.pop()
         if ready:
-            lines.append(_graph_line(node))
+            lines.append(graph_line(node))
         elif id(node) not in seen:
             seen.add(id(node))
             stack.append((node, True))
@@ -342,10 +342,15 @@ def print_graph(last: SglExpr) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _graph_line(node: SglExpr) -> str:
+def graph_line(node: SglExpr) -> str:
+    """`%id = %prev + Node`; without the node before it at the start of a state and for forks."""
     if node.prev_node is None or isinstance(node, SglFork | SglGetForkItem):
         return f"%{node.node_id} = {node!r}"
     return f"%{node.node_id} = %{node.prev_node.node_id} + {node!r}"
+
+
+def _id(node: SglExpr | None) -> int | None:
+    return None if node is None else node.node_id
 
 
 def _short(value: Any) -> str:

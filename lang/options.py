@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any
 
 from .errors import BadValueError
@@ -60,8 +61,8 @@ class SamplingOptions:
 
     def over(self, base: SamplingOptions) -> SamplingOptions:
         """These options, with `base` where they say nothing. Lists replace, they are not joined."""
-        given = {name: value for name in NAMES if (value := getattr(self, name)) is not None}
-        return replace(base, **given) if given else base
+        own, others = _values(self), _values(base)
+        return SamplingOptions(*[b if a is None else a for a, b in zip(own, others, strict=True)])
 
     def for_sample(self, index: int) -> SamplingOptions:
         """The options of one of `n` samples: the first one's are these, the others have seeds of their own."""
@@ -81,6 +82,7 @@ class SamplingOptions:
 
 
 NAMES = tuple(field.name for field in fields(SamplingOptions))
+_values = attrgetter(*NAMES)
 
 DEFAULTS = SamplingOptions(
     max_new_tokens=128,

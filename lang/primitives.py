@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from .choices import ChoicesSamplingMethod, token_length_normalized
 from .errors import BadValueError, UnknownOptionError, reject_unknown
@@ -22,6 +22,9 @@ from .ir import (
     flatten,
 )
 from .options import CONSTRAINTS, NAMES, SamplingOptions, make_options
+
+if TYPE_CHECKING:
+    from .tools.toolbox import Toolbox
 
 Strings = str | list[str] | tuple[str, ...] | None
 ROLES = ("system", "user", "assistant", "tool")
@@ -186,9 +189,30 @@ def assistant(expr: SglExpr | str | None = None) -> SglExprList:
     return role_turn("assistant", expr)
 
 
-def tool(expr: SglExpr | str | None = None) -> SglExprList:
-    """A whole turn with what a tool answered."""
+def tool(expr: Any = None) -> SglExprList:
+    """A whole turn with what a tool answered: text or nodes as they are, any other value as JSON."""
     return role_turn("tool", expr)
+
+
+def tools(functions: Iterable[Any], format: Any = None) -> Toolbox:
+    """Tools that the model may call, as an expression that describes them to it.
+
+    `functions`: python functions (the signature and docstring tell the model what they want), pydantic models,
+    and tools as chat APIs have them (`{"type": "function", "function": {"name": ..., "parameters": ...}}`).
+
+        toolbox = sgl.tools([get_weather, search])
+        s += toolbox                                     # or inside: sgl.system("Be brief." + toolbox)
+        s += sgl.user("Is it raining in Rome?")
+        s += sgl.assistant(toolbox.call("step"))         # text or calls; choice="required" or a tool's name
+        for call in s.get("step").calls:
+            s += sgl.tool(toolbox.run(call))
+
+    `format` is how the model writes calls: "hermes" (also Qwen), "llama", "mistral", "pythonic" or "nano"; by
+    default that of the backend's model. Raises BadValueError.
+    """
+    from .tools.toolbox import Toolbox
+
+    return Toolbox(functions, format)
 
 
 def system_begin() -> SglRoleBegin:
@@ -225,8 +249,16 @@ def tool_end() -> SglRoleEnd:
 
 def role_turn(role: str, expr: SglExpr | str | None) -> SglExprList:
     """RoleBegin, the expression if there is one, RoleEnd."""
-    inside: list[SglExpr] = [] if expr is None else [as_node(expr)]
+    inside: list[SglExpr] = [] if expr is None else [as_node(_tool_text(expr) if role == "tool" else expr)]
     return SglExprList([SglRoleBegin(role), *inside, SglRoleEnd(role)])
+
+
+def _tool_text(value: Any) -> Any:
+    if isinstance(value, SglExpr | str):
+        return value
+    from .tools.toolbox import result_text
+
+    return result_text(value)
 
 
 def as_node(value: Any) -> SglExpr:
@@ -250,7 +282,7 @@ def _one_constraint(name: str | None, options: SamplingOptions, type: Any) -> No
     given = [c for c in CONSTRAINTS if getattr(options, c) is not None]
     given += [] if type is None else ["type"]
     if len(given) > 1 and given != ["dtype", "regex"]:
-        raise BadValueError(f"gen({name!r}) has {' and '.join(given)}; give one of them")
+        raise BadValueError(f"gen({name!r}) has both {' and '.join(given)}; give one of them")
 
 
 def _reading(type: Any) -> Any:

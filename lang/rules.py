@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .backend import GenRequest, Media, SelectRequest
-from .errors import Place, ProgramError
+from .errors import Place, ProgramError, node_failure
 from .ir import (
     SglCommitLazy,
     SglConstantText,
@@ -25,8 +25,9 @@ from .ir import (
     flatten,
 )
 from .options import derive_seed
-from .primitives import as_node
+from .primitives import as_node, role_turn
 from .reasoning import marks_of, split_reasoning
+from .tools.nodes import SglContinued, SglToolCall
 from .transcript import Pending, Span, Split, Thought
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ def apply(executor: StreamExecutor, node: SglExpr, where: Place | None) -> None:
         if error.where is None:
             raise type(error)(error.message, where) from error.__cause__
         raise
+    except Exception as error:
+        raise node_failure(node, error, where) from error
 
 
 def literal(executor: StreamExecutor, node: SglConstantText, where: Place | None) -> None:
@@ -53,10 +56,11 @@ def literal(executor: StreamExecutor, node: SglConstantText, where: Place | None
 
 
 def gen(executor: StreamExecutor, node: SglGen[Any], where: Place | None, split: Split | None = None) -> None:
-    options = node.sampling_params.over(executor.options)
-    piece = executor.bind(node.name, Pending(node, where, options.n or 1, split))
-    if node.reading is not None:
+    options = node.sampling_params
+    piece = executor.bind(node.name, Pending(node, where, options.over(executor.options).n or 1, split))
+    if node.reading is not None:  # it has to see what the gen itself says, not what the run says
         options = executor.attempt(piece, partial(node.reading.constrain, options, executor.backend))
+    options = options.over(executor.options)
     on_chunk = piece.chunk if executor.streaming and split is None else None
     keep = None if split is None else lambda text: split(text)[1]
     others = executor.forked_streams(options.n - 1) if options.n and options.n > 1 else []
@@ -71,7 +75,8 @@ def select(executor: StreamExecutor, node: SglSelect, where: Place | None) -> No
     piece = executor.bind(node.name, Pending(node, where))
     seed = executor.options.seed
     if seed is not None and node.temperature > 0:
-        seed = derive_seed(seed, -2, len(executor.pieces))
+        operations = sum(isinstance(before, Pending) for before in executor.branch.own)
+        seed = derive_seed(seed, -2, operations)
     request = SelectRequest(
         node.choices, node.choices_method, node.temperature, node.name, where, seed
     )
@@ -120,8 +125,21 @@ def separate_reasoning(
 
 
 def tools(executor: StreamExecutor, node: SglTools, where: Place | None) -> None:
-    for part in flatten(as_node(node.toolbox.describe(executor.backend)), executor):
+    text = node.toolbox.describe(executor.backend)
+    for part in flatten(as_node(text) if executor.conversation.role else role_turn("system", text), executor):
         apply(executor, part, where)
+
+
+def tool_call(executor: StreamExecutor, node: Any, where: Place | None) -> None:
+    from .tools.running import append_step
+
+    append_step(executor, node, where)
+
+
+def continued(executor: StreamExecutor, node: Any, where: Place | None) -> None:
+    from .tools.running import append_continued
+
+    append_continued(executor, node, where)
 
 
 def scope_begin(executor: StreamExecutor, node: SglVarScopeBegin, where: Place | None) -> None:
@@ -147,6 +165,8 @@ RULES: dict[type[SglExpr], Rule] = {
     SglVideo: video,
     SglSeparateReasoning: separate_reasoning,
     SglTools: tools,
+    SglToolCall: tool_call,
+    SglContinued: continued,
     SglVarScopeBegin: scope_begin,
     SglVarScopeEnd: scope_end,
     SglCommitLazy: commit,

@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from .async_state import AsyncProgramState
-from .backend import Backend
+from .backend import Backend, Stream
 from .config import global_config, resolve_backend
 from .control import RunControl
 from .errors import BadValueError, UnknownOptionError, nearest
@@ -68,9 +68,10 @@ class RunSettings:
     def for_item(self, index: int) -> RunSettings:
         """The settings of item `index` of a batch: item 0 runs as a single run would."""
         seed = self.options.seed
-        if index == 0 or seed is None:
+        if index == 0:
             return self
-        return replace(self, options=replace(self.options, seed=derive_seed(seed, -1, index)))
+        options = self.options if seed is None else replace(self.options, seed=derive_seed(seed, -1, index))
+        return replace(self, options=options, backend=self.backend.for_item(index))
 
 
 def _budget(value: Any) -> Budget | None:
@@ -111,7 +112,9 @@ def split_options(program: SglFunction, kwargs: dict[str, Any]) -> tuple[dict[st
     return arguments, options
 
 
-def new_executor(program: SglFunction, call: Call, settings: RunSettings) -> StreamExecutor:
+def new_executor(
+    program: SglFunction, call: Call, settings: RunSettings, stream: Stream | None = None
+) -> StreamExecutor:
     """A fresh state of a fresh run."""
     backend = settings.backend
     control = RunControl(backend, program.__name__, settings.timeout, settings.budget)
@@ -122,7 +125,7 @@ def new_executor(program: SglFunction, call: Call, settings: RunSettings) -> Str
         dict(call.kwargs),
         streaming=settings.stream,
         inline=not settings.use_thread,
-        stream=backend.open_speculating(speculating) if speculating else None,
+        stream=backend.open_speculating(speculating) if speculating else stream,
         control=control,
     )
     executor.when_finished(control.finished)
@@ -202,7 +205,7 @@ async def _finished(executor: StreamExecutor) -> None:
 @cache
 def bodies() -> ThreadPoolExecutor:
     """Threads for plain bodies that event loops wait for."""
-    return ThreadPoolExecutor(64, thread_name_prefix="sgl-body")
+    return ThreadPoolExecutor(48, thread_name_prefix="sgl-body")
 
 
 def _body_for_readers(program: SglFunction, call: Call, executor: StreamExecutor) -> None:

@@ -58,7 +58,7 @@ class Pending:
     """
 
     __slots__ = (
-        "_feed", "_results", "_streamed", "claimed", "error", "finished", "meta_info", "node", "split",
+        "_feed", "_results", "_streamed", "claimed", "error", "finished", "first", "meta_info", "node", "split",
         "submitted", "text", "thought", "token_ids", "usage", "value", "where",
     )  # fmt: skip
 
@@ -78,6 +78,7 @@ class Pending:
         self.error: ProgramError | None = None
         self.submitted = time.perf_counter()
         self.finished: float | None = None
+        self.first: float | None = None  # when the first text of a streamed gen came
         self.claimed = False  # somebody is settling it
         self._results: list[Generated | None] = [None] * samples
         self._streamed = False
@@ -88,6 +89,10 @@ class Pending:
 
     def wait(self) -> None:
         self._feed.wait_closed()
+
+    def when_done(self, call: Callable[[], object]) -> None:
+        """Have `call` called once it is done, on any thread: at once if it is."""
+        self._feed.when_closed(call)
 
     async def settled(self) -> None:
         """Wait without blocking the event loop. Raises nothing."""
@@ -111,12 +116,24 @@ class Pending:
     def chunk(self, chunk: Generated) -> None:
         """A part of the text has come."""
         self._streamed = True
+        if self.first is None and chunk.text:
+            self.first = time.perf_counter()
         self._feed.put(chunk)
 
     def deliver(self, index: int, result: Generated) -> bool:
         """The result of sample `index`; True when it was the last one that was missing."""
         self._results[index] = result
         return all(result is not None for result in self._results)
+
+    @property
+    def results(self) -> list[Generated]:
+        """What the samples that are done have given, in order."""
+        return [result for result in self._results if result is not None]
+
+    @property
+    def streamed(self) -> str:
+        """What has come of the text so far, as far as it was streamed."""
+        return "".join(chunk.text for chunk in self._feed.items)
 
     def finish(self) -> None:
         self.finished = time.perf_counter()
@@ -136,7 +153,8 @@ class Pending:
 
     def _count(self, results: list[Generated]) -> Usage:
         seconds = (self.finished or self.submitted) - self.submitted
-        return Usage.total(Usage.of(result.meta_info, seconds) for result in results)
+        usages = [Usage.of(result.meta_info, seconds) for result in results]
+        return usages[0] if len(usages) == 1 else Usage.total(usages)
 
     def fail(self, error: ProgramError) -> None:
         self.finished = time.perf_counter()
@@ -180,6 +198,9 @@ class Thought:
     def wait(self) -> None:
         self._piece.wait()
 
+    def when_done(self, call: Callable[[], object]) -> None:
+        self._piece.when_done(call)
+
     async def settled(self) -> None:
         await self._piece.settled()
 
@@ -220,6 +241,13 @@ class Span:
     def wait(self) -> None:
         for piece in self._pieces:
             piece.wait()
+
+    def when_done(self, call: Callable[[], object]) -> None:
+        pending = next((piece for piece in self._pieces if isinstance(piece, Pending) and not piece.done), None)
+        if pending is None:
+            call()
+        else:
+            pending.when_done(lambda: self.when_done(call))
 
     async def settled(self) -> None:
         for piece in self._pieces:

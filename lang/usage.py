@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from .errors import BadValueError
@@ -52,7 +52,15 @@ class Usage:
         return self.computed_tokens + self.generated_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(*(getattr(self, name) + getattr(other, name) for name in _NAMES))
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.computed_tokens + other.computed_tokens,
+            self.forced_tokens + other.forced_tokens,
+            self.generated_tokens + other.generated_tokens,
+            self.operations + other.operations,
+            self.seconds + other.seconds,
+        )
 
     def __str__(self) -> str:
         return (
@@ -60,9 +68,6 @@ class Usage:
             f"{self.computed_tokens} computed), {self.generated_tokens} generated ({self.forced_tokens} "
             f"forced), {self.seconds:.2f} s"
         )
-
-
-_NAMES = tuple(field.name for field in fields(Usage))
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,8 +145,8 @@ class Decoding:
             completion_tokens=len(tokens),
             cached_tokens=min(self.op.cached or 0, self.prompt_tokens),
             forced_tokens=self.forced,
-            logprobs=_aligned(self.logprobs, tokens, self.limit),
-            top_logprobs=None if self.top_logprobs is None else self.top_logprobs[: max(len(tokens), self.limit == 0)],
+            logprobs=_aligned(self.logprobs, tokens),
+            top_logprobs=None if self.top_logprobs is None else self.top_logprobs[: max(len(tokens), 1)],
             e2e_latency=time.perf_counter() - self.op.started,
             truncated=truncated,
         )
@@ -191,10 +191,13 @@ def _is_whole(data: bytes) -> bool:
     return True
 
 
-def _aligned(logprobs: TokenLogprobs | None, tokens: list[int], limit: int) -> TokenLogprobs | None:
-    """One entry a kept token; tokens that were encoded anew have no probability of their own."""
-    if logprobs is None or limit == 0:
-        return logprobs
+def _aligned(logprobs: TokenLogprobs | None, tokens: list[int]) -> TokenLogprobs | None:
+    """One entry a kept token; tokens that were encoded anew have no probability of their own.
+
+    A text without tokens keeps the entry of the token that ended it.
+    """
+    if logprobs is None or not tokens:
+        return logprobs and logprobs[:1]
     kept = [entry for entry, token in zip(logprobs, tokens, strict=False) if entry[1] == token]
     return kept + [(float("nan"), token) for token in tokens[len(kept) :]]
 

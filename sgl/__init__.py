@@ -17,7 +17,8 @@ if TYPE_CHECKING:
         unconditional_likelihood_normalized,
     )
     from sgl.lang.config import flush_cache, get_server_info, global_config, set_default_backend
-    from sgl.lang.errors import ProgramError
+    from sgl.lang.async_state import AsyncProgramState
+    from sgl.lang.errors import BudgetExceeded, DeadlineExceeded, ProgramCancelled, ProgramError
     from sgl.lang.function import SglFunction, function
     from sgl.lang.group import ProgramStateGroup
     from sgl.lang.primitives import (
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
         gen,
         gen_int,
         gen_string,
+        image,
         select,
+        separate_reasoning,
         system,
         system_begin,
         system_end,
@@ -37,8 +40,10 @@ if TYPE_CHECKING:
         user,
         user_begin,
         user_end,
+        video,
     )
     from sgl.lang.state import ProgramState
+    from sgl.lang.usage import Budget, Usage
     from sgl.runtime.engine import Engine
 
 _HOMES = {
@@ -46,12 +51,15 @@ _HOMES = {
         "greedy_token_selection", "token_length_normalized", "unconditional_likelihood_normalized",
     ),
     "sgl.lang.config": ("flush_cache", "get_server_info", "global_config", "set_default_backend"),
-    "sgl.lang.errors": ("ProgramError",),
+    "sgl.lang.errors": ("BudgetExceeded", "DeadlineExceeded", "ProgramCancelled", "ProgramError"),
     "sgl.lang.function": ("SglFunction", "function"),
+    "sgl.lang.async_state": ("AsyncProgramState",),
     "sgl.lang.group": ("ProgramStateGroup",),
+    "sgl.lang.usage": ("Budget", "Usage"),
     "sgl.lang.primitives": (
-        "assistant", "assistant_begin", "assistant_end", "gen", "gen_int", "gen_string", "select", "system",
-        "system_begin", "system_end", "tool", "tool_begin", "tool_end", "user", "user_begin", "user_end",
+        "assistant", "assistant_begin", "assistant_end", "gen", "gen_int", "gen_string", "image", "select",
+        "separate_reasoning", "system", "system_begin", "system_end", "tool", "tool_begin", "tool_end", "user",
+        "user_begin", "user_end", "video",
     ),
     "sgl.lang.state": ("ProgramState",),
     "sgl.runtime.engine": ("Engine",),
@@ -59,11 +67,12 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Engine", "ProgramError", "ProgramState", "ProgramStateGroup", "SglFunction", "assistant", "assistant_begin",
+    "AsyncProgramState", "Budget", "BudgetExceeded", "DeadlineExceeded", "Engine", "ProgramCancelled",
+    "ProgramError", "ProgramState", "ProgramStateGroup", "SglFunction", "Usage", "assistant", "assistant_begin",
     "assistant_end", "flush_cache", "function", "gen", "gen_int", "gen_string", "get_server_info",
-    "global_config", "greedy_token_selection", "select", "set_default_backend", "system", "system_begin",
-    "system_end", "token_length_normalized", "tool", "tool_begin", "tool_end",
-    "unconditional_likelihood_normalized", "user", "user_begin", "user_end",
+    "global_config", "greedy_token_selection", "image", "select", "separate_reasoning", "set_default_backend",
+    "system", "system_begin", "system_end", "token_length_normalized", "tool", "tool_begin", "tool_end",
+    "unconditional_likelihood_normalized", "user", "user_begin", "user_end", "video",
 ]  # fmt: skip
 
 

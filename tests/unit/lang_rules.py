@@ -47,14 +47,18 @@ class RuleStream(Stream):
         self.backend = backend
         self.text = text
         self.error: Exception | None = None
+        self.aborted = threading.Event()
 
     def _queue(self, work: Callable[[], Any]) -> Future[Any]:
         return self.backend.worker.submit(self._checked, work)
 
     def _checked(self, work: Callable[[], Any]) -> Any:
-        self.backend.gate.wait(20)
+        while not self.backend.gate.wait(0.01) and not self.aborted.is_set():
+            pass
         if self.error:
             raise self.error
+        if self.aborted.is_set():
+            raise RuntimeError("the stream was aborted")
         try:
             return work()
         except Exception as error:
@@ -79,9 +83,14 @@ class RuleStream(Stream):
         reply = reply[: min(cuts, default=len(reply))]
         for piece in re.findall(r"\S*\s*", reply) if on_chunk else []:
             on_chunk(Generated(piece, {"finish_reason": None}))  # type: ignore[misc]
-        self.text += reply
+        self.text += request.keep(reply) if request.keep else reply
         return Generated(
-            reply, {"finish_reason": {"type": "stop", "matched": None}, "prompt_tokens": len(self.text)}
+            reply,
+            {
+                "finish_reason": {"type": "stop", "matched": None},
+                "prompt_tokens": len(self.text),
+                "completion_tokens": len(reply.split()),
+            },
         )
 
     def select(self, request: SelectRequest) -> Future[ChoicesDecision]:
@@ -107,6 +116,9 @@ class RuleStream(Stream):
     def _give_birth(self, children: list[RuleStream]) -> None:
         for child in children:
             child.text, child.error = self.text, self.error
+
+    def abort(self) -> None:
+        self.aborted.set()
 
     def close(self) -> None:
         self.backend.open_streams -= 1
