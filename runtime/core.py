@@ -203,8 +203,8 @@ class EngineCore:
 
     def _score(self, scored: list[tuple[SequenceState, Op, range]], logits: torch.Tensor | None) -> None:
         rows = [row for *_, rows in scored for row in rows]
-        ids = [token for seq, op, rows in scored for token in op.wanted(seq, len(rows))]
-        pairs: TokenLogprobs = []
+        ids = [wanted for seq, op, rows in scored for wanted in op.wanted(seq, len(rows))]
+        pairs: list[TokenLogprobs] = []
         tops: list[TokenLogprobs] = []
         if rows and logits is not None:
             chosen = logits if len(rows) == len(logits) else logits[rows]

@@ -4,7 +4,7 @@ begin(seq, life)        the operation reaches the head of the queue; True when i
 reuse(seq)              how many computed tokens it can stand on (it needs logits after that)
 target(seq)             how many tokens must be computed before it can go on
 rows(seq, lo, hi)       of the positions lo..hi computed in this step, those whose logits it wants
-wanted(seq, n)          the token ids whose log-probabilities it wants in those n rows
+wanted(seq, n)          for each of those n rows, the token ids whose log-probabilities it wants
 collect(seq, life, ..)  what was found there; True when it is done
 """
 
@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .cache import Ints
@@ -88,11 +87,11 @@ class Op:
     def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
         return range(0)
 
-    def wanted(self, seq: SequenceState, rows: int) -> list[int]:
-        return []
+    def wanted(self, seq: SequenceState, rows: int) -> list[list[int]]:
+        return [[]] * rows
 
     def collect(
-        self, seq: SequenceState, life: Lifecycle, pairs: TokenLogprobs, tops: list[TokenLogprobs]
+        self, seq: SequenceState, life: Lifecycle, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
     ) -> bool:
         return seq.computed >= self.target(seq)
 
@@ -151,7 +150,7 @@ class Prefill(Op):
         return len(seq)
 
     def collect(
-        self, seq: SequenceState, life: Lifecycle, pairs: TokenLogprobs, tops: list[TokenLogprobs]
+        self, seq: SequenceState, life: Lifecycle, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
     ) -> bool:
         if seq.computed < len(seq):
             return False
@@ -179,14 +178,15 @@ class Fork(Prefill):
 
 
 class Logprobs(Op):
-    """Log-probabilities of the tokens [start:] of the sequence itself."""
+    """Log-probabilities of the tokens [start:] of the sequence itself, and of the tokens `fan` behind its end."""
 
-    __slots__ = ("found", "start", "top", "top_found")
+    __slots__ = ("fan", "fan_found", "found", "start", "top", "top_found")
 
-    def __init__(self, start: int, top: int = 0) -> None:
+    def __init__(self, start: int, top: int = 0, fan: list[int] | None = None) -> None:
         super().__init__()
-        self.start, self.top = start, top
+        self.start, self.top, self.fan = start, top, fan or []
         self.found: TokenLogprobs = []
+        self.fan_found: TokenLogprobs = []
         self.top_found: list[TokenLogprobs] = []
 
     def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
@@ -197,88 +197,33 @@ class Logprobs(Op):
         return self._done(seq)
 
     def reuse(self, seq: SequenceState) -> int:
-        return min(len(seq), self.start - 1 + len(self.found))
+        return max(0, min(self.target(seq) - bool(self.fan), self.start - 1 + len(self.found)))
 
     def target(self, seq: SequenceState) -> int:
-        return len(seq) - 1
+        return len(seq) if self.fan else len(seq) - 1
 
     def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
         return range(max(lo, self.start - 1), hi)
 
-    def wanted(self, seq: SequenceState, rows: int) -> list[int]:
+    def wanted(self, seq: SequenceState, rows: int) -> list[list[int]]:
         first = self.start + len(self.found)
         tokens: list[int] = seq.tokens.array[first : first + rows].tolist()
-        return tokens
+        return [[token] for token in tokens] + [self.fan] * (rows - len(tokens))
 
     def collect(
-        self, seq: SequenceState, life: Lifecycle, pairs: TokenLogprobs, tops: list[TokenLogprobs]
+        self, seq: SequenceState, life: Lifecycle, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
     ) -> bool:
-        self.found += pairs
-        self.top_found += [top[: self.top] for top in tops]
+        missing = len(seq) - self.start - len(self.found)
+        self.found += [row[0] for row in pairs[:missing]]
+        self.fan_found += [pair for row in pairs[missing:] for pair in row]
+        self.top_found += [top[: self.top] for top in tops[:missing]]
         return self._done(seq)
 
     def _done(self, seq: SequenceState) -> bool:
-        if self.start + len(self.found) < len(seq):
+        if self.start + len(self.found) < len(seq) or len(self.fan_found) < len(self.fan):
             return False
         self.resolve((self.found, self.top_found))
         return True
-
-
-class Score(Op):
-    """Log-probabilities of several continuations: a short-lived fork for each, all in one batch."""
-
-    __slots__ = ("choices", "launched", "pending", "results")
-
-    def __init__(self, choices: list[Ints]) -> None:
-        super().__init__()
-        self.choices = choices
-        self.launched = False
-        self.pending = len(choices)
-        self.results: list[TokenLogprobs] = [[] for _ in choices]
-
-    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
-        if not len(seq):
-            raise ConfigError("score() on an empty sequence: the first token of a choice would have no context")
-        for choice in self.choices:
-            life.check_tokens(choice)
-        life.check_length(seq, max((len(choice) for choice in self.choices), default=0))
-        return self.collect(seq, life, [], [])
-
-    @property
-    def blocked(self) -> bool:
-        return self.launched and self.pending > 0
-
-    def target(self, seq: SequenceState) -> int:
-        return len(seq) - 1
-
-    def collect(
-        self, seq: SequenceState, life: Lifecycle, pairs: TokenLogprobs, tops: list[TokenLogprobs]
-    ) -> bool:
-        if seq.computed >= self.target(seq) and not self.launched:
-            self._launch(seq, life)
-        if self.pending == 0:
-            self.resolve(self.results)
-        return self.pending == 0
-
-    def _launch(self, seq: SequenceState, life: Lifecycle) -> None:
-        for index, choice in enumerate(self.choices):
-            probe = life.new_state(seq.priority)
-            life.give_birth(seq, probe)
-            ops: list[Op] = [Extend(choice, 0), Logprobs(len(seq)), Close()]
-            ops[1].future.add_done_callback(partial(self._take, seq, life, index))
-            life.enqueue(probe, *ops)
-        self.launched = True
-
-    def _take(self, seq: SequenceState, life: Lifecycle, index: int, future: Future[Any]) -> None:
-        if self.future.done():
-            return
-        if error := future.exception():
-            life.fail(seq, error)
-            return
-        self.results[index] = future.result()[0]
-        self.pending -= 1
-        if self.launched and self.pending == 0:
-            life.proceed(seq)
 
 
 class Generate(Op):

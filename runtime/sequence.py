@@ -25,10 +25,10 @@ from .ops import (
     Op,
     Prefill,
     Read,
-    Score,
     TokenLogprobs,
 )
 from .sampling.params import SamplingParams
+from .scoring import Score, Scores
 
 if TYPE_CHECKING:
     from .core import EngineCore
@@ -112,8 +112,8 @@ class Sequence:
         """
         return self._core.submit(self._state, Generate(params or SamplingParams(), grammar, on_chunk))
 
-    def score(self, choices: Items[ArrayLike]) -> Future[list[TokenLogprobs]]:
-        """Log-probabilities of the tokens of each choice after the current end, in one batched pass.
+    def score(self, choices: Items[ArrayLike]) -> Future[Scores]:
+        """Log-probabilities of the tokens of each choice after the current end; shared beginnings are computed once.
 
         The sequence stays as it is. Result: for each choice a list of (logprob, token id).
         """

@@ -6,6 +6,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from sgl.runtime.scoring import Scores
+
 from ..backend import SelectRequest
 from ..choices import GREEDY, ChoicesDecision, choice_probabilities, draw, mean_logprob, tempered
 from ..once import when_done
@@ -70,7 +72,7 @@ def score_without_prompt(engine: Any, rows: list[Ints]) -> Future[list[Logprobs 
 def decide(
     request: SelectRequest,
     candidates: Candidates,
-    scores: list[Logprobs],
+    scores: Scores,
     priors: list[Logprobs | None] | None,
     token_bytes: Any,
 ) -> tuple[int, ChoicesDecision]:
@@ -97,8 +99,17 @@ def decide(
     index = request.choices.index(decision.decision)
     if request.temperature > GREEDY:
         index = draw(tempered(probabilities, request.temperature), request.seed)
-    meta = {**(decision.meta_info or {}), "choice_probs": probabilities}
+    meta = {**(decision.meta_info or {}), "choice_probs": probabilities, **_counts(scores)}
     return index, ChoicesDecision(request.choices[index], meta)
+
+
+def _counts(scores: Scores) -> dict[str, int]:
+    """What it took: the tokens of the prompt and, each once, those of the choices."""
+    return {
+        "prompt_tokens": scores.prompt_tokens + scores.scored_tokens,
+        "cached_tokens": scores.cached_tokens,
+        "completion_tokens": 0,
+    }
 
 
 def _entries(row: Logprobs, token_bytes: Any) -> list[list[Any]]:

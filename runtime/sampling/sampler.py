@@ -171,9 +171,9 @@ def _mark_errors(samples: Samples, peaks: np.ndarray) -> None:
 def _add_logprobs(samples: Samples, logits: Tensor, batch: SamplingBatch, vocab_size: int | None) -> None:
     every = len(batch.scored) == len(batch)
     rows = logits if every else logits[torch.tensor(batch.scored, device=logits.device)]
-    ids = [max(samples.ids[i], 0) for i in batch.scored]
+    ids = [[max(samples.ids[i], 0)] for i in batch.scored]
     pairs, tops = top_logprobs(rows, ids, batch.top, vocab_size)
     samples.logprobs, samples.top = [None] * len(batch), [None] * len(batch)
-    for index, (logprob, _), top in zip(batch.scored, pairs, tops, strict=True):
+    for index, ((logprob, _),), top in zip(batch.scored, pairs, tops, strict=True):
         samples.logprobs[index] = logprob
         samples.top[index] = top[: batch.rows[index].params.top_logprobs]

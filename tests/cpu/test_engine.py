@@ -177,6 +177,30 @@ def test_dropped_tokens_are_gone_from_pages_and_text(engine, reference):
     assert sequence.generate(GREEDY).result(60).token_ids == reference(expected)
 
 
+@pytest.mark.parametrize("tree", [-1, 10**9])
+def test_scores_by_a_tree_equal_scores_side_by_side(open_engine, reference, monkeypatch, tree):
+    """Choices that begin alike, end inside one another, are equal or empty: scored in both ways."""
+    monkeypatch.setattr("sgl.runtime.scoring.WORTH_A_TREE", tree)
+    engine, model = open_engine(step_tokens=64), reference_model("llama")
+    rng = random.Random(5)
+    tokens = prompt(1, 40)
+    for _ in range(4):
+        stems = [prompt(rng.randrange(50), rng.randrange(1, 4)) for _ in range(3)]
+        choices = [[token for stem in rng.choices(stems, k=rng.randrange(4)) for token in stem] for _ in range(25)]
+        sequence = engine.open()
+        sequence.extend(tokens)
+        scores = sequence.score(choices).result(60)
+        after = sequence.generate(GREEDY).result(60).token_ids
+        assert after == reference(tokens) and scores.prompt_tokens == len(tokens)
+        with torch.no_grad():
+            for choice, score in zip(choices, scores, strict=True):
+                logprobs = model(torch.tensor([tokens + choice])).logits[0].log_softmax(-1)
+                expected = [logprobs[len(tokens) - 1 + i, token].item() for i, token in enumerate(choice)]
+                assert [token for _, token in score] == choice
+                assert np.allclose([value for value, _ in score], expected, atol=1e-4)
+    engine.check()
+
+
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_scores_and_logprobs_equal_transformers(open_engine, page_size):
     engine = open_engine(page_size=page_size)

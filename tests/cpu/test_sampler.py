@@ -278,12 +278,14 @@ def test_masks_expand_bit_by_bit(width: int) -> None:
 def test_top_logprobs_of_given_tokens() -> None:
     logits = make_logits(3, 1)
     raw = torch.log_softmax(logits, -1)
-    pairs, tops = top_logprobs(logits, [4, 5, 6], 2)
-    assert [token for _, token in pairs] == [4, 5, 6]
-    assert [value for value, _ in pairs] == pytest.approx([float(raw[i, 4 + i]) for i in range(3)], abs=1e-5)
+    wanted = [[4], [], [6, 2, 6]]
+    pairs, tops = top_logprobs(logits, wanted, 2)
+    assert [[token for _, token in row] for row in pairs] == wanted
+    for row, found in enumerate(pairs):
+        assert [value for value, _ in found] == pytest.approx(raw[row, wanted[row]].tolist(), abs=1e-5)
     assert [token for _, token in tops[0]] == raw[0].topk(2).indices.tolist()
-    assert top_logprobs(logits, [0, 0, 0], 0)[1] == [[], [], []]
-    assert len(top_logprobs(logits, [0, 0, 0], 10**6)[1][0]) == V
+    assert top_logprobs(logits, [[0], [0], [0]], 0)[1] == [[], [], []]
+    assert len(top_logprobs(logits, [[0], [0], [0]], 10**6)[1][0]) == V
 
 
 def test_same_seed_same_text_other_seed_other_text() -> None:
