@@ -70,6 +70,8 @@ class SglFunction:
 
         Raises what the body raises; UnknownOptionError, BadValueError for the options.
         """
+        if tracer := current_tracer():
+            return tracer.trace_nested(self, args, kwargs)  # type: ignore[return-value]
         arguments, options = split_options(self, kwargs)
         return run_program(self, Call(args, arguments), RunSettings.of(options))
 
@@ -108,6 +110,8 @@ class SglFunction:
         An `async def` body reads with `await s.get("name")`; a plain body runs in a thread. With stream=True
         the state comes at once and is read with `async for`. Cancelling the task cancels the run.
         """
+        if tracer := current_tracer():
+            return tracer.trace_nested(self, args, kwargs)  # type: ignore[return-value]
         arguments, options = split_options(self, kwargs)
         call, settings = Call(args, arguments), RunSettings.of(options)
         if settings.stream:
@@ -132,10 +136,7 @@ class SglFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program; inside a trace, trace it."""
-        tracer = current_tracer()
-        if tracer is None:
-            return self.run(*args, **kwargs)
-        return tracer.trace_nested(self, args, kwargs)
+        return self.run(*args, **kwargs)
 
     def call(self, state: Any, call: Call) -> Any:
         """The body on `state`; bound arguments win over given ones."""
@@ -178,13 +179,20 @@ class SglFunction:
 def function(func: Callable[..., Any], num_api_spec_tokens: int | None = None) -> SglFunction: ...
 @overload
 def function(
-    func: None = None, num_api_spec_tokens: int | None = None
+    func: None = None, num_api_spec_tokens: int | None = None, *, api_num_spec_tokens: int | None = None
 ) -> Callable[[Callable[..., Any]], SglFunction]: ...
-def function(func: Callable[..., Any] | None = None, num_api_spec_tokens: int | None = None) -> Any:
+def function(
+    func: Callable[..., Any] | None = None,
+    num_api_spec_tokens: int | None = None,
+    *,
+    api_num_spec_tokens: int | None = None,
+) -> Any:
     """Make a program of a function whose first parameter is `s`. With or without parentheses.
 
-    `num_api_spec_tokens` is accepted for old programs; a local runtime has no need of it.
+    `num_api_spec_tokens` lets a remote API write so many tokens ahead and serves the gens that follow from
+    them, which saves calls; a local runtime has no need of it. `api_num_spec_tokens` is its old name.
     """
+    ahead = num_api_spec_tokens if num_api_spec_tokens is not None else api_num_spec_tokens
     if func is None:
-        return lambda inner: SglFunction(inner, num_api_spec_tokens)
-    return SglFunction(func, num_api_spec_tokens)
+        return lambda inner: SglFunction(inner, ahead)
+    return SglFunction(func, ahead)

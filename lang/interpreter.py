@@ -146,6 +146,8 @@ class StreamExecutor:
             self._fail_with(piece, self.failure)
             return
         future = self.attempt(piece, call)
+        if demand := getattr(future, "demand", None):  # it waits for what the body has still to write
+            piece.demand = lambda: None if self.body_runs_elsewhere() else demand()
         with self._counting:
             self._pending += 1
         when_done(future, partial(self._settle, piece, index, self._alarm(piece, timeout)))
@@ -179,7 +181,8 @@ class StreamExecutor:
                 self._count(piece)
         except BaseException as error:
             if not piece.done:
-                log.warning("%s", self._fail(piece, error))
+                level = logging.DEBUG if getattr(error, "expected", False) else logging.WARNING
+                log.log(level, "%s", self._fail(piece, error))
         finally:
             self._settled()
 

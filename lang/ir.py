@@ -25,7 +25,7 @@ Value_co = TypeVar("Value_co", covariant=True)
 __all__ = [
     "REGEX_BOOL", "REGEX_FLOAT", "REGEX_INT", "REGEX_STR", "Reading", "SglArgument", "SglCommitLazy",
     "SglConcateAndAppend", "SglConstantText", "SglExpr", "SglExprList", "SglFork", "SglGen", "SglGetForkItem",
-    "SglImage", "SglRoleBegin", "SglRoleEnd", "SglSamplingParams", "SglSelect", "SglSeparateReasoning",
+    "SglImage", "SglRoleBegin", "SglRoleEnd", "SglSamplingParams", "SglSelect", "SglSeparateReasoning", "SglSeparated",
     "SglSubmitted", "SglTools", "SglVarScopeBegin", "SglVarScopeEnd", "SglVariable", "SglVideo", "flatten",
     "print_graph",
 ]  # fmt: skip
@@ -43,6 +43,7 @@ class SglExpr:
 
     node_id: int | None = None
     where: Place | None = None
+    stands_alone = False  # True for forks and their like, which add no text
     prev_node: SglExpr | None = None
     source: SglExpr | None = None
 
@@ -204,10 +205,23 @@ class SglSeparateReasoning(SglExpr):
     def name(self) -> str | None:
         """The variable of the (first) thought."""
         named = (part.name for part in flatten(self.expr) if isinstance(part, SglGen | SglSelect))
-        return next((f"{name}_reasoning_content" for name in named), None)
+        return next((self.process_name_for_reasoning(name) for name in named if name), None)
+
+    @staticmethod
+    def process_name_for_reasoning(name: str) -> str:
+        """The variable of what the gen `name` thought."""
+        return f"{name}_reasoning_content"
 
     def __repr__(self) -> str:
         return f"SeparateReasoning(model_type={self.model_type}, name={self.name})"
+
+
+class SglSeparated(SglExprList):
+    """What `separate_reasoning` gives. It reads as [expression, SeparateReasoning]; the second runs the first."""
+
+    def __init__(self, model_type: str | None, expr: SglExpr) -> None:
+        self.separation = SglSeparateReasoning(model_type, expr)
+        super().__init__([expr, self.separation])
 
 
 class SglTools(SglExpr):
@@ -246,6 +260,8 @@ class SglVarScopeEnd(SglExpr):
 class SglFork(SglExpr):
     """In a trace: the place where a state splits."""
 
+    stands_alone = True
+
     def __init__(self, number: int, position_ids_offset: list[int] | None = None) -> None:
         self.number = number
         self.position_ids_offset = position_ids_offset
@@ -259,6 +275,8 @@ class SglFork(SglExpr):
 
 class SglGetForkItem(SglExpr):
     """In a trace: the start of one branch of a fork."""
+
+    stands_alone = True
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -317,7 +335,9 @@ class SglArgument(SglExpr):
 
 def flatten(expr: SglExpr, owner: object = None) -> Iterator[SglExpr]:
     """The nodes of an expression, lists opened, in order; without those that `owner` has already."""
-    if isinstance(expr, SglExprList):
+    if isinstance(expr, SglSeparated):
+        yield expr.separation
+    elif isinstance(expr, SglExprList):
         for part in expr.expr_list:
             yield from flatten(part, owner)
     elif not isinstance(expr, SglSubmitted):
@@ -344,7 +364,7 @@ def print_graph(last: SglExpr) -> str:
 
 def graph_line(node: SglExpr) -> str:
     """`%id = %prev + Node`; without the node before it at the start of a state and for forks."""
-    if node.prev_node is None or isinstance(node, SglFork | SglGetForkItem):
+    if node.prev_node is None or node.stands_alone:
         return f"%{node.node_id} = {node!r}"
     return f"%{node.node_id} = %{node.prev_node.node_id} + {node!r}"
 
@@ -359,7 +379,7 @@ def _short(value: Any) -> str:
 
 
 def _parts(value: Any, beside: SglExpr | None) -> list[SglExpr]:
-    if isinstance(value, SglExprList):
+    if isinstance(value, SglExprList) and not isinstance(value, SglSeparated):
         return value.expr_list
     if isinstance(value, SglExpr):
         return [value]

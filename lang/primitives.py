@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from .choices import ChoicesSamplingMethod, token_length_normalized
 from .errors import BadValueError, UnknownOptionError, reject_unknown
+from .gen_options import GenOptions, Strings
 from .ir import (
     SglConstantText,
     SglExpr,
@@ -17,7 +19,7 @@ from .ir import (
     SglRoleBegin,
     SglRoleEnd,
     SglSelect,
-    SglSeparateReasoning,
+    SglSeparated,
     SglVideo,
     flatten,
 )
@@ -26,7 +28,7 @@ from .options import CONSTRAINTS, NAMES, SamplingOptions, make_options
 if TYPE_CHECKING:
     from .tools.toolbox import Toolbox
 
-Strings = str | list[str] | tuple[str, ...] | None
+Value = TypeVar("Value")
 ROLES = ("system", "user", "assistant", "tool")
 
 _GEN_NAMES = (frozenset(NAMES) - {"max_new_tokens", "min_new_tokens"}) | {
@@ -34,7 +36,7 @@ _GEN_NAMES = (frozenset(NAMES) - {"max_new_tokens", "min_new_tokens"}) | {
 }  # fmt: skip
 
 
-def gen(
+def _gen(
     name: str | None = None,
     max_tokens: Any = None,
     min_tokens: int | None = None,
@@ -93,13 +95,47 @@ def gen(
     reject_unknown("gen", unknown, _GEN_NAMES)
     if choices:
         return select(name, choices, temperature or 0.0, choices_method or token_length_normalized)
-    if max_tokens is not None and not isinstance(max_tokens, int | float | str):
-        type, max_tokens = max_tokens, None
     if dtype is not None and regex is not None:
-        warnings.warn(f"gen({name!r}): dtype={dtype!r} wins over regex={regex!r}", stacklevel=2)
+        warnings.warn(f"gen({name!r}): dtype={dtype!r} wins over regex={regex!r}", stacklevel=3)
     options = make_options(max_new_tokens=max_tokens, min_new_tokens=min_tokens, **given)
     _one_constraint(name, options, type)
     return SglGen(name, options, None if type is None else _reading(type))
+
+
+@overload
+def gen(
+    name: str | None, type: type[Value], /, max_tokens: int | None = None, **options: Unpack[GenOptions]
+) -> SglGen[Value]: ...
+@overload
+def gen(
+    name: str | None = None,
+    *,
+    type: type[Value],
+    max_tokens: int | None = None,
+    **options: Unpack[GenOptions],
+) -> SglGen[Value]: ...
+@overload
+def gen(
+    name: str | None = None, *, choices: list[str], max_tokens: int | None = None, **options: Unpack[GenOptions]
+) -> SglSelect: ...
+@overload
+def gen(
+    name: str | None = None, max_tokens: int | None = None, *positional: Any, **options: Unpack[GenOptions]
+) -> SglGen[str]: ...
+@overload
+def gen(
+    name: str | None, type: Any, /, max_tokens: int | None = None, **options: Unpack[GenOptions]
+) -> SglGen[Any]: ...
+def gen(*positional: Any, **options: Any) -> Any:
+    """See `_gen`, whose signature and words these are; the type may stand in the second place."""
+    if len(positional) > 1 and not _is_number(positional[1]):
+        name, options["type"], *positional = positional  # type: ignore[assignment]
+        positional = (name, *positional)
+    return _gen(*positional, **options)
+
+
+_gen.__name__ = _gen.__qualname__ = "gen"  # for messages of Python about its arguments
+functools.update_wrapper(gen, _gen, assigned=("__doc__",))
 
 
 def gen_int(
@@ -171,7 +207,7 @@ def separate_reasoning(expr: SglExpr, model_type: str | None = None) -> SglExprL
     for part in flatten(expr):
         if isinstance(part, SglGen | SglSelect) and part.name is None:
             raise BadValueError(f"separate_reasoning: a name must be provided for {part!r}")
-    return SglExprList([SglSeparateReasoning(model_type, expr)])
+    return SglSeparated(model_type, expr)
 
 
 def system(expr: SglExpr | str | None = None) -> SglExprList:
@@ -272,6 +308,11 @@ def as_node(value: Any) -> SglExpr:
     raise BadValueError(
         f"{value!r} cannot be appended to a state; append strings and expressions (str() it?)"
     )
+
+
+def _is_number(value: Any) -> bool:
+    """Whether the second argument is `max_tokens`: a number, or what will be refused as one."""
+    return value is None or isinstance(value, float | str) or hasattr(type(value), "__index__")
 
 
 _NOT_OPTIONS = {"name", "max_tokens", "min_tokens", "choices", "choices_method", "type", "unknown"}

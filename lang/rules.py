@@ -121,7 +121,7 @@ def separate_reasoning(
             apply(executor, part, where)
         if isinstance(part, SglGen | SglSelect):
             thought = Thought(executor.pieces.items[-1])
-            executor.name(f"{part.name}_reasoning_content", thought)
+            executor.name(node.process_name_for_reasoning(part.name or ""), thought)
 
 
 def tools(executor: StreamExecutor, node: SglTools, where: Place | None) -> None:

@@ -12,13 +12,16 @@ from .group import ProgramStateGroup
 from .interpreter import StreamExecutor
 from .ir import SglExpr, SglGen, SglRoleBegin, SglRoleEnd, SglSubmitted, SglVarScopeBegin, SglVarScopeEnd
 from .primitives import role_turn
-from .transcript import Literal
+from .transcript import Literal, with_text
 from .usage import Usage
 from .values import typed_value
 from .variables import Binding, Variables
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from .function import SglFunction
+    from .report import Report
 
 Value = TypeVar("Value")
 Self = TypeVar("Self", bound="StateBase")
@@ -154,10 +157,12 @@ class StateBase:
         cancels the run.
         """
         try:
-            async for chunk in self._chunks_async(var_name):
-                if return_meta_data:
+            if return_meta_data:
+                async for chunk in with_text(self._chunks_async(var_name)):
                     yield chunk.text, chunk.meta_info
-                elif chunk.text:
+                return
+            async for chunk in self._chunks_async(var_name):
+                if chunk.text:
                     yield chunk.text
         except GeneratorExit:
             self._abandoned = True
@@ -280,6 +285,20 @@ class ProgramState(StateBase):
         """What this state and its forks have used. Waits for this state."""
         self.sync()
         return self.stream_executor.branch.usage()
+
+    def report(self, path: str | Path | None = None, *, title: str | None = None, wait: bool = True) -> Report:
+        """The whole run as one HTML page, saved at `path` if that is given; notebooks show it.
+
+        `wait=False` shows what is there by now. `sgl.report(states, path)` does the same for a batch.
+        """
+        from .report import report
+
+        return report(self, path, title=title, wait=wait)
+
+    def _repr_html_(self) -> str:
+        from .report import brief
+
+        return brief(self)
 
     def __repr__(self) -> str:
         return f"ProgramState({self.text()})"

@@ -58,7 +58,7 @@ class Pending:
     """
 
     __slots__ = (
-        "_feed", "_results", "_streamed", "claimed", "error", "finished", "first", "meta_info", "node", "split",
+        "_feed", "_results", "_streamed", "claimed", "demand", "error", "finished", "first", "meta_info", "node", "split",
         "submitted", "text", "thought", "token_ids", "usage", "value", "where",
     )  # fmt: skip
 
@@ -80,6 +80,7 @@ class Pending:
         self.finished: float | None = None
         self.first: float | None = None  # when the first text of a streamed gen came
         self.claimed = False  # somebody is settling it
+        self.demand: Callable[[], None] | None = None  # tells the backend that somebody waits now
         self._results: list[Generated | None] = [None] * samples
         self._streamed = False
 
@@ -88,6 +89,8 @@ class Pending:
         return self._feed.closed
 
     def wait(self) -> None:
+        if self.demand is not None and not self.done:
+            self.demand()
         self._feed.wait_closed()
 
     def when_done(self, call: Callable[[], object]) -> None:
@@ -96,6 +99,8 @@ class Pending:
 
     async def settled(self) -> None:
         """Wait without blocking the event loop. Raises nothing."""
+        if self.demand is not None and not self.done:
+            self.demand()
         await self._feed.closing()
 
     def chunks(self) -> Iterator[Generated]:
@@ -296,6 +301,28 @@ def messages_of(turns: list[Turn], pieces: list[Piece]) -> list[dict[str, Any]]:
                 parts.append(piece.text)
         messages.append({"role": turn.role, "content": content_of(parts)})
     return messages
+
+
+async def with_text(chunks: AsyncIterator[Generated]) -> AsyncIterator[Generated]:
+    """The chunks that have text; what others tell is told with the one before."""
+    held: Generated | None = None
+    async for chunk in chunks:
+        if held is None:
+            held = chunk
+        elif chunk.text and held.text:
+            yield held
+            held = chunk
+        else:
+            held = Generated(held.text + chunk.text, _merged(held.meta_info, chunk.meta_info))
+    if held is not None:
+        yield held
+
+
+def _merged(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
+    """The later meta_info, with what the earlier one tells of its own tokens in front."""
+    rows = ("output_token_logprobs", "output_top_logprobs")
+    both = {key: [*earlier.get(key, []), *later.get(key, [])] for key in rows if key in earlier or key in later}
+    return {**earlier, **later, **both}
 
 
 def again(error: ProgramError) -> ProgramError:

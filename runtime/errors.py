@@ -24,9 +24,13 @@ class OutOfPages(RuntimeFailure):
 class EngineClosed(RuntimeFailure):
     """The engine was closed (or failed) while, or before, the request ran."""
 
+    expected = True  # its owner asked for it: nobody needs to be warned
+
 
 class RequestAborted(RuntimeFailure):
     """The request was cancelled by its owner."""
+
+    expected = True
 
 
 class TruncatedError(RuntimeFailure):
