@@ -20,6 +20,8 @@ from ..options import SamplingOptions
 from .embedded_stream import EmbeddedStream
 from .meta import token_text
 
+MANY = 256  # sampling parameters that are kept; programs have few, but seeds may be many
+
 
 class EmbeddedBackend(Backend):
     """Opens one Sequence of the engine for each state and keeps it for the state's whole life.
@@ -33,6 +35,7 @@ class EmbeddedBackend(Backend):
         self.tokenizer = engine.tokenizer
         self._template = chat_template
         self._special_stops: dict[str, int | None] = {}
+        self._known_params: dict[tuple[Any, ...], SamplingParams] = {}
 
     @classmethod
     def of(cls, engine: Any) -> EmbeddedBackend:
@@ -96,6 +99,16 @@ class EmbeddedBackend(Backend):
 
     def sampling_params(self, request: GenRequest) -> SamplingParams:
         """The runtime's parameters for a request. Raises ConfigError for a bad value."""
+        key = (request.options, request.template_stops, global_config.skip_special_tokens_in_output)
+        try:
+            return self._known_params[key]
+        except (KeyError, TypeError):  # new, or a logit_bias, which has no hash
+            params = self._make_params(request)
+        if request.options.logit_bias is None and len(self._known_params) < MANY:
+            self._known_params[key] = params
+        return params
+
+    def _make_params(self, request: GenRequest) -> SamplingParams:
         options = request.options
         ids = [self._special_id(stop) for stop in request.stops]
         params = SamplingParams(
