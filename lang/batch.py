@@ -45,9 +45,9 @@ class BatchPlan:
 
 @dataclass(slots=True)
 class Outcome:
-    """A state whose body has run, and what the body raised."""
+    """A state whose body has run, and what the body raised. None: its backend opened no stream for it."""
 
-    state: ProgramState
+    state: ProgramState | None
     raised: BaseException | None = None
 
 
@@ -110,8 +110,9 @@ async def run_all_async(
 
 
 async def _run_one_async(program: SglFunction, call: Call, settings: RunSettings) -> Outcome:
-    state = ProgramState(new_executor(program, call, settings))
+    state: ProgramState | None = None
     try:
+        state = ProgramState(new_executor(program, call, settings))
         await run_body_async(program, call, state)
     except Exception as error:
         return Outcome(state, error)
@@ -137,9 +138,10 @@ def _submit(
 
 
 def _run_one(program: SglFunction, call: Call, settings: RunSettings, bar: _Progress) -> Outcome:
-    state = ProgramState(new_executor(program, call, settings))
-    state.stream_executor.when_finished(bar.step)
+    state: ProgramState | None = None
     try:
+        state = ProgramState(new_executor(program, call, settings))
+        state.stream_executor.when_finished(bar.step)
         run_body(program, call, state)
     except Exception as error:
         return Outcome(state, error)
@@ -147,17 +149,24 @@ def _run_one(program: SglFunction, call: Call, settings: RunSettings, bar: _Prog
 
 
 def _finish(outcome: Outcome) -> Outcome:
-    outcome.state.sync()
+    if outcome.state is not None:
+        outcome.state.sync()
     return outcome
 
 
 def _results(outcomes: list[Outcome], plan: BatchPlan) -> list[Any]:
     if plan.return_exceptions:
-        return [outcome.raised or outcome.state.error() or outcome.state for outcome in outcomes]
+        return [_error_or_state(outcome) for outcome in outcomes]
     for outcome in outcomes:
         if outcome.raised is not None and not isinstance(outcome.raised, ProgramError):
             raise outcome.raised
     return [outcome.state for outcome in outcomes]
+
+
+def _error_or_state(outcome: Outcome) -> BaseException | ProgramState | None:
+    if outcome.raised is not None or outcome.state is None:
+        return outcome.raised
+    return outcome.state.error() or outcome.state
 
 
 def _keywords(program: SglFunction, item: Any) -> dict[str, Any]:
