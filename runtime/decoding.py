@@ -167,7 +167,8 @@ class Decoding:
         self._sent = len(tokens)
         logprobs = None if self.logprobs is None else self.logprobs[start : len(tokens)]
         assert op.on_chunk is not None
-        op.on_chunk(Chunk(text, tokens[start:], logprobs, done is not None, done))
+        cached = min(op.cached or 0, self.prompt_tokens)
+        op.on_chunk(Chunk(text, tokens[start:], logprobs, done is not None, done, self.prompt_tokens, cached))
 
     def _text(self, done: Generation | None) -> str:
         fresh = self.stops.take() if done is None else done.text[self._given :]

@@ -54,6 +54,8 @@ class Chunk:
     logprobs: TokenLogprobs | None = None
     finished: bool = False
     generation: Generation | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
 
 
 class Op:

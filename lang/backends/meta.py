@@ -33,7 +33,13 @@ class MetaWriter:
     def chunk(self, chunk: Any) -> Generated:
         """A chunk of a running generation: new log-probabilities, cumulative counts."""
         self._completed += len(chunk.token_ids)
-        meta: dict[str, Any] = {"id": self.id, "finish_reason": None, "completion_tokens": self._completed}
+        meta: dict[str, Any] = {
+            "id": self.id,
+            "finish_reason": None,
+            "prompt_tokens": chunk.prompt_tokens,
+            "completion_tokens": self._completed,
+            "cached_tokens": chunk.cached_tokens,
+        }
         if chunk.generation is not None:
             meta = self._counts(chunk.generation)
         if chunk.logprobs is not None:
