@@ -34,7 +34,7 @@ def doctor() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from sgl import __version__, grammar_tool
+    from sgl import __version__, check_tool, grammar_tool, run_tool
 
     parser = argparse.ArgumentParser(
         prog="sgl", description="A language for structured generation with its own runtime."
@@ -46,6 +46,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.set_defaults(command=lambda options: doctor())
     grammar_tool.add_parser(commands)
+    check_tool.add_parser(commands)
+    run_tool.add_parser(commands)
     return parser
 
 

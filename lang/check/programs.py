@@ -1,0 +1,218 @@
+"""Programs: how they are declared, run, bound and batched."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .. import batch
+from ..options import RUN_NAMES
+from ..run import _SWITCHES
+from .facts import Env
+from .problem import hint
+from .values import ANY, Const, Dict, Function, GenText, Many, Text, Value, options_of
+from .words import check_values
+
+if TYPE_CHECKING:
+    from .calls import Arguments
+    from .checker import Checker
+
+Def = ast.FunctionDef | ast.AsyncFunctionDef
+RUNNERS = ("run", "run_batch", "arun", "arun_batch", "bind", "trace", "cache", "compile")
+_RUN_EXTRA = frozenset({"timeout", "budget"})
+_BATCH_EXTRA = frozenset(
+    {"num_threads", "progress_bar", "generator_style", "return_exceptions", "batch_kwargs"}
+)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The parameters of a program after `s`."""
+
+    positional: tuple[str, ...]
+    required: frozenset[str]
+    names: frozenset[str]
+    more_positional: bool
+    more_named: bool
+
+
+def signature(node: Def) -> Signature:
+    spec = node.args
+    ordered = [*spec.posonlyargs, *spec.args]
+    optional = {item.arg for item in ordered[len(ordered) - len(spec.defaults) :]}
+    optional |= {
+        a.arg for a, default in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if default is not None
+    }
+    names = [item.arg for item in ordered[1:]]
+    every = frozenset(names) | {item.arg for item in spec.kwonlyargs}
+    return Signature(tuple(names), every - optional, every, spec.vararg is not None, spec.kwarg is not None)
+
+
+def check_declaration(c: Checker, node: Def) -> None:
+    """The parameters of a program."""
+    spec = node.args
+    ordered = [*spec.posonlyargs, *spec.args]
+    if not ordered or ordered[0].arg != "s":
+        shown = repr(ordered[0].arg) if ordered else "missing"
+        c.report(
+            "SGL601", ordered[0] if ordered else node,
+            f"the first parameter of {node.name} is {shown}; it must be `s`, the state of the program",
+        )  # fmt: skip
+    for item in [*ordered[1:], *spec.kwonlyargs]:
+        if item.arg in run_options():
+            c.report(
+                "SGL602", item,
+                f"parameter {item.arg!r} has the name of a run option: run({item.arg}=...) gives it to the program "
+                "and the option cannot be set (in sglang the option takes it and the argument is missing); rename it",
+            )  # fmt: skip
+
+
+def run_options() -> frozenset[str]:
+    """All keywords of `run` that are not the program's own."""
+    return frozenset(RUN_NAMES | _SWITCHES | _RUN_EXTRA)
+
+
+def batch_options() -> frozenset[str]:
+    return frozenset(batch.OPTION_NAMES | _BATCH_EXTRA | _RUN_EXTRA)
+
+
+# --- running -----------------------------------------------------------------------------------------------
+
+
+def run(c: Checker, program: Function, node: ast.Call, arguments: Arguments, env: Env) -> Value:
+    """`program(...)`, `program.run(...)`: the finished state."""
+    assert isinstance(program.node, Def)
+    c.escape(arguments.all(), env)
+    own = signature(program.node)
+    options = {name: value for name, value in arguments.named.items() if name not in own.names}
+    _check_names(c, program, own, node, options, run_options())
+    _check_count(c, program, own, node, arguments)
+    check_values(c, "run", options, _places(node), node)
+    return c.finished_state(program, env)
+
+
+def _places(node: ast.Call) -> dict[str, ast.AST]:
+    return {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+
+
+def _check_names(
+    c: Checker, program: Function, own: Signature, node: ast.Call, given: Any, options: frozenset[str]
+) -> None:
+    if own.more_named:
+        return
+    for keyword in node.keywords:
+        if keyword.arg in given and keyword.arg not in options:
+            c.report(
+                "SGL603", keyword,
+                f"{program.name} has no parameter and run no option {keyword.arg!r}"
+                f"{hint(keyword.arg or '', own.names | options)}",
+            )  # fmt: skip
+
+
+def _check_count(c: Checker, program: Function, own: Signature, node: ast.Call, arguments: Arguments) -> None:
+    if not arguments.whole:
+        return
+    count = len(arguments.positional)
+    if count > len(own.positional) and not own.more_positional:
+        c.report(
+            "SGL603", node,
+            f"{program.name} takes {len(own.positional)} arguments after s, not {count}: {_listed(own.positional)}",
+        )  # fmt: skip
+    given = {*own.positional[:count], *arguments.named, *(program.bound or ())}
+    if missing := sorted(own.required - given):
+        c.report("SGL603", node, f"{program.name} needs {_listed(missing)}; give it to run, or bind it")
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(map(repr, names)) or "none"
+
+
+# --- methods -----------------------------------------------------------------------------------------------
+
+
+def method(c: Checker, program: Function, name: str, node: ast.Call, arguments: Arguments, env: Env) -> Value:
+    """`program.name(...)`."""
+    if not program.is_program:
+        c.escape(arguments.all(), env)
+        return ANY
+    if name in ("run", "arun"):
+        return run(c, program, node, arguments, env)
+    if name in ("run_batch", "arun_batch"):
+        return _run_batch(c, program, node, arguments, env)
+    if name == "bind":
+        return _bind(c, program, node, arguments, env)
+    c.escape(arguments.all(), env)
+    return ANY
+
+
+def _bind(c: Checker, program: Function, node: ast.Call, arguments: Arguments, env: Env) -> Value:
+    assert isinstance(program.node, Def)
+    own = signature(program.node)
+    c.escape(arguments.all(), env)
+    for keyword in node.keywords:
+        if keyword.arg is not None and keyword.arg not in own.names and not own.more_named:
+            c.report(
+                "SGL603", keyword,
+                f"{program.name} has no parameter {keyword.arg!r} to bind{hint(keyword.arg, own.names)}",
+            )  # fmt: skip
+    bound = frozenset(arguments.named) if arguments.whole else own.names
+    return Function(program.node, (program.bound or frozenset()) | bound, program.closure)
+
+
+def _run_batch(c: Checker, program: Function, node: ast.Call, arguments: Arguments, env: Env) -> Value:
+    assert isinstance(program.node, Def)
+    own = signature(program.node)
+    known = batch_options()
+    for keyword in node.keywords:
+        if keyword.arg is not None and keyword.arg not in known:
+            c.report("SGL603", keyword, f"run_batch has no option {keyword.arg!r}{hint(keyword.arg, known)}")
+    check_values(c, "run_batch", arguments.named, _places(node), node)
+    items = arguments.get(0, "batch_kwargs")
+    if items is not None:
+        for option in options_of(items):
+            for item in _items(option):
+                _check_item(c, program, own, item, node.args[0] if node.args else node)
+        c.escape([items], env)
+    if "return_exceptions" in arguments.named or not arguments.whole:
+        return ANY
+    return Many((c.finished_state(program, env),), complete=False)
+
+
+def _items(value: Value) -> list[Value]:
+    if isinstance(value, Many):
+        return [option for item in value.items for option in options_of(item)]
+    if isinstance(value, Const) and isinstance(value.value, list | tuple):
+        return [Const(item) for item in value.value]
+    return []
+
+
+def _check_item(c: Checker, program: Function, own: Signature, item: Value, place: ast.AST) -> None:
+    """One item of a batch: a dict or a tuple of arguments."""
+    if isinstance(item, Const) and isinstance(item.value, dict):
+        item = Dict(tuple(item.value))
+    if isinstance(item, Dict):
+        _check_keys(c, program, own, item, place)
+    elif isinstance(item, Many) and item.complete:
+        _check_length(c, program, own, len(item.items), place)
+    elif isinstance(item, Const) and isinstance(item.value, list | tuple):
+        _check_length(c, program, own, len(item.value), place)
+    elif isinstance(item, Const | Text | GenText):
+        shown = repr(item.value) if isinstance(item, Const) else "text"
+        c.report("SGL603", place, f"an item of the batch is {shown}; give a dict or a tuple of arguments")
+
+
+def _check_keys(c: Checker, program: Function, own: Signature, item: Dict, place: ast.AST) -> None:
+    for key in item.keys:
+        if key not in own.names and not own.more_named:
+            meant = hint(str(key), own.names)
+            c.report("SGL603", place, f"an item has {key!r}, but {program.name} has no such parameter{meant}")
+    if missing := sorted(own.required - set(item.keys) - (program.bound or frozenset())):
+        c.report("SGL603", place, f"an item lacks {_listed(missing)}, which {program.name} needs")
+
+
+def _check_length(c: Checker, program: Function, own: Signature, count: int, place: ast.AST) -> None:
+    names = [name for name in own.positional if name not in (program.bound or ())]
+    least = sum(name in own.required for name in names)
+    if not least <= count <= len(own.positional) and not own.more_positional:
+        c.report("SGL603", place, f"an item has {count} arguments, but {program.name} takes {_listed(names)}")

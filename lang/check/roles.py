@@ -1,0 +1,58 @@
+"""Turns: roles are opened and closed in pairs, one at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .facts import ANY_ROLE, Facts
+from .values import Node
+
+if TYPE_CHECKING:
+    from .checker import Checker
+
+
+def step(c: Checker, facts: Facts, node: Node) -> None:
+    """A role begins or ends."""
+    if node.kind == "begin":
+        _begin(c, facts, node)
+    else:
+        _end(c, facts, node)
+
+
+def _begin(c: Checker, facts: Facts, node: Node) -> None:
+    if facts.role not in (None, ANY_ROLE):
+        line = getattr(facts.role_place, "lineno", 0)
+        c.report(
+            "SGL201", node.place,
+            f"{node.role} begins while the {facts.role} turn of line {line} is open; turns cannot be nested: end "
+            f"that one first, with {facts.role}_end()",
+        )  # fmt: skip
+        facts.role = ANY_ROLE  # one report is enough: what ends then is open to doubt
+        return
+    facts.role, facts.role_place = node.role, node.place
+
+
+def _end(c: Checker, facts: Facts, node: Node) -> None:
+    if facts.role is None:
+        c.report(
+            "SGL202", node.place,
+            f"{node.role}_end() ends a turn that was not begun; put {node.role}_begin() before its text",
+        )  # fmt: skip
+    elif facts.role not in (node.role, ANY_ROLE):
+        line = getattr(facts.role_place, "lineno", 0)
+        c.report(
+            "SGL203", node.place,
+            f"{node.role}_end() stands where the {facts.role} turn of line {line} is open; write {facts.role}_end()",
+        )  # fmt: skip
+    if facts.role != ANY_ROLE:
+        facts.role = None
+
+
+def check_closed(c: Checker, facts: Facts) -> None:
+    """At the end of a program. An assistant turn may stay open: the model, or the caller, goes on there."""
+    if facts.role in (None, ANY_ROLE, "assistant") or facts.role_place is None:
+        return
+    c.report(
+        "SGL204", facts.role_place,
+        f"this {facts.role} turn is never ended; append {facts.role}_end()",
+    )  # fmt: skip

@@ -1,0 +1,243 @@
+"""Calls of the words of the language: gen, select, roles ..., their options and their values."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from .. import primitives
+from ..errors import LanguageError
+from ..options import NAMES, make_options
+from . import constraints
+from .problem import hint
+from .values import ANY, Const, GenText, Many, Node, Nodes, Text, Value, options_of
+
+if TYPE_CHECKING:
+    from .checker import Checker
+
+GENS = ("gen", "gen_int", "gen_string", "select")
+_OPTION_OF = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
+_CONSTRAINTS = ("dtype", "regex", "json_schema", "ebnf", "structural_tag")
+
+
+# what `sgl.` may be followed by beside the words that are appended
+_OTHER_NAMES = {
+    "function", "set_default_backend", "flush_cache", "get_server_info", "token_length_normalized",
+    "greedy_token_selection", "unconditional_likelihood_normalized", "global_config",
+}  # fmt: skip
+
+
+@cache
+def appended_words() -> frozenset[str]:
+    """The words that make expressions."""
+    public = (name for name in dir(primitives) if not name.startswith("_") and name.islower())
+    return frozenset(name for name in public if getattr(primitives, name).__class__.__name__ == "function")
+
+
+def check_word(c: Checker, name: str, node: ast.Call) -> None:
+    """A word that is not one, called in a program."""
+    if c.in_program and name.islower() and name not in appended_words() | _OTHER_NAMES:
+        c.report("SGL406", node.func, f"the language has no word {name!r}{hint(name, _spoken())}")
+
+
+@cache
+def _spoken() -> frozenset[str]:
+    from .names import STARS
+
+    return frozenset(STARS)
+
+
+def _signature(word: str) -> list[inspect.Parameter]:
+    """Of the word itself; that of gen stands at `_gen`, since its type may be the second argument."""
+    order: Callable[..., Any] = primitives._gen if word == "gen" else getattr(primitives, word)
+    return list(inspect.signature(order).parameters.values())
+
+
+@cache
+def parameters(word: str) -> tuple[str, ...]:
+    """The named parameters of a word, in their order."""
+    names = [
+        parameter.name
+        for parameter in _signature(word)
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    ]
+    return tuple(names)
+
+
+@cache
+def positional(word: str) -> tuple[str, ...]:
+    if word in ("gen_int", "gen_string"):
+        return tuple(getattr(primitives, "_TYPED_ORDER", parameters(word)))
+    return tuple(p.name for p in _signature(word) if p.kind is p.POSITIONAL_OR_KEYWORD)
+
+
+@cache
+def known_options(word: str) -> frozenset[str]:
+    """All keywords that a word takes."""
+    own = frozenset(parameters(word))
+    return (
+        own
+        if word == "select"
+        else own | frozenset(parameters("gen")) | getattr(primitives, "_GEN_NAMES", frozenset())
+    )
+
+
+def make_gen(
+    c: Checker, word: str, node: ast.Call, args: list[Value], keywords: Mapping[str, Value], whole: bool
+) -> Value:
+    """A gen or select. `whole`: there are no * or ** arguments, all is seen."""
+    _check_known(c, word, node)
+    if word == "gen" and len(args) > 1 and not _is_count(args[1]):
+        return _typed(c, node, args, keywords, whole)
+    given = {**dict(zip(positional(word), args, strict=False)), **keywords}
+    places = _places(word, node)
+    if len(args) > len(positional(word)):
+        c.report(
+            "SGL401", node, f"{word} takes {len(positional(word))} positional arguments, not {len(args)}"
+        )
+    chosen = word == "select" or _is_given(given.get("choices"))
+    if chosen or "choices" in given:
+        check_choices(c, word, node, given.get("choices"), places, whole)
+    check_values(c, word, given, places, node)
+    if not chosen:
+        constraints.check(c, given, places, node)
+    name = given.get("name", Const(None) if whole else ANY)
+    single = _is_single(given.get("n"))
+    return Nodes((Node("select" if chosen else "gen", node, name, single=single),))
+
+
+def _is_count(value: Value) -> bool:
+    """Surely no type: a number, or None."""
+    return isinstance(value, Const) and isinstance(value.value, int | float | str | None)
+
+
+def _typed(
+    c: Checker, node: ast.Call, args: list[Value], keywords: Mapping[str, Value], whole: bool
+) -> Value:
+    """`gen(name, type, ...)`, or a number that is not known."""
+    places: dict[str, ast.AST] = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+    check_values(c, "gen", keywords, places, node)
+    constraints.check(c, {"type": args[1], **keywords}, places, node)
+    return Nodes((Node("gen", node, args[0], single=whole and _is_single(keywords.get("n"))),))
+
+
+def _is_given(value: Value | None) -> bool:
+    return value is not None and not (isinstance(value, Const) and not value.value)
+
+
+def _is_single(n: Value | None) -> bool:
+    return n is None or (isinstance(n, Const) and n.value in (None, 1))
+
+
+def _places(word: str, node: ast.Call) -> dict[str, ast.AST]:
+    places: dict[str, ast.AST] = dict(zip(positional(word), node.args, strict=False))
+    places.update((keyword.arg, keyword.value) for keyword in node.keywords if keyword.arg)
+    return places
+
+
+def _check_known(c: Checker, word: str, node: ast.Call) -> None:
+    known = known_options(word)
+    for keyword in node.keywords:
+        if keyword.arg is not None and keyword.arg not in known:
+            c.report("SGL401", keyword, f"{word} has no option {keyword.arg!r}{hint(keyword.arg, known)}")
+
+
+# --- values ------------------------------------------------------------------------------------------------
+
+
+def check_values(
+    c: Checker, owner: str, given: Mapping[str, Value], places: Mapping[str, ast.AST], node: ast.AST
+) -> None:
+    """Every value that the source spells out, as the language itself checks it."""
+    for name, value in given.items():
+        option = _OPTION_OF.get(name, name)
+        if option not in NAMES or option in _CONSTRAINTS:
+            continue
+        if not isinstance(value, Const) or value.value is None or isinstance(value.value, type):
+            continue
+        message = bad_value(option, value.value)
+        if message is not None:
+            shown = message.replace(option, name) if name != option else message
+            rule = "SGL501" if option == "stop_regex" and "regular expression" in shown else "SGL402"
+            c.report(rule, places.get(name, node), f"{owner}: {shown}")
+
+
+def bad_value(option: str, value: Any) -> str | None:
+    """Why an option does not take a value; None if it does."""
+    try:
+        made = make_options(**{option: value})
+        return _out_of_range(option, getattr(made, option))
+    except (LanguageError, TypeError, ValueError) as error:
+        return str(error)
+    except Exception as error:  # re.error is no ValueError
+        return f"{value!r} is not a regular expression: {error}"
+
+
+def _out_of_range(option: str, value: Any) -> str | None:
+    from sgl.runtime.errors import ConfigError
+    from sgl.runtime.sampling.params import SamplingParams
+
+    name = option.replace("_new_tokens", "_tokens").replace("top_logprobs_num", "top_logprobs")
+    if name not in SamplingParams.__dataclass_fields__ or option == "min_new_tokens":
+        return (
+            None
+            if not isinstance(value, int) or option != "min_new_tokens" or value >= 0
+            else f"{option} is {value}"
+        )
+    try:
+        SamplingParams(**{"max_tokens": 1 << 30, name: value}).validate()
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+# --- choices -----------------------------------------------------------------------------------------------
+
+
+def check_choices(
+    c: Checker, word: str, node: ast.AST, value: Value | None, places: Mapping[str, ast.AST], whole: bool
+) -> None:
+    """A list of strings, each once."""
+    place = places.get("choices", node)
+    if value is None or (isinstance(value, Const) and value.value is None):
+        if word == "select" and whole:
+            c.report("SGL403", node, "select has no choices; give a list of strings")
+    elif isinstance(value, Const):
+        _check_constant_choices(c, word, place, value.value)
+    elif isinstance(value, Many):
+        _check_seen_choices(c, place, value)
+    elif isinstance(value, Text | GenText):
+        c.report("SGL403", place, "choices is one string; give a list of strings")
+
+
+def _check_constant_choices(c: Checker, word: str, place: ast.AST, choices: Any) -> None:
+    if isinstance(choices, str):
+        c.report("SGL403", place, f"choices is the string {choices!r}; give a list: choices=[{choices!r}]")
+    elif not isinstance(choices, list | tuple | set | frozenset | range):
+        c.report("SGL403", place, f"choices is {choices!r}; give a list of strings")
+    elif not choices and word == "select":
+        c.report("SGL403", place, "choices is empty; a select needs at least one")
+    elif not choices:
+        c.report("SGL404", place, "choices is empty, so this gen writes freely; leave it out or give choices")
+    elif wrong := [choice for choice in choices if not isinstance(choice, str)]:
+        c.report("SGL403", place, f"choices holds {wrong[0]!r}; give strings: {str(wrong[0])!r}")
+    else:
+        twice = sorted({choice for choice in choices if list(choices).count(choice) > 1})
+        if twice:
+            c.report("SGL404", place, f"choices holds {twice[0]!r} twice; each choice is scored once")
+
+
+def _check_seen_choices(c: Checker, place: ast.AST, choices: Many) -> None:
+    for item in choices.items:
+        for option in options_of(item):
+            if isinstance(option, Const) and not isinstance(option.value, str):
+                c.report(
+                    "SGL403", place, f"choices holds {option.value!r}; give strings: {str(option.value)!r}"
+                )
+                return
+            if isinstance(option, Nodes):
+                c.report("SGL403", place, "choices holds an expression; give strings")
+                return
