@@ -9,8 +9,9 @@ from typing import Any
 from sgl.runtime.scoring import Scores
 
 from ..backend import SelectRequest
-from ..choices import GREEDY, ChoicesDecision, choice_probabilities, draw, mean_logprob, tempered
+from ..choices import ChoicesDecision
 from ..once import when_done
+from .deciding import conclude
 from .held import gather
 from .meta import token_text
 from .tail import Ints, Tail, TextTokenizer, common_prefix
@@ -84,23 +85,9 @@ def decide(
             _unconditional(tokens.tolist(), row, token_bytes)
             for tokens, row in zip(candidates.scored, priors, strict=True)
         ]
-    decision = request.method(
-        choices=request.choices,
-        normalized_prompt_logprobs=[mean_logprob(row) for row in rows],
-        input_token_logprobs=rows,
-        output_token_logprobs=[[] for _ in rows],
-        unconditional_token_logprobs=unconditional,
-    )
-    if decision.decision not in request.choices:
-        raise ValueError(
-            f"{request.method!r} decided for {decision.decision!r}, which is none of {request.choices}"
-        )
-    probabilities = choice_probabilities(rows)
-    index = request.choices.index(decision.decision)
-    if request.temperature > GREEDY:
-        index = draw(tempered(probabilities, request.temperature), request.seed)
-    meta = {**(decision.meta_info or {}), "choice_probs": probabilities, **_counts(scores)}
-    return index, ChoicesDecision(request.choices[index], meta)
+    decision = conclude(request, rows, priors=unconditional)
+    meta = {**(decision.meta_info or {}), **_counts(scores)}
+    return request.choices.index(decision.decision), ChoicesDecision(decision.decision, meta)
 
 
 def _counts(scores: Scores) -> dict[str, int]:
