@@ -130,6 +130,7 @@ class Backend(ABC):
     """Opens streams. One backend serves any number of programs and threads."""
 
     chat_template: ChatTemplate = get_chat_template("default")
+    takes_seed = True  # False: a gen with a seed is refused, so that a journal draws none
 
     @abstractmethod
     def open(self) -> Stream:

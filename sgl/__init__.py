@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from sgl.lang.async_state import AsyncProgramState
+    from sgl.lang.backends.scripted import Delayed, Scripted
     from sgl.lang.choices import (
         greedy_token_selection,
         token_length_normalized,
         unconditional_likelihood_normalized,
     )
     from sgl.lang.config import flush_cache, get_server_info, global_config, set_default_backend
-    from sgl.lang.async_state import AsyncProgramState
     from sgl.lang.errors import BudgetExceeded, DeadlineExceeded, ProgramCancelled, ProgramError
     from sgl.lang.function import SglFunction, function
     from sgl.lang.group import ProgramStateGroup
+    from sgl.lang.journal import Journal, once, record, replay, resume
     from sgl.lang.primitives import (
         assistant,
         assistant_begin,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
         tool,
         tool_begin,
         tool_end,
+        tools,
         user,
         user_begin,
         user_end,
@@ -58,25 +61,30 @@ _HOMES = {
     "sgl.lang.usage": ("Budget", "Usage"),
     "sgl.lang.primitives": (
         "assistant", "assistant_begin", "assistant_end", "gen", "gen_int", "gen_string", "image", "select",
-        "separate_reasoning", "system", "system_begin", "system_end", "tool", "tool_begin", "tool_end", "user",
+        "separate_reasoning", "system", "system_begin", "system_end", "tool", "tool_begin", "tool_end", "tools", "user",
         "user_begin", "user_end", "video",
     ),
+    "sgl.lang.backends.scripted": ("Delayed", "Scripted"),
+    "sgl.lang.journal": ("Journal", "once", "record", "replay", "resume"),
     "sgl.lang.state": ("ProgramState",),
     "sgl.runtime.engine": ("Engine",),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "AsyncProgramState", "Budget", "BudgetExceeded", "DeadlineExceeded", "Engine", "ProgramCancelled",
-    "ProgramError", "ProgramState", "ProgramStateGroup", "SglFunction", "Usage", "assistant", "assistant_begin",
-    "assistant_end", "flush_cache", "function", "gen", "gen_int", "gen_string", "get_server_info",
-    "global_config", "greedy_token_selection", "image", "select", "separate_reasoning", "set_default_backend",
-    "system", "system_begin", "system_end", "token_length_normalized", "tool", "tool_begin", "tool_end",
-    "unconditional_likelihood_normalized", "user", "user_begin", "user_end", "video",
+    "AsyncProgramState", "Budget", "BudgetExceeded", "DeadlineExceeded", "Delayed", "Engine", "Journal",
+    "ProgramCancelled", "ProgramError", "ProgramState", "ProgramStateGroup", "Scripted", "SglFunction", "Usage",
+    "assistant", "assistant_begin", "assistant_end", "flush_cache", "function", "gen", "gen_int", "gen_string",
+    "get_server_info", "global_config", "greedy_token_selection", "image", "once", "record", "replay", "resume",
+    "select", "separate_reasoning", "set_default_backend", "system", "system_begin", "system_end",
+    "token_length_normalized", "tool", "tool_begin", "tool_end", "tools", "unconditional_likelihood_normalized", "user",
+    "user_begin", "user_end", "video",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
+    if name == "compat":
+        return importlib.import_module("sgl.compat")
     home = _HOME.get(name)
     if home is None:
         import difflib

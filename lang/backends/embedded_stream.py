@@ -73,10 +73,7 @@ class EmbeddedStream(Stream):
         return result
 
     def restore(self, generated: Generated) -> None:
-        if generated.token_ids is None:
-            self.append(generated.text)
-        else:
-            self._gate.run(partial(self._restore, generated.token_ids), _ignore)
+        self._gate.run(partial(self._restore, generated.token_ids, generated.text), _ignore)
 
     def close(self) -> None:
         self._gate.run(self._close, lambda error: self._close())
@@ -158,9 +155,7 @@ class EmbeddedStream(Stream):
         result.set_exception(error)
         self._gate.break_with(error)
 
-    def _decide(
-        self, decide: Callable[[Future[Any]], Any], result: Future[Any], found: Future[Any]
-    ) -> None:
+    def _decide(self, decide: Callable[[Future[Any]], Any], result: Future[Any], found: Future[Any]) -> None:
         """Let the stream go on behind what `decide` makes of it. Runs on a thread of the backend's own."""
         try:
             decision = decide(found)
@@ -206,10 +201,13 @@ class EmbeddedStream(Stream):
     def _begin(self, sequence: Any, tail: Tail, first_token: int | None) -> None:
         self._sequence, self._tail, self._first_token = sequence, tail, first_token
 
-    def _restore(self, token_ids: list[int]) -> None:
+    def _restore(self, token_ids: list[int] | None, text: str) -> None:
+        """Without tokens (what a gen kept, or was edited to) the text is encoded by itself, as `_cut` does."""
         self._flush(need_token=True)
-        self._sequence.extend(np.array(token_ids, np.int32))
-        self._tail = Tail()
+        known = token_ids is not None
+        tokens = np.array(token_ids, np.int32) if known else self._backend.tokenizer.encode(text)
+        self._sequence.extend(tokens)
+        self._tail = Tail() if known else Tail(text, tokens)
 
     def _prefill(self, result: Future[None]) -> None:
         self._flush(need_token=True)

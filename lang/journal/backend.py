@@ -1,0 +1,186 @@
+"""A backend that records what another one does, and serves what is recorded."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from operator import methodcaller
+from pathlib import Path
+from typing import Any
+
+from ..backend import Backend, Stream
+from ..chat import ChatTemplate
+from ..config import resolve_backend
+from ..errors import JournalError
+from ..options import SamplingOptions
+from .journal import Journal
+from .node import Node
+from .session import Session
+from .stream import JournalStream
+from .template import for_recording, for_replay, header_of
+
+
+class JournalBackend(Backend):
+    """What `sgl.record`, `sgl.resume` and `sgl.replay` give: run programs with `backend=` this.
+
+    `served` are the nodes that came from the journal, `computed` those that were made and added to it. As a
+    context manager it waits at the end for what is still being made, and closes the file.
+    """
+
+    def __init__(self, session: Session, item: int = 0) -> None:
+        self._session = session
+        self._item = item
+
+    def __enter__(self) -> JournalBackend:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *about: object) -> None:
+        self._session.close(wait=kind is None or issubclass(kind, Exception))
+
+    def close(self) -> None:
+        """Wait for what is being made, then let go of the file. The backend below stays open."""
+        self._session.close()
+
+    @property
+    def journal(self) -> Journal:
+        return self._session.journal
+
+    @property
+    def served(self) -> list[Node]:
+        return list(self._session.served)
+
+    @property
+    def computed(self) -> list[Node]:
+        return list(self._session.computed)
+
+    # --- what a backend does ---------------------------------------------------------------------------------
+
+    def open(self) -> Stream:
+        return self._open(methodcaller("open"))
+
+    def open_speculating(self, num_api_spec_tokens: int) -> Stream:
+        return self._open(methodcaller("open_speculating", num_api_spec_tokens))
+
+    def _open(self, opener: Callable[[Backend], Stream]) -> Stream:
+        stream = JournalStream(self._session, opener, (self._item,))
+        if self._session.only_computes:
+            stream.start()
+        return stream
+
+    def for_item(self, index: int) -> Backend:
+        """The same journal for item `index` of a batch, so that equal items keep their own nodes."""
+        return JournalBackend(self._session, index)
+
+    @cached_property
+    def _template(self) -> ChatTemplate:
+        inner = self._session.inner
+        if inner is None:
+            return for_replay(self.journal.header["chat_template"], self._session)
+        return for_recording(inner.get_chat_template(), self._session)
+
+    def get_chat_template(self) -> ChatTemplate:
+        return self._template
+
+    @property
+    def chat_template(self) -> ChatTemplate:  # type: ignore[override]
+        return self._template
+
+    def get_model_name(self) -> str:
+        inner = self._session.inner
+        return inner.get_model_name() if inner else str(self.journal.header["model"])
+
+    def cache_prefix(self, text: str) -> None:
+        if self._session.inner is not None:
+            self._session.inner.cache_prefix(text)
+
+    def prepare(self, options: SamplingOptions) -> None:
+        if self._session.inner is not None:
+            self._session.inner.prepare(options)
+
+    def token_texts(self, token_ids: Sequence[int]) -> list[str] | None:
+        return self._session.inner.token_texts(token_ids) if self._session.inner else None
+
+    def flush_cache(self) -> Any:
+        return self._session.inner.flush_cache() if self._session.inner else False
+
+    def get_server_info(self) -> dict[str, Any]:
+        inner = self._session.inner
+        return inner.get_server_info() if inner else {"model_path": self.get_model_name()}
+
+    def shutdown(self) -> None:
+        self.close()
+        if self._session.inner is not None:
+            self._session.inner.shutdown()
+
+
+def record(path: str | Path, backend: Any = None, *, seed: int | None = None) -> JournalBackend:
+    """Run programs on `backend` (default: the default one) and write every node to a new file.
+
+    `seed` makes the whole recording repeatable; without one a seed is drawn and written down. Gens that have
+    a seed of their own keep it. Raises JournalError if the file has nodes already.
+    """
+    inner = resolve_backend(backend)
+    return JournalBackend(Session(Journal.create(path, _header(inner, seed)), inner))
+
+
+def resume(journal: str | Path | Journal, backend: Any = None) -> JournalBackend:
+    """Go on with a recording: what is there is served, what is missing or failed is computed and added.
+
+    Use it after a crash, after an edit (`Journal.edit`) and with a changed program.
+    """
+    found = Journal.open(journal.path if isinstance(journal, Journal) else journal)
+    inner = resolve_backend(backend)
+    if not found.header:
+        with found.writing():
+            found.begin(_header(inner, None))
+    _check_model(found, inner)
+    return JournalBackend(Session(found, inner))
+
+
+def replay(journal: str | Path | Journal) -> JournalBackend:
+    """Run programs from a recording alone, without a model.
+
+    A node that is not there raises ReplayMismatch, which names the variable, the line and the difference.
+    """
+    found = Journal.open(journal.path if isinstance(journal, Journal) else journal)
+    if not found.header:
+        raise JournalError(f"{found.path} is empty; there is nothing to replay")
+    return JournalBackend(Session(found, None))
+
+
+def journalled(backend: Any, path: str | Path, *, seed: int | None = None) -> JournalBackend:
+    """`backend`, with a journal at `path`: resumed if the file is there, else begun.
+
+    Several runs of one process may name the same path, also at once; each is served what was there before it.
+    """
+    with _beginning:
+        return resume(path, backend) if Path(path).exists() else record(path, backend, seed=seed)
+
+
+_beginning = threading.Lock()
+
+
+def _header(inner: Backend, seed: int | None) -> dict[str, Any]:
+    template = header_of(inner.get_chat_template())
+    drawn = secrets.randbelow(2**31) if seed is None else seed
+    return {"sgl": _version(), "model": inner.get_model_name(), "chat_template": template, "seed": drawn}
+
+
+def _check_model(journal: Journal, inner: Backend) -> None:
+    recorded, name = journal.header["model"], inner.get_model_name()
+    if recorded != name:
+        warnings.warn(
+            f"{journal.path} was recorded with {recorded}; what is missing comes from {name}", stacklevel=4
+        )
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("sgl")
+    except PackageNotFoundError:
+        return "not installed"

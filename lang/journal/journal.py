@@ -1,0 +1,211 @@
+"""A journal: the nodes of recorded runs, to be read, searched and edited."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ..errors import BadValueError, JournalError
+from .file import JournalFile, read_lines
+from .node import Node
+
+FORMAT = 1
+
+
+class Journal:
+    """The nodes of a file, in the order in which they were finished. `header` is the file's first line.
+
+    Within a process a file that is being written has one Journal, which `open` gives to all who ask.
+    """
+
+    _written: ClassVar[weakref.WeakValueDictionary[Path, Journal]] = weakref.WeakValueDictionary()
+
+    def __init__(self, path: Path, header: dict[str, Any], nodes: list[Node], size: int) -> None:
+        self.path = path
+        self.header = header
+        self.turns: dict[tuple[tuple[str, ...], str], tuple[str, str]] = {}
+        self._all = nodes
+        self._size = size
+        self._file: JournalFile | None = None
+        self._writers = 0
+        self._lock = threading.RLock()
+
+    @classmethod
+    def open(cls, path: str | Path) -> Journal:
+        """Read a journal. Raises JournalError for what is none, FileNotFoundError."""
+        path = Path(path)
+        live = cls._written.get(path.resolve())
+        if live is not None and live._file is not None and live._file.is_at(path):
+            return live
+        lines, size = read_lines(path)
+        if not lines:
+            return cls(path, {}, [], 0)
+        header = lines[0]
+        if header.get("journal") != FORMAT:
+            raise JournalError(f"{path} does not begin as a journal of format {FORMAT}: {header!r:.80}")
+        journal = cls(path, header, [], size)
+        for entry in lines[1:]:
+            journal._take_in(entry)
+        return journal
+
+    @classmethod
+    def create(cls, path: str | Path, header: dict[str, Any]) -> Journal:
+        """Begin a new file. Raises JournalError if there is one with nodes in it."""
+        path = Path(path)
+        if path.exists() and Journal.open(path).header:
+            raise JournalError(f"{path} is there already; go on with sgl.resume({str(path)!r}), or delete it")
+        journal = cls(path, {}, [], 0)
+        with journal.writing():
+            journal.begin(header)
+        return journal
+
+    # --- reading -------------------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Every node, without failures that a later run made good."""
+        latest = {node.id: node for node in self._all}
+        return [node for node in self._all if latest[node.id] is node]
+
+    def find(
+        self,
+        name: str | None = None,
+        *,
+        program: str | None = None,
+        path: str | None = None,
+        line: int | None = None,
+        index: int | None = None,
+    ) -> Node:
+        """The one node with this name (and program, path, line); of its versions the newest.
+
+        `index`: which of several, as in a loop, in the order of the program. Raises JournalError if there is
+        none, or if there are several and no index.
+        """
+        wanted = {"name": name, "program": program, "path": path, "line": line}
+        wanted = {field: value for field, value in wanted.items() if value is not None}
+        found = [node for node in self.nodes if all(getattr(node, f) == v for f, v in wanted.items())]
+        versions = {self._place(node): node for node in found}
+        places = [versions[place] for place in sorted(versions)]
+        if index is not None and index < len(places):
+            return places[index]
+        if not found or index is not None:
+            names = ", ".join(sorted({str(node.name) for node in self.nodes}))
+            raise JournalError(
+                f"{self.path} has {len(places)} nodes with {wanted}; its nodes are named {names}"
+            )
+        if len(places) > 1:
+            shown = "\n  ".join(str(node) for node in places[:10])
+            raise JournalError(
+                f"{len(places)} nodes have {wanted}; tell which with program=, path=, line= or index=:\n  {shown}"
+            )
+        return places[0]
+
+    def _place(self, node: Node) -> tuple[Any, ...]:
+        """Where a node is in its program, whatever its content. Sorts as the program runs."""
+        depth, number = 0, node.previous
+        while number is not None:
+            depth, number = depth + 1, self._all[number].previous
+        path = tuple(map(int, node.path.split(".")))
+        return (path[0], depth, path, node.line or 0, node.kind, str(node.name), node.occurrence)
+
+    def prompt(self, node: Node) -> str:
+        """All the text that stood before the node."""
+        return self.text_behind(node.previous) + node.before
+
+    def text_behind(self, number: int | None) -> str:
+        """The text of a stream up to and with node `number` ("" for None)."""
+        parts: list[str] = []
+        while number is not None:
+            node = self._all[number]
+            parts += (node.added, node.before)
+            number = node.previous
+        return "".join(reversed(parts))
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    def __repr__(self) -> str:
+        return f"<Journal {self.path}: {len(self)} nodes>"
+
+    # --- writing -------------------------------------------------------------------------------------------
+
+    def edit(self, node: Node, text: Any) -> None:
+        """Let the node have given another text (a node of `once`: another value).
+
+        What follows from it is computed anew by the next resumed run. Raises JournalError for a node of
+        another journal, BadValueError for a text that is none of a select's choices.
+        """
+        if not (0 <= node.number < len(self._all) and self._all[node.number] is node):
+            raise JournalError(f"{node} is not a node of {self!r}; take one from its `nodes` or `find`")
+        if node.kind != "once" and not isinstance(text, str):
+            raise BadValueError(f"the text of {node} cannot be {text!r}; give a string")
+        if node.kind == "select" and text not in node.request["choices"]:
+            raise BadValueError(f"{text!r} is none of the choices {node.request['choices']} of {node}")
+        with self.writing():
+            self.write({"edit": node.number, "text": text})
+            node.edit(text)
+
+    def begin(self, header: dict[str, Any]) -> None:
+        self.header = {"journal": FORMAT, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **header}
+        self.write(self.header)
+
+    def add(self, node: Node) -> None:
+        """A node has been finished; it gets its number."""
+        with self._lock:
+            node.number = len(self._all)
+            self.write(node.as_json())
+            self._all.append(node)
+
+    def add_turn(self, history: tuple[str, ...], role: str, prefix: str, suffix: str) -> None:
+        """How the chat template of the run writes a turn."""
+        with self._lock:
+            if (history, role) not in self.turns:
+                self.write({"turn": [*history, role], "prefix": prefix, "suffix": suffix})
+                self.turns[history, role] = (prefix, suffix)
+
+    def write(self, entry: dict[str, Any]) -> None:
+        if self._file is None:
+            raise JournalError(f"{self.path} is closed; run inside its `with` block")
+        self._file.append(entry)
+
+    def acquire(self) -> None:
+        """One more writer. Raises JournalError if another process writes the file."""
+        with self._lock:
+            if self._file is None:
+                self._file = JournalFile(self.path, self._size)
+                self._written[self.path.resolve()] = self
+            self._writers += 1
+
+    def release(self) -> None:
+        """One writer less; without any, others may write. This object stays readable."""
+        with self._lock:
+            self._writers -= 1
+            if self._file is not None and not self._writers:
+                self._size = self._file.size
+                self._file.close()
+                self._file = None
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
+
+    def _take_in(self, entry: dict[str, Any]) -> None:
+        if "edit" in entry:
+            self._all[entry["edit"]].edit(entry["text"])
+        elif "turn" in entry:
+            *history, role = entry["turn"]
+            self.turns[tuple(history), role] = (entry["prefix"], entry["suffix"])
+        else:
+            self._all.append(Node.from_json(entry))

@@ -1,0 +1,126 @@
+"""One recorded node: what was asked, in which place, and what came of it."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from ..backend import Generated
+from ..choices import ChoicesDecision
+from ..errors import RecordedError
+
+NodeId = tuple[str, str, int]
+
+
+@dataclass(slots=True)
+class Node:
+    """A gen, a select, or a value that Python computed (`once`).
+
+    `key` is the address: a hash of all that the stream held and of the request. `shape` is the same without
+    the results in it. `path` tells the fork ("0.1": the second child of item 0), `occurrence` how many equal
+    nodes came before in the same place. `before` is the text since the node `previous` (a number). `request`
+    has the options that differ from their defaults. `seconds` went from asking to the answer.
+    """
+
+    number: int
+    kind: str
+    name: str | None
+    key: str
+    shape: str
+    path: str
+    occurrence: int = 0
+    program: str | None = None
+    file: str | None = None
+    line: int | None = None
+    previous: int | None = None
+    before: str = ""
+    request: dict[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    text: str = ""
+    kept: str | None = None
+    token_ids: list[int] | None = None
+    meta_info: Any = None
+    chunks: list[int] | None = None
+    value: Any = None
+    seconds: float = 0.0
+    error: dict[str, Any] | None = None
+    edited: bool = False
+
+    @property
+    def id(self) -> NodeId:
+        return self.key, self.path, self.occurrence
+
+    @property
+    def added(self) -> str:
+        """What the node added to the text of its stream."""
+        return "" if self.kind == "once" else self.text if self.kept is None else self.kept
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}" if self.file else "?"
+        shown = self.value if self.kind == "once" else self.text
+        return f"node {self.number}: {self.kind} {self.name!r} of {self.program} ({where}, path {self.path}): {shown!r:.60}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The entry of the file: fields that say nothing are left out."""
+        values = {name: getattr(self, name) for name in _DEFAULTS}
+        return {name: value for name, value in values.items() if name in _ALWAYS or value != _DEFAULTS[name]}
+
+    @classmethod
+    def from_json(cls, entry: dict[str, Any]) -> Node:
+        return cls(**{name: value for name, value in entry.items() if name in _DEFAULTS})
+
+    def edit(self, text: Any) -> None:
+        """Give it another outcome."""
+        if self.kind == "once":
+            self.value = text
+        else:
+            self.text, self.kept, self.token_ids, self.chunks = text, None, None, None
+            self.meta_info = {**(self.meta_info or {}), "edited": True}
+        self.error, self.edited = None, True
+
+    def outcome(self) -> Generated | ChoicesDecision:
+        """What the backend gave. Raises what it raised."""
+        if self.error is not None:
+            raise rebuild(self.error)
+        if self.kind == "select":
+            return ChoicesDecision(self.text, self.meta_info)
+        return Generated(self.text, self.meta_info or {}, self.token_ids)
+
+
+_ALWAYS = {"number", "kind", "name", "key", "shape", "path"}
+_DEFAULTS: dict[str, Any] = {
+    f.name: {} if f.name == "request" else None if f.name in _ALWAYS else f.default for f in fields(Node)
+}
+
+
+def describe(error: BaseException, at_once: bool = False) -> dict[str, Any]:
+    """An exception as JSON."""
+    kind = type(error)
+    return {"type": f"{kind.__module__}.{kind.__qualname__}", "message": str(error), "at_once": at_once}
+
+
+def rebuild(error: dict[str, Any]) -> Exception:
+    """The exception of a recorded failure: of its own type if that is a built-in one or one of sgl's."""
+    kind = _error_type(error["type"])
+    if kind is not None:
+        try:
+            return kind(error["message"])
+        except TypeError:
+            pass  # it is made of more than a message
+    return RecordedError(f"{error['type']}: {error['message']}")
+
+
+def _error_type(path: str) -> type[Exception] | None:
+    module, _, name = path.rpartition(".")
+    if module == "builtins":
+        found = getattr(builtins, name, None)
+    elif module.startswith("sgl."):
+        try:
+            found = getattr(importlib.import_module(module), name, None)
+        except ImportError:
+            return None
+    else:
+        return None
+    return found if isinstance(found, type) and issubclass(found, Exception) else None

@@ -1,0 +1,233 @@
+"""A stream whose nodes are served from a journal where it has them, and computed and recorded where not."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from operator import methodcaller
+from typing import Any
+
+from ..backend import Backend, Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
+from ..backends.held import pass_on
+from ..choices import ChoicesDecision
+from ..errors import Place, ProgramCancelled
+from .asked import Asked, Content, Path, content_of, once_content, program_at
+from .chain import Link, address, encode, media_part, result_part, result_place, turn_part
+from .mailbox import Mailbox
+from .mismatch import mismatch
+from .node import Node
+from .question import Question, Spot, done
+from .remembered import Remembered
+from .session import Session
+
+Step = Callable[[Stream], object]
+
+
+class JournalStream(Stream):
+    """Recorded nodes are served without the inner stream, which gets them all at once (`_behind`) when
+    something has to be computed after them.
+
+    What is known when an operation is queued (the shape of the content, the place, the text since the last
+    node) is kept in the caller's order; what needs results (`_content`, `_last`) goes through the mailbox.
+    Only a node that the journal may have waits for the results before it; all others go straight through.
+    """
+
+    def __init__(self, session: Session, opener: Callable[[Backend], Stream], path: Path) -> None:
+        self._session = session
+        self._opener = opener
+        self._path = path
+        self._children = 0
+        self._shape = hashlib.blake2b(digest_size=16)
+        self._before = ""
+        self._content = Link()
+        self._last: Future[Node] | None = None
+        self._inner: Stream | None = None  # opened when something has to be computed
+        self._behind: list[Step] = []
+        self._mailbox = Mailbox()
+
+    # --- literals ------------------------------------------------------------------------------------------
+
+    def append(self, text: str) -> None:
+        if text:
+            self._write(text, encode(text), methodcaller("append", text))
+
+    def begin_turn(self, role: str, prefix: str) -> None:
+        self._write(prefix, turn_part(role, prefix, True), methodcaller("begin_turn", role, prefix))
+
+    def end_turn(self, role: str, suffix: str) -> None:
+        self._write(suffix, turn_part(role, suffix, False), methodcaller("end_turn", role, suffix))
+
+    def attach(self, media: Media, token: str) -> None:
+        self._write(token, media_part(media, token), methodcaller("attach", media, token))
+
+    def restore(self, generated: Generated) -> None:
+        self._write(generated.text, result_part(generated.text), methodcaller("restore", generated))
+
+    def _write(self, text: str, part: bytes, step: Step) -> None:
+        self._shape.update(part)
+        self._before += text
+        failures: list[Exception] = []
+        self._mailbox.run(partial(self._add, part, step, failures), _ignore)
+        if failures:
+            raise failures[0]
+
+    def _add(self, part: bytes, step: Step, failures: list[Exception]) -> None:
+        self._content = Link(self._content, part)
+        try:
+            self._pass_on(step)
+        except Exception as error:  # the backend takes no pictures, say
+            failures.append(error)
+            self._mailbox.break_with(error)
+
+    def _pass_on(self, step: Step) -> None:
+        """To the inner stream, or to what it will get when it is needed."""
+        if self._inner is not None and not self._behind:
+            step(self._inner)
+        else:
+            self._behind.append(step)
+
+    def start(self) -> None:
+        """Open the inner stream now: nothing is recorded that could be served."""
+        self._inner = self._session.open_inner(self._opener)
+
+    def _caught_up(self) -> Stream:
+        if self._inner is None:
+            self.start()
+        assert self._inner is not None
+        steps, self._behind = self._behind, []
+        for step in steps:
+            step(self._inner)
+        return self._inner
+
+    # --- nodes ---------------------------------------------------------------------------------------------
+
+    def generate(self, request: GenRequest, on_chunk: OnChunk | None = None) -> Future[Generated]:
+        return self._submit(request, on_chunk)
+
+    def select(self, request: SelectRequest) -> Future[ChoicesDecision]:
+        return self._submit(request, None)
+
+    def _submit(self, request: GenRequest | SelectRequest, on_chunk: OnChunk | None) -> Future[Any]:
+        asked = self._ask(content_of(request), request.name, request.where)
+        question = Question(self._session, asked, request, on_chunk)
+        self._shape.update(result_place())
+        self._before = ""
+        self._mailbox.run(partial(self._decide, question), question.fail)
+        if question.refusal is not None:
+            raise question.refusal
+        return question.result
+
+    def _ask(self, content: Content, name: str | None, where: Place | None) -> Asked:
+        """The question at this point of the stream."""
+        shape = address(self._shape, content.address)
+        number = self._session.number(shape, self._path)
+        program = program_at(where)
+        return Asked(content, name, where, program, self._path, shape, number, self._before)
+
+    def _decide(self, question: Question) -> None:
+        """Serve the node if the journal has it, else compute it; later, if that cannot be known yet."""
+        key = self._content.address(question.asked.content.address)
+        if key is None and self._session.may_have(question.asked.shape):
+            self._mailbox.shut()
+            again = partial(self._mailbox.open, partial(self._decide, question), question.fail)
+            self._content.when_known(again)
+            return
+        node = self._session.take(key, question.asked) if key else None
+        if node is not None:
+            self._serve(question, node)
+        elif self._session.inner is None:
+            question.refuse(mismatch(self._session.journal, question.asked, self._last))
+        else:
+            self._compute(question)
+
+    def _serve(self, question: Question, node: Node) -> None:
+        if node.error is None:
+            kept = question.kept(node.text)
+            self._content, self._last = Link(self._content, result_part(kept)), done(node)
+            self._pass_on(_restoring(node, kept))
+        question.serve(node)
+
+    def _compute(self, question: Question) -> None:
+        spot = Spot(self._content, self._last)
+        self._content, self._last = Link(spot.content, spot.node), spot.node
+        question.compute(self._caught_up(), spot)
+
+    # --- values that Python computes -------------------------------------------------------------------------
+
+    def once(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], where: Place | None
+    ) -> Remembered:
+        """The place of a value in this stream. See `sgl.once`."""
+        asked = self._ask(once_content(name, args, kwargs), name, where)
+        spot: Future[Spot] = Future()
+        self._mailbox.run(lambda: spot.set_result(Spot(self._content, self._last)), spot.set_exception)
+        return Remembered(self._session, asked, spot)
+
+    # --- forks and the end -----------------------------------------------------------------------------------
+
+    def fork(self, size: int) -> list[Stream]:
+        children = [self._child() for _ in range(size)]
+        for child in children:
+            child._mailbox.shut()  # until this stream comes to the fork
+        self._mailbox.run(partial(self._fork, children), partial(_break, children))
+        return list(children)
+
+    def _child(self) -> JournalStream:
+        child = JournalStream(self._session, self._opener, (*self._path, self._children))
+        self._children += 1
+        child._shape, child._before = self._shape.copy(), self._before
+        return child
+
+    def _fork(self, children: list[JournalStream]) -> None:
+        inners = self._inner.fork(len(children)) if self._inner is not None else [None] * len(children)
+        for child, inner in zip(children, inners, strict=True):
+            begin = partial(child._begin, self._content, self._last, inner, list(self._behind))
+            child._mailbox.open(begin, _ignore)
+
+    def _begin(
+        self, content: Link, last: Future[Node] | None, inner: Stream | None, behind: list[Step]
+    ) -> None:
+        self._content, self._last, self._inner, self._behind = content, last, inner, behind
+
+    def prefill(self) -> Future[None]:
+        """Of a stream that is served from the journal nothing has to be computed ahead."""
+        result: Future[None] = Future()
+        self._mailbox.run(partial(self._prefill, result), result.set_exception)
+        return result
+
+    def _prefill(self, result: Future[None]) -> None:
+        if self._inner is None or self._behind:
+            result.set_result(None)
+        else:
+            pass_on(self._inner.prefill(), result, lambda done: None)
+
+    def abort(self) -> None:
+        if self._inner is not None:
+            self._inner.abort()
+        self._mailbox.break_with(ProgramCancelled("the run was stopped"))
+
+    def close(self) -> None:
+        self._mailbox.run(self._close, lambda error: self._close())
+
+    def _close(self) -> None:
+        if self._inner is not None:
+            self._inner.close()
+
+
+def _restoring(node: Node, kept: str) -> Step:
+    """How the inner stream gets what a recorded node made: a gen as its own tokens, a choice as text."""
+    if node.kind == "select":
+        return methodcaller("append", kept)
+    token_ids = node.token_ids if kept == node.text else None
+    return methodcaller("restore", Generated(kept, node.meta_info or {}, token_ids))
+
+
+def _break(children: list[JournalStream], error: BaseException) -> None:
+    for child in children:
+        child._mailbox.break_with(error)
+
+
+def _ignore(error: BaseException) -> None:
+    """What had to be said was said by an operation with a future."""
