@@ -151,7 +151,7 @@ class StreamExecutor:
         with self._counting:
             self._pending += 1
         when_done(future, partial(self._settle, piece, index, self._alarm(piece, timeout)))
-        if self.inline:
+        if self.inline and piece.is_last(index):
             piece.get()
 
     def forked_streams(self, size: int) -> list[Stream]:

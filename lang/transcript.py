@@ -95,6 +95,8 @@ class Pending:
 
     def when_done(self, call: Callable[[], object]) -> None:
         """Have `call` called once it is done, on any thread: at once if it is."""
+        if self.demand is not None and not self.done:
+            self.demand()
         self._feed.when_closed(call)
 
     async def settled(self) -> None:
@@ -139,6 +141,9 @@ class Pending:
     def streamed(self) -> str:
         """What has come of the text so far, as far as it was streamed."""
         return "".join(chunk.text for chunk in self._feed.items)
+
+    def is_last(self, index: int) -> bool:
+        return index == len(self._results) - 1
 
     def finish(self) -> None:
         self.finished = time.perf_counter()

@@ -12,7 +12,12 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from sgl.lang.async_state import AsyncProgramState
+    from sgl.lang.backends.anthropic_api import Anthropic
+    from sgl.lang.backends.http import RuntimeEndpoint
+    from sgl.lang.backends.litellm_api import LiteLLM
+    from sgl.lang.backends.openai_api import Crusoe, OpenAI
     from sgl.lang.backends.scripted import Delayed, Scripted
+    from sgl.lang.backends.vertex_api import VertexAI
     from sgl.lang.choices import (
         greedy_token_selection,
         token_length_normalized,
@@ -45,6 +50,7 @@ if TYPE_CHECKING:
         user_end,
         video,
     )
+    from sgl.lang.report import report
     from sgl.lang.state import ProgramState
     from sgl.lang.usage import Budget, Usage
     from sgl.runtime.engine import Engine
@@ -61,24 +67,31 @@ _HOMES = {
     "sgl.lang.usage": ("Budget", "Usage"),
     "sgl.lang.primitives": (
         "assistant", "assistant_begin", "assistant_end", "gen", "gen_int", "gen_string", "image", "select",
-        "separate_reasoning", "system", "system_begin", "system_end", "tool", "tool_begin", "tool_end", "tools", "user",
-        "user_begin", "user_end", "video",
+        "separate_reasoning", "system", "system_begin", "system_end", "tool", "tool_begin", "tool_end", "tools",
+        "user", "user_begin", "user_end", "video",
     ),
+    "sgl.lang.backends.anthropic_api": ("Anthropic",),
+    "sgl.lang.backends.http": ("RuntimeEndpoint",),
+    "sgl.lang.backends.litellm_api": ("LiteLLM",),
+    "sgl.lang.backends.openai_api": ("Crusoe", "OpenAI"),
     "sgl.lang.backends.scripted": ("Delayed", "Scripted"),
+    "sgl.lang.backends.vertex_api": ("VertexAI",),
     "sgl.lang.journal": ("Journal", "once", "record", "replay", "resume"),
+    "sgl.lang.report": ("report",),
     "sgl.lang.state": ("ProgramState",),
     "sgl.runtime.engine": ("Engine",),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "AsyncProgramState", "Budget", "BudgetExceeded", "DeadlineExceeded", "Delayed", "Engine", "Journal",
-    "ProgramCancelled", "ProgramError", "ProgramState", "ProgramStateGroup", "Scripted", "SglFunction", "Usage",
-    "assistant", "assistant_begin", "assistant_end", "flush_cache", "function", "gen", "gen_int", "gen_string",
-    "get_server_info", "global_config", "greedy_token_selection", "image", "once", "record", "replay", "resume",
-    "select", "separate_reasoning", "set_default_backend", "system", "system_begin", "system_end",
-    "token_length_normalized", "tool", "tool_begin", "tool_end", "tools", "unconditional_likelihood_normalized", "user",
-    "user_begin", "user_end", "video",
+    "Anthropic", "AsyncProgramState", "Budget", "BudgetExceeded", "Crusoe", "DeadlineExceeded", "Delayed",
+    "Engine", "Journal", "LiteLLM", "OpenAI", "ProgramCancelled", "ProgramError", "ProgramState",
+    "ProgramStateGroup", "RuntimeEndpoint", "Scripted", "SglFunction", "Usage", "VertexAI", "assistant",
+    "assistant_begin", "assistant_end", "flush_cache", "function", "gen", "gen_int", "gen_string",
+    "get_server_info", "global_config", "greedy_token_selection", "image", "once", "record", "replay",
+    "report", "resume", "select", "separate_reasoning", "set_default_backend", "system", "system_begin",
+    "system_end", "token_length_normalized", "tool", "tool_begin", "tool_end", "tools",
+    "unconditional_likelihood_normalized", "user", "user_begin", "user_end", "video",
 ]  # fmt: skip
 
 

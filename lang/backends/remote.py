@@ -23,6 +23,7 @@ from ..errors import (
     RemoteTimeoutError,
     UnsupportedByBackendError,
 )
+from ..options import DEFAULTS, SamplingOptions
 from .prompt import Prompt
 from .remote_loop import PerLoop
 from .remote_stream import RemoteStream
@@ -77,6 +78,9 @@ class RemoteBackend(Backend):
 
     def open(self) -> RemoteStream:
         return RemoteStream(self)
+
+    def prepare(self, options: SamplingOptions) -> None:
+        self.check(GenRequest(options.over(DEFAULTS)))
 
     # --- for subclasses to write -------------------------------------------------------------------------
 

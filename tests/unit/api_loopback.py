@@ -32,6 +32,7 @@ class Fault:
     drop: bool = False
     half: int | None = None
     event: bytes | None = None
+    page: bool = False  # a web page comes, with `status`
 
 
 class StreamCut(Exception):
@@ -123,7 +124,8 @@ class Loopback:
 
     async def _refuse(self, fault: Fault, send: Any) -> None:
         body = json.dumps(self.error_body(fault.status or 500, fault.message)).encode()
-        headers = [(b"content-type", b"application/json")]
+        headers = [(b"content-type", b"text/html" if fault.page else b"application/json")]
+        body = b"<html>a proxy</html>" * 500 if fault.page else body
         if fault.retry_after is not None:
             headers.append((b"retry-after", fault.retry_after.encode()))
         self.arrivals.append(time.monotonic())
