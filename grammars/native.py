@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
+import importlib
 import threading
 from array import array
 from collections.abc import Sequence
@@ -114,15 +114,12 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 @cache
 def library() -> ctypes.CDLL | None:
     """The compiled core, or None where the package was installed without it."""
-    spec = importlib.util.find_spec("sgl.grammars._core")
-    if spec is None or spec.origin is None:
-        return None
-    try:
-        loaded = ctypes.CDLL(spec.origin)
+    try:  # importing it takes the module's lock: another thread may just be doing so
+        loaded = ctypes.CDLL(importlib.import_module("sgl.grammars._core").__file__)
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(loaded, name)
             function.restype, function.argtypes = result, arguments
-    except (OSError, AttributeError):
+    except (ImportError, OSError, AttributeError):
         return None
     return loaded
 

@@ -53,6 +53,7 @@ _INTERNS1 = (
     "<think>...</think> tags."
 )
 
+_QWEN_TOOL = ("<|im_start|>user\n<tool_response>\n", "\n</tool_response><|im_end|>\n")
 _EOS_DEEPSEEK = "<｜end▁of▁sentence｜>"
 
 
@@ -96,6 +97,12 @@ def _llama_3(name: str, image: str) -> ChatTemplate:
     return ChatTemplate(name, None, marks, stop_str=("<|eot_id|>",), image_token=image)
 
 
+def _answered(template: ChatTemplate, before: str, after: str) -> ChatTemplate:
+    """The template with marks of its own around what tools answer."""
+    marks = {**template.role_prefix_and_suffix, "tool": (before, after)}
+    return replace(template, role_prefix_and_suffix=marks)
+
+
 def _inst(name: str, system: tuple[str, str]) -> ChatTemplate:
     return _plain(name, system, ("[INST] ", " [/INST]"), ("", " </s><s>"))
 
@@ -105,14 +112,20 @@ for _template in (
     _plain("claude", ("", ""), ("\n\nHuman: ", ""), ("\n\nAssistant:", "")),
     _chatml("chatml"),
     _chatml("chatml-llava", _HELPFUL, image_token="<image>\n"),
-    _chatml("qwen", _HELPFUL),
-    _chatml("qwen2-vl", _HELPFUL, image_token="<|vision_start|><|image_pad|><|vision_end|>"),
+    _answered(_chatml("qwen", _HELPFUL), *_QWEN_TOOL),
+    _answered(
+        _chatml("qwen2-vl", _HELPFUL, image_token="<|vision_start|><|image_pad|><|vision_end|>"), *_QWEN_TOOL
+    ),
     _chatml("internvl-2-5", _INTERNVL, stop_str=("<|im_end|>", "<|action_end|>")),
     _chatml("interns1", _INTERNS1, stop_str=("<|im_end|>", "<|action_end|>")),
     _plain("vicuna_v1.1", ("", " "), ("USER:", " "), ("ASSISTANT:", "</s>"), (), " <image>\n", _VICUNA),
     replace(_inst("llama-2-chat", ("<<SYS>>\n", "\n<</SYS>>\n\n")), style=ChatTemplateStyle.LLAMA2),
     replace(
-        _inst("mistral", ("[SYSTEM_PROMPT] ", " [/SYSTEM_PROMPT]")), stop_str=("</s>",), image_token="[IMG]"
+        _answered(
+            _inst("mistral", ("[SYSTEM_PROMPT] ", " [/SYSTEM_PROMPT]")), "[TOOL_RESULTS] ", "[/TOOL_RESULTS]"
+        ),
+        stop_str=("</s>",),
+        image_token="[IMG]",
     ),
     _llama_3("llama-3-instruct", "<|image|>"),
     _llama_3("llama-3-instruct-llava", "<image>\n"),

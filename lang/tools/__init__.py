@@ -1,1 +1,17 @@
-"""Tools that a model may call: described, constrained and parsed in its format."""
+"""Tools as expressions: described in the model's own format, called under their schemas, run with checked arguments.
+
+toolbox = sgl.tools([get_weather, search])
+s += sgl.system("You are helpful.\\n\\n" + toolbox)
+s += sgl.user(question)
+s += sgl.assistant(toolbox.call("step"))
+for call in s.get("step").calls:
+    s += sgl.tool(toolbox.run(call))
+"""
+
+from __future__ import annotations
+
+from .calls import ToolCall, ToolCalls
+from .formats import format_named, register_format
+from .toolbox import Toolbox
+
+__all__ = ["ToolCall", "ToolCalls", "Toolbox", "format_named", "register_format"]

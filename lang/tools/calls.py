@@ -1,0 +1,39 @@
+"""What the model asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """One call: the tool's name, its arguments by name, and what answers refer to it by."""
+
+    name: str
+    arguments: dict[str, Any]
+    id: str = ""
+
+
+@dataclass(frozen=True)
+class ToolCalls:
+    """What `s.get` gives for a `toolbox.call`: the free part of the text, and the calls. True if there are calls."""
+
+    text: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.calls)
+
+    def __iter__(self) -> Iterator[ToolCall]:
+        return iter(self.calls)
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+
+def numbered(text: str, found: list[tuple[str, dict[str, Any], str | None]]) -> ToolCalls:
+    """Calls by (name, arguments, id); those without an id get `call_0`, `call_1` ... by their places."""
+    calls = [ToolCall(name, given, id or f"call_{i}") for i, (name, given, id) in enumerate(found)]
+    return ToolCalls(text, calls)

@@ -1,0 +1,86 @@
+"""The nodes of a step with tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..backend import Generated
+from ..ir import Reading, SglGen
+from ..options import SamplingOptions
+from ..typed.constraint import constrained, reject_constraints
+from .calls import ToolCalls
+
+if TYPE_CHECKING:
+    from ..backend import Backend
+    from .toolbox import Toolbox
+
+
+class ToolReading:
+    """How the text of a `toolbox.call` becomes a ToolCalls, in the format of the backend's model."""
+
+    def __init__(self, toolbox: Toolbox, choice: str) -> None:
+        self.toolbox = toolbox
+        self.choice = choice
+
+    def constrain(self, options: SamplingOptions, backend: Backend) -> SamplingOptions:
+        reject_constraints(options, "tools")
+        tag = self.toolbox.grammar(self.choice, backend)
+        if tag is None:  # the nodes of the step are constrained one by one
+            return options
+        return constrained(options, backend, self.toolbox, {"structural_tag": tag})
+
+    def read(self, text: str, backend: Backend) -> ToolCalls:
+        found = self.toolbox.parse(text, backend)
+        self.check(found, text)
+        return found
+
+    def check(self, found: ToolCalls, text: str) -> None:
+        """Raise ValueError where a call was required and there is none."""
+        wanted = self.choice in self.toolbox.tools
+        names = {call.name for call in found}
+        if self.choice != "auto" and (not names or (wanted and names != {self.choice})):
+            expected = f"a call of {self.choice!r}" if wanted else "a call of a tool"
+            raise ValueError(f"expected {expected}, but the text is {text!r}")
+
+
+class SglToolCall(SglGen[ToolCalls]):
+    """A step of the model that may call tools. Its nodes depend on the format of the backend's model."""
+
+    reading: ToolReading
+
+    def __repr__(self) -> str:
+        return f"ToolCall({self.name!r}, choice={self.reading.choice!r})"
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """What goes on after an operation: text, and then a gen unless `options` is None."""
+
+    text: str = ""
+    options: SamplingOptions | None = None
+
+
+class SglContinued(SglGen[ToolCalls]):
+    """A gen that depends on what the operation before it gave."""
+
+    def __init__(
+        self,
+        name: str | None,
+        options: SamplingOptions,
+        reading: Reading[ToolCalls],
+        go_on: Callable[[Generated], Continuation],
+    ) -> None:
+        super().__init__(name, options, reading)
+        self.go_on = go_on
+
+    def __repr__(self) -> str:
+        return f"ToolCall({self.name!r})"
+
+
+def structural(format: dict[str, Any]) -> str:
+    """A format of the grammars as the option of a gen."""
+    import json
+
+    return json.dumps({"type": "structural_tag", "format": format}, ensure_ascii=False)

@@ -1,0 +1,140 @@
+"""A set of tools as an expression."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BadValueError, nearest
+from ..ir import SglExprList, SglTools
+from .calls import ToolCall, ToolCalls
+from .formats import ToolFormat, choose_format, format_named
+from .nodes import SglToolCall, ToolReading
+from .tool import Tool, tool_of
+
+if TYPE_CHECKING:
+    from ..backend import Backend
+
+ANY = ("auto", "required")
+
+
+class Toolbox(SglExprList):
+    """Tools that a model may call. As an expression it is their description; see `sgl.tools`."""
+
+    def __init__(self, sources: Iterable[Any], format: str | ToolFormat | None = None) -> None:
+        self.tools: dict[str, Tool] = {}
+        for source in sources:
+            self._add(tool_of(source))
+        if not self.tools:
+            raise BadValueError("tools() got no tools; give functions, pydantic models or OpenAI tool dicts")
+        self.format = format_named(format) if isinstance(format, str) else format
+        self._described: dict[ToolFormat, str] = {}
+        self._grammars: dict[tuple[ToolFormat, str], str | None] = {}
+        super().__init__([SglTools(self)])
+
+    def _add(self, tool: Tool) -> None:
+        if tool.name in self.tools:
+            raise BadValueError(f"two tools are called {tool.name!r}")
+        self.tools[tool.name] = tool
+
+    def __repr__(self) -> str:
+        return f"tools({', '.join(self.tools)})"
+
+    # --- in a program ------------------------------------------------------------------------------------
+
+    def call(self, name: str | None = None, choice: str = "auto", **options: Any) -> SglToolCall:
+        """Let the model answer or call tools; `s.get(name)` is a ToolCalls, `s[name]` the text.
+
+        `choice`: "auto" (text, calls or both), "required" (one call or more), or the name of a tool (exactly
+        one call of it). `options` are those of `gen`, without constraints of its own and without `n`.
+
+        However the model decides, a call names one of the tools and its arguments fit the tool's schema,
+        unless the backend cannot constrain text; there the text is read as it comes.
+        """
+        from ..primitives import gen
+
+        if choice not in ANY and choice not in self.tools:
+            known = nearest(choice, [*ANY, *self.tools])
+            raise BadValueError(f"call({name!r}): choice is {choice!r}, which is no tool; {known}")
+        if options.get("n") not in (None, 1):
+            raise BadValueError(
+                f"call({name!r}): n is {options['n']!r}; fork the state to get several answers"
+            )
+        plain: Any = gen(name, **options)
+        return SglToolCall(name, plain.sampling_params, ToolReading(self, choice))
+
+    def run(self, call: ToolCall, raise_errors: bool = False) -> Any:
+        """Call the function of a tool with checked arguments; for a pydantic model, the model with its values.
+
+        An unknown tool, arguments that do not fit and what the function raises are answered as
+        `{"error": ...}`, for the model to read, unless `raise_errors`.
+        """
+        try:
+            tool, arguments = self._checked(call)
+            if tool.is_async:
+                return asyncio.run(tool.function(**arguments))  # type: ignore[misc]
+            return tool.function(**arguments)  # type: ignore[misc]
+        except Exception as error:
+            return _answer(error, raise_errors)
+
+    async def arun(self, call: ToolCall, raise_errors: bool = False) -> Any:
+        """`run` for event loops: `async def` tools are awaited, others run in a thread."""
+        try:
+            tool, arguments = self._checked(call)
+            if tool.is_async:
+                return await tool.function(**arguments)  # type: ignore[misc]
+            return await asyncio.to_thread(tool.function, **arguments)  # type: ignore[arg-type]
+        except Exception as error:
+            return _answer(error, raise_errors)
+
+    def _checked(self, call: ToolCall) -> tuple[Tool, dict[str, Any]]:
+        if call.name not in self.tools:
+            raise BadValueError(f"there is no tool {call.name!r}; {nearest(call.name, self.tools)}")
+        tool = self.tools[call.name]
+        if tool.function is None:
+            raise BadValueError(f"the tool {call.name!r} was given as a schema and has no function to run")
+        return tool, tool.check(call.arguments)
+
+    # --- for the interpreter ---------------------------------------------------------------------------------
+
+    def format_for(self, backend: Backend) -> ToolFormat:
+        return self.format or choose_format(backend)
+
+    def describe(self, backend: Backend) -> str:
+        """The text that tells the model of the tools."""
+        format = self.format_for(backend)
+        if format not in self._described:
+            self._described[format] = format.describe(list(self.tools.values()))
+        return self._described[format]
+
+    def grammar(self, choice: str, backend: Backend) -> str | None:
+        """The structural tag of a step, None where a step is several nodes."""
+        format = self.format_for(backend)
+        if (format, choice) not in self._grammars:
+            self._grammars[format, choice] = format.grammar(self.chosen(choice), choice)
+        return self._grammars[format, choice]
+
+    def chosen(self, choice: str) -> list[Tool]:
+        """The tools that may be called."""
+        return [self.tools[choice]] if choice in self.tools else list(self.tools.values())
+
+    def parse(self, text: str, backend: Backend) -> ToolCalls:
+        """The calls in any text. Raises nothing; what is no call stays text."""
+        return self.format_for(backend).parse(text, list(self.tools))
+
+
+def result_text(value: Any) -> str:
+    """What a tool answered, as a model reads it: text as it is, everything else as JSON."""
+    if isinstance(value, str):
+        return value
+    from pydantic_core import to_jsonable_python
+
+    return json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
+
+
+def _answer(error: Exception, raise_errors: bool) -> dict[str, str]:
+    if raise_errors:
+        raise error
+    return {"error": str(error) or type(error).__name__}

@@ -1,0 +1,54 @@
+"""Typed results: `gen("x", int)` constrains the text so that it has a value, and `s.get("x")` is that value.
+
+    s += "Age: " + sgl.gen("age", int)                       # text `42`, value 42
+    s += sgl.gen("mood", Literal["happy", "sad"])            # text `happy`
+    s += sgl.gen("booking", Booking)                         # JSON text; a dataclass, TypedDict or pydantic model
+
+Numbers, bool, Literals and Enums of plain texts or numbers are written bare; everything else is JSON in the
+schema that pydantic gives the type. `s["x"]` stays the text.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import lru_cache
+from typing import Any, TypeVar, overload
+
+from ..errors import BadValueError
+from ..ir import Reading
+from .bare import bare_reading
+from .json_text import JsonReading
+
+__all__ = ["reading_of"]
+
+T = TypeVar("T")
+
+
+@overload
+def reading_of(kind: type[T]) -> Reading[T]: ...
+@overload
+def reading_of(kind: Any) -> Reading[Any]: ...
+def reading_of(kind: Any) -> Reading[Any]:
+    """How texts become values of a type. The same type gives the same reading.
+
+    `kind`: int, float, bool, str, None, a Literal, Enum, dataclass, TypedDict, NamedTuple, pydantic model, date,
+    datetime, time, timedelta, UUID, Decimal, or list, dict, tuple, Optional, Union and Annotated of them.
+
+    What pydantic checks and JSON Schema cannot say (validators, bounds of dates) is checked when a text is read.
+
+    Raises BadValueError, naming the type, for what is not a type or has no JSON form.
+    """
+    try:
+        hash(kind)
+    except TypeError:
+        return _made(kind)
+    return _cached(kind)
+
+
+def _made(kind: Any) -> Reading[Any]:
+    if isinstance(kind, str | int | float | list | dict) or inspect.isroutine(kind):
+        raise BadValueError(f"{kind!r} is no type; give one such as int, list[str], Literal[...] or a class")
+    return bare_reading(kind) or JsonReading(kind)
+
+
+_cached = lru_cache(maxsize=512)(_made)

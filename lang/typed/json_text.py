@@ -1,0 +1,68 @@
+"""Values whose text is JSON, as pydantic writes and reads them."""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from ..options import SamplingOptions
+from .constraint import constrained, type_name
+
+if TYPE_CHECKING:
+    from ..backend import Backend
+
+_SPELLED = re.compile(r"[0-9][.eE]")
+_FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n\s*```\s*\Z", re.DOTALL)
+
+
+class JsonReading:
+    """JSON in the schema of a type. `adapter` is pydantic's TypeAdapter of it, `schema` a dict."""
+
+    def __init__(self, kind: Any) -> None:
+        from .schema import adapter_of, schema_of
+
+        self.kind = kind
+        self.adapter = adapter_of(kind)
+        self.schema = schema_of(self.adapter, kind)
+        self._text = json.dumps(self.schema, ensure_ascii=False)
+
+    def constrain(self, options: SamplingOptions, backend: Backend) -> SamplingOptions:
+        return constrained(options, backend, self.kind, {"json_schema": self._text})
+
+    def read(self, text: str, backend: Backend) -> Any:
+        fenced = _FENCED.match(text)
+        try:
+            return self._value(fenced[1] if fenced else text)
+        except ValueError as error:
+            reasons = "; ".join(_reasons(error)) or str(error)
+            message = f"expected JSON of {type_name(self.kind)}, but the text is {text!r}: {reasons}"
+            raise ValueError(message) from error
+
+    def _value(self, text: str) -> Any:
+        try:
+            return self.adapter.validate_json(text)
+        except ValueError:
+            if not _SPELLED.search(text):
+                raise
+        return self.adapter.validate_json(_plain_integers(text))
+
+
+def _plain_integers(text: str) -> str:
+    """The same JSON with whole numbers as Python writes them: `1e20` is an int too, which pydantic denies."""
+    return json.dumps(json.loads(text, parse_float=_number), ensure_ascii=False)
+
+
+def _number(text: str) -> int | float:
+    number = Decimal(text)
+    whole = 0 <= number.adjusted() <= 308 and number == number.to_integral_value()
+    return int(number) if whole else float(text)
+
+
+def _reasons(error: Any) -> list[str]:
+    """What pydantic found wrong, with the path of the field."""
+    if not hasattr(error, "errors"):
+        return []
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    return [": ".join(filter(None, [".".join(map(str, one["loc"])), one["msg"]])) for one in found]
