@@ -1,0 +1,77 @@
+"""Where the names of the `sglang` package live here: for each of its modules, our modules that have them."""
+
+from __future__ import annotations
+
+from . import __name__ as _HERE
+
+UPSTREAM = "0.5.12"  # the version whose frontend the alias stands for
+
+_LANGUAGE = (
+    "sgl.lang.primitives", "sgl.lang.function", "sgl.lang.config", "sgl.lang.choices", f"{_HERE}.front",
+    f"{_HERE}.old_names",
+)  # fmt: skip
+_RUN = (
+    f"{_HERE}.interpreter",
+    "sgl.lang.interpreter",
+    "sgl.lang.state",
+    "sgl.lang.group",
+    "sgl.lang.choices",
+)
+_TRACE = (f"{_HERE}.interpreter", "sgl.lang.graph.trace")
+_BACKENDS = {
+    "runtime_endpoint": (f"{_HERE}.endpoint", f"{_HERE}.runtime", "sgl.lang.choices"),
+    "openai": ("sgl.lang.backends.openai_api",),
+    "crusoe": ("sgl.lang.backends.openai_api",),
+    "anthropic": ("sgl.lang.backends.anthropic_api",),
+    "litellm": ("sgl.lang.backends.litellm_api",),
+    "vertexai": ("sgl.lang.backends.vertex_api",),
+    "base_backend": ("sgl.lang.backends.legacy", "sgl.lang.chat", "sgl.lang.choices"),
+}
+
+HOMES: dict[str, tuple[str, ...]] = {
+    "sglang": _LANGUAGE,
+    "sglang.api": _LANGUAGE,
+    "sglang.global_config": ("sgl.lang.config",),
+    "sglang.utils": (f"{_HERE}.utils",),
+    "sglang.lang.api": _LANGUAGE,
+    "sglang.lang.ir": ("sgl.lang.ir", "sgl.lang.function", "sgl.lang.choices", f"{_HERE}.old_names"),
+    "sglang.lang.choices": ("sgl.lang.choices",),
+    "sglang.lang.chat_template": ("sgl.lang.chat", "sgl.lang.templates"),
+    "sglang.lang.interpreter": _RUN,
+    "sglang.lang.tracer": _TRACE,
+    "sglang.lang.compiler": _TRACE,
+    **{f"sglang.lang.backend.{name}": homes for name, homes in _BACKENDS.items()},
+    **{f"sglang.backend.{name}": homes for name, homes in _BACKENDS.items()},
+    "sglang.test.test_utils": (f"{_HERE}.testing",),
+    "sglang.test.doc_patch": (f"{_HERE}.servers",),
+    "sglang.srt.utils": (f"{_HERE}.srt",),
+    "sglang.srt.utils.common": (f"{_HERE}.srt",),
+    "sglang.srt.utils.hf_transformers_utils": (f"{_HERE}.srt",),
+    "sglang.srt.hf_transformers_utils": (f"{_HERE}.srt",),
+    "sglang.srt.constrained.outlines_backend": (f"{_HERE}.srt",),
+    "sglang.srt.constrained": (f"{_HERE}.srt",),
+    "sglang.srt.parser.reasoning_parser": (f"{_HERE}.reasoning_parser",),
+    "sglang.srt.reasoning_parser": (f"{_HERE}.reasoning_parser",),
+    "sglang.srt.server_args": (f"{_HERE}.server_args",),
+    "sglang.srt.server": (f"{_HERE}.runtime", f"{_HERE}.engine"),
+    "sglang.srt.entrypoints.engine": (f"{_HERE}.engine",),
+    "sglang.version": (f"{_HERE}.front",),
+}
+
+TOP = (
+    "Engine", "Runtime", "ServerArgs", "function", "gen", "gen_int", "gen_string", "select", "image",
+    "video", "separate_reasoning", "system", "user", "assistant", "system_begin", "system_end",
+    "user_begin", "user_end", "assistant_begin", "assistant_end", "set_default_backend", "flush_cache",
+    "get_server_info", "RuntimeEndpoint", "OpenAI", "Anthropic", "LiteLLM", "VertexAI", "Crusoe",
+    "token_length_normalized", "greedy_token_selection", "unconditional_likelihood_normalized",
+    "global_config", "__version__",
+)  # fmt: skip
+
+
+def packages() -> set[str]:
+    """Every module of the alias and the packages above them."""
+    names = set(HOMES)
+    for name in HOMES:
+        parts = name.split(".")
+        names.update(".".join(parts[:depth]) for depth in range(1, len(parts)))
+    return names

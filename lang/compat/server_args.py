@@ -1,0 +1,82 @@
+"""The options of a server, as programs give them, and what they mean for an embedded engine."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from ..errors import Place
+from ..place import caller_place
+
+# option of a server -> option of sgl.Engine
+MEANINGS = {
+    "context_length": "context",
+    "max_total_tokens": "kv_tokens",
+    "max_running_requests": "max_running",
+    "chunked_prefill_size": "step_tokens",
+    "page_size": "page_size",
+    "dtype": "dtype",
+    "device": "device",
+    "random_seed": "seed",
+}
+DTYPES = {"half": "float16", "float": "float32"}
+# what an engine in this process needs none of: said of nobody
+QUIET = frozenset({
+    "model_path", "tokenizer_path", "chat_template", "served_model_name", "log_level", "log_level_http",
+    "host", "port", "trust_remote_code", "load_format", "launch_timeout", "api_key", "show_time_cost",
+    "disable_radix_cache", "disable_cuda_graph", "cuda_graph_max_bs", "mem_fraction_static",
+    "skip_tokenizer_init", "is_embedding", "enable_metrics", "download_dir", "watchdog_timeout",
+    "schedule_policy", "attention_backend", "sampling_backend", "grammar_backend", "reasoning_parser",
+    "tool_call_parser", "nccl_port", "dist_init_addr", "node_rank", "nnodes",
+})  # fmt: skip
+OF_THE_MODEL = frozenset({"context", "dtype", "kv_tokens"})
+
+
+class ServerArgs:
+    """`ServerArgs(model_path=..., context_length=...)`: any option of a server is taken and kept.
+
+    Those without a meaning for the embedded engine are named in one warning.
+    """
+
+    def __init__(self, model_path: str | None = None, **options: Any) -> None:
+        self.model_path = model_path
+        self.tokenizer_path = options.pop("tokenizer_path", None) or model_path
+        self.chat_template = options.pop("chat_template", None)
+        self._options = options
+        for name, value in options.items():
+            setattr(self, name, value)
+        self._warn()
+
+    def __repr__(self) -> str:
+        given = "".join(f", {name}={value!r}" for name, value in self._options.items())
+        return f"ServerArgs(model_path={self.model_path!r}{given})"
+
+    def engine_options(self, replaced: bool) -> dict[str, Any]:
+        """Options of sgl.Engine; without those of the model where another was loaded than asked for."""
+        found = {
+            MEANINGS[name]: value
+            for name, value in self._options.items()
+            if name in MEANINGS and value is not None and value != "auto" and not _off(name, value)
+        }
+        if "dtype" in found:
+            found["dtype"] = DTYPES.get(found["dtype"], found["dtype"])
+        if self._options.get("load_format") == "dummy" and not replaced:
+            found["dummy"] = True
+        return {name: value for name, value in found.items() if not (replaced and name in OF_THE_MODEL)}
+
+    def _warn(self) -> None:
+        idle = [
+            f"{name}={value!r}"
+            for name, value in self._options.items()
+            if not (name in MEANINGS or name in QUIET or name.startswith("disable_"))
+            and value not in (None, False, 1, "auto")
+        ]
+        if idle:
+            message = f"no effect on the embedded engine: {', '.join(idle)}"
+            where = caller_place() or Place("<sgl>", 0)
+            warnings.warn_explicit(message, UserWarning, where.file, where.line)
+
+
+def _off(name: str, value: Any) -> bool:
+    """Whether a number says "as you like": servers write -1 for that."""
+    return name == "chunked_prefill_size" and value < 1

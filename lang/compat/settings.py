@@ -1,0 +1,71 @@
+"""What holds for programs that run under the alias: where their endpoints lead and which model they get."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MODEL_VARIABLE = "SGL_MODEL"
+
+
+@dataclass
+class Settings:
+    """One for the process.
+
+    local: endpoints at whose URL nothing answers, and servers that are launched, are the embedded engine.
+    url: every endpoint is the one at this URL, whatever the program names.
+    model: what is loaded whatever the program names (else the variable SGL_MODEL).
+    """
+
+    local: bool = False
+    url: str | None = None
+    model: str | None = None
+    said: set[str] = field(default_factory=set)
+
+    @property
+    def servers_stand(self) -> bool:
+        """Whether what a program would launch is there already."""
+        return self.local or self.url is not None
+
+    def forced_model(self) -> str | None:
+        return self.model or os.environ.get(MODEL_VARIABLE) or None
+
+
+settings = Settings()
+
+
+def configure(local: bool, url: str | None, model: str | None) -> None:
+    settings.local, settings.url, settings.model = local, url, model
+    settings.said.clear()
+
+
+def say_once(text: str) -> None:
+    """A line on stderr, the first time only: stdout belongs to the program."""
+    if text not in settings.said:
+        settings.said.add(text)
+        print(f"sgl: {text}", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The model that is loaded (None: the bundled one), and whether the program asked for another."""
+
+    path: str | None
+    replaced: bool
+
+
+def choose_model(asked: str | None) -> Choice:
+    """Which model a program gets that asks for `asked`; what replaces it is said once on stderr."""
+    forced = settings.forced_model()
+    if forced is not None:
+        if asked is not None and asked != forced:
+            say_once(f"model {forced!r} stands in for {asked!r}")
+        return Choice(forced, asked != forced)
+    if not settings.local or asked is None or Path(asked).expanduser().is_dir():
+        return Choice(asked, False)
+    say_once(
+        f"the bundled model stands in for {asked!r}; choose another with --model PATH or {MODEL_VARIABLE}"
+    )
+    return Choice(None, True)

@@ -1,0 +1,268 @@
+"""The helpers that programs import beside the language."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from pydantic import BaseModel
+
+from sgl.lang import compat
+from sgl.lang.compat import servers, settings, testing, utils
+from sgl.lang.compat.engines import SharedEngines
+from sgl.lang.compat.reasoning_parser import ReasoningParser
+from sgl.lang.compat.server_args import ServerArgs
+from sgl.lang.compat.srt import build_regex_from_object, kill_process_tree, load_image
+from sgl.lang.errors import BadValueError
+from sgl.lang.reasoning import split_reasoning
+
+
+@pytest.fixture
+def local():
+    """Endpoints and servers are the embedded engine, as under `sgl run`."""
+    settings.configure(local=True, url=None, model=None)
+    yield settings.settings
+    settings.configure(local=False, url=None, model=None)
+
+
+# --- sglang.utils -----------------------------------------------------------------------------------------
+
+
+def test_read_jsonl_gives_a_list(tmp_path):
+    (tmp_path / "x.jsonl").write_text('# a comment\n{"a": 1}\n\n[2, "\u2028"]\n', encoding="utf-8")
+    assert utils.read_jsonl(str(tmp_path / "x.jsonl")) == [{"a": 1}, [2, "\u2028"]]
+
+
+def test_dump_state_text_takes_anything(tmp_path):
+    path = tmp_path / "out.txt"
+    utils.dump_state_text(str(path), ["first", ["a", "list"]])
+    utils.dump_state_text(str(path), ["third"], mode="a")
+    text = path.read_text()
+    assert text.index("first") < text.index("['a', 'list']") < text.index("third")
+
+
+def test_urls_and_schemas(capsys):
+    assert utils.normalize_base_url("127.0.0.1", 30000) == "http://127.0.0.1:30000"
+    assert utils.normalize_base_url("https://host", 1) == "https://host:1"
+    assert json.loads(utils.convert_json_schema_to_str({"type": "string"})) == {"type": "string"}
+    assert utils.trim_overlap("Hello wor", "world") == "ld"
+    utils.print_highlight(3)
+    assert capsys.readouterr().out == "3\n"
+
+
+def test_a_file_is_fetched_once(tmp_path):
+    path = tmp_path / "there.txt"
+    path.write_text("kept")
+    assert utils.download_and_cache_file("http://127.0.0.1:9/there.txt", str(path)) == str(path)
+    assert path.read_text() == "kept"
+
+
+# --- sglang.test.test_utils ----------------------------------------------------------------------------------
+
+
+def test_the_command_line_of_benchmarks(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["bench.py", "--mine", "3"])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mine", type=int)
+    args = vars(testing.add_common_sglang_args_and_parse(parser))
+    assert args == {
+        "mine": 3, "parallel": 64, "host": "127.0.0.1", "port": 30000, "backend": "srt", "device": "auto",
+        "result_file": "result.jsonl", "raw_result_file": None,
+    }  # fmt: skip
+
+
+def test_an_unknown_backend_is_refused():
+    with pytest.raises(ValueError, match="'vllm' is not known"):
+        testing.select_sglang_backend(argparse.Namespace(backend="vllm", host="x", port=1))
+
+
+# --- servers ---------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_is_not_launched(local, capsys):
+    process, port = servers.launch_server_cmd(
+        "python -m sglang.launch_server --model-path a/b --context-length 99"
+    )
+    url = f"http://localhost:{port}"
+    args = servers.launched_at(url)
+    assert args is not None
+    assert (args.model_path, args.engine_options(replaced=False)) == ("a/b", {"context": 99})
+    assert process.poll() is None
+    servers.wait_for_server(url)
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
+    servers.terminate_process(process)
+    assert (process.poll(), servers.launched_at(url)) == (0, None)
+    assert "no server is launched for 'a/b'" in capsys.readouterr().err
+
+
+def test_the_alias_may_be_local_without_sgl_run():
+    compat.install(local=True)
+    compat.install()
+    assert settings.settings.local
+    compat.uninstall()
+    assert not settings.settings.local
+
+
+def test_other_commands_are_run(local):
+    process = servers.execute_shell_command(f"{sys.executable} -c 'import sys; sys.exit(5)'")
+    assert process.wait() == 5
+
+
+def test_waiting_ends_when_the_process_ends_or_the_time():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    with pytest.raises(RuntimeError, match="ended with status 0"):
+        servers.wait_for_server("http://127.0.0.1:9", process=process)
+    with pytest.raises(TimeoutError, match="after 1 seconds"):
+        servers.wait_for_server("http://127.0.0.1:9", timeout=1)
+
+
+def test_a_process_and_its_children_are_killed():
+    nested = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).pid, flush=True); import time; time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", nested], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    kill_process_tree(process.pid)
+    assert process.wait(timeout=10) == -9
+    process.stdout.close()
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(child)], capture_output=True, text=True).stdout
+    assert state.strip() in ("", "Z", "Z+")
+
+
+# --- options of a server -----------------------------------------------------------------------------------------
+
+
+def test_options_with_and_without_a_meaning():
+    with pytest.warns(
+        UserWarning, match=r"no effect on the embedded engine: tp_size=2, fancy='x'$"
+    ) as warned:
+        args = ServerArgs(
+            model_path="m",
+            tp_size=2,
+            dp_size=1,
+            fancy="x",
+            dtype="half",
+            max_running_requests=4,
+            log_level="error",
+        )
+    assert warned[0].filename == __file__
+    assert args.engine_options(replaced=False) == {"dtype": "float16", "max_running": 4}
+    assert args.engine_options(replaced=True) == {"max_running": 4}
+    assert args.tp_size == 2
+
+
+def test_the_model_of_a_program(local, capsys, monkeypatch, tmp_path):
+    assert settings.choose_model("org/name") == settings.Choice(None, True)
+    assert settings.choose_model(str(tmp_path)) == settings.Choice(str(tmp_path), False)
+    settings.choose_model("org/name")
+    assert capsys.readouterr().err.count("the bundled model stands in for 'org/name'") == 1
+    monkeypatch.setenv("SGL_MODEL", "/models/x")
+    assert settings.choose_model("org/name") == settings.Choice("/models/x", True)
+    local.model = "/models/y"
+    assert settings.choose_model("org/name") == settings.Choice("/models/y", True)
+    settings.configure(local=False, url=None, model=None)
+    monkeypatch.delenv("SGL_MODEL")
+    assert settings.choose_model("org/name") == settings.Choice("org/name", False)
+
+
+# --- sglang.srt ----------------------------------------------------------------------------------------------------
+
+
+class City(BaseModel):
+    name: str
+    size: int
+
+
+def test_a_regex_of_a_schema():
+    for given in (City, City.model_json_schema(), json.dumps(City.model_json_schema())):
+        assert re.fullmatch(build_regex_from_object(given), '{"name": "Oslo", "size": 7}')
+    with pytest.raises(ValueError):
+        build_regex_from_object("no JSON")
+
+
+def test_pictures(tmp_path):
+    pillow = pytest.importorskip("PIL.Image")
+    path = tmp_path / "x.png"
+    pillow.new("RGB", (3, 2)).save(path)
+    data = path.read_bytes()
+    import base64
+
+    text = base64.b64encode(data).decode()
+    for source in (
+        str(path),
+        f"file://{path}",
+        data,
+        text,
+        f"data:image/png;base64,{text}",
+        pillow.open(path),
+    ):
+        image, size = load_image(source)
+        assert image.size == size == (3, 2)
+
+
+# --- reasoning -------------------------------------------------------------------------------------------------------
+
+TEXTS = ("<think>a < b, so</think>yes", "no marks", "<think>never ends", "so</think>then <thin")
+
+
+@pytest.mark.parametrize("model_type", ["deepseek-r1", "qwen3"])
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_streamed_thoughts_are_those_of_the_whole_text(model_type, text, size):
+    parser = ReasoningParser(model_type)
+    pairs = [parser.parse_stream_chunk(text[start : start + size]) for start in range(0, len(text), size)]
+    pairs.append(parser.flush())
+    streamed = tuple("".join(parts).strip() for parts in zip(*pairs, strict=True))
+    assert streamed == parser.parse_non_stream(text) == split_reasoning(text, model_type)
+
+
+def test_a_thought_may_be_kept_back_until_it_is_whole():
+    parser = ReasoningParser("qwen3", stream_reasoning=False)
+    assert [parser.parse_stream_chunk(chunk) for chunk in ("<think>a", "b", "</think>", "c")] == [
+        ("", ""), ("", ""), ("ab", ""), ("", "c"),
+    ]  # fmt: skip
+
+
+def test_reasoning_may_be_forced_and_unknown_models_are_refused():
+    assert ReasoningParser("qwen3", force_reasoning=True).parse_non_stream("a</think>b") == ("a", "b")
+    with pytest.raises(BadValueError, match="nonsense"):
+        ReasoningParser("nonsense")
+    with pytest.raises(ValueError):
+        ReasoningParser()
+
+
+# --- engines -------------------------------------------------------------------------------------------------------
+
+
+class OpenEngine:
+    """What the holders of engines need of one."""
+
+    def __init__(self, model, **options):
+        self.model, self.options, self.closed = model, options, False
+
+    def close(self):
+        self.closed = True
+
+
+def test_engines_are_shared_and_closed_by_their_last_holder(monkeypatch):
+    monkeypatch.setattr("sgl.lang.compat.engines._open", lambda model, options: OpenEngine(model, **options))
+    shared = SharedEngines()
+    first, second = shared.take("m", {"dtype": "x"}), shared.take("m", {"dtype": "x"})
+    other = shared.take("m", {})
+    assert first.engine is second.engine is not other.engine
+    engine = first.engine
+    first.release()
+    first.release()
+    assert not engine.closed
+    del second
+    gc.collect()
+    assert engine.closed
+    assert not other.engine.closed
+    assert shared.take("m", {"dtype": "x"}).engine is not engine
