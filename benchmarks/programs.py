@@ -3,7 +3,8 @@
     python benchmarks/programs.py [--programs 10000] [--tokens 8] [--keep]
 
 fork      programs that fork three ways and join, all in one run_batch, against plain sequences with the same tokens
-chain     50 literal/gen pairs in one program against one generation that makes as many tokens
+chain     50 literal/gen pairs in one program against one generation that makes as many tokens, and against
+          one of the same length
 select    one of 3, 30, 300, 500 choices: side by side and as a tree of tokens
 """
 
@@ -130,15 +131,19 @@ def chains(engine: sgl.Engine, tokens: int) -> dict[str, Any]:
     for _ in range(6):
         linked = timed(engine, lambda: chain.run(tokens).sync())
         single = timed(engine, lambda: one_gen.run(PAIRS * tokens).sync())
-        runs.append((linked[0], single[0]))
+        length = linked[1].computed_tokens
+        long = timed(engine, lambda n=length: one_gen.run(n).sync())
+        runs.append((linked[0], single[0], long[0]))
+    middle = [statistics.median(column) for column in zip(*runs[1:], strict=True)]
     return {
         "generated_tokens": PAIRS * tokens,
+        "tokens": length,
         "steps": linked[1].steps,
         "one_gen_steps": single[1].steps,
-        "computed_tokens": linked[1].computed_tokens,
-        "seconds": statistics.median(a for a, _ in runs[1:]),
-        "one_gen_seconds": statistics.median(b for _, b in runs[1:]),
-        "ratio": statistics.median(a / b for a, b in runs[1:]),
+        "seconds": middle[0],
+        "one_gen_seconds": middle[1],
+        "ratio_to_as_many_generated_tokens": middle[0] / middle[1],
+        "ratio_to_one_gen_of_the_same_length": middle[0] / middle[2],
     }
 
 

@@ -15,7 +15,10 @@ from .usage import Usage
 from .values import typed_value
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from .function import SglFunction
+    from .report import Report
 
 Value = TypeVar("Value")
 
@@ -110,6 +113,13 @@ class AsyncProgramState(StateBase):
         """What this state and its forks have used."""
         await self._synced()
         return self.stream_executor.branch.usage()
+
+    async def report(self, path: str | Path | None = None, *, title: str | None = None) -> Report:
+        """The whole run as one HTML page, with what was appended here done; see ProgramState.report."""
+        from .report import report
+
+        await self._synced()
+        return report(self, path, title=title, wait=False)
 
     def text_iter(self, var_name: str | None = None) -> AsyncIterator[str]:
         """Deltas of the text, or of one variable: `async for part in s.text_iter("x")`."""

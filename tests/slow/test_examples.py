@@ -40,6 +40,13 @@ def test_the_agent_uses_its_tools(tmp_path):
     assert "+49 30 5550 143" in out and "add_todo(" in out
 
 
+def test_a_report_is_a_page_with_the_run_in_it(tmp_path):
+    out = run("report_a_run.py", "page.html", cwd=tmp_path)
+    assert "GetCarsAvailable" in out and "Portland" in out
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "GetCarsAvailable" in page and page.count("<script") == 2
+
+
 def test_the_readme_shows_the_quickstart_and_what_it_prints(tmp_path):
     readme = (EXAMPLES.parent / "README.md").read_text()
     program = (EXAMPLES / "quickstart.py").read_text().split('"""\n', 1)[1].strip()
