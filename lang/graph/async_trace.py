@@ -44,10 +44,10 @@ class AsyncTracerProgramState(TracerProgramState):
         inner.ret_value = await result if inspect.isawaitable(result) else result
         return inner
 
-    async def get(self, name: Any, type: Any = None) -> Any:  # type: ignore[override]
+    async def get(self, name: Any, type: Any = None) -> Any:
         return super().get(name, type)
 
-    async def text(self) -> Any:  # type: ignore[override]
+    async def text(self) -> Any:
         return super().text()
 
     async def messages(self) -> Any:  # type: ignore[override]
@@ -59,5 +59,5 @@ class AsyncTracerProgramState(TracerProgramState):
     async def error(self) -> None:  # type: ignore[override]
         super().sync()
 
-    async def get_meta_info(self, name: str) -> Any:  # type: ignore[override]
+    async def get_meta_info(self, name: str) -> Any:
         return super().get_meta_info(name)

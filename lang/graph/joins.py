@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..group import ProgramStateGroup
 from ..ir import SglConcateAndAppend
 from ..place import caller_place
+from .recording import SglGather
 from .steps import Concatenate, Gather, Wait
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class TracerGroup(ProgramStateGroup[Any]):
 
     def _gather_traced(self, children: tuple[int, ...], closed: tuple[Any, ...]) -> None:
         parent = self.src_state
+        parent.traced.note(SglGather([child.last_node for child in self.states]))
         step = Gather(parent.traced.index, caller_place(), parent.scope, children, closed)
         parent.recording.steps.append(step)
         known = set(parent.variables)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Hashable, Iterator
 from copy import copy
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import TraceError
 from ..ir import (
+    Reading,
     SglArgument,
     SglExpr,
     SglExprList,
@@ -19,6 +21,10 @@ from ..ir import (
     SglVideo,
 )
 from ..place import caller_place
+from ..primitives import as_node
+
+if TYPE_CHECKING:
+    from ..backend import Backend
 
 Key = Hashable
 
@@ -26,11 +32,11 @@ Key = Hashable
 class Traced(SglVariable):
     """The value of a variable, known to a run under `key`.
 
-    `index`: which of several values it is. `reading` is what the gen says of its type; with `typed` the
+    `path` leads to a part of that value. `reading` is what the gen says of its type; with `typed` the
     placeholder stands for the typed value.
     """
 
-    index: int | None = None
+    path: tuple[int | str, ...] = ()
     reading: Reading[Any] | None = None
     typed: bool = False
 
@@ -38,10 +44,10 @@ class Traced(SglVariable):
         super().__init__(name, source)
         self.key = key
 
-    def sample(self, index: int) -> Traced:
+    def part(self, key: int | str) -> Traced:
         """One of several values."""
         part = copy(self)
-        part.name, part.index = f"{self.name}[{index}]", index
+        part.name, part.path = f"{self.name}[{key}]", (*self.path, key)
         return part
 
     def read_as(self, reading: Reading[Any] | None) -> Traced:
@@ -56,7 +62,7 @@ class Traced(SglVariable):
 
     def value(self, found: Any, backend: Backend) -> Any:
         """What the placeholder stands for, once the variable's value is known. ValueError if it has no such type."""
-        picked = found if self.index is None else found[self.index]
+        picked = reduce(operator.getitem, self.path, found)
         if not self.typed or self.reading is None:
             return picked
         if isinstance(picked, list):
@@ -64,12 +70,27 @@ class Traced(SglVariable):
         return self.reading.read(picked, backend)
 
 
-class Unknown(Traced):
+class _Texts(SglExpr):
+    """What is text in a run. Added to text it is text, as strings are: one piece, whatever it is made of."""
+
+    def __add__(self, other: Any) -> Any:
+        return TextSum([self, other]) if isinstance(other, str | _Texts) else super().__add__(other)
+
+    def __radd__(self, other: Any) -> Any:
+        return TextSum([other, self]) if isinstance(other, str) else super().__radd__(other)
+
+
+class _OfRun(_Texts):
     """A value in a program that is being compiled: it can be appended, stored and returned, and nothing else."""
+
+    @property
+    def title(self) -> str:
+        """What it is called in messages."""
+        return repr(self)
 
     def _needed(self, how: str) -> NoReturn:
         raise TraceError(
-            f"{caller_place()}: the program needs the value of {self.name!r} to go on ({how}), which only a run "
+            f"{caller_place()}: the program needs the value of {self.title} to go on ({how}), which only a run "
             f"has: programs that branch on generated values cannot be compiled, use run() instead"
         )
 
@@ -79,7 +100,27 @@ class Unknown(Traced):
         self._needed(f".{name}")
 
 
-class UnboundArgument(SglArgument):
+class Unknown(_OfRun, Traced):
+    """The value of a variable in a program that is being compiled."""
+
+    @property
+    def title(self) -> str:
+        return repr(self.name)
+
+
+class TextSum(_OfRun):
+    """Strings and placeholders joined by `+`. `parts` are literals and placeholders."""
+
+    def __init__(self, texts: list[Any]) -> None:
+        self.parts: list[SglExpr] = []
+        for text in texts:
+            self.parts += text.parts if isinstance(text, TextSum) else [as_node(text)]
+
+    def __repr__(self) -> str:
+        return " + ".join(map(repr, self.parts))
+
+
+class UnboundArgument(_Texts, SglArgument):
     """A parameter in a program that is being compiled. One with a default gets that where its value is needed."""
 
     def __init__(self, name: str, fixed: dict[str, Any], **default: Any) -> None:
@@ -127,7 +168,7 @@ def _forbid(kind: type, name: str, operation: Callable[..., Any]) -> None:
 
 
 for _name, _operation in _OPERATIONS.items():
-    _forbid(Unknown, _name, _operation)
+    _forbid(_OfRun, _name, _operation)
     _forbid(UnboundArgument, _name, _operation)
 
 
@@ -144,7 +185,7 @@ def filled(value: Any, fill: Callable[[Traced | SglArgument], Any]) -> Any:
     """The same structure or node with each placeholder replaced by what `fill` gives."""
     if isinstance(value, Traced | SglArgument):
         return fill(value)
-    if isinstance(value, list | tuple):
+    if type(value) in (list, tuple):
         return type(value)([filled(part, fill) for part in value])
     if isinstance(value, dict):
         return {name: filled(part, fill) for name, part in value.items()}
@@ -158,12 +199,16 @@ def _inside(value: Any) -> list[Any]:
         return list(value.values())
     if isinstance(value, SglExprList):
         return value.expr_list
+    if isinstance(value, TextSum):
+        return list(value.parts)
     if isinstance(value, SglSubmitted | SglSeparateReasoning):
         return [value.expr]
     return [value.path] if isinstance(value, SglImage | SglVideo) else []
 
 
-def _filled_node(node: SglExpr, fill: Callable[[Any], Any]) -> SglExpr:
+def _filled_node(node: SglExpr, fill: Callable[[Any], Any]) -> Any:
+    if isinstance(node, TextSum):
+        return "".join(getattr(part, "value", part) for part in (filled(part, fill) for part in node.parts))
     if isinstance(node, SglExprList):
         return SglExprList(as_nodes(filled(node.expr_list, fill)))
     if isinstance(node, SglSeparateReasoning):

@@ -13,7 +13,7 @@ from ..place import caller_place
 from .placeholders import Key, Traced, UnboundArgument, Unknown
 from .steps import Step
 
-MAX_NODES = 100_000
+MAX_NODES = 20_000
 
 
 class Recording:
@@ -53,6 +53,22 @@ class Recording:
         return (Unknown if self.strict else Traced)(name, source, key)
 
 
+class SglGather(SglExpr):
+    """In a trace: the variables of branches become lists in their parent. `states` are their last nodes."""
+
+    stands_alone = True
+
+    def __init__(self, states: list[SglExpr]) -> None:
+        self.states = states
+
+    @property
+    def predecessors(self) -> list[SglExpr]:
+        return [*super().predecessors, *self.states]
+
+    def __repr__(self) -> str:
+        return f"Gather({', '.join(f'%{node.node_id}' for node in self.states)})"
+
+
 class PrefixEnded(Exception):
     """The trace has come to the first node that is not constant text."""
 
@@ -71,14 +87,16 @@ class TracedState:
         self.kind = kind
         self.label = label
         self.parent = parent
+        self.called_at = parent.last_node if parent else None
         self.index = len(recording.states)
         self.nodes: list[SglExpr] = []
         self.last_node: SglExpr | None = None
         self.conversation = Conversation(template, quiet=True)
         self.constant: list[str] | None = []
         self.has_turns = False
-        self.joined = False
+        self.free_turns = False  # only a run knows which turns a step with tools has
         self._ended: Key = None
+        self._branches = 0
         self._unnamed = {"gen": 0, "select": 0}
         recording.states.append(self)
 
@@ -100,13 +118,15 @@ class TracedState:
         self._extend_text(placed)
         return placed
 
-    def branch(self, fork: SglExpr, index: int) -> TracedState:
+    def branch(self, fork: SglExpr) -> TracedState:
         """A state that goes on from here."""
-        child = TracedState(self.recording, self.conversation.template, "fork", f"{self.label}.{index}", self)
+        self._branches += 1
+        label = f"{self.label}.{self._branches}"
+        child = TracedState(self.recording, self.conversation.template, "fork", label, self)
         child.last_node = fork
         child.conversation = self.conversation.copy()
         child.constant = None if self.constant is None else list(self.constant)
-        child.has_turns = self.has_turns
+        child.has_turns, child.free_turns = self.has_turns, self.free_turns
         return child
 
     def end(self) -> Key:

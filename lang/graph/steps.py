@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import Place
-from ..ir import SglArgument, SglConstantText, SglExpr, SglRoleBegin, SglRoleEnd
+from ..ir import SglArgument, SglConstantText, SglExpr, SglRoleBegin, SglRoleEnd, SglTools
 from .placeholders import Key, Traced, placeholders
 
 Makes = tuple[tuple[Key, str | None], ...]
@@ -59,8 +59,8 @@ class Append(Step):
 
     @property
     def is_fixed(self) -> bool:
-        """The same in every run."""
-        return isinstance(self.node, SglConstantText | SglRoleBegin | SglRoleEnd)
+        """The same in every run at a backend."""
+        return isinstance(self.node, SglConstantText | SglRoleBegin | SglRoleEnd | SglTools)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +68,10 @@ class Joined(Step):
     """Pieces of text that go to the backend as one."""
 
     parts: tuple[Append, ...]
+
+    @property
+    def values(self) -> tuple[Key, ...]:
+        return tuple(key for part in self.parts for key in part.values)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,8 +83,9 @@ class Split(Step):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Open(Step):
-    """A program that this one calls begins, on a text of its own."""
+    """The program of state `parent` calls another one, on a text of its own."""
 
+    parent: int
     program: Any
     options: dict[str, Any]
     arguments: dict[str, Any]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,28 +11,19 @@ from typing import TYPE_CHECKING, Any
 from ..backend import Backend
 from ..chat import ChatTemplate, get_chat_template
 from ..config import as_backend
-from ..errors import Place, TraceError
+from ..errors import TraceError
 from ..ir import (
     SglConstantText,
     SglExpr,
-    SglExprList,
     SglFork,
     SglGen,
     SglGetForkItem,
-    SglRoleBegin,
-    SglRoleEnd,
-    SglSelect,
-    SglSeparateReasoning,
-    SglSubmitted,
-    SglVarScopeBegin,
-    SglVarScopeEnd,
-    flatten,
 )
 from ..place import caller_place
-from ..primitives import as_node, role_turn
+from .appending import TracedText
 from .placeholders import Key, Traced, filled
 from .recording import PrefixEnded, Recording, TracedState
-from .steps import Append, Assign, Close, Makes, Open, Snapshot, Split, Wait, keys_in
+from .steps import Assign, Close, Open, Snapshot, Split, Wait, keys_in
 
 if TYPE_CHECKING:
     from ..function import SglFunction
@@ -70,19 +60,11 @@ def extract_prefix(program: SglFunction, backend: Backend) -> str:
     return tracer.constant_prefix()
 
 
-class TracerProgramState:
+class TracerProgramState(TracedText):
     """The `s` of a trace. Variables are placeholders, nodes get a place in a graph (`last_node` is the end).
 
     `traced` is the text, which the programs of `s.call` share; `variables` are those of this program.
     """
-
-    def __init__(self, traced: TracedState, variables: dict[str, Any] | None = None, scope: int = 0) -> None:
-        self.traced = traced
-        self.recording = traced.recording
-        self.variables: dict[str, Any] = variables or {}
-        self.scope = scope
-        self.child_states: list[TracerProgramState] = []
-        self.ret_value: Any = None
 
     @classmethod
     def root(cls, program: SglFunction, template: ChatTemplate, recording: Recording) -> TracerProgramState:
@@ -124,160 +106,13 @@ class TracerProgramState:
             raise PrefixEnded
         arguments, options = split_options(program, kwargs)
         traced = TracedState(self.recording, self.chat_template, "call", program.__name__, self.traced)
-        self.recording.steps.append(Open(traced.index, caller_place(), 0, program, options, arguments))
+        where, parent = caller_place(), self.traced.index
+        self.recording.steps.append(Open(traced.index, where, 0, parent, program, options, arguments))
         nested = TracerProgramState(traced)
         self.child_states.append(nested)
         nested.run(program, args, arguments)
         nested.end()
         return nested
-
-    # --- the graph ---------------------------------------------------------------------------------------
-
-    @property
-    def nodes(self) -> list[SglExpr]:
-        return self.traced.nodes
-
-    @property
-    def last_node(self) -> SglExpr | None:
-        return self.traced.last_node
-
-    @property
-    def chat_template(self) -> ChatTemplate:
-        return self.traced.conversation.template
-
-    def flatten_nodes(self) -> list[SglExpr]:
-        """The nodes of this state, then those of its children."""
-        children = (child.flatten_nodes() for child in self.child_states)
-        return [*self.nodes, *itertools.chain.from_iterable(children)]
-
-    def constant_prefix(self) -> str:
-        """The constant text at the start."""
-        constants = itertools.takewhile(lambda node: isinstance(node, SglConstantText), self.nodes)
-        return "".join(node.value for node in constants if isinstance(node, SglConstantText))
-
-    @property
-    def messages_(self) -> list[dict[str, Any]]:
-        return self.messages()
-
-    def __repr__(self) -> str:
-        return f"TracerProgramState({self.nodes})"
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"{caller_place()}: a traced state has no {name!r}, which only a run has; use run() instead"
-        )
-
-    # --- appending ---------------------------------------------------------------------------------------
-
-    def __iadd__(self, other: Any) -> TracerProgramState:
-        where = caller_place()
-        for node in flatten(as_node(other), self.traced):
-            self._append(node, where)
-        return self
-
-    def _append(self, node: SglExpr, where: Place | None) -> None:
-        if isinstance(node, SglRoleBegin):
-            self._begin(node.role, where)
-        elif isinstance(node, SglRoleEnd):
-            self._end_role(node.role, where)
-        elif isinstance(node, SglSeparateReasoning):
-            parts = SglExprList(list(flatten(node.expr, self.traced)))
-            node = SglSeparateReasoning(node.model_type, parts)
-            makes = tuple(made for part in parts.expr_list for made in self._think(part, where))
-            self._record(node, where, makes)
-        else:
-            self._record(node, where, self._place(node, where))
-
-    def _place(self, node: SglExpr, where: Place | None) -> Makes:
-        """Put the node into the graph; the variable that it makes, if it makes one."""
-        placed = self.traced.place(node, where)
-        if isinstance(node, SglConstantText):
-            return ()
-        if not isinstance(node, SglVarScopeBegin | SglVarScopeEnd):
-            self.traced.lose_text()
-        if isinstance(node, SglGen | SglSelect):
-            name = node.name or self.traced.unnamed("gen" if isinstance(node, SglGen) else "select")
-            self.variables[name] = self._made(node, name, placed)
-            return ((placed.node_id, node.name),)
-        if isinstance(node, SglVarScopeEnd):
-            self.variables[node.name] = self.recording.variable(node.name, placed, placed.node_id)
-            return ((placed.node_id, node.name),)
-        return ()
-
-    def _made(self, node: SglGen[Any] | SglSelect, name: str, placed: SglExpr) -> Any:
-        """The value of a gen or select: with n > 1, a list."""
-        value = self.recording.variable(name, placed, placed.node_id)
-        if isinstance(node, SglSelect):
-            return value
-        value.reading = node.reading
-        count = node.sampling_params.n or 1
-        return value if count == 1 else [value.sample(index) for index in range(count)]
-
-    def _think(self, node: SglExpr, where: Place | None) -> Makes:
-        """A node inside `separate_reasoning`: the names of its answer and of its thought."""
-        if not isinstance(node, SglGen | SglSelect):
-            return self._place(node, where)
-        answers = self._place(node, where)
-        thought = self.traced.place(SglSeparateReasoning("", SglExprList([node])), where)
-        name = f"{node.name}_reasoning_content"
-        self.variables[name] = self.recording.variable(name, thought, thought.node_id)
-        return (*answers, (thought.node_id, name))
-
-    def _record(self, node: SglExpr, where: Place | None, makes: Makes = ()) -> None:
-        self.recording.steps.append(Append(self.traced.index, where, self.scope, node, makes))
-
-    def _begin(self, role: str, where: Place | None) -> None:
-        conversation = self.traced.conversation
-        if conversation.wants_default_system(role) and conversation.role is None:
-            self.recording.uses_template = True
-            self._show_begin("system", where)
-            self.traced.place(SglConstantText(conversation.template.default_system_prompt or ""), where)
-            self._show_end("system", where)
-        self._show_begin(role, where)
-        self._record(SglRoleBegin(role), where)
-
-    def _show_begin(self, role: str, where: Place | None) -> None:
-        conversation = self.traced.conversation
-        self.traced.place(SglConstantText(conversation.prefix(role)), where)
-        self.traced.has_turns = True
-        conversation.begin(role, len(self.nodes))
-
-    def _end_role(self, role: str, where: Place | None) -> None:
-        self._show_end(role, where)
-        self._record(SglRoleEnd(role), where)
-
-    def _show_end(self, role: str, where: Place | None) -> None:
-        suffix, end = self.traced.conversation.suffix(role), len(self.nodes)
-        self.traced.place(SglConstantText(suffix), where)
-        self.traced.conversation.end(end)
-
-    def system(self, expr: Any = None) -> Any:
-        return self._turn("system", expr)
-
-    def user(self, expr: Any = None) -> Any:
-        return self._turn("user", expr)
-
-    def assistant(self, expr: Any = None) -> Any:
-        return self._turn("assistant", expr)
-
-    def tool(self, expr: Any = None) -> Any:
-        return self._turn("tool", expr)
-
-    def _turn(self, role: str, expr: Any) -> Any:
-        if expr is None:
-            return self._bracket(SglRoleBegin(role), SglRoleEnd(role))
-        turn = role_turn(role, expr)
-        self += turn
-        return SglSubmitted(turn, self.traced)
-
-    @contextmanager
-    def _bracket(self, begin: SglExpr, end: SglExpr) -> Iterator[None]:
-        self += begin
-        yield
-        self += end
-
-    def var_scope(self, name: str) -> Any:
-        return self._bracket(SglVarScopeBegin(name), SglVarScopeEnd(name))
 
     # --- forks and calls ---------------------------------------------------------------------------------
 
@@ -295,7 +130,7 @@ class TracerProgramState:
         return children
 
     def _child(self, fork: SglExpr, index: int) -> TracerProgramState:
-        child = TracerProgramState(self.traced.branch(fork, index), dict(self.variables))
+        child = TracerProgramState(self.traced.branch(fork), dict(self.variables))
         child.traced.place(SglGetForkItem(index))
         return child
 
@@ -347,12 +182,17 @@ class TracerProgramState:
         """The variable as what its gen was asked for, or as `type`."""
         from ..typed import reading_of
 
-        value = self[name.name if isinstance(name, SglGen) else name]
+        title: Any = name.name if isinstance(name, SglGen) else name
+        value = self[title]
         reading = None if type is None else reading_of(type)
         return filled(value, lambda part: part.read_as(reading) if isinstance(part, Traced) else part)
 
     async def aget(self, name: str) -> Any:
         return self[name]
+
+    @property
+    def messages_(self) -> list[dict[str, Any]]:
+        return self.messages()
 
     def text(self) -> Any:
         """The text if it is constant, else a placeholder."""
@@ -373,11 +213,15 @@ class TracerProgramState:
         contents = [self._content(turn.start, turn.end) for turn in turns]
         if self.recording.strict and not all(isinstance(content, str) for content in contents):
             kept = self._snapshot("messages()", messages=True)
-            contents = [c if isinstance(c, str) else kept.sample(i) for i, c in enumerate(contents)]
+            if self.traced.free_turns:
+                return kept  # type: ignore[return-value]
+            contents = [
+                c if isinstance(c, str) else kept.part(i).part("content") for i, c in enumerate(contents)
+            ]
         return [{"role": turn.role, "content": part} for turn, part in zip(turns, contents, strict=True)]
 
     def _content(self, start: int, end: int | None) -> Any:
-        nodes = self.nodes[start:end]
+        nodes = [node for node in self.nodes[start:end] if not node.stands_alone]
         if all(isinstance(node, SglConstantText) for node in nodes):
             return "".join(node.value for node in nodes if isinstance(node, SglConstantText)).lstrip()
         return nodes

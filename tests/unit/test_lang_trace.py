@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 
@@ -9,7 +10,7 @@ import pytest
 from lang_rules import RuleBackend
 
 import sgl
-from sgl.lang.errors import TraceError
+from sgl.lang.errors import StateEndedError, TraceError
 from sgl.lang.ir import SglArgument, SglConstantText, SglVariable
 
 pytestmark = pytest.mark.filterwarnings("ignore::sgl.lang.chat.DefaultTemplateWarning")
@@ -195,3 +196,86 @@ def test_endless_loops_end():
 
     with pytest.raises(TraceError, match="loop"):
         program.trace()
+
+
+def test_everything_that_can_be_appended_can_be_traced():
+    @sgl.function
+    def inner(s, x):
+        s += "inner " + x + sgl.gen("v", int)
+        return s.get("v")
+
+    @sgl.function
+    def program(s, picture):
+        s += sgl.image(picture) + sgl.video("film.mp4", 4) + s.user("u")
+        s += sgl.separate_reasoning("t" + sgl.gen("r"), "qwen3") + sgl.gen("many", n=3)
+        called = s.call(inner, "y")
+        for fork in s.fork(2, position_ids_offset=[1, 2]):
+            fork.fork(2).join()
+        s += s["r_reasoning_content"] + s["many"][2] + called["v"]
+        s.sync()
+        s.end()
+        return called.ret_value, s["many"]
+
+    tracer = program.trace()
+    assert {"r", "r_reasoning_content", "many"} == set(tracer.variables)  # v belongs to the called program
+    value, many = tracer.ret_value
+    assert isinstance(value, SglVariable) and len(many) == 3
+    graph = tracer.last_node.print_graph_dfs()
+    assert "SglVideo('film.mp4', 4)" in graph and "SglImage(Argument(name=picture" in graph
+    assert "Variable('many[2]'" in graph and "Variable('r_reasoning_content'" in graph
+    assert len(tracer.child_states) == 2 and len(tracer.child_states[0].child_states) == 2
+    with pytest.raises(StateEndedError):
+        tracer += "more"
+    with pytest.raises(AttributeError, match=r"test_lang_trace.py:\d+: .*use run"):
+        tracer.stream_executor  # noqa: B018
+
+
+def test_async_programs_can_be_traced_inside_and_outside_of_a_loop():
+    @sgl.function
+    async def program(s, x):
+        s += "a" + x + sgl.gen("v")
+        forks = s.fork(2)
+        forks += sgl.gen("f")
+        await forks.join()
+        async with s.copy() as c:
+            c += sgl.gen("c")
+        s += await s.get("v")
+        await s.sync()
+        return await s.text(), await s.messages(), await s.error()
+
+    async def inside():
+        return program.trace()
+
+    for tracer in (program.trace(), asyncio.run(inside())):
+        assert {"v", "f", "c"} == set(tracer.variables) and tracer.ret_value[1:] == ([], None)
+
+
+def test_nodes_know_their_line_and_joins_stand_in_the_graph():
+    @sgl.function
+    def program(s):
+        s += "a"
+        forks = s.fork(1)
+        forks += sgl.gen("x")
+        forks.join()
+
+    tracer = program.trace()
+    first, fork, gather = tracer.nodes
+    assert (fork.where.line, gather.where.line) == (first.where.line + 1, first.where.line + 3)
+    assert first.where.file == __file__ and repr(gather) == f"Gather(%{tracer.child_states[0].last_node.node_id})"
+    with pytest.raises(ValueError, match="Invalid join mode"):
+        tracer.fork(1).join("sideways")
+
+
+def test_programs_called_by_run_are_traced_too():
+    ran = []
+
+    @sgl.function
+    def inner(s):
+        ran.append(type(s).__name__)
+        s += "x" + sgl.gen("v")
+
+    @sgl.function
+    def program(s):
+        s += "a" + inner.run()["v"]
+
+    assert len(program.trace().child_states) == 1 and ran == ["TracerProgramState"]

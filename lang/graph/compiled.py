@@ -1,0 +1,261 @@
+"""A program that runs from its graph: traced once, improved by passes, executed without its Python body."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..backend import Backend, Stream
+from ..batch import OPTION_NAMES, WINDOW, make_calls
+from ..config import as_backend, global_config
+from ..errors import LanguageError, Place, TraceError, reject_unknown
+from ..place import is_own
+from ..run import Call, RunSettings, new_executor, split_options
+from ..state import ProgramState
+from .arguments import Parameters
+from .batches import counted, finished, in_order, result_of, shared_arguments
+from .compiled_state import CompiledState
+from .grammars import prepare_grammars
+from .graph import Graph
+from .passes import AHEAD, HOIST, PASSES, improve
+from .placeholders import placeholders
+from .plan import Plan
+from .prefix import PinnedPrefix, hoist_prefix, unhoisted
+from .trace import TracerProgramState, trace_program
+from .walk import Walk
+
+if TYPE_CHECKING:
+    from ..function import SglFunction
+
+
+def compile_program(
+    program: SglFunction, backend: Any = None, bound: Mapping[str, Any] | None = None, passes: Collection[str] = tuple(PASSES)
+) -> CompiledProgram:
+    """Trace a program and improve its graph by the passes of those names.
+
+    Without a backend the default one is used, if there is one; else what depends on a backend is done by the
+    first run. Raises TraceError where the program depends on generated values.
+    """
+    chosen = backend if backend is not None else global_config.default_backend
+    found = None if chosen is None else as_backend(chosen)
+    given = program.bind(**bound) if bound else program
+    tracer = _traced(given, found)
+    return CompiledProgram(given, tracer, found, passes)
+
+
+def _traced(program: SglFunction, backend: Backend | None) -> TracerProgramState:
+    try:
+        return trace_program(program, {}, backend, strict=True)
+    except (LanguageError, KeyError):
+        raise
+    except Exception as error:
+        raise TraceError(
+            f"{_place_of(error, program)}: {program.__name__} cannot be compiled, its body failed on placeholders: "
+            f"{type(error).__name__}: {error}. If it needs generated values in Python, use run() instead"
+        ) from error
+
+
+def _place_of(error: BaseException, program: SglFunction) -> Place | None:
+    """The line of the program's file, or else of the user's code, that raised."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_own(frame.filename)]
+    here = [frame for frame in frames if frame.filename == program.func.__code__.co_filename] or frames
+    return Place(here[-1].filename, here[-1].lineno or 0) if here else None
+
+
+class CompiledProgram:
+    """What `program.compile()` gives.
+
+    `passes` is a table of what one run hands to the engine before and after each pass. The program's Python
+    body ran once, for the trace; runs execute the graph.
+    """
+
+    def __init__(
+        self, program: SglFunction, tracer: TracerProgramState, backend: Backend | None, passes: Collection[str]
+    ) -> None:
+        self.program = program
+        self._tracer = tracer
+        recording = tracer.recording
+        written = Plan((tuple(recording.steps),))
+        self.parameters = Parameters(program, recording.fixed, written)
+        model_name = "a backend" if backend is None else backend.get_model_name()
+        self.plan, self.passes = improve(
+            written, self.parameters.examples(), tracer.chat_template, set(passes), model_name
+        )
+        self._pass_names = frozenset(passes)
+        self._pins: dict[Any, PinnedPrefix] = {}
+        self._prepared: dict[int, Backend] = {}
+        self._lock = threading.Lock()
+        if backend is not None:
+            self._make_ready(backend)
+
+    @property
+    def __name__(self) -> str:
+        return self.program.__name__
+
+    def __repr__(self) -> str:
+        return f"<compiled sgl.function {self.__name__}>"
+
+    # --- the graph ---------------------------------------------------------------------------------------
+
+    def graph(self) -> Graph:
+        """States, nodes and dependencies; `graph().save("graph.svg")` draws them."""
+        return Graph(self._tracer.recording.states)
+
+    def print_graph(self) -> None:
+        """Print all nodes, a line each, state by state."""
+        print(self.graph().print(), end="")
+
+    def save(self, path: str | Path) -> None:
+        """Write a drawing of the graph (.svg), or its Graphviz text (.dot)."""
+        self.graph().save(path)
+
+    def _repr_svg_(self) -> str:
+        return self.graph().svg()
+
+    def wait_ready(self) -> None:
+        """Wait until what is done ahead is done: compile() returns while the prefix is being computed."""
+        with self._lock:
+            pins = list(self._pins.values())
+        for pin in pins:
+            pin.computed.result()
+
+    # --- running -----------------------------------------------------------------------------------------
+
+    def run(self, /, *args: Any, **kwargs: Any) -> ProgramState:
+        """Run the graph. Arguments and options are those of the program's `run`.
+
+        Returns at once, while branches wait for their values elsewhere: reading the state waits. A node that
+        fails ends the run; the readers get its error. Raises ArgumentsError, BadValueError, UnknownOptionError.
+        """
+        given, options = split_options(self.program, kwargs)
+        arguments = self.parameters.complete(self.parameters.positional(args, given))
+        settings = RunSettings.of(options)
+        return self._start(arguments, settings, *self._ready_plan(settings, "journal" in options))
+
+    __call__ = run
+
+    async def arun(self, /, *args: Any, **kwargs: Any) -> ProgramState:
+        """`run` for event loops: the state is finished when it comes (with stream=True it comes at once)."""
+        state = self.run(*args, **kwargs)
+        return state if state.stream_executor.streaming else await finished(state)
+
+    async def arun_batch(
+        self,
+        batch_kwargs: Sequence[dict[str, Any] | Sequence[Any]],
+        *,
+        return_exceptions: bool = False,
+        **options: Any,
+    ) -> list[Any]:
+        """`run_batch` for event loops."""
+        reject_unknown("arun_batch", options, OPTION_NAMES)
+        items = [self.parameters.complete(call.kwargs) for call in make_calls(self.program, batch_kwargs)]
+        start = self._starter(items, RunSettings.of(options), "journal" in options)
+        states = [start(index) for index in range(len(items))]
+        await asyncio.gather(*map(finished, states))
+        return [result_of(state, return_exceptions) for state in states]
+
+    def run_batch(
+        self,
+        batch_kwargs: Sequence[dict[str, Any] | Sequence[Any]],
+        *,
+        num_threads: int | str = "auto",
+        progress_bar: bool = False,
+        generator_style: bool = False,
+        return_exceptions: bool = False,
+        **options: Any,
+    ) -> list[Any] | Iterator[Any]:
+        """Run the graph once for each item, as the program's `run_batch` does.
+
+        No bodies run, so `num_threads` has no effect. What all items start with, arguments that they have in
+        common included, is computed once.
+        """
+        reject_unknown("run_batch", options, OPTION_NAMES)
+        items = [self.parameters.complete(call.kwargs) for call in make_calls(self.program, batch_kwargs)]
+        if not items:
+            return iter(()) if generator_style else []
+        start = self._starter(items, RunSettings.of(options), "journal" in options)
+        window = WINDOW if generator_style else len(items)
+        results = in_order(len(items), start, window, return_exceptions)
+        shown = counted(results, len(items), progress_bar)
+        return iter(shown) if generator_style else list(shown)
+
+    def _starter(
+        self, items: list[dict[str, Any]], settings: RunSettings, journalled: bool
+    ) -> Callable[[int], ProgramState]:
+        plan, pinned = self._ready_plan(settings, journalled, shared_arguments(items))
+        return lambda index: self._start(items[index], settings.for_item(index), plan, pinned)
+
+    def _start(
+        self, arguments: dict[str, Any], settings: RunSettings, plan: Plan, pinned: PinnedPrefix | None
+    ) -> ProgramState:
+        stream: Stream | None = pinned.fork() if pinned else None
+        executor = new_executor(self.program, Call((), arguments), settings, stream)
+        context = contextvars.copy_context()
+        pool = self._pool
+
+        def hop(call: Callable[[], object]) -> None:
+            pool.submit(context.copy().run, call)
+
+        walk = Walk(plan, executor, arguments, hop)
+        walk.start()
+        return CompiledState(executor, walk, self._tracer.ret_value)
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        """Where runs go on when a value has come: not on the engine's thread."""
+        return ThreadPoolExecutor(2, thread_name_prefix="sgl-compiled")
+
+    # --- what is done once for a backend -------------------------------------------------------------------
+
+    def _ready_plan(
+        self, settings: RunSettings, journalled: bool, shared: Mapping[str, str] | None = None
+    ) -> tuple[Plan, PinnedPrefix | None]:
+        """The plan for runs at a backend, and the pinned prefix that they start from."""
+        self._check_template(settings.backend)
+        if journalled or self.program.num_api_spec_tokens:
+            return unhoisted(self.plan), None
+        self._make_ready(settings.backend)
+        plan = self._plan_for(shared or {})
+        return plan, self._pinned(settings.backend, plan, shared or {}) if plan.head else None
+
+    def _plan_for(self, shared: Mapping[str, str]) -> Plan:
+        if not shared or HOIST not in self._pass_names:
+            return self.plan
+        return hoist_prefix(unhoisted(self.plan), shared)
+
+    def _make_ready(self, backend: Backend) -> None:
+        """Compile the grammars and compute the constant prefix, once for each backend."""
+        with self._lock:
+            if id(backend) in self._prepared:
+                return
+            if AHEAD in self._pass_names:
+                prepare_grammars(self.plan, backend)
+            self._prepared[id(backend)] = backend
+        if self.plan.head and not self.program.num_api_spec_tokens:
+            self._pinned(backend, self.plan, {})
+
+    def _pinned(self, backend: Backend, plan: Plan, shared: Mapping[str, str]) -> PinnedPrefix:
+        """The prefix at a backend; of those with arguments in it, the one of the last batch is kept."""
+        used = {part.name for step in plan.head for part in placeholders(step.node)}
+        key = (id(backend), tuple(sorted((name, shared[name]) for name in used)))
+        with self._lock:
+            if key not in self._pins:
+                if used:
+                    self._pins = {kept: pin for kept, pin in self._pins.items() if not kept[1]}
+                self._pins[key] = PinnedPrefix(backend, plan.head, shared)
+            return self._pins[key]
+
+    def _check_template(self, backend: Backend) -> None:
+        traced, found = self._tracer.chat_template.name, backend.get_chat_template().name
+        if self._tracer.recording.uses_template and traced != found:
+            raise TraceError(
+                f"{self.__name__} reads text with marks of its chat template and was compiled for {traced!r}, but "
+                f"the backend's is {found!r}: use compile(backend=...)"
+            )

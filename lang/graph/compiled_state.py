@@ -1,0 +1,76 @@
+"""The state of a compiled run: read like any other. `ret_value` is what the body returned in the trace, with values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..group import ProgramStateGroup
+from ..interpreter import StreamExecutor
+from ..ir import SglArgument, SglConstantText
+from ..state import ProgramState
+from ..variables import Variables
+from .joins import TracerGroup
+from .placeholders import TextSum, Traced
+from .trace import TracerProgramState
+
+if TYPE_CHECKING:
+    from .walk import Walk
+
+
+class CompiledState(ProgramState):
+    """A ProgramState whose program runs on by itself: readers wait for what is still to be appended."""
+
+    def __init__(
+        self, executor: StreamExecutor, walk: Walk, returned: Any, variables: Variables | None = None
+    ) -> None:
+        super().__init__(executor, variables)
+        self._walk = walk if _depends_on_run(returned) else None
+        self._traced_return = returned
+
+    @property
+    def ret_value(self) -> Any:
+        """What the body returned. Waits, if that is or has a value of the run."""
+        if self._walk is None:
+            return self._traced_return
+        root = self._walk.root
+        root.pieces.wait_closed()
+        if root.body_error is not None:
+            raise root.body_error
+        return _real(self._traced_return, self._walk)
+
+    @ret_value.setter
+    def ret_value(self, value: Any) -> None:
+        self._walk, self._traced_return = None, value
+
+
+def _depends_on_run(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_depends_on_run, value))
+    if isinstance(value, dict):
+        return any(map(_depends_on_run, value.values()))
+    return isinstance(value, Traced | SglArgument | TextSum | TracerProgramState | TracerGroup)
+
+
+def _real(value: Any, walk: Walk) -> Any:
+    """What a value of the trace is in the run."""
+    if isinstance(value, Traced | SglArgument):
+        return walk.value_of(value)
+    if isinstance(value, TracerProgramState):
+        return _real_state(value, walk)
+    if isinstance(value, TracerGroup):
+        parent = _real_state(value.src_state, walk)
+        return ProgramStateGroup([_real_state(state, walk) for state in value.states], parent)
+    if isinstance(value, TextSum):
+        return "".join(str(_real(part, walk)) for part in value.parts)
+    if isinstance(value, SglConstantText):
+        return value.value
+    if isinstance(value, dict):
+        return {name: _real(part, walk) for name, part in value.items()}
+    return type(value)(_real(part, walk) for part in value) if type(value) in (list, tuple) else value
+
+
+def _real_state(state: TracerProgramState, walk: Walk) -> ProgramState:
+    index = state.traced.index
+    variables = walk.variables(index, state.scope)
+    return CompiledState(walk.executors[index], walk, state.ret_value, variables)
+

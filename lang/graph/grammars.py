@@ -1,0 +1,44 @@
+"""Pass: the grammars of constrained gens are compiled before the first run asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..backend import Backend
+from ..errors import ProgramError, node_failure
+from ..ir import SglExpr, SglGen, SglSeparateReasoning, flatten
+from ..options import CONSTRAINTS, DEFAULTS, SamplingOptions
+from .plan import Plan
+from .steps import Append
+
+
+def constrained(plan: Plan) -> list[tuple[Append, SglGen]]:
+    """The gens whose text has to follow a grammar."""
+    gens = [(step, gen) for step in plan.appended() for gen in _gens(step.node)]
+    return [(step, gen) for step, gen in gens if gen.reading is not None or _has_grammar(gen.sampling_params)]
+
+
+def prepare_grammars(plan: Plan, backend: Backend) -> None:
+    """Compile all grammars for a backend. Raises ProgramError with the place of a gen whose grammar is wrong."""
+    for step, gen in constrained(plan):
+        options = gen.sampling_params.over(DEFAULTS)
+        try:
+            if gen.reading is not None:
+                options = gen.reading.constrain(options, backend)
+            backend.prepare(options)
+        except ProgramError:
+            raise
+        except Exception as error:
+            raise node_failure(gen, error, step.where) from error
+
+
+def _gens(node: SglExpr) -> Iterator[SglGen]:
+    if isinstance(node, SglSeparateReasoning):
+        for part in flatten(node.expr):
+            yield from _gens(part)
+    elif isinstance(node, SglGen):
+        yield node
+
+
+def _has_grammar(options: SamplingOptions) -> bool:
+    return any(getattr(options, name) is not None for name in CONSTRAINTS)

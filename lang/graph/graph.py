@@ -1,0 +1,87 @@
+"""A traced program as a graph: its states with their nodes, and which node depends on which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..ir import SglConcateAndAppend, SglExpr, SglFork, SglVariable, graph_line
+from .recording import SglGather, TracedState
+
+FORK, JOIN, VARIABLE, CALL = "fork", "join", "variable", "call"
+
+
+@dataclass(frozen=True)
+class Edge:
+    """`kind` is "fork", "join", "variable" or "call". From a node to one that needs it, in another state."""
+
+    kind: str
+    source: SglExpr
+    target: SglExpr
+    name: str = ""
+
+
+class Graph:
+    """`states`: the program, the branches of its forks and the programs that it calls, in order of their start.
+
+    Each has `nodes` in their order, `kind` ("program", "fork", "call"), `label` and `parent`.
+    """
+
+    def __init__(self, states: list[TracedState]) -> None:
+        self.states = states
+        self.owner = {id(node): state for state in states for node in state.nodes}
+
+    @property
+    def nodes(self) -> list[SglExpr]:
+        return [node for state in self.states for node in state.nodes]
+
+    @property
+    def edges(self) -> list[Edge]:
+        """Dependencies between states, and variables that are read in their own state."""
+        return [edge for state in self.states for edge in self._edges_into(state)]
+
+    def _edges_into(self, state: TracedState) -> Iterator[Edge]:
+        for node in state.nodes:
+            if isinstance(node, SglVariable) and node.source is not None:
+                yield Edge(VARIABLE, node.source, node, node.name)
+            if isinstance(node.prev_node, SglFork):
+                yield Edge(FORK, node.prev_node, node)
+            if isinstance(node, SglConcateAndAppend | SglGather):
+                yield from (Edge(JOIN, last, node) for last in node.states)
+        yield from self._call(state)
+
+    def _call(self, state: TracedState) -> Iterator[Edge]:
+        """A called program hangs on the node that its caller had come to."""
+        if state.kind == "call" and state.nodes and state.called_at is not None:
+            yield Edge(CALL, state.called_at, state.nodes[0], state.label)
+
+    def print(self) -> str:
+        """One line for each node, state by state."""
+        parts = []
+        for state in self.states:
+            lines = "\n".join(graph_line(node) for node in state.nodes)
+            parts.append(f"# {state.kind} {state.label}\n{lines}\n")
+        return "".join(parts)
+
+    # --- drawings ----------------------------------------------------------------------------------------
+
+    def svg(self) -> str:
+        """A drawing with a column for each state."""
+        from .drawing import drawn
+
+        return drawn(self)
+
+    def dot(self) -> str:
+        """The graph in Graphviz' language."""
+        from .dot import dotted
+
+        return dotted(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the drawing (.svg) or the Graphviz text (.dot, .gv)."""
+        path = Path(path)
+        path.write_text(self.dot() if path.suffix in (".dot", ".gv") else self.svg(), encoding="utf-8")
+
+    def _repr_svg_(self) -> str:
+        return self.svg()

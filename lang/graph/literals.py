@@ -1,0 +1,43 @@
+"""Pass: pieces of text that follow one another go to the backend as one.
+
+A piece with a value that is still to come may begin such a group, but not follow in it: what precedes it need
+not wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .placeholders import Traced
+from .plan import Lane, Plan
+from .steps import Append, Joined, Step
+
+
+def join_literals(plan: Plan) -> Plan:
+    return replace(plan, lanes=tuple(_joined(lane) for lane in plan.lanes))
+
+
+def _joined(lane: Lane) -> Lane:
+    steps: list[Step] = []
+    group: list[Append] = []
+    for step in lane:
+        parts = _texts(step)
+        if group and not (parts and not step.values and step.state == group[0].state):
+            steps.append(_one(group))
+            group = []
+        group += parts
+        if not parts:
+            steps.append(step)
+    return (*steps, _one(group)) if group else tuple(steps)
+
+
+def _texts(step: Step) -> list[Append]:
+    """The pieces of text of a step; none if it is no text."""
+    if isinstance(step, Joined):
+        return list(step.parts)
+    return [step] if isinstance(step, Append) and (step.is_text or isinstance(step.node, Traced)) else []
+
+
+def _one(group: list[Append]) -> Step:
+    first = group[0]
+    return first if len(group) == 1 else Joined(first.state, first.where, first.scope, tuple(group))

@@ -1,0 +1,108 @@
+"""Pass: the text that all runs start with is handed over and computed once, and stays pinned.
+
+The prefix is read off the graph, so no code of the user runs for it. A stream that has it is held open as
+long as the compiled program lives; each run goes on from a fork of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..backend import Backend, Stream
+from ..interpreter import StreamExecutor
+from ..ir import SglArgument, SglConstantText, SglExpr, SglTools
+from ..options import DEFAULTS
+from .placeholders import filled
+from .plan import Lane, Plan
+from .steps import Append, Joined, Step
+
+MIN_PREFIX = 64  # characters; less is not worth a stream
+
+
+def hoist_prefix(plan: Plan, shared: Mapping[str, Any] | None = None) -> Plan:
+    """The plan with its constant start as head. `shared` are arguments that are the same in all runs."""
+    if plan.head or not plan.lanes:
+        return plan
+    first, *others = plan.lanes
+    head: list[Append] = []
+    rest: list[Step] = []
+    for step in first:
+        fixed = [] if rest else _leading(step, shared or {})
+        head += fixed
+        rest += _without(step, len(fixed))
+    long = sum(_length(step.node, shared or {}) for step in head) >= MIN_PREFIX
+    return replace(plan, lanes=(tuple(rest), *others), head=tuple(head)) if long else plan
+
+
+def unhoisted(plan: Plan) -> Plan:
+    """The plan without a head: what runs without a pinned stream do."""
+    first: Lane = plan.lanes[0] if plan.lanes else ()
+    return Plan(((*plan.head, *first), *plan.lanes[1:]))
+
+
+class PinnedPrefix:
+    """A stream that holds the head of a plan, computed and kept in the backend's cache while this object lives."""
+
+    def __init__(self, backend: Backend, head: tuple[Append, ...], arguments: Mapping[str, Any]) -> None:
+        self.backend = backend
+        self._executor = StreamExecutor(backend, DEFAULTS)
+        self._executor.conversation.quiet = True
+        for step in head:
+            self._executor.submit(filled(step.node, lambda part: arguments[part.name]), where=step.where)
+        self.computed = self._executor.stream.prefill()
+
+    def fork(self) -> Stream:
+        """A stream that goes on behind the prefix."""
+        return self._executor.stream.fork(1)[0]
+
+
+class SilentStream(Stream):
+    """Takes what a pinned stream has already."""
+
+    def append(self, text: str) -> None:
+        """Nothing: it is there."""
+
+    def generate(self, request: Any, on_chunk: Any = None) -> Any:
+        raise AssertionError("a prefix holds no gens")
+
+    def fork(self, size: int) -> list[Stream]:
+        raise AssertionError("a prefix holds no forks")
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def _leading(step: Step, shared: Mapping[str, Any]) -> list[Append]:
+    """The parts at the start of a step that are the same in all runs."""
+    parts = step.parts if isinstance(step, Joined) else (step,)
+    return list(_while_fixed(parts, shared))
+
+
+def _while_fixed(parts: tuple[Any, ...], shared: Mapping[str, Any]) -> Iterator[Append]:
+    for part in parts:
+        if not isinstance(part, Append) or not (part.is_fixed or _is_shared(part.node, shared)):
+            return
+        yield part
+
+
+def _is_shared(node: SglExpr, shared: Mapping[str, Any]) -> bool:
+    return isinstance(node, SglArgument) and isinstance(shared.get(node.name), str)
+
+
+def _without(step: Step, count: int) -> list[Step]:
+    """What is left of a step without its first parts."""
+    parts: tuple[Step, ...] = step.parts if isinstance(step, Joined) else (step,)
+    left = parts[count:]
+    if len(left) == len(parts):
+        return [step]
+    if isinstance(step, Joined) and len(left) > 1:
+        return [Joined(step.state, left[0].where, step.scope, tuple(p for p in left if isinstance(p, Append)))]
+    return list(left)
+
+
+def _length(node: SglExpr, shared: Mapping[str, Any]) -> int:
+    if isinstance(node, SglConstantText | SglTools):
+        return len(node.value) if isinstance(node, SglConstantText) else MIN_PREFIX
+    return len(shared[node.name]) if isinstance(node, SglArgument) else 0

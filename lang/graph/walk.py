@@ -1,0 +1,300 @@
+"""Executes a plan: every step whose inputs are there is done at once, completions continue the others.
+
+No thread waits for a value. A lane that has to is taken up again by the callback of what it waits for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from ..errors import Place
+from ..interpreter import StreamExecutor
+from ..ir import SglExpr
+from ..run import NO_THREAD, Call, RunSettings, new_executor
+from ..transcript import Literal, Span, again, messages_of, text_of
+from ..variables import Variables
+from .later import Binding, Later
+from .placeholders import Key, Traced, filled
+from .plan import Lane, Plan
+from .prefix import SilentStream
+from .steps import (
+    Append,
+    Assign,
+    Close,
+    Concatenate,
+    Gather,
+    Joined,
+    Open,
+    Snapshot,
+    Split,
+    Step,
+    Wait,
+    keys_in,
+)
+
+Hop = Callable[[Callable[[], object]], object]
+Opens = Callable[[Open, StreamExecutor], StreamExecutor]
+THERE = Literal("")  # what is known under the key of something that has no value
+
+
+class Progress:
+    """A lane and the step that is next in it."""
+
+    __slots__ = ("position", "steps")
+
+    def __init__(self, steps: Lane) -> None:
+        self.steps = steps
+        self.position = 0
+
+
+def open_nested(step: Open, caller: StreamExecutor) -> StreamExecutor:
+    """The state of a program that another one calls: a run of its own, which is stopped with the caller's."""
+    given = {name: value for name, value in step.arguments.items() if not isinstance(value, SglExpr)}
+    with caller.control.scope():
+        return new_executor(step.program, Call((), given), RunSettings.of(step.options))
+
+
+class Walk:
+    """One run of a plan on the state `root`. `hop` takes what is to go on after a completion to another thread."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        root: StreamExecutor,
+        arguments: Mapping[str, Any],
+        hop: Hop,
+        opens: Opens = open_nested,
+    ) -> None:
+        self.root = root
+        self.executors = {0: root}
+        self.found: dict[Key, Binding] = {("state", 0): THERE}
+        self._arguments = arguments
+        self._hop = hop
+        self._opens = opens
+        self._head = plan.head
+        self._variables: dict[tuple[int, int], Variables] = {}
+        self._waiting: dict[Key, list[Progress]] = {}
+        self._ready = deque(Progress(lane) for lane in plan.lanes)
+        self._unfinished = len(self._ready)
+        self._lock = threading.RLock()
+        self._going = False
+
+    def start(self) -> None:
+        """Do what can be done now. What fails is told to the readers of the states."""
+        with self._lock:
+            if self._head:
+                self._pass_over_head()
+            self._go()
+
+    def _pass_over_head(self) -> None:
+        pinned, self.root.stream = self.root.stream, SilentStream()
+        for step in self._head:
+            self._append(step)
+        self.root.stream = pinned
+
+    def _resume(self, lane: Progress) -> None:
+        with self._lock:
+            self._ready.append(lane)
+            if not self._going:
+                self._go()
+
+    def _go(self) -> None:
+        self._going = True
+        self._body_runs_in(threading.get_ident())
+        try:
+            while self._ready:
+                self._advance(self._ready.popleft())
+        except Exception as error:
+            self._end(error)
+        else:
+            if not self._unfinished:
+                self._end(None)
+        finally:
+            self._body_runs_in(NO_THREAD)  # readers wait for what is still to be appended
+            self._going = False
+
+    def _body_runs_in(self, thread: int) -> None:
+        for executor in self.executors.values():
+            executor.body_thread = thread
+
+    def _end(self, error: Exception | None) -> None:
+        """All steps are done, or one has failed, as if the body had raised."""
+        self._ready.clear()
+        self._waiting.clear()
+        for index in reversed(self.executors):
+            self.executors[index].end(error)
+
+    # --- lanes -------------------------------------------------------------------------------------------
+
+    def _advance(self, lane: Progress) -> None:
+        while lane.position < len(lane.steps):
+            step = lane.steps[lane.position]
+            if self._has_to_wait(lane, step):
+                return
+            _RULES[type(step)](self, step)
+            lane.position += 1
+        self._unfinished -= 1
+
+    def _has_to_wait(self, lane: Progress, step: Step) -> bool:
+        missing = next((key for key in self._needs(step) if key not in self.found), None)
+        if missing is not None:
+            self._waiting.setdefault(missing, []).append(lane)
+            return True
+        pending = next((binding for binding in self._values(step) if not binding.done), None)
+        if pending is not None:
+            pending.when_done(partial(self._hop, partial(self._resume, lane)))
+            return True
+        return False
+
+    def _needs(self, step: Step) -> list[Key]:
+        state = step.parent if isinstance(step, Open) else step.state
+        return [("state", state), *(("state", other) for other in step.texts), *step.needs, *step.values]
+
+    def _values(self, step: Step) -> list[Binding]:
+        branches = [self.executors[state].branch for state in step.texts]
+        whole = isinstance(step, Wait)  # a body that waits for a state waits for what it shares, too
+        texts = [Span(branch.pieces.items if whole else branch.own) for branch in branches]
+        return [*(self.found[key] for key in step.values), *texts]
+
+    def _tell(self, key: Key, binding: Binding = THERE) -> None:
+        self.found[key] = binding
+        self._ready.extend(self._waiting.pop(key, ()))
+
+    def _adopt(self, state: int, executor: StreamExecutor) -> None:
+        executor.body_thread = threading.get_ident()
+        executor.conversation.quiet = executor.conversation.quiet or self.root.conversation.quiet
+        self.executors[state] = executor
+        self._tell(("state", state))
+
+    def variables(self, state: int, scope: int) -> Variables:
+        """What a state's program, or the program of an `s.call` on it, has as variables."""
+        if not scope:
+            return self.executors[state].vars
+        return self._variables.setdefault((state, scope), Variables())
+
+    def value_of(self, part: Any, state: int = 0) -> Any:
+        """The value of a placeholder."""
+        if not isinstance(part, Traced):
+            return self._arguments[part.name]
+        return part.value(self.found[part.key].get(), self.executors[state].backend)
+
+    # --- steps -------------------------------------------------------------------------------------------
+
+    def _append(self, step: Append) -> None:
+        executor, variables = self.executors[step.state], self.variables(step.state, step.scope)
+        node = filled(step.node, lambda part: self.value_of(part, step.state))
+        executor.submit(node, variables, step.where)
+        for key, name in step.makes:
+            self._tell(key, executor.find(name, variables))
+
+    def _append_joined(self, step: Joined) -> None:
+        texts = [filled(part.node, lambda at: self.value_of(at, step.state)) for part in step.parts]
+        texts = [getattr(text, "value", text) for text in texts]
+        if not all(isinstance(text, str) for text in texts):
+            for part in step.parts:
+                self._append(part)
+            return
+        executor = self.executors[step.state]
+        whole = "".join(texts)
+        for index, (part, text) in enumerate(zip(step.parts, texts, strict=True)):
+            send = _nothing if index else partial(_send, executor, whole)
+            executor.write(text, send, part.where)
+
+    def _split(self, step: Split) -> None:
+        variables = self.variables(step.state, step.scope)
+        children = self.executors[step.state].fork(len(step.children), variables)
+        for state, child in zip(step.children, children, strict=True):
+            self._adopt(state, child)
+
+    def _open(self, step: Open) -> None:
+        self._adopt(step.state, self._opens(step, self.executors[step.parent]))
+
+    def _close(self, step: Close) -> None:
+        self.executors[step.state].end()
+        self._tell(step.key)
+
+    def _gather(self, step: Gather) -> None:
+        parent = self.variables(step.state, step.scope)
+        known = set(parent.declared())
+        parts: dict[str | None, list[tuple[Variables, Binding | None]]] = {}
+        for state in step.children:
+            child = self.executors[state].vars
+            for name in child.declared():
+                if name not in known:
+                    parts.setdefault(name, []).append((child, child.find(name, False)))
+        for name, found in parts.items():
+            parent.bind(name, _together(name, found))
+
+    def _concatenate(self, step: Concatenate) -> None:
+        for state in step.children:
+            child = self.executors[state]
+            if child.failure:
+                raise again(child.failure)
+            self._write(step.state, step.scope, text_of(child.branch.own), step.where)
+
+    def _write(self, state: int, scope: int, text: str, where: Place | None) -> None:
+        self.executors[state].submit(text, self.variables(state, scope), where)
+
+    def _assign(self, step: Assign) -> None:
+        variables = self.variables(step.state, step.scope)
+        make = partial(filled, step.value, lambda part: self.value_of(part, step.state))
+        parts = [self.found[key] for key in keys_in(step.value)]
+        if parts:
+            later: Binding = Later(parts, make)
+            variables.bind(step.name, later)
+        else:
+            self.executors[step.state].set_var(step.name, make(), variables)
+
+    def _snapshot(self, step: Snapshot) -> None:
+        executor = self.executors[step.state]
+        pieces, turns = executor.pieces.items, list(executor.conversation.finished)
+        parts = [Span([piece]) for piece in pieces]
+        make: Callable[[], Any] = partial(text_of, pieces)
+        if step.messages:
+            make = partial(messages_of, turns, pieces)
+        self._tell(step.key, Later(parts, make))
+
+    def _wait(self, step: Wait) -> None:
+        """What it waits for is there. What the body reads and what has failed is raised, as in the body."""
+        for key in step.on:
+            self.found[key].get()
+
+
+def _send(executor: StreamExecutor, whole: str, text: str) -> None:
+    executor.stream.append(whole)
+
+
+def _nothing(text: str) -> None:
+    """The text went with that of the first piece."""
+
+
+def _together(name: str | None, found: list[tuple[Variables, Binding | None]]) -> Binding:
+    """The list of what branches bound to a name."""
+    bindings = [binding for _, binding in found if binding is not None]
+    values = [child.get(name, False) if binding is None else None for child, binding in found]
+
+    def make() -> list[Any]:
+        return [
+            value if binding is None else binding.get()
+            for (_, binding), value in zip(found, values, strict=True)
+        ]
+
+    return Later(bindings, make, found[0][0].node_of(name))
+
+
+_RULES: dict[type[Step], Callable[[Walk, Any], None]] = {
+    Append: Walk._append,
+    Joined: Walk._append_joined,
+    Split: Walk._split,
+    Open: Walk._open,
+    Close: Walk._close,
+    Gather: Walk._gather,
+    Concatenate: Walk._concatenate,
+    Assign: Walk._assign,
+    Snapshot: Walk._snapshot,
+    Wait: Walk._wait,
+}
