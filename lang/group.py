@@ -10,6 +10,7 @@ from .ir import SglExpr
 from .transcript import again, text_of
 
 if TYPE_CHECKING:
+    from .async_state import AsyncProgramState  # noqa: F401  named in a string below
     from .state import StateBase
 
 State = TypeVar("State", bound="StateBase")
@@ -125,7 +126,7 @@ class ProgramStateGroup(Generic[State]):
             child = state.stream_executor
             if child.failure:
                 raise again(child.failure)
-            self.src_state += text_of(child.pieces.items[child.fork_start :])
+            self.src_state.__iadd__(text_of(child.pieces.items[child.fork_start :]))
 
 
 class AsyncProgramStateGroup(ProgramStateGroup["AsyncProgramState"]):

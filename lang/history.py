@@ -27,11 +27,11 @@ class Branch:
         self.backend = backend
         self.program = program
         self._parent = parent and weakref.ref(parent)
-        self.pieces: Feed[Piece] = Feed(parent and parent.pieces.items)
+        self.pieces: Feed[Piece] = Feed(parent.pieces.items if parent else None)
         self.turns: list[Turn] = []
         self.conversation: Conversation | None = None
         self.children: list[Branch] = []
-        self.label = "0" if parent is None else f"{parent.label}.{len(parent.children) + 1}"
+        self.label: str = "0" if parent is None else f"{parent.label}.{len(parent.children) + 1}"
         self.start = len(self.pieces)
         self.opened = time.perf_counter()
         self.closed: float | None = None

@@ -119,9 +119,9 @@ def separate_reasoning(
             gen(executor, part, where, split)
         else:
             apply(executor, part, where)
-        if isinstance(part, SglGen | SglSelect):
-            thought = Thought(executor.pieces.items[-1])
-            executor.name(node.process_name_for_reasoning(part.name or ""), thought)
+        piece = executor.pieces.items[-1]
+        if isinstance(part, SglGen | SglSelect) and isinstance(piece, Pending):
+            executor.name(node.process_name_for_reasoning(part.name or ""), Thought(piece))
 
 
 def tools(executor: StreamExecutor, node: SglTools, where: Place | None) -> None:

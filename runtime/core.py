@@ -116,6 +116,7 @@ class EngineCore:
             self._relax()
         with self._wake:
             self._stopping = True
+        self.life.deliver()
         self._fail_all(error)
         del self.runner, self.sampler, self._sampling  # handles may outlive the model's memory
 
@@ -150,6 +151,7 @@ class EngineCore:
     def _drain(self) -> bool:
         """Take what has come in; sleep while there is nothing to do. False: stop."""
         if self._idle:
+            self.life.deliver()
             with self._wake:
                 while not self._inbox and not self._stopping:
                     self._wake.wait()
@@ -164,6 +166,7 @@ class EngineCore:
     def _step(self, work: list[Work]) -> bool:
         """Compute the plan and hand out what came of it. False: there was nothing to compute."""
         self._refuse()
+        self.life.deliver()
         started = time.perf_counter()
         try:
             logits = self.runner.forward([w for w in work if w.hi > w.lo])

@@ -42,6 +42,7 @@ class Lifecycle:
         self.vocab_size, self.context = vocab_size, context
         self.stats = Stats()
         self.live: dict[SequenceState, None] = {}  # those that hold tokens, pages or operations
+        self._finished: deque[Decoding] = deque()
         self._random = random.Random(seed)
         self._ids = itertools.count(1)
 
@@ -164,7 +165,9 @@ class Lifecycle:
     def start_decoding(self, seq: SequenceState, op: Generate) -> Decoding:
         return Decoding(self, seq, op)
 
-    def collect(self, seq: SequenceState, op: Op, pairs: TokenLogprobs, tops: list[TokenLogprobs]) -> None:
+    def collect(
+        self, seq: SequenceState, op: Op, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
+    ) -> None:
         """Give an operation what was found at its rows, and go on when it is done."""
         try:
             done = op.collect(seq, self, pairs, tops)
@@ -177,9 +180,15 @@ class Lifecycle:
             self.advance(seq)
 
     def conclude(self, seq: SequenceState, decoding: Decoding) -> None:
-        """A generation has its result."""
+        """A generation has its result; `deliver` hands it over."""
         self.scheduler.estimate.finished(len(decoding.output), decoding.limit)
         self.stats.generated(decoding)
         self.cache.publish(seq)
-        decoding.deliver()
-        decoding.op.decoding = None  # no cycle: what the caller's callbacks hold is freed with the operation
+        self._finished.append(decoding)
+
+    def deliver(self) -> None:
+        """Hand over finished generations. Those who wake up run while the model computes, not between steps."""
+        while self._finished:
+            decoding = self._finished.popleft()
+            decoding.deliver()
+            decoding.op.decoding = None  # no cycle: what the caller's callbacks hold is freed with the operation

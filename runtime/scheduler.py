@@ -46,6 +46,30 @@ class LengthEstimate:
         self.share = min(1.0, 1.3 * self.share + 0.05)
 
 
+class Claims:
+    """Tokens that the running sequences will still want, kept up while newcomers are admitted."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._preemptions = -1
+        self._tokens = 0
+
+    @property
+    def tokens(self) -> int:
+        scheduler = self._scheduler
+        if self._preemptions != scheduler.preemptions:
+            self._preemptions = scheduler.preemptions
+            self._tokens = sum(map(self._of, scheduler.running))
+        return self._tokens
+
+    def add(self, seq: SequenceState) -> None:
+        if seq.status is Status.RUNNING:
+            self._tokens += self._of(seq)
+
+    def _of(self, seq: SequenceState) -> int:
+        return self._scheduler.estimate.remaining(seq) + max(0, seq.need)
+
+
 class Scheduler:
     def __init__(self, cache: PrefixCache, step_tokens: int, max_running: int) -> None:
         self.cache = cache
@@ -151,12 +175,14 @@ class Scheduler:
         budget = self.step_tokens - sum(hi - lo for _, lo, hi in work.values())
         if self.refused or budget <= 0 or not self.waiting:
             return
+        claims = Claims(self)
         for seq, reusable in self._candidates():
             if budget <= 0 or len(self.running) >= self.max_running:
                 return
-            if not self._computed_by_another(seq, reusable) and self._fits(seq, reusable):
+            if not self._computed_by_another(seq, reusable) and self._fits(seq, reusable, claims):
                 self._start(seq)
                 budget -= self._give(seq, budget, work)
+                claims.add(seq)
 
     def _candidates(self) -> Iterator[tuple[SequenceState, int]]:
         """Those whose turn it is, of equal priority the longest cached prefix first."""
@@ -176,12 +202,11 @@ class Scheduler:
             common_prefix(seq.tokens.array, other.tokens.array) >= enough for other in self.running if other.prefilling
         )
 
-    def _fits(self, seq: SequenceState, reusable: int) -> bool:
+    def _fits(self, seq: SequenceState, reusable: int, claims: Claims) -> bool:
         if not self.running:
             return True
         size = self.cache.pool.page_size
-        wanted = seq.target - reusable + self.estimate.remaining(seq)
-        wanted += sum(self.estimate.remaining(other) + max(0, other.need) for other in self.running)
+        wanted = seq.target - reusable + self.estimate.remaining(seq) + claims.tokens
         available = self.cache.available * size
         return wanted <= available or wanted <= available + self._parkable(seq)
 

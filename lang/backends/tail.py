@@ -70,9 +70,9 @@ class Tail:
 
 def common_prefix(rows: Sequence[Ints]) -> int:
     """How many leading tokens all rows share."""
-    shortest = min(len(row) for row in rows)
-    first = rows[0][:shortest]
-    same = np.ones(shortest, bool)
+    shared = rows[0]
     for row in rows[1:]:
-        same &= row[:shortest] == first
-    return shortest if same.all() else int(same.argmin())
+        length = min(len(shared), len(row))
+        same = shared[:length] == row[:length]
+        shared = shared[: length if same.all() else int(same.argmin())]
+    return len(shared)

@@ -281,7 +281,7 @@ def test_async_programs_await_what_waits(backend):
     @sgl.function
     async def program(s):
         s += "q " + sgl.gen("a")
-        with pytest.raises(WouldBlockError, match="await s.get"):
+        with pytest.raises(WouldBlockError, match=r"await s\.get"):
             backend.gate.clear()
             s += sgl.gen("late")
             s["late"]
