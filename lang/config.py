@@ -72,7 +72,7 @@ def as_backend(value: Any) -> Backend:
         raise BadValueError(
             f"{value!r} is no backend; give an sgl.Engine or an instance of sgl.lang.backend.Backend"
         )
-    from .backends.embedded import EmbeddedBackend
+    from .backends.embedded.backend import EmbeddedBackend
 
     return EmbeddedBackend.of(value)
 

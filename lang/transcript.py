@@ -291,8 +291,8 @@ def text_of(pieces: list[Piece], strict: bool = False, wait: bool = True) -> str
 
 def messages_of(turns: list[Turn], pieces: list[Piece]) -> list[dict[str, Any]]:
     """Finished turns as {"role", "content"}: text without leading white space, content parts with pictures."""
-    from .backends.media import as_url
-    from .backends.prompt import content_of
+    from .backends.remote.media import as_url
+    from .backends.remote.prompt import content_of
 
     messages = []
     for turn in list(turns):

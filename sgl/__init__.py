@@ -12,12 +12,12 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from sgl.lang.async_state import AsyncProgramState
-    from sgl.lang.backends.anthropic_api import Anthropic
-    from sgl.lang.backends.http import RuntimeEndpoint
-    from sgl.lang.backends.litellm_api import LiteLLM
-    from sgl.lang.backends.openai_api import Crusoe, OpenAI
-    from sgl.lang.backends.scripted import Delayed, Scripted
-    from sgl.lang.backends.vertex_api import VertexAI
+    from sgl.lang.backends.apis.anthropic import Anthropic
+    from sgl.lang.backends.apis.litellm import LiteLLM
+    from sgl.lang.backends.apis.vertex import VertexAI
+    from sgl.lang.backends.native.endpoint import RuntimeEndpoint
+    from sgl.lang.backends.openai.backend import Crusoe, OpenAI
+    from sgl.lang.backends.scripted.backend import Delayed, Scripted
     from sgl.lang.choices import (
         greedy_token_selection,
         token_length_normalized,
@@ -70,12 +70,12 @@ _HOMES = {
         "separate_reasoning", "system", "system_begin", "system_end", "tool", "tool_begin", "tool_end", "tools",
         "user", "user_begin", "user_end", "video",
     ),
-    "sgl.lang.backends.anthropic_api": ("Anthropic",),
-    "sgl.lang.backends.http": ("RuntimeEndpoint",),
-    "sgl.lang.backends.litellm_api": ("LiteLLM",),
-    "sgl.lang.backends.openai_api": ("Crusoe", "OpenAI"),
-    "sgl.lang.backends.scripted": ("Delayed", "Scripted"),
-    "sgl.lang.backends.vertex_api": ("VertexAI",),
+    "sgl.lang.backends.apis.anthropic": ("Anthropic",),
+    "sgl.lang.backends.native.endpoint": ("RuntimeEndpoint",),
+    "sgl.lang.backends.apis.litellm": ("LiteLLM",),
+    "sgl.lang.backends.openai.backend": ("Crusoe", "OpenAI"),
+    "sgl.lang.backends.scripted.backend": ("Delayed", "Scripted"),
+    "sgl.lang.backends.apis.vertex": ("VertexAI",),
     "sgl.lang.journal": ("Journal", "once", "record", "replay", "resume"),
     "sgl.lang.report": ("report",),
     "sgl.lang.state": ("ProgramState",),

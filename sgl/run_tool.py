@@ -77,7 +77,7 @@ def _prepare(options: argparse.Namespace) -> None:
     compat.install(force=options.force)
     configure(local=options.backend is None, url=options.backend, model=options.model)
     if options.backend is not None:
-        from sgl.lang.backends.http import RuntimeEndpoint
+        from sgl.lang.backends.native.endpoint import RuntimeEndpoint
 
         set_default_backend(RuntimeEndpoint(options.backend))
     elif options.model or os.environ.get("SGL_MODEL"):

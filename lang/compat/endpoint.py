@@ -34,7 +34,7 @@ class RuntimeEndpoint(LocalBackend):
             return by_url[base_url].endpoint
         if settings.url is None and settings.local and not answers(base_url):
             return super().__new__(cls)
-        from ..backends.http import RuntimeEndpoint as HttpEndpoint
+        from ..backends.native.endpoint import RuntimeEndpoint as HttpEndpoint
 
         return HttpEndpoint(_asked_for(base_url), api_key, verify, chat_template_name)
 

@@ -10,11 +10,11 @@ _HOMES = {
     "Runtime": ".runtime",
     "RuntimeEndpoint": ".endpoint",
     "ServerArgs": ".server_args",
-    "OpenAI": "..backends.openai_api",
-    "Crusoe": "..backends.openai_api",
-    "Anthropic": "..backends.anthropic_api",
-    "LiteLLM": "..backends.litellm_api",
-    "VertexAI": "..backends.vertex_api",
+    "OpenAI": "..backends.openai.backend",
+    "Crusoe": "..backends.openai.backend",
+    "Anthropic": "..backends.apis.anthropic",
+    "LiteLLM": "..backends.apis.litellm",
+    "VertexAI": "..backends.apis.vertex",
 }
 __all__ = [*_HOMES]
 

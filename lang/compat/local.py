@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from ..backends.embedded import EmbeddedBackend
+from ..backends.embedded.backend import EmbeddedBackend
 from ..chat import get_chat_template
 from .engines import EngineHold, engines
 from .server_args import ServerArgs

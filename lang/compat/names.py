@@ -20,12 +20,12 @@ _RUN = (
 _TRACE = (f"{_HERE}.interpreter", "sgl.lang.graph.trace")
 _BACKENDS = {
     "runtime_endpoint": (f"{_HERE}.endpoint", f"{_HERE}.runtime", "sgl.lang.choices"),
-    "openai": ("sgl.lang.backends.openai_api",),
-    "crusoe": ("sgl.lang.backends.openai_api",),
-    "anthropic": ("sgl.lang.backends.anthropic_api",),
-    "litellm": ("sgl.lang.backends.litellm_api",),
-    "vertexai": ("sgl.lang.backends.vertex_api",),
-    "base_backend": ("sgl.lang.backends.legacy", "sgl.lang.chat", "sgl.lang.choices"),
+    "openai": ("sgl.lang.backends.openai.backend",),
+    "crusoe": ("sgl.lang.backends.openai.backend",),
+    "anthropic": ("sgl.lang.backends.apis.anthropic",),
+    "litellm": ("sgl.lang.backends.apis.litellm",),
+    "vertexai": ("sgl.lang.backends.apis.vertex",),
+    "base_backend": ("sgl.lang.backends.legacy.backend", "sgl.lang.chat", "sgl.lang.choices"),
 }
 
 HOMES: dict[str, tuple[str, ...]] = {

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 from ..backend import Generated, GenRequest
-from ..backends.embedded import EmbeddedBackend
-from ..backends.embedded_stream import EmbeddedStream
-from ..backends.tail import Tail
+from ..backends.embedded.backend import EmbeddedBackend
+from ..backends.embedded.stream import EmbeddedStream
+from ..backends.embedded.tail import Tail
 from ..errors import ArgumentsError, BadValueError, UnsupportedByBackendError, reject_unknown
 from ..once import when_done
 from ..options import DEFAULTS, NAMES, SamplingOptions, make_options

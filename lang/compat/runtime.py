@@ -35,7 +35,7 @@ class Runtime:
             self.url = f"inproc://runtime-{next(_numbers)}"
             self.endpoint.base_url = self.url
         else:
-            from ..backends.http import RuntimeEndpoint
+            from ..backends.native.endpoint import RuntimeEndpoint
 
             say_once(f"Runtime({server_args.get('model_path')!r}) is the server at {settings.url}")
             self.endpoint, self.server_args, self.url = RuntimeEndpoint(settings.url), None, settings.url

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ..backends.api_sdk import MissingPackageError
+from ..backends.apis.sdk import MissingPackageError
 from ..options import schema_text
 from .local import hugging_face_tokenizer
 from .servers import kill_process_tree

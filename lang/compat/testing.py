@@ -67,7 +67,7 @@ def select_sglang_backend(args: argparse.Namespace) -> Any:
             global_config.enable_parallel_encoding = False
         return RuntimeEndpoint(normalize_base_url(args.host, args.port))
     if args.backend.startswith("gpt-"):
-        from ..backends.openai_api import OpenAI
+        from ..backends.openai.backend import OpenAI
 
         return OpenAI(args.backend)
     raise ValueError(

@@ -7,7 +7,7 @@ import io
 from typing import Any
 
 from ..backend import Media
-from ..backends.media import as_url
+from ..backends.remote.media import as_url
 from ..errors import BadValueError
 
 LARGEST = 100_000  # bytes of a data: URL that is put into the page as it is

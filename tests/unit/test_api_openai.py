@@ -13,7 +13,7 @@ from api_toy import TOKENIZER, logprob, score_tokens, write
 from openai_server import OpenAIServer
 
 import sgl
-from sgl.lang.backends.openai_api import Crusoe, OpenAI
+from sgl.lang.backends.openai.backend import Crusoe, OpenAI
 from sgl.lang.choices import (
     greedy_token_selection,
     token_length_normalized,
@@ -508,9 +508,9 @@ def test_a_missing_package_names_the_extra():
     code = """
 import sys
 sys.modules.update(dict.fromkeys(("openai", "anthropic", "litellm")))
-from sgl.lang.backends.openai_api import OpenAI
-from sgl.lang.backends.anthropic_api import Anthropic
-from sgl.lang.backends.litellm_api import LiteLLM
+from sgl.lang.backends.openai.backend import OpenAI
+from sgl.lang.backends.apis.anthropic import Anthropic
+from sgl.lang.backends.apis.litellm import LiteLLM
 for make, extra in ((OpenAI, "openai"), (Anthropic, "anthropic"), (LiteLLM, "litellm")):
     try:
         make("m")

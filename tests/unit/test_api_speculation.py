@@ -16,9 +16,9 @@ from openai_server import OpenAIServer
 
 import sgl
 from sgl.lang.backend import GenRequest
-from sgl.lang.backends.api_answer import StopCutter, first_stop
-from sgl.lang.backends.openai_api import OpenAI
-from sgl.lang.backends.speculation_turns import FormatError, Slot, TurnFuture, match
+from sgl.lang.backends.apis.answer import StopCutter, first_stop
+from sgl.lang.backends.openai.backend import OpenAI
+from sgl.lang.backends.speculation.turns import FormatError, Slot, TurnFuture, match
 from sgl.lang.errors import BadValueError, ProgramError
 from sgl.lang.options import DEFAULTS, make_options
 

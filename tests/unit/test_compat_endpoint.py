@@ -12,7 +12,7 @@ import pytest
 from native_server import NativeServer
 
 import sgl
-from sgl.lang.backends.http import RuntimeEndpoint as HttpEndpoint
+from sgl.lang.backends.native.endpoint import RuntimeEndpoint as HttpEndpoint
 from sgl.lang.compat import settings
 from sgl.lang.compat.endpoint import RuntimeEndpoint, answers
 from sgl.lang.compat.runtime import Runtime

@@ -16,10 +16,10 @@ from native_programs import expected, options, two_gens
 from native_server import NativeServer
 
 import sgl
-from sgl.lang.backends import http_client
-from sgl.lang.backends.http import RuntimeEndpoint
-from sgl.lang.backends.http_client import HttpClient
-from sgl.lang.backends.native_answer import settled_length
+from sgl.lang.backends.native import client as http_client
+from sgl.lang.backends.native.answer import settled_length
+from sgl.lang.backends.native.client import HttpClient
+from sgl.lang.backends.native.endpoint import RuntimeEndpoint
 from sgl.lang.errors import (
     BadValueError,
     ProgramError,

@@ -19,7 +19,7 @@ import pytest
 from journal_programs import CITIES, LoggedBackend, digest, facts, play, random_spec, trip
 
 import sgl
-from sgl.lang.backends.scripted import Delayed, Scripted
+from sgl.lang.backends.scripted.backend import Delayed, Scripted
 from sgl.lang.chat import ChatTemplate
 from sgl.lang.errors import (
     DeadlineExceeded,

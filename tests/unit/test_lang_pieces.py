@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sgl
+from sgl.lang.backends.embedded.tail import WINDOW, Tail, common_prefix
 from sgl.lang.backends.held import Gate, gather
-from sgl.lang.backends.tail import WINDOW, Tail, common_prefix
 from sgl.lang.errors import BadValueError
 from sgl.lang.feed import Feed
 from sgl.lang.options import DEFAULTS, derive_seed, make_options

@@ -21,12 +21,12 @@ from lang_rules import RuleBackend
 
 import sgl
 from sgl.lang.backend import Generated, GenRequest, Media, OnChunk, SelectRequest
-from sgl.lang.backends.media import as_url
-from sgl.lang.backends.prompt import Prompt
-from sgl.lang.backends.remote import RemoteBackend, public_url, status_error
-from sgl.lang.backends.remote_loop import PerLoop, remote_loop
-from sgl.lang.backends.retries import RetryPolicy, retry_after_of
-from sgl.lang.backends.sse import event_data
+from sgl.lang.backends.remote.base import RemoteBackend, public_url, status_error
+from sgl.lang.backends.remote.loop import PerLoop, remote_loop
+from sgl.lang.backends.remote.media import as_url
+from sgl.lang.backends.remote.prompt import Prompt
+from sgl.lang.backends.remote.retries import RetryPolicy, retry_after_of
+from sgl.lang.backends.remote.sse import event_data
 from sgl.lang.choices import ChoicesDecision
 from sgl.lang.errors import (
     BadValueError,

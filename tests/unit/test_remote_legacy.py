@@ -12,8 +12,8 @@ from lang_rules import RuleBackend
 
 import sgl
 from sgl.lang.backend import GenRequest
-from sgl.lang.backends.legacy import BaseBackend, LegacyState
-from sgl.lang.backends.legacy_params import LegacyParams
+from sgl.lang.backends.legacy.backend import BaseBackend, LegacyState
+from sgl.lang.backends.legacy.params import LegacyParams
 from sgl.lang.choices import ChoicesDecision
 from sgl.lang.config import as_backend
 from sgl.lang.errors import ProgramError, RemoteAbortedError, RemoteTimeoutError, UnsupportedByBackendError

@@ -12,8 +12,8 @@ from native_server import pieces_of, rows_of
 
 import sgl
 from sgl.lang.backend import SelectRequest
-from sgl.lang.backends import native_select
-from sgl.lang.backends.http import RuntimeEndpoint
+from sgl.lang.backends.native import select as native_select
+from sgl.lang.backends.native.endpoint import RuntimeEndpoint
 from sgl.lang.choices import draw, tempered
 from sgl.lang.errors import (
     UnsupportedByBackendError,

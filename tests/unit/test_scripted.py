@@ -10,7 +10,7 @@ import pytest
 
 import sgl
 from sgl.lang.backend import Generated
-from sgl.lang.backends.scripted import Delayed, Scripted
+from sgl.lang.backends.scripted.backend import Delayed, Scripted
 from sgl.lang.errors import BadValueError, ProgramCancelled, ProgramError, ScriptError
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

@@ -1,0 +1,1 @@
+"""Other providers' APIs, and what all providers' APIs have in common."""

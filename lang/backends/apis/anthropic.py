@@ -1,0 +1,197 @@
+"""Programs on Anthropic's models."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any
+
+from ...backend import Generated, GenRequest, OnChunk, SelectRequest, Stream
+from ...chat import ChatTemplate
+from ...choices import ChoicesDecision
+from ...errors import BadValueError, RemoteError, RemoteProtocolError
+from ..openai.body import stops_of
+from ..openai.calls import chunks_of, template_for
+from ..openai.forms import Traits, form_of
+from ..openai.select import choose_in_chat
+from ..remote.base import RemoteBackend
+from ..remote.loop import PerLoop, remote_loop
+from ..remote.prompt import Prompt
+from ..speculation.stream import speculating_stream
+from .answer import AnswerWriter, Bill, finished, nothing_generated
+from .anthropic_body import check_options, messages_body
+from .sdk import CONNECT_SECONDS, TokenUsage, require, sdk_errors
+
+_FINISH = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length"}
+
+
+class Anthropic(RemoteBackend):
+    """A model behind Anthropic's messages API. Programs are turns; what the assistant's turn begins with is
+    sent as its beginning, as far as the model goes on with it (newer ones refuse it).
+
+    All system turns are the system prompt of every call. `chat_template` only shapes `s.text()`.
+    `prefill=False`: the model starts turns itself. `extra_body`: fields sent with each call, as "thinking".
+    `timeout` (seconds for a call, its retries included), `retries` (or `max_retries`), `backoff` and
+    `max_concurrency` are those of RemoteBackend; `api_key`, `base_url` and all others go to
+    `anthropic.AsyncAnthropic`. `token_usage` counts what calls have cost.
+    Raises MissingPackageError without the package, BadValueError for options that its client refuses.
+    """
+
+    takes_media = frozenset({"image"})
+    takes_seed = False
+
+    def __init__(
+        self,
+        model_name: str,
+        *args: Any,
+        chat_template: ChatTemplate | str | None = None,
+        prefill: bool = True,
+        extra_body: dict[str, Any] | None = None,
+        timeout: float = 600.0,
+        retries: int = 3,
+        max_retries: int | None = None,
+        backoff: float = 0.5,
+        max_concurrency: int = 256,
+        **client_kw: Any,
+    ) -> None:
+        super().__init__(
+            timeout=timeout,
+            retries=retries if max_retries is None else max_retries,
+            backoff=backoff,
+            max_concurrency=max_concurrency,
+            chat_template=chat_template or template_for(model_name),
+        )
+        self.model_name = model_name
+        self.prefill = prefill
+        self.extra_body = dict(extra_body or {})
+        self.token_usage = TokenUsage()
+        self.traits = Traits(f"Anthropic({model_name!r})", prefill=prefill)
+        self._new_client = self._client_maker(args, client_kw)
+        self._client = PerLoop(self._new_client)
+
+    def open_speculating(self, num_api_spec_tokens: int) -> Stream:
+        return speculating_stream(self, num_api_spec_tokens, chat=True)
+
+    def get_model_name(self) -> str:
+        return self.model_name
+
+    def shutdown(self) -> None:
+        """Close the connections. The backend can be used again."""
+        client, self._client = self._client.peek(), PerLoop(self._new_client)
+        if client is not None:
+            asyncio.run_coroutine_threadsafe(client.close(), remote_loop()).result(CONNECT_SECONDS)
+
+    # --- calls -------------------------------------------------------------------------------------------
+
+    def check(self, request: GenRequest | SelectRequest) -> None:
+        if isinstance(request, GenRequest):
+            check_options(request.options, self.traits)
+            form_of(request.options, self.traits)
+
+    async def complete(self, prompt: Prompt, request: GenRequest, emit: OnChunk | None) -> Generated:
+        form = form_of(request.options, self.traits)
+        body = messages_body(prompt, request, self.traits, form)
+        if request.options.max_new_tokens == 0:
+            return nothing_generated()
+        writer = AnswerWriter(
+            request,
+            stops_of(request, self.traits, form),
+            emit,
+            form.unwrap,
+            form.check,
+            skip=_end_space(prompt.partial),
+        )
+        with sdk_errors():
+            await (self._take_whole(body, writer) if emit is None else self._take_stream(body, writer))
+        self.token_usage.add(writer.bill.prompt_tokens, writer.bill.completion_tokens)
+        return finished(writer)
+
+    async def choose(self, prompt: Prompt, request: SelectRequest) -> ChoicesDecision:
+        return await choose_in_chat(self.complete, prompt, request, self.traits)
+
+    async def _send(self, body: dict[str, Any]) -> Any:
+        fields = {name: body.pop(name) for name in ("messages", "max_tokens")}
+        stream = body.pop("stream", False)
+        extra = {**body, **self.extra_body}
+        create = self._client.get().messages.create
+        return await create(model=self.model_name, stream=stream, extra_body=extra or None, **fields)
+
+    async def _take_whole(self, body: dict[str, Any], writer: AnswerWriter) -> None:
+        answer = await self._send(body)
+        if not isinstance(getattr(answer, "content", None), list) or getattr(answer, "usage", None) is None:
+            raise RemoteProtocolError(f"the server answered without content: {str(answer)[:200]}")
+        writer.bill = _bill(answer.usage, writer.bill)
+        for block in answer.content:
+            _take_block(writer, block)
+        _finish(writer, answer)
+
+    async def _take_stream(self, body: dict[str, Any], writer: AnswerWriter) -> None:
+        async with aclosing(chunks_of(await self._send({**body, "stream": True}))) as events:
+            async for event in events:
+                _take_event(writer, event)
+
+    def _client_maker(self, args: tuple[Any, ...], client_kw: dict[str, Any]) -> Callable[[], Any]:
+        """Makes a client for a loop. The SDK's own retries and timeout are off: ours count."""
+        sdk = require("anthropic", "anthropic")
+
+        def make() -> Any:
+            timeout = sdk.Timeout(None, connect=CONNECT_SECONDS)
+            return sdk.AsyncAnthropic(*args, max_retries=0, timeout=timeout, **client_kw)
+
+        try:
+            _ = make().messages  # the SDK loads it when it is first used
+        except (sdk.AnthropicError, TypeError, ValueError) as error:
+            raise BadValueError(f"{self.traits.name}: {error}") from error
+        return make
+
+
+def _take_event(writer: AnswerWriter, event: Any) -> None:
+    """One event of a stream."""
+    if event.type == "message_start":
+        writer.bill = _bill(event.message.usage, writer.bill)
+    elif event.type == "content_block_start":
+        _take_block(writer, event.content_block)
+    elif event.type == "content_block_delta":
+        writer.push(getattr(event.delta, "text", ""))
+        _think(writer, getattr(event.delta, "thinking", ""))
+    elif event.type == "message_delta":
+        writer.bill = _bill(event.usage, writer.bill)
+        _finish(writer, event.delta)
+
+
+def _take_block(writer: AnswerWriter, block: Any) -> None:
+    """One block of an answer: text, a thought, the call of a tool."""
+    if block.type == "text":
+        writer.push(block.text)
+    elif block.type == "thinking":
+        _think(writer, block.thinking)
+    elif block.type == "tool_use":
+        writer.meta.setdefault("tool_calls", []).append(block.model_dump())
+
+
+def _think(writer: AnswerWriter, thought: str) -> None:
+    if thought:
+        writer.meta["reasoning_content"] = writer.meta.get("reasoning_content", "") + thought
+
+
+def _finish(writer: AnswerWriter, answer: Any) -> None:
+    if answer.stop_reason == "refusal":
+        raise RemoteError("the model refused to answer")
+    if answer.stop_reason is not None:
+        writer.finish = _FINISH.get(answer.stop_reason, answer.stop_reason)
+        writer.matched = answer.stop_sequence
+
+
+def _bill(usage: Any, before: Bill) -> Bill:
+    """The tokens so far; an event that does not tell them leaves what was known."""
+    cached = getattr(usage, "cache_read_input_tokens", None) or 0
+    written = getattr(usage, "cache_creation_input_tokens", None) or 0
+    fresh = getattr(usage, "input_tokens", None)
+    prompt = before.prompt_tokens if fresh is None else fresh + cached + written
+    return Bill(prompt, usage.output_tokens or 0, cached or before.cached_tokens)
+
+
+def _end_space(text: str) -> str:
+    """The white space that a text ends with."""
+    return text[len(text.rstrip()) :] if text.strip() else ""

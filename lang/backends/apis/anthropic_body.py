@@ -1,0 +1,73 @@
+"""The body of a call of Anthropic's messages API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...backend import GenRequest
+from ...options import SamplingOptions
+from ..openai.body import chat_start, given, stops_of
+from ..openai.forms import Form, Traits
+from ..remote.prompt import Message, Prompt
+
+Body = dict[str, Any]
+
+_KNOWN = ("temperature", "top_p", "top_k")
+_UNKNOWN = (
+    "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "seed", "return_logprob",
+    "stop_token_ids", "stop_regex", "min_new_tokens", "ignore_eos", "keep_stop", "close_at_limit",
+)  # fmt: skip
+
+
+def check_options(options: SamplingOptions, traits: Traits) -> None:
+    """Raise UnsupportedByBackendError for the first option that the API has no word for."""
+    for name in _UNKNOWN:
+        if given(options, name) and getattr(options, name) is not False:
+            raise traits.refuse(f"has no {name} (given: {getattr(options, name)!r})", "leave it out")
+
+
+def messages_body(prompt: Prompt, request: GenRequest, traits: Traits, form: Form) -> Body:
+    """All fields of the call but model and stream. Raises UnsupportedByBackendError."""
+    options = request.options
+    messages = chat_start(prompt, traits)["messages"]
+    system = [message["content"] for message in messages if message["role"] == "system"]
+    talk = [_message(message) for message in messages if message["role"] != "system" and message["content"]]
+    body: Body = {"messages": _unspaced(talk), "max_tokens": options.max_new_tokens or 128}
+    if system:
+        body["system"] = "\n\n".join(str(text) for text in system)
+    stops = [
+        stop for stop in stops_of(request, traits, form) if stop.strip()
+    ]  # the API takes no blank ones: cut here
+    if stops:
+        body["stop_sequences"] = stops
+    body |= {name: getattr(options, name) for name in _KNOWN if given(options, name)}
+    if form.body:
+        schema = form.body["response_format"]["json_schema"]["schema"]
+        body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
+    return body
+
+
+def _unspaced(messages: list[Message]) -> list[Message]:
+    """A last message of the assistant's must not end with white space."""
+    if messages and messages[-1]["role"] == "assistant" and isinstance(messages[-1]["content"], str):
+        last = {**messages[-1], "content": messages[-1]["content"].rstrip()}
+        return [*messages[:-1], last] if last["content"] else messages[:-1]
+    return messages
+
+
+def _message(message: Message) -> Message:
+    content = message["content"]
+    if isinstance(content, str):
+        return message
+    return {**message, "content": [_part(part) for part in content]}
+
+
+def _part(part: Message) -> Message:
+    if part["type"] == "text":
+        return part
+    url = part["image_url"]["url"]
+    if not url.startswith("data:"):
+        return {"type": "image", "source": {"type": "url", "url": url}}
+    head, _, data = url.partition(",")
+    kind = head.removeprefix("data:").removesuffix(";base64")
+    return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}

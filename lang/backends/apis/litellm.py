@@ -1,0 +1,51 @@
+"""Programs on the providers that LiteLLM knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...chat import ChatTemplate
+from ..openai.body import Body
+from ..openai.calls import CompletionsBackend
+from .sdk import require
+
+
+class LiteLLM(CompletionsBackend):
+    """A chat model by LiteLLM's name for it, as "anthropic/..." or "openai/..." (with `base_url`: any server).
+
+    `timeout`: seconds for a call, its retries included. `max_retries`: ours; LiteLLM's own are off.
+    `default_headers` are sent with each call. `constrained`, `prefill` and `reasoning` are those of OpenAI,
+    further options those of RemoteBackend.
+    Raises MissingPackageError without the package.
+    """
+
+    takes_seed = False  # that depends on who is behind it
+
+    def __init__(
+        self,
+        model_name: str,
+        chat_template: ChatTemplate | str | None = None,
+        api_key: str | None = None,
+        organization: str | None = None,
+        base_url: str | None = None,
+        timeout: float = 600.0,
+        max_retries: int = 3,
+        default_headers: dict[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            model_name, True, chat_template, sparse=True, timeout=timeout, retries=max_retries, **options
+        )
+        self._litellm = require("litellm", "litellm")
+        fields = {
+            "api_key": api_key,
+            "organization": organization,
+            "base_url": base_url,
+            "extra_headers": default_headers,
+        }
+        self._fields = {name: value for name, value in fields.items() if value is not None}
+
+    async def send(self, body: Body) -> Any:
+        return await self._litellm.acompletion(
+            model=self.model_name, num_retries=0, max_retries=0, timeout=self.timeout, **self._fields, **body
+        )

@@ -1,0 +1,1 @@
+"""Programs on an Engine in the same process."""

@@ -1,0 +1,200 @@
+"""Programs on an Engine in the same process."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sgl.runtime.sampling.params import SamplingParams
+
+from ...backend import Backend, GenRequest
+from ...chat import ChatTemplate, get_chat_template, match_chat_template
+from ...config import global_config
+from ...jinja_chat import JinjaChatTemplate
+from ...options import SamplingOptions
+from .meta import token_text
+from .stream import EmbeddedStream
+
+MANY = 256  # sampling parameters that are kept; programs have few, but seeds may be many
+
+
+class EmbeddedBackend(Backend):
+    """Opens one Sequence of the engine for each state and keeps it for the state's whole life.
+
+    `chat_template` is what was assigned here or to the engine's `chat_template`, else the known template that
+    matches the model's path, else the tokenizer's own, else `default`.
+    """
+
+    def __init__(self, engine: Any, chat_template: ChatTemplate | None = None) -> None:
+        self.engine = engine
+        self.tokenizer = engine.tokenizer
+        self._template = chat_template
+        self._special_stops: dict[str, int | None] = {}
+        self._known_params: dict[tuple[Any, ...], SamplingParams] = {}
+
+    @classmethod
+    def of(cls, engine: Any) -> EmbeddedBackend:
+        """The backend of an engine: the same one as long as anybody holds it."""
+        backend = _of_engine.get(id(engine))
+        if backend is None or backend.engine is not engine:
+            backend = _of_engine.setdefault(id(engine), cls(engine))
+        return backend
+
+    def open(self) -> EmbeddedStream:
+        return EmbeddedStream(self, self.engine.open())
+
+    def get_model_name(self) -> str:
+        return str(self.engine.model_path)
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        return self._template or getattr(self.engine, "chat_template", None) or self._found_template
+
+    @chat_template.setter
+    def chat_template(self, template: ChatTemplate) -> None:
+        self._template = template
+
+    def get_chat_template(self) -> ChatTemplate:
+        return self.chat_template
+
+    def flush_cache(self) -> Any:
+        return self.engine.flush_cache()
+
+    def get_server_info(self) -> dict[str, Any]:
+        info = dict(self.engine.info())
+        return {
+            "tokenizer_path": self.engine.model_path,
+            "version": _version(),
+            "max_total_num_tokens": info.get("kv_tokens"),
+            "internal_states": [self.engine.stats()],
+            **info,
+        }
+
+    def shutdown(self) -> None:
+        self.engine.close()
+
+    def prepare(self, options: SamplingOptions) -> None:
+        self.grammar(options)
+
+    def token_texts(self, token_ids: Sequence[int]) -> list[str]:
+        return [token_text(self.tokenizer.token_bytes, token) for token in token_ids]
+
+    # --- for its streams ---------------------------------------------------------------------------------
+
+    @cached_property
+    def deciders(self) -> ThreadPoolExecutor:
+        """Threads on which selects are decided and what follows them is tokenised, off the scheduler's."""
+        return ThreadPoolExecutor(2, thread_name_prefix="sgl-select")
+
+    @property
+    def start_token(self) -> int:
+        """What stands before a text that begins with a generation: BOS, else the token that ends texts."""
+        tokenizer = self.tokenizer
+        return tokenizer.bos_id if tokenizer.bos_id is not None else next(iter(tokenizer.eos_ids), 0)
+
+    def sampling_params(self, request: GenRequest) -> SamplingParams:
+        """The runtime's parameters for a request. Raises ConfigError for a bad value."""
+        key = (request.options, request.template_stops, global_config.skip_special_tokens_in_output)
+        try:
+            return self._known_params[key]
+        except (KeyError, TypeError):  # new, or a logit_bias, which has no hash
+            params = self._make_params(request)
+        if request.options.logit_bias is None and len(self._known_params) < MANY:
+            self._known_params[key] = params
+        return params
+
+    def _make_params(self, request: GenRequest) -> SamplingParams:
+        options = request.options
+        ids = [self._special_id(stop) for stop in request.stops]
+        params = SamplingParams(
+            max_tokens=_given(options.max_new_tokens, 128),
+            min_tokens=options.min_new_tokens or 0,
+            temperature=_given(options.temperature, 1.0),
+            top_p=_given(options.top_p, 1.0),
+            top_k=_given(options.top_k, -1),
+            min_p=options.min_p or 0.0,
+            frequency_penalty=options.frequency_penalty or 0.0,
+            presence_penalty=options.presence_penalty or 0.0,
+            repetition_penalty=_given(options.repetition_penalty, 1.0),
+            logit_bias=options.logit_bias or {},
+            stop=tuple(stop for stop, token in zip(request.stops, ids, strict=True) if token is None),
+            stop_token_ids=(options.stop_token_ids or ())
+            + tuple(token for token in ids if token is not None),
+            stop_regex=options.stop_regex or (),
+            keep_stop=bool(options.keep_stop),
+            ignore_eos=bool(options.ignore_eos),
+            skip_special_tokens=global_config.skip_special_tokens_in_output,
+            seed=options.seed,
+            logprobs=bool(options.return_logprob),
+            top_logprobs=(options.top_logprobs_num or 0) if options.return_logprob else 0,
+            close_at_limit=bool(options.close_at_limit),
+            error_on_truncation=bool(options.error_on_truncation),
+        )
+        params.validate()
+        return params
+
+    def grammar(self, options: SamplingOptions) -> Any:
+        """The compiled constraint of a gen, or None. Raises sgl.grammars.GrammarError."""
+        if options.json_schema is not None:
+            from sgl.grammars import compile_json_schema
+
+            json_options = self.engine.config.json_options or {}
+            return compile_json_schema(options.json_schema, self.engine.vocabulary, **json_options)
+        if options.pattern is not None:
+            from sgl.grammars import compile_regex
+
+            return compile_regex(options.pattern, self.engine.vocabulary)
+        if options.ebnf is not None:
+            from sgl.grammars import compile_ebnf
+
+            return compile_ebnf(options.ebnf, self.engine.vocabulary)
+        if options.structural_tag is not None:
+            from sgl.grammars import compile_structural
+
+            return compile_structural(json.loads(options.structural_tag), self.engine.vocabulary)
+        return None
+
+    def _special_id(self, stop: str) -> int | None:
+        """The id of a stop that is one special token: it never appears in the text, only among the tokens."""
+        if stop not in self._special_stops:
+            ids = self.tokenizer.encode(stop).tolist()
+            special = len(ids) == 1 and ids[0] in self.tokenizer.special_ids
+            self._special_stops[stop] = ids[0] if special else None
+        return self._special_stops[stop]
+
+    @cached_property
+    def _found_template(self) -> ChatTemplate:
+        known = match_chat_template(model_name_of(self.engine.model_path))
+        if known is not None:
+            return known
+        if self.tokenizer.chat_template:
+            return JinjaChatTemplate(self.tokenizer)
+        return get_chat_template("default")
+
+
+_of_engine: weakref.WeakValueDictionary[int, EmbeddedBackend] = weakref.WeakValueDictionary()
+
+
+def model_name_of(path: str) -> str:
+    """The part of a model path that tells its name: the hub id of a cached snapshot, else the last two folders."""
+    parts = Path(path).parts
+    hub = [part for part in parts if part.startswith("models--")]
+    return hub[-1].removeprefix("models--").replace("--", "/") if hub else "/".join(parts[-2:])
+
+
+def _given(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("sgl")
+    except PackageNotFoundError:
+        return "not installed"

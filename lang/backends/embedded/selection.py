@@ -1,0 +1,118 @@
+"""select: which tokens of the choices are scored, and the decision."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from sgl.runtime.scoring import Scores
+
+from ...backend import SelectRequest
+from ...choices import ChoicesDecision
+from ...once import when_done
+from ..deciding import conclude
+from ..held import gather
+from .meta import token_text
+from .tail import Ints, Tail, TextTokenizer, common_prefix
+
+Logprobs = list[tuple[float, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The tail of a row, and what it would be with each of the choices.
+
+    Scoring begins at `start`, the end of the tokens that the prompt and all choices have in common, so that
+    each choice is measured from the same place, whatever tokens its text melts into.
+    """
+
+    prompt: Tail
+    tails: list[Tail]
+    start: int
+
+    @classmethod
+    def of(cls, prompt: Tail, choices: list[str], tokenizer: TextTokenizer) -> Candidates:
+        tails = [prompt.extended(choice, tokenizer) for choice in choices]
+        return cls(prompt, tails, common_prefix([prompt.tokens, *(tail.tokens for tail in tails)]))
+
+    @property
+    def shared(self) -> Ints:
+        """The tokens before the first that is scored, int32 [start]."""
+        return self.prompt.tokens[: self.start]
+
+    @property
+    def scored(self) -> list[Ints]:
+        """The tokens of each choice that are scored, int32 [n] each."""
+        return [tail.tokens[self.start :] for tail in self.tails]
+
+
+def score_without_prompt(engine: Any, rows: list[Ints]) -> Future[list[Logprobs | None]]:
+    """Log-probabilities of each row alone, without its first token, which has no context. None: no tokens."""
+    sequences = [engine.open() for _ in rows]
+    futures: list[Future[Any]] = []
+    for sequence, row in zip(sequences, rows, strict=True):
+        if len(row) > 1:
+            sequence.extend(row[:1])
+            futures.append(sequence.score([row[1:]]))
+        else:
+            futures.append(_ready([[]] if len(row) else None))
+    result: Future[list[Logprobs | None]] = Future()
+    together = gather(futures)
+
+    def unpack(done: Future[list[Any]]) -> None:
+        if error := done.exception():
+            result.set_exception(error)
+        else:
+            result.set_result([scores and scores[0] for scores in done.result()])
+
+    when_done(together, unpack)
+    return result
+
+
+def decide(
+    request: SelectRequest,
+    candidates: Candidates,
+    scores: Scores,
+    priors: list[Logprobs | None] | None,
+    token_bytes: Any,
+) -> tuple[int, ChoicesDecision]:
+    """Let the method choose. Returns the index of the choice and the decision with its meta_info."""
+    rows = [_entries(row, token_bytes) for row in scores]
+    unconditional = None
+    if priors is not None:
+        unconditional = [
+            _unconditional(tokens.tolist(), row, token_bytes)
+            for tokens, row in zip(candidates.scored, priors, strict=True)
+        ]
+    decision = conclude(request, rows, priors=unconditional)
+    meta = {**(decision.meta_info or {}), **_counts(scores)}
+    return request.choices.index(decision.decision), ChoicesDecision(decision.decision, meta)
+
+
+def _counts(scores: Scores) -> dict[str, int]:
+    """What it took: the tokens of the prompt and, each once, those of the choices."""
+    return {
+        "prompt_tokens": scores.prompt_tokens + scores.scored_tokens,
+        "cached_tokens": scores.cached_tokens,
+        "completion_tokens": 0,
+    }
+
+
+def _entries(row: Logprobs, token_bytes: Any) -> list[list[Any]]:
+    return [[value, token, token_text(token_bytes, token)] for value, token in row]
+
+
+def _unconditional(tokens: list[int], row: Logprobs | None, token_bytes: Any) -> list[list[Any]]:
+    if not tokens:
+        return []
+    return [
+        [None, tokens[0], token_text(token_bytes, tokens[0])],
+        *_entries(row or [], token_bytes),
+    ]
+
+
+def _ready(result: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(result)
+    return future

@@ -1,0 +1,261 @@
+"""One state's text as a Sequence of the engine: literals are joined, tokenised once, and never again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sgl.runtime.errors import RequestAborted
+
+from ...backend import Generated, GenRequest, OnChunk, SelectRequest, Stream
+from ...choices import ChoicesDecision
+from ...once import when_done
+from ..held import Gate, gather, pass_on
+from .meta import Entry, MetaWriter
+from .selection import Candidates, decide, score_without_prompt
+from .tail import Tail, common_prefix
+
+if TYPE_CHECKING:
+    from .backend import EmbeddedBackend
+
+
+class EmbeddedStream(Stream):
+    """Queues operations on a Sequence. Literal text waits until something needs its tokens.
+
+    The tail, the last literal text, is kept with its tokens: what is appended next is tokenised together
+    with it and the tokens that change are replaced, so that tokens between literals are those of the whole
+    text. Generated tokens stay as they are.
+
+    While a select is undecided, what follows it is held back; its decision continues it, with no thread
+    waiting.
+    """
+
+    def __init__(self, backend: EmbeddedBackend, sequence: Any = None, tail: Tail | None = None) -> None:
+        self._backend = backend
+        self._sequence = sequence  # None: a fork of a stream that is not there yet
+        self._tail = tail or Tail(starts_row=True)
+        self._literals: list[str] = []
+        self._first_token: int | None = None
+        self._gate = Gate(shut=sequence is None)
+
+    # --- the protocol ------------------------------------------------------------------------------------
+
+    def append(self, text: str) -> None:
+        if text:
+            self._gate.run(partial(self._literals.append, text), _ignore)
+
+    def generate(self, request: GenRequest, on_chunk: OnChunk | None = None) -> Future[Generated]:
+        params = self._backend.sampling_params(request)
+        grammar = self._backend.grammar(request.options)
+        result: Future[Generated] = Future()
+        self._gate.run(
+            partial(self._generate, request, params, grammar, on_chunk, result), result.set_exception
+        )
+        return result
+
+    def select(self, request: SelectRequest) -> Future[ChoicesDecision]:
+        result: Future[ChoicesDecision] = Future()
+        self._gate.run(partial(self._select, request, result), result.set_exception)
+        return result
+
+    def fork(self, size: int) -> list[Stream]:
+        children = [EmbeddedStream(self._backend) for _ in range(size)]
+        self._gate.run(partial(self._fork, children), lambda error: _break(children, error))
+        return list(children)
+
+    def prefill(self) -> Future[None]:
+        result: Future[None] = Future()
+        self._gate.run(partial(self._prefill, result), result.set_exception)
+        return result
+
+    def restore(self, generated: Generated) -> None:
+        self._gate.run(partial(self._restore, generated.token_ids, generated.text), _ignore)
+
+    def close(self) -> None:
+        self._gate.run(self._close, lambda error: self._close())
+
+    def abort(self) -> None:
+        self._gate.break_with(RequestAborted("the state was stopped"))
+        if self._sequence is not None:
+            self._sequence.abort()
+            self._sequence.close()
+
+    # --- operations, in order ----------------------------------------------------------------------------
+
+    def _generate(
+        self,
+        request: GenRequest,
+        params: Any,
+        grammar: Any,
+        on_chunk: OnChunk | None,
+        result: Future[Generated],
+    ) -> None:
+        self._flush(need_token=True)
+        meta = MetaWriter(self._backend.tokenizer.token_bytes, request.options)
+        inputs = self._input_logprobs(request)
+        report = None if on_chunk is None else lambda chunk: on_chunk(meta.chunk(chunk))
+        future = self._sequence.generate(params, grammar, report)
+        self._tail = Tail()
+
+        def written(generation: Any) -> Generated:
+            return meta.whole(generation, inputs and inputs(meta))
+
+        if request.keep is None:
+            pass_on(future, result, written)
+        else:
+            self._gate.shut()
+            when_done(future, partial(self._decide_later, partial(self._keep, request.keep, written), result))
+
+    def _input_logprobs(self, request: GenRequest) -> Any:
+        """Ask for the log-probabilities of the tokens so far, if the gen wants them; a function that writes them."""
+        options = request.options
+        start = options.logprob_start_len
+        if not options.return_logprob or start is None or start < 0:
+            return None
+        future = self._sequence.logprobs(max(start, 1), options.top_logprobs_num or 0)
+        first = self._first_token
+
+        def written(meta: MetaWriter) -> tuple[list[Entry], list[list[Entry]]]:
+            found, top = future.result()
+            entries, tops = meta.entries(found), [meta.entries(row) for row in top]
+            if start == 0 and first is not None:
+                return [meta.entry(None, first), *entries], [[], *tops]
+            return entries, tops
+
+        return written
+
+    def _select(self, request: SelectRequest, result: Future[ChoicesDecision]) -> None:
+        self._flush()
+        prompt = self._short_tail()
+        candidates = Candidates.of(prompt, request.choices, self._backend.tokenizer)
+        self._replace_tail(candidates.shared)
+        if prompt.starts_row and candidates.start == 0:
+            self._replace_tail(np.array([self._backend.start_token], np.int32))
+        futures: list[Future[Any]] = [self._sequence.score(candidates.scored)]
+        if request.method.requires_unconditional_logprobs:
+            futures.append(score_without_prompt(self._backend.engine, candidates.scored))
+        self._gate.shut()
+        choose = partial(self._choose, request, candidates)
+        when_done(gather(futures), partial(self._decide_later, choose, result))
+
+    def _decide_later(
+        self, decide: Callable[[Future[Any]], Any], result: Future[Any], found: Future[Any]
+    ) -> None:
+        """What the stream stands on is there: go on from it, on a thread that may tokenise."""
+        try:
+            self._backend.deciders.submit(self._decide, decide, result, found)
+        except RuntimeError as error:  # the interpreter is shutting down
+            self._give_up(result, error)
+
+    def _give_up(self, result: Future[ChoicesDecision], error: BaseException) -> None:
+        result.set_exception(error)
+        self._gate.break_with(error)
+
+    def _decide(self, decide: Callable[[Future[Any]], Any], result: Future[Any], found: Future[Any]) -> None:
+        """Let the stream go on behind what `decide` makes of it. Runs on a thread of the backend's own."""
+        try:
+            decision = decide(found)
+        except BaseException as error:
+            self._give_up(result, error)
+        else:
+            result.set_result(decision)
+
+    def _choose(
+        self, request: SelectRequest, candidates: Candidates, scored: Future[list[Any]]
+    ) -> ChoicesDecision:
+        scores, *priors = scored.result()
+        token_bytes = self._backend.tokenizer.token_bytes
+        index, decision = decide(request, candidates, scores, priors[0] if priors else None, token_bytes)
+        self._gate.open(lambda: self._set_tail(candidates.tails[index]))
+        return decision
+
+    def _keep(
+        self, keep: Callable[[str], str], written: Callable[[Any], Generated], found: Future[Any]
+    ) -> Generated:
+        generation = found.result()
+        generated = written(generation)
+        self._gate.open(partial(self._cut, len(generation.token_ids), keep(generation.text), generation.text))
+        return generated
+
+    def _cut(self, count: int, kept: str, text: str) -> None:
+        """Put `kept` in place of the last `count` tokens, which say `text`."""
+        if kept != text:
+            tokens = self._backend.tokenizer.encode(kept)
+            self._sequence.extend(tokens, drop=count)
+            self._tail = Tail(kept, tokens)
+
+    def _fork(self, children: list[EmbeddedStream]) -> None:
+        self._flush()
+        self._short_tail()
+        if self._tail.starts_row and not len(self._tail.tokens):
+            sequences = [self._backend.engine.open() for _ in children]
+        else:
+            sequences = self._sequence.fork(len(children))
+        for child, sequence in zip(children, sequences, strict=True):
+            child._gate.open(partial(child._begin, sequence, self._tail, self._first_token))
+
+    def _begin(self, sequence: Any, tail: Tail, first_token: int | None) -> None:
+        self._sequence, self._tail, self._first_token = sequence, tail, first_token
+
+    def _restore(self, token_ids: list[int] | None, text: str) -> None:
+        """Without tokens (what a gen kept, or was edited to) the text is encoded by itself, as `_cut` does."""
+        self._flush(need_token=True)
+        known = token_ids is not None
+        tokens = np.array(token_ids, np.int32) if known else self._backend.tokenizer.encode(text)
+        self._sequence.extend(tokens)
+        self._tail = Tail() if known else Tail(text, tokens)
+
+    def _prefill(self, result: Future[None]) -> None:
+        self._flush(need_token=True)
+        pass_on(self._sequence.prefill(), result, lambda done: None)
+
+    def _close(self) -> None:
+        if self._sequence is not None:
+            self._sequence.close()
+
+    # --- text to tokens ----------------------------------------------------------------------------------
+
+    def _take_literals(self) -> str:
+        text = "".join(self._literals)
+        self._literals.clear()
+        return text
+
+    def _flush(self, need_token: bool = False) -> None:
+        """Give the sequence the tokens of all literal text so far (at least one, if that is needed)."""
+        untouched = self._tail.starts_row and not len(self._tail.tokens)
+        if self._literals or untouched:
+            self._set_tail(self._short_tail().extended(self._take_literals(), self._backend.tokenizer))
+        if need_token and self._tail.starts_row and not len(self._tail.tokens):
+            self._replace_tail(np.array([self._backend.start_token], np.int32))
+
+    def _short_tail(self) -> Tail:
+        """The tail, cut to what the text that follows can change."""
+        self._tail = self._tail.shortened(self._backend.tokenizer)
+        return self._tail
+
+    def _set_tail(self, tail: Tail) -> None:
+        self._replace_tail(tail.tokens)
+        self._tail = tail
+
+    def _replace_tail(self, tokens: Any) -> None:
+        """Make `tokens` the end of the sequence in place of the tail's, keeping what both have in common."""
+        old = self._tail.tokens
+        same = common_prefix([old, tokens])
+        if same < len(old) or same < len(tokens):
+            self._sequence.extend(tokens[same:], drop=len(old) - same)
+        if self._tail.starts_row and len(tokens):
+            self._first_token = int(tokens[0])
+        self._tail = Tail(self._tail.text, tokens, self._tail.starts_row)
+
+
+def _ignore(error: BaseException) -> None:
+    """What needs nothing more once the stream has failed."""
+
+
+def _break(streams: list[EmbeddedStream], error: BaseException) -> None:
+    for stream in streams:
+        stream._gate.break_with(error)

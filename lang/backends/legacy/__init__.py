@@ -1,0 +1,1 @@
+"""Backends that were written for the old interface."""

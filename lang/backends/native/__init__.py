@@ -1,0 +1,1 @@
+"""Servers of the native protocol: SGLang's, and ours."""

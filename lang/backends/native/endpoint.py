@@ -1,0 +1,182 @@
+"""Programs on a server that speaks the native protocol (`POST /generate`)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Any
+
+from ...backend import Generated, GenRequest, OnChunk, SelectRequest
+from ...chat import get_chat_template_by_model_path
+from ...choices import ChoicesDecision
+from ...errors import RemoteConnectionError, RemoteError, RemoteProtocolError, RemoteStatusError
+from ...options import SamplingOptions
+from ..remote.base import RemoteBackend
+from ..remote.loop import PerLoop
+from ..remote.prompt import Prompt
+from ..remote.retries import public_url
+from .answer import AnswerStream, answer_of, generated_of
+from .client import HttpClient
+from .request import check_options, generate_body, prompt_body
+from .select import choose
+
+_INCREMENTAL = ("stream_output", "incremental_streaming_output")  # server options: events hold only new text
+
+
+class RuntimeEndpoint(RemoteBackend):
+    """A server at `base_url`: one of `sgl serve`, or any other of the same protocol.
+
+    `api_key` is sent as a bearer token. `verify`: False trusts any certificate, a path is a file of trusted
+    ones. `chat_template_name` names the template of the roles, else the model's path tells it; it can be
+    assigned to `chat_template` too. Further options are those of RemoteBackend. Raises RemoteError if no such
+    server answers.
+    """
+
+    takes_media = frozenset({"image"})
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        verify: bool | str | None = None,
+        chat_template_name: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(chat_template=chat_template_name, **options)
+        self.client = HttpClient(base_url, api_key, verify)
+        self.base_url = self.client.base_url
+        self.model_info: dict[str, Any] = self._model_info()
+        if chat_template_name is None:
+            self.chat_template = get_chat_template_by_model_path(self.get_model_name())
+        self._incremental: bool | None = None
+        self._asking = PerLoop(asyncio.Lock)
+
+    # --- what programs ask -------------------------------------------------------------------------------
+
+    def get_model_name(self) -> str:
+        return str(self.model_info["model_path"])
+
+    def get_server_info(self) -> dict[str, Any]:
+        return self._first_that_exists("/server_info", "/get_server_info")
+
+    def flush_cache(self) -> bool:
+        self.client.call_now("POST", "/flush_cache")
+        return True
+
+    def health(self) -> bool:
+        """True if the server says that it is well."""
+        try:
+            self.client.call_now("GET", "/health")
+        except RemoteError:
+            return False
+        return True
+
+    def start_profile(self) -> None:
+        self.client.call_now("POST", "/start_profile")
+
+    def stop_profile(self) -> None:
+        self.client.call_now("POST", "/stop_profile")
+
+    def shutdown(self) -> None:
+        """Close the connections. The server goes on."""
+        self.client.close()
+
+    # --- calls -------------------------------------------------------------------------------------------
+
+    def check(self, request: GenRequest | SelectRequest) -> None:
+        if isinstance(request, GenRequest):
+            check_options(request.options)
+
+    async def complete(self, prompt: Prompt, request: GenRequest, emit: OnChunk | None) -> Generated:
+        body = generate_body(prompt, request, stream=emit is not None)
+        if emit is None:
+            generated = generated_of(answer_of(await self._generate(body)))
+        else:
+            generated = await self._stream(body, request, emit)
+        return _checked(generated, request)
+
+    async def choose(self, prompt: Prompt, request: SelectRequest) -> ChoicesDecision:
+        return await choose(self._generate, prompt, request)
+
+    async def warm(self, prompt: Prompt) -> None:
+        if prompt.text:
+            answer_of(await self._generate({**prompt_body(prompt), "sampling_params": {"max_new_tokens": 0}}))
+
+    async def _generate(self, body: dict[str, Any]) -> Any:
+        return await self.client.post("/generate", body)
+
+    async def _stream(self, body: dict[str, Any], request: GenRequest, emit: OnChunk) -> Generated:
+        answer = AnswerStream(request, emit, await self._streams_incrementally())
+        async with aclosing(self.client.events("/generate", body)) as events:
+            async for event in events:
+                answer.take(event)
+        if not answer.complete:
+            raise RemoteConnectionError(
+                f"the stream of {public_url(self.base_url)}/generate ended before its text was complete",
+                retryable=True,
+            )
+        return answer.result()
+
+    async def _streams_incrementally(self) -> bool:
+        """Asked of the server before the first stream; servers that do not say it send the whole text."""
+        async with self._asking.get():
+            if self._incremental is None:
+                info = await self._server_info()
+                self._incremental = any(info.get(name) is True for name in _INCREMENTAL)
+        return self._incremental
+
+    async def _server_info(self) -> dict[str, Any]:
+        for path in ("/server_info", "/get_server_info"):
+            try:
+                info = await self.client.get(path)
+            except RemoteProtocolError:
+                continue
+            except RemoteStatusError as error:
+                if error.retryable:
+                    raise
+                continue
+            if isinstance(info, dict):
+                return info
+        return {}
+
+    # --- the server's own words --------------------------------------------------------------------------
+
+    def _model_info(self) -> dict[str, Any]:
+        info = self._first_that_exists("/get_model_info", "/model_info")
+        if "model_path" not in info:
+            raise RemoteProtocolError(f"{self.base_url}/get_model_info names no model_path: {info}")
+        return info
+
+    def _first_that_exists(self, path: str, older: str) -> dict[str, Any]:
+        try:
+            found = self.client.call_now("GET", path)
+        except RemoteStatusError as error:
+            if error.status != 404:
+                raise
+            found = self.client.call_now("GET", older)
+        if not isinstance(found, dict):
+            raise RemoteProtocolError(
+                f"{self.base_url}{path} answered {str(found)[:200]!r}, which is no object"
+            )
+        return found
+
+
+def _checked(generated: Generated, request: GenRequest) -> Generated:
+    """Raise TruncatedError where the request wants that: a constrained text that was cut by its limit."""
+    if request.options.error_on_truncation and _truncated(generated.meta_info, request.options):
+        from sgl.runtime.errors import TruncatedError
+
+        raise TruncatedError(
+            f"max_tokens={request.options.max_new_tokens} was reached before the grammar could end, after "
+            f"{generated.text!r}; allow more tokens"
+        )
+    return generated
+
+
+def _truncated(meta: dict[str, Any], options: SamplingOptions) -> bool:
+    """What the server says, else: a constrained text that ended by its length may be cut."""
+    if "truncated" in meta:
+        return bool(meta["truncated"])
+    reason = meta.get("finish_reason")
+    constraints = (options.pattern, options.json_schema, options.ebnf, options.structural_tag)
+    return isinstance(reason, dict) and reason.get("type") == "length" and any(constraints)

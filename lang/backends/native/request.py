@@ -1,0 +1,89 @@
+"""The body of a /generate call of the native protocol."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...backend import GenRequest
+from ...config import global_config
+from ...errors import UnsupportedByBackendError
+from ...options import SamplingOptions
+from ..remote.prompt import Prompt
+
+Body = dict[str, Any]
+
+_LOGPROB_OPTIONS = ("return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs")
+
+
+def check_options(options: SamplingOptions) -> None:
+    """Raise UnsupportedByBackendError for what the protocol has no word for."""
+    if options.close_at_limit:
+        raise UnsupportedByBackendError(
+            "the native HTTP protocol has no close_at_limit; use error_on_truncation, more max_tokens, or an "
+            "sgl.Engine in this process"
+        )
+
+
+def generate_body(prompt: Prompt, request: GenRequest, stream: bool) -> Body:
+    """The body of one generation. Its `n` is 1: samples are calls of their own."""
+    options = request.options
+    body = {**prompt_body(prompt), "sampling_params": sampling_body(request)}
+    for name in _LOGPROB_OPTIONS:
+        if (value := getattr(options, name)) is not None:
+            body[name] = value
+    return {**body, "stream": True} if stream else body
+
+
+def prompt_body(prompt: Prompt, copies: int | None = None) -> Body:
+    """The text with its pictures; `copies`: the pictures for a batch of so many texts."""
+    images = [_image_data(media.source) for media in prompt.media]
+    if not images:
+        return {"text": prompt.text}
+    data: Any = images[0] if len(images) == 1 else images
+    return {"text": prompt.text, "image_data": data if copies is None else [images] * copies}
+
+
+def sampling_body(request: GenRequest) -> Body:
+    options = request.options
+    return {
+        "skip_special_tokens": global_config.skip_special_tokens_in_output,
+        "spaces_between_special_tokens": global_config.spaces_between_special_tokens_in_out,
+        "max_new_tokens": _given(options.max_new_tokens, 128),
+        "min_new_tokens": options.min_new_tokens or 0,
+        "n": 1,
+        "stop": list(request.stops),
+        "stop_token_ids": list(options.stop_token_ids or ()),
+        "stop_regex": list(options.stop_regex or ()),
+        "temperature": _given(options.temperature, 1.0),
+        "top_p": _given(options.top_p, 1.0),
+        "top_k": _given(options.top_k, -1),
+        "min_p": options.min_p or 0.0,
+        "frequency_penalty": options.frequency_penalty or 0.0,
+        "presence_penalty": options.presence_penalty or 0.0,
+        "ignore_eos": bool(options.ignore_eos),
+        "regex": None if options.json_schema is not None else options.pattern,
+        "json_schema": options.json_schema,
+        **_extras(options),
+    }
+
+
+def _extras(options: SamplingOptions) -> Body:
+    """What newer servers know: only sent if the program asks for it."""
+    extras: Body = {
+        "repetition_penalty": options.repetition_penalty if options.repetition_penalty != 1.0 else None,
+        "logit_bias": {str(token): bias for token, bias in (options.logit_bias or {}).items()} or None,
+        "sampling_seed": options.seed,
+        "no_stop_trim": options.keep_stop or None,
+        "ebnf": options.ebnf,
+        "structural_tag": options.structural_tag,
+    }
+    return {name: value for name, value in extras.items() if value is not None}
+
+
+def _image_data(url: str) -> str:
+    """Base64 of a picture that we have, the URL of one that the server is to fetch."""
+    return url.partition(",")[2] if url.startswith("data:") else url
+
+
+def _given(value: Any, default: Any) -> Any:
+    return default if value is None else value

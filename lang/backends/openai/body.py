@@ -1,0 +1,153 @@
+"""The body of a call of OpenAI's protocol: of chat completions and of text completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...backend import GenRequest
+from ...options import DEFAULTS, SamplingOptions
+from ..remote.prompt import Message, Prompt
+from .forms import Form, Traits
+
+Body = dict[str, Any]
+
+MOST_STOPS = 4  # that the API takes; the others are cut here
+
+# What servers that are declared take beside OpenAI's own options, and how they call it.
+_EXTRAS = {
+    "top_k": ("top_k", {"sglang", "vllm"}),
+    "min_p": ("min_p", {"sglang", "vllm"}),
+    "repetition_penalty": ("repetition_penalty", {"sglang", "vllm"}),
+    "stop_token_ids": ("stop_token_ids", {"sglang", "vllm"}),
+    "min_new_tokens": ("min_tokens", {"sglang", "vllm"}),
+    "ignore_eos": ("ignore_eos", {"sglang", "vllm"}),
+    "stop_regex": ("stop_regex", {"sglang"}),
+    "keep_stop": ("no_stop_trim", {"sglang"}),
+}
+_NEVER = ("close_at_limit",)
+_NOT_FOR_REASONING = (
+    "temperature",
+    "top_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "logit_bias",
+    "return_logprob",
+)
+
+
+def given(options: SamplingOptions, name: str) -> bool:
+    """True if the program asked for it: it is neither left out nor what it is without asking."""
+    value = getattr(options, name)
+    return value is not None and value != getattr(DEFAULTS, name)
+
+
+def check_options(options: SamplingOptions, traits: Traits) -> None:
+    """Raise UnsupportedByBackendError for the first option that the server has no word for."""
+    for name, (_, servers) in _EXTRAS.items():
+        if given(options, name) and not servers & traits.constrained:
+            names = " or ".join(repr(server) for server in sorted(servers))
+            raise traits.refuse(
+                f"has no {name} (given: {getattr(options, name)!r})",
+                f"leave it out, or say OpenAI(..., constrained={names}) if the server has that protocol",
+            )
+    refused = _NEVER + (_NOT_FOR_REASONING if traits.reasoning else ())
+    for name in refused:
+        if given(options, name) and getattr(options, name) is not False:
+            raise traits.refuse(f"takes no {name} (given: {getattr(options, name)!r})", "leave it out")
+    start = options.logprob_start_len
+    if options.return_logprob and start is not None and start >= 0:
+        raise traits.refuse("gives no log-probabilities of the prompt", "leave logprob_start_len out")
+
+
+def stops_of(request: GenRequest, traits: Traits, form: Form) -> tuple[str, ...]:
+    """What ends the answer. A chat server ends turns by its own template's marks."""
+    if form.closed:
+        return ()
+    asked = request.options.stops if traits.chat else request.stops
+    return tuple(stop for stop in dict.fromkeys((*form.stops, *asked)) if stop)
+
+
+def body_of(prompt: Prompt, request: GenRequest, traits: Traits, form: Form) -> Body:
+    """All fields of the call but model and stream. Raises UnsupportedByBackendError."""
+    options = request.options
+    start = chat_start(prompt, traits) if traits.chat else {"prompt": prompt.text + form.opening}
+    limit = "max_completion_tokens" if traits.reasoning else "max_tokens"
+    body = {
+        **start,
+        limit: max(1, _or(options.max_new_tokens, 128)),
+        **_sampling(options, traits),
+        **form.body,
+    }
+    if stops := stops_of(request, traits, form):
+        body["stop"] = list(stops[:MOST_STOPS])
+    if traits.reasoning:
+        body.pop("stop", None)  # all are cut here
+    if options.logit_bias:
+        own = {str(token): bias for token, bias in options.logit_bias.items()}
+        body["logit_bias"] = {**body.get("logit_bias", {}), **own}
+    return {**body, **_logprobs(options, traits), **_extras(options, traits)}
+
+
+def _sampling(options: SamplingOptions, traits: Traits) -> Body:
+    body: Body = {}
+    if not traits.reasoning:
+        names = ("temperature", "top_p")
+        body = {n: getattr(options, n) for n in names if not traits.sparse or given(options, n)}
+    for name in ("frequency_penalty", "presence_penalty"):
+        if given(options, name):
+            body[name] = getattr(options, name)
+    return body if options.seed is None else {**body, "seed": options.seed}
+
+
+def _logprobs(options: SamplingOptions, traits: Traits) -> Body:
+    if not options.return_logprob:
+        return {}
+    count = options.top_logprobs_num or 0
+    return {"logprobs": True, "top_logprobs": count} if traits.chat else {"logprobs": max(count, 1)}
+
+
+def _extras(options: SamplingOptions, traits: Traits) -> Body:
+    found = {
+        word: getattr(options, name)
+        for name, (word, servers) in _EXTRAS.items()
+        if given(options, name) and servers & traits.constrained
+    }
+    return {word: list(value) if isinstance(value, tuple) else value for word, value in found.items()}
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+# --- chat ------------------------------------------------------------------------------------------------
+
+
+def chat_start(prompt: Prompt, traits: Traits) -> Body:
+    """The messages. Raises UnsupportedByBackendError for a program that is no conversation up to the gen."""
+    _check_turns(prompt, traits)
+    messages = [message for message in prompt.messages if message["content"] or message["role"] != "system"]
+    if not prompt.partial.strip():
+        return {"messages": messages}
+    if not traits.prefill:
+        raise traits.refuse(
+            f"starts its turns itself, but the assistant's turn has text already: {prompt.partial!r}",
+            "put the text into the user's turn, or write one gen a turn, or say num_api_spec_tokens= at "
+            "@sgl.function, or prefill=True if the server goes on with a last message (vLLM, SGLang)",
+        )
+    last: Message = {"role": "assistant", "content": prompt.partial.lstrip()}
+    return {"messages": [*messages, last], "continue_final_message": True, "add_generation_prompt": False}
+
+
+def _check_turns(prompt: Prompt, traits: Traits) -> None:
+    advice = 's += sgl.user("...") and then s += sgl.assistant(sgl.gen("name"))'
+    if prompt.loose.strip():
+        raise traits.refuse(
+            f"is a chat model and takes turns only, but this text stands outside of all: {prompt.loose[:80]!r}",
+            f"write {advice}; a completion model is OpenAI(..., is_chat_model=False)",
+        )
+    if prompt.role != "assistant":
+        where = f"inside the turn of {prompt.role!r}" if prompt.role else "outside of all turns"
+        raise traits.refuse(
+            f"is a chat model and answers in the assistant's turn, but the gen stands {where}",
+            f"write {advice}",
+        )

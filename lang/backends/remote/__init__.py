@@ -1,0 +1,1 @@
+"""What all backends that ask a server have in common."""

@@ -1,0 +1,106 @@
+"""The prompt of a remote call: the text of a stream and the same as messages."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...backend import Media
+
+Message = dict[str, Any]  # {"role": str, "content": str or a list of content parts}
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """All that stands before a generation.
+
+    `text` is the raw text, template marks and image tokens included. `messages` are the finished turns; their
+    contents are left-stripped, and lists of content parts (text, image_url) where a turn has pictures. `role`
+    is that of the open turn (None outside turns), `partial` its text so far. `media` are all pictures, in
+    order; their `source` is a URL (http, https or data). `spoken` is False if no turn was ever opened.
+    `loose` is the text that stands outside of all turns. `open_message` is the open turn as a message of what
+    it has so far (None outside turns or if it is empty).
+    """
+
+    text: str = ""
+    messages: list[Message] = field(default_factory=list)
+    role: str | None = None
+    partial: str = ""
+    media: list[Media] = field(default_factory=list)
+    spoken: bool = False
+    loose: str = ""
+    open_message: Message | None = None
+
+
+@dataclass
+class Draft:
+    """The prompt of a stream while it is being written."""
+
+    text: str = ""
+    messages: list[Message] = field(default_factory=list)
+    role: str | None = None
+    turn: list[str | Media] = field(default_factory=list)  # the parts of the open turn
+    media: list[Media] = field(default_factory=list)
+    spoken: bool = False
+    loose: str = ""
+
+    def write(self, text: str) -> None:
+        self.text += text
+        if self.role is None:
+            self.loose += text
+        elif self.turn and isinstance(self.turn[-1], str):
+            self.turn[-1] += text
+        else:
+            self.turn.append(text)
+
+    def begin(self, role: str, prefix: str) -> None:
+        self.text += prefix
+        self.role, self.turn, self.spoken = role, [], True
+
+    def end(self, role: str, suffix: str) -> None:
+        self.text += suffix
+        self.messages.append({"role": role, "content": content_of(self.turn)})
+        self.role, self.turn = None, []
+
+    def attach(self, media: Media, token: str) -> None:
+        self.text += token
+        self.media.append(media)
+        if self.role is not None:
+            self.turn.append(media)
+
+    def copy(self) -> Draft:
+        twin = copy(self)
+        twin.messages, twin.turn, twin.media = list(self.messages), list(self.turn), list(self.media)
+        return twin
+
+    def prompt(self) -> Prompt:
+        return Prompt(
+            self.text,
+            list(self.messages),
+            self.role,
+            "".join(part for part in self.turn if isinstance(part, str)),
+            list(self.media),
+            self.spoken,
+            self.loose,
+            self._open_message(),
+        )
+
+    def _open_message(self) -> Message | None:
+        content = content_of(self.turn)
+        return {"role": self.role, "content": content} if self.role is not None and content else None
+
+
+def content_of(turn: list[str | Media]) -> str | list[Message]:
+    """The content of a message: text, or a list of parts if the turn has pictures."""
+    if not any(isinstance(part, Media) for part in turn):
+        return "".join(part for part in turn if isinstance(part, str)).lstrip()
+    first = turn[0].lstrip() if isinstance(turn[0], str) else turn[0]
+    return [_content_part(part) for part in [first, *turn[1:]] if part]
+
+
+def _content_part(part: str | Media) -> Message:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    name = f"{part.kind}_url"
+    return {"type": name, name: {"url": part.source}}

@@ -1,0 +1,1 @@
+"""Answers written down beforehand, for tests without a model."""

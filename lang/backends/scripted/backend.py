@@ -1,0 +1,200 @@
+"""A backend that answers from a script: programs are unit-tested without a model."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from ...backend import Backend, Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
+from ...chat import ChatTemplate, get_chat_template
+from ...choices import ChoicesDecision
+from ...errors import ProgramCancelled, ScriptError
+from ...once import when_done
+from .fulfil import objection
+from .script import Delayed, Request, Script, as_decision, as_generated, words
+
+__all__ = ["Delayed", "Scripted", "ScriptedCall"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedCall:
+    """What was asked and what was answered. `answer` is the text; None if the script had an error for it."""
+
+    prompt: str
+    name: str | None
+    request: Request
+    answer: str | None
+    media: tuple[Media, ...] = ()
+
+    @property
+    def options(self) -> Any:
+        """The SamplingOptions of a gen, None of a select."""
+        return self.request.options if isinstance(self.request, GenRequest) else None
+
+    @property
+    def choices(self) -> list[str] | None:
+        return self.request.choices if isinstance(self.request, SelectRequest) else None
+
+
+class Scripted(Backend):
+    """Answers gens and selects from `script`:
+
+    - a dict from the variable's name, or from a compiled regex that is searched for in the prompt;
+    - a list, in the order of asking;
+    - a function of (prompt, request).
+
+    An answer is text, a number, a dict (of a gen: as JSON; of a select: log-probabilities of the choices), a
+    `Generated`, an exception (raised), `Delayed(seconds, answer)`, a function of (prompt, request) that gives
+    one of these, or in a dict a list of them for successive calls. An answer that a model could not have given
+    (its gen's regex, schema or stops do not allow it) is a ScriptError that says why.
+
+    `calls` are the ScriptedCalls so far. Words count as tokens. Nothing runs on other threads unless delays
+    are scripted.
+    """
+
+    def __init__(self, script: Any, *, chat_template: str | ChatTemplate | None = None) -> None:
+        self.chat_template = _template(chat_template)
+        self.calls: list[ScriptedCall] = []
+        self._script = Script(script)
+
+    def open(self) -> Stream:
+        return ScriptedStream(self)
+
+    def get_model_name(self) -> str:
+        return "scripted"
+
+    def cache_prefix(self, text: str) -> None:
+        """There is no cache."""
+
+    def prompts(self, name: str | None) -> list[str]:
+        """What stood before each gen or select of that name."""
+        return [call.prompt for call in self.calls if call.name == name]
+
+    def assert_exhausted(self) -> None:
+        """Raises ScriptError (an AssertionError) if answers of the script were not asked for."""
+        if left := self._script.left_over():
+            raise ScriptError("the program did not ask for all that is scripted: " + "; ".join(left))
+
+    def _answer(self, prompt: str, request: Request, media: tuple[Media, ...]) -> Delayed:
+        """The answer as the backend gives it, or an exception to be raised later, with its delay."""
+        answer = self._script.answer(prompt, request)
+        delay, answer = (answer.seconds, answer.answer) if isinstance(answer, Delayed) else (0.0, answer)
+        if not isinstance(answer, BaseException):
+            answer = _checked(answer, prompt, request)
+        text = None if isinstance(answer, BaseException) else text_of(answer)
+        self.calls.append(ScriptedCall(prompt, request.name, request, text, media))
+        return Delayed(delay, answer)
+
+
+class ScriptedStream(Stream):
+    """The text is known at once, even where an answer is delivered with a delay."""
+
+    def __init__(self, backend: Scripted, text: str = "", media: tuple[Media, ...] = ()) -> None:
+        self._backend = backend
+        self._text = text
+        self._media = media
+        self._last: Future[Any] | None = None
+        self._waiting: list[tuple[threading.Timer | None, Future[Any]]] = []
+
+    def append(self, text: str) -> None:
+        self._text += text
+
+    def attach(self, media: Media, token: str) -> None:
+        self._text += token
+        self._media += (media,)
+
+    def generate(self, request: GenRequest, on_chunk: OnChunk | None = None) -> Future[Generated]:
+        return self._ask(request, on_chunk)
+
+    def select(self, request: SelectRequest) -> Future[ChoicesDecision]:
+        return self._ask(request, None)
+
+    def _ask(self, request: Request, on_chunk: OnChunk | None) -> Future[Any]:
+        answer = self._backend._answer(self._text, request, self._media)
+        if not isinstance(answer.answer, BaseException):
+            keep = getattr(request, "keep", None) or str
+            self._text += keep(text_of(answer.answer))
+        before, self._last = self._last, Future()
+        deliver = partial(self._after, answer, on_chunk, self._last)
+        if before is None:
+            deliver(None)
+        else:
+            self._hold(None, self._last)
+            when_done(before, deliver)
+        return self._last
+
+    def _after(
+        self, answer: Delayed, on_chunk: OnChunk | None, result: Future[Any], before: Future[Any] | None
+    ) -> None:
+        """What precedes it in the stream is done: deliver it, now or later."""
+        if before is not None and (error := before.exception()):
+            _end(result, error)
+        elif answer.seconds:
+            timer = threading.Timer(answer.seconds, _deliver, (answer.answer, on_chunk, result))
+            timer.daemon = True
+            self._hold(timer, result)
+            timer.start()
+        else:
+            _deliver(answer.answer, on_chunk, result)
+
+    def _hold(self, timer: threading.Timer | None, result: Future[Any]) -> None:
+        self._waiting = [(other, waiting) for other, waiting in self._waiting if not waiting.done()]
+        self._waiting.append((timer, result))
+
+    def fork(self, size: int) -> list[Stream]:
+        children = [ScriptedStream(self._backend, self._text, self._media) for _ in range(size)]
+        for child in children:
+            child._last = self._last
+        return list(children)
+
+    def abort(self) -> None:
+        for timer, result in reversed(self._waiting):
+            if timer is not None:
+                timer.cancel()
+            _end(result, ProgramCancelled("the run was stopped"))
+
+    def close(self) -> None:
+        """Delayed answers still come."""
+
+
+def _deliver(answer: Any, on_chunk: OnChunk | None, result: Future[Any]) -> None:
+    if on_chunk is not None and isinstance(answer, Generated) and not result.done():
+        for piece in words(answer.text)[:-1]:
+            on_chunk(Generated(piece, {"finish_reason": None}))
+        on_chunk(Generated("".join(words(answer.text)[-1:]), answer.meta_info))
+    _end(result, answer)
+
+
+def _end(result: Future[Any], outcome: Any) -> None:
+    """Whoever comes first, the answer or the abort, decides."""
+    try:
+        if isinstance(outcome, BaseException):
+            result.set_exception(outcome)
+        else:
+            result.set_result(outcome)
+    except InvalidStateError:
+        pass
+
+
+def _template(given: str | ChatTemplate | None) -> ChatTemplate:
+    if isinstance(given, str):
+        return get_chat_template(given)
+    return given or replace(get_chat_template("default"), name="scripted")
+
+
+def _checked(answer: Any, prompt: str, request: Request) -> Generated | ChoicesDecision:
+    """The answer, if a model could have given it. Raises ScriptError."""
+    if isinstance(request, SelectRequest):
+        return as_decision(answer, request)
+    generated = as_generated(answer, prompt)
+    reason = objection(generated.text, request, bool(generated.meta_info.get("truncated")))
+    if reason is not None:
+        raise ScriptError(f"no model could answer {generated.text!r:.80} to gen {request.name!r}: {reason}")
+    return generated
+
+
+def text_of(answer: Generated | ChoicesDecision) -> str:
+    return answer.text if isinstance(answer, Generated) else answer.decision

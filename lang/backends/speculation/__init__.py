@@ -1,0 +1,1 @@
+"""Fewer calls to an API: text that was made ahead serves the gens that follow."""
