@@ -90,6 +90,7 @@ def test_control_c(tmp_path):
         env={**os.environ, "READY": str(ready)},
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs ignore it
     )
     deadline = time.monotonic() + 30
     while not ready.exists() and time.monotonic() < deadline:
