@@ -1,4 +1,4 @@
-"""An agent with three tools: the model selects a tool, writes its arguments as JSON, and uses the result.
+"""An agent with three tools: Python functions that the model calls, until it has its answer.
 
     python examples/agent.py                      # three questions, one conversation
     python examples/agent.py "What is 12 * 7?"    # your own
@@ -6,96 +6,59 @@
 
 from __future__ import annotations
 
-import ast
 import json
-import operator
+import re
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import sgl
-from sgl.runtime.nano import prompts
-from sgl.runtime.nano.prompts import Field, Tool
 
-OPERATORS = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.USub: operator.neg,
-}  # fmt: skip
 CONTACTS = {"maria": "+49 30 5550 143", "john": "+1 415 555 0199", "aisha": "+44 20 7946 0018"}
+TASKS: list[str] = []
 
 
-def calculator(expression: str) -> dict[str, Any]:
-    """The value of an arithmetic expression; nothing else is evaluated."""
-
-    def value(node: ast.AST) -> float:
-        if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-            return node.value
-        if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-            return OPERATORS[type(node.op)](value(node.left), value(node.right))
-        if isinstance(node, ast.UnaryOp) and type(node.op) in OPERATORS:
-            return OPERATORS[type(node.op)](value(node.operand))
-        raise ValueError(f"not arithmetic: {ast.unparse(node)}")
-
-    try:
-        result = value(ast.parse(expression, mode="eval").body)
-    except (SyntaxError, ValueError, ZeroDivisionError) as error:
-        return {"error": str(error)}
-    return {"result": int(result) if result == int(result) else round(result, 4)}
+def calculator(expression: str):
+    """Compute an arithmetic expression"""
+    if not re.fullmatch(r"[-+*/(). \d]+", expression) or "**" in expression:
+        raise ValueError(f"not arithmetic: {expression}")
+    result = round(eval(expression), 4)
+    return {"result": int(result) if result == int(result) else result}
 
 
-def find_contact(name: str) -> dict[str, Any]:
-    number = CONTACTS.get(name.lower())
-    return {"name": name, "phone": number} if number else {"error": f"no contact called {name}"}
+def find_contact(name: str):
+    """Find the phone number of a contact"""
+    if name.lower() not in CONTACTS:
+        raise LookupError(f"no contact called {name}")
+    return {"name": name, "phone": CONTACTS[name.lower()]}
 
 
-class Todo:
-    def __init__(self) -> None:
-        self.items: list[str] = []
-
-    def add(self, task: str) -> dict[str, Any]:
-        self.items.append(task)
-        return {"task": task, "open_tasks": len(self.items)}
-
-
-def tools() -> dict[str, tuple[Tool, Callable[..., dict[str, Any]]]]:
-    return {
-        "calculator": (Tool("calculator", "Compute an arithmetic expression", (Field("expression"),)), calculator),
-        "find_contact": (Tool("find_contact", "Find the phone number of a contact", (Field("name"),)), find_contact),
-        "add_todo": (Tool("add_todo", "Add a task to the to-do list", (Field("task"),)), Todo().add),
-    }
+def add_todo(task: str):
+    """Add a task to the to-do list"""
+    TASKS.append(task)
+    return {"task": task, "open_tasks": len(TASKS)}
 
 
 @sgl.function
-def agent(s, questions, box, most_calls=2):
-    s += sgl.system(prompts.tools_system(tool for tool, _ in box.values())["content"])
+def agent(s, questions, toolbox, most_steps=3):
+    s += sgl.system(toolbox)
     for question in questions:
         print(f"\nuser       {question}")
         s += sgl.user(question)
-        for _ in range(most_calls):
-            s += sgl.assistant(sgl.select("action", [*box, prompts.ANSWER]))
-            if s["action"] == prompts.ANSWER:
+        for _ in range(most_steps):
+            s += sgl.assistant(toolbox.call("step", max_tokens=60))
+            step = s.get("step")
+            for call in step:
+                result = toolbox.run(call)
+                print(f"tool       {call.name}({json.dumps(call.arguments)}) -> {json.dumps(result)}")
+                s += sgl.tool(result)
+            if not step:
                 break
-            tool, call = box[s["action"]]
-            schema = prompts.schema_of(tool.parameters, required=True)
-            s += sgl.assistant(sgl.gen("arguments", max_tokens=60, json_schema=schema))
-            arguments = json.loads(s["arguments"])
-            result = call(**arguments)
-            print(f"tool       {s['action']}({json.dumps(arguments)}) -> {json.dumps(result)}")
-            s += sgl.tool(prompts.tool_result(result)["content"])
-        else:
-            s += sgl.assistant(prompts.ANSWER)
-        s += sgl.assistant(sgl.gen("answer", max_tokens=60))
-        print(f"assistant  {s['answer'].strip()}")
-
-
-QUESTIONS = ["What is 48 / 2 + 17?", "What is Maria's phone number?", "Remind me to buy milk."]
+        print(f"assistant  {step.text or 'no answer yet'}")
 
 
 def main() -> None:
-    with sgl.Engine() as engine:
-        state = agent.run(sys.argv[1:] or QUESTIONS, tools(), backend=engine, temperature=0)
-        state.sync()
-        spent = engine.stats()
-    print(f"\n{spent.generated_tokens} tokens generated, {spent.forced_tokens} of them forced by grammars; {spent.computed_tokens} computed.")
+    questions = sys.argv[1:] or ["What is 48 / 2 + 17?", "What is Maria's phone number?", "Remind me to buy milk."]
+    state = agent.run(questions, sgl.tools([calculator, find_contact, add_todo]), temperature=0)
+    print(f"\n{state.usage()}")
 
 
 if __name__ == "__main__":

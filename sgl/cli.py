@@ -8,8 +8,8 @@ import platform
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
-OPTIONAL_PACKAGES = ("triton", "flashinfer-python", "fastapi", "pydantic")
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pydantic", "httpx")
+OPTIONAL_PACKAGES = ("triton", "flashinfer-python", "fastapi", "openai", "anthropic", "litellm")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

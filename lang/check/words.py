@@ -26,7 +26,8 @@ _CONSTRAINTS = ("dtype", "regex", "json_schema", "ebnf", "structural_tag")
 # what `sgl.` may be followed by beside the words that are appended
 _OTHER_NAMES = {
     "function", "set_default_backend", "flush_cache", "get_server_info", "token_length_normalized",
-    "greedy_token_selection", "unconditional_likelihood_normalized", "global_config",
+    "greedy_token_selection", "unconditional_likelihood_normalized", "global_config", "once", "record", "replay",
+    "resume", "report",
 }  # fmt: skip
 
 

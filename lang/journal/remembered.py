@@ -35,9 +35,10 @@ def once(s: Any, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -
     The value must be JSON (str, numbers, bool, None, lists, dicts with str keys); BadValueError otherwise.
     """
     stream = getattr(getattr(s, "stream_executor", None), "stream", None)
-    if stream is None or not hasattr(stream, "once"):
+    place = getattr(stream, "once", None)
+    remembered: Remembered | None = place(name, args, kwargs, caller_place()) if place else None
+    if remembered is None:
         return fn(*args, **kwargs)
-    remembered: Remembered = stream.once(name, args, kwargs, caller_place())
     call = partial(fn, *args, **kwargs)
     return remembered.avalue(call) if inspect.iscoroutinefunction(fn) else remembered.value(call)
 

@@ -30,6 +30,7 @@ class GatedStream(Stream):
         self._stream = inner  # None: a fork of a stream that is not there yet
         self._gate = Gate(shut=inner is None)
         self._last: Future[Any] | None = None
+        self._remembers = hasattr(inner, "once")  # it is a journal's
 
     # --- what goes through -------------------------------------------------------------------------------
 
@@ -61,8 +62,21 @@ class GatedStream(Stream):
 
     def fork(self, size: int) -> list[Stream]:
         children = [GatedStream() for _ in range(size)]
+        for child in children:
+            child._remembers = self._remembers
         self._gate.run(partial(self._fork, children), partial(_break, children))
         return list(children)
+
+    def once(self, *asked: Any) -> Any:
+        """The place of a value in a journal's stream, when all before it is decided; None without a journal."""
+        place: Future[Any] = Future()
+        if not self._remembers:
+            return None
+        self._gate.run(
+            lambda: place.set_result(self._inner.once(*asked)),  # type: ignore[attr-defined]
+            lambda error: place.set_result(None),  # behind a failure nothing is remembered
+        )
+        return place.result()
 
     def close(self) -> None:
         self._gate.run(self._close, lambda error: self._close())

@@ -25,6 +25,8 @@ class Toolbox(SglExprList):
 
     def __init__(self, sources: Iterable[Any], format: str | ToolFormat | None = None) -> None:
         self.tools: dict[str, Tool] = {}
+        if callable(sources) or isinstance(sources, dict | str):
+            raise BadValueError(f"tools({sources!r:.60}): give a list, as tools([search])")
         for source in sources:
             self._add(tool_of(source))
         if not self.tools:

@@ -192,6 +192,35 @@ def test_a_recorded_agent_is_replayed_without_the_model(engine, tmp_path):
     assert (replayed.text(), replayed.ret_value) == (text, recorded.ret_value)
 
 
+def test_what_a_tool_did_is_not_done_again_by_a_replay(engine, tmp_path):
+    done = []
+
+    def run(call):
+        done.append(call.name)
+        return BOX.run(call)
+
+    @sgl.function
+    def careful(s, question):
+        s += BOX
+        s += sgl.user(question)
+        s += sgl.assistant(BOX.call("step", max_tokens=60))
+        (call,) = s.get("step")
+        (child,) = s.fork(1)
+        child += sgl.tool(sgl.once(child, "in a fork", run, call))
+        s += sgl.tool(sgl.once(s, "run", run, call))
+        s += sgl.assistant(BOX.call("answer", max_tokens=60))
+        return s.get("answer").text, child.text()
+
+    def answer(backend):
+        return careful.run(QUESTIONS[0][0], backend=backend, temperature=0).ret_value
+
+    plain = answer(engine)
+    recorded = answer(journal.record(tmp_path / "run.jsonl", engine))
+    replayed = answer(journal.replay(tmp_path / "run.jsonl"))
+    assert plain == recorded == replayed
+    assert done == ["calculator"] * 4  # two of the plain run, two of the recorded one
+
+
 def test_a_cancelled_step_fails_and_gives_its_pages_back(engine):
     for delay in (0, 0.002, 0.01, 0.03):
         state = one_step.run("What is 12 * 7?", "required", backend=engine, temperature=0)

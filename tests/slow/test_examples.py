@@ -40,6 +40,23 @@ def test_the_agent_uses_its_tools(tmp_path):
     assert "+49 30 5550 143" in out and "add_todo(" in out
 
 
+def test_types_are_read_and_errors_stay_at_their_items(tmp_path):
+    out = run("extract_types.py", cwd=tmp_path)
+    assert "Booking(name='Anna Weber', city='Lisbon', date='March 3rd', guests=2)" in out
+    assert re.search("group +FAILED: .*45 guests are a group", out) and re.search("digest +FAILED: .*do not fit the context", out)
+    assert "4 of 6 read; 4 operations" in out
+
+
+def test_types_are_read_from_files(tmp_path):
+    (tmp_path / "mail.txt").write_text("Hi, Eva here, please book 3 guests in Madrid.")
+    out = run("extract_types.py", "mail.txt", cwd=tmp_path)
+    assert "city='Madrid'" in out and "1 of 1 read" in out
+
+
+def test_a_program_is_tested_without_a_model(tmp_path):
+    assert re.search(r"\d+ passed", run("unit_test_a_program.py", cwd=tmp_path))
+
+
 def test_a_report_is_a_page_with_the_run_in_it(tmp_path):
     out = run("report_a_run.py", "page.html", cwd=tmp_path)
     assert "GetCarsAvailable" in out and "Portland" in out

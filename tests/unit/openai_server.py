@@ -91,6 +91,8 @@ class OpenAIServer(Loopback):
                 raise Refused("Unsupported parameter with this model")
         if "messages" in body and body["messages"][-1]["role"] == "assistant" and not self.compatible:
             raise Refused("the last message must not be that of the assistant")
+        if any(message["role"] == "tool" for message in body.get("messages", ())) and not self.compatible:
+            raise Refused("messages with role 'tool' must be a response to a message with 'tool_calls'")
 
     def _chat_prompts(self, body: dict[str, Any]) -> Iterator[tuple[int, str]]:
         prompt = "".join(f"[{m['role']}]{_content(m['content'])}\n" for m in body["messages"])

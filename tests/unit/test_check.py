@@ -594,3 +594,9 @@ def test_too_deep_is_said() -> None:
     text = "import sgl\nX = " + " + ".join(["sgl.gen('a')"] * 900) + "\n"
     with pytest.raises(ValueError, match="too deeply"):
         check_source(text, "x.py")
+
+
+@pytest.mark.parametrize("name", [name for name in sgl.__all__ if name.islower()])
+def test_every_public_name_may_be_called_in_a_program(name):
+    text = f"import sgl\n\n@sgl.function\ndef program(s):\n    value = sgl.{name}(s)\n"
+    assert "SGL406" not in [problem.rule for problem in check_source(text)]

@@ -129,6 +129,9 @@ def test_empty_and_double_toolboxes_are_refused():
         tools([])
     with pytest.raises(BadValueError, match="two tools are called 'weather'"):
         tools([weather, weather])
+    for single in (weather, SEARCH, "weather"):
+        with pytest.raises(BadValueError, match="give a list"):
+            tools(single)
 
 
 # --- running ---------------------------------------------------------------------------------------------------

@@ -126,6 +126,8 @@ def chat_start(prompt: Prompt, traits: Traits) -> Body:
     """The messages. Raises UnsupportedByBackendError for a program that is no conversation up to the gen."""
     _check_turns(prompt, traits)
     messages = [message for message in prompt.messages if message["content"] or message["role"] != "system"]
+    if not traits.constrained:
+        messages = [_without_tool_role(message) for message in messages]
     if not prompt.partial.strip():
         return {"messages": messages}
     if not traits.prefill:
@@ -136,6 +138,15 @@ def chat_start(prompt: Prompt, traits: Traits) -> Body:
         )
     last: Message = {"role": "assistant", "content": prompt.partial.lstrip()}
     return {"messages": [*messages, last], "continue_final_message": True, "add_generation_prompt": False}
+
+
+def _without_tool_role(message: Message) -> Message:
+    """The providers take that role only as the answer to a call of their own tools interface."""
+    if message["role"] != "tool":
+        return message
+    content = message["content"]
+    said = f"<tool_response>\n{content}\n</tool_response>" if isinstance(content, str) else content
+    return {"role": "user", "content": said}
 
 
 def _check_turns(prompt: Prompt, traits: Traits) -> None:
