@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         except (OSError, ValueError) as error:
             print(f"sgl check: {path} cannot be read: {error}", file=sys.stderr)
             unreadable = True
-    for line in _FORMATS[options.format](problems):
+    for line in _FORMATS[options.format](problems) if problems or not unreadable else ():
         print(line)
     counted = ("error", "warning") if options.strict else ("error",)
     failed = any(problem.severity in counted for problem in problems)
