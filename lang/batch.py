@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 OPTION_NAMES = RUN_NAMES | {"backend", "timeout", "budget", "journal"}
 BODIES = 48  # how many bodies run at once by default; they only wait, the engine works
+_INTERRUPTED = "the batch was interrupted"
 WINDOW = 256  # items that a generator-style batch runs ahead of its reader, at least
 
 
@@ -91,6 +93,9 @@ def iterate(program: SglFunction, calls: list[Call], settings: RunSettings, plan
                 yield _results([_finish(ahead.popleft().result())], plan)[0]
         while ahead:
             yield _results([_finish(ahead.popleft().result())], plan)[0]
+    except KeyboardInterrupt:
+        bar.cancel()
+        raise
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         bar.close()
@@ -128,6 +133,7 @@ def _run_pooled(
             return [_finish(future.result()) for future in futures]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            bar.cancel()
             raise
 
 
@@ -141,7 +147,7 @@ def _run_one(program: SglFunction, call: Call, settings: RunSettings, bar: _Prog
     state: ProgramState | None = None
     try:
         state = ProgramState(new_executor(program, call, settings))
-        state.stream_executor.when_finished(bar.step)
+        bar.begin(state)
         run_body(program, call, state)
     except Exception as error:
         return Outcome(state, error)
@@ -192,15 +198,32 @@ def _positional(program: SglFunction, item: Any) -> dict[str, Any]:
 
 
 class _Progress:
-    """A bar that counts finished programs, or nothing."""
+    """The programs that have begun, with a bar that counts the finished ones, or none."""
 
     def __init__(self, total: int, shown: bool) -> None:
         self._lock = threading.Lock()
+        self._begun: weakref.WeakSet[ProgramState] = weakref.WeakSet()
+        self._cancelled = False
         self._bar: Any = None
         if shown:
             from tqdm.auto import tqdm
 
             self._bar = tqdm(total=total)
+
+    def begin(self, state: ProgramState) -> None:
+        with self._lock:
+            self._begun.add(state)
+        if self._cancelled:
+            state.cancel(_INTERRUPTED)
+        state.stream_executor.when_finished(self.step)
+
+    def cancel(self) -> None:
+        """Stop all that run: nobody waits for them any more."""
+        with self._lock:
+            self._cancelled = True
+            states = list(self._begun)
+        for state in states:
+            state.cancel(_INTERRUPTED)
 
     def step(self) -> None:
         if self._bar is not None:

@@ -31,6 +31,7 @@ class RunControl:
         self.budget = budget
         self.stopped: ProgramError | None = None
         self._parent = _current.get()
+        self._over = False
         self._counted = Usage()
         self._lock = threading.Lock()
         self._states: weakref.WeakSet[StreamExecutor] = weakref.WeakSet()
@@ -85,8 +86,17 @@ class RunControl:
             run.stop(error)
 
     def finished(self) -> None:
-        """Nothing is left to be stopped."""
-        if self._alarm is not None:
+        """The body has ended, and all operations of its own state are done; forks may still be working."""
+        self._over = True
+        self.rest()
+
+    def rest(self) -> None:
+        """A state has nothing to do. When that holds for all, after the body, nothing is left to be stopped."""
+        if not self._over or self._alarm is None:
+            return
+        with self._lock:
+            working = any(state.working for state in self._states)
+        if not working:
             deadlines.cancel(self._alarm)
 
     def _adopt(self, nested: RunControl) -> None:

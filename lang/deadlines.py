@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable
+
+log = logging.getLogger("sgl.lang")
 
 
 class Alarm:
@@ -49,7 +52,10 @@ class Deadlines:
 
     def _run(self) -> None:
         while (call := self._next()) is not None:
-            call()
+            try:
+                call()
+            except Exception:
+                log.exception("an alarm failed")
             del call
 
     def _next(self) -> Callable[[], object] | None:

@@ -107,6 +107,9 @@ class ProgramError(LanguageError, RuntimeError):
         self.message = message
         self.where = where
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, self.where)
+
 
 class StateEndedError(ProgramError):
     """Something was appended to a state whose program has ended."""

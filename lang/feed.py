@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Generic, TypeVar
 
+log = logging.getLogger("sgl.lang")
 Item = TypeVar("Item")
 Waker = Callable[[], object]
 
@@ -146,3 +148,5 @@ def _wake(wakers: list[Waker]) -> None:
             waker()
         except RuntimeError:
             pass  # the reader's event loop is gone
+        except Exception:  # the other readers are woken all the same
+            log.exception("a reader could not be woken")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, overload
 
 from . import batch
@@ -53,6 +55,12 @@ class SglFunction:
 
     def __repr__(self) -> str:
         return f"<sgl.function {self.__name__}>"
+
+    def __reduce__(self) -> Any:
+        """By name, as functions are; with the arguments that are bound."""
+        if not self.bind_arguments:
+            return self.func.__qualname__
+        return _bound, (self.func.__module__, self.func.__qualname__, self.bind_arguments)
 
     # --- running -----------------------------------------------------------------------------------------
 
@@ -173,6 +181,11 @@ class SglFunction:
         prefix = extract_prefix(self, resolved)
         if len(prefix) > MIN_PREFIX:
             resolved.cache_prefix(prefix)
+
+
+def _bound(module: str, name: str, arguments: dict[str, Any]) -> SglFunction:
+    program: SglFunction = attrgetter(name)(importlib.import_module(module))
+    return program.bind(**arguments)
 
 
 @overload

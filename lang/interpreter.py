@@ -68,13 +68,15 @@ class StreamExecutor:
         self.chat_template = backend.get_chat_template()
         self.conversation = self.branch.conversation = Conversation(self.chat_template, self.branch.turns)
         self.vars = Variables()
-        self.scopes: dict[str, int] = {}
+        self.scopes: dict[str, list[int]] = {}  # open variable scopes: where they begin, the innermost last
         self.failure: ProgramError | None = None
         self.stopped: ProgramError | None = None
         self.body_error: BaseException | None = None
         self.body_thread: int | None = None  # where the body of a streaming run is running
         self.ended = False
         self._binding_to = self.vars
+        self._called: weakref.WeakSet[Variables] = weakref.WeakSet()
+        self._samples: set[Stream] = set()  # of running gens with n > 1, beside the state's own stream
         self._children: list[weakref.ref[StreamExecutor]] = []
         self._forked = 0
         self._submitting = threading.RLock()
@@ -139,9 +141,14 @@ class StreamExecutor:
             raise self._fail(piece, error) from error
 
     def start(
-        self, piece: Pending, index: int, call: Callable[[], Future[Any]], timeout: float | None = None
+        self,
+        piece: Pending,
+        index: int,
+        call: Callable[[], Future[Any]],
+        timeout: float | None = None,
+        beside: Stream | None = None,
     ) -> None:
-        """Hand sample `index` of a piece to the backend."""
+        """Hand sample `index` of a piece to the backend; `beside`: the sample's own stream, let go afterwards."""
         if self.failure:
             self._fail_with(piece, self.failure)
             return
@@ -150,7 +157,13 @@ class StreamExecutor:
             piece.demand = lambda: None if self.body_runs_elsewhere() else demand()
         with self._counting:
             self._pending += 1
-        when_done(future, partial(self._settle, piece, index, self._alarm(piece, timeout)))
+            if beside is not None:
+                self._samples.add(beside)
+        when_done(future, partial(self._settle, piece, index, self._alarm(piece, timeout), beside))
+        if beside is not None:
+            beside.close()
+            if self.failure:
+                _abort(beside)
         if self.inline and piece.is_last(index):
             piece.get()
 
@@ -168,23 +181,21 @@ class StreamExecutor:
         if not piece.done:
             self._stop(error)
 
-    def _settle(self, piece: Pending, index: int, alarm: Alarm | None, future: Future[Any]) -> None:
+    def _settle(
+        self, piece: Pending, index: int, alarm: Alarm | None, beside: Stream | None, future: Future[Any]
+    ) -> None:
         """An operation is done. Called on a thread of the backend."""
         if alarm is not None:
             deadlines.cancel(alarm)
         try:
-            result = result_of(future)
-            if self.failure:
-                self._fail_with(piece, self.failure)
-            elif self._deliver(piece, index, result):
-                piece.finish()
-                self._count(piece)
+            if self._deliver(piece, index, result_of(future)):
+                self._finish(piece)
         except BaseException as error:
             if not piece.done:
                 level = logging.DEBUG if getattr(error, "expected", False) else logging.WARNING
                 log.log(level, "%s", self._fail(piece, error))
         finally:
-            self._settled()
+            self._settled(beside)
 
     def _deliver(self, piece: Pending, index: int, result: Generated) -> bool:
         """Take the result of one sample; True if the piece is complete and ours to finish."""
@@ -194,7 +205,12 @@ class StreamExecutor:
                 return True
             return False
 
-    def _count(self, piece: Pending) -> None:
+    def _finish(self, piece: Pending) -> None:
+        try:
+            piece.finish()
+        except Exception:
+            piece.claimed = False  # what the backend gave is no result
+            raise
         if piece.usage is not None:
             self.control.count(piece.usage)
 
@@ -211,20 +227,24 @@ class StreamExecutor:
             piece.claimed = True
         piece.fail(error)
 
-    def _settled(self) -> None:
+    def _settled(self, beside: Stream | None) -> None:
         with self._counting:
             self._pending -= 1
+            self._samples.discard(beside)
             calls = self._finished_calls()
         for call in calls:
             call()
+        if not self._pending:
+            self.control.rest()
 
     # --- stopping ------------------------------------------------------------------------------------------
 
     def cancel(self, error: ProgramError | None = None) -> None:
         """Give up this state and its forks: what is pending fails with `error`, appending raises it."""
         error = error or ProgramCancelled("the state was cancelled")
-        self.stopped = self.stopped or error
-        self._stop(error)
+        if not self.is_finished():
+            self.stopped = self.stopped or error
+            self._stop(error)
         for reference in list(self._children):
             if (child := reference()) is not None:
                 child.cancel(error)
@@ -232,7 +252,9 @@ class StreamExecutor:
     def _stop(self, error: ProgramError) -> None:
         with self._counting:
             self.failure = self.failure or error
-        self.stream.abort()
+            samples = list(self._samples)
+        for stream in (self.stream, *samples):
+            _abort(stream)
         for piece in self.branch.own:
             if isinstance(piece, Pending):
                 self._fail_with(piece, error)
@@ -266,10 +288,18 @@ class StreamExecutor:
         )
         child.chat_template = self.chat_template
         child.conversation.follow(self.conversation)
-        child.failure = self.failure
+        child.failure = child.failure or self.failure
         child.vars = child._binding_to = variables.copy()
         self._children.append(weakref.ref(child))
+        if self.stopped:  # while this was going on
+            child.cancel(self.stopped)
         return child
+
+    def called(self) -> Variables:
+        """Variables of their own for a program that is called on this state."""
+        variables = Variables()
+        self._called.add(variables)
+        return variables
 
     def end(self, body_error: BaseException | None = None) -> None:
         """Nothing more follows; the stream's resources go back when what is queued is done."""
@@ -286,7 +316,8 @@ class StreamExecutor:
             call()
 
     def _close_feeds(self, error: BaseException | None) -> None:
-        self.vars.close(error)
+        for variables in (self.vars, *self._called):
+            variables.close(error)
         self.pieces.close(error)
         for reference in self._children if self.streaming else ():
             if (child := reference()) is not None:
@@ -382,7 +413,19 @@ class StreamExecutor:
     def cur_role(self) -> str | None:
         return self.conversation.role
 
+    @property
+    def working(self) -> bool:
+        """Operations of this state are queued or running."""
+        return self._pending > 0
+
     def is_finished(self) -> bool:
         return self.ended and not self._pending
+
+
+def _abort(stream: Stream) -> None:
+    try:
+        stream.abort()
+    except Exception:  # those who wait are let go all the same
+        log.exception("%r could not be aborted", stream)
 
 

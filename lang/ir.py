@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
@@ -84,8 +84,8 @@ class SglExpr:
 class SglExprList(SglExpr):
     """Several nodes, one after another."""
 
-    def __init__(self, expr_list: list[SglExpr]) -> None:
-        self.expr_list = expr_list
+    def __init__(self, expr_list: Iterable[SglExpr | str]) -> None:
+        self.expr_list = [SglConstantText(part) if isinstance(part, str) else part for part in expr_list]
 
     def __repr__(self) -> str:
         return f"ExprList({self.expr_list})"

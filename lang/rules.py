@@ -68,7 +68,7 @@ def gen(executor: StreamExecutor, node: SglGen[Any], where: Place | None, split:
         sample = options.for_sample(index)
         request = GenRequest(sample, executor.chat_template.stops, node.name, where, keep)
         call = partial(stream.generate, request, on_chunk if index == 0 else None)
-        executor.start(piece, index, call, options.timeout)
+        executor.start(piece, index, call, options.timeout, stream if index else None)
 
 
 def select(executor: StreamExecutor, node: SglSelect, where: Place | None) -> None:
@@ -143,11 +143,11 @@ def continued(executor: StreamExecutor, node: Any, where: Place | None) -> None:
 
 
 def scope_begin(executor: StreamExecutor, node: SglVarScopeBegin, where: Place | None) -> None:
-    executor.scopes[node.name] = len(executor.pieces)
+    executor.scopes.setdefault(node.name, []).append(len(executor.pieces))
 
 
 def scope_end(executor: StreamExecutor, node: SglVarScopeEnd, where: Place | None) -> None:
-    start = executor.scopes.pop(node.name)
+    start = executor.scopes[node.name].pop()
     executor.name(node.name, Span(executor.pieces.items[start:]))
 
 

@@ -198,7 +198,14 @@ async def _await_body(program: SglFunction, call: Call, executor: StreamExecutor
 async def _finished(executor: StreamExecutor) -> None:
     loop = asyncio.get_running_loop()
     finished = asyncio.Event()
-    executor.when_finished(lambda: loop.call_soon_threadsafe(finished.set))
+
+    def tell() -> None:
+        try:
+            loop.call_soon_threadsafe(finished.set)
+        except RuntimeError:
+            pass  # the loop is gone: whoever waited was cancelled
+
+    executor.when_finished(tell)
     await finished.wait()
 
 

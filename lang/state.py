@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .backend import Generated
+from .deadlines import deadlines
 from .errors import ProgramCancelled
 from .group import ProgramStateGroup
 from .interpreter import StreamExecutor
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from .function import SglFunction
     from .report import Report
 
+_NOTHING: Any = object()
 Value = TypeVar("Value")
 Self = TypeVar("Self", bound="StateBase")
 
@@ -34,7 +37,7 @@ class StateBase:
         self.stream_executor = stream_executor
         self._variables = variables or stream_executor.vars
         self._abandoned = False
-        self._returned: Any = None
+        self._returned: Any = _NOTHING
 
     # --- appending ---------------------------------------------------------------------------------------
 
@@ -77,7 +80,7 @@ class StateBase:
 
     def _scope(self: Self) -> Self:
         """The same text with variables of its own, for a program that is called on it."""
-        return type(self)(self.stream_executor, Variables())
+        return type(self)(self.stream_executor, self.stream_executor.called())
 
     def end(self) -> None:
         """Nothing more will be appended; the state stays readable."""
@@ -89,18 +92,14 @@ class StateBase:
         On the state of a whole run all its states stop, and programs that it started; on a fork, that fork
         and its own forks. Whoever reads what is missing gets ProgramCancelled.
         """
-        executor = self.stream_executor
-        if executor.branch is executor.control.root:
-            executor.control.stop(ProgramCancelled(reason))
-        else:
-            executor.cancel(ProgramCancelled(reason))
+        _cancel(self.stream_executor, reason)
 
     # --- what does not wait --------------------------------------------------------------------------------
 
     @property
     def ret_value(self) -> Any:
         """What the body returned."""
-        return self._returned if self._returned is not None else self.stream_executor.ret_value
+        return self.stream_executor.ret_value if self._returned is _NOTHING else self._returned
 
     @ret_value.setter
     def ret_value(self, value: Any) -> None:
@@ -189,7 +188,15 @@ class StateBase:
 
     def __del__(self) -> None:
         if getattr(self, "_abandoned", False) and not self.stream_executor.is_finished():
-            self.cancel("nobody reads the stream any more")
+            # in a thread of its own: this one may hold any lock
+            deadlines.after(0, partial(_cancel, self.stream_executor, "nobody reads the stream any more"))
+
+
+def _cancel(executor: StreamExecutor, reason: str) -> None:
+    if executor.branch is executor.control.root:
+        executor.control.stop(ProgramCancelled(reason))
+    else:
+        executor.cancel(ProgramCancelled(reason))
 
 
 class ProgramState(StateBase):

@@ -121,7 +121,9 @@ class Pending:
         return self.value
 
     def chunk(self, chunk: Generated) -> None:
-        """A part of the text has come."""
+        """A part of the text has come. What comes after the end is too late."""
+        if self.done:
+            return
         self._streamed = True
         if self.first is None and chunk.text:
             self.first = time.perf_counter()

@@ -10,6 +10,7 @@ from .transcript import Pending
 from .variables import Variables
 
 if TYPE_CHECKING:
+    from .backend import Backend
     from .interpreter import StreamExecutor
 
 
@@ -23,11 +24,16 @@ def typed_value(
     binding = executor.find(name, variables)
     where = binding.where if isinstance(binding, Pending) else None
     try:
-        if isinstance(value, list):
-            return [reading.read(text, executor.backend) for text in value]
-        return reading.read(value, executor.backend)
+        return _read(reading, value, executor.backend)
     except ValueError as error:
         raise ProgramError(f"variable {name!r} has no value of the type it was asked for: {error}", where) from error
+
+
+def _read(reading: Reading[Any], value: Any, backend: Backend) -> Any:
+    """Texts, in lists of forks and samples; what the program set itself is no text and stays as it is."""
+    if isinstance(value, list):
+        return [_read(reading, item, backend) for item in value]
+    return reading.read(value, backend) if isinstance(value, str) else value
 
 
 def _reading(node: Any, type: Any) -> Reading[Any] | None:

@@ -205,7 +205,7 @@ class Logprobs(Op):
         return len(seq) if self.fan else len(seq) - 1
 
     def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
-        return range(max(lo, self.start - 1), hi)
+        return range(max(lo, self.start - 1 + len(self.found)), hi)  # a preempted one computes anew what it has found
 
     def wanted(self, seq: SequenceState, rows: int) -> list[list[int]]:
         first = self.start + len(self.found)

@@ -221,8 +221,8 @@ class Score(Op):
         future: Future[Any],
     ) -> None:
         self.pending -= 1
-        if self.future.done():
-            return
+        if not owner.ops or owner.ops[0] is not self:
+            return  # it was aborted
         if error := future.exception():
             life.fail(owner, error)
             return

@@ -6,14 +6,21 @@ import argparse
 import io
 import os
 import runpy
+import select
 import sys
+import threading
 import traceback
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
+from .tracebacks import of_the_program, print_brief
+
 INTERRUPTED = 130  # as shells report a program that Ctrl-C ended
-_OURS = (__file__, runpy.__file__, "<frozen runpy>")  # files whose frames come before the program's own
+GRACE_SECONDS = 1.0  # what threads have to end in after Ctrl-C
+NOBODY_READS = 141  # as shells report one whose output nobody reads any more: `| head`
+STANDARD_INPUT = "-"
+FULL = "--full-traceback"
 
 _ABOUT = """\
 Runs a program with `import sglang` meaning sgl, and the embedded engine as its default backend.
@@ -29,7 +36,7 @@ def add_parser(commands: Any) -> None:
         help="run a program that was written for sglang, unchanged",
         description=_ABOUT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="sgl run [--backend URL | --model PATH] [--force] [-m] PROGRAM [ARGUMENT ...]",
+        usage=f"sgl run [--backend URL | --model PATH] [--force] [{FULL}] [-m] PROGRAM [ARGUMENT ...]",
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--backend", metavar="URL", help="a server that speaks sglang's protocol")
@@ -40,17 +47,21 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--force", action="store_true", help="also where a real sglang is installed")
     parser.add_argument("-m", dest="is_module", action="store_true", help="PROGRAM is the name of a module")
-    parser.add_argument("program", metavar="PROGRAM")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT")
+    parser.add_argument(FULL, action="store_true", help="show sgl's own lines in tracebacks too")
+    parser.add_argument(
+        "program", metavar="PROGRAM", help="a file, a folder with __main__.py, or - for stdin"
+    )
+    rest = parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the program's own"
+    )
+    rest.required = False
     parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """The exit status of the program; 2 where it cannot be started."""
-    if not options.is_module and not Path(options.program).exists():
-        print(
-            f"sgl run: no file {options.program!r}; for a module, say -m {options.program}", file=sys.stderr
-        )
+    if (complaint := _cannot_start(options)) is not None:
+        print(f"sgl run: {complaint}", file=sys.stderr)
         return 2
     _arrange_arguments(options)
     try:
@@ -61,11 +72,26 @@ def run(options: argparse.Namespace) -> int:
     return _run_program(options)
 
 
+def _cannot_start(options: argparse.Namespace) -> str | None:
+    """Why there is nothing to run, None if there is."""
+    program, path = options.program, Path(options.program)
+    if options.is_module or program == STANDARD_INPUT:
+        return None
+    if path.is_dir() and not (path / "__main__.py").exists():
+        return f"the folder {program!r} has no __main__.py; give one of its files"
+    if path.exists():
+        return None
+    hint = f" in {os.getcwd()}" if path.suffix else f"; for a module, say -m {program}"
+    return f"no file {program!r}{hint}"
+
+
 def _arrange_arguments(options: argparse.Namespace) -> None:
     """sys.argv and sys.path as `python` would have them."""
     sys.argv = [options.program, *options.arguments]
     if not sys.flags.safe_path:
-        sys.path[0] = os.getcwd() if options.is_module else str(Path(options.program).resolve().parent)
+        script = Path(options.program).resolve()
+        here = options.is_module or options.program == STANDARD_INPUT
+        sys.path[0] = os.getcwd() if here else str(script.parent)
 
 
 def _prepare(options: argparse.Namespace) -> None:
@@ -92,30 +118,66 @@ def _run_program(options: argparse.Namespace) -> int:
         if options.is_module:
             runpy.run_module(options.program, run_name="__main__", alter_sys=True)
         else:
-            _run_script(os.path.abspath(options.program))
+            _run_script(options.program)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         print("sgl run: interrupted", file=sys.stderr)
+        _leave_soon()
         return INTERRUPTED
     except Exception as error:
-        traceback.print_exception(type(error), error, _of_the_program(error.__traceback__))
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            return NOBODY_READS
+        _tell(error, options.full_traceback)
         return 1
     return 0
 
 
-def _run_script(path: str) -> None:
-    """As `python path`: the module `__main__` stays, with an absolute `__file__`; sys.argv is left alone."""
-    if os.path.isdir(path):
-        runpy.run_path(path, run_name="__main__")
+def _leave_soon() -> None:
+    """See that the process ends, also while threads of the program go on (a body that sleeps or computes)."""
+
+    def leave() -> None:
+        sys.stderr.flush()
+        os._exit(INTERRUPTED)
+
+    timer = threading.Timer(GRACE_SECONDS, leave)
+    timer.daemon = True
+    timer.start()
+
+
+def _nobody_reads() -> bool:
+    """Whether stdout is closed at its other end; if so, what is still to be written is thrown away."""
+    try:
+        stdout = sys.stdout.fileno()
+        reading_end = select.poll()
+    except (AttributeError, OSError, ValueError):
+        return False
+    reading_end.register(stdout, 0)
+    if not any(event & select.POLLERR for _, event in reading_end.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stdout)
+    return True
+
+
+def _tell(error: Exception, full: bool) -> None:
+    if full:
+        traceback.print_exception(error)
+    elif isinstance(error, ImportError) and not of_the_program(error):
+        print(f"sgl run: {error}", file=sys.stderr)
+    else:
+        print_brief(error, f"sgl run {FULL}")
+
+
+def _run_script(program: str) -> None:
+    """As `python program`: the module `__main__` stays, with an absolute `__file__`; sys.argv is left alone."""
+    if os.path.isdir(program):
+        runpy.run_path(program, run_name="__main__")
         return
-    with io.open_code(path) as file:
-        code = compile(file.read(), path, "exec", dont_inherit=True)
-    main = sys.modules["__main__"] = ModuleType("__main__")
-    main.__file__ = path
+    main = ModuleType("__main__")
+    if program == STANDARD_INPUT:
+        code = compile(sys.stdin.read(), "<stdin>", "exec", dont_inherit=True)
+    else:
+        main.__file__ = os.path.abspath(program)
+        with io.open_code(main.__file__) as file:
+            code = compile(file.read(), main.__file__, "exec", dont_inherit=True)
+    sys.modules["__main__"] = main
     exec(code, vars(main))
-
-
-def _of_the_program(frames: TracebackType | None) -> TracebackType | None:
-    """The traceback from the program's own first line on."""
-    while frames is not None and frames.tb_frame.f_code.co_filename in _OURS:
-        frames = frames.tb_next
-    return frames

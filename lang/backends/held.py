@@ -33,6 +33,10 @@ class Gate:
             else:
                 _attempt(operation, fail)
 
+    @property
+    def broken(self) -> bool:
+        return self._error is not None
+
     def shut(self) -> None:
         """Keep back what comes from now on. Called by a running operation."""
         self._shut = True

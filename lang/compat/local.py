@@ -18,6 +18,8 @@ class LocalBackend(EmbeddedBackend):
     Loads `args.model_path`, or what stands in for it. `close()` gives the engine back.
     """
 
+    support_concate_and_append = True  # texts of forks may be put together
+
     def __init__(self, args: ServerArgs, base_url: str, chat_template_name: str | None = None) -> None:
         choice = choose_model(args.model_path)
         self.hold: EngineHold = engines.take(choice.path, args.engine_options(choice.replaced))

@@ -19,7 +19,13 @@ _RUN = (
 )
 _TRACE = (f"{_HERE}.interpreter", "sgl.lang.graph.trace")
 _BACKENDS = {
-    "runtime_endpoint": (f"{_HERE}.endpoint", f"{_HERE}.runtime", "sgl.lang.choices"),
+    "runtime_endpoint": (
+        f"{_HERE}.endpoint",
+        f"{_HERE}.runtime",
+        "sgl.lang.choices",
+        "sgl.lang.ir",
+        f"{_HERE}.old_names",
+    ),
     "openai": ("sgl.lang.backends.openai.backend",),
     "crusoe": ("sgl.lang.backends.openai.backend",),
     "anthropic": ("sgl.lang.backends.apis.anthropic",),
@@ -43,6 +49,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     **{f"sglang.lang.backend.{name}": homes for name, homes in _BACKENDS.items()},
     **{f"sglang.backend.{name}": homes for name, homes in _BACKENDS.items()},
     "sglang.test.test_utils": (f"{_HERE}.testing",),
+    "sglang.test.test_programs": (f"{_HERE}.check_programs",),
     "sglang.test.doc_patch": (f"{_HERE}.servers",),
     "sglang.srt.utils": (f"{_HERE}.srt",),
     "sglang.srt.utils.common": (f"{_HERE}.srt",),

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import Place
 from ..place import caller_place
+from .settings import settings
 
 # option of a server -> option of sgl.Engine
 MEANINGS = {
@@ -35,7 +36,7 @@ OF_THE_MODEL = frozenset({"context", "dtype", "kv_tokens"})
 class ServerArgs:
     """`ServerArgs(model_path=..., context_length=...)`: any option of a server is taken and kept.
 
-    Those without a meaning for the embedded engine are named in one warning.
+    Those without a meaning for the embedded engine are named in one warning, once for each line of a program.
     """
 
     def __init__(self, model_path: str | None = None, **options: Any) -> None:
@@ -74,7 +75,8 @@ class ServerArgs:
         if idle:
             message = f"no effect on the embedded engine: {', '.join(idle)}"
             where = caller_place() or Place("<sgl>", 0)
-            warnings.warn_explicit(message, UserWarning, where.file, where.line)
+            if settings.is_new(f"{where}: {message}"):
+                warnings.warn_explicit(message, UserWarning, where.file, where.line)
 
 
 def _off(name: str, value: Any) -> bool:

@@ -29,6 +29,12 @@ class Settings:
         """Whether what a program would launch is there already."""
         return self.local or self.url is not None
 
+    def is_new(self, text: str) -> bool:
+        """Whether a text was not said yet; from now on it was."""
+        new = text not in self.said
+        self.said.add(text)
+        return new
+
     def forced_model(self) -> str | None:
         return self.model or os.environ.get(MODEL_VARIABLE) or None
 
@@ -43,8 +49,7 @@ def configure(local: bool, url: str | None, model: str | None) -> None:
 
 def say_once(text: str) -> None:
     """A line on stderr, the first time only: stdout belongs to the program."""
-    if text not in settings.said:
-        settings.said.add(text)
+    if settings.is_new(text):
         print(f"sgl: {text}", file=sys.stderr, flush=True)
 
 

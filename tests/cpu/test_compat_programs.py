@@ -73,13 +73,31 @@ def test_a_backend_that_does_not_answer():
     assert "http://127.0.0.1:9" in done.stderr
 
 
+def test_a_program_from_standard_input_whose_output_nobody_reads():
+    """`echo ... | sgl run - | true`"""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as nobody:
+        done = subprocess.run(
+            command("-"),
+            input="import sglang as sgl\nfor n in range(9999): print(sgl.gen)",
+            stdout=nobody,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_a_real_sglang_is_hidden_only_when_told_to(tmp_path):
     (tmp_path / "sglang").mkdir()
     (tmp_path / "sglang" / "__init__.py").write_text("")
     done = run("pack/__main__.py", PYTHONPATH=str(tmp_path))
     assert done.returncode == 2
     assert f"sglang itself is here ({tmp_path}" in done.stderr
-    assert json.loads(run("--force", "pack/__main__.py", PYTHONPATH=str(tmp_path)).stdout)["gen"] == "Gen('x')"
+    assert (
+        json.loads(run("--force", "pack/__main__.py", PYTHONPATH=str(tmp_path)).stdout)["gen"] == "Gen('x')"
+    )
 
 
 def test_control_c(tmp_path):
@@ -99,6 +117,14 @@ def test_control_c(tmp_path):
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130
     assert said == "sgl run: interrupted\n"
+
+
+def test_control_c_while_threads_of_the_program_go_on():
+    program = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()\nraise KeyboardInterrupt"
+    began = time.monotonic()
+    done = subprocess.run(command("-"), input=program, capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stderr) == (130, "sgl run: interrupted\n")
+    assert time.monotonic() - began < 20
 
 
 # --- on the embedded engine ------------------------------------------------------------------------------------
@@ -139,6 +165,21 @@ def test_programs_with_servers_of_their_own():
     assert "no server is launched for 'meta-llama/Llama-3.2-1B-Instruct'" in done.stderr
     assert "the bundled model stands in for 'meta-llama/Llama-2-7b-chat-hf'" in done.stderr
     assert "no effect on the embedded engine: tp=2" in done.stderr
+
+
+def test_a_test_file_for_backends(tmp_path):
+    row = {
+        "activity_label": "Baking",
+        "ctx": "She",
+        "endings": ["kneads", "sings", "runs", "reads"],
+        "label": 0,
+    }
+    (tmp_path / "hellaswag_val.jsonl").write_text(8 * (json.dumps(row) + "\n"))
+    done = run("check_backend.py", TMPDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "Ran 20 tests" in done.stderr
+    assert "OK (skipped=1)" in done.stderr
+    assert "skipped 'this model takes no pictures" in done.stderr
 
 
 def test_a_model_of_one_s_own_and_a_picture(tiny):

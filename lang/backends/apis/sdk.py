@@ -38,13 +38,13 @@ class MissingPackageError(LanguageError, ImportError):
     """A backend needs a package that is not installed."""
 
 
-def require(module: str, extra: str) -> Any:
-    """Import an optional package. Raises MissingPackageError, which names the extra to install."""
+def require(module: str, extra: str, others: str = "") -> Any:
+    """Import an optional package. Raises MissingPackageError, which names the extra (and others) to install."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingPackageError(
-            f"this backend needs the package {module!r}: pip install 'sgl[{extra}]' ({error})"
+            f"this backend needs the package {module!r}: pip install 'sgl[{extra}]'{others} ({error})"
         ) from error
 
 

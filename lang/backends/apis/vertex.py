@@ -55,9 +55,9 @@ class GoogleToken:
     """The access token of the machine's credentials, renewed when it has run out. Called in threads."""
 
     def __init__(self) -> None:
-        auth = require("google.auth", "openai' google-auth requests'")
+        auth = require("google.auth", "openai", " google-auth requests")
         self._request: Any = require(
-            "google.auth.transport.requests", "openai' google-auth requests'"
+            "google.auth.transport.requests", "openai", " google-auth requests"
         ).Request()
         self._credentials, _ = auth.default(scopes=[_SCOPE])
 

@@ -200,6 +200,9 @@ class EmbeddedStream(Stream):
 
     def _begin(self, sequence: Any, tail: Tail, first_token: int | None) -> None:
         self._sequence, self._tail, self._first_token = sequence, tail, first_token
+        if self._gate.broken:  # aborted before it was born
+            sequence.abort()
+            sequence.close()
 
     def _restore(self, token_ids: list[int] | None, text: str) -> None:
         """Without tokens (what a gen kept, or was edited to) the text is encoded by itself, as `_cut` does."""
