@@ -127,14 +127,15 @@ async def _run_one_async(program: SglFunction, call: Call, settings: RunSettings
 def _run_pooled(
     program: SglFunction, calls: list[Call], settings: RunSettings, plan: BatchPlan, bar: _Progress
 ) -> list[Outcome]:
-    with ThreadPoolExecutor(plan.threads(len(calls)), thread_name_prefix="sgl-batch") as pool:
+    pool = ThreadPoolExecutor(plan.threads(len(calls)), thread_name_prefix="sgl-batch")
+    try:
         futures = [_submit(pool, program, call, settings.for_item(i), bar) for i, call in enumerate(calls)]
-        try:
-            return [_finish(future.result()) for future in futures]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            bar.cancel()
-            raise
+        return [_finish(future.result()) for future in futures]
+    except BaseException:
+        bar.cancel()
+        raise
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # a body that sleeps must not hold up Ctrl-C
 
 
 def _submit(

@@ -183,3 +183,18 @@ class BudgetExceeded(RunStopped):
 
 class WouldBlockError(LanguageError, RuntimeError):
     """An `async def` program read a value that is not there yet without awaiting it."""
+
+
+class UnknownVariableError(LanguageError, KeyError):
+    """A variable that the state does not have. The message names those that it has."""
+
+    def __init__(self, name: str | None, known: Iterable[str | None] = ()) -> None:
+        super().__init__(name)
+        self.known = tuple(known)
+
+    def __str__(self) -> str:
+        names = [name for name in self.known if name is not None]
+        return f"no variable {self.args[0]!r}; " + (nearest(str(self.args[0]), names) if names else "there are none")
+
+    def __reduce__(self) -> tuple[type[UnknownVariableError], tuple[str | None, tuple[str | None, ...]]]:
+        return type(self), (self.args[0], self.known)

@@ -242,7 +242,7 @@ class StreamExecutor:
     def cancel(self, error: ProgramError | None = None) -> None:
         """Give up this state and its forks: what is pending fails with `error`, appending raises it."""
         error = error or ProgramCancelled("the state was cancelled")
-        if not self.is_finished():
+        if not self.is_finished:
             self.stopped = self.stopped or error
             self._stop(error)
         for reference in list(self._children):
@@ -418,6 +418,7 @@ class StreamExecutor:
         """Operations of this state are queued or running."""
         return self._pending > 0
 
+    @property
     def is_finished(self) -> bool:
         return self.ended and not self._pending
 

@@ -187,7 +187,7 @@ class StateBase:
             raise error
 
     def __del__(self) -> None:
-        if getattr(self, "_abandoned", False) and not self.stream_executor.is_finished():
+        if getattr(self, "_abandoned", False) and not self.stream_executor.is_finished:
             # in a thread of its own: this one may hold any lock
             deadlines.after(0, partial(_cancel, self.stream_executor, "nobody reads the stream any more"))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .errors import ProgramError
+from .errors import ProgramError, UnknownVariableError
 from .feed import Feed
 from .ir import SglExpr, SglVariable
 from .transcript import Pending, Span, Thought
@@ -69,6 +69,8 @@ class Variables:
             return None
         if name not in self._bindings and self._body_error is not None:
             raise ProgramError(f"the program ended before variable {name!r} was made") from self._body_error
+        if name not in self._bindings:
+            raise UnknownVariableError(name, self.declared())
         return self._bindings[name]
 
     def get(self, name: Name, wait: bool) -> Any:

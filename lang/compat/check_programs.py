@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
-import re
 import time
 import unittest
 from pathlib import Path
@@ -19,7 +17,15 @@ from typing import Any
 from ..config import global_config
 from ..errors import ProgramError, UnsupportedByBackendError
 from ..function import SglFunction, function
-from ..primitives import assistant, gen, gen_int, gen_string, image, select, system, user
+from ..primitives import assistant, gen, image, select, system, user
+from .check_values import (
+    check,
+    test_decode_int,
+    test_decode_json,
+    test_decode_json_regex,
+    test_dtype_gen,
+    test_regex,
+)
 from .utils import download_and_cache_file, read_jsonl
 
 __all__ = [
@@ -37,11 +43,6 @@ RED_SQUARE = base64.b64decode(
 HELLASWAG = "https://raw.githubusercontent.com/rowanz/hellaswag/master/data/hellaswag_val.jsonl"
 
 
-def _check(holds: object, what: str, found: object) -> None:
-    if not holds:
-        raise AssertionError(f"{what}; found {found!r}")
-
-
 # --- one line, one choice ----------------------------------------------------------------------------------
 
 
@@ -54,11 +55,11 @@ def _in_one_line(s: Any, question: str) -> None:
 def test_few_shot_qa() -> None:
     """An answer ends before its stop; a batch keeps its order."""
     answer = _in_one_line.run(question="What do hens lay?", temperature=0)["answer"]
-    _check("\n" not in answer, "an answer ends before the stop", answer)
+    check("\n" not in answer, "an answer ends before the stop", answer)
     questions = ["What do sheep give?", "What do spiders make?", "What do trees bear?"]
     states = _in_one_line.run_batch([{"question": question} for question in questions], temperature=0.1)
     for question, state in zip(questions, states, strict=True):
-        _check(
+        check(
             f"Q: {question}\nA:{state['answer']}" in state.text(), f"an answer to {question!r}", state.text()
         )
 
@@ -75,10 +76,10 @@ def test_select(check_answer: bool = False) -> None:
     states = _is_it_so.run_batch([{"statement": statement} for statement in statements])
     for statement, state in zip(statements, states, strict=True):
         chosen = state["answer"]
-        _check(chosen in ("True", "False", "Unknown"), "one of the choices", chosen)
+        check(chosen in ("True", "False", "Unknown"), "one of the choices", chosen)
         if check_answer:
             again = _is_it_so.run(statement=statement)["answer"]
-            _check(again == chosen, f"the same choice as before ({chosen})", again)
+            check(again == chosen, f"the same choice as before ({chosen})", again)
 
 
 # --- turns -------------------------------------------------------------------------------------------------
@@ -101,12 +102,12 @@ def test_mt_bench() -> None:
         first="How does bread rise?", second="Say it for a child.", temperature=0.7, max_new_tokens=48
     )
     messages = state.messages()
-    _check(
+    check(
         [message["role"] for message in messages][-4:] == ["user", "assistant"] * 2,
         "the turns in their order",
         messages,
     )
-    _check(messages[-1]["content"].strip() == state["answer_2"].strip(), "the second answer", messages[-1])
+    check(messages[-1]["content"].strip() == state["answer_2"].strip(), "the second answer", messages[-1])
 
 
 @function
@@ -124,107 +125,10 @@ def _asks_an_expert(s: Any, question: str) -> None:
 def test_expert_answer(check_answer: bool = True) -> None:
     """A variable is read while the program goes on; with `check_answer`, it is in the text twice."""
     state = _asks_an_expert.run(question="Why is the sea salt?", temperature=0.1)
-    _check(isinstance(state["answer"], str), "an answer", state["answer"])
+    check(isinstance(state["answer"], str), "an answer", state["answer"])
     if check_answer:
         repeated = f"{state['expert']}.\nAs{state['expert']} says:{state['answer']}."
-        _check(state.text().endswith(repeated), f"the end {repeated!r}", state.text())
-
-
-# --- values ------------------------------------------------------------------------------------------------
-
-
-@function
-def _two_numbers(s: Any) -> None:
-    s += "A week has " + gen_int("days", max_tokens=8) + " days, a year " + gen_int("weeks", max_tokens=8)
-    s += " weeks.\n"
-
-
-def test_decode_int() -> None:
-    """gen_int gives integers."""
-    state = _two_numbers.run(temperature=0.1)
-    for name in ("days", "weeks"):
-        _check(re.fullmatch(r"-?\d+", state[name].strip()), f"{name}: an integer", state[name])
-
-
-WORDS = r'"[A-Za-z ]{1,24}"'
-NUMBER = r"(0|[1-9]\d{0,6})"  # of JSON: without a sign, without zeros in front
-
-
-@function
-def _city_by_regexes(s: Any) -> None:
-    s += "A city, as JSON:\n"
-    with s.var_scope("city"):
-        s += '{"name": ' + gen(regex=WORDS) + ', "people": ' + gen(regex=NUMBER, stop=[" ", "\n"])
-        s += ', "latitude": ' + gen(regex=NUMBER + r"\.\d{1,4}", stop=[" ", "\n"]) + "}"
-
-
-def test_decode_json_regex() -> None:
-    """Regular expressions for the values of an object: it parses, and has its values."""
-    text = _city_by_regexes.run(temperature=0.0)["city"]
-    try:
-        city = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise AssertionError(f"JSON; found {text!r}: {error}") from error
-    kinds = {name: type(value) for name, value in city.items()}
-    _check(kinds == {"name": str, "people": int, "latitude": float}, "a city", city)
-
-
-@function
-def _city_by_types(s: Any) -> None:
-    s += "A city, as JSON:\n"
-    with s.var_scope("city"):
-        s += '{"name": ' + gen_string("name") + ', "people": ' + gen_int("people", max_tokens=8)
-        s += ', "area": ' + gen("area", dtype=int, max_tokens=8) + ', "country": '
-        s += gen("country", dtype=str) + "}"
-
-
-def test_decode_json() -> None:
-    """Types for the values of an object: quoted strings and integers between its keys."""
-    state = _city_by_types.run(max_new_tokens=64)
-    keys = ("name", "people", "area", "country")
-    built = "{" + ", ".join(f'"{key}": {state[key]}' for key in keys) + "}"
-    _check(state["city"] == built, f"the object {built!r}", state["city"])
-    for key in ("name", "country"):
-        quoted = r'\s*"[^"]*' if _was_cut(state, key) else r'\s*"[^"]*"\s*'
-        _check(re.fullmatch(quoted, state[key]), f"{key}: a quoted string", state[key])
-    for key in ("people", "area"):
-        _check(re.fullmatch(r"\s*[-+]?\d+\s*", state[key]), f"{key}: an integer", state[key])
-
-
-def _was_cut(state: Any, name: str) -> bool:
-    """Whether the value ended where its tokens did, which a small model that rambles on comes to."""
-    reason = (state.get_meta_info(name) or {}).get("finish_reason") or {}
-    return bool((reason.get("type") if isinstance(reason, dict) else reason) == "length")
-
-
-@function
-def _one_of_each(s: Any) -> None:
-    s += "A word: " + gen("word", dtype=str, stop="\n") + "\n"
-    s += "A year: " + gen("year", dtype=int, max_tokens=8) + "\n"
-    s += "Pi: " + gen("pi", dtype=float, max_tokens=8) + "\n"
-    s += "Is it day? " + gen("day", dtype=bool) + "\n"
-
-
-def test_dtype_gen() -> None:
-    """Values of each dtype can be read as that type, and written back."""
-    state = _one_of_each.run()
-    state["year"], state["pi"] = int(state["year"]), float(state["pi"])
-    _check(isinstance(state["year"], int), "the integer that was written", state["year"])
-    _check(state["day"].strip().lower() in ("true", "false"), "a truth value", state["day"])
-
-
-ADDRESS = r"((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
-
-
-@function
-def _an_address(s: Any) -> None:
-    s += "The address of this machine is " + gen("address", temperature=0, regex=ADDRESS)
-
-
-def test_regex() -> None:
-    """The whole of a text matches its regular expression."""
-    address = _an_address.run()["address"]
-    _check(re.fullmatch(ADDRESS, address), "an IPv4 address", address)
+        check(state.text().endswith(repeated), f"the end {repeated!r}", state.text())
 
 
 # --- control flow ------------------------------------------------------------------------------------------
@@ -241,8 +145,8 @@ def _with_a_tool(s: Any, left: int, right: int) -> None:
 def test_tool_use() -> None:
     """What a program works out from what was generated is in the text, and in the scope's variable."""
     state = _with_a_tool(left=257, right=983, temperature=0)
-    _check(int(state["sum"]) == int(state["left"]) + int(state["right"]), "the tool's answer", state.text())
-    _check(state.text().endswith(f") = {state['sum']}"), "the answer at the end", state.text())
+    check(int(state["sum"]) == int(state["left"]) + int(state["right"]), "the tool's answer", state.text())
+    check(state.text().endswith(f") = {state['sum']}"), "the answer at the end", state.text())
 
 
 @function
@@ -261,8 +165,8 @@ def test_react() -> None:
     """A loop that the model's choices steer comes to its end."""
     state = _thinks_and_acts.run(question="Who lives in the old mill?", steps=4, temperature=0.1)
     actions = [state[f"action_{step}"] for step in range(1, 5) if f"action_{step}" in state]
-    _check(set(actions[:-1]) <= {"Search"}, "searches before the last action", actions)
-    _check("]" not in state["answer"], "an answer that ends before its stop", state["answer"])
+    check(set(actions[:-1]) <= {"Search"}, "searches before the last action", actions)
+    check("]" not in state["answer"], "an answer that ends before its stop", state["answer"])
 
 
 # --- forks -------------------------------------------------------------------------------------------------
@@ -285,10 +189,10 @@ def _tips(s: Any, topic: str, count: int) -> None:
 def test_parallel_decoding() -> None:
     """Forks generate at the same time; what they said comes together in order."""
     state = _tips.run(topic="a tidy desk", count=4, temperature=0.3)
-    _check(isinstance(state["summary"], str), "a summary", state["summary"])
-    _check(len(state["more"]) == 4, "a list with the text of each fork", state["more"])
+    check(isinstance(state["summary"], str), "a summary", state["summary"])
+    check(len(state["more"]) == 4, "a list with the text of each fork", state["more"])
     told = "".join(f"Tip {number}:{more}\n" for number, more in enumerate(state["more"], 1))
-    _check(told in state.text(), "the forks' texts in order", state.text())
+    check(told in state.text(), "the forks' texts in order", state.text())
 
 
 @function
@@ -304,10 +208,10 @@ def test_parallel_encoding(check_answer: bool = True) -> None:
     """Texts of forks are put together; with `check_answer`, all of them, in order, before the question."""
     statements = ["Ada feeds the dog.", "Ben feeds the cat.", "Cleo feeds the birds."]
     state = _statements.run(statements=statements, temperature=0)
-    _check(isinstance(state["answer"], str), "an answer", state["answer"])
+    check(isinstance(state["answer"], str), "an answer", state["answer"])
     if check_answer:
         told = "".join(f"Statement {index}: {text}\n" for index, text in enumerate(statements))
-        _check(f"{told}Question:" in state.text(), "all statements in order", state.text())
+        check(f"{told}Question:" in state.text(), "all statements in order", state.text())
 
 
 # --- streams -----------------------------------------------------------------------------------------------
@@ -324,10 +228,10 @@ def test_stream() -> None:
     """The pieces of a stream add up to the text, those of a variable to its value."""
     state = _one_answer(question="Tell me of a long road.", stream=True)
     told = "".join(state.text_iter())
-    _check(told == state.text(), f"the text {state.text()!r}", told)
+    check(told == state.text(), f"the text {state.text()!r}", told)
     state = _one_answer(question="Tell me of a long road.", stream=True)
     told = "".join(state.text_iter("answer"))
-    _check(told == state["answer"], f"the answer {state['answer']!r}", told)
+    check(told == state["answer"], f"the answer {state['answer']!r}", told)
 
 
 def test_stream_logprobs() -> None:
@@ -339,8 +243,8 @@ def test_stream_logprobs() -> None:
         return [meta_info["output_token_logprobs"] async for _, meta_info in pieces]
 
     lengths = [len(found) for found in asyncio.run(rows())]
-    _check(lengths and lengths == sorted(lengths), "rows that grow", lengths)
-    _check(lengths[-1] > 0, "a row for each token", lengths)
+    check(lengths and lengths == sorted(lengths), "rows that grow", lengths)
+    check(lengths[-1] > 0, "a row for each token", lengths)
 
 
 # --- what costs less, what lasts longer --------------------------------------------------------------------
@@ -367,7 +271,7 @@ def test_completion_speculative() -> None:
     without = _prompt_tokens(function(_character))
     billed = hasattr(global_config.default_backend, "token_usage")
     fewer = with_it < without if billed else with_it > 0
-    _check(fewer, f"fewer prompt tokens than {without} without speculation", with_it)
+    check(fewer, f"fewer prompt tokens than {without} without speculation", with_it)
 
 
 @function(num_api_spec_tokens=256)
@@ -391,7 +295,7 @@ def test_chat_completion_speculative() -> None:
     state = _character_in_turns()
     state.sync()
     for name in ("name", "birthday", "job"):
-        _check("\n" not in state[name], f"{name}: one line", state[name])
+        check("\n" not in state[name], f"{name}: one line", state[name])
 
 
 def test_gen_min_new_tokens(model_path: str | None = None) -> None:
@@ -401,7 +305,7 @@ def test_gen_min_new_tokens(model_path: str | None = None) -> None:
     count = (state.get_meta_info("answer") or {}).get("completion_tokens")
     if count is None:
         raise unittest.SkipTest("this backend does not tell how many tokens it generated")
-    _check(least <= count <= most, f"{least} to {most} tokens", count)
+    check(least <= count <= most, f"{least} to {most} tokens", count)
 
 
 # --- what not every model and machine has ------------------------------------------------------------------
@@ -425,7 +329,7 @@ def test_image_qa() -> None:
             raise unittest.SkipTest(f"this model takes no pictures: {error.__cause__}") from None
         raise
     answer = state.messages()[-1]
-    _check(answer["role"] == "assistant" and answer["content"].strip(), "an answer", answer)
+    check(answer["role"] == "assistant" and answer["content"].strip(), "an answer", answer)
 
 
 @function

@@ -245,7 +245,7 @@ def test_programs_with_speculation(backend):
 def test_use_thread_false_waits_for_each_node(backend):
     program = summary.compile(backend)
     state = program.run("a", seed=1, use_thread=False)
-    assert state.stream_executor.is_finished() and state.text() == summary.run("a", seed=1).text()
+    assert state.stream_executor.is_finished and state.text() == summary.run("a", seed=1).text()
 
 
 def test_failures(backend):
@@ -321,7 +321,7 @@ def test_asynchronous_programs_and_runs(backend):
     async def both():
         mine = await program.compile(backend).arun("z", seed=2)
         theirs = await program.arun("z", seed=2)
-        assert mine.stream_executor.is_finished()
+        assert mine.stream_executor.is_finished
         return mine, theirs
 
     mine, theirs = asyncio.run(both())

@@ -43,6 +43,8 @@ def test_text_and_variables(backend):
     assert (state["a"], state["b"]) == ("<2>", "<4>")
     assert repr(state) == "ProgramState(About cats: <2> then <4>.)"
     assert state.error() is None and "a" in state
+    with pytest.raises(KeyError, match=r"no variable 'zz'; (known|did you mean)"):
+        state["zz"]
     with pytest.raises(KeyError):
         state["c"]
     assert state.get_meta_info("c") is None
@@ -827,5 +829,5 @@ def test_states_are_freed_without_the_cycle_collector(backend):
 
 def test_ended_states_give_their_streams_back(backend):
     for state in chain.run_batch([("x",)] * 4, backend=backend):
-        assert state.stream_executor.is_finished()
+        assert state.stream_executor.is_finished
     assert backend.open_streams == 0

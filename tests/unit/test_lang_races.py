@@ -177,7 +177,7 @@ def test_all_samples_of_a_gen_are_stopped():
     state.cancel()
     with pytest.raises(ProgramCancelled):
         ends(lambda: state["a"])
-    assert eventually(state.stream_executor.is_finished), "the other samples go on"
+    assert eventually(lambda: state.stream_executor.is_finished), "the other samples go on"
     assert opened == 0 == backend.open_streams, "the streams of samples were not closed"
 
 
@@ -219,7 +219,7 @@ def test_a_run_that_has_ended_is_not_changed_by_a_late_cancel(backend):
 
     state = inner.run(backend=backend)
     state.sync()
-    assert eventually(state.stream_executor.is_finished)
+    assert eventually(lambda: state.stream_executor.is_finished)
     state.cancel("too late")
     assert state.error() is None and state["a"] == "<1>"
     ran = outer.run(backend=backend, budget=sgl.Budget(operations=1))

@@ -36,6 +36,7 @@ class EmbeddedBackend(Backend):
         self._template = chat_template
         self._special_stops: dict[str, int | None] = {}
         self._known_params: dict[tuple[Any, ...], SamplingParams] = {}
+        self._grammars: weakref.WeakValueDictionary[tuple[str | None, ...], Any] = weakref.WeakValueDictionary()
 
     @classmethod
     def of(cls, engine: Any) -> EmbeddedBackend:
@@ -139,7 +140,19 @@ class EmbeddedBackend(Backend):
         return params
 
     def grammar(self, options: SamplingOptions) -> Any:
-        """The compiled constraint of a gen, or None. Raises sgl.grammars.GrammarError."""
+        """The compiled constraint of a gen, or None. Raises sgl.grammars.GrammarError.
+
+        What is still in the cache of compiled grammars is found by its text, as it was written.
+        """
+        source = (options.json_schema, options.pattern, options.ebnf, options.structural_tag)
+        if not any(part is not None for part in source):
+            return None
+        grammar = self._grammars.get(source)
+        if grammar is None:
+            grammar = self._grammars[source] = self._compile(options)
+        return grammar
+
+    def _compile(self, options: SamplingOptions) -> Any:
         if options.json_schema is not None:
             from sgl.grammars import compile_json_schema
 
@@ -153,11 +166,9 @@ class EmbeddedBackend(Backend):
             from sgl.grammars import compile_ebnf
 
             return compile_ebnf(options.ebnf, self.engine.vocabulary)
-        if options.structural_tag is not None:
-            from sgl.grammars import compile_structural
+        from sgl.grammars import compile_structural
 
-            return compile_structural(json.loads(options.structural_tag), self.engine.vocabulary)
-        return None
+        return compile_structural(json.loads(options.structural_tag or ""), self.engine.vocabulary)
 
     def _special_id(self, stop: str) -> int | None:
         """The id of a stop that is one special token: it never appears in the text, only among the tokens."""
