@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .collecting import seldom
 from .errors import ArgumentsError, BadValueError, ProgramError
 from .options import RUN_NAMES
 from .run import Call, RunSettings, new_executor, run_body, run_body_async
@@ -67,14 +68,13 @@ def make_calls(program: SglFunction, items: Any) -> list[Call]:
 def run_all(program: SglFunction, calls: list[Call], settings: RunSettings, plan: BatchPlan) -> list[Any]:
     """Run every call to its end; results in order. Raises the first error that a body raised."""
     bar = _Progress(len(calls), plan.progress_bar)
-    outcomes: list[Outcome] = []
     try:
-        if plan.threads(len(calls)) == 1:
-            outcomes += (
-                _finish(_run_one(program, call, settings.for_item(i), bar)) for i, call in enumerate(calls)
-            )
-        else:
-            outcomes += _run_pooled(program, calls, settings, plan, bar)
+        with seldom():
+            if plan.threads(len(calls)) > 1:
+                outcomes = _run_pooled(program, calls, settings, plan, bar)
+            else:
+                items = enumerate(calls)
+                outcomes = [_finish(_run_one(program, c, settings.for_item(i), bar)) for i, c in items]
     finally:
         bar.close()
     return _results(outcomes, plan)

@@ -831,3 +831,21 @@ def test_ended_states_give_their_streams_back(backend):
     for state in chain.run_batch([("x",)] * 4, backend=backend):
         assert state.stream_executor.is_finished
     assert backend.open_streams == 0
+
+
+def test_batches_leave_the_collector_as_it_was(backend):
+    usual, seen = gc.get_threshold(), []
+
+    @sgl.function
+    def program(s):
+        seen.append(gc.get_threshold()[0])
+        raise LookupError("in the body")
+
+    try:
+        for mine in ((123, 4, 5), (0, 4, 5), (50_000, 4, 5)):
+            gc.set_threshold(*mine)
+            program.run_batch([{}, {}], backend=backend, return_exceptions=True)
+            assert gc.get_threshold() == mine
+    finally:
+        gc.set_threshold(*usual)
+    assert seen == [20_000, 20_000, 0, 0, 50_000, 50_000]
