@@ -21,7 +21,7 @@ from sgl.lang.config import as_backend
 
 @pytest.fixture(scope="module")
 def engine():
-    with sgl.Engine(dtype="float32", threads=1) as made:
+    with sgl.Engine(dtype="float32", device="cpu", threads=1) as made:
         yield made
 
 
