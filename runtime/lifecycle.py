@@ -185,6 +185,9 @@ class Lifecycle:
         self.stats.generated(decoding)
         self.cache.publish(seq)
         self._finished.append(decoding)
+        if isinstance(decoding.result, BaseException):  # what is queued behind it fails too, but after it
+            self.deliver()
+            self.fail(seq, decoding.result)
 
     def deliver(self) -> None:
         """Hand over finished generations. Those who wake up run while the model computes, not between steps."""

@@ -44,7 +44,7 @@ def texts(state):
 @given(ops=operations(1), seed=...)
 def test_random_programs_give_the_interpreted_text(engine, ops, seed: int):
     program, compiled = program_of(ops), program_of(ops).compile(engine)
-    for options in ({"temperature": 0}, {"temperature": 1.0, "seed": abs(seed) % 1000}):
+    for options in ({"temperature": 0, "seed": 1}, {"temperature": 1.0, "seed": abs(seed) % 1000}):
         options = {**options, "max_new_tokens": 4}
         assert texts(compiled.run("Boston", **options)) == texts(program.run("Boston", **options))
 

@@ -139,3 +139,22 @@ def test_a_sequence_goes_on_behind_a_score_that_nobody_wants_any_more(open_engin
     score = sequence.score([[5] * 40, [6] * 40])
     assert score.cancel()
     sequence.prefill().result(5)
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_what_stands_behind_a_truncated_gen_fails_with_it(engine, wait):
+    """Queued before the failure is known or after it: nothing is generated behind a text that is not there."""
+
+    @sgl.function
+    def program(s):
+        s += "x" + sgl.gen("cut", max_tokens=1, regex="[a-z]{40}", error_on_truncation=True)
+        if wait:
+            s.error()
+        s += sgl.gen("after", max_tokens=4) + sgl.select("choice", ["a", "b"])
+
+    made = engine.stats().generations
+    state = program.run(backend=engine)
+    for name in ("cut", "after", "choice"):
+        with pytest.raises(sgl.ProgramError, match=r"Gen\('cut'\) failed: TruncatedError"):
+            state[name]
+    assert state.text() == "x" and engine.stats().generations <= made + 1
