@@ -148,8 +148,8 @@ class EmbeddedStream(Stream):
         """What the stream stands on is there: go on from it, on a thread that may tokenise."""
         try:
             self._backend.deciders.submit(self._decide, decide, result, found)
-        except RuntimeError as error:  # the interpreter is shutting down
-            self._give_up(result, error)
+        except RuntimeError:  # no thread can be started any more
+            self._give_up(result, RequestAborted("the interpreter is shutting down"))
 
     def _give_up(self, result: Future[ChoicesDecision], error: BaseException) -> None:
         result.set_exception(error)
