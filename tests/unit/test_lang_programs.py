@@ -597,7 +597,7 @@ def test_batch_arguments_are_checked(backend):
 
 
 def test_ten_thousand_programs_need_few_threads(backend):
-    peak = []
+    before, peak = threading.active_count(), []
 
     @sgl.function
     def program(s, i):
@@ -606,7 +606,7 @@ def test_ten_thousand_programs_need_few_threads(backend):
 
     states = program.run_batch([(i,) for i in range(10_000)], backend=backend, num_threads=16)
     assert len(states) == 10_000 and states[-1]["b"] == "<2>"
-    assert max(peak) < 40
+    assert max(peak) <= before + 17
 
 
 def test_bodies_that_read_run_in_the_pool(backend):
