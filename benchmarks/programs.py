@@ -173,7 +173,9 @@ def main() -> None:
     args = parser.parse_args()
     with sgl.Engine() as engine:
         sgl.set_default_backend(engine)
+        info = engine.info()
         figures = {
+            "engine": {name: info[name] for name in ("dtype", "threads", "kv_tokens")},
             "chain": chains(engine, args.tokens),
             "select": selects(engine),
             "fork": forks(engine, args.programs, args.tokens),

@@ -21,13 +21,13 @@ from .deadlines import Alarm, deadlines
 from .errors import DeadlineExceeded, Place, ProgramCancelled, ProgramError, StateEndedError, node_failure
 from .history import Branch
 from .ids import fresh_id
-from .ir import SglExpr, flatten
+from .ir import flatten
 from .once import when_done
 from .options import SamplingOptions, derive_seed
 from .place import caller_place
 from .primitives import as_node
 from .rules import apply
-from .transcript import Literal, Pending, messages_of, result_of, text_of
+from .transcript import Literal, Pending, again, messages_of, result_of, text_of
 from .variables import Binding, Name, Variables
 
 log = logging.getLogger("sgl.lang")
@@ -98,16 +98,16 @@ class StreamExecutor:
             outer, self._binding_to = self._binding_to, variables or self.vars
             try:
                 for part in flatten(node, self):
-                    self._check_open(part, where)
+                    self._check_open(f"{part!r} was appended", where)
                     apply(self, part, where)
             finally:
                 self._binding_to = outer
 
-    def _check_open(self, node: SglExpr, where: Place | None) -> None:
+    def _check_open(self, what: str, where: Place | None) -> None:
         if self.stopped:
-            raise type(self.stopped)(self.stopped.message, where) from self.stopped.__cause__
+            raise again(self.stopped, where)
         if self.ended:
-            raise StateEndedError(f"{node!r} was appended after the program had ended", where)
+            raise StateEndedError(f"{what} after the program had ended", where)
 
     # --- what the rules of the nodes are made of -----------------------------------------------------------
 
@@ -264,11 +264,7 @@ class StreamExecutor:
     def fork(self, size: int, variables: Variables | None = None) -> list[StreamExecutor]:
         """Children that go on from here. Returns at once; they share the pieces that are still pending."""
         with self._submitting:
-            where = caller_place()
-            if self.stopped:
-                raise type(self.stopped)(self.stopped.message, where) from self.stopped.__cause__
-            if self.ended:
-                raise StateEndedError("fork() after the program had ended", where)
+            self._check_open("fork()", caller_place())
             return [self._child(stream, variables or self.vars) for stream in self.forked_streams(size)]
 
     def _child(self, stream: Stream, variables: Variables) -> StreamExecutor:

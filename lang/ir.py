@@ -285,8 +285,10 @@ class SglGetForkItem(SglExpr):
         return f"GetForkItem(%{_id(self.prev_node)}, index={self.index})"
 
 
-class SglConcateAndAppend(SglExpr):
-    """In a trace: the text of the branches of a fork, appended to their parent. `states` are their last nodes."""
+class SglJoin(SglExpr):
+    """In a trace: branches of a fork come back to their parent. `states` are their last nodes."""
+
+    word = "Join"
 
     def __init__(self, states: list[SglExpr]) -> None:
         self.states = states
@@ -296,7 +298,13 @@ class SglConcateAndAppend(SglExpr):
         return [*super().predecessors, *self.states]
 
     def __repr__(self) -> str:
-        return f"ConcatenateAndAppend({', '.join(f'%{node.node_id}' for node in self.states)})"
+        return f"{self.word}({', '.join(f'%{node.node_id}' for node in self.states)})"
+
+
+class SglConcateAndAppend(SglJoin):
+    """In a trace: the text of the branches is appended to their parent."""
+
+    word = "ConcatenateAndAppend"
 
 
 class SglVariable(SglExpr):

@@ -28,7 +28,7 @@ from .options import derive_seed
 from .primitives import as_node, role_turn
 from .reasoning import marks_of, split_reasoning
 from .tools.nodes import SglContinued, SglToolCall
-from .transcript import Pending, Span, Split, Thought
+from .transcript import Pending, Span, Split, Thought, again
 
 if TYPE_CHECKING:
     from .interpreter import StreamExecutor
@@ -45,7 +45,7 @@ def apply(executor: StreamExecutor, node: SglExpr, where: Place | None) -> None:
         rule(executor, node, where)
     except ProgramError as error:
         if error.where is None:
-            raise type(error)(error.message, where) from error.__cause__
+            raise again(error, where) from error.__cause__
         raise
     except Exception as error:
         raise node_failure(node, error, where) from error

@@ -332,9 +332,9 @@ def _merged(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
     return {**earlier, **later, **both}
 
 
-def again(error: ProgramError) -> ProgramError:
-    """A fresh exception for each reader, chained to the same original error."""
-    fresh = type(error)(error.message, error.where)
+def again(error: ProgramError, where: Place | None = None) -> ProgramError:
+    """A fresh exception for each reader, chained to the same original error; `where` is its new place."""
+    fresh = type(error)(error.message, where or error.where)
     fresh.__cause__ = error.__cause__
     return fresh
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..ir import SglConcateAndAppend, SglExpr, SglFork, SglVariable, graph_line
-from .recording import SglGather, TracedState
+from ..ir import SglExpr, SglFork, SglJoin, SglVariable, graph_line
+from .recording import TracedState
 
 FORK, JOIN, VARIABLE, CALL = "fork", "join", "variable", "call"
 
@@ -47,7 +47,7 @@ class Graph:
                 yield Edge(VARIABLE, node.source, node, node.name)
             if isinstance(node.prev_node, SglFork):
                 yield Edge(FORK, node.prev_node, node)
-            if isinstance(node, SglConcateAndAppend | SglGather):
+            if isinstance(node, SglJoin):
                 yield from (Edge(JOIN, last, node) for last in node.states)
         yield from self._call(state)
 

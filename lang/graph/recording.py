@@ -8,7 +8,7 @@ from typing import Any
 
 from ..chat import ChatTemplate, Conversation
 from ..errors import Place, StateEndedError, TraceError
-from ..ir import SglArgument, SglConstantText, SglExpr
+from ..ir import SglArgument, SglConstantText, SglExpr, SglJoin
 from ..place import caller_place
 from .placeholders import Key, Traced, UnboundArgument, Unknown
 from .steps import Step
@@ -53,20 +53,11 @@ class Recording:
         return (Unknown if self.strict else Traced)(name, source, key)
 
 
-class SglGather(SglExpr):
-    """In a trace: the variables of branches become lists in their parent. `states` are their last nodes."""
+class SglGather(SglJoin):
+    """In a trace: the variables of branches become lists in their parent."""
 
     stands_alone = True
-
-    def __init__(self, states: list[SglExpr]) -> None:
-        self.states = states
-
-    @property
-    def predecessors(self) -> list[SglExpr]:
-        return [*super().predecessors, *self.states]
-
-    def __repr__(self) -> str:
-        return f"Gather({', '.join(f'%{node.node_id}' for node in self.states)})"
+    word = "Gather"
 
 
 class PrefixEnded(Exception):

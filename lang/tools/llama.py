@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from .calls import ToolCall, ToolCalls, numbered
 from .formats import ToolFormat, tag
-from .nodes import structural
+from .nodes import calls_in_marks
 from .scan import Found, call_in, joined, json_at
 from .tool import Tool
 
@@ -28,12 +28,7 @@ class Llama(ToolFormat):
     def grammar(self, tools: Sequence[Tool], choice: str) -> str:
         begin = '{{"name": "{}", "parameters": '
         tags = [tag(begin.format(tool.name), tool.arguments_schema, "}") for tool in tools]
-        if choice == "auto":
-            return structural({"type": "triggered_tags", "triggers": ['{"name": "'], "tags": tags})
-        return structural({
-            "type": "tags_with_separator", "tags": tags, "separator": "; ", "at_least_one": True,
-            "stop_after_first": choice != "required",
-        })  # fmt: skip
+        return calls_in_marks(tags, choice, '{"name": "', "; ")
 
     def parse(self, text: str, names: Sequence[str] = ()) -> ToolCalls:
         parts: list[str] = []

@@ -79,6 +79,16 @@ class SglContinued(SglGen[ToolCalls]):
         return f"ToolCall({self.name!r})"
 
 
+def calls_in_marks(tags: list[dict[str, Any]], choice: str, trigger: str, separator: str) -> str:
+    """Calls that begin with `trigger`: in free text if `choice` is auto, else one ("required": or several)."""
+    if choice == "auto":
+        return structural({"type": "triggered_tags", "triggers": [trigger], "tags": tags})
+    return structural({
+        "type": "tags_with_separator", "tags": tags, "separator": separator, "at_least_one": True,
+        "stop_after_first": choice != "required",
+    })  # fmt: skip
+
+
 def structural(format: dict[str, Any]) -> str:
     """A format of the grammars as the option of a gen."""
     import json

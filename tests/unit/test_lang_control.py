@@ -24,20 +24,6 @@ from sgl.lang.errors import (
 from sgl.lang.usage import Budget, Usage
 
 
-@pytest.fixture
-def backend():
-    made = RuleBackend()
-    yield made
-    made.gate.set()
-
-
-@pytest.fixture
-def stuck(backend):
-    """A backend that does not answer before its gate is opened."""
-    backend.gate.clear()
-    return backend
-
-
 @sgl.function
 def two(s):
     s += "one " + sgl.gen("a") + " two " + sgl.gen("b")

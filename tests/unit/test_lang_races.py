@@ -20,20 +20,6 @@ from sgl.lang.errors import BudgetExceeded, DeadlineExceeded, Place, ProgramCanc
 from sgl.lang.feed import Feed
 
 
-@pytest.fixture
-def backend():
-    made = RuleBackend()
-    yield made
-    made.gate.set()
-
-
-@pytest.fixture
-def stuck(backend):
-    """A backend that does not answer before its gate is opened."""
-    backend.gate.clear()
-    return backend
-
-
 class Instrument(RuleBackend):
     """Remembers its streams; `kind` makes them."""
 

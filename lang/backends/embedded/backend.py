@@ -20,7 +20,7 @@ from ...options import SamplingOptions
 from .meta import token_text
 from .stream import EmbeddedStream
 
-MANY = 256  # sampling parameters that are kept; programs have few, but seeds may be many
+MANY = 256  # sampling parameters that are kept; those with a seed are used once and not kept
 
 
 class EmbeddedBackend(Backend):
@@ -105,7 +105,7 @@ class EmbeddedBackend(Backend):
             return self._known_params[key]
         except (KeyError, TypeError):  # new, or a logit_bias, which has no hash
             params = self._make_params(request)
-        if request.options.logit_bias is None and len(self._known_params) < MANY:
+        if request.options.seed is None and request.options.logit_bias is None and len(self._known_params) < MANY:
             self._known_params[key] = params
         return params
 
