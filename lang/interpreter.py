@@ -6,6 +6,7 @@ Results arrive by completion callbacks. Only who reads a value waits for it.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import weakref
 from collections.abc import Callable
@@ -70,6 +71,7 @@ class StreamExecutor:
         self.vars = Variables()
         self.scopes: dict[str, list[int]] = {}  # open variable scopes: where they begin, the innermost last
         self.failure: ProgramError | None = None
+        self._failed_at = math.inf  # when the piece that failed first was submitted
         self.stopped: ProgramError | None = None
         self.body_error: BaseException | None = None
         self.body_thread: int | None = None  # where the body of a streaming run is running
@@ -188,6 +190,8 @@ class StreamExecutor:
         if alarm is not None:
             deadlines.cancel(alarm)
         try:
+            if self.failure and piece.submitted > self._failed_at:
+                raise self.failure  # it was on its way before the failure was known
             if self._deliver(piece, index, result_of(future)):
                 self._finish(piece)
         except BaseException as error:
@@ -216,6 +220,7 @@ class StreamExecutor:
 
     def _fail(self, piece: Pending, cause: BaseException) -> ProgramError:
         error = self.failure or node_failure(piece.node, cause, piece.where)
+        self._failed_at = min(self._failed_at, piece.submitted)
         self.failure = error
         self._fail_with(piece, error)
         return error
