@@ -10,16 +10,43 @@ from torch import Tensor
 
 
 @dataclass(slots=True)
+class DeviceBatch:
+    """What kernels on a GPU read of a step beside its tokens; sequences in the batch's order.
+
+    rows: int32 [S], each sequence's row of `table`.  token_rows: int32 [T], the row of each token's sequence.
+    starts: int32 [S + 1], where each sequence's tokens begin in the batch.
+    contexts: int32 [S], tokens per sequence after this step.
+    table: int32 [rows, most pages], the KV pages of each row in order; filled for this step by the embedding's
+    kernel before any layer runs. Slot of position p: table[row, p // page_size] * page_size + p % page_size.
+    page_size: token slots of a page.
+    last: int32 [rows], the token that was sampled last for each row, maybe by a step still running.
+    static: a decode step inside a CUDA graph: all tensors keep their addresses, the sequences are padded to the
+    graph's size with sequences of one token in the last row of `table`, whose slot is PAD_SLOT (never written).
+    """
+
+    rows: Tensor
+    token_rows: Tensor
+    starts: Tensor
+    contexts: Tensor
+    table: Tensor
+    page_size: int
+    last: Tensor
+    static: bool = False
+
+
+@dataclass(slots=True)
 class Batch:
     """The new tokens of all sequences of a step, laid end to end, sequences in order, decodes first.
 
-    token_ids: int64 [T].  positions: int64 [T], place of each token in its sequence.
-    slots: int64 [T], physical KV slot of each new token.
+    token_ids, positions, slots and logit_rows are int64 on the CPU and int32 on a GPU.
+    token_ids: [T]; on a GPU -1 - row stands for the token sampled last for that row.
+    positions: [T], place of each token in its sequence.  slots: [T], physical KV slot of each new token.
     query_lens: new tokens per sequence, summing to T.
     context_lens: tokens per sequence after this step, cached and new.
     context_slots: per sequence int32 [context_len], the slots of all its tokens in order, new ones included.
-    logit_rows: int64 [R], indices into T whose logits are wanted.
+    logit_rows: [R], indices into T whose logits are wanted.
     plan: filled by `AttentionBackend.plan`; opaque to everybody else.
+    device: what kernels on a GPU need besides; None on the CPU.
     """
 
     token_ids: Tensor
@@ -30,3 +57,4 @@ class Batch:
     context_slots: list[np.ndarray]
     logit_rows: Tensor
     plan: Any = None
+    device: DeviceBatch | None = None

@@ -9,6 +9,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from ..batch import Batch
+    from ..executor.kv import KVPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,21 @@ class AttentionShape:
 
 
 class AttentionBackend(Protocol):
+    """A step calls `plan` once, then for each layer `store` (or a kernel that writes `pool` itself) and `attend`."""
+
+    pool: KVPool
+
     def plan(self, batch: Batch) -> None:
-        """Build every index the step needs, once, and store it in `batch.plan`."""
+        """Build every index the step needs, once, and store it in `batch.plan`.
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, layer: int, batch: Batch) -> Tensor:
-        """Write the new KV into the pool, then attend.
+        For a static batch (see `DeviceBatch`) the buffers that captured kernels read are rewritten in place.
+        """
 
-        q: [T, query_heads, head_dim]; k, v: [T, kv_heads, head_dim]; returns [T, query_heads, head_dim].
+    def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
+        """Write the new keys and values [T, kv_heads, head_dim], rotated, into the pool's slots."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, batch: Batch) -> Tensor:
+        """What each query sees, once the step's keys and values are stored.
+
+        q: [T, query_heads, head_dim]; k, v: what was stored, [T, kv_heads, head_dim]; returns q's shape, contiguous.
         """

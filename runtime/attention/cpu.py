@@ -48,7 +48,7 @@ class CpuAttention:
         self.shape = shape
         self._torch = TorchNativeAttention(pool, shape)
         self._kind = cpu.KINDS[pool.k.dtype]
-        self._pool = pool
+        self.pool = pool
         self._layers = [(k.data_ptr(), v.data_ptr()) for k, v in zip(pool.k, pool.v, strict=True)]
 
     @staticmethod
@@ -59,7 +59,7 @@ class CpuAttention:
         plans = {window: self._plan(batch, window) for window in set(self.shape.windows)}
         batch.plan = [plans[window] for window in self.shape.windows]
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, layer: int, batch: Batch) -> Tensor:
+    def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
         keys, values = self._layers[layer]
         width = self.shape.kv_heads * self.shape.head_dim
         cpu.kernels.store(
@@ -74,6 +74,8 @@ class CpuAttention:
             k.shape[0],
             width,
         )
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, batch: Batch) -> Tensor:
         plan: Plan = batch.plan[layer]
         if plan.tokens is not None and plan.tokens.rows is None:
             return self._attend(plan.tokens, q, layer)

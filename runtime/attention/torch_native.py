@@ -65,9 +65,12 @@ class TorchNativeAttention:
             parts[window] = parts[effective]
         batch.plan = [parts[window] for window in self.shape.windows]
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, layer: int, batch: Batch) -> Tensor:
-        self._keys[layer].index_copy_(0, batch.slots, k)
-        self._values[layer].index_copy_(0, batch.slots, v)
+    def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
+        slots = batch.slots.long()
+        self._keys[layer].index_copy_(0, slots, k)
+        self._values[layer].index_copy_(0, slots, v)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, batch: Batch) -> Tensor:
         parts: list[Part] = batch.plan[layer]
         if len(parts) == 1:
             part = parts[0]

@@ -57,7 +57,8 @@ class Layer:
         if self.qk_norm is not None:
             qk = self.qk_norm(qk)
         q, k = rotate(qk, angles).split_with_sizes((queries, keys), 1)
-        return attention.forward(q, k, v, self.index, batch).reshape(x.shape[0], -1)
+        attention.store(k, v, self.index, batch)
+        return attention.attend(q, k, v, self.index, batch).reshape(x.shape[0], -1)
 
 
 class Decoder:

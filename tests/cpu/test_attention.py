@@ -91,7 +91,8 @@ def check_backend(
     for layer in range(shape.layers):
         qkv = torch.from_numpy(rng.standard_normal((total, heads, shape.head_dim))).to(dtype)
         q, k, v = qkv.split((shape.query_heads, shape.kv_heads, shape.kv_heads), 1)
-        out = attention.forward(q, k, v, layer, batch)
+        attention.store(k, v, layer, batch)
+        out = attention.attend(q, k, v, layer, batch)
         assert torch.equal(pool.k[layer, batch.slots], k)
         assert torch.equal(pool.v[layer, batch.slots], v)
         torch.testing.assert_close(

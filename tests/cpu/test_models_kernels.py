@@ -117,7 +117,9 @@ def attend(count: int) -> torch.Tensor:
     batch = Batch(unused, unused, new, [1] * count, lengths, [c.numpy() for c in contexts], unused)
     attention = attention_backend("cpu", pool, shape)
     attention.plan(batch)
-    return attention.forward(*q.split((6, 2, 2), 1), 0, batch)
+    query, key, value = q.split((6, 2, 2), 1)
+    attention.store(key, value, 0, batch)
+    return attention.attend(query, key, value, 0, batch)
 
 
 def test_attention_of_a_sequence_has_the_same_bits_in_any_batch(threads: None) -> None:
