@@ -10,6 +10,12 @@ from typing import Any
 
 from .errors import ConfigError
 
+CHOICES = {
+    "dtype": ("auto", "float32", "bfloat16", "float16"),
+    "kv_dtype": ("auto", "fp8"),
+    "weights": ("auto", "fp8"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -21,10 +27,17 @@ class EngineConfig:
     context      longest sequence in tokens; None: what the model was made for
     page_size    token slots of a KV page
     kv_tokens    size of the KV pool in tokens; None: from kv_memory
-    kv_memory    size of the KV pool, bytes or text such as "2GB"; None: a share of what is free
-    step_tokens  token budget of one step
-    max_running  sequences that are computed in the same step
+    kv_memory    size of the KV pool, bytes or text such as "2GB"; None: from memory
+    kv_dtype     of the stored keys and values: "auto" (dtype), or "fp8" on a GPU: half the bytes, rounded
+    memory       share of the free memory that weights, activations and KV may use together; None: 0.92 on a GPU;
+                 on the CPU the KV pool takes a quarter of what is free, up to 131,072 tokens
+    weights      "auto" (as stored, in dtype), or "fp8": quantised while loading, for a GPU
+    step_tokens  token budget of one step; None: 1024 on the CPU, 4096 on a GPU
+    max_running  sequences that are computed in the same step; None: 64 on the CPU, 256 on a GPU
     attention    "auto" or the name of a backend
+    graphs       on a GPU: replay steps that only decode as CUDA graphs
+    run_ahead    start a step before the results of the one before are read; None: on a GPU
+    deterministic  the same bits for a request whatever runs beside it, at the price of speed
     jump_forward append what a grammar forces without sampling it
     json_options how JSON is written and read from schemas, see `sgl.grammars.SchemaOptions`; None: the defaults
     dummy        random weights of the model's shape: nothing but its config.json is read
@@ -39,9 +52,15 @@ class EngineConfig:
     page_size: int = 1
     kv_tokens: int | None = None
     kv_memory: int | str | None = None
-    step_tokens: int = 1024
-    max_running: int = 64
+    kv_dtype: str = "auto"
+    memory: float | None = None
+    weights: str = "auto"
+    step_tokens: int | None = None
+    max_running: int | None = None
     attention: str = "auto"
+    graphs: bool = True
+    run_ahead: bool | None = None
+    deterministic: bool = False
     jump_forward: bool = True
     json_options: dict[str, Any] | None = None
     dummy: bool = False
@@ -63,13 +82,36 @@ class EngineConfig:
     def validate(self) -> None:
         for name in ("page_size", "step_tokens", "max_running", "threads", "context", "kv_tokens"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ConfigError(f"Engine({name}={value!r}): must be a positive whole number")
-        if self.dtype not in ("auto", "float32", "bfloat16", "float16"):
-            raise ConfigError(f"Engine(dtype={self.dtype!r}): must be auto, float32, bfloat16 or float16")
+        for name, choices in CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
+                raise ConfigError(f"Engine({name}={value!r}): must be {', '.join(choices[:-1])} or {choices[-1]}")
+        for name in ("graphs", "deterministic", "jump_forward", "dummy", "poison_freed"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ConfigError(f"Engine({name}={value!r}): must be True or False")
+        if self.run_ahead not in (None, True, False):
+            raise ConfigError(f"Engine(run_ahead={self.run_ahead!r}): must be True, False or None")
+        if self.memory is not None and (not isinstance(self.memory, int | float) or not 0 < self.memory <= 1):
+            raise ConfigError(f"Engine(memory={self.memory!r}): must be a share above 0 and up to 1, such as 0.8")
         if self.kv_memory is not None:
             parse_memory(self.kv_memory)
         self._check_json_options()
+
+    def on(self, device: str) -> Resolved:
+        """With everything settled that depends on the kind of device: "cpu", "cuda", ..."""
+        gpu = device == "cuda"
+        for name in ("kv_dtype", "weights"):
+            if getattr(self, name) == "fp8" and not gpu:
+                raise ConfigError(f"Engine({name}='fp8') needs a CUDA device, here: {device}; use {name}='auto'")
+        values = {f.name: getattr(self, f.name) for f in fields(EngineConfig)}
+        values["step_tokens"] = self.step_tokens or (4096 if gpu else 1024)
+        values["max_running"] = self.max_running or (256 if gpu else 64)
+        values["run_ahead"] = gpu if self.run_ahead is None else self.run_ahead
+        values["graphs"] = self.graphs and gpu
+        if gpu and self.memory is None:
+            values["memory"] = 0.92
+        return Resolved(**values)
 
     def _check_json_options(self) -> None:
         from sgl.grammars import GrammarError, SchemaOptions
@@ -78,6 +120,15 @@ class EngineConfig:
             SchemaOptions.of(self.json_options or {})
         except GrammarError as error:
             raise ConfigError(f"Engine(json_options={self.json_options!r}): {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved(EngineConfig):
+    """The options on a known kind of device: what None left open is decided."""
+
+    step_tokens: int
+    max_running: int
+    run_ahead: bool
 
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}

@@ -12,18 +12,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-import torch
-
-from sgl.grammars.batch import fill_masks
-
 from .errors import EngineClosed, RuntimeFailure
 from .executor.runner import Runner
 from .lifecycle import Lifecycle
 from .metrics import Stats
-from .ops import Close, Generate, Op, TokenLogprobs
-from .sampling import Sampler, Samples, SamplingBatch, top_logprobs
-from .scheduler import Work
+from .ops import Close, Op
 from .sequence import SequenceState
+from .stepping import Step, Stepper
 
 log = logging.getLogger("sgl.runtime")
 
@@ -33,16 +28,16 @@ SWITCH_INTERVAL = 0.0005  # seconds; with Python's 5 ms a busy host thread slows
 class EngineCore:
     """Owned by Engine. `submit`, `abort`, `call` and `stop` are thread-safe; the rest is the loop's own."""
 
-    def __init__(self, runner: Runner, life: Lifecycle) -> None:
-        self.runner, self.life = runner, life
+    def __init__(self, runner: Runner, life: Lifecycle, run_ahead: bool = False) -> None:
+        self.runner, self.life, self.run_ahead = runner, life, run_ahead
         self.cache, self.scheduler, self.stats = life.cache, life.scheduler, life.stats
-        self.sampler = Sampler(life.text.tokenizer.vocab_size)
+        self.stepper = Stepper(runner, life)
         self.after_step: Callable[[], None] | None = None  # tests check every invariant here
         self._inbox: deque[tuple[SequenceState, Op | None]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
         self._usual_interval: float | None = None
-        self._sampling: tuple[list[Generate], SamplingBatch] | None = None
+        self._flying: Step | None = None  # decided, not finished: the device may be computing it
         self._thread = threading.Thread(target=self._run, name="sgl-scheduler", daemon=True)
 
     # what other threads call
@@ -76,6 +71,16 @@ class EngineCore:
     def flush(self) -> int:
         return self.cache.tree.clear()
 
+    def pause(self) -> None:
+        """Finish what runs, take every page back and compute nothing until `resume`."""
+        if self._flying is not None:
+            self._finish()
+        self.scheduler.pause()
+        self.flush()
+
+    def resume(self) -> None:
+        self.scheduler.paused = False
+
     def check(self) -> None:
         self.cache.tree.check(self.cache.pages(seq) for seq in self.life.live)
 
@@ -107,7 +112,8 @@ class EngineCore:
 
     def _run(self) -> None:
         try:
-            self._loop()
+            with self.runner.on_device():
+                self._loop()
             error: RuntimeFailure = EngineClosed("the engine was closed while this waited")
         except Exception as cause:  # our own invariants broke: nobody may be left waiting
             log.exception("the engine failed")
@@ -118,20 +124,46 @@ class EngineCore:
             self._stopping = True
         self.life.deliver()
         self._fail_all(error)
-        del self.runner, self.sampler, self._sampling  # handles may outlive the model's memory
+        self.runner.close()
+        del self.runner, self.stepper, self._flying  # handles may outlive the model's memory
 
     def _loop(self) -> None:
         while self._drain():
             self._hurry()
             started = time.perf_counter()
-            if self._step(self.scheduler.plan()):
+            if self._step():
                 self.stats.step_seconds += time.perf_counter() - started
                 self.stats.steps += 1
             if self.after_step is not None:
                 self.after_step()
             if self._idle:
                 self._relax()
-                self._sampling = None
+                self.stepper.forget()
+
+    def _step(self) -> bool:
+        """Plan and launch a step, finish the one before (or this one, where nothing runs ahead)."""
+        work = self.scheduler.plan()
+        self._refuse()
+        if not self.run_ahead:
+            self.life.deliver()
+        computed, started = self.stats.computed_tokens, time.perf_counter()
+        step = self.stepper.launch(work)
+        self.stats.model_seconds += time.perf_counter() - started
+        if self._flying is not None:
+            self._finish()
+        if step is not None:
+            self.stepper.decide(step)
+            self._flying = step
+        if self.run_ahead:
+            self.life.deliver()
+        elif step is not None:
+            self._finish()
+        return self.stats.computed_tokens > computed
+
+    def _finish(self) -> None:
+        step, self._flying = self._flying, None
+        assert step is not None
+        self.stepper.finish(step)
 
     def _hurry(self) -> None:
         """Have Python switch threads often while there is work; what it was is put back by `_relax`."""
@@ -146,7 +178,7 @@ class EngineCore:
 
     @property
     def _idle(self) -> bool:
-        return not self.scheduler.running and not self.scheduler.waiting and not self._inbox
+        return not (self.scheduler.busy or self._inbox or self._flying)
 
     def _drain(self) -> bool:
         """Take what has come in; sleep while there is nothing to do. False: stop."""
@@ -163,120 +195,10 @@ class EngineCore:
                 self.life.enqueue(seq, op)
         return not self._stopping
 
-    def _step(self, work: list[Work]) -> bool:
-        """Compute the plan and hand out what came of it. False: there was nothing to compute."""
-        self._refuse()
-        self.life.deliver()
-        started = time.perf_counter()
-        try:
-            logits = self.runner.forward([w for w in work if w.hi > w.lo])
-        except Exception as error:
-            log.exception("a step failed")
-            self._fail_step(work, error)
-            return False
-        self.stats.model_seconds += time.perf_counter() - started
-        for seq, _, hi in work:
-            seq.computed = hi
-        computed = sum(hi - lo for _, lo, hi in work)
-        self.stats.computed_tokens += computed
-        self._collect(work, logits)
-        return computed > 0
-
-    def _collect(self, work: list[Work], logits: torch.Tensor | None) -> None:
-        """Hand each operation the logits of its rows: sampled together, scored together."""
-        row = 0
-        sampled: list[tuple[SequenceState, Generate, int]] = []
-        scored: list[tuple[SequenceState, Op, range]] = []
-        for seq, lo, hi in work:
-            if seq.prefilling and seq.computed >= seq.target:
-                seq.prefilling = False
-                self.cache.publish(seq)
-            op = seq.ops[0]
-            rows = len(op.rows(seq, lo, hi)) if hi > lo else 0
-            if isinstance(op, Generate):
-                sampled += [(seq, op, row)] * rows
-            else:
-                scored.append((seq, op, range(row, row + rows)))
-            row += rows
-        if sampled:
-            assert logits is not None
-            self._sample(sampled, logits)
-        if scored:
-            self._score(scored, logits)
-
-    def _score(self, scored: list[tuple[SequenceState, Op, range]], logits: torch.Tensor | None) -> None:
-        rows = [row for *_, rows in scored for row in rows]
-        ids = [wanted for seq, op, rows in scored for wanted in op.wanted(seq, len(rows))]
-        pairs: list[TokenLogprobs] = []
-        tops: list[TokenLogprobs] = []
-        if rows and logits is not None:
-            chosen = logits if len(rows) == len(logits) else logits[rows]
-            top = max(op.top for _, op, _ in scored)
-            pairs, tops = top_logprobs(chosen, ids, top, self.life.text.tokenizer.vocab_size)
-        start = 0
-        for seq, op, own in scored:
-            part = slice(start, start := start + len(own))
-            self.life.collect(seq, op, pairs[part], tops[part])
-
-    def _sample(self, sampled: list[tuple[SequenceState, Generate, int]], logits: torch.Tensor) -> None:
-        sampled, masks = self._masked(sampled)
-        if not sampled:
-            return
-        rows = [row for *_, row in sampled]
-        if len(rows) != len(logits):
-            logits = logits[rows]
-        batch = self._sampling_batch([op for _, op, _ in sampled])
-        try:
-            samples = self.sampler.sample(logits, batch, [len(seq) for seq, *_ in sampled], masks)
-        except Exception as error:
-            log.exception("sampling failed")
-            for seq, *_ in sampled:
-                self.life.fail(seq, RuntimeFailure(f"sampling failed: {error!r}"))
-            return
-        for index, (seq, op, _) in enumerate(sampled):
-            self._take(seq, op, samples, index)
-
-    def _masked(self, sampled: list[tuple[SequenceState, Generate, int]]) -> tuple[list[Any], list[Any]]:
-        """Those whose grammar gives a mask, with their masks; the others fail."""
-        found = fill_masks([op.decoding.matcher if op.decoding else None for _, op, _ in sampled])
-        good: list[Any] = []
-        masks: list[Any] = []
-        for item, mask in zip(sampled, found, strict=True):
-            if isinstance(mask, Exception):
-                self.life.fail(item[0], mask)
-            else:
-                good.append(item)
-                masks.append(mask)
-        return good, masks
-
-    def _take(self, seq: SequenceState, op: Generate, samples: Samples, index: int) -> None:
-        decoding = op.decoding
-        assert decoding is not None
-        try:
-            done = decoding.take(seq, samples, index)
-        except Exception as error:
-            self.life.fail(seq, error)
-            return
-        if done:
-            seq.ops.popleft()
-            self.life.conclude(seq, decoding)
-            self.life.advance(seq)
-
-    def _sampling_batch(self, ops: list[Generate]) -> SamplingBatch:
-        if self._sampling is None or self._sampling[0] != ops:
-            self._sampling = (ops, SamplingBatch([op.decoding.row for op in ops if op.decoding]))
-        return self._sampling[1]
-
     def _refuse(self) -> None:
         refused, self.scheduler.refused = self.scheduler.refused, []
         for seq, error in refused:
             self.life.fail(seq, error)
-
-    def _fail_step(self, work: list[Work], error: Exception) -> None:
-        """What a failed step wrote lies behind `computed`: nobody reads it, it is written again."""
-        wrapped = error if isinstance(error, RuntimeFailure) else RuntimeFailure(f"a step of the engine failed: {error!r}")
-        for seq, *_ in work:
-            self.life.fail(seq, wrapped)
 
     def _fail_all(self, error: BaseException) -> None:
         """The end: nobody is left waiting, whatever state things are in."""

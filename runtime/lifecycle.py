@@ -111,6 +111,8 @@ class Lifecycle:
     def fail(self, seq: SequenceState, error: BaseException) -> None:
         """Fail the operations of one sequence; what it holds stays usable."""
         ops, seq.ops = list(seq.ops), deque()
+        seq.ahead = 0
+        self.rewind(seq, len(seq))
         if ops and all(isinstance(op, Extend) for op in ops):
             seq.owed = error  # nobody holds the future of an extend: the next operation tells
         if seq.status not in (Status.UNBORN, Status.CLOSED):

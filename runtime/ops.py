@@ -260,7 +260,14 @@ class Generate(Op):
         return len(seq) - 1
 
     def target(self, seq: SequenceState) -> int:
-        return len(seq)
+        length = seq.tokens.length
+        return length + 1 if seq.ahead and self._goes_on else length
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether a token may follow the one that is being sampled."""
+        decoding = self.decoding
+        return decoding is not None and len(decoding.output) + 1 < decoding.limit
 
     def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
-        return range(hi - 1, hi) if hi == len(seq) else range(0)
+        return range(hi - 1, hi) if hi == seq.tokens.length + seq.ahead else range(0)

@@ -82,9 +82,27 @@ class Scheduler:
         self.preemptions = 0
         self.reused_tokens = 0
         self.refused: list[tuple[SequenceState, OutOfPages]] = []
+        self.paused = False
+
+    @property
+    def busy(self) -> bool:
+        """There may be something to plan."""
+        return not self.paused and bool(self.running or self.waiting)
+
+    def pause(self) -> None:
+        """Plan nothing until `paused` is False again, and take every page from the sequences."""
+        self.paused = True
+        share = self.estimate.share  # these preemptions say nothing about lengths
+        for seq in list(self.running):
+            self.preempt(seq)
+        self.estimate.share = share
+        while self._park_one():
+            pass
 
     def plan(self) -> list[Work]:
         """The work of one step. Sequences that can never run are left in `refused`."""
+        if self.paused:
+            return []
         work: dict[SequenceState, Work] = {}
         self._continue(work)
         self._admit(work)
@@ -124,18 +142,20 @@ class Scheduler:
 
     def _continue(self, work: dict[SequenceState, Work]) -> None:
         budget = self.step_tokens
-        for seq in sorted(self.running, key=_more_than_one):
+        needs = [(seq.ops[0].target(seq) - seq.computed > 1, seq) for seq in self.running]
+        for _, seq in sorted(needs, key=_first):  # stable: single tokens first, otherwise in the order of running
             if budget <= 0:
                 break
             if seq.status is Status.RUNNING:
                 budget -= self._give(seq, budget, work)
 
     def _give(self, seq: SequenceState, budget: int, work: dict[SequenceState, Work]) -> int:
-        hi = max(seq.computed, min(seq.target, seq.computed + budget))
-        if not self._make_room(seq, hi, work):
+        lo = seq.computed
+        hi = max(lo, min(seq.ops[0].target(seq), lo + budget))
+        if not (self.cache.grow(seq, hi) or self._make_room(seq, hi, work)):
             return 0
-        work[seq] = Work(seq, seq.computed, hi)
-        return hi - seq.computed
+        work[seq] = Work(seq, lo, hi)
+        return hi - lo
 
     def _make_room(self, seq: SequenceState, length: int, work: dict[SequenceState, Work]) -> bool:
         while not self.cache.grow(seq, length):
@@ -236,5 +256,5 @@ def _turn(seq: SequenceState) -> tuple[int, int]:
     return (-seq.priority, seq.arrival)
 
 
-def _more_than_one(seq: SequenceState) -> bool:
-    return seq.need > 1
+def _first(pair: tuple[bool, SequenceState]) -> bool:
+    return pair[0]

@@ -45,7 +45,7 @@ class Status(enum.Enum):
 class SequenceState:
     """What the scheduler thread knows of a sequence. Only that thread touches it."""
 
-    __slots__ = ("arrival", "computed", "error", "id", "node", "ops", "owed", "prefilling", "priority", "slots", "status", "tokens")
+    __slots__ = ("ahead", "arrival", "computed", "error", "id", "node", "ops", "owed", "prefilling", "priority", "slots", "status", "tokens")
 
     def __init__(self, id: int, priority: int = 0, status: Status = Status.IDLE) -> None:
         self.id = id
@@ -55,6 +55,7 @@ class SequenceState:
         self.tokens = IntRow()
         self.slots = IntRow()
         self.computed = 0
+        self.ahead = 0  # tokens sampled on the device that the host has not seen: 0 or 1
         self.node: Node | None = None
         self.ops: deque[Op] = deque()
         self.prefilling = False  # computes a prefix that others may wait for
@@ -62,7 +63,7 @@ class SequenceState:
         self.owed: BaseException | None = None  # of an extend that failed when nothing was queued behind it
 
     def __len__(self) -> int:
-        return len(self.tokens)
+        return self.tokens.length
 
     @property
     def target(self) -> int:

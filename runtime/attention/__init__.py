@@ -3,33 +3,82 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+import importlib
+import logging
+
+import torch
 
 from ..errors import ConfigError
 from ..executor.kv import PAD_SLOT, KVPool
-from .base import AttentionBackend, AttentionShape
-from .cpu import CpuAttention
-from .torch_native import TorchNativeAttention
+from .base import AttentionBackend, AttentionShape, BackendUnavailable
 
-__all__ = ["BACKENDS", "PAD_SLOT", "AttentionBackend", "AttentionShape", "attention_backend"]
+__all__ = [
+    "BACKENDS",
+    "PAD_SLOT",
+    "AttentionBackend",
+    "AttentionShape",
+    "BackendUnavailable",
+    "attention_backend",
+]
 
-BACKENDS: dict[str, Callable[[KVPool, AttentionShape], AttentionBackend]] = {
-    "cpu": CpuAttention,
-    "torch_native": TorchNativeAttention,
+log = logging.getLogger("sgl")
+
+BACKENDS = {  # imported only once chosen: some need Triton or flashinfer
+    "cpu": ("cpu", "CpuAttention"),
+    "torch_native": ("torch_native", "TorchNativeAttention"),
+    "triton": ("triton", "TritonAttention"),
+    "flashinfer": ("flashinfer", "FlashInferAttention"),
 }
 
 
-def attention_backend(name: str, pool: KVPool, shape: AttentionShape) -> AttentionBackend:
-    """The backend called `name`, or with "auto" the best one for the pool's device."""
+def attention_backend(name: str, pool: KVPool, shape: AttentionShape, **options: object) -> AttentionBackend:
+    """The backend called `name`, or with "auto" the best one that runs here.
+
+    options: for the constructors of the GPU backends: page_size, max_running, context, deterministic.
+    Raises ConfigError for an unknown name, BackendUnavailable if the named one cannot run here.
+    """
     if name == "auto":
-        name = "cpu" if CpuAttention.suits(pool, shape) else "torch_native"
+        return _best(_order(pool, bool(options.get("deterministic"))), pool, shape, options)
     if name not in BACKENDS:
         near = difflib.get_close_matches(name, BACKENDS, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"known ones: auto, {', '.join(BACKENDS)}"
         raise ConfigError(f"no attention backend is called {name!r}; {hint}")
-    if name == "cpu" and not CpuAttention.suits(pool, shape):
-        raise ConfigError(
-            f"attention='cpu' needs the compiled kernels, a CPU, float32 or bfloat16 and head_dim <= 256; "
-            f"here: {pool.k.device}, {pool.k.dtype}, {shape.head_dim}; use attention='torch_native'"
-        )
-    return BACKENDS[name](pool, shape)
+    return _build(name, pool, shape, options)
+
+
+def _order(pool: KVPool, deterministic: bool) -> list[str]:
+    """Best first. flashinfer has neither float32 nor kernels whose bits ignore the rest of the batch."""
+    if not pool.k.is_cuda:
+        return ["cpu", "torch_native"]
+    if deterministic or pool.k.dtype == torch.float32:
+        return ["triton", "torch_native"]
+    return ["flashinfer", "triton", "torch_native"]
+
+
+def _best(
+    order: list[str], pool: KVPool, shape: AttentionShape, options: dict[str, object]
+) -> AttentionBackend:
+    missing: list[str] = []
+    for name in order[:-1]:
+        try:
+            return _explained(_build(name, pool, shape, options), missing)
+        except BackendUnavailable as error:
+            missing.append(f"no {name}: {error}")
+            if pool.k.is_cuda:
+                log.warning("attention falls back from %s: %s", name, error)
+    return _explained(_build(order[-1], pool, shape, options), missing)
+
+
+def _explained(backend: AttentionBackend, missing: list[str]) -> AttentionBackend:
+    backend.reason = "; ".join(["best that runs here", *missing])
+    return backend
+
+
+def _build(name: str, pool: KVPool, shape: AttentionShape, options: dict[str, object]) -> AttentionBackend:
+    module, kind = BACKENDS[name]
+    try:
+        found = getattr(importlib.import_module(f".{module}", __name__), kind)
+    except ImportError as error:
+        raise BackendUnavailable(f"attention={name!r} cannot be imported ({error})") from error
+    backend: AttentionBackend = found(pool, shape, **options)
+    return backend

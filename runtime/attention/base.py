@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
+from ..errors import ConfigError
+
 if TYPE_CHECKING:
     from ..batch import Batch
     from ..executor.kv import KVPool
+
+
+class BackendUnavailable(ConfigError):
+    """This backend cannot run here: a package, a compiler, a device or a dtype is missing. "auto" goes on to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +45,15 @@ class AttentionShape:
 
 
 class AttentionBackend(Protocol):
-    """A step calls `plan` once, then for each layer `store` (or a kernel that writes `pool` itself) and `attend`."""
+    """A step calls `plan` once, then for each layer `store` (or a kernel that writes `pool` itself) and `attend`.
 
+    name: what the setting calls it.  reason: why it was chosen, and why better ones were not; for people.
+    capturable: static batches may run inside a CUDA graph.
+    """
+
+    name: str
+    reason: str
+    capturable: bool
     pool: KVPool
 
     def plan(self, batch: Batch) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..batch import Batch
 from ..executor.kv import KVPool
 from ..layers import cpu
-from .base import AttentionShape
+from .base import AttentionShape, BackendUnavailable
 from .plan import SMALL_EXTEND, Span, spans_of
 from .torch_native import Prefill, TorchNativeAttention
 
@@ -42,9 +42,18 @@ class Plan:
 
 
 class CpuAttention:
-    """See `AttentionBackend`."""
+    """See `AttentionBackend`. The options of other backends are taken and ignored."""
 
-    def __init__(self, pool: KVPool, shape: AttentionShape) -> None:
+    name, reason = "cpu", "asked for"
+    capturable = False
+
+    def __init__(self, pool: KVPool, shape: AttentionShape, **options: object) -> None:
+        if not self.suits(pool, shape):
+            raise BackendUnavailable(
+                f"attention='cpu' needs the compiled kernels, a CPU, float32 or bfloat16 and head_dim <= "
+                f"{cpu.MOST_DIM}; here: {pool.k.device}, {pool.k.dtype}, {shape.head_dim}; "
+                "use attention='torch_native'"
+            )
         self.shape = shape
         self._torch = TorchNativeAttention(pool, shape)
         self._kind = cpu.KINDS[pool.k.dtype]

@@ -14,6 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention as attend
 
 from ..batch import Batch
 from ..executor.kv import KVPool
+from ..quantization.values import FP8, restore, saturate
 from . import plan as planning
 from .base import AttentionShape
 from .plan import Span
@@ -48,11 +49,18 @@ Part = PaddedGroup | Prefill
 
 
 class TorchNativeAttention:
-    """See `AttentionBackend`. Padding reads `PAD_SLOT` only, so freed slots may hold anything, even NaN."""
+    """See `AttentionBackend`. Padding reads `PAD_SLOT` only, so freed slots may hold anything, even NaN.
 
-    def __init__(self, pool: KVPool, shape: AttentionShape) -> None:
+    The options of other backends are taken and ignored.
+    """
+
+    name, reason = "torch_native", "asked for"
+    capturable = False
+
+    def __init__(self, pool: KVPool, shape: AttentionShape, **options: object) -> None:
         self.pool, self.shape = pool, shape
         self._keys, self._values = pool.k.unbind(0), pool.v.unbind(0)
+        self._fp8 = pool.k.dtype == FP8
         self._masks: dict[int | None, Tensor] = {}
 
     def plan(self, batch: Batch) -> None:
@@ -67,8 +75,8 @@ class TorchNativeAttention:
 
     def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
         slots = batch.slots.long()
-        self._keys[layer].index_copy_(0, slots, k)
-        self._values[layer].index_copy_(0, slots, v)
+        self._write(self._keys[layer], slots, k, self.pool.k_scale)
+        self._write(self._values[layer], slots, v, self.pool.v_scale)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, batch: Batch) -> Tensor:
         parts: list[Part] = batch.plan[layer]
@@ -86,18 +94,30 @@ class TorchNativeAttention:
                 out[part.targets] = self._attend_group(part, q[part.rows], layer)
         return out
 
+    def _write(self, pool: Tensor, slots: Tensor, new: Tensor, scale: float) -> None:
+        if self._fp8:  # torch copies float8 by index as bytes only
+            pool, new = pool.view(torch.uint8), saturate(new, scale).view(torch.uint8)
+        pool.index_copy_(0, slots, new)
+
+    def _read(self, slots: Tensor, layer: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Keys and values [slots, kv_heads, head_dim] in `dtype`."""
+        keys, values = (pool[layer].index_select(0, slots) for pool in (self._keys, self._values))
+        if not self._fp8:
+            return keys, values
+        return restore(keys, self.pool.k_scale, dtype), restore(values, self.pool.v_scale, dtype)
+
     def _attend_group(self, group: PaddedGroup, q: Tensor, layer: int) -> Tensor:
         """q [sequences * queries, heads, dim] -> the same for the real rows."""
         shape, sequences, queries = self.shape, group.sequences, group.queries
         stored = (sequences, -1, shape.kv_heads, shape.head_dim)
-        keys = self._keys[layer].index_select(0, group.slots).view(stored).transpose(1, 2)
-        values = self._values[layer].index_select(0, group.slots).view(stored).transpose(1, 2)
+        keys, values = (part.view(stored).transpose(1, 2) for part in self._read(group.slots, layer, q.dtype))
+        mask = group.mask if group.mask is None else group.mask.to(q.dtype)
         if queries == 1:
             rows = q.view(sequences, shape.kv_heads, shape.group, shape.head_dim)
-            return attend(rows, keys, values, group.mask).reshape(q.shape)
+            return attend(rows, keys, values, mask).reshape(q.shape)
         split = (sequences, queries, shape.kv_heads, shape.group, shape.head_dim)
         rows = q.reshape(split).transpose(1, 2).flatten(2, 3)
-        out = attend(rows, keys, values, group.mask)
+        out = attend(rows, keys, values, mask)
         out = out.unflatten(2, (queries, shape.group)).transpose(1, 2).reshape(-1, *q.shape[1:])
         return out if group.real is None else out.index_select(0, group.real)
 
@@ -106,8 +126,7 @@ class TorchNativeAttention:
         shape, queries = self.shape, len(q)
         rows = q.unflatten(1, (shape.kv_heads, shape.group)).permute(1, 2, 0, 3)
         if part.slots is not None:
-            k = self._keys[layer].index_select(0, part.slots)
-            v = self._values[layer].index_select(0, part.slots)
+            k, v = self._read(part.slots, layer, q.dtype)
         across_group = (shape.kv_heads, shape.group, -1, shape.head_dim)
         keys = k.transpose(0, 1).unsqueeze(1).expand(across_group)
         values = v.transpose(0, 1).unsqueeze(1).expand(across_group)
@@ -120,7 +139,7 @@ class TorchNativeAttention:
     def _attend_blocks(self, q: Tensor, k: Tensor, v: Tensor, window: int | None) -> Tensor:
         """Blocks of queries, each over no more keys than its last query sees."""
         queries, cached = q.shape[2], k.shape[2] - q.shape[2]
-        mask = self._mask(k.shape[2], window)
+        mask = self._mask(k.shape[2], window).to(q.dtype)
         blocks = []
         for start in range(0, queries, QUERY_BLOCK):
             stop = min(start + QUERY_BLOCK, queries)
@@ -166,7 +185,8 @@ class TorchNativeAttention:
         )
 
     def prefill(self, span: Span, window: int | None) -> Prefill:
-        slots = self._index(span.slots.astype(np.int64)) if span.cached else None
+        stored = span.cached or self._fp8  # what float8 rounds off is gone for every query alike
+        slots = self._index(span.slots.astype(np.int64)) if stored else None
         seen = window if window is not None and window < span.context else None
         return Prefill(slice(span.start, span.start + span.queries), slots, seen)
 
@@ -177,5 +197,5 @@ class TorchNativeAttention:
         return rows if isinstance(rows, slice) else self._index(rows)
 
     def _additive(self, visible: np.ndarray) -> Tensor:
-        mask = torch.zeros(visible.shape, dtype=self.pool.k.dtype)
+        mask = torch.zeros(visible.shape, dtype=torch.float32 if self._fp8 else self.pool.k.dtype)
         return mask.masked_fill_(torch.from_numpy(~visible), float("-inf")).to(self.pool.k.device)

@@ -38,6 +38,13 @@ class PagePool:
         self.refs[pages] = 1
         return pages
 
+    def allocate_one(self) -> int:
+        """As `allocate(1)`, for the one page that a decode needs now and then; one must be free."""
+        self._free -= 1
+        page = int(self._stack[self._free])
+        self.refs[page] = 1
+        return page
+
     def retain(self, pages: Ints) -> None:
         self.refs[pages] += 1
 

@@ -57,13 +57,18 @@ class PrefixCache:
 
     def grow(self, seq: Holder, length: int) -> bool:
         """Give `seq` pages for `length` tokens, evicting if it must. False: not enough, nothing changed."""
+        have = seq.slots.length
+        if length <= have:
+            return True
+        if length == have + 1 and self.pool.page_size == 1 and self.pool.free:
+            seq.slots.append(self.pool.allocate_one())
+            return True
         missing = self.missing(seq, length)
         if missing > self.pool.free:
             self.tree.evict(missing - self.pool.free)
         if missing > self.pool.free:
             return False
-        if missing:
-            seq.slots.extend(self._slots(self.pool.allocate(missing)))
+        seq.slots.extend(self._slots(self.pool.allocate(missing)))
         return True
 
     def cut(self, seq: Holder, length: int) -> None:

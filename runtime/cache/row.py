@@ -9,38 +9,44 @@ Ints = NDArray[np.int32]
 
 
 class IntRow:
-    """Append at the end, cut at the end, read as a numpy view (never copied)."""
+    """Append at the end, cut at the end, read as a numpy view (never copied).
 
-    __slots__ = ("_data", "_length")
+    length: as len() gives it, for hot loops.
+    mirrored: how many of its first values a copy elsewhere has; cutting lowers it, whoever copies raises it.
+    """
+
+    __slots__ = ("_data", "length", "mirrored")
 
     def __init__(self, values: ArrayLike = ()) -> None:
         self._data: Ints = np.array(values, dtype=np.int32)
-        self._length = len(self._data)
+        self.length = len(self._data)
+        self.mirrored = 0
 
     def __len__(self) -> int:
-        return self._length
+        return self.length
 
     @property
     def array(self) -> Ints:
         """int32 [len], a view that is valid until the next append."""
-        return self._data[: self._length]
+        return self._data[: self.length]
 
     def append(self, value: int) -> None:
-        self._reserve(self._length + 1)
-        self._data[self._length] = value
-        self._length += 1
+        self._reserve(self.length + 1)
+        self._data[self.length] = value
+        self.length += 1
 
     def extend(self, values: ArrayLike) -> None:
         added = np.asarray(values, dtype=np.int32)
-        self._reserve(self._length + len(added))
-        self._data[self._length : self._length + len(added)] = added
-        self._length += len(added)
+        self._reserve(self.length + len(added))
+        self._data[self.length : self.length + len(added)] = added
+        self.length += len(added)
 
     def truncate(self, length: int) -> None:
-        self._length = min(self._length, length)
+        self.length = min(self.length, length)
+        self.mirrored = min(self.mirrored, length)
 
     def _reserve(self, length: int) -> None:
         if length > len(self._data):
             grown = np.empty(max(64, length, 2 * len(self._data)), dtype=np.int32)
-            grown[: self._length] = self.array
+            grown[: self.length] = self.array
             self._data = grown

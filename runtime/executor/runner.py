@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,48 +11,96 @@ from torch import Tensor
 
 from ..attention.base import AttentionBackend
 from ..batch import Batch
+from .rows import RowMap
 
 if TYPE_CHECKING:
     from ..models.decoder import Decoder
     from ..scheduler import Work
+    from ..sequence import SequenceState
 
 
 class Runner:
-    def __init__(self, model: Decoder, attention: AttentionBackend, device: torch.device) -> None:
+    """The plain runner: each step eagerly, on any device.
+
+    last: int32 [rows], the token sampled last for each row, where a step that runs ahead finds its input;
+    None where no step runs ahead.
+    """
+
+    def __init__(
+        self, model: Decoder, attention: AttentionBackend, device: torch.device, rows: int | None = None
+    ) -> None:
         self.model, self.attention, self.device = model, attention, device
         self.vocab_size = model.config.vocab_size
+        self.rows = RowMap(rows or 0)
+        self.last = None if rows is None else torch.zeros(rows, dtype=torch.int32, device=device)
+
+    def on_device(self) -> AbstractContextManager[object]:
+        """Where the scheduler thread runs."""
+        return nullcontext()
 
     @torch.inference_mode()
     def forward(self, work: list[Work]) -> Tensor | None:
-        """Compute the tokens of `work`; float32 logits [rows, vocabulary] of the rows its operations want."""
+        """Start computing the tokens of `work`; logits [rows, vocabulary] of the rows its operations want.
+
+        float32 on the CPU, the model's dtype on a GPU, where they may still be in the making.
+        """
         if not work:
             return None
         batch = self.build(work)
         self.attention.plan(batch)
         return self.model.forward(batch, self.attention)
 
+    def places(self, seqs: list[SequenceState]) -> list[int] | None:
+        """Where in `last` the next tokens of these sequences of the newest step belong."""
+        return None if self.last is None else [self.rows[seq] for seq in seqs]
+
+    def index(self, rows: list[int]) -> Tensor:
+        """Row numbers on the device."""
+        return torch.tensor(rows, device=self.device)
+
+    def release(self) -> None:
+        """Let go of the attention and with it of the KV pool, until `restore`."""
+        del self.attention
+
+    def restore(self, attention: AttentionBackend) -> None:
+        self.attention = attention
+
+    def close(self) -> None:
+        """Let go of what the device holds."""
+
     def build(self, work: list[Work]) -> Batch:
         """The flat batch of a step; sequences with one new token come first, in the plan's order."""
         lengths = [hi - lo for _, lo, hi in work]
         slots = [seq.slots.array[:hi] for seq, _, hi in work]
         return Batch(
-            token_ids=self._tensor(np.concatenate([seq.tokens.array[lo:hi] for seq, lo, hi in work])),
+            token_ids=self._tensor(np.concatenate(self._token_ids(work))),
             positions=self._tensor(np.concatenate([np.arange(lo, hi) for _, lo, hi in work])),
             slots=self._tensor(np.concatenate([s[lo:] for s, (_, lo, _) in zip(slots, work, strict=True)])),
             query_lens=lengths,
             context_lens=[hi for _, _, hi in work],
             context_slots=slots,
-            logit_rows=self._tensor(np.asarray(_logit_rows(work, lengths))),
+            logit_rows=self._tensor(np.asarray(logit_rows(work))),
         )
+
+    def _token_ids(self, work: list[Work]) -> list[np.ndarray]:
+        if self.last is None:
+            return [seq.tokens.array[lo:hi] for seq, lo, hi in work]
+        rows, _ = self.rows.place([seq for seq, *_ in work])
+        last = self.last.numpy(force=True)
+        return [
+            seq.tokens.array[lo:hi] if hi <= len(seq) else np.append(seq.tokens.array[lo:], last[row])
+            for (seq, lo, hi), row in zip(work, rows, strict=True)
+        ]
 
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(values.astype(np.int64)).to(self.device)
 
 
-def _logit_rows(work: list[Work], lengths: list[int]) -> list[int]:
+def logit_rows(work: list[Work]) -> list[int]:
+    """Places in the flat batch of the tokens whose logits the operations want."""
     rows: list[int] = []
     start = 0
-    for (seq, lo, hi), length in zip(work, lengths, strict=True):
+    for seq, lo, hi in work:
         rows += [start + position - lo for position in seq.ops[0].rows(seq, lo, hi)]
-        start += length
+        start += hi - lo
     return rows

@@ -34,10 +34,10 @@ class RMSNorm:
 class HeadNorm:
     """RMSNorm of each query and key head by itself, all heads at once.
 
-    Load `queries` and `keys` [head_dim], then call `seal`.
+    Load `queries` and `keys` [head_dim], then call `seal`, which fills `weight` [query heads + key heads, head_dim].
     """
 
-    __slots__ = ("_shape", "_weight", "eps", "keys", "queries")
+    __slots__ = ("_shape", "eps", "keys", "queries", "weight")
 
     def __init__(self, head_dim: int, eps: float, dtype: torch.dtype, device: torch.device) -> None:
         self.queries = torch.empty(head_dim, dtype=dtype, device=device)
@@ -46,8 +46,8 @@ class HeadNorm:
         self._shape = (head_dim,)
 
     def seal(self, query_heads: int, key_heads: int) -> None:
-        self._weight = torch.cat((self.queries.expand(query_heads, -1), self.keys.expand(key_heads, -1)))
+        self.weight = torch.cat((self.queries.expand(query_heads, -1), self.keys.expand(key_heads, -1)))
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: [T, query heads then key heads, head_dim]."""
-        return F.rms_norm(x, self._shape, None, self.eps).mul_(self._weight)
+        return F.rms_norm(x, self._shape, None, self.eps).mul_(self.weight)

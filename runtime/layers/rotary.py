@@ -68,31 +68,41 @@ ROPE_KINDS: dict[str, Callable[[RopeConfig, int], Tensor]] = {
 }
 
 
-class Rotary:
-    """Table of cosines and sines, grown on demand; one gather a step serves every layer.
+PIECE = 2**14  # positions whose angles are worked out at a time, in float32
 
-    A row is [2, head_dim]: cos twice, and sin with its first half negated, so that rotating is
-    `x * cos + swap_halves(x) * sin`.
+
+class Rotary:
+    """Table of cosines and sines of positions, grown on demand; one gather a step serves every layer.
+
+    table: [positions, 2 head_dim] of the model's type. A row is cos twice, then sin with its first half negated,
+    so that rotating is `x * cos + swap_halves(x) * sin`.
+    positions: rows to build at once; the table keeps its address while nobody asks for more.
     """
 
-    def __init__(self, rope: RopeConfig, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._frequency = ROPE_KINDS[rope.kind](rope, head_dim)
+    def __init__(
+        self, rope: RopeConfig, head_dim: int, dtype: torch.dtype, device: torch.device, positions: int = 64
+    ) -> None:
+        self._frequency = ROPE_KINDS[rope.kind](rope, head_dim).to(device)
         self._scale = rope.attention_factor
         self._half = head_dim // 2
         self._dtype, self._device = dtype, device
-        self._table = self._build(64)
+        self.table = self._build(positions)
 
     def _build(self, rows: int) -> Tensor:
-        angle = torch.outer(torch.arange(rows, dtype=torch.float32), self._frequency)
-        cos, sin = angle.cos() * self._scale, angle.sin() * self._scale
-        table = torch.stack((cos, cos, -sin, sin), 1)
-        return table.view(rows, 4 * self._half).to(self._device, self._dtype)
+        table = torch.empty(rows, 4, self._half, dtype=self._dtype, device=self._device)
+        for start in range(0, rows, PIECE):
+            stop = min(start + PIECE, rows)
+            positions = torch.arange(start, stop, dtype=torch.float32, device=self._device)
+            angle = torch.outer(positions, self._frequency)
+            cos, sin = angle.cos() * self._scale, angle.sin() * self._scale
+            table[start:stop] = torch.stack((cos, cos, -sin, sin), 1)
+        return table.view(rows, 4 * self._half)
 
     def gather(self, positions: Tensor, length: int) -> Angles:
         """The angles of positions [T], all of them below `length`."""
-        if length > len(self._table):
-            self._table = self._build(1 << (length - 1).bit_length())
-        table = self._table.index_select(0, positions)
+        if length > len(self.table):
+            self.table = self._build(1 << (length - 1).bit_length())
+        table = self.table.index_select(0, positions)
         return Angles(table, *table.view(-1, 1, 4, self._half).split(2, 2))
 
 

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-from safetensors import SafetensorError, safe_open
 
 from ..errors import CheckpointError
 from ..models.config import ModelConfig
@@ -55,15 +51,3 @@ def weight_files(path: Path) -> list[Path]:
             "complete the download, or convert the checkpoint to safetensors"
         )
     return files
-
-
-@contextmanager
-def open_weights(file: Path) -> Iterator[Any]:
-    """A safetensors file; what is wrong with it arrives as CheckpointError."""
-    try:
-        with safe_open(str(file), framework="pt", device="cpu") as tensors:
-            yield tensors
-    except SafetensorError as error:
-        raise CheckpointError(
-            f"{file} ({file.stat().st_size:,} bytes) is damaged or cut short ({error}); fetch the file again"
-        ) from error

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib.util
+from collections.abc import Callable, Iterator
 from itertools import accumulate, pairwise
 
 import torch
@@ -16,6 +17,7 @@ from ..layers.norm import HeadNorm, RMSNorm
 from ..layers.rotary import Angles, Rotary, rotate
 from .config import ModelConfig
 
+Transform = Callable[[str, Linear], Linear]  # a projection's name and the loaded layer -> the one to compute with
 SMALL_MODEL = 512 * 2**20  # bytes of weights up to which faster layouts are kept beside plain and shared ones
 
 
@@ -35,9 +37,9 @@ class Layer:
         self.gate_up = Linear.empty(2 * inner, hidden, config.mlp_bias, dtype, device)
         self.down = Linear.empty(hidden, inner, config.mlp_bias, dtype, device)
 
-    def seal(self, keep_plain: bool) -> None:
+    def seal(self, keep_plain: bool, transform: Transform | None) -> None:
         for name in ("qkv", "output", "gate_up", "down"):
-            setattr(self, name, getattr(self, name).seal(keep_plain))
+            setattr(self, name, _sealed(name, getattr(self, name), keep_plain, transform))
         if self.qk_norm is not None:
             self.qk_norm.seal(*self.heads)
 
@@ -64,7 +66,8 @@ class Layer:
 class Decoder:
     """Weights are allocated empty; fill what `parameters` names, then call `seal` once.
 
-    dtype: of weights, activations and KV. The logits are float32 whatever it is.
+    dtype: of weights, activations and KV.
+    fused: steps run by Triton's kernels (fused.py), on a GPU where Triton is; otherwise by torch and cpu.c.
     """
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
@@ -76,23 +79,35 @@ class Decoder:
         self.head = Linear(self.embedding)
         if not config.tied_embeddings:
             self.head = Linear.empty(vocabulary, hidden, False, dtype, self.device)
-        self.rotary = Rotary(config.rope, config.head_dim, dtype, self.device)
+        self.fused = _can_fuse(self.device)
+        positions = config.max_position if self.fused else 64
+        self.rotary = Rotary(config.rope, config.head_dim, dtype, self.device, positions)
         self.parameter_count = sum(place.numel() for place in self.parameters().values())
 
     @torch.inference_mode()
     def forward(self, batch: Batch, attention: AttentionBackend) -> Tensor:
-        """Compute a planned batch. Returns the logits of its `logit_rows`, float32 [R, vocabulary]."""
+        """Compute a planned batch: logits of its `logit_rows`, [R, vocabulary], float32 on the CPU, else `dtype`."""
+        if self.fused:
+            from . import fused
+
+            return fused.forward(self, batch, attention)
         angles = self.rotary.gather(batch.positions, max(batch.context_lens))
-        x = self.embedding.index_select(0, batch.token_ids)
+        x = self.embedding.index_select(0, _known_ids(batch))
         for layer in self.layers[:-1]:
             x = layer.forward(x, angles, batch, attention, None)
         last = self.layers[-1]
         if not len(batch.logit_rows):  # only keys and values are wanted
             last.attend(last.attention_norm(x), angles, batch, attention)
-            return torch.empty(0, self.config.vocab_size, device=self.device)
+            return self.no_logits()
         rows = batch.logit_rows if len(batch.logit_rows) != len(x) else None
         x = last.forward(x, angles, batch, attention, rows)
-        return self.head(self.norm(x)).float()
+        logits = self.head(self.norm(x))
+        return logits.float() if self.device.type == "cpu" else logits
+
+    def no_logits(self) -> Tensor:
+        """What a step returns that wanted none, [0, vocabulary]."""
+        dtype = torch.float32 if self.device.type == "cpu" else self.dtype
+        return torch.empty(0, self.config.vocab_size, dtype=dtype, device=self.device)
 
     def parameters(self) -> dict[str, Tensor]:
         """Where each tensor of a checkpoint goes: its name and the view to copy it into, before `seal`."""
@@ -121,14 +136,37 @@ class Decoder:
         ):
             yield from _pieces(prefix, pieces, rows, merged)
 
-    def seal(self) -> Decoder:
-        """Bring the loaded weights into the layout to compute with, layer by layer."""
+    def seal(self, transform: Transform | None = None) -> Decoder:
+        """Bring the loaded weights into the layout to compute with, layer by layer.
+
+        transform: asked for every projection by name (qkv, output, gate_up, down, head); a layer that it gives
+        instead of the loaded one is taken as it is.
+        """
         small = self.parameter_count * self.dtype.itemsize <= SMALL_MODEL
         for layer in self.layers:
-            layer.seal(small)
+            layer.seal(small, transform)
         if small or not self.config.tied_embeddings:
-            self.head = self.head.seal(small)
+            self.head = _sealed("head", self.head, small, transform)
+        elif transform is not None:
+            self.head = transform("head", self.head)
         return self
+
+
+def _known_ids(batch: Batch) -> Tensor:
+    """The batch's tokens, those that only the device knows looked up there."""
+    ids = batch.token_ids
+    if batch.device is None:
+        return ids
+    return torch.where(ids < 0, batch.device.last.index_select(0, (-1 - ids).clamp_(min=0)), ids)
+
+
+def _sealed(name: str, loaded: Linear, keep_plain: bool, transform: Transform | None) -> Linear:
+    given = transform(name, loaded) if transform else loaded
+    return loaded.seal(keep_plain) if given is loaded else given
+
+
+def _can_fuse(device: torch.device) -> bool:
+    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
 
 
 def _pieces(

@@ -8,16 +8,21 @@ from sgl.runtime.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from sgl.runtime.sampling.batch import SamplingBatch, SamplingRow
-    from sgl.runtime.sampling.logprobs import top_logprobs
-    from sgl.runtime.sampling.sampler import Sampler, Samples
+    from sgl.runtime.sampling.logprobs import launch_top_logprobs, top_logprobs
+    from sgl.runtime.sampling.sampler import Sampler, Samples, make_sampler
 
-__all__ = ["Sampler", "Samples", "SamplingBatch", "SamplingParams", "SamplingRow", "top_logprobs"]
+__all__ = [
+    "Sampler", "Samples", "SamplingBatch", "SamplingParams", "SamplingRow", "launch_top_logprobs", "make_sampler",
+    "top_logprobs",
+]  # fmt: skip
 
 _HOMES = {
     "Sampler": "sampler",
     "Samples": "sampler",
     "SamplingBatch": "batch",
     "SamplingRow": "batch",
+    "launch_top_logprobs": "logprobs",
+    "make_sampler": "sampler",
     "top_logprobs": "logprobs",
 }
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from struct import pack
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sgl.runtime.executor.staging import upload
 from sgl.runtime.sampling.bias import LogitBias, MinTokens
 from sgl.runtime.sampling.noise import column_hash, seed_words
 from sgl.runtime.sampling.params import SamplingParams
 from sgl.runtime.sampling.penalties import Penalties
+
+RANDOM, TRUNCATED, SCORED, PENALIZED, BIASED, WAITING = (1 << i for i in range(6))  # flags of a packed row
+_ALL = 2**31 - 1  # top_k without a limit
 
 
 @dataclass(slots=True)
@@ -23,6 +28,7 @@ class SamplingRow:
         prompt_ids: read once, for the repetition penalty.
         output_ids: the live list; the engine appends to it (or rewrites its end).
         end_ids: tokens banned before `params.min_tokens`: `params.end_ids(tokenizer.eos_ids)`.
+        packed: 8 words: seed (uint64), 1 / temperature, top_p, min_p (float32), top_k, flags (int32), 0.
     """
 
     params: SamplingParams
@@ -30,6 +36,27 @@ class SamplingRow:
     prompt_ids: list[int] = field(default_factory=list)
     output_ids: list[int] = field(default_factory=list)
     end_ids: frozenset[int] = frozenset()
+    packed: bytes = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        p = self.params
+        inverse = 1.0 if p.greedy else 1.0 / p.temperature
+        top_p, top_k = p.top_p if p.top_p < 1 else np.inf, p.top_k if 0 < p.top_k < _ALL else _ALL
+        word = int(seed_words([self.seed])[0])
+        self.packed = pack("=Q3f3i", word, inverse, top_p, p.min_p, top_k, self._flags(), 0)
+
+    def _flags(self) -> int:
+        p = self.params
+        truncated = p.top_p < 1 or p.top_k > 0 or p.min_p > 0
+        asked = (
+            (not p.greedy, RANDOM),
+            (not p.greedy and truncated, TRUNCATED),
+            (p.logprobs or p.top_logprobs > 0, SCORED),
+            (p.penalized, PENALIZED),
+            (bool(p.logit_bias), BIASED),
+            (p.min_tokens > 0 and bool(self.end_ids), WAITING),
+        )
+        return sum(flag for wanted, flag in asked if wanted)
 
 
 class SamplingBatch:
@@ -37,13 +64,19 @@ class SamplingBatch:
 
     def __init__(self, rows: list[SamplingRow]) -> None:
         self.rows = rows
-        self.random = [i for i, row in enumerate(rows) if not row.params.greedy]
-        self.scored = [i for i, row in enumerate(rows) if row.params.logprobs or row.params.top_logprobs]
+        self.packed = np.frombuffer(bytearray().join([row.packed for row in rows]), np.int32).reshape(-1, 8)
+        self.flags = int(np.bitwise_or.reduce(self.packed[:, 6], initial=0))
+        self.random = self.having(RANDOM)
+        self.scored = self.having(SCORED)
         self.top = max((rows[i].params.top_logprobs for i in self.scored), default=0)
         self._tensors: BatchTensors | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def having(self, flag: int) -> list[int]:
+        """Indices of the rows with a flag."""
+        return np.flatnonzero(self.packed[:, 6] & flag).tolist() if self.flags & flag else []
 
     def tensors(self, width: int, device: torch.device) -> BatchTensors:
         """The batch's parameters on `device` for logits of `width` columns."""
@@ -58,14 +91,29 @@ class BatchTensors:
     def __init__(self, batch: SamplingBatch, width: int, device: torch.device) -> None:
         self.home = (width, device)
         rows = batch.rows
-        penalized = [i for i, row in enumerate(rows) if row.params.penalized]
+        penalized = batch.having(PENALIZED)
         self.penalties = (
             Penalties([rows[i] for i in penalized], penalized, width, device) if penalized else None
         )
-        self.bias = LogitBias(rows, width, device) if any(row.params.logit_bias for row in rows) else None
-        waiting = any(row.params.min_tokens > 0 and row.end_ids for row in rows)
-        self.min_tokens = MinTokens(rows, width, device) if waiting else None
-        self.race = RaceTensors(batch, width, device) if batch.random else None
+        self.bias = LogitBias(rows, width, device) if batch.flags & BIASED else None
+        self.min_tokens = MinTokens(rows, width, device) if batch.flags & WAITING else None
+        self._batch = batch
+        self._race: RaceTensors | None = None
+        self._table: Tensor | None = None
+
+    @property
+    def race(self) -> RaceTensors | None:
+        """For the torch sampler; None when no row is random."""
+        if self._race is None and self._batch.random:
+            self._race = RaceTensors(self._batch, *self.home)
+        return self._race
+
+    @property
+    def table(self) -> Tensor:
+        """For the kernels: int32 [n, 8], the packed rows."""
+        if self._table is None:
+            self._table = upload(self._batch.packed, self.home[1])
+        return self._table
 
 
 class RaceTensors:

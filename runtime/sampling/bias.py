@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sgl.runtime.executor.staging import upload
 from sgl.runtime.sampling.masks import unpack
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LogitBias:
-    """One scatter-add for all biased tokens of a batch."""
+    """One gather, sum and scatter for all biased tokens of a batch."""
 
     def __init__(self, rows: Sequence[SamplingRow], width: int, device: torch.device) -> None:
         entries = [
@@ -25,13 +26,13 @@ class LogitBias:
             for token, bias in row.params.logit_bias.items()
             if token < width
         ]
-        self._rows = torch.tensor([e[0] for e in entries], dtype=torch.int64, device=device)
-        self._tokens = torch.tensor([e[1] for e in entries], dtype=torch.int64, device=device)
-        self._values = torch.tensor([e[2] for e in entries], dtype=torch.float32, device=device)
+        places = np.array([e[:2] for e in entries], np.int64).reshape(-1, 2)
+        self._rows, self._tokens = upload(np.ascontiguousarray(places.T), device)
+        self._values = upload(np.array([e[2] for e in entries], np.float32), device)
 
     def apply(self, logits: Tensor) -> None:
         """Add the biases to `logits` (float32 [n, width]) in place."""
-        logits.index_put_((self._rows, self._tokens), self._values, accumulate=True)
+        logits[self._rows, self._tokens] = logits[self._rows, self._tokens] + self._values
 
 
 class MinTokens:
@@ -68,6 +69,6 @@ class MinTokens:
         """Set the end tokens of the active rows of `logits` (float32 [n, width]) to -inf in place."""
         if self._banned is None or self._banned[0] != active:
             pairs = [(self._waiting[i][0], token) for i in active for token in self._waiting[i][2]]
-            places = torch.tensor(pairs, dtype=torch.int64, device=self._device).reshape(-1, 2)
+            places = upload(np.array(pairs, np.int64).reshape(-1, 2), self._device)
             self._banned = (active, places[:, 0], places[:, 1])
         logits.index_put_(self._banned[1:], logits.new_full((), -torch.inf))

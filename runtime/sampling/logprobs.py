@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import torch
 from torch import Tensor
 
+from sgl.runtime.executor.staging import fetch, upload
+
 TokenLogprobs = list[tuple[float, int]]
+_FLOATS_AT_ONCE = 1 << 25  # rows are widened to float32 in parts of at most this many numbers
 
 
 def top_logprobs(
@@ -14,7 +20,7 @@ def top_logprobs(
     """Log-probabilities of given tokens of each row, and of the `top` likeliest ones there, likeliest first.
 
     Args:
-        logits: float32 [n, V].
+        logits: any float dtype [n, V].
         ids: for each of the n rows, any number of token ids.
         top: how many; 0 gives empty lists, more than V gives V.
         vocab_size: columns beyond it belong to no token: they weigh in the norm but are never among the top.
@@ -22,19 +28,52 @@ def top_logprobs(
     Returns:
         n lists of pairs (logprob, id) in the order of `ids`, and n lists of such pairs.
     """
-    norm = torch.logsumexp(logits, -1, keepdim=True)
-    pairs = _gathered(logits, norm, ids)
-    if top <= 0:
-        return pairs, [[] for _ in ids]
-    known = logits if vocab_size is None else logits[:, :vocab_size]
-    values, found = known.topk(min(top, known.shape[-1]), dim=-1)
-    rows = zip((values - norm).tolist(), found.tolist(), strict=True)
-    return pairs, [list(zip(row_values, row_ids, strict=True)) for row_values, row_ids in rows]
+    return launch_top_logprobs(logits, ids, top, vocab_size)()
 
 
-def _gathered(logits: Tensor, norm: Tensor, ids: list[list[int]]) -> list[TokenLogprobs]:
-    rows = torch.tensor([row for row, wanted in enumerate(ids) for _ in wanted], dtype=torch.int64, device=logits.device)
+def launch_top_logprobs(
+    logits: Tensor, ids: list[list[int]], top: int, vocab_size: int | None = None
+) -> Callable[[], tuple[list[TokenLogprobs], list[TokenLogprobs]]]:
+    """`top_logprobs`, queued: on a GPU only the returned function waits, and for these numbers alone."""
+    rows = np.array([row for row, wanted in enumerate(ids) for _ in wanted], np.int64)
     flat = [token for wanted in ids for token in wanted]
-    columns = torch.tensor(flat, dtype=torch.int64, device=logits.device)
-    values = iter((logits[rows, columns] - norm.squeeze(1)[rows]).tolist())
-    return [[(next(values), token) for token in wanted] for wanted in ids]
+    places = upload(np.stack([rows, np.array(flat, np.int64)]), logits.device)
+    ready = fetch(*raw_logprobs(logits, places[0], places[1], top, vocab_size))
+
+    def results() -> tuple[list[TokenLogprobs], list[TokenLogprobs]]:
+        values, top_values, top_ids = ready()
+        found = iter(zip(values.tolist(), flat, strict=True))
+        return [[next(found) for _ in wanted] for wanted in ids], paired(top_values, top_ids)
+
+    return results
+
+
+def paired(values: np.ndarray, ids: np.ndarray) -> list[TokenLogprobs]:
+    """Rows of (logprob, id) pairs of two [n, top] arrays."""
+    rows = zip(values.tolist(), ids.tolist(), strict=True)
+    return [list(zip(row_values, row_ids, strict=True)) for row_values, row_ids in rows]
+
+
+def raw_logprobs(
+    logits: Tensor, rows: Tensor, columns: Tensor, top: int, vocab_size: int | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of logits [n, V] (any float dtype), with nothing read back.
+
+    Returns:
+        float32 [k] at int64 (rows [k], columns [k]); float32 [n, top] and int64 [n, top] of the likeliest.
+    """
+    norm = _norms(logits)
+    values = logits[rows, columns].float() - norm[rows]
+    known = logits if vocab_size is None else logits[:, :vocab_size]
+    if top <= 0:
+        return values, values.new_empty((len(logits), 0)), rows.new_empty((len(logits), 0))
+    best, found = known.topk(min(top, known.shape[-1]), dim=-1)
+    return values, best.float() - norm.unsqueeze(1), found
+
+
+def _norms(logits: Tensor) -> Tensor:
+    """float32 [n], the logarithm of each row's sum of exponentials."""
+    if logits.dtype == torch.float32:
+        return torch.logsumexp(logits, -1)
+    part = max(1, _FLOATS_AT_ONCE // logits.shape[1])
+    return torch.cat([torch.logsumexp(rows.float(), -1) for rows in logits.split(part)])

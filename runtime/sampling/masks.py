@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sgl.runtime.executor.staging import upload
+
 _POOL_BYTES = 64 << 20
 
 
@@ -42,8 +44,18 @@ class PackedPool:
         self._slots: dict[int, int] = {}
         self._held: list[np.ndarray] = []
 
+    @property
+    def tensor(self) -> Tensor:
+        """int32 [places, words], all rows; a new one when it grew."""
+        return self._rows
+
     def gather(self, rows: Sequence[np.ndarray]) -> Tensor:
         """int32 [n, words]."""
+        places = np.array(self.places(rows), np.int64)
+        return self._rows.index_select(0, upload(places, self._rows.device))
+
+    def places(self, rows: Sequence[np.ndarray]) -> list[int]:
+        """Where in `tensor` the rows lie, new ones uploaded now; good until the next call."""
         missing = {id(row): row for row in rows if id(row) not in self._slots}
         if len(self._held) + len(missing) > self._capacity:
             self._slots.clear()
@@ -51,8 +63,7 @@ class PackedPool:
             missing = {id(row): row for row in rows}
         if missing:
             self._upload(list(missing.values()))
-        slots = torch.tensor([self._slots[id(row)] for row in rows], device=self._rows.device)
-        return self._rows.index_select(0, slots)
+        return [self._slots[id(row)] for row in rows]
 
     def _upload(self, rows: list[np.ndarray]) -> None:
         start, size = len(self._held), len(self._rows)
@@ -64,7 +75,8 @@ class PackedPool:
             )
             grown[:size] = self._rows
             self._rows = grown
-        self._rows[start : len(self._held)] = torch.from_numpy(np.stack(rows)).to(self._rows.device)
+        fitted = np.stack([_fit(row, 32 * self._rows.shape[1]) for row in rows])
+        self._rows[start : len(self._held)] = upload(fitted, self._rows.device)
 
 
 class MaskExpander:
@@ -79,10 +91,11 @@ class MaskExpander:
 
     def expand(self, rows: Sequence[np.ndarray | None]) -> Tensor:
         """float32 [n, width] of 0 and -inf for n packed int32 rows; None allows everything."""
-        filled = [self._free if row is None else _fit(row, self.width) for row in rows]
+        filled = [self._free if row is None else row for row in rows]
         if self._pool is not None:
             return by_bits(self._pool.gather(filled))[:, : self.width]
-        return by_bytes(torch.from_numpy(np.stack(filled)), self._table)[:, : self.width]
+        packed = np.stack([_fit(row, self.width) for row in filled])
+        return by_bytes(torch.from_numpy(packed), self._table)[:, : self.width]
 
 
 def by_bytes(packed: Tensor, table: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 _MASK = (1 << 64) - 1
-_UNIT = 2.0**-31
+_UNIT = 2.0**-31 * (1 - 2.0**-24)  # a little less, or the largest variate would be infinite
 
 
 def _splitmix(x: np.ndarray) -> np.ndarray:
@@ -39,7 +39,7 @@ def column_hash(width: int) -> np.ndarray:
 
 
 def race(keys: Tensor, columns: Tensor) -> Tensor:
-    """Minus a unit exponential variate for each row and column; float32 [n, V] in (-inf, -2**-33].
+    """Minus a unit exponential variate for each row and column; float32 [n, V] in [-16.7, -2**-33].
 
     `race / p` is largest for column i with probability p[i] / sum(p): the Gumbel-max trick without logarithms
     of p. The last shift is arithmetic: it folds the sign away and leaves 31 uniform bits.

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sgl.runtime.executor.staging import upload
+
 if TYPE_CHECKING:
     from sgl.runtime.sampling.batch import SamplingRow
 
@@ -50,8 +52,8 @@ class Penalties:
         spare = _SLACK * len(self._rows)
         places = np.concatenate([*(places for places, _ in tables), np.zeros(spare, np.int64)])
         entries = np.concatenate([*(entries for _, entries in tables), np.zeros((4, spare), np.float32)], 1)
-        self._places = torch.from_numpy(places).to(self._device)
-        self._entries = torch.from_numpy(entries).to(self._device)
+        self._places = upload(places, self._device)
+        self._entries = upload(entries, self._device)
 
     def _count(self, row: SamplingRow) -> dict[int, int]:
         """Output count of each token that matters; prompt tokens that were not repeated have 0."""
@@ -85,10 +87,9 @@ class Penalties:
                 slots += [self._slots[index][token] for token, _ in pairs]
                 columns.append(self._columns(index, pairs))
         if slots:
-            where = torch.tensor(slots, device=self._device)
-            self._places[where] = torch.from_numpy(np.concatenate([c[0] for c in columns])).to(self._device)
-            entries = np.concatenate([c[1] for c in columns], 1)
-            self._entries[:, where] = torch.from_numpy(entries).to(self._device)
+            where = upload(np.array(slots, np.int64), self._device)
+            self._places[where] = upload(np.concatenate([c[0] for c in columns]), self._device)
+            self._entries[:, where] = upload(np.concatenate([c[1] for c in columns], 1), self._device)
 
     def _add(self, index: int, fresh: list[int]) -> list[tuple[int, int]]:
         """Count new tokens of one row; the (token, count) pairs that changed."""

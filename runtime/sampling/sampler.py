@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -32,6 +34,36 @@ class Samples:
     errors: dict[int, str] = field(default_factory=dict)
 
 
+Places = Sequence[int] | np.ndarray | Tensor
+
+
+class Launches(Protocol):
+    """What the engine needs of a sampler; `Sampler.launch` says what the arguments are."""
+
+    vocab_size: int | None
+
+    def launch(
+        self,
+        logits: Tensor,
+        batch: SamplingBatch,
+        positions: Sequence[int],
+        mask_rows: Sequence[np.ndarray | None] | None = None,
+        last: Tensor | None = None,
+        places: Places | None = None,
+    ) -> Callable[[], Samples]: ...
+
+    def warm(self, dtype: torch.dtype, width: int) -> None: ...
+
+
+def make_sampler(vocab_size: int | None, device: torch.device) -> Launches:
+    """The kernels' sampler on a CUDA device where Triton is installed, else torch's operations."""
+    if device.type == "cuda" and find_spec("triton"):
+        from sgl.runtime.sampling.device import DeviceSampler
+
+        return DeviceSampler(vocab_size, device)
+    return Sampler(vocab_size)
+
+
 class Sampler:
     """Chooses tokens; keeps uploaded masks between steps. `vocab_size` hides the padding columns beyond it."""
 
@@ -49,12 +81,12 @@ class Sampler:
         """One token for every row. A row's choice depends on nothing but the row.
 
         Args:
-            logits: float32 [n, V]; not changed.
+            logits: any float dtype [n, V]; not changed.
             batch: n rows.
             positions: index in its sequence of each token to be sampled; the counter of the noise.
             mask_rows: packed int32 [ceil(V / 32)] a row, or None for rows (or a batch) without constraint.
         """
-        raw = logits
+        raw, logits = logits, logits.float()
         if self.vocab_size is not None and logits.shape[1] > self.vocab_size:
             logits = logits[:, : self.vocab_size]
         masks = mask_rows if mask_rows is not None and any(m is not None for m in mask_rows) else None
@@ -65,35 +97,68 @@ class Sampler:
             _place(best, _draw(adjusted, tensors.race, positions), tensors.race.indices)
         samples = Samples(best.tolist())
         if not np.isfinite(peaks).all():
-            _mark_errors(samples, peaks)
+            mark_errors(samples, peaks)
         if batch.scored:
             _add_logprobs(samples, raw, batch, self.vocab_size)
         return samples
+
+    @torch.inference_mode()
+    def launch(
+        self,
+        logits: Tensor,
+        batch: SamplingBatch,
+        positions: Sequence[int],
+        mask_rows: Sequence[np.ndarray | None] | None = None,
+        last: Tensor | None = None,
+        places: Places | None = None,
+    ) -> Callable[[], Samples]:
+        """`sample`, for a caller that has other things to do before it needs the tokens; here all is done at once.
+
+        Args:
+            last: int32; the token of row i also goes to `last[places[i]]`, 0 for a row in error.
+            places: n indices into `last`, on the host or on the device; needed when `last` is given.
+        """
+        samples = self.sample(logits, batch, positions, mask_rows)
+        if last is not None:
+            last[torch.as_tensor(places, dtype=torch.int64, device=last.device)] = torch.tensor(
+                [max(i, 0) for i in samples.ids], dtype=last.dtype, device=last.device
+            )
+        return lambda: samples
+
+    def warm(self, dtype: torch.dtype, width: int) -> None:
+        """There is nothing to compile here."""
 
     def _adjust(
         self, logits: Tensor, tensors: BatchTensors, masks: Sequence[np.ndarray | None] | None
     ) -> Tensor:
         """Logits after penalties, biases, bans and masks; the given tensor itself when there are none."""
-        active = tensors.min_tokens.active(masks or [None] * len(logits)) if tensors.min_tokens else []
         if masks is not None:
             adjusted = self._masks(tensors).expand(masks)
             adjusted = adjusted.add_(logits) if adjusted.is_contiguous() else adjusted + logits
-        elif tensors.penalties or tensors.bias or active:
-            adjusted = logits.clone()
-        else:
-            return logits
-        if tensors.penalties:
-            tensors.penalties.apply(adjusted)
-        if tensors.bias:
-            tensors.bias.apply(adjusted)
-        if tensors.min_tokens and active:
-            tensors.min_tokens.apply(adjusted, active)
-        return adjusted
+            return adjust(adjusted, tensors, masks, owned=True)
+        return adjust(logits, tensors, None, owned=False)
 
     def _masks(self, tensors: BatchTensors) -> MaskExpander:
         if self._expander is None or (self._expander.width, self._expander.device) != tensors.home:
             self._expander = MaskExpander(*tensors.home)
         return self._expander
+
+
+def adjust(
+    logits: Tensor, tensors: BatchTensors, masks: Sequence[np.ndarray | None] | None, owned: bool
+) -> Tensor:
+    """Float32 logits after penalties, biases and bans; a changed copy unless `owned`, itself if nothing is asked."""
+    active = tensors.min_tokens.active(masks or [None] * len(logits)) if tensors.min_tokens else []
+    if not (tensors.penalties or tensors.bias or active):
+        return logits
+    adjusted = logits if owned else logits.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
+    if tensors.penalties:
+        tensors.penalties.apply(adjusted)
+    if tensors.bias:
+        tensors.bias.apply(adjusted)
+    if tensors.min_tokens and active:
+        tensors.min_tokens.apply(adjusted, active)
+    return adjusted
 
 
 def _argmax(logits: Tensor) -> tuple[Tensor, np.ndarray]:
@@ -158,7 +223,8 @@ def _winner(finish: Tensor) -> Tensor:
     return finish.argmax(-1) if finish.is_cuda else torch.from_numpy(finish.numpy().argmax(-1))
 
 
-def _mark_errors(samples: Samples, peaks: np.ndarray) -> None:
+def mark_errors(samples: Samples, peaks: np.ndarray) -> None:
+    """Note what is wrong with the rows whose largest adjusted logit, float32 [n], is not finite."""
     for row in np.flatnonzero(~np.isfinite(peaks)).tolist():
         samples.ids[row] = -1
         samples.errors[row] = (
@@ -173,7 +239,14 @@ def _add_logprobs(samples: Samples, logits: Tensor, batch: SamplingBatch, vocab_
     rows = logits if every else logits[torch.tensor(batch.scored, device=logits.device)]
     ids = [[max(samples.ids[i], 0)] for i in batch.scored]
     pairs, tops = top_logprobs(rows, ids, batch.top, vocab_size)
+    place_logprobs(samples, batch, [logprob for ((logprob, _),) in pairs], tops)
+
+
+def place_logprobs(
+    samples: Samples, batch: SamplingBatch, logprobs: list[float], tops: list[TokenLogprobs]
+) -> None:
+    """Give the rows that asked their logprobs; both lists follow `batch.scored`."""
     samples.logprobs, samples.top = [None] * len(batch), [None] * len(batch)
-    for index, ((logprob, _),), top in zip(batch.scored, pairs, tops, strict=True):
+    for index, logprob, top in zip(batch.scored, logprobs, tops, strict=True):
         samples.logprobs[index] = logprob
         samples.top[index] = top[: batch.rows[index].params.top_logprobs]

@@ -24,13 +24,16 @@ def tiny(tmp_path_factory) -> Path:
     return write_checkpoint(tmp_path_factory.mktemp("tiny"), tokenizer=True)
 
 
-@pytest.fixture
-def open_engine(tiny) -> Iterator[Callable[..., Engine]]:
-    """Opens engines in float32 whose every step is followed by a walk over tree, pages and sequences."""
+@pytest.fixture(params=[False, True], ids=["in-step", "ahead"])
+def open_engine(tiny, request) -> Iterator[Callable[..., Engine]]:
+    """Opens engines in float32 whose every step is followed by a walk over tree, pages and sequences.
+
+    In step and with the next step launched before the last one's tokens are read, as on a GPU.
+    """
     engines: list[Engine] = []
 
     def build(**options: Any) -> Engine:
-        options = {"dtype": "float32", "threads": 1, "kv_tokens": 4096, "poison_freed": True} | options
+        options = {"dtype": "float32", "threads": 1, "kv_tokens": 4096, "poison_freed": True, "run_ahead": request.param} | options
         engine = Engine(options.pop("model", tiny), **options)
         engine._core.after_step = engine._core.check
         engines.append(engine)

@@ -29,12 +29,18 @@ class Rig:
     """A model of a directory on a pool whose free slots hold NaN and are handed out in random order."""
 
     def __init__(
-        self, path: Path, dtype: torch.dtype = torch.float32, slots: int = 1024, seed: int = 0
+        self,
+        path: Path,
+        dtype: torch.dtype = torch.float32,
+        slots: int = 1024,
+        seed: int = 0,
+        device: str = "cpu",
+        attention: str = "auto",
     ) -> None:
-        self.model = load_model(path, dtype)
+        self.model = load_model(path, dtype, device)
         shape = self.model.config.attention_shape
-        self.pool = KVPool(shape.layers, slots, shape.kv_heads, shape.head_dim, dtype)
-        self.attention = attention_backend("auto", self.pool, shape)
+        self.pool = KVPool(shape.layers, slots, shape.kv_heads, shape.head_dim, dtype, device)
+        self.attention = attention_backend(attention, self.pool, shape)
         self.free = list(np.random.default_rng(seed).permutation(np.arange(1, slots)))
         self.pool.fill_nan(self.free)
 
@@ -61,6 +67,9 @@ class Rig:
             context_slots=[row.slots for row, _ in work],
             logit_rows=torch.from_numpy(rows),
         )
+        return self.run(batch)
+
+    def run(self, batch: Batch) -> torch.Tensor:
         self.attention.plan(batch)
         return self.model.forward(batch, self.attention)
 

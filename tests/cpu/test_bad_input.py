@@ -137,10 +137,11 @@ def test_a_grammar_for_another_vocabulary(engine):
 
 
 def test_a_failing_sampler_fails_its_requests_only(engine):
-    sample, engine._core.sampler.sample = engine._core.sampler.sample, lambda *a: 1 / 0
+    sampler = engine._core.stepper.sampler
+    launch, sampler.launch = sampler.launch, lambda *a: 1 / 0
     with pytest.raises(RuntimeFailure, match="sampling failed: ZeroDivisionError"):
         engine.generate("x")
-    engine._core.sampler.sample = sample
+    sampler.launch = launch
     assert works(engine)
 
 

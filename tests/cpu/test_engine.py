@@ -384,6 +384,7 @@ def test_random_schedules_give_the_same_texts(tiny, data):
         "step_tokens": data.draw(st.sampled_from([2, 7, 64])),
         "kv_tokens": data.draw(st.sampled_from([160, 256, 1024])),
         "max_running": data.draw(st.sampled_from([1, 3, 16])),
+        "run_ahead": data.draw(st.booleans()),
     }
     stems = [prompt(seed, 30) for seed in range(2)]
     with Engine(tiny, dtype="float32", threads=1, poison_freed=True, **options) as engine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import settings
@@ -36,16 +36,17 @@ class Model:
 class EngineMachine(RuleBasedStateMachine):
     sequences = Bundle("sequences")
     path: Path
+    options: ClassVar[dict[str, Any]]
     greedy: ClassVar[dict[tuple[tuple[int, ...], int], list[int]]] = {}
 
     def __init__(self) -> None:
         super().__init__()
         self.engine = Engine(
             self.path, dtype="float32", threads=1, poison_freed=True,
-            kv_tokens=240, page_size=2, step_tokens=16, max_running=6,
+            kv_tokens=240, page_size=2, step_tokens=16, max_running=6, **self.options,
         )  # fmt: skip
         self.engine._core.after_step = self.engine._core.check
-        self.oracle = Engine(self.path, dtype="float32", threads=1, kv_tokens=512)
+        self.oracle = Engine(self.path, device="cpu", dtype="float32", threads=1, kv_tokens=512)
         self.pending: list[tuple[Future, list[int] | None]] = []
         self.handles: list[Sequence] = []
 
@@ -137,8 +138,9 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
-def test_random_operations_lose_no_page_and_change_no_text(tiny):
-    EngineMachine.path = tiny
+@pytest.mark.parametrize("run_ahead", [False, True])
+def test_random_operations_lose_no_page_and_change_no_text(tiny, run_ahead):
+    EngineMachine.path, EngineMachine.options = tiny, {"device": "cpu", "run_ahead": run_ahead}
     run_state_machine_as_test(
-        EngineMachine, settings=settings(max_examples=50, stateful_step_count=80, deadline=None, print_blob=True)
+        EngineMachine, settings=settings(max_examples=30, stateful_step_count=80, deadline=None, print_blob=True)
     )

@@ -1,0 +1,186 @@
+"""What float8 costs: sgl-nano in bfloat16 against float8 weights, float8 keys and values, and both.
+
+    python -m benchmarks.fp8_loss --data ../shared/data [--count 8] [--device cuda] [--keep]
+
+Held-back conversations (SNIPS, Schema-Guided Dialogue, documents) go through the model with the right answers in
+place; every next-token distribution is compared with that of bfloat16. On the CPU the arithmetic of float8 is done
+on restored numbers; on a GPU by the kernels that serve it. --keep writes results/fp8_loss.txt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.common import keep_text
+from sgl.runtime.attention import attention_backend
+from sgl.runtime.batch import Batch
+from sgl.runtime.engine import NANO
+from sgl.runtime.executor.kv import KVPool
+from sgl.runtime.loading import load_model
+from sgl.runtime.nano.prompts import render
+from sgl.runtime.quantization import kv_dtype_for, transform_for
+from sgl.runtime.tokenizer import Tokenizer
+from training.probes import Probe, conversation, sample
+
+TASKS = ("snips-slots", "sgd-unseen-slots", "documents-domains")
+LONGEST = 1500  # tokens of a conversation; longer ones are left out
+HEAD = "                      KL mean   KL 99 %   same top   perplexity  (change)"
+
+
+@dataclass(frozen=True)
+class Kind:
+    name: str
+    dtype: torch.dtype = torch.bfloat16
+    weights: str = "auto"
+    kv: str = "auto"
+
+
+REFERENCE = Kind("bfloat16")
+KINDS = (
+    Kind("float32", dtype=torch.float32),
+    Kind("weights fp8", weights="fp8"),
+    Kind("weights fp8, one scale", weights="fp8_tensor"),
+    Kind("KV fp8", kv="fp8"),
+    Kind("both fp8", weights="fp8", kv="fp8"),
+)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A conversation: ids [T], and the first id of the answer."""
+
+    ids: np.ndarray
+    answer: int
+
+
+class Model:
+    """sgl-nano of one kind, run on a conversation at once."""
+
+    def __init__(self, kind: Kind, device: torch.device) -> None:
+        self.device = device
+        transform = transform_for(kind.weights, False, device)
+        self.decoder = load_model(NANO, kind.dtype, device, transform=transform)
+        shape = self.decoder.config.attention_shape
+        stored = kv_dtype_for(kind.kv, kind.dtype, device, "torch_native")
+        pool = KVPool(shape.layers, LONGEST + 1, shape.kv_heads, shape.head_dim, stored, device)
+        self.attention = attention_backend("torch_native", pool, shape)
+
+    @torch.inference_mode()
+    def __call__(self, ids: np.ndarray) -> Tensor:
+        """Log-probabilities after each token, float32 [T, vocabulary] on the CPU."""
+        count = len(ids)
+        at = torch.arange(count)
+        tensors = (torch.from_numpy(ids.astype(np.int64)), at, at + 1)
+        token_ids, positions, slots = (tensor.to(self.device) for tensor in tensors)
+        rows = np.arange(1, count + 1, dtype=np.int32)
+        batch = Batch(token_ids, positions, slots, [count], [count], [rows], positions)
+        self.attention.plan(batch)
+        return self.decoder.forward(batch, self.attention).float().log_softmax(-1).cpu()
+
+
+def texts(data: Path, count: int) -> Iterator[Text]:
+    tokenizer = Tokenizer.load(NANO)
+    for task in TASKS:
+        for probe in sample(data, task, count):
+            text = _text(tokenizer, probe)
+            if len(text.ids) <= LONGEST:
+                yield text
+
+
+def _text(tokenizer: Tokenizer, probe: Probe) -> Text:
+    ids = tokenizer.encode(render(conversation(probe)), special_prefix=True)
+    return Text(ids, len(tokenizer.encode(render(probe.prompt) + "<|assistant|>", special_prefix=True)))
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Per token that is predicted: divergence from the reference in nats, equal first choices, -log p of the text."""
+
+    divergence: Tensor
+    same: Tensor
+    surprise: Tensor
+    answer: Tensor
+
+    @staticmethod
+    def of(text: Text, expected: Tensor, found: Tensor) -> Loss:
+        following = torch.from_numpy(text.ids[1:].astype(np.int64))[:, None]
+        expected, found = expected[:-1], found[:-1]
+        return Loss(
+            (expected.exp() * (expected - found)).sum(-1),
+            (expected.argmax(-1) == found.argmax(-1)).float(),
+            -found.gather(1, following)[:, 0],
+            torch.arange(1, len(text.ids)) >= text.answer,
+        )
+
+    @staticmethod
+    def joined(parts: list[Loss]) -> Loss:
+        fields = ("divergence", "same", "surprise", "answer")
+        return Loss(*(torch.cat([getattr(part, field) for part in parts]) for field in fields))
+
+    def of_answers(self) -> Loss:
+        chosen = self.answer
+        return Loss(self.divergence[chosen], self.same[chosen], self.surprise[chosen], chosen[chosen])
+
+    @property
+    def perplexity(self) -> float:
+        return float(self.surprise.mean().exp())
+
+
+def line(name: str, loss: Loss, reference: Loss) -> str:
+    change = loss.perplexity / reference.perplexity - 1
+    return (
+        f"{name:22}{loss.divergence.mean():8.5f}  {loss.divergence.quantile(0.99):8.5f}   {loss.same.mean():7.2%}   "
+        f"{loss.perplexity:10.4f}  ({change:+.2%})"
+    )
+
+
+def measure(conversations: list[Text], device: torch.device) -> dict[str, Loss]:
+    model = Model(REFERENCE, device)
+    expected = [model(text.ids) for text in conversations]
+    pairs = zip(conversations, expected, strict=True)
+    losses = {REFERENCE.name: Loss.joined([Loss.of(text, p, p) for text, p in pairs])}
+    for kind in KINDS:
+        model = Model(kind, device)
+        pairs = zip(conversations, expected, strict=True)
+        losses[kind.name] = Loss.joined([Loss.of(text, p, model(text.ids)) for text, p in pairs])
+    return losses
+
+
+def report(losses: dict[str, Loss], title: str) -> str:
+    reference = losses[REFERENCE.name]
+    lines = [f"{title}: {len(reference.same):,} tokens", HEAD]
+    return "\n".join([*lines, *(line(name, loss, reference) for name, loss in losses.items()), ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--count", type=int, default=8, help="conversations of each task")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--keep", action="store_true")
+    asked = parser.parse_args()
+    device, started = torch.device(asked.device), time.perf_counter()
+    conversations = list(texts(asked.data, asked.count))
+    losses = measure(conversations, device)
+    answers = {name: loss.of_answers() for name, loss in losses.items()}
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU, restored numbers"
+    text = f"sgl-nano, {len(conversations)} conversations, {where}\n\n"
+    text += report(losses, "every token") + "\n" + report(answers, "the answers alone")
+    print(f"{text}\n{time.perf_counter() - started:.0f} s")
+    if asked.keep:
+        keep_text("fp8_loss", text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""A model directory of a known shape without its weights: config.json and a tokenizer as wide as the vocabulary."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+NANO = Path(__file__).parents[1] / "runtime/nano"
+LONGEST_TOKEN = 16  # characters; beyond that real vocabularies are thin
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the work of a token depends on; `context` is what the benchmark opens the engine with."""
+
+    name: str
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    inner: int
+    vocab: int
+    positions: int = 131_072
+    context: int = 8192
+
+    @property
+    def linears(self) -> tuple[tuple[int, int], ...]:
+        """(outputs, inputs) of the four products of a layer, merged as the engine merges them."""
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        return ((queries + 2 * keys, self.hidden), (self.hidden, queries), (2 * self.inner, self.hidden), (self.hidden, self.inner))
+
+    @property
+    def flops(self) -> int:
+        """Of the layers' products, for a token."""
+        return 2 * self.layers * sum(rows * columns for rows, columns in self.linears)
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of a token's keys and values in bfloat16."""
+        return 2 * 2 * self.layers * self.kv_heads * self.head_dim
+
+    def config(self) -> dict[str, Any]:
+        """Its config.json."""
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "dtype": "bfloat16",
+            "hidden_size": self.hidden,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "intermediate_size": self.inner,
+            "vocab_size": self.vocab,
+            "max_position_embeddings": self.positions,
+            "hidden_act": "silu",
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 500_000.0,
+            "tie_word_embeddings": False,
+            "bos_token_id": 0,
+            "eos_token_id": 5,
+        }
+
+
+SHAPES = {
+    "llama8b": Shape("llama8b", 4096, 32, 32, 8, 128, 14_336, 128_256),
+    "tiny": Shape("tiny", 64, 2, 4, 2, 16, 128, 9000, positions=8192, context=4096),  # to try the script out
+    "wide": Shape("wide", 64, 2, 4, 2, 16, 128, 128_256, positions=8192, context=4096),  # with the whole vocabulary
+}
+
+
+def shape_of(name: str, layers: int | None = None) -> Shape:
+    shape = SHAPES[name]
+    return replace(shape, layers=layers) if layers else shape
+
+
+def write_model(folder: Path, shape: Shape) -> Path:
+    """config.json and tokenizer of `shape` in `folder`, made as needed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(shape.config()))
+    (folder / "tokenizer_config.json").write_text((NANO / "tokenizer_config.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(widened(json.loads((NANO / "tokenizer.json").read_text()), shape.vocab)))
+    return folder
+
+
+def widened(tokenizer: dict[str, Any], vocab: int, seed: int = 0) -> dict[str, Any]:
+    """A byte-level BPE of `vocab` tokens: the given one, and merges of pairs of its tokens, the common ones more often."""
+    model = dict(tokenizer["model"])
+    known, merges = dict(model["vocab"]), list(model["merges"])
+    special = {token["content"] for token in tokenizer["added_tokens"]}
+    heads = [token for token in known if token not in special]
+    tails = [token for token in heads if not token.startswith("Ġ")]
+    draw = random.Random(seed)
+    while len(known) < vocab:
+        left = heads[int(len(heads) * draw.random() ** 2)]
+        right = tails[int(len(tails) * draw.random() ** 2)]
+        if len(left) + len(right) <= LONGEST_TOKEN and left + right not in known:
+            known[left + right] = len(known)
+            merges.append([left, right])
+    return tokenizer | {"model": model | {"vocab": known, "merges": merges}}

@@ -1,0 +1,19 @@
+# Sourced by the gpu_*.sh scripts, from the repository's root: lays sgl out where it cannot be installed (no network).
+# The floors go under a package folder as the wheel does it, the C parts are built in place. Sets `site`, PYTHONPATH.
+# What such a machine lacks may lie as wheels in build/wheels, fetched before with
+#   pip download --only-binary=:all: --python-version 3.12 --platform manylinux2014_x86_64 -d build/wheels pydantic jsonschema
+# (flashinfer_python and apache_tvm_ffi with --no-deps), and flashinfer's kernels, built before for this machine's
+# GPU, in build/flashinfer_aot.tgz (NAME/NAME.so of its cached_ops folder). Both are optional.
+site=$(mktemp -d)
+cp -r sgl "$site/sgl" && cp -r lang runtime grammars "$site/sgl/"
+add() { python3 -m pip install -q --disable-pip-version-check --no-index --no-deps --no-compile --upgrade --target "$site" "$@" 2>/dev/null; }
+if compgen -G "build/wheels/*.whl" >/dev/null && ! add build/wheels/*.whl; then
+  for wheel in build/wheels/*.whl; do add "$wheel" || echo "not for this Python: $wheel" >&2; done
+fi
+if [ -f build/flashinfer_aot.tgz ] && [ -d "$site/flashinfer" ]; then
+  mkdir -p "$site/flashinfer/data/aot" && tar xzf build/flashinfer_aot.tgz -C "$site/flashinfer/data/aot"
+fi
+compile() { cc -shared -fPIC -O3 -fopenmp-simd -fno-math-errno -fno-trapping-math -pthread $(python3-config --includes 2>/dev/null) "$1" -o "$2" || true; }
+compile grammars/core.c "$site/sgl/grammars/_core.so"
+compile runtime/layers/cpu.c "$site/sgl/runtime/layers/_cpu.so"
+export PYTHONSAFEPATH=1 PYTHONPATH="$site:$PWD/tests/cpu:$PWD/tests/unit:$PWD" HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false

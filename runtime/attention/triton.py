@@ -1,0 +1,174 @@
+"""Attention by Triton kernels over the page table: decodes split over the keys, prefills in tiles, graph safe.
+
+Nothing is built on the host: the kernels find their work in `batch.device`. With `deterministic` one kernel with a
+fixed tile attends all queries, so that a query's bits depend on its own sequence only.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from itertools import accumulate, takewhile
+
+import torch
+from torch import Tensor
+
+from ..batch import Batch, DeviceBatch
+from ..executor.kv import KVPool
+from ..kernels.attention_decode import DecodeScratch, DecodeTile, decode
+from ..kernels.attention_prefill import PrefillTile, prefill
+from ..kernels.attention_store import store
+from .base import AttentionShape, BackendUnavailable
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How many sequences, the first ones, are decodes; how many others, and in how many tiles they are attended."""
+
+    decodes: int
+    prefills: int
+    tiles: int
+
+
+class TritonAttention:
+    """See `AttentionBackend`.
+
+    page_size: token slots of a page.  max_running: most sequences of a step.  context: unused.
+    deterministic: bits of a query do not depend on the batch, on chunks, on cache hits or on page numbers.
+    """
+
+    name, reason = "triton", "asked for"
+    capturable = True
+
+    def __init__(
+        self,
+        pool: KVPool,
+        shape: AttentionShape,
+        page_size: int = 1,
+        max_running: int = 256,
+        context: int | None = None,
+        deterministic: bool = False,
+        **options: object,
+    ) -> None:
+        _require(pool, shape)
+        self.pool, self.shape, self.page_size, self.deterministic = pool, shape, page_size, deterministic
+        self.decode_tile, self.prefill_tile = tiles_for(pool, shape, deterministic)
+        self.most = 1 << (max_running - 1).bit_length()
+        self._viewed: Tensor | None = None
+        self._scratch = DecodeScratch(
+            self.most, shape.kv_heads, shape.group, shape.head_dim, self.decode_tile, pool.k.device
+        )
+        if pool.k.is_cuda:
+            self._prove()
+
+    def plan(self, batch: Batch) -> None:
+        device = batch.device
+        lengths = [1] * len(device.contexts) if device is not None and device.static else batch.query_lens
+        decodes = 0 if self.deterministic else sum(1 for _ in takewhile(lambda count: count == 1, lengths))
+        tiles = sum(self.prefill_tile.tiles(count, self.shape.group) for count in lengths[decodes:])
+        batch.plan = Plan(decodes, len(lengths) - decodes, tiles)
+
+    def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
+        store(k, v, batch.slots, *self._kv(layer), *self._scales())
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, batch: Batch) -> Tensor:
+        plan: Plan = batch.plan
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        if plan.decodes:
+            self._decode(q, out, layer, batch, plan.decodes)
+        if plan.prefills:
+            self._prefill(q, out, layer, batch, plan)
+        return out
+
+    def _decode(self, q: Tensor, out: Tensor, layer: int, batch: Batch, sequences: int) -> None:
+        device = batch.device
+        assert device is not None
+        k_scale, v_scale = self._scales()
+        decode(
+            q, *self._kv(layer), out, device.rows, device.contexts[:sequences], device.table,
+            page_size=device.page_size, window=self.shape.windows[layer], scale=self.shape.scale,
+            k_scale=k_scale, v_scale=v_scale, scratch=self._scratch, tile=self.decode_tile,
+        )  # fmt: skip
+
+    def _prefill(self, q: Tensor, out: Tensor, layer: int, batch: Batch, plan: Plan) -> None:
+        device = batch.device
+        assert device is not None
+        k_scale, v_scale = self._scales()
+        prefill(
+            q, *self._kv(layer), out, device.rows, device.starts, device.contexts, device.table,
+            first=plan.decodes, sequences=plan.prefills, most_sequences=self.most, tiles=plan.tiles,
+            page_size=device.page_size, window=self.shape.windows[layer], scale=self.shape.scale,
+            k_scale=k_scale, v_scale=v_scale, tile=self.prefill_tile, ordered=self.deterministic,
+        )  # fmt: skip
+
+    @torch.inference_mode()
+    def _prove(self) -> None:
+        """Compile and run every kernel once, on the padding slot: what cannot run here says so now."""
+        q_dtype = self.pool.k.dtype if self.pool.k.dtype.itemsize > 1 else torch.bfloat16
+        try:
+            for lengths in ([1], [1, 1, 2]):
+                batch = _empty_batch(lengths, self.page_size, self.pool.k.device)
+                size = (sum(lengths), self.shape.query_heads, self.shape.head_dim)
+                q = torch.zeros(size, dtype=q_dtype, device=self.pool.k.device)
+                self.plan(batch)
+                for window in set(self.shape.windows):
+                    self.attend(q, q, q, self.shape.windows.index(window), batch)
+            torch.cuda.synchronize(self.pool.k.device)
+        except Exception as error:
+            first_line = str(error).strip().partition("\n")[0]
+            raise BackendUnavailable(
+                f"Triton's kernels fail here: {type(error).__name__}: {first_line}"
+            ) from error
+
+    def _kv(self, layer: int) -> tuple[Tensor, Tensor]:
+        """The pool of a layer; a pool that slept has new tensors."""
+        if self._viewed is not self.pool.k:
+            self._viewed = self.pool.k
+            self._layers = list(zip(self.pool.k.unbind(0), self.pool.v.unbind(0), strict=True))
+        return self._layers[layer]
+
+    def _scales(self) -> tuple[float, float]:
+        return getattr(self.pool, "k_scale", 1.0), getattr(self.pool, "v_scale", 1.0)
+
+
+def tiles_for(pool: KVPool, shape: AttentionShape, deterministic: bool) -> tuple[DecodeTile, PrefillTile]:
+    """Sizes by what fits an SM's shared memory and registers; rows must hold a whole group. Larger float32 tiles
+    would spill, and compile for a quarter of a minute."""
+    wide = shape.head_dim > 128
+    least = max(16, 1 << (shape.group - 1).bit_length())
+    if pool.k.dtype == torch.float32:
+        return DecodeTile(block=16, stages=2), PrefillTile(least, 16, warps=4, stages=2)
+    if deterministic:
+        return DecodeTile(), PrefillTile(max(least, 64), 32 if wide else 64, warps=4, stages=3)
+    if wide:
+        return DecodeTile(block=32), PrefillTile(max(least, 64), 32, warps=4, stages=3)
+    return DecodeTile(), PrefillTile(max(least, 128), 64, warps=8, stages=3)
+
+
+def _empty_batch(lengths: list[int], page_size: int, device: torch.device) -> Batch:
+    """Sequences without a past, all in the padding slot."""
+
+    def ints(values: list[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=device)
+
+    tokens, none = ints([0] * sum(lengths)), ints([0] * len(lengths))
+    table = ints([0] * max(lengths))[None]
+    starts = ints([0, *accumulate(lengths)])
+    around = DeviceBatch(none, tokens, starts, ints(lengths), table, page_size, none[:1])
+    return Batch(tokens, tokens, tokens, lengths, lengths, [], none[:0], device=around)
+
+
+def _require(pool: KVPool, shape: AttentionShape) -> None:
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if not (pool.k.is_cuda or interpreted):
+        raise BackendUnavailable(f"attention='triton' needs a CUDA device, the pool is on {pool.k.device}")
+    if pool.k.dtype not in DTYPES:
+        raise BackendUnavailable(f"attention='triton' has no kernels for a KV pool of {pool.k.dtype}")
+    if not 16 <= shape.head_dim <= 256:
+        raise BackendUnavailable(f"attention='triton' needs 16 <= head_dim <= 256, not {shape.head_dim}")
+    if shape.group > 64:
+        raise BackendUnavailable(
+            f"attention='triton' needs at most 64 query heads per KV head, not {shape.group}"
+        )

@@ -1,0 +1,206 @@
+"""Decode attention over KV pages: one query token per sequence, the keys split over programs, merged by the last one.
+
+A launch has a fixed number of items for its batch size: one per sequence and `extra` more, dealt out on the device in
+proportion to the contexts. So nothing depends on the host's knowledge of the contexts, and a captured graph stays
+right as they grow. An item is a run of keys of one sequence; its program for a KV head attends the group's query
+heads as rows of one tile. A sequence of one item is written at once. Of several, each program leaves its partial
+result in scratch and counts itself; the one that counts last merges them in order and sets the counter back to zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+INDICES = ["rows_ptr", "contexts_ptr", "table_ptr"]  # parts of larger buffers, anywhere in them
+LOG2E = 1.4426950408889634
+
+
+@triton.jit(do_not_specialize=["sequences", "table_row"], do_not_specialize_on_alignment=INDICES)
+def decode_kernel(
+    q_ptr, k_ptr, v_ptr, out_ptr,
+    rows_ptr, contexts_ptr, table_ptr,
+    partial_ptr, maxima_ptr, sums_ptr, counter_ptr,
+    sequences, extra, scale, v_scale,
+    q_token, q_head, kv_slot, kv_head, table_row,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_P2: tl.constexpr, DIM: tl.constexpr, DIM_P2: tl.constexpr,
+    PAGE: tl.constexpr, WINDOW: tl.constexpr, SEQUENCES_P2: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SHORTEST: tl.constexpr, MERGED: tl.constexpr,
+    STAGES: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Grid: (sequences + extra) * KV_HEADS. scale: of the scores, times log2(e) and the keys' scale."""
+    head = tl.program_id(0) % KV_HEADS
+    item = tl.program_id(0) // KV_HEADS
+
+    # Deal out: items per sequence, this item's sequence, and which of its items this is.
+    all_sequences = tl.arange(0, SEQUENCES_P2)
+    lengths = tl.load(contexts_ptr + all_sequences, mask=all_sequences < sequences, other=0)
+    if WINDOW > 0:
+        lengths = tl.minimum(lengths, WINDOW)
+    share = tl.maximum(tl.cdiv(tl.sum(lengths, 0), extra), SHORTEST)
+    items = tl.maximum((lengths + share // 2) // share, 1)
+    items = tl.where(all_sequences < sequences, items, 0)
+    ends = tl.cumsum(items, 0)
+    sequence = tl.sum((ends <= item).to(tl.int32), 0)
+    if sequence >= sequences:
+        return
+    first_item = tl.sum(tl.where(all_sequences < sequence, items, 0), 0)
+    own_items = tl.sum(tl.where(all_sequences == sequence, items, 0), 0)
+
+    context = tl.load(contexts_ptr + sequence)
+    start = 0
+    if WINDOW > 0:
+        start = tl.maximum(context - WINDOW, 0)
+    run = tl.cdiv(tl.cdiv(context - start, own_items), BLOCK_N) * BLOCK_N
+    live = tl.cdiv(context - start, run)
+    begin = start + (item - first_item) * run
+    if begin >= context:
+        return
+    end = tl.minimum(begin + run, context)
+
+    page_row = table_ptr + tl.load(rows_ptr + sequence).to(tl.int64) * table_row
+    members = tl.arange(0, BLOCK_M)
+    dims = tl.arange(0, DIM_P2)
+    real = (members[:, None] < GROUP) & (dims[None, :] < DIM)
+    q_places = sequence * q_token + (head * GROUP + members[:, None]) * q_head + dims[None, :]
+    q = tl.load(q_ptr + q_places, mask=real, other=0.0)  # [BLOCK_M, DIM_P2]
+    k_base = k_ptr + head * kv_head
+    v_base = v_ptr + head * kv_head
+
+    highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    weight = tl.zeros([BLOCK_M], tl.float32)
+    mixed = tl.zeros([BLOCK_M, DIM_P2], tl.float32)
+    for block in tl.range(begin, end, BLOCK_N, num_stages=STAGES):
+        keys = block + tl.arange(0, BLOCK_N)
+        seen = keys < end
+        pages = tl.load(page_row + keys // PAGE, mask=seen, other=0)
+        slots = tl.where(seen, pages * PAGE + keys % PAGE, 0).to(tl.int64)  # slot 0 is always zero
+        places = slots[:, None] * kv_slot + dims[None, :]
+        if DIM == DIM_P2:
+            k = tl.load(k_base + places)
+        else:
+            k = tl.load(k_base + places, mask=dims[None, :] < DIM, other=0.0)
+        scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+        scores = tl.where(seen[None, :], scores, float("-inf"))
+        higher = tl.maximum(highest, tl.max(scores, 1) * scale)
+        weights = tl.exp2(scores * scale - higher[:, None])
+        fade = tl.exp2(highest - higher)
+        weight = weight * fade + tl.sum(weights, 1)
+        if DIM == DIM_P2:
+            v = tl.load(v_base + places)
+        else:
+            v = tl.load(v_base + places, mask=dims[None, :] < DIM, other=0.0)
+        mixed = mixed * fade[:, None]
+        mixed = tl.dot(weights.to(q.dtype), v.to(q.dtype), mixed, input_precision=PRECISION)
+        highest = higher
+
+    out_places = (sequence * KV_HEADS + head) * GROUP * DIM + members[:, None] * DIM + dims[None, :]
+    if live == 1:
+        done = mixed * (v_scale / weight)[:, None]
+        tl.store(out_ptr + out_places, done.to(out_ptr.dtype.element_ty), mask=real)
+        return
+
+    place = item * KV_HEADS + head
+    grouped = members < GROUP_P2
+    tl.store(maxima_ptr + place * GROUP_P2 + members, highest, mask=grouped)
+    tl.store(sums_ptr + place * GROUP_P2 + members, weight, mask=grouped)
+    tile = members[:, None] * DIM_P2 + dims[None, :]
+    tl.store(partial_ptr + place * GROUP_P2 * DIM_P2 + tile, mixed, mask=grouped[:, None])
+    tl.debug_barrier()
+    arrived = tl.atomic_add(counter_ptr + sequence * KV_HEADS + head, 1, sem="acq_rel")
+    if arrived == live - 1:
+        tl.debug_barrier()
+        few = tl.arange(0, GROUP_P2)
+        splits = tl.arange(0, MERGED)
+        top = tl.full([GROUP_P2], float("-inf"), tl.float32)
+        total = tl.zeros([GROUP_P2], tl.float32)
+        result = tl.zeros([GROUP_P2, DIM_P2], tl.float32)
+        for chunk in range(0, live, MERGED):
+            there = chunk + splits < live
+            whose = ((first_item + chunk + splits) * KV_HEADS + head)[:, None] * GROUP_P2 + few[None, :]
+            maxima = tl.load(
+                maxima_ptr + whose, mask=there[:, None], other=float("-inf"), cache_modifier=".cg"
+            )
+            sums = tl.load(sums_ptr + whose, mask=there[:, None], other=0.0, cache_modifier=".cg")
+            tiles = tl.load(
+                partial_ptr + whose[:, :, None] * DIM_P2 + dims[None, None, :],
+                mask=there[:, None, None], other=0.0, cache_modifier=".cg",
+            )  # fmt: skip
+            new_top = tl.maximum(top, tl.max(maxima, 0))
+            factors = tl.exp2(maxima - new_top[None, :])
+            fade_all = tl.exp2(top - new_top)
+            total = total * fade_all + tl.sum(sums * factors, 0)
+            result = result * fade_all[:, None] + tl.sum(tiles * factors[:, :, None], 0)
+            top = new_top
+        result = result * (v_scale / total)[:, None]
+        real_few = (few[:, None] < GROUP) & (dims[None, :] < DIM)
+        few_places = (sequence * KV_HEADS + head) * GROUP * DIM + few[:, None] * DIM + dims[None, :]
+        tl.store(out_ptr + few_places, result.to(out_ptr.dtype.element_ty), mask=real_few)
+        tl.store(counter_ptr + sequence * KV_HEADS + head, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTile:
+    """How a decode launch is cut. block: keys a turn; shortest: keys that are worth an item of their own;
+    programs: how many the extra items bring (about), over all KV heads."""
+
+    block: int = 64
+    shortest: int = 64
+    programs: int = 264
+    warps: int = 4
+    stages: int = 3
+    merged: int = 8
+
+    def extra(self, kv_heads: int) -> int:
+        return max(1, self.programs // kv_heads)
+
+
+class DecodeScratch:
+    """Partial results and counters of launches of up to `sequences` sequences; one launch at a time uses it."""
+
+    def __init__(
+        self, sequences: int, kv_heads: int, group: int, head_dim: int, tile: DecodeTile, device: torch.device
+    ) -> None:
+        items = (sequences + tile.extra(kv_heads)) * kv_heads
+        rows, dim = triton.next_power_of_2(group), triton.next_power_of_2(head_dim)
+        self.sequences = sequences
+        self.partial = torch.empty(items, rows, dim, dtype=torch.float32, device=device)
+        self.maxima = torch.empty(items, rows, dtype=torch.float32, device=device)
+        self.sums = torch.empty_like(self.maxima)
+        self.counters = torch.zeros(sequences, kv_heads, dtype=torch.int32, device=device)
+
+
+def decode(
+    q: Tensor, keys: Tensor, values: Tensor, out: Tensor, rows: Tensor, contexts: Tensor, table: Tensor, *,
+    page_size: int, window: int | None, scale: float, k_scale: float, v_scale: float,
+    scratch: DecodeScratch, tile: DecodeTile,
+) -> None:  # fmt: skip
+    """out[s] = attention of q[s] over the first contexts[s] positions of sequence s, for s < len(contexts).
+
+    q, out: [S or more, query_heads, head_dim], out contiguous.  keys, values: [slots, kv_heads, head_dim].
+    rows, contexts: int32 [S].  table: int32 [rows, pages].  window: latest keys seen, None for all.
+    """
+    sequences, kv_heads, head_dim = len(contexts), keys.shape[1], keys.shape[2]
+    if sequences > scratch.sequences:
+        raise ValueError(
+            f"{sequences} decodes in one step, scratch holds {scratch.sequences}; raise max_running"
+        )
+    group, extra = q.shape[1] // kv_heads, tile.extra(kv_heads)
+    rows_of_tile = max(16, triton.next_power_of_2(group))
+    decode_kernel[((sequences + extra) * kv_heads,)](
+        q, keys, values, out, rows, contexts, table,
+        scratch.partial, scratch.maxima, scratch.sums, scratch.counters,
+        sequences, extra, scale * k_scale * LOG2E, v_scale,
+        q.stride(0), q.stride(1), keys.stride(0), keys.stride(1), table.stride(0),
+        KV_HEADS=kv_heads, GROUP=group, GROUP_P2=triton.next_power_of_2(group),
+        DIM=head_dim, DIM_P2=triton.next_power_of_2(head_dim),
+        PAGE=page_size, WINDOW=window or 0,
+        SEQUENCES_P2=1 if sequences == 1 else max(2, triton.next_power_of_2(scratch.sequences)),
+        BLOCK_M=rows_of_tile, BLOCK_N=tile.block, SHORTEST=tile.shortest, MERGED=tile.merged,
+        STAGES=tile.stages, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        num_warps=tile.warps,
+    )  # fmt: skip

@@ -1,0 +1,177 @@
+"""Attention of new tokens over KV pages, cached prefix included: causal, with an optional window.
+
+A program attends one tile: some neighbouring queries of one sequence, times the query heads that share a KV head, as
+rows of one matrix. It finds its tile on the device from where the sequences start. With `ORDERED` every query goes
+through the same operations in the same order whatever else is in its tile: keys in blocks at fixed positions, all of
+them masked, and blocks that a query does not see leave its sums as they were. So its bits depend on its own tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+INDICES = ["rows_ptr", "starts_ptr", "contexts_ptr", "table_ptr"]  # parts of larger buffers, anywhere in them
+LOG2E = 1.4426950408889634
+
+
+@triton.jit
+def _block(
+    q, highest, weight, mixed, block, positions, context, page_row, k_base, v_base, kv_slot, scale,
+    DIM: tl.constexpr, DIM_P2: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr,
+    BLOCK_N: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One turn of the online softmax: the keys from `block` on."""
+    keys = block + tl.arange(0, BLOCK_N)
+    dims = tl.arange(0, DIM_P2)
+    if MASKED:
+        there = keys < context
+        pages = tl.load(page_row + keys // PAGE, mask=there, other=0)
+        slots = tl.where(there, pages * PAGE + keys % PAGE, 0).to(tl.int64)  # slot 0 is always zero
+    else:
+        slots = (tl.load(page_row + keys // PAGE) * PAGE + keys % PAGE).to(tl.int64)
+    places = slots[:, None] * kv_slot + dims[None, :]
+    if DIM == DIM_P2:
+        k = tl.load(k_base + places)
+    else:
+        k = tl.load(k_base + places, mask=dims[None, :] < DIM, other=0.0)
+    scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+    if MASKED:
+        seen = keys[None, :] <= positions[:, None]
+        if WINDOW > 0:
+            seen = seen & (keys[None, :] > positions[:, None] - WINDOW)
+        scores = tl.where(seen, scores, float("-inf"))
+    higher = tl.maximum(highest, tl.max(scores, 1) * scale)
+    finite = higher
+    if WINDOW > 0:  # a row may have seen nothing yet
+        finite = tl.where(higher == float("-inf"), 0.0, higher)
+    weights = tl.exp2(scores * scale - finite[:, None])
+    fade = tl.exp2(highest - finite)
+    weight = weight * fade + tl.sum(weights, 1)
+    if DIM == DIM_P2:
+        v = tl.load(v_base + places)
+    else:
+        v = tl.load(v_base + places, mask=dims[None, :] < DIM, other=0.0)
+    mixed = mixed * fade[:, None]
+    mixed = tl.dot(weights.to(q.dtype), v.to(q.dtype), mixed, input_precision=PRECISION)
+    return higher, weight, mixed
+
+
+@triton.jit(do_not_specialize=["first", "sequences", "table_row"], do_not_specialize_on_alignment=INDICES)
+def prefill_kernel(
+    q_ptr, k_ptr, v_ptr, out_ptr,
+    rows_ptr, starts_ptr, contexts_ptr, table_ptr,
+    first, sequences, scale, v_scale,
+    q_token, q_head, kv_slot, kv_head, table_row,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, DIM_P2: tl.constexpr,
+    PAGE: tl.constexpr, WINDOW: tl.constexpr, SEQUENCES_P2: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    ORDERED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Grid: tiles * KV_HEADS or more; sequences first .. first + sequences. scale: see attention_decode."""
+    QUERIES: tl.constexpr = BLOCK_M // GROUP
+    head = tl.program_id(0) % KV_HEADS
+
+    # Which tile of which sequence: the last ones first, they see the most keys.
+    all_sequences = tl.arange(0, SEQUENCES_P2)
+    inside = all_sequences < sequences
+    begins = tl.load(starts_ptr + first + all_sequences, mask=inside, other=0)
+    ends = tl.load(starts_ptr + first + all_sequences + 1, mask=inside, other=0)
+    tiles = tl.cdiv(ends - begins, QUERIES)
+    tile = tl.sum(tiles, 0) - 1 - tl.program_id(0) // KV_HEADS
+    if tile < 0:
+        return
+    last_tiles = tl.cumsum(tiles, 0)
+    found = tl.sum((inside & (last_tiles <= tile)).to(tl.int32), 0)
+    tile -= tl.sum(tl.where(all_sequences < found, tiles, 0), 0)
+    sequence = first + found
+
+    start = tl.load(starts_ptr + sequence)
+    queries = tl.load(starts_ptr + sequence + 1) - start
+    context = tl.load(contexts_ptr + sequence)
+    page_row = table_ptr + tl.load(rows_ptr + sequence).to(tl.int64) * table_row
+    k_base = k_ptr + head * kv_head
+    v_base = v_ptr + head * kv_head
+
+    members = tl.arange(0, BLOCK_M)
+    dims = tl.arange(0, DIM_P2)
+    query = tile * QUERIES + members // GROUP
+    real = (members // GROUP < QUERIES) & (query < queries)
+    tokens = (start + query).to(tl.int64)
+    heads = head * GROUP + members % GROUP
+    q_places = tokens[:, None] * q_token + heads[:, None] * q_head + dims[None, :]
+    wanted = real[:, None] & (dims[None, :] < DIM)
+    q = tl.load(q_ptr + q_places, mask=wanted, other=0.0)  # [BLOCK_M, DIM_P2]
+    cached = context - queries
+    positions = cached + query  # [BLOCK_M]; beyond the context in rows that are not real: they see all keys
+    first_position = cached + tile * QUERIES
+    stop = tl.minimum(context, first_position + QUERIES)
+
+    highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    weight = tl.zeros([BLOCK_M], tl.float32)
+    mixed = tl.zeros([BLOCK_M, DIM_P2], tl.float32)
+    begin = 0
+    if WINDOW > 0:
+        begin = tl.maximum(first_position - WINDOW + 1, 0) // BLOCK_N * BLOCK_N
+    elif not ORDERED:
+        seen_by_all = (first_position + 1) // BLOCK_N * BLOCK_N
+        for block in tl.range(0, seen_by_all, BLOCK_N, num_stages=STAGES):
+            highest, weight, mixed = _block(
+                q, highest, weight, mixed, block, positions, context, page_row, k_base, v_base, kv_slot, scale,
+                DIM, DIM_P2, PAGE, WINDOW, BLOCK_N, False, PRECISION,
+            )  # fmt: skip
+        begin = seen_by_all
+    for block in tl.range(begin, stop, BLOCK_N, num_stages=STAGES):
+        highest, weight, mixed = _block(
+            q, highest, weight, mixed, block, positions, context, page_row, k_base, v_base, kv_slot, scale,
+            DIM, DIM_P2, PAGE, WINDOW, BLOCK_N, True, PRECISION,
+        )  # fmt: skip
+
+    done = mixed * (v_scale / weight)[:, None]
+    out_places = (tokens * (KV_HEADS * GROUP) + heads)[:, None] * DIM + dims[None, :]
+    tl.store(out_ptr + out_places, done.to(out_ptr.dtype.element_ty), mask=wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillTile:
+    """How a prefill launch is cut. rows: queries times group of a tile; block: keys a turn."""
+
+    rows: int = 128
+    block: int = 64
+    warps: int = 8
+    stages: int = 3
+
+    def tiles(self, queries: int, group: int) -> int:
+        return -(-queries // (self.rows // group))
+
+
+def prefill(
+    q: Tensor, keys: Tensor, values: Tensor, out: Tensor,
+    rows: Tensor, starts: Tensor, contexts: Tensor, table: Tensor, *,
+    first: int, sequences: int, most_sequences: int, tiles: int,
+    page_size: int, window: int | None, scale: float, k_scale: float, v_scale: float,
+    tile: PrefillTile, ordered: bool,
+) -> None:  # fmt: skip
+    """out of the tokens of sequences first .. first + sequences: each token sees its sequence up to itself.
+
+    q, out: [T, query_heads, head_dim], out contiguous.  keys, values: [slots, kv_heads, head_dim].
+    rows, contexts: int32 [S].  starts: int32 [S + 1].  table: int32 [rows, pages].
+    tiles: at least what these sequences need.  most_sequences: bound of `sequences`, fixes the compiled kernel.
+    """
+    kv_heads, head_dim = keys.shape[1], keys.shape[2]
+    prefill_kernel[(tiles * kv_heads,)](
+        q, keys, values, out, rows, starts, contexts, table,
+        first, sequences, scale * k_scale * LOG2E, v_scale,
+        q.stride(0), q.stride(1), keys.stride(0), keys.stride(1), table.stride(0),
+        KV_HEADS=kv_heads, GROUP=q.shape[1] // kv_heads,
+        DIM=head_dim, DIM_P2=triton.next_power_of_2(head_dim),
+        PAGE=page_size, WINDOW=window or 0,
+        SEQUENCES_P2=max(2, triton.next_power_of_2(max(most_sequences, sequences))),
+        BLOCK_M=tile.rows, BLOCK_N=tile.block, STAGES=tile.stages,
+        ORDERED=ordered, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        num_warps=tile.warps, enable_fp_fusion=not ordered,
+    )  # fmt: skip

@@ -1,0 +1,51 @@
+"""The start of a step: its embeddings, and the pages of its tokens entered into the table."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..batch import Batch
+from .norm import block_of
+
+PER_TOKEN = ("token_ids", "positions", "slots", "token_rows", "last")  # views of one upload, aligned as it falls
+
+
+@triton.jit(do_not_specialize_on_alignment=PER_TOKEN)
+def _embed(
+    token_ids, positions, slots, token_rows, last, table, embedding, out,
+    table_stride, size, PAGE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One program a token."""
+    token = tl.program_id(0).to(tl.int64)
+    token_id = tl.load(token_ids + token)
+    if token_id < 0:
+        token_id = tl.load(last - 1 - token_id).to(token_id.dtype)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < size
+    row = tl.load(embedding + token_id.to(tl.int64) * size + columns, inside)
+    tl.store(out + token * size + columns, row, inside)
+    slot = tl.load(slots + token)
+    if slot != 0:
+        pages = table + tl.load(token_rows + token).to(tl.int64) * table_stride
+        tl.store(pages + tl.load(positions + token) // PAGE, (slot // PAGE).to(tl.int32))
+
+
+def embed(batch: Batch, embedding: Tensor) -> Tensor:
+    """The rows of `embedding` [vocabulary, hidden] of a batch's tokens, [T, hidden], a new tensor.
+
+    Ids below 0 are those sampled last (see `Batch`). Enters each token's page into `batch.device.table`, except
+    for tokens in slot 0.
+    """
+    device = batch.device
+    assert device is not None
+    tokens, size = len(batch.token_ids), embedding.shape[1]
+    x = embedding.new_empty(tokens, size)
+    if tokens:
+        block, warps = block_of(size)
+        _embed[(tokens,)](
+            batch.token_ids, batch.positions, batch.slots, device.token_rows, device.last, device.table,
+            embedding, x, device.table.stride(0), size, PAGE=device.page_size, BLOCK=block, num_warps=warps,
+        )  # fmt: skip
+    return x

@@ -1,0 +1,152 @@
+"""A matrix product whose bits, for one row, depend on that row and the weight alone: in Triton, for bfloat16,
+float16, float32 and for weights of float8 with a scale per output.
+
+Every element is one chain over the inputs, first to last, kept in the tensor core's accumulator: no split of the
+inputs, no second order. The weight is always the left operand, so that 64 outputs are the narrow side of an
+instruction whatever the number of rows; the tiles of `tile_for` differ only in what they hold at a time.
+tests/gpu/test_deterministic_cuda.py holds them against each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+ALIGNMENT = 16  # bytes that rows of x and weight must be a multiple of
+GROUP = 8  # row tiles that go through the weight together, so that its tiles stay in the L2 cache
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What one program works on: rows x outputs of the result, `depth` inputs at a time.
+
+    stages: loads in flight.  resident: no more programs than multiprocessors, each takes several tiles.
+    flatten: the next tile's loads begin before the last one is written (resident only).
+    """
+
+    rows: int
+    outputs: int
+    depth: int
+    stages: int
+    warps: int
+    resident: bool = False
+    flatten: bool = False
+
+
+PLAIN = Tile(64, 64, 32, 3, 4)  # of any device; the only one where tiles were not compared
+FEW = {rows: Tile(rows, 64, 128 if rows <= 32 else 64, 6, 4) for rows in (16, 32, 64, 128)}
+FEW_FP8 = {rows: Tile(rows, 64, 128, 8 if rows <= 32 else 5, 4) for rows in (16, 32, 64, 128)}
+MANY = Tile(128, 128, 64, 4, 8, resident=True)
+MOST = Tile(256, 128, 64, 3, 8, resident=True)
+
+
+@triton.jit
+def _place(tile, row_tiles, output_tiles, GROUP: tl.constexpr):
+    """(row tile, output tile) number `tile`: rows of a group fastest, then outputs, then groups."""
+    group = tile // (GROUP * output_tiles)
+    first = group * GROUP
+    size = tl.minimum(row_tiles - first, GROUP)
+    inside = tile % (GROUP * output_tiles)
+    return first + inside % size, inside // size
+
+
+@triton.jit(do_not_specialize=["rows"])
+def multiply(
+    x, weight, y, bias, x_scale, weight_scale, rows, outputs, inputs,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr,
+    BIAS: tl.constexpr, X_SCALED: tl.constexpr, WEIGHT_SCALED: tl.constexpr, FLATTEN: tl.constexpr,
+):  # fmt: skip
+    """y [rows, outputs] = x [rows, inputs] @ weight [outputs, inputs]^T (+ bias), x and weight as descriptors. Any grid."""
+    row_tiles, output_tiles = tl.cdiv(rows, ROWS), tl.cdiv(outputs, OUTPUTS)
+    for tile in tl.range(tl.program_id(0), row_tiles * output_tiles, tl.num_programs(0), flatten=FLATTEN):
+        row_tile, output_tile = _place(tile, row_tiles, output_tiles, GROUP)
+        sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
+        for step in range(tl.cdiv(inputs, DEPTH)):
+            left = weight.load([output_tile * OUTPUTS, step * DEPTH])
+            right = x.load([row_tile * ROWS, step * DEPTH])
+            sums = tl.dot(left.to(right.dtype), right.T, sums, input_precision="ieee")
+        row = row_tile * ROWS + tl.arange(0, ROWS)
+        output = output_tile * OUTPUTS + tl.arange(0, OUTPUTS)
+        if WEIGHT_SCALED:
+            sums *= tl.load(weight_scale + output, output < outputs, other=0.0)[:, None]
+        if X_SCALED:
+            sums *= tl.load(x_scale + row, row < rows, other=0.0)[None, :]
+        if BIAS:
+            sums += tl.load(bias + output, output < outputs, other=0.0).to(tl.float32)[:, None]
+        inside = (output < outputs)[:, None] & (row < rows)[None, :]
+        place = row.to(tl.int64)[None, :] * outputs + output[:, None]
+        tl.store(y + place, sums.to(y.dtype.element_ty), inside)
+
+
+def matmul(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    x_scale: Tensor | None = None,
+    weight_scale: Tensor | None = None,
+    tile: Tile | None = None,
+) -> Tensor:
+    """x [T, in] @ weight [out, in]^T + bias [out] -> [T, out] in x's dtype, or bfloat16 where x is float8.
+
+    weight: x's dtype or float8_e4m3fn. weight_scale: float32 [out]; x_scale: float32 [T]; the product is times
+    both. tile: None takes `tile_for`. Rows of both must be a multiple of 16 bytes, see `can_multiply`.
+    """
+    (rows, inputs), outputs = x.shape, weight.shape[0]
+    dtype = torch.bfloat16 if x.dtype == torch.float8_e4m3fn else x.dtype
+    y = torch.empty(rows, outputs, dtype=dtype, device=x.device)
+    if not rows:
+        return y
+    device = _capability(x.device), _processors(x.device)
+    tile = tile or tile_for(rows, outputs, x.dtype, weight.element_size(), *device)
+    tiles = triton.cdiv(rows, tile.rows) * triton.cdiv(outputs, tile.outputs)
+    multiply[(min(tiles, _processors(x.device)) if tile.resident else tiles,)](
+        TensorDescriptor.from_tensor(_aligned(x), [tile.rows, tile.depth]),
+        TensorDescriptor.from_tensor(weight, [tile.outputs, tile.depth]),
+        y, bias, x_scale, weight_scale, rows, outputs, inputs,
+        ROWS=tile.rows, OUTPUTS=tile.outputs, DEPTH=tile.depth, GROUP=GROUP,
+        BIAS=bias is not None, X_SCALED=x_scale is not None, WEIGHT_SCALED=weight_scale is not None,
+        FLATTEN=tile.flatten, num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    return y
+
+
+def can_multiply(inputs: int, *dtypes: torch.dtype) -> bool:
+    """Whether rows of so many inputs have the alignment that `matmul` needs, in each dtype."""
+    return all(inputs * dtype.itemsize % ALIGNMENT == 0 for dtype in dtypes)
+
+
+def tile_for(
+    rows: int, outputs: int, dtype: torch.dtype, weight_bytes: int, capability: tuple[int, int], processors: int
+) -> Tile:
+    """The tile for a product of this size, x in `dtype` and weights of so many bytes a number.
+
+    For one dtype, weight and device all answers give equal bits.
+    """
+    if capability[0] != 9 or dtype == torch.float32:
+        return PLAIN
+    if rows <= max(FEW):
+        return (FEW_FP8 if weight_bytes == 1 else FEW)[max(16, triton.next_power_of_2(rows))]
+    whole = triton.cdiv(rows, MOST.rows) * triton.cdiv(outputs, MOST.outputs)
+    return MOST if whole >= processors else MANY
+
+
+def _aligned(x: Tensor) -> Tensor:
+    step = x.stride(0) * x.element_size()
+    return x if x.stride(1) == 1 and step % ALIGNMENT == 0 and x.data_ptr() % ALIGNMENT == 0 else x.contiguous()
+
+
+@cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
+
+
+@cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4

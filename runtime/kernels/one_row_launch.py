@@ -1,0 +1,56 @@
+"""How the one-row kernels are cut into programs, by shape of the weight."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import NamedTuple
+
+import torch
+import triton
+
+OVERLAP = os.environ.get("SGL_OVERLAP_LAUNCHES") != "0"  # start a kernel under the tail of the one before
+
+
+class Launch(NamedTuple):
+    """Powers of 2. rows: of the weight a program owns, 2 at least; block: columns a step; warps: of a program.
+
+    registers: most that a thread may use, 0: the compiler's choice.
+    """
+
+    rows: int
+    block: int
+    warps: int
+    registers: int = 0
+
+
+# By (outputs, inputs) of the weight, measured on an H200 inside chains of launches that overlap.
+TUNED: dict[tuple[int, int], Launch] = {
+    (6144, 4096): Launch(8, 512, 2),
+    (4096, 4096): Launch(4, 2048, 8),
+    (28672, 4096): Launch(2, 2048, 4),
+    (4096, 14336): Launch(4, 1024, 2),
+    (128256, 4096): Launch(4, 2048, 8),
+}
+
+
+def best_launch(outputs: int, inputs: int) -> Launch:
+    """The measured cut of a weight [outputs, inputs], or a sound guess."""
+    found = TUNED.get((outputs, inputs))
+    if found is not None:
+        return found
+    block = _block(inputs)
+    warps = min(8, max(1, block // 256))
+    return Launch(4 if outputs >= 4096 else 2, block, warps, 64 if warps == 8 else 0)
+
+
+def _block(inputs: int) -> int:
+    """Up to 2048 columns: a power of 2 that divides `inputs` where that is no less than 512."""
+    divisor = min(2048, inputs & -inputs)
+    return divisor if divisor >= 512 else min(1024, triton.next_power_of_2(inputs))
+
+
+@cache
+def can_overlap(device: torch.device) -> bool:
+    """Whether the device starts a kernel before the one in front of it has ended (Hopper and later)."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9

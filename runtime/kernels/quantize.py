@@ -1,0 +1,38 @@
+"""Rows of activations as float8 with a scale each: the largest magnitude, the division and the cast in one kernel."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..quantization.values import FP8, LARGEST, SMALLEST_PEAK
+
+TOP = tl.constexpr(LARGEST)
+BOTTOM = tl.constexpr(SMALLEST_PEAK)
+NUMBERS_PER_WARP = 1024
+
+
+@triton.jit
+def quantize_each_row(x, y, scales, inputs, stride, BLOCK: tl.constexpr):
+    """One program a row, held in registers between the two passes. A NaN or an infinity makes its row NaN."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    values = tl.load(x + row * stride + at, at < inputs, other=0.0).to(tl.float32)
+    scale = tl.div_rn(tl.maximum(tl.max(tl.abs(values), 0), BOTTOM), TOP)
+    scaled = tl.clamp(tl.div_rn(values, scale), -TOP, TOP, propagate_nan=tl.PropagateNan.ALL)
+    tl.store(y + row * inputs + at, scaled.to(y.dtype.element_ty), at < inputs)
+    tl.store(scales + row, scale)
+
+
+def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x [T, in], rows contiguous -> float8_e4m3fn [T, in] and float32 scales [T], as `quantization.values` does it."""
+    rows, inputs = x.shape
+    y = torch.empty(rows, inputs, dtype=FP8, device=x.device)
+    scales = torch.empty(rows, dtype=torch.float32, device=x.device)
+    if rows:
+        block = triton.next_power_of_2(inputs)
+        warps = min(16, max(1, block // NUMBERS_PER_WARP))
+        quantize_each_row[(rows,)](x, y, scales, inputs, x.stride(0), BLOCK=block, num_warps=warps)
+    return y, scales

@@ -1,0 +1,147 @@
+"""The decoder's step on a GPU: Triton's kernels between the matrix products, each sum left to the norm behind it.
+
+A step of one row with plain weights takes the kernels of `one_row`, which are matrix products as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from ..attention.base import AttentionBackend
+from ..batch import Batch
+from ..kernels import one_row
+from ..kernels.activation import silu_and_mul
+from ..kernels.embed import embed
+from ..kernels.heads import rotate_and_store
+from ..kernels.norm import add_rms_norm, rms_norm
+from ..layers.linear import Linear
+from ..layers.norm import RMSNorm
+
+if TYPE_CHECKING:
+    from .decoder import Decoder, Layer
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What all layers of a step share. keys, values: the pool by layer, [slots, kv_heads, head_dim] each."""
+
+    batch: Batch
+    attention: AttentionBackend
+    angles: Tensor
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    k_scale: float
+    v_scale: float
+
+
+def forward(model: Decoder, batch: Batch, attention: AttentionBackend) -> Tensor:
+    """See `Decoder.forward`; the logits are of the model's type."""
+    step = _step(model, batch, attention)
+    x = _embed(model, batch)
+    delta: Tensor | None = None
+    for layer in model.layers[:-1]:
+        delta = _block(layer, x, delta, step)
+    last = model.layers[-1]
+    if not len(batch.logit_rows):
+        _queries(last, x, delta, step)
+        return model.no_logits()
+    if len(batch.logit_rows) == len(x):
+        delta = _block(last, x, delta, step)
+    else:
+        mixed = _attend(last, x, delta, step)
+        x, mixed = x.index_select(0, batch.logit_rows), mixed.index_select(0, batch.logit_rows)
+        delta = _mix(last, x, mixed)
+    return _head(model, x, delta)
+
+
+def _step(model: Decoder, batch: Batch, attention: AttentionBackend) -> Step:
+    pool, angles = attention.pool, model.rotary.table
+    if (longest := max(batch.context_lens)) > len(angles):
+        raise ValueError(f"a sequence of {longest} tokens is beyond the {len(angles)} positions of the model")
+    return Step(batch, attention, angles, pool.k.unbind(0), pool.v.unbind(0), pool.k_scale, pool.v_scale)
+
+
+def _embed(model: Decoder, batch: Batch) -> Tensor:
+    if batch.device is None:
+        return model.embedding.index_select(0, batch.token_ids)
+    return embed(batch, model.embedding)
+
+
+def _head(model: Decoder, x: Tensor, delta: Tensor | None) -> Tensor:
+    norm, head = model.norm, model.head
+    if delta is None and one_row.suits(x) and type(head) is Linear:
+        return one_row.head(x, norm.weight, norm.eps, head.weight)
+    return head(_norm(norm, x, delta))
+
+
+def _block(layer: Layer, x: Tensor, delta: Tensor | None, step: Step) -> Tensor | None:
+    """x += delta and what attention adds; returns what the MLP adds, None when x has it already."""
+    if len(x) == 1 and one_row.suits(x) and _is_plain(layer):
+        _block_of_one(layer, x, delta, step)
+        return None
+    return _mix(layer, x, _attend(layer, x, delta, step))
+
+
+def _is_plain(layer: Layer) -> bool:
+    return all(type(part) is Linear for part in (layer.qkv, layer.output, layer.gate_up, layer.down))
+
+
+def _block_of_one(layer: Layer, x: Tensor, delta: Tensor | None, step: Step) -> None:
+    """x [1, hidden] += delta and what the layer adds."""
+    if delta is not None:
+        x.add_(delta)
+    q = _query_of_one(layer, x, step)
+    mixed = step.attention.attend(q, q, q, layer.index, step.batch)  # one row reads keys and values in the pool only
+    output, gate_up, down, norm = layer.output, layer.gate_up, layer.down, layer.mlp_norm
+    one_row.linear_add(mixed.view(1, -1), output.weight, x, output.bias)
+    y = one_row.gate_up_silu(x, norm.weight, norm.eps, gate_up.weight, gate_up.bias)
+    one_row.linear_add(y, down.weight, x, down.bias)
+
+
+def _query_of_one(layer: Layer, x: Tensor, step: Step) -> Tensor:
+    norm, qkv, batch = layer.attention_norm, layer.qkv, step.batch
+    if layer.qk_norm is not None:
+        return _rotate(layer, one_row.norm_linear(x, norm.weight, norm.eps, qkv.weight, qkv.bias), step)
+    return one_row.qkv_rotate_store(
+        x, norm.weight, norm.eps, qkv.weight, qkv.bias, *layer.heads, step.angles, batch.positions, batch.slots,
+        step.keys[layer.index], step.values[layer.index], step.k_scale, step.v_scale,
+    )  # fmt: skip
+
+
+def _norm(norm: RMSNorm, x: Tensor, delta: Tensor | None) -> Tensor:
+    """x += delta, then the norm of x."""
+    if delta is None:
+        return rms_norm(x, norm.weight, norm.eps)
+    return add_rms_norm(x, delta, norm.weight, norm.eps)
+
+
+def _attend(layer: Layer, x: Tensor, delta: Tensor | None, step: Step) -> Tensor:
+    """x += delta; returns what attention mixes of x, [T, query heads * head_dim]."""
+    qkv, q = _queries(layer, x, delta, step)
+    queries, keys = layer.heads
+    _, k, v = qkv.view(len(x), -1, layer.head_dim).split_with_sizes((queries, keys, keys), 1)
+    return step.attention.attend(q, k, v, layer.index, step.batch).view(len(x), -1)
+
+
+def _queries(layer: Layer, x: Tensor, delta: Tensor | None, step: Step) -> tuple[Tensor, Tensor]:
+    """x += delta, then x's keys and values are written; all heads of x, and the queries among them."""
+    qkv = layer.qkv(_norm(layer.attention_norm, x, delta))
+    return qkv, _rotate(layer, qkv, step)
+
+
+def _rotate(layer: Layer, qkv: Tensor, step: Step) -> Tensor:
+    norm, batch = layer.qk_norm, step.batch
+    return rotate_and_store(
+        qkv, *layer.heads, step.angles, batch.positions, batch.slots,
+        step.keys[layer.index], step.values[layer.index],
+        None if norm is None else norm.weight, 0.0 if norm is None else norm.eps, step.k_scale, step.v_scale,
+    )  # fmt: skip
+
+
+def _mix(layer: Layer, x: Tensor, mixed: Tensor) -> Tensor:
+    """x += the projection of what attention mixed; returns what the MLP adds."""
+    y = _norm(layer.mlp_norm, x, layer.output(mixed))
+    return layer.down(silu_and_mul(layer.gate_up(y)))

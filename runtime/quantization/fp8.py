@@ -1,0 +1,88 @@
+"""Projections with float8 weights: half the bytes to read for few rows, twice the arithmetic rate for many."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from ..layers.linear import Linear
+from . import values
+from .values import FP8
+
+MOST_FEW_ROWS = 64  # up to here reading the weight is what takes time, and activations stay as they are
+SHAPE_STEP = 16  # `torch._scaled_mm` takes sizes that are multiples of this
+
+
+class Fp8Linear(Linear):
+    """y = x W^T + b with W as float8 times a float32 scale per output.
+
+    On CUDA (compute capability 8.9) up to MOST_FEW_ROWS rows multiply with the weight restored in registers; more
+    rows are turned into float8 too, each with its own scale. On the CPU, where nothing is gained, every row is:
+    it is the oracle of the second way.
+    """
+
+    __slots__ = ("_kernels", "scale")
+
+    def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
+        """weight: float8_e4m3fn [out, in]; scale: float32 [out]."""
+        super().__init__(weight, bias)
+        self.scale = scale
+        self._kernels = _cuda_kernels() if weight.is_cuda else None
+
+    @classmethod
+    def of(cls, layer: Linear, per_output: bool = True) -> Fp8Linear:
+        """A loaded layer in float8; per_output=False takes one scale for the whole weight."""
+        return cls(*values.quantize_weight(layer.weight, per_output), layer.bias)
+
+    @staticmethod
+    def suits(weight: Tensor) -> bool:
+        """Whether the sizes of a weight [out, in] are ones that the device's product takes."""
+        return not weight.is_cuda or all(size % SHAPE_STEP == 0 for size in weight.shape)
+
+    def seal(self, keep_plain: bool) -> Linear:
+        return self
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._kernels is None:
+            return self._by_definition(x)
+        multiply, quantize = self._kernels
+        if x.shape[0] <= MOST_FEW_ROWS:
+            return multiply.matmul(x, self.weight, self.bias, weight_scale=self.scale)
+        return self._scaled(*quantize.quantize_rows(x))
+
+    def _scaled(self, x: Tensor, scale: Tensor) -> Tensor:
+        """x: float8 [T, in]; scale: float32 [T]."""
+        return torch._scaled_mm(
+            x, self.weight.t(), scale[:, None], self.scale[None, :],
+            bias=self.bias, out_dtype=torch.bfloat16, use_fast_accum=True,
+        )  # fmt: skip
+
+    def _by_definition(self, x: Tensor) -> Tensor:
+        rows, scale = values.quantize_rows(x)
+        y = (rows.float() @ self.weight.float().t()) * scale[:, None] * self.scale
+        return (y if self.bias is None else y + self.bias).to(x.dtype)
+
+
+class RowwiseFp8Linear(Fp8Linear):
+    """The same weight on CUDA, with bits of a row that do not depend on the other rows: one kernel for any number.
+
+    Activations stay as they are, so that many rows run at the rate of bfloat16 at most.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._kernels is None:
+            return self._by_definition(x)
+        return self._kernels[0].matmul(x, self.weight, self.bias, weight_scale=self.scale)
+
+
+def _cuda_kernels() -> tuple[ModuleType, ModuleType]:
+    from ..kernels import matmul, quantize
+
+    return matmul, quantize
+
+
+__all__ = ["FP8", "Fp8Linear", "RowwiseFp8Linear"]

@@ -1,0 +1,226 @@
+"""One step of the model: launched, decided (what its logits are for), finished (what came of it).
+
+The forward may run ahead of the host: it needs no sampled token by value, only the place where the device keeps
+it. Decisions never do: masks, penalties and positions are made when every earlier token is known.
+
+    launch(k + 1) ── finish(k) ── decide(k + 1) ── launch(k + 2) ── finish(k + 1) ...       one step ahead
+    launch(k) ── decide(k) ── finish(k) ── launch(k + 1) ...                                 in step
+
+Between launch and decide a sequence may have ended, failed or been cut; what was computed for it is then ignored.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from sgl.grammars.batch import fill_masks
+
+from .errors import RuntimeFailure
+from .executor.runner import Runner
+from .lifecycle import Lifecycle
+from .ops import Generate, Op, TokenLogprobs
+from .sampling import Samples, SamplingBatch, launch_top_logprobs, make_sampler
+from .scheduler import Work
+from .sequence import SequenceState
+
+log = logging.getLogger("sgl.runtime")
+
+Found = tuple[list[TokenLogprobs], list[TokenLogprobs]]
+
+
+class Want(NamedTuple):
+    """Rows of a step's logits that an operation asked for: those of `positions`, from row `first` on."""
+
+    seq: SequenceState
+    op: Op
+    hi: int
+    positions: range
+    first: int
+
+    def rows(self) -> range:
+        """The rows that it still wants."""
+        if not (is_current(self.seq, self.op) and self.seq.computed >= self.hi):
+            return range(0)
+        now = self.op.rows(self.seq, self.positions.start, self.hi) if self.positions else range(0)
+        shift = self.first - self.positions.start
+        return range(now.start + shift, now.stop + shift)
+
+
+@dataclass(slots=True)
+class Step:
+    """Attributes:
+    sampled: the generations that get a token, in the order of `samples`.
+    scored: operations that get log-probabilities, and of how many rows each.
+    """
+
+    wants: list[Want]
+    logits: torch.Tensor | None
+    sampled: list[tuple[SequenceState, Generate]] = field(default_factory=list)
+    samples: Callable[[], Samples] | None = None
+    scored: list[tuple[SequenceState, Op, int]] = field(default_factory=list)
+    scores: Callable[[], Found] | None = None
+
+
+class Stepper:
+    """Runs the scheduler's plans on the runner; every method is the scheduler thread's."""
+
+    def __init__(self, runner: Runner, life: Lifecycle) -> None:
+        self.runner, self.life = runner, life
+        self.sampler = make_sampler(life.text.tokenizer.vocab_size, runner.device)
+        self._batch: tuple[list[Generate], SamplingBatch] | None = None
+
+    def forget(self) -> None:
+        """Hold no requests while there is nothing to do."""
+        self._batch = None
+
+    # launch
+
+    def launch(self, work: list[Work]) -> Step | None:
+        """Start computing the plan; None where that failed, or there is nothing to do."""
+        if not work:
+            return None
+        real = [item for item in work if item.hi > item.lo]
+        try:
+            logits = self.runner.forward(real)
+        except Exception as error:
+            log.exception("a step failed")
+            self._fail(work, error)
+            return None
+        step = Step(_wants(work), logits)
+        for seq, _, hi in work:
+            seq.computed = hi
+            if seq.prefilling and hi >= seq.target:
+                seq.prefilling = False
+                self.life.cache.publish(seq)
+        self.life.stats.computed_tokens += sum(hi - lo for _, lo, hi in work)
+        return step
+
+    def _fail(self, work: list[Work], error: Exception) -> None:
+        """What a failed step wrote lies behind `computed`: nobody reads it, it is written again."""
+        failure = error if isinstance(error, RuntimeFailure) else RuntimeFailure(f"a step of the engine failed: {error!r}")
+        for seq, *_ in work:
+            self.life.fail(seq, failure)
+
+    # decide
+
+    def decide(self, step: Step) -> None:
+        """Have the logits of the step sampled and scored for those who still want them."""
+        sampled: list[tuple[SequenceState, Generate, int]] = []
+        scored: list[tuple[SequenceState, Op, range]] = []
+        for want in step.wants:
+            rows = want.rows()
+            if isinstance(want.op, Generate):
+                sampled += [(want.seq, want.op, row) for row in rows]
+            elif rows:
+                scored.append((want.seq, want.op, rows))
+            elif not want.positions and is_current(want.seq, want.op):
+                self.life.collect(want.seq, want.op, [], [])
+        if sampled:
+            self._sample(step, sampled)
+        if scored:
+            self._score(step, scored)
+        step.logits = None
+
+    def _sample(self, step: Step, sampled: list[tuple[SequenceState, Generate, int]]) -> None:
+        sampled, masks = self._masked(sampled)
+        if not sampled:
+            return
+        ops = [op for _, op, _ in sampled]
+        try:
+            step.samples = self.sampler.launch(
+                self._rows(step, [row for *_, row in sampled]),
+                self._sampling_batch(ops),
+                [len(seq) for seq, *_ in sampled],
+                masks,
+                self.runner.last,
+                self.runner.places([seq for seq, *_ in sampled]),
+            )
+        except Exception as error:
+            log.exception("sampling failed")
+            for seq, *_ in sampled:
+                self.life.fail(seq, RuntimeFailure(f"sampling failed: {error!r}"))
+            return
+        step.sampled = [(seq, op) for seq, op, _ in sampled]
+        for seq, _ in step.sampled:
+            seq.ahead = 1
+
+    def _masked(self, sampled: list[tuple[SequenceState, Generate, int]]) -> tuple[list[Any], list[Any]]:
+        """Those whose grammar gives a mask, with their masks; the others fail."""
+        found = fill_masks([op.decoding.matcher if op.decoding else None for _, op, _ in sampled])
+        good: list[Any] = []
+        masks: list[Any] = []
+        for item, mask in zip(sampled, found, strict=True):
+            if isinstance(mask, Exception):
+                self.life.fail(item[0], mask)
+            else:
+                good.append(item)
+                masks.append(mask)
+        return good, masks
+
+    def _sampling_batch(self, ops: list[Generate]) -> SamplingBatch:
+        if self._batch is None or self._batch[0] != ops:
+            self._batch = (ops, SamplingBatch([op.decoding.row for op in ops if op.decoding]))
+        return self._batch[1]
+
+    def _score(self, step: Step, scored: list[tuple[SequenceState, Op, range]]) -> None:
+        rows = [row for *_, rows in scored for row in rows]
+        ids = [wanted for seq, op, rows in scored for wanted in op.wanted(seq, len(rows))]
+        top = max(op.top for _, op, _ in scored)
+        step.scores = launch_top_logprobs(self._rows(step, rows), ids, top, self.life.text.tokenizer.vocab_size)
+        step.scored = [(seq, op, len(rows)) for seq, op, rows in scored]
+
+    def _rows(self, step: Step, rows: list[int]) -> torch.Tensor:
+        logits = step.logits
+        assert logits is not None
+        return logits if len(rows) == len(logits) else logits.index_select(0, self.runner.index(rows))
+
+    # finish
+
+    def finish(self, step: Step) -> None:
+        """Wait for what was decided and hand it out."""
+        if step.samples is not None:
+            samples = step.samples()
+            for index, (seq, op) in enumerate(step.sampled):
+                if is_current(seq, op):
+                    seq.ahead = 0
+                    self._take(seq, op, samples, index)
+        if step.scores is not None:
+            pairs, tops = step.scores()
+            start = 0
+            for seq, scoring, count in step.scored:
+                own = slice(start, start := start + count)
+                if is_current(seq, scoring):
+                    self.life.collect(seq, scoring, pairs[own], tops[own])
+
+    def _take(self, seq: SequenceState, op: Generate, samples: Samples, index: int) -> None:
+        decoding = op.decoding
+        assert decoding is not None
+        try:
+            done = decoding.take(seq, samples, index)
+        except Exception as error:
+            self.life.fail(seq, error)
+            return
+        if done:
+            seq.ops.popleft()
+            self.life.conclude(seq, decoding)
+            self.life.advance(seq)
+
+
+def is_current(seq: SequenceState, op: Op) -> bool:
+    """Whether an operation is still the one that its sequence is at: it was not aborted, and did not fail."""
+    return bool(seq.ops) and seq.ops[0] is op
+
+
+def _wants(work: list[Work]) -> list[Want]:
+    wants, first = [], 0
+    for seq, lo, hi in work:
+        op = seq.ops[0]
+        positions = op.rows(seq, lo, hi) if hi > lo else range(0)
+        wants.append(Want(seq, op, hi, positions, first))
+        first += len(positions)
+    return wants

@@ -1,0 +1,211 @@
+"""The Triton backend in Triton's interpreter, against attention computed one sequence at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("triton")
+if torch.cuda.is_available():
+    pytest.skip("tests/gpu does this on the device", allow_module_level=True)
+
+from attention_cases import (
+    Work,
+    make_batch,
+    make_pool,
+    new_tokens,
+    oracle,
+    queries,
+    random_kv,
+    run,
+    with_padding,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from triton.runtime import interpreter
+
+from sgl.runtime.attention import AttentionShape, BackendUnavailable, attention_backend
+from sgl.runtime.attention.triton import TritonAttention
+from sgl.runtime.kernels.attention_decode import DecodeScratch, DecodeTile
+from sgl.runtime.kernels.attention_prefill import PrefillTile
+
+DECODES = [(40, 1), (0, 1), (150, 1), (33, 1)]
+MIXED = [(70, 1), (3, 1), (0, 20), (17, 9), (5, 1), (40, 2)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def dots_as_on_a_tensor_core():
+    """The interpreter's own take bfloat16 for integers, and numpy's bits depend on a row's place in the matrix."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interpreter.InterpreterBuilder, "create_dot", dot)
+        yield
+
+
+def dot(builder, a, b, d, input_precision, max_num_imprecise_acc):
+    terms = numbers(a)[:, :, None] * numbers(b)[None]
+    return interpreter.TensorHandle((terms.sum(1) + d.data).astype(np.float32), d.dtype.scalar)
+
+
+def numbers(handle) -> np.ndarray:
+    """float64, whatever the interpreter holds."""
+    if handle.data.dtype == np.uint16:
+        return (handle.data.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return handle.data.astype(np.float64)
+
+
+def small(backend: TritonAttention, splits: int = 4) -> TritonAttention:
+    """Tiles that a few dozen keys fill, so that sequences are split and loops turn."""
+    shape, rows = backend.shape, backend.prefill_tile.rows
+    backend.decode_tile = DecodeTile(16, 16, splits * shape.kv_heads, merged=2)
+    backend.prefill_tile = PrefillTile(min(rows, 16 if shape.group <= 16 else rows), 16)
+    backend._scratch = DecodeScratch(
+        backend.most, shape.kv_heads, shape.group, shape.head_dim, backend.decode_tile, torch.device("cpu")
+    )
+    return backend
+
+
+def check(
+    work: Work, shape: AttentionShape, page_size: int = 1, dtype=torch.float32, tolerance=1e-5, seed=0
+) -> None:
+    pool = make_pool(shape, 512 * page_size, dtype)
+    kv = random_kv(work, shape, dtype, "cpu", seed)
+    batch = make_batch(work, pool, kv, page_size, seed)
+    backend = small(TritonAttention(pool, shape, page_size, max_running=8))
+    for layer in range(shape.layers):
+        q = queries(work, shape, dtype, seed=layer)
+        out = run(backend, batch, work, kv, q, layer)
+        torch.testing.assert_close(
+            out.float(), oracle(q, work, kv, shape, layer), atol=tolerance, rtol=tolerance
+        )
+        assert out.is_contiguous() and not backend._scratch.counters.any()
+    assert not pool.k[:, 0].any() and not pool.v[:, 0].any()
+
+
+@st.composite
+def works(draw: st.DrawFn) -> Work:
+    decodes = draw(st.lists(st.tuples(st.integers(0, 90), st.just(1)), max_size=4))
+    extends = draw(st.lists(st.tuples(st.integers(0, 40), st.integers(2, 12)), max_size=2))
+    return decodes + extends or [(0, 1)]
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    work=works(),
+    heads=st.sampled_from([(1, 1), (2, 4), (1, 3), (1, 7)]),
+    page_size=st.sampled_from([1, 4, 16]),
+    window=st.sampled_from([None, 1, 9, 50]),
+    seed=st.integers(0, 99),
+)
+def test_random_batches(work, heads, page_size, window, seed):
+    kv_heads, group = heads
+    check(work, AttentionShape(kv_heads * group, kv_heads, 16, (window,)), page_size, seed=seed)
+
+
+@pytest.mark.parametrize("head_dim", [24, 64])
+def test_layers_of_different_windows_and_head_dims(head_dim):
+    check(MIXED, AttentionShape(4, 2, head_dim, (None, 9)), 4)
+
+
+@pytest.mark.parametrize("work", [DECODES, [(3, 1), (20, 17)]])
+def test_bfloat16(work):
+    check(work, AttentionShape(4, 2, 32, (None,)), dtype=torch.bfloat16, tolerance=2e-2)
+
+
+@pytest.mark.parametrize("work", [DECODES[:2], [(3, 1), (20, 9)]])
+def test_keys_and_values_in_eight_bits_are_scaled(work):
+    shape = AttentionShape(4, 2, 16, (None,))
+    pool = make_pool(shape, 512, torch.float8_e4m3fn, poison=False)
+    pool.k_scale, pool.v_scale = 0.5, 0.25
+    stored = [
+        tuple(part.to(torch.float8_e4m3fn).float() for part in pair)
+        for pair in random_kv(work, shape, torch.float32, "cpu", 3)
+    ]
+    seen = [(keys * 0.5, values * 0.25) for keys, values in stored]
+    batch = make_batch(work, pool, stored)
+    pool.k[0, batch.slots.long()], pool.v[0, batch.slots.long()] = (
+        part.to(pool.k.dtype) for part in new_tokens(work, stored, 0)
+    )
+    q = queries(work, shape, torch.float32)
+    backend = small(TritonAttention(pool, shape, max_running=8))
+    backend.plan(batch)
+    out = backend.attend(q, *new_tokens(work, seen, 0), 0, batch)
+    torch.testing.assert_close(out, oracle(q, work, seen, shape), atol=1e-5, rtol=1e-5)
+
+
+def test_queries_inside_the_merged_projection_are_read_in_place():
+    shape = AttentionShape(4, 2, 16, (None,))
+    pool = make_pool(shape, 512, torch.float32)
+    kv = random_kv(MIXED, shape, torch.float32, "cpu", 0)
+    batch = make_batch(MIXED, pool, kv)
+    q = queries(MIXED, shape, torch.float32)
+    qkv = torch.cat([q, *new_tokens(MIXED, kv, 0)], 1)
+    q_view, k, v = qkv.split((4, 2, 2), 1)
+    backend = small(TritonAttention(pool, shape, max_running=8))
+    backend.plan(batch)
+    backend.store(k, v, 0, batch)
+    out = backend.attend(q_view, k, v, 0, batch)
+    torch.testing.assert_close(out, oracle(q, MIXED, kv, shape), atol=1e-5, rtol=1e-5)
+
+
+def test_a_padded_decode_step_equals_the_step_and_writes_no_padding():
+    shape = AttentionShape(4, 2, 16, (None,))
+    pool = make_pool(shape, 512, torch.float32)
+    kv = random_kv(DECODES, shape, torch.float32, "cpu", 0)
+    batch = with_padding(make_batch(DECODES, pool, kv, rows=8), 8)
+    q = torch.randn(8, 4, 16)
+    k, v = (torch.cat([part, torch.ones(4, 2, 16)]) for part in new_tokens(DECODES, kv, 0))
+    backend = small(TritonAttention(pool, shape, max_running=8))
+    backend.plan(batch)
+    backend.store(k, v, 0, batch)
+    out = backend.attend(q, k, v, 0, batch)
+    torch.testing.assert_close(out[:4], oracle(q[:4], DECODES, kv, shape), atol=1e-5, rtol=1e-5)
+    assert not pool.k[:, 0].any() and out.isfinite().all()
+
+
+@pytest.mark.parametrize("splits", [1, 8])
+def test_any_number_of_splits(splits):
+    shape = AttentionShape(4, 2, 16, (None,))
+    pool = make_pool(shape, 512, torch.float32)
+    kv = random_kv(DECODES, shape, torch.float32, "cpu", 0)
+    batch = make_batch(DECODES, pool, kv)
+    q = queries(DECODES, shape, torch.float32)
+    backend = small(TritonAttention(pool, shape, max_running=8), splits)
+    for _ in range(2):  # the counters are back at zero
+        out = run(backend, batch, DECODES, kv, q)
+        torch.testing.assert_close(out, oracle(q, DECODES, kv, shape), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("window", [None, 11])
+def test_deterministic_bits_depend_on_the_sequence_alone(window, dtype):
+    """The same 24 tokens: at once, in chunks, one by one, behind a cached prefix, among others, on other pages."""
+    shape = AttentionShape(4, 2, 16, (window,))
+    kv = random_kv([(0, 24)], shape, dtype, "cpu", 0)[0]
+    q = queries([(0, 24)], shape, dtype)
+    whole = deterministic(shape, dtype, kv, q, [(0, 24)], [], 0)
+    for bounds, others in [([17, 24], [(9, 1)]), ([5, 6, 23, 24], [(2, 1), (0, 3)])]:
+        cached = 0
+        for stop in bounds:
+            part = deterministic(shape, dtype, kv, q, [(cached, stop - cached)], others, stop)
+            assert torch.equal(part, whole[cached:stop])
+            cached = stop
+
+
+def deterministic(shape, dtype, kv, q, own: Work, others: Work, seed: int) -> torch.Tensor:
+    """What the queries of `own`, the last sequence of the step, see."""
+    (cached, new), work = own[0], [*others, *own]
+    pool = make_pool(shape, 512, dtype)
+    stored = [*random_kv(others, shape, dtype, "cpu", seed), tuple(part[:, : cached + new] for part in kv)]
+    batch = make_batch(work, pool, stored, seed=seed)
+    beside = queries(others, shape, dtype) if others else q[:0]
+    backend = small(TritonAttention(pool, shape, max_running=4, deterministic=True))
+    return run(backend, batch, work, stored, torch.cat([beside, q[cached : cached + new]]))[-new:]
+
+
+def test_what_the_kernels_cannot_do_is_said():
+    shape = AttentionShape(4, 2, 8, (None,))
+    with pytest.raises(BackendUnavailable, match="head_dim"):
+        attention_backend("triton", make_pool(shape, 8, torch.float32), shape)
+    with pytest.raises(BackendUnavailable, match="float64"):
+        attention_backend("triton", make_pool(shape, 8, torch.float64), shape)

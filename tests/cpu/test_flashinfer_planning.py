@@ -1,0 +1,293 @@
+"""What the flashinfer backend asks of flashinfer, answered here by a slow stand-in with the same calls.
+
+The stand-in attends what the device tensors say, as the kernels do, and checks that the plan on the host says the same.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("triton")
+from attention_steps import World
+
+from sgl.runtime.attention import AttentionShape, BackendUnavailable
+from sgl.runtime.attention import flashinfer as backend
+from sgl.runtime.attention import flashinfer_modules as modules
+from sgl.runtime.attention.flashinfer_kernel import float_bytes
+from sgl.runtime.attention.flashinfer_modules import Kind
+from sgl.runtime.attention.shared_prefix import PrefixFinder
+from sgl.runtime.executor.kv import KVPool
+
+SHAPE = AttentionShape(query_heads=4, kv_heads=2, head_dim=64, windows=(None, None))
+WINDOWED = AttentionShape(query_heads=2, kv_heads=2, head_dim=64, windows=(None, 20, None, 5))
+
+
+class StandIn:
+    """A module of flashinfer's, `plan` and `paged_run` of 0.6.8."""
+
+    def __init__(self, kind, calls):
+        self.kind, self.calls = kind, calls
+
+    def plan(
+        self, floats, integers, staging, queries, pages, tokens, rows, sequences, query_heads, kv_heads,
+        page_size, graph, dim, dim_v, causal, window_left, *split,
+    ):  # fmt: skip
+        assert len(split) == (3 if self.kind.backend == "fa2" else 0)
+        assert all(host.dtype == torch.int32 and host.is_contiguous() for host in (queries, pages, tokens))
+        assert (int(queries[-1]), len(tokens), dim) == (rows, sequences, dim_v)
+        assert (window_left >= 0) == self.kind.windowed
+        self.calls.append((self.kind.backend, "graph" if graph else "plan", rows, sequences))
+        return queries.clone(), pages.clone(), tokens.clone(), page_size, causal, window_left
+
+    def paged_run(
+        self, floats, integers, info, q, k, v, queries, pages, indices, last, out, lse, mask, layout,
+        window_left, early, *rest,
+    ):  # fmt: skip
+        scale = rest[7]
+        assert len(rest) == 15
+        host_queries, host_pages, tokens, page_size, causal, planned_window = info
+        assert queries.tolist() == host_queries.tolist() and pages.tolist() == host_pages.tolist()
+        assert window_left == planned_window and mask == int(causal) and out.is_contiguous()
+        self.calls.append((self.kind.backend, "run", *(t.data_ptr() for t in (queries, pages, indices, last))))
+        for i, count in enumerate(tokens.tolist()):
+            run = indices[pages[i] : pages[i + 1]].long()
+            assert count == (len(run) - 1) * page_size + int(last[i])
+            rows = slice(int(queries[i]), int(queries[i + 1]))
+            self.attend(q[rows], k[run].flatten(0, 1)[:count], v[run].flatten(0, 1)[:count],
+                        out[rows], None if lse is None else lse[rows], scale, causal, window_left)  # fmt: skip
+
+    def attend(self, q, k, v, out, lse, scale, causal, window_left):
+        k, v = (x.float().repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+        scores = torch.einsum("qhd,khd->hqk", q.float(), k) * scale
+        at = torch.arange(len(k) - len(q), len(k))[:, None] if len(q) <= len(k) else torch.zeros(len(q), 1)
+        keys = torch.arange(len(k))
+        hidden = (keys > at) & causal
+        if window_left >= 0:
+            hidden = hidden | (keys < at - window_left)
+        scores = scores.masked_fill(hidden, float("-inf"))
+        out.copy_(torch.einsum("hqk,khd->qhd", scores.softmax(-1), v))
+        if lse is not None:
+            lse.copy_(scores.logsumexp(-1).T / np.log(2))
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    made: list[tuple] = []
+    monkeypatch.setattr(backend, "_machine", lambda device: (9, 4))
+    monkeypatch.setattr(backend.modules, "load", lambda kinds: {kind: StandIn(kind, made) for kind in kinds})
+    return made
+
+
+def check(attention, world, batch, layers=(0,)):
+    attention.plan(batch)
+    for layer in layers:
+        q = world.queries(batch, torch.bfloat16)
+        found = attention.attend(q, q, q, layer, batch)
+        assert found.is_contiguous()
+        torch.testing.assert_close(found.float(), world.expected(batch, q, layer), rtol=2e-2, atol=1e-2)
+
+
+def make_world(shape, page_size=1, dtype=torch.bfloat16, pages=600):
+    return World(shape, pages, page_size, rows=20, most=600 // page_size + 1, dtype=dtype, device="cpu")
+
+
+@pytest.mark.parametrize("page_size", [1, 8])
+def test_mixed_batches(calls, page_size):
+    world = make_world(SHAPE, page_size)
+    attention = backend.FlashInferAttention(world.pool, SHAPE, page_size, max_running=5, context=64)
+    batch = world.batch([world.sequence(n) for n in (30, 1, 9, 40)], [1, 1, 9, 20])
+    calls.clear()
+    check(attention, world, batch, layers=(0, 1))
+    assert calls[:2] == [("fa2", "plan", 2, 2), ("fa2", "plan", 29, 2)]
+
+
+def test_long_queries_go_to_hoppers_kernels(calls):
+    world = make_world(SHAPE)
+    attention = backend.FlashInferAttention(world.pool, SHAPE, max_running=4, context=64)
+    calls.clear()
+    check(attention, world, world.batch([world.sequence(200), world.sequence(140)], [200, 100]))
+    assert calls[0] == ("fa3", "plan", 300, 2)
+
+
+def test_windows_have_plans_of_their_own(calls):
+    world = make_world(WINDOWED)
+    attention = backend.FlashInferAttention(world.pool, WINDOWED, max_running=4, context=64)
+    batch = world.batch([world.sequence(n) for n in (60, 10, 50)], [1, 1, 30])
+    check(attention, world, batch, layers=range(4))
+    static = world.batch([world.sequence(9)], [1], pad_to=2)
+    check(attention, world, static, layers=range(4))
+    assert attention.variant(static) is None
+
+
+def test_float8_keys(calls):
+    world = make_world(SHAPE, dtype=torch.float8_e4m3fn)
+    world.pool.k_scale, world.pool.v_scale = 0.5, 2.0
+    attention = backend.FlashInferAttention(world.pool, SHAPE, max_running=4, context=64)
+    calls.clear()
+    check(attention, world, world.batch([world.sequence(n) for n in (60, 200)], [1, 150]))
+    assert {call[0] for call in calls} == {"fa2"}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
+def test_store_leaves_the_padding_slot_alone(calls, dtype):
+    world = make_world(SHAPE, dtype=dtype)
+    world.pool.v_scale = scale = 2.0 if dtype == torch.float8_e4m3fn else 1.0
+    attention = backend.FlashInferAttention(world.pool, SHAPE, max_running=4, context=64)
+    batch = world.batch([world.sequence(9), world.sequence(3)], [1, 1], pad_to=4)
+    k, v = torch.randn(2, 4, SHAPE.kv_heads, SHAPE.head_dim).bfloat16()
+    k[0, 0, 0] = 1e6
+    attention.store(k, v, 1, batch)
+    slots = [int(own[-1]) for own in batch.context_slots[:2]]
+    limit = torch.finfo(dtype).max
+    torch.testing.assert_close(world.pool.k[1, slots].float(), k[:2].clamp(-limit, limit).to(dtype).float())
+    torch.testing.assert_close(world.pool.v[1, slots].float(), (v[:2] / scale).to(dtype).float())
+    assert not world.pool.k[:, 0].float().any() and not world.pool.v[:, 0].float().any()
+
+
+def test_static_batches_keep_their_addresses(calls):
+    world = make_world(SHAPE, 2)
+    attention = backend.FlashInferAttention(world.pool, SHAPE, 2, max_running=8, context=256)
+    calls.clear()
+    for lengths in ((5, 30, 31), (90, 1), (200, 3, 17, 8)):
+        batch = world.batch([world.sequence(n) for n in lengths], [1] * len(lengths), pad_to=4)
+        check(attention, world, batch)
+        assert attention.variant(batch) is None
+    assert {call for call in calls if call[1] != "run"} == {("fa2", "graph", 4, 4)}
+    assert len({call for call in calls if call[1] == "run"}) == 1
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_shared_prefix(calls, monkeypatch, page_size):
+    monkeypatch.setattr("sgl.runtime.attention.shared_prefix.LEAST_TOKENS", 40)
+    monkeypatch.setattr("sgl.runtime.attention.shared_prefix.LEAST_SAVED", 100)
+    world = make_world(SHAPE, page_size)
+    attention = backend.FlashInferAttention(world.pool, SHAPE, page_size, max_running=16, context=200)
+    prefix = world.sequence(48)
+    calls.clear()
+    runs = []
+    for step in range(2):
+        shared = [world.sequence(49 + step + 5 * n, prefix) for n in range(9)]
+        batch = world.batch([world.sequence(70), *shared, world.sequence(3)], [1] * 11, pad_to=16)
+        before = len(calls)
+        check(attention, world, batch)
+        assert attention.variant(batch) == (0, True)
+        runs.append([call for call in calls[before:] if call[1] == "run"])
+    assert [call[1:] for call in calls if call[1] == "graph"] == [("graph", 16, 16), ("graph", 16, 1)] * 2
+    assert runs[0] == runs[1] and len(runs[0]) == 2
+    eager = world.batch(shared, [1] * 9)
+    calls.clear()
+    check(attention, world, eager)
+    assert [call[2:] for call in calls if call[1] == "plan"] == [(9, 9), (9, 1)]
+
+
+def test_growing_buffers_change_the_variant(calls, monkeypatch):
+    monkeypatch.setattr("sgl.runtime.attention.page_runs.LARGEST_START", 200)
+    world = make_world(SHAPE)
+    attention = backend.FlashInferAttention(world.pool, SHAPE, max_running=4, context=100)
+    for length, variant in ((30, None), (300, (1, False)), (40, (1, False))):
+        batch = world.batch([world.sequence(length), world.sequence(9)], [1, 1], pad_to=4)
+        check(attention, world, batch)
+        assert attention.variant(batch) == variant
+
+
+def naive_prefix(rows: list[np.ndarray]) -> int:
+    """Tokens before the last that all have in common."""
+    shortest = min(map(len, rows)) - 1
+    return next((i for i in range(shortest) if len({int(row[i]) for row in rows}) > 1), shortest)
+
+
+def test_the_finder_finds_the_longest_prefix_of_all_who_share(monkeypatch):
+    monkeypatch.setattr("sgl.runtime.attention.shared_prefix.LEAST_TOKENS", 16)
+    monkeypatch.setattr("sgl.runtime.attention.shared_prefix.LEAST_SAVED", 16)
+    random = np.random.default_rng(0)
+    for page_size in (1, 4):
+        for _ in range(30):
+            world = make_world(SHAPE, page_size, pages=900 // page_size)
+            prefix = world.sequence(int(random.integers(4, 20)) * 4)
+            shared = [world.sequence(len(prefix) + int(random.integers(1, 9)), prefix) for _ in range(8)]
+            others = [world.sequence(int(random.integers(1, 40))) for _ in range(int(random.integers(0, 12)))]
+            finder, rows = PrefixFinder(page_size), [*others, *shared]
+            found = finder.find(rows)
+            tokens = naive_prefix(shared) // page_size * page_size
+            if tokens < 16 or sum(len(row) > 1 for row in rows) > 16:
+                assert found is None
+                continue
+            assert found is not None and found.pages * page_size == tokens
+            assert found.members.tolist() == [False] * len(others) + [True] * 8 and found.leader == len(others)
+            longer = finder.find([world.sequence(len(row) + 1, row) for row in rows])
+            assert longer is not None and longer.pages == found.pages
+
+
+def test_what_cannot_run_is_said_at_once(calls, monkeypatch):
+    pool = KVPool(2, 8, 2, 64, torch.float32)
+    with pytest.raises(BackendUnavailable, match="float32"):
+        backend.FlashInferAttention(pool, SHAPE)
+    pool = KVPool(2, 8, 2, 64, torch.bfloat16)
+    with pytest.raises(BackendUnavailable, match="rest of the batch"):
+        backend.FlashInferAttention(pool, SHAPE, deterministic=True)
+    with pytest.raises(BackendUnavailable, match="head_dim"):
+        backend.FlashInferAttention(pool, AttentionShape(4, 2, 80, (None,)))
+
+    def fail(self, *arguments):
+        raise RuntimeError("Ninja build failed. Ninja output:\n[1/2] nvcc\nx.cu: error: no such thing\n")
+
+    monkeypatch.setattr(StandIn, "plan", fail)
+    with pytest.raises(BackendUnavailable, match=r"x\.cu: error: no such thing"):
+        backend.FlashInferAttention(pool, SHAPE)
+
+
+class Spec:
+    is_aot = is_compiled = False
+    build_dir = Path("/cache/x")
+
+    def __init__(self, built):
+        self.built = built
+
+    def build(self, verbose):
+        self.built.append(verbose)
+
+
+@pytest.fixture
+def package(monkeypatch):
+    """A flashinfer whose kernels were never compiled; returns what is built."""
+    built: list[bool] = []
+    jit = SimpleNamespace(gen_batch_prefill_module=lambda *arguments: Spec(built))
+    prefill = SimpleNamespace(get_batch_prefill_module=lambda *arguments: arguments)
+    monkeypatch.setitem(sys.modules, "flashinfer", SimpleNamespace(jit=jit, prefill=prefill))
+    monkeypatch.setitem(sys.modules, "flashinfer.prefill", prefill)
+    return built
+
+
+KIND = Kind("fa2", torch.bfloat16, torch.bfloat16, 128, False)
+
+
+def test_modules_are_compiled_once(package, monkeypatch):
+    monkeypatch.setattr(modules.shutil, "which", lambda name: name)
+    found = modules.load([KIND, KIND._replace(backend="fa3")])
+    assert [arguments[0] for arguments in found.values()] == ["fa2", "fa3"] and package == [False, False]
+    monkeypatch.setattr(Spec, "is_compiled", True)
+    assert modules.load([KIND])[KIND][-2:] == (False, False) and len(package) == 2
+
+
+def test_a_missing_compiler_or_package_is_said(package, monkeypatch):
+    monkeypatch.delenv("FLASHINFER_NVCC", raising=False)
+    monkeypatch.setattr(modules.shutil, "which", lambda name: None if "nvcc" in name else name)
+    with pytest.raises(BackendUnavailable, match="nvcc is not installed"):
+        modules.load([KIND])
+    monkeypatch.setitem(sys.modules, "flashinfer", None)
+    with pytest.raises(BackendUnavailable, match="cannot be imported"):
+        modules.load([KIND])
+
+
+def test_scratch_is_enough_for_the_plans_of_flashinfer():
+    """Its rule for Llama 8B on 132 multiprocessors: 264 / 8 splits, 16 rows a tile for decodes, 128 for prefixes."""
+    shape = AttentionShape(32, 8, 128, (None,))
+    for tiles, rows in ((256 * 4 // 16 + 255, 16), (33, 128)):
+        assert float_bytes(shape, 256, 132) >= 32 * tiles * rows * 129 * 4
+    assert float_bytes(shape, 256, 132) < 100e6

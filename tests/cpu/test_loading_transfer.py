@@ -1,0 +1,128 @@
+"""The readers put every byte where it belongs, whatever the chunks, the threads and the dtypes."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints import write_checkpoint
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from sgl.runtime.errors import CheckpointError
+from sgl.runtime.loading import load_model, transfer, weights
+from sgl.runtime.loading.header import read_header
+from sgl.runtime.models.decoder import Decoder
+
+CPU = torch.device("cpu")
+
+
+def slow_read(path: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """By safetensors' own reader."""
+    found = {}
+    for file in sorted(path.glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            found |= {name: tensors.get_tensor(name).to(dtype) for name in tensors.keys()}  # noqa: SIM118
+    return found
+
+
+@pytest.mark.parametrize("chunk", [1024, 1000 * 8, 2**24])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_tensor_arrives(tmp_path, monkeypatch, chunk, dtype):
+    monkeypatch.setattr(transfer, "CHUNK", chunk)
+    path = write_checkpoint(tmp_path, "qwen2", shard_size="100KB")
+    model = Decoder(weights.load_config(path), dtype)
+    weights.fill(model, path)
+    expected = slow_read(path, dtype)
+    places = model.parameters()
+    assert len(places) == len(expected) > 20
+    assert all(torch.equal(places[name], tensor) for name, tensor in expected.items())
+
+
+def test_all_float_dtypes_in_one_file(tmp_path):
+    path = write_checkpoint(tmp_path)
+    kinds = [torch.float64, torch.float16, torch.bfloat16, torch.float32]
+    stored = slow_read(path, torch.float32)
+    mixed = {name: tensor.to(kinds[index % 4]) for index, (name, tensor) in enumerate(stored.items())}
+    save_file(mixed, path / "model.safetensors")
+    model = Decoder(weights.load_config(path), torch.float32)
+    weights.fill(model, path)
+    assert all(torch.equal(place, mixed[name].float()) for name, place in model.parameters().items())
+
+
+def test_an_error_in_a_reader_is_raised_and_ends_the_others():
+    reads = []
+
+    def failing(part: torch.Tensor) -> None:
+        reads.append(len(part))
+        raise OSError("the disk is gone")
+
+    work = [transfer.Chunk(failing, torch.float32, torch.empty(4)) for _ in range(1000)]
+    with pytest.raises(OSError, match="the disk is gone"):
+        transfer.transfer(work, CPU)
+    assert len(reads) <= transfer.READERS
+
+
+def test_a_file_that_shrinks_while_it_is_read(tmp_path):
+    path = write_checkpoint(tmp_path)
+    file = path / "model.safetensors"
+    model = Decoder(weights.load_config(path), torch.float32)
+    pieces = weights._pieces(model, path)
+    file.write_bytes(file.read_bytes()[:-500])
+    with pytest.raises(CheckpointError, match="it ended within tensor"):
+        transfer.transfer(weights._chunks(pieces), CPU)
+
+
+def test_progress_counts_every_byte(tmp_path):
+    path = write_checkpoint(tmp_path)
+    model = Decoder(weights.load_config(path), torch.bfloat16)
+    counts: list[int] = []
+    transfer.transfer(weights._chunks(weights._pieces(model, path)), CPU, counts.append)
+    assert sum(counts) == sum(tensor.nbytes for tensor in slow_read(path, torch.float32).values())
+
+
+def write_header(file: Path, header: object, data: bytes = b"") -> Path:
+    text = json.dumps(header).encode() if not isinstance(header, bytes) else header
+    file.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return file
+
+
+def entry(start: int, stop: int, shape: list[int], dtype: str = "F32") -> dict[str, object]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [start, stop]}
+
+
+@pytest.mark.parametrize("header, why", [
+    ([1, 2], "AttributeError"),
+    (b"{nonsense", "JSONDecodeError"),
+    ({"a": {"dtype": "F32", "shape": [2]}}, "data_offsets"),
+    ({"a": entry(0, 4, [2])}, r"'a' has 4 bytes for \[2\]"),
+    ({"a": entry(4, 8, [1])}, "'a' begins at byte"),
+    ({"a": entry(0, 4, [1])}, "the tensors end at byte"),
+    ({"a": entry(0, 8, [2]), "b": entry(4, 8, [1])}, "'b' begins at byte"),
+])  # fmt: skip
+def test_damaged_headers(tmp_path, header, why):
+    file = write_header(tmp_path / "model.safetensors", header, b"12345678")
+    with pytest.raises(CheckpointError, match=rf"is damaged or cut short \(.*{why}.*fetch the file again"):
+        read_header(file)
+
+
+def test_the_header_agrees_with_safetensors(tmp_path):
+    path = write_checkpoint(tmp_path)
+    stored = {tensor.name: tensor for tensor in read_header(path / "model.safetensors")}
+    with safe_open(path / "model.safetensors", "pt") as tensors:
+        assert set(stored) == set(tensors.keys())
+        assert all(stored[name].shape == tensors.get_slice(name).get_shape() for name in stored)
+
+
+def test_a_transform_sees_every_projection(tmp_path):
+    names: list[str] = []
+
+    def transform(name, layer):
+        names.append(name)
+        return layer
+
+    load_model(write_checkpoint(tmp_path), transform=transform)
+    assert names.count("qkv") == 3 and set(names) == {"qkv", "output", "gate_up", "down", "head"}

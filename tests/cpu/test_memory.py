@@ -1,0 +1,254 @@
+"""How memory is shared out, and an engine that gives its memory away and takes it back."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import weakref
+
+import pytest
+import torch
+
+from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.config import EngineConfig
+from sgl.runtime.errors import ConfigError, EngineClosed
+from sgl.runtime.executor import memory
+from sgl.runtime.executor.kv import KVPool
+from sgl.runtime.executor.offload import HostCopy, tensors_of
+from sgl.runtime.loading import load_model
+
+GREEDY = SamplingParams(max_tokens=20, temperature=0, ignore_eos=True)
+CUDA = torch.device("cuda")
+GB = 10**9
+PROMPTS = ["The quick brown fox", "1 + 1 =", "lazy dog"]
+
+
+def plan(**bytes_: int) -> memory.MemoryPlan:
+    return memory.MemoryPlan(**{"total": 100 * GB, "free": 90 * GB} | bytes_)
+
+
+def resolved(device: str = "cuda", **options: object):
+    return EngineConfig.from_options(options).on(device)
+
+
+# the options
+
+
+def test_what_none_means_depends_on_the_device():
+    cpu, gpu = resolved("cpu"), resolved("cuda")
+    assert (cpu.step_tokens, cpu.max_running, cpu.run_ahead, cpu.graphs, cpu.memory) == (1024, 64, False, False, None)
+    assert (gpu.step_tokens, gpu.max_running, gpu.run_ahead, gpu.graphs, gpu.memory) == (4096, 256, True, True, 0.92)
+    own = resolved("cuda", step_tokens=7, max_running=3, run_ahead=False, graphs=False, memory=0.5)
+    assert (own.step_tokens, own.max_running, own.run_ahead, own.graphs, own.memory) == (7, 3, False, False, 0.5)
+
+
+@pytest.mark.parametrize("option, value, message", [
+    ("memory", 0, "above 0 and up to 1"),
+    ("memory", 1.5, "above 0 and up to 1"),
+    ("memory", "all", "above 0 and up to 1"),
+    ("weights", "int4", "must be auto or fp8"),
+    ("kv_dtype", "int8", "must be auto or fp8"),
+    ("graphs", "yes", "must be True or False"),
+    ("deterministic", 2, "must be True or False"),
+    ("run_ahead", "no", "must be True, False or None"),
+    ("max_running", 0, "positive whole number"),
+    ("step_tokens", True, "positive whole number"),
+])  # fmt: skip
+def test_bad_values_are_named(option, value, message):
+    with pytest.raises(ConfigError, match=rf"Engine\({option}={value!r}\).*{message}"):
+        EngineConfig.from_options({option: value})
+
+
+@pytest.mark.parametrize("option", ["weights", "kv_dtype"])
+def test_fp8_needs_a_gpu(option):
+    with pytest.raises(ConfigError, match=rf"{option}='fp8'\) needs a CUDA device, here: cpu; use {option}='auto'"):
+        resolved("cpu", **{option: "fp8"})
+
+
+# the plan
+
+
+def test_the_kv_pool_takes_what_the_share_leaves():
+    taken = plan(weights=16 * GB, activations=GB, reserved=GB)
+    full = memory.with_kv(taken, resolved(memory=0.9), 131_072, CUDA)
+    assert 0 <= 0.9 * 90 * GB - 18 * GB - full.kv < 131_072
+    paged = memory.with_kv(taken, resolved(memory=0.9, page_size=16), 131_072, CUDA)
+    assert paged.kv % (16 * 131_072) == 0 and 0 <= full.kv - paged.kv < 16 * 131_072
+    assert memory.with_kv(taken, resolved(kv_tokens=1000), 131_072, CUDA).kv == 131_072_000
+    assert memory.with_kv(taken, resolved(kv_memory="2GB"), 10**6, CUDA).kv == 2 * GB
+    assert memory.with_kv(taken, resolved(), 100, CUDA).kv == 100 * memory.GPU_TOKENS
+
+
+def test_no_room_states_every_part_and_the_knob():
+    taken = plan(weights=80 * GB, activations=2 * GB, reserved=3 * GB)
+    with pytest.raises(ConfigError) as caught:
+        memory.with_kv(taken, resolved(), 131_072, CUDA)
+    for part in ("weights 80.00 GB", "activations 2.00 GB", "graphs and workspaces 3.00 GB", "others 10.00 GB",
+                 "90.00 of 100.00 GB were free", "raise memory, now 0.92"):  # fmt: skip
+        assert part in str(caught.value)
+    with pytest.raises(ConfigError, match=r"KV cache of 6.00 GB has no room.*kv_memory, now '6GB'"):
+        memory.with_kv(taken, resolved(kv_memory="6GB"), 10**6, CUDA)
+
+
+def test_on_the_cpu_a_quarter_of_what_is_free(monkeypatch):
+    monkeypatch.setattr(memory, "free_memory", lambda: 4 * GB)
+    cpu = torch.device("cpu")
+    assert memory.with_kv(plan(), resolved("cpu"), 10**6, cpu).kv == GB
+    assert memory.with_kv(plan(), resolved("cpu"), 10, cpu).kv == 10 * memory.CPU_TOKENS
+    assert memory.with_kv(plan(weights=GB), resolved("cpu", memory=0.5), 10**6, cpu).kv == 44 * GB
+
+
+def test_a_real_plan_of_this_machine():
+    found = memory.before_loading(torch.device("cpu"))
+    assert 0 < found.free <= found.total
+
+
+@pytest.mark.parametrize("step_tokens", [7, 300, 1200])
+def test_the_dummy_step_is_a_full_one(tiny, step_tokens):
+    model = load_model(tiny)
+    config = resolved("cpu", step_tokens=step_tokens, max_running=10)
+    batch = memory.dummy_batch(config, 512, torch.device("cpu"))
+    assert len(batch.token_ids) == len(batch.positions) == sum(batch.query_lens) == step_tokens
+    assert max(batch.query_lens) <= 512 and int(batch.positions.max()) < 512
+    logits = memory.dummy_step(model, config, 512)
+    assert logits.shape == (min(10, step_tokens), model.config.vocab_size)
+
+
+# moving memory
+
+
+def test_a_pool_comes_back_empty():
+    pool = KVPool(2, 5, 1, 4)
+    pool.k.fill_(3)
+    size = pool.bytes
+    pool.release()
+    assert pool.bytes == 0 and pool.slots == 0
+    pool.restore()
+    assert pool.bytes == size and not pool.k.any()
+
+
+def test_fp8_pools_are_poisoned_too():
+    pool = KVPool(2, 5, 1, 4, torch.float8_e4m3fn)
+    pool.fill_nan([2])
+    assert pool.k.float()[:, 2].isnan().all() and not pool.k.float()[:, [0, 1, 3, 4]].isnan().any()
+
+
+def test_every_weight_is_found(tiny):
+    model = load_model(tiny)
+    found = {id(tensor) for tensor in tensors_of(model)}
+    for layer in model.layers:
+        for linear in (layer.qkv, layer.output, layer.gate_up, layer.down):
+            assert id(linear.weight) in found
+        assert id(layer.attention_norm.weight) in found
+    assert id(model.embedding) in found and id(model.head.weight) in found
+
+
+def test_host_copies_bring_shared_memory_back_once(monkeypatch):
+    monkeypatch.setattr("sgl.runtime.loading.transfer.CHUNK", 64)
+    whole, other = torch.arange(1000.0), torch.arange(7, dtype=torch.int32)
+    views = [whole, whole[10:20], whole.view(10, 100).t(), other]
+    before = [view.clone() for view in views]
+    copy = HostCopy(views)
+    assert copy.bytes == 4000 + 28 and whole.untyped_storage().nbytes() == 0
+    copy.restore()
+    assert all(torch.equal(view, old) for view, old in zip(views, before, strict=True))
+
+
+# sleep and wake
+
+
+def wait_for(condition) -> None:
+    deadline = time.monotonic() + 20
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.002)
+    assert condition()
+
+
+def test_the_same_text_after_a_sleep(open_engine):
+    engine: Engine = open_engine()
+    expected = [done.text for done in engine.generate(PROMPTS, GREEDY)]
+    pool_bytes = engine.info()["kv_bytes"]
+    assert engine.sleep() == pool_bytes and engine.asleep
+    assert engine.sleep() == 0
+    assert engine._sleeper._pool.bytes == 0
+    assert engine.stats().pages_free == engine.stats().pages_total
+    engine.wake()
+    engine.wake()
+    assert not engine.asleep
+    assert [done.text for done in engine.generate(PROMPTS, GREEDY)] == expected
+
+
+def test_what_is_asked_for_asleep_waits(open_engine):
+    engine = open_engine()
+    expected = engine.generate(PROMPTS[0], GREEDY).token_ids
+    engine.sleep()
+    sequence = engine.open()
+    sequence.extend(engine.tokenizer.encode(PROMPTS[0], special_prefix=True))
+    future = sequence.generate(GREEDY)
+    wait_for(lambda: engine.stats().waiting == 1)
+    steps = engine.stats().steps
+    time.sleep(0.05)
+    assert engine.stats().steps == steps and not future.done()
+    engine.wake()
+    assert future.result(30).token_ids == expected
+
+
+def test_a_sleep_in_the_middle_changes_no_text(open_engine):
+    engine = open_engine(step_tokens=16)
+    params = dataclasses.replace(GREEDY, max_tokens=300)
+    expected = [done.token_ids for done in engine.generate(PROMPTS, params)]
+    idle = engine.open()
+    idle.extend(engine.tokenizer.encode(PROMPTS[1], special_prefix=True))
+    idle.prefill().result(30)
+    engine.flush_cache()
+    futures = []
+    for text in PROMPTS:
+        sequence = engine.open()
+        sequence.extend(engine.tokenizer.encode(text, special_prefix=True))
+        futures.append(sequence.generate(params))
+    wait_for(lambda: engine.stats().running == 3)
+    engine.sleep()
+    assert engine.stats().running == 0 and not all(future.done() for future in futures)
+    engine.check()
+    engine.wake()
+    assert [future.result(60).token_ids for future in futures] == expected
+    assert idle.generate(params).result(60).token_ids == expected[1]
+
+
+def test_closing_asleep_fails_what_waits(open_engine):
+    engine = open_engine()
+    engine.sleep()
+    sequence = engine.open()
+    sequence.extend([5, 6])
+    future = sequence.generate(GREEDY)
+    wait_for(lambda: engine.stats().waiting == 1)
+    engine.close()
+    with pytest.raises(EngineClosed):
+        future.result(5)
+    with pytest.raises(EngineClosed):
+        engine.wake()
+
+
+@pytest.mark.parametrize("asleep", [False, True])
+def test_a_closed_engine_keeps_no_memory(open_engine, asleep):
+    engine = open_engine()
+    sequence = engine.open()
+    sequence.extend([5, 6])
+    sequence.generate(GREEDY).result(30)
+    model, pool = weakref.ref(engine._core.runner.model), weakref.ref(engine._sleeper._pool)
+    if asleep:
+        engine.sleep()
+    engine.close()
+    assert model() is None and pool() is None  # though engine and sequence are still held here
+    assert sequence is not None and engine.closed
+
+
+def test_info_tells_memory_and_startup(open_engine):
+    engine = open_engine()
+    info = engine.info()
+    assert info["memory"]["kv"] == info["kv_bytes"] > 0
+    assert info["memory"]["weights"] == info["parameters"] * 4
+    assert {"config", "device", "weights", "measure", "kv", "attention", "runner"} <= set(info["startup"])
+    assert sum(info["startup"].values()) <= info["startup_seconds"]
+    assert info["attention_reason"] and info["graphs"] is False
+    assert info["run_ahead"] is engine.config.run_ahead

@@ -1,0 +1,54 @@
+"""The one-row kernels in Triton's interpreter against plain torch in float32."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
+from one_row_oracle import CASES, Case, check_gate_up, check_head, check_linear_add, check_qkv
+
+from sgl.runtime.kernels import one_row
+from sgl.runtime.kernels.one_row_launch import Launch, best_launch
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs these on the device")
+LAUNCHES = [None, Launch(8, 16, 1)]
+
+
+@pytest.mark.parametrize("launch", LAUNCHES, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_qkv_rotate_store(case: Case, launch: Launch | None):
+    check_qkv(case, "cpu", launch)
+
+
+@pytest.mark.parametrize("launch", LAUNCHES, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_linears(case: Case, launch: Launch | None):
+    check_linear_add(case, "cpu", launch)
+    check_gate_up(case, "cpu", launch)
+    check_head(case, "cpu", launch)
+
+
+def test_the_padding_slot_is_not_written():
+    check_qkv(CASES[2], "cpu", None, slot=0)
+
+
+def test_scaled_pool():
+    check_qkv(CASES[2], "cpu", None, scales=(0.5, 4.0))
+
+
+@pytest.mark.parametrize("shape", [(6144, 4096), (4096, 14336), (5120, 5120), (1152, 896), (288, 96), (10, 7)])
+def test_every_shape_has_a_cut(shape):
+    launch = best_launch(*shape)
+    assert launch.rows >= 2
+    for number in launch[:3]:
+        assert number & (number - 1) == 0
+    assert launch.block <= max(2048, 2 * shape[1])
+
+
+def test_suits_one_row_on_cuda_only():
+    assert not one_row.suits(torch.zeros(1, 64))

@@ -1,0 +1,127 @@
+"""Plain torch in float32 for what the one-row kernels compute, and checks against it on any device."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sgl.runtime.kernels import one_row
+from sgl.runtime.kernels.one_row_launch import Launch
+
+EPS = 1e-5
+ROUGH = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float8_e4m3fn: 0.13}
+
+
+class Case(NamedTuple):
+    """Sizes of a model; dim: of a head."""
+
+    hidden: int
+    queries: int
+    keys: int
+    dim: int
+    inner: int
+    vocabulary: int
+    dtype: torch.dtype = torch.float32
+    bias: bool = False
+
+
+CASES = [
+    Case(48, 4, 2, 8, 20, 30),
+    Case(32, 2, 1, 12, 17, 19, torch.bfloat16, True),
+    Case(20, 3, 3, 4, 11, 13, torch.float32, True),
+]
+
+
+def random(case: Case, device: str, *shape: int, scale: float = 1.0) -> Tensor:
+    return (torch.randn(shape, device=device) * scale).to(case.dtype)
+
+
+def layer(case: Case, device: str, outputs: int, inputs: int) -> tuple[Tensor, Tensor | None]:
+    weight = random(case, device, outputs, inputs, scale=inputs**-0.5)
+    return weight, random(case, device, outputs) if case.bias else None
+
+
+def norm(x: Tensor, weight: Tensor) -> Tensor:
+    x = x.float()
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * weight.float()
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(x.float(), weight.float(), None if bias is None else bias.float())
+
+
+def close(found: Tensor, wanted: Tensor, dtype: torch.dtype) -> None:
+    rough = ROUGH[dtype]
+    torch.testing.assert_close(found.float(), wanted, atol=rough, rtol=rough)
+
+
+def angles(case: Case, device: str, positions: int) -> Tensor:
+    """[positions, 2 dim]: cosines twice, negated sines, sines."""
+    half = case.dim // 2
+    angle = torch.arange(positions)[:, None] * 1e4 ** (-torch.arange(half) / half)
+    table = torch.cat((angle.cos(), angle.cos(), -angle.sin(), angle.sin()), -1)
+    return table.to(device, case.dtype)
+
+
+def rotated(heads: Tensor, row: Tensor) -> Tensor:
+    """heads [n, dim] turned by a row [2 dim] of the table."""
+    dim = heads.shape[-1]
+    return heads * row[:dim].float() + heads.roll(dim // 2, -1) * row[dim:].float()
+
+
+def check_qkv(
+    case: Case, device: str, launch: Launch | None, slot: int = 3, scales: tuple[float, float] = (1.0, 1.0),
+    pool_dtype: torch.dtype | None = None,
+) -> None:  # fmt: skip
+    """Queries, the written slot and every slot around it."""
+    torch.manual_seed(1)
+    heads = case.queries + 2 * case.keys
+    x, weights = random(case, device, 1, case.hidden), random(case, device, case.hidden)
+    weight, bias = layer(case, device, heads * case.dim, case.hidden)
+    table = angles(case, device, 9)
+    pool_dtype = pool_dtype or case.dtype
+    k_pool, v_pool = (random(case, device, 5, case.keys, case.dim).to(pool_dtype) for _ in range(2))
+    k_wanted, v_wanted = k_pool.float(), v_pool.float()
+    positions, slots = (torch.tensor([n], dtype=torch.int32, device=device) for n in (7, slot))
+    q = one_row.qkv_rotate_store(
+        x, weights, EPS, weight, bias, case.queries, case.keys, table, positions, slots, k_pool, v_pool, *scales,
+        launch=launch,
+    )  # fmt: skip
+    qkv = product(norm(x, weights), weight, bias).view(heads, case.dim)
+    q_wanted, k, v = qkv.split([case.queries, case.keys, case.keys])
+    close(q, rotated(q_wanted, table[7])[None], case.dtype)
+    if slot:
+        k_wanted[slot], v_wanted[slot] = rotated(k, table[7]) / scales[0], v / scales[1]
+    close(k_pool, k_wanted, pool_dtype)
+    close(v_pool, v_wanted, pool_dtype)
+
+
+def check_linear_add(case: Case, device: str, launch: Launch | None) -> None:
+    torch.manual_seed(2)
+    x, y = random(case, device, 1, case.hidden), random(case, device, 1, case.inner)
+    weight, bias = layer(case, device, case.hidden, case.inner)
+    wanted = x.float() + product(y, weight, bias)
+    assert one_row.linear_add(y, weight, x, bias, launch) is x
+    close(x, wanted, case.dtype)
+
+
+def check_gate_up(case: Case, device: str, launch: Launch | None) -> None:
+    torch.manual_seed(3)
+    x, weights = random(case, device, 1, case.hidden), random(case, device, case.hidden)
+    weight, bias = layer(case, device, 2 * case.inner, case.hidden)
+    gate, up = product(norm(x, weights), weight, bias).chunk(2, -1)
+    found = one_row.gate_up_silu(x, weights, EPS, weight, bias, launch)
+    close(found, F.silu(gate) * up, case.dtype)
+
+
+def check_head(case: Case, device: str, launch: Launch | None) -> None:
+    torch.manual_seed(4)
+    x, weights = random(case, device, 1, case.hidden), random(case, device, case.hidden)
+    weight, bias = layer(case, device, case.vocabulary, case.hidden)
+    wanted = product(norm(x, weights), weight, bias)
+    if bias is None:
+        return close(one_row.head(x, weights, EPS, weight, launch), wanted, case.dtype)
+    close(one_row.norm_linear(x, weights, EPS, weight, bias, launch), wanted, case.dtype)

@@ -1,0 +1,84 @@
+"""On a GPU: the bits of a row do not depend on how many rows are multiplied, nor on where the row stands."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+DEVICE = torch.device("cuda")
+SHAPES = {"qkv": (6144, 4096), "output": (4096, 4096), "gate_up": (28672, 4096), "down": (4096, 14336)}
+ROWS = (1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 128, 129, 200, 256, 300, 512, 1000, 2048, 4096)
+
+
+def random(*shape: int, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator("cuda").manual_seed(seed)
+    return torch.randn(shape, generator=generator, device=DEVICE).to(dtype)
+
+
+def sealed(weights: str, outputs: int, inputs: int, dtype: torch.dtype = torch.bfloat16, bias: bool = False):
+    from sgl.runtime.layers.linear import Linear
+    from sgl.runtime.quantization import transform_for
+
+    transform = transform_for(weights, True, DEVICE)
+    assert transform is not None
+    weight = random(outputs, inputs, dtype=dtype, seed=1) / inputs**0.5
+    return weight, transform("qkv", Linear(weight, random(outputs, dtype=dtype, seed=2) if bias else None))
+
+
+@pytest.mark.parametrize("weights", ["auto", "fp8"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_any_number_of_rows_at_any_place(name: str, weights: str) -> None:
+    outputs, inputs = SHAPES[name]
+    _, layer = sealed(weights, outputs, inputs)
+    x = random(max(ROWS), inputs) * torch.logspace(-2, 2, max(ROWS), device=DEVICE, dtype=torch.bfloat16)[:, None]
+    whole = layer(x)
+    generator = torch.Generator().manual_seed(0)
+    for count in ROWS:
+        rows = torch.randperm(max(ROWS), generator=generator)[:count].to(DEVICE)
+        differing = int((layer(x[rows]) != whole[rows]).sum())
+        assert not differing, f"{count} rows: {differing} of {count * outputs} numbers differ"
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 2e-2), (torch.float16, 4e-3), (torch.float32, 1e-4)])
+@pytest.mark.parametrize("rows, outputs, inputs", [(1, 640, 384), (77, 6144, 4096), (700, 1000, 1024), (0, 64, 64)])
+def test_is_the_product(rows: int, outputs: int, inputs: int, dtype: torch.dtype, tolerance: float) -> None:
+    weight, layer = sealed("auto", outputs, inputs, dtype, bias=True)
+    x = random(rows, inputs, dtype=dtype)
+    expected = F.linear(x.double(), weight.double(), layer.bias.double())
+    torch.testing.assert_close(layer(x).double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_float32_too() -> None:
+    _, layer = sealed("auto", 640, 384, torch.float32)
+    x = random(300, 384, dtype=torch.float32)
+    whole = layer(x)
+    for count in (1, 2, 7, 33, 200):
+        assert torch.equal(layer(x[50 : 50 + count]), whole[50 : 50 + count])
+
+
+def test_every_tile_that_may_be_chosen_gives_the_same_bits() -> None:
+    from sgl.runtime.kernels import matmul as product
+
+    x, weight = random(300, 4096), random(1024, 4096, seed=1)
+    tiles = [*product.FEW.values(), product.MANY, product.MOST]
+    results = [product.matmul(x, weight, tile=tile) for tile in tiles]
+    for tile, result in zip(tiles, results, strict=True):
+        assert torch.equal(result, results[0]), tile
+
+
+def test_in_a_graph() -> None:
+    _, layer = sealed("auto", 6144, 4096)
+    x = random(16, 4096)
+    expected = layer(x)  # compiled before the capture
+    graph, static = torch.cuda.CUDAGraph(), torch.zeros_like(x)
+    with torch.cuda.graph(graph):
+        found = layer(static)
+    static.copy_(x)
+    graph.replay()
+    assert torch.equal(found, expected)

@@ -1,0 +1,113 @@
+"""The one-row kernels on the device, at the sizes of real models, alone and chained inside a captured CUDA graph."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton")
+sys.path.insert(0, str(Path(__file__).parent))
+from one_row_oracle import (
+    CASES,
+    EPS,
+    Case,
+    angles,
+    check_gate_up,
+    check_head,
+    check_linear_add,
+    check_qkv,
+    layer,
+    random,
+)
+
+from sgl.runtime.kernels import one_row, one_row_launch
+from sgl.runtime.kernels.one_row_launch import Launch
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+LLAMA_8B = Case(4096, 32, 8, 128, 14336, 128256, torch.bfloat16)
+REAL = [
+    LLAMA_8B,
+    Case(2048, 32, 8, 64, 8192, 128256, torch.bfloat16),
+    Case(896, 14, 2, 64, 4864, 151936, torch.bfloat16, True),
+    Case(5120, 40, 8, 128, 13824, 32000, torch.float16),
+    Case(1024, 8, 4, 96, 3000, 5003, torch.float32, True),
+]
+LAUNCHES = [None, Launch(2, 4096, 4), Launch(8, 512, 2)]
+
+
+@pytest.fixture(params=[False, True], ids=["apart", "overlapped"])
+def overlap(request, monkeypatch) -> bool:
+    monkeypatch.setattr(one_row_launch, "OVERLAP", request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("launch", LAUNCHES, ids=str)
+@pytest.mark.parametrize("case", REAL + CASES, ids=str)
+def test_every_kernel(case: Case, launch: Launch | None, overlap):
+    check_qkv(case, "cuda", launch)
+    check_linear_add(case, "cuda", launch)
+    check_gate_up(case, "cuda", launch)
+    check_head(case, "cuda", launch)
+
+
+def test_padding_slot_and_scaled_fp8_pool(overlap):
+    check_qkv(LLAMA_8B, "cuda", None, slot=0)
+    check_qkv(LLAMA_8B, "cuda", None, scales=(0.05, 0.1), pool_dtype=torch.float8_e4m3fn)
+
+
+class Chain:
+    """Some layers without attention (the queries stand for its output), then the head."""
+
+    def __init__(self, case: Case, layers: int) -> None:
+        torch.manual_seed(5)
+        self.case, width = case, case.queries * case.dim
+        heads = (case.queries + 2 * case.keys) * case.dim
+        sizes = [(heads, case.hidden), (case.hidden, width), (2 * case.inner, case.hidden), (case.hidden, case.inner)]
+        self.layers = [[layer(case, "cuda", *size)[0] for size in sizes] for _ in range(layers)]
+        self.head = layer(case, "cuda", case.vocabulary, case.hidden)[0]
+        self.norm, self.table = random(case, "cuda", case.hidden), angles(case, "cuda", 9)
+        self.place = torch.tensor([3], dtype=torch.int32, device="cuda")
+        self.pools = random(case, "cuda", 2, 5, case.keys, case.dim)
+
+    def run(self, entry: Tensor) -> Tensor:
+        x, case = entry.clone(), self.case
+        for qkv, output, gate_up, down in self.layers:
+            q = one_row.qkv_rotate_store(
+                x, self.norm, EPS, qkv, None, case.queries, case.keys, self.table, self.place, self.place,
+                *self.pools,
+            )  # fmt: skip
+            one_row.linear_add(q.view(1, -1), output, x)
+            one_row.linear_add(one_row.gate_up_silu(x, self.norm, EPS, gate_up), down, x)
+        return one_row.head(x, self.norm, EPS, self.head)
+
+
+def captured(chain: Chain, entry: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        chain.run(entry)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        logits = chain.run(entry)
+    return graph, logits
+
+
+@pytest.mark.parametrize("case", REAL[:3], ids=str)
+def test_a_captured_chain_gives_the_bits_of_separate_launches(case: Case, overlap, monkeypatch):
+    """A kernel that read anything too early would differ in some of many replays, each from another row."""
+    chain = Chain(case, 4)
+    entry = random(case, "cuda", 1, case.hidden)
+    graph, logits = captured(chain, entry)
+    monkeypatch.setattr(one_row_launch, "OVERLAP", False)
+    for _ in range(25):
+        entry.copy_(random(case, "cuda", 1, case.hidden))
+        graph.replay()
+        found, pools = logits.clone(), chain.pools.clone()
+        assert torch.isfinite(found).all()
+        assert torch.equal(found, chain.run(entry))
+        assert torch.equal(pools, chain.pools)
