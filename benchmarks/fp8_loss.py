@@ -1,20 +1,23 @@
 """What float8 costs: sgl-nano in bfloat16 against float8 weights, float8 keys and values, and both.
 
-    python -m benchmarks.fp8_loss --data ../shared/data [--count 8] [--device cuda] [--keep]
+    python -m benchmarks.fp8_loss [--device cuda] [--keep]
+    python -m benchmarks.fp8_loss --data ../shared/data [--count 20]      draws fp8_prompts.json anew
 
-Held-back conversations (SNIPS, Schema-Guided Dialogue, documents) go through the model with the right answers in
-place; every next-token distribution is compared with that of bfloat16. On the CPU the arithmetic of float8 is done
-on restored numbers; on a GPU by the kernels that serve it. --keep writes results/fp8_loss.txt.
+Held-back conversations go through the model with the right answers in place; every next-token distribution is
+compared with that of bfloat16. On the CPU the arithmetic of float8 is done on restored numbers; on a GPU by the
+kernels that serve it. --keep writes results/fp8_loss.txt, or fp8_loss_gpu.txt.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -31,9 +34,13 @@ from sgl.runtime.loading import load_model
 from sgl.runtime.nano.prompts import render
 from sgl.runtime.quantization import kv_dtype_for, transform_for
 from sgl.runtime.tokenizer import Tokenizer
-from training.probes import Probe, conversation, sample
 
-TASKS = ("snips-slots", "sgd-unseen-slots", "documents-domains")
+if TYPE_CHECKING:
+    from training.probes import Probe
+
+PROMPTS = Path(__file__).parent / "fp8_prompts.json"
+TASKS = ("snips-slots", "documents-names", "documents-domains")
+SOURCE = "Utterances of SNIPS (CC0) that no training has seen, and documents made by training/synthetic.py."
 LONGEST = 1500  # tokens of a conversation; longer ones are left out
 HEAD = "                      KL mean   KL 99 %   same top   perplexity  (change)"
 
@@ -89,18 +96,30 @@ class Model:
         return self.decoder.forward(batch, self.attention).float().log_softmax(-1).cpu()
 
 
-def texts(data: Path, count: int) -> Iterator[Text]:
+def texts() -> Iterator[Text]:
+    """The kept conversations."""
     tokenizer = Tokenizer.load(NANO)
-    for task in TASKS:
-        for probe in sample(data, task, count):
-            text = _text(tokenizer, probe)
-            if len(text.ids) <= LONGEST:
-                yield text
+    for prompt, answer in json.loads(PROMPTS.read_text())["conversations"]:
+        ids = tokenizer.encode(prompt + answer, special_prefix=True)
+        if len(ids) <= LONGEST:
+            yield Text(ids, len(tokenizer.encode(prompt, special_prefix=True)))
 
 
-def _text(tokenizer: Tokenizer, probe: Probe) -> Text:
-    ids = tokenizer.encode(render(conversation(probe)), special_prefix=True)
-    return Text(ids, len(tokenizer.encode(render(probe.prompt) + "<|assistant|>", special_prefix=True)))
+def draw(data: Path, count: int) -> None:
+    """Keep other conversations, `count` of each task: pairs of what comes before the answer, and the rest."""
+    from training.probes import sample
+
+    pairs = [_pair(probe) for task in TASKS for probe in sample(data, task, count)]
+    PROMPTS.write_text(json.dumps({"source": SOURCE, "conversations": pairs}, ensure_ascii=False, indent=0) + "\n")
+
+
+def _pair(probe: Probe) -> tuple[str, str]:
+    from training.probes import conversation
+
+    whole, prompt = render(conversation(probe)), render(probe.prompt) + "<|assistant|>"
+    if not whole.startswith(prompt):
+        raise ValueError(f"the conversation does not begin with its prompt: {prompt[-40:]!r} and {whole[:len(prompt)][-40:]!r}")
+    return prompt, whole[len(prompt) :]
 
 
 @dataclass(frozen=True)
@@ -165,13 +184,15 @@ def report(losses: dict[str, Loss], title: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--count", type=int, default=8, help="conversations of each task")
+    parser.add_argument("--data", type=Path, help="draw conversations from here before")
+    parser.add_argument("--count", type=int, default=20, help="conversations of each task to draw")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--keep", action="store_true")
     asked = parser.parse_args()
+    if asked.data:
+        draw(asked.data, asked.count)
     device, started = torch.device(asked.device), time.perf_counter()
-    conversations = list(texts(asked.data, asked.count))
+    conversations = list(texts())
     losses = measure(conversations, device)
     answers = {name: loss.of_answers() for name, loss in losses.items()}
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU, restored numbers"
@@ -179,7 +200,7 @@ def main() -> None:
     text += report(losses, "every token") + "\n" + report(answers, "the answers alone")
     print(f"{text}\n{time.perf_counter() - started:.0f} s")
     if asked.keep:
-        keep_text("fp8_loss", text)
+        keep_text("fp8_loss_gpu" if device.type == "cuda" else "fp8_loss", text)
 
 
 if __name__ == "__main__":

@@ -25,10 +25,12 @@ from .executor.device import DeviceChoice, apply_threads, choose_device
 from .executor.kv import KVPool
 from .executor.runner import Runner
 from .jump import JumpForward
+from .layers import cpu
 from .lifecycle import Lifecycle, TextSide
 from .loading import load_config, load_model
 from .models.config import ModelConfig
 from .models.decoder import Decoder
+from .quantization import Transform, kv_dtype_for, transform_for
 from .scheduler import Scheduler
 from .sleeping import Sleeper
 from .tokenizer import Tokenizer
@@ -72,6 +74,7 @@ class Assembly:
             self.choice = choose_device(options.device, options.dtype, options.threads)
             self.config = options.on(self.choice.device.type)
             apply_threads(self.choice.threads)
+            self._transform = _arithmetic(self.config, self.choice)
             self._before = memory.before_loading(self.choice.device)
         self._allocated = _allocated(self.choice.device)
 
@@ -81,8 +84,7 @@ class Assembly:
         with ThreadPoolExecutor(1, "sgl-tokenizer") as beside:
             text = beside.submit(_text_side, self.path, config)
             with self._phase("weights"):
-                transform = _transform(config, choice)
-                model = load_model(self.path, choice.dtype, choice.device, _dummy_seed(config), transform)
+                model = load_model(self.path, choice.dtype, choice.device, _dummy_seed(config), self._transform)
             with self._phase("tokenizer"):  # what is left of it
                 return model, text.result()
 
@@ -138,14 +140,17 @@ def _dummy_seed(config: Resolved) -> int | None:
     return (config.seed or 0) if config.dummy else None
 
 
-def _transform(config: Resolved, choice: DeviceChoice) -> Callable[..., Any] | None:
-    """What quantisation or deterministic products make of each projection; None: nothing."""
-    if config.weights == "auto" and not config.deterministic:
-        return None
-    from .quantization import transform_for
-
-    transform: Callable[..., Any] | None = transform_for(config.weights, config.deterministic, choice.device)
-    return transform
+def _arithmetic(config: Resolved, choice: DeviceChoice) -> Transform | None:
+    """What becomes of each projection. Raises ConfigError for what this device, dtype and attention cannot do together."""
+    kv_dtype_for(config.kv_dtype, choice.dtype, choice.device, config.attention)
+    if config.deterministic and choice.device.type == "cpu":
+        if not cpu.can_compute(choice.dtype, choice.device):
+            raise ConfigError(
+                f"deterministic=True on the CPU needs float32 or bfloat16 (here: {choice.dtype}) and the compiled kernels, "
+                f"which are {'there' if cpu.kernels else 'not there: install a C compiler and build sgl again'}"
+            )
+        cpu.take_every_size()
+    return transform_for(config.weights, config.deterministic, choice.device)
 
 
 def _pool(

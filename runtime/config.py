@@ -15,6 +15,7 @@ CHOICES = {
     "kv_dtype": ("auto", "fp8"),
     "weights": ("auto", "fp8"),
 }
+BATCH_DEPENDENT = ("flashinfer", "torch_native")  # attention whose bits depend on the other sequences of a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class EngineConfig:
     memory       share of the free memory that weights, activations and KV may use together; None: 0.92 on a GPU;
                  on the CPU the KV pool takes a quarter of what is free, up to 131,072 tokens
     weights      "auto" (as stored, in dtype), or "fp8": quantised while loading, for a GPU
-    step_tokens  token budget of one step; None: 1024 on the CPU, 4096 on a GPU
+    step_tokens  token budget of one step; None: 1024 on the CPU, 8192 on a GPU
     max_running  sequences that are computed in the same step; None: 64 on the CPU, 256 on a GPU
     attention    "auto" or the name of a backend
     graphs       on a GPU: replay steps that only decode as CUDA graphs
@@ -92,6 +93,11 @@ class EngineConfig:
                 raise ConfigError(f"Engine({name}={value!r}): must be True or False")
         if self.run_ahead not in (None, True, False):
             raise ConfigError(f"Engine(run_ahead={self.run_ahead!r}): must be True, False or None")
+        if self.deterministic and self.attention in BATCH_DEPENDENT:
+            raise ConfigError(
+                f"Engine(deterministic=True, attention={self.attention!r}): its sums depend on what else runs; "
+                "use attention='auto', which takes 'triton' on a GPU and 'cpu' on the CPU"
+            )
         if self.memory is not None and (not isinstance(self.memory, int | float) or not 0 < self.memory <= 1):
             raise ConfigError(f"Engine(memory={self.memory!r}): must be a share above 0 and up to 1, such as 0.8")
         if self.kv_memory is not None:
@@ -105,7 +111,7 @@ class EngineConfig:
             if getattr(self, name) == "fp8" and not gpu:
                 raise ConfigError(f"Engine({name}='fp8') needs a CUDA device, here: {device}; use {name}='auto'")
         values = {f.name: getattr(self, f.name) for f in fields(EngineConfig)}
-        values["step_tokens"] = self.step_tokens or (4096 if gpu else 1024)
+        values["step_tokens"] = self.step_tokens or (8192 if gpu else 1024)
         values["max_running"] = self.max_running or (256 if gpu else 64)
         values["run_ahead"] = gpu if self.run_ahead is None else self.run_ahead
         values["graphs"] = self.graphs and gpu

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 MIN_BYTES = 2  # shorter forced runs are left to the model: a step costs about as much as a rewrite
 WINDOW = 8  # tokens that a rewrite looks back
 CROSSING = 3  # last tokens of a run that a longer token might swallow
+REMEMBERED = 8192  # answers kept of each kind; grammars ask the same again and again
+
+
+Joined = tuple[list[int], list[int]]  # last tokens to drop, tokens to put there
 
 
 class Matcher(Protocol):
@@ -41,6 +45,8 @@ class JumpForward:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._tokens = tokenizer.token_bytes
+        self._joins: dict[tuple[tuple[int, ...], bytes], Joined | None] = {}
+        self._longer: dict[tuple[int, bytes], tuple[np.ndarray, bool]] = {}  # by identity of a mask, which is kept
 
     def jump(self, matcher: Matcher, output_ids: Sequence[int], limit: int | None = None) -> Jump | None:
         """The jump to make now, or None; `matcher` is moved along with it, and not at all for None.
@@ -74,16 +80,29 @@ class JumpForward:
     def _retokenize(self, output: Sequence[int], forced: bytes) -> tuple[list[int], list[int]] | None:
         """(last tokens of the output to drop, tokens to put there): together with the same text in front."""
         for start in self._starts(output):
-            tail = list(output[start:])
-            before = self._bytes(tail)
-            if tail and self._encode(before) != tail:
-                continue
-            after = self._encode(before + forced)
-            if after is None:
-                continue
-            shared = _common_prefix(tail, after)
-            return tail[shared:], after[shared:]
+            found = self._join(tuple(output[start:]), forced)
+            if found is not None:
+                return found
         return None
+
+    def _join(self, tail: tuple[int, ...], forced: bytes) -> Joined | None:
+        """The same for the last tokens alone; None where they are not what the tokenizer makes of their text."""
+        key = (tail, forced)
+        if key not in self._joins:
+            if len(self._joins) >= REMEMBERED:
+                self._joins.clear()
+            self._joins[key] = self._joined(list(tail), forced)
+        return self._joins[key]
+
+    def _joined(self, tail: list[int], forced: bytes) -> Joined | None:
+        before = self._bytes(tail)
+        after = self._encode(before + forced)
+        if after is None:
+            return None
+        shared = _common_prefix(tail, after)
+        if shared < len(tail) and self._encode(before) != tail:
+            return None
+        return tail[shared:], after[shared:]
 
     def _starts(self, output: Sequence[int]) -> Iterator[int]:
         """Where to begin: before the last word if it is near, then ever closer to the end."""
@@ -128,6 +147,15 @@ class JumpForward:
 
     def _may_be_longer(self, mask: np.ndarray, run: bytes) -> bool:
         """Whether an allowed token begins with all of `run` and goes on."""
+        key = (id(mask), run)
+        known = self._longer.get(key)
+        if known is None or known[0] is not mask:
+            if len(self._longer) >= REMEMBERED:
+                self._longer.clear()
+            known = self._longer[key] = mask, self._allows_longer(mask, run)
+        return known[1]
+
+    def _allows_longer(self, mask: np.ndarray, run: bytes) -> bool:
         ordered, ids = self._sorted
         longer = ids[bisect_right(ordered, run) : bisect_left(ordered, _successor(run))]
         return bool((mask[longer >> 5] >> (longer & 31) & 1).any())

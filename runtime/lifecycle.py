@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 from collections import deque
@@ -69,7 +70,8 @@ class Lifecycle:
         if isinstance(op, Close):
             op.resolve()
         else:
-            self._fail_op(op, seq.error or EngineClosed("the sequence is closed; open or fork a new one"))
+            closed = EngineClosed("the sequence is closed; open or fork a new one")
+            self._fail_op(op, _anew(seq.error) if seq.error else closed)
 
     def advance(self, seq: SequenceState) -> None:
         """Begin the next operations until one has something to compute."""
@@ -114,7 +116,7 @@ class Lifecycle:
         seq.ahead = 0
         self.rewind(seq, len(seq))
         if ops and all(isinstance(op, Extend) for op in ops):
-            seq.owed = error  # nobody holds the future of an extend: the next operation tells
+            seq.owed = _anew(error)  # nobody holds the future of an extend: the next operation tells
         if seq.status not in (Status.UNBORN, Status.CLOSED):
             self.scheduler.suspend(seq)
         for op in ops:
@@ -126,7 +128,7 @@ class Lifecycle:
     def _fail_op(self, op: Op, error: BaseException) -> None:
         op.fail(error)
         for child in op.children if isinstance(op, Fork) else ():
-            child.error = error  # it will never be born
+            child.error = _anew(error)  # it will never be born
             self.fail(child, error)
             self.live.pop(child, None)
 
@@ -197,3 +199,11 @@ class Lifecycle:
             decoding = self._finished.popleft()
             decoding.deliver()
             decoding.op.decoding = None  # no cycle: what the caller's callbacks hold is freed with the operation
+
+
+def _anew(error: BaseException) -> BaseException:
+    """A copy that is never raised: a traceback would keep its frames, and the handles there, as long as the sequence."""
+    try:
+        return copy.copy(error)
+    except Exception:  # a class that cannot be copied
+        return error

@@ -163,7 +163,8 @@ class Scheduler:
                 continue
             victim = max(self.running, key=_turn)
             if victim is seq and len(self.running) == 1:
-                self._refuse(seq, length)
+                if not seq.ahead:  # the token that is being sampled may be its last, and needs no page then
+                    self._refuse(seq, length)
                 return False
             work.pop(victim, None)
             self.preempt(victim)

@@ -30,9 +30,13 @@ class Sleeper:
         tensors = [tensor for tensor in tensors_of(core.runner.model) if tensor.device.type != "cpu"]
         _check_room(tensors)
         core.pause()
+        try:
+            self._weights = HostCopy(tensors)
+        except BaseException:
+            core.resume()  # nothing is released yet
+            raise
         core.runner.release()
         self._pool.release()
-        self._weights = HostCopy(tensors)
         self.asleep = True
         return before - self._held()
 
@@ -44,8 +48,11 @@ class Sleeper:
             self._pool.restore()
             self._weights.restore()
             self._core.runner.restore(self._make_attention())
-        except torch.OutOfMemoryError as error:
+        except Exception as error:
             self._pool.release()
+            self._weights.release()
+            if not isinstance(error, torch.OutOfMemoryError):
+                raise
             raise RuntimeFailure(f"no room to wake up ({error}); free memory on the device and wake again") from error
         self._weights, self.asleep = None, False
         self._core.resume()

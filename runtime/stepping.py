@@ -12,7 +12,7 @@ Between launch and decide a sequence may have ended, failed or been cut; what wa
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -89,7 +89,7 @@ class Stepper:
             logits = self.runner.forward(real)
         except Exception as error:
             log.exception("a step failed")
-            self._fail(work, error)
+            self._fail_step([seq for seq, *_ in real], error)
             return None
         step = Step(_wants(work), logits)
         for seq, _, hi in work:
@@ -100,11 +100,17 @@ class Stepper:
         self.life.stats.computed_tokens += sum(hi - lo for _, lo, hi in work)
         return step
 
-    def _fail(self, work: list[Work], error: Exception) -> None:
+    def _fail_step(self, seqs: list[SequenceState], error: Exception) -> None:
         """What a failed step wrote lies behind `computed`: nobody reads it, it is written again."""
         failure = error if isinstance(error, RuntimeFailure) else RuntimeFailure(f"a step of the engine failed: {error!r}")
-        for seq, *_ in work:
+        for seq in seqs:
             self.life.fail(seq, failure)
+
+    def _fail_current(self, what: str, those: Iterable[tuple[SequenceState, Op]], error: Exception) -> None:
+        log.error("%s failed", what, exc_info=error)
+        for seq, op in those:
+            if is_current(seq, op):
+                self.life.fail(seq, RuntimeFailure(f"{what} failed: {error!r}"))
 
     # decide
 
@@ -118,13 +124,14 @@ class Stepper:
                 sampled += [(want.seq, want.op, row) for row in rows]
             elif rows:
                 scored.append((want.seq, want.op, rows))
-            elif not want.positions and is_current(want.seq, want.op):
-                self.life.collect(want.seq, want.op, [], [])
         if sampled:
             self._sample(step, sampled)
         if scored:
             self._score(step, scored)
         step.logits = None
+        for want in step.wants:
+            if not (want.positions or isinstance(want.op, Generate)) and is_current(want.seq, want.op):
+                self.life.collect(want.seq, want.op, [], [])
 
     def _sample(self, step: Step, sampled: list[tuple[SequenceState, Generate, int]]) -> None:
         sampled, masks = self._masked(sampled)
@@ -141,9 +148,7 @@ class Stepper:
                 self.runner.places([seq for seq, *_ in sampled]),
             )
         except Exception as error:
-            log.exception("sampling failed")
-            for seq, *_ in sampled:
-                self.life.fail(seq, RuntimeFailure(f"sampling failed: {error!r}"))
+            self._fail_current("sampling", [(seq, op) for seq, op, _ in sampled], error)
             return
         step.sampled = [(seq, op) for seq, op, _ in sampled]
         for seq, _ in step.sampled:
@@ -171,7 +176,11 @@ class Stepper:
         rows = [row for *_, rows in scored for row in rows]
         ids = [wanted for seq, op, rows in scored for wanted in op.wanted(seq, len(rows))]
         top = max(op.top for _, op, _ in scored)
-        step.scores = launch_top_logprobs(self._rows(step, rows), ids, top, self.life.text.tokenizer.vocab_size)
+        try:
+            step.scores = launch_top_logprobs(self._rows(step, rows), ids, top, self.life.text.tokenizer.vocab_size)
+        except Exception as error:
+            self._fail_current("scoring", [(seq, op) for seq, op, _ in scored], error)
+            return
         step.scored = [(seq, op, len(rows)) for seq, op, rows in scored]
 
     def _rows(self, step: Step, rows: list[int]) -> torch.Tensor:
@@ -184,18 +193,32 @@ class Stepper:
     def finish(self, step: Step) -> None:
         """Wait for what was decided and hand it out."""
         if step.samples is not None:
-            samples = step.samples()
-            for index, (seq, op) in enumerate(step.sampled):
-                if is_current(seq, op):
-                    seq.ahead = 0
-                    self._take(seq, op, samples, index)
+            self._take_all(step, step.samples)
         if step.scores is not None:
-            pairs, tops = step.scores()
-            start = 0
-            for seq, scoring, count in step.scored:
-                own = slice(start, start := start + count)
-                if is_current(seq, scoring):
-                    self.life.collect(seq, scoring, pairs[own], tops[own])
+            self._collect_all(step, step.scores)
+
+    def _take_all(self, step: Step, ready: Callable[[], Samples]) -> None:
+        try:
+            samples = ready()
+        except Exception as error:
+            self._fail_current("sampling", step.sampled, error)
+            return
+        for index, (seq, op) in enumerate(step.sampled):
+            if is_current(seq, op):
+                seq.ahead = 0
+                self._take(seq, op, samples, index)
+
+    def _collect_all(self, step: Step, ready: Callable[[], Found]) -> None:
+        try:
+            pairs, tops = ready()
+        except Exception as error:
+            self._fail_current("scoring", [(seq, op) for seq, op, _ in step.scored], error)
+            return
+        start = 0
+        for seq, op, count in step.scored:
+            own = slice(start, start := start + count)
+            if is_current(seq, op):
+                self.life.collect(seq, op, pairs[own], tops[own])
 
     def _take(self, seq: SequenceState, op: Generate, samples: Samples, index: int) -> None:
         decoding = op.decoding

@@ -21,6 +21,7 @@ __all__ = [
     "attention_backend",
 ]
 
+BEST = "best that runs here"
 log = logging.getLogger("sgl")
 
 BACKENDS = {  # imported only once chosen: some need Triton or flashinfer
@@ -43,16 +44,16 @@ def attention_backend(name: str, pool: KVPool, shape: AttentionShape, **options:
         near = difflib.get_close_matches(name, BACKENDS, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"known ones: auto, {', '.join(BACKENDS)}"
         raise ConfigError(f"no attention backend is called {name!r}; {hint}")
-    return _build(name, pool, shape, options)
+    return _explained(_build(name, pool, shape, options), "asked for", [])
 
 
 def _order(pool: KVPool, deterministic: bool) -> list[str]:
-    """Best first. flashinfer has neither float32 nor kernels whose bits ignore the rest of the batch."""
+    """Best first. flashinfer has no float32; its bits and torch's depend on the rest of the batch."""
     if not pool.k.is_cuda:
-        return ["cpu", "torch_native"]
-    if deterministic or pool.k.dtype == torch.float32:
-        return ["triton", "torch_native"]
-    return ["flashinfer", "triton", "torch_native"]
+        return ["cpu"] if deterministic else ["cpu", "torch_native"]
+    if deterministic:
+        return ["triton"]
+    return ["triton", "torch_native"] if pool.k.dtype == torch.float32 else ["flashinfer", "triton", "torch_native"]
 
 
 def _best(
@@ -61,16 +62,16 @@ def _best(
     missing: list[str] = []
     for name in order[:-1]:
         try:
-            return _explained(_build(name, pool, shape, options), missing)
+            return _explained(_build(name, pool, shape, options), BEST, missing)
         except BackendUnavailable as error:
             missing.append(f"no {name}: {error}")
             if pool.k.is_cuda:
                 log.warning("attention falls back from %s: %s", name, error)
-    return _explained(_build(order[-1], pool, shape, options), missing)
+    return _explained(_build(order[-1], pool, shape, options), BEST, missing)
 
 
-def _explained(backend: AttentionBackend, missing: list[str]) -> AttentionBackend:
-    backend.reason = "; ".join(["best that runs here", *missing])
+def _explained(backend: AttentionBackend, why: str, missing: list[str]) -> AttentionBackend:
+    backend.reason = "; ".join([f"{why}: {backend.reason}", *missing])
     return backend
 
 

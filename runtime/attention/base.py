@@ -47,7 +47,8 @@ class AttentionShape:
 class AttentionBackend(Protocol):
     """A step calls `plan` once, then for each layer `store` (or a kernel that writes `pool` itself) and `attend`.
 
-    name: what the setting calls it.  reason: why it was chosen, and why better ones were not; for people.
+    name: what the setting calls it.  reason: which kernels do what, and once chosen by `attention_backend` why it
+    is this one, and why not a better one; for people.
     capturable: static batches may run inside a CUDA graph.
     """
 

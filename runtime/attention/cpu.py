@@ -1,7 +1,7 @@
 """Attention by the compiled CPU kernels: decodes and small extends read the pool where it lies, without a gather.
 
-A query token's result has the same bits whatever else is in the batch. Long prefills go through torch, whose
-matrix products are faster there.
+There a query token's result has the same bits whatever else is in the batch. Long prefills go through torch, whose
+matrix products are faster, unless all results shall be like that.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from ..layers import cpu
 from .base import AttentionShape, BackendUnavailable
 from .plan import SMALL_EXTEND, Span, spans_of
 from .torch_native import Prefill, TorchNativeAttention
+
+NO_LIMIT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +44,17 @@ class Plan:
 
 
 class CpuAttention:
-    """See `AttentionBackend`. The options of other backends are taken and ignored."""
+    """See `AttentionBackend`. The options of other backends are taken and ignored.
 
-    name, reason = "cpu", "asked for"
+    deterministic: bits of a query do not depend on the batch, on chunks or on cache hits.
+    """
+
+    name, reason = "cpu", "compiled kernels, torch for long prefills"
     capturable = False
 
-    def __init__(self, pool: KVPool, shape: AttentionShape, **options: object) -> None:
+    def __init__(
+        self, pool: KVPool, shape: AttentionShape, deterministic: bool = False, **options: object
+    ) -> None:
         if not self.suits(pool, shape):
             raise BackendUnavailable(
                 f"attention='cpu' needs the compiled kernels, a CPU, float32 or bfloat16 and head_dim <= "
@@ -55,6 +62,9 @@ class CpuAttention:
                 "use attention='torch_native'"
             )
         self.shape = shape
+        self._small = NO_LIMIT if deterministic else SMALL_EXTEND
+        if deterministic:
+            self.reason = "compiled kernels for everything"
         self._torch = TorchNativeAttention(pool, shape)
         self._kind = cpu.KINDS[pool.k.dtype]
         self.pool = pool
@@ -106,8 +116,8 @@ class CpuAttention:
 
     def _plan(self, batch: Batch, window: int | None) -> Plan:
         spans = spans_of(batch.query_lens, batch.context_slots, window)
-        small = [span for span in spans if span.queries <= SMALL_EXTEND]
-        prefills = [self._torch.prefill(span, window) for span in spans if span.queries > SMALL_EXTEND]
+        small = [span for span in spans if span.queries <= self._small]
+        prefills = [self._torch.prefill(span, window) for span in spans if span.queries > self._small]
         tokens = _tokens(small, window, everything=not prefills) if small else None
         return Plan(tokens, prefills)
 

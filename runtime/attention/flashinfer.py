@@ -1,7 +1,7 @@
-"""Attention by flashinfer's kernels: decodes at the memory's speed, inside CUDA graphs too, and long prefills.
+"""Attention by the faster of two libraries: flashinfer's kernels for prefills and shared prefixes, Triton's for the rest.
 
-A decode step whose sequences share a long prefix of pages attends the prefix once, for all queries together, and
-merges that with what each sequence sees of its own.
+Decodes need no plan for Triton's kernel. If they share a long prefix of pages, flashinfer attends the prefix once,
+for all queries together, and that is merged with what Triton's kernel sees behind it.
 """
 
 from __future__ import annotations
@@ -10,46 +10,55 @@ import time
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..batch import Batch, DeviceBatch
-from ..executor.kv import PAD_SLOT, KVPool
+from ..executor.kv import KVPool
 from ..kernels.merge_attention import merge_attention
 from . import flashinfer_modules as modules
 from .base import AttentionShape, BackendUnavailable
-from .flashinfer_kernel import LARGE, SMALL, Planned, Planner, Setup, float_bytes
+from .flashinfer_kernel import LARGE, SMALL, TILES, Planned, Planner, Setup, float_bytes
 from .flashinfer_modules import Kind
 from .page_runs import PageRuns
-from .shared_prefix import PrefixFinder
+from .shared_prefix import LEAST_SEQUENCES, PrefixFinder, SharedPrefix
+from .triton import Plan, TritonAttention
 
 HEAD_DIMS = (64, 128, 256)
 LONG_QUERIES = 128  # mean queries of a step's prefills from which Hopper's own kernels are faster
-Part = tuple[slice, Planned]
+SHORT_ROWS = 64  # mean queries times group up to which flashinfer's small tiles waste less
+FULL_ROUNDS = 2  # programs on each multiprocessor from which nobody needs flashinfer's split of keys
+LEAST_PAGES = 1 << 12  # that the buffer for prefills has room for at first
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A prefix attended for all decodes at once. skip: int32 [decodes], pages of it that each of them begins with."""
+
+    kernel: Planned
+    skip: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """parts: by window, which queries a kernel attends.  prefix: the kernel of the shared prefix.
+    """decodes: sequences with one query, the first ones.  prefills: of the others, by window, or Triton's plan."""
 
-    own: int32 [sequences], above 0 where the prefix counts.
-    """
-
-    parts: dict[int | None, list[Part]]
-    prefix: Planned | None = None
-    own: Tensor | None = None
+    decodes: int
+    prefills: dict[int | None, Planned] | Plan | None = None
+    shared: Shared | None = None
 
 
 class FlashInferAttention:
     """See `AttentionBackend`. Raises BackendUnavailable at once if the kernels do not run here.
 
-    page_size: slots of a page.  max_running: most sequences of a step.  context: most tokens of one, for the
-    first size of a buffer.  The tensors of a batch and of its `device` must be filled before `plan`.
-    workspace_bytes: device memory taken beside the pool.
+    page_size: slots of a page.  max_running: most sequences of a step.  context: most tokens of one; longer
+    prefixes are not shared.  The tensors of a batch and of its `device` must be filled before `plan`, but for the
+    pages of new tokens in `device.table`, which must be there before `attend`.
+    workspace_bytes: device memory taken beside the pool, but for Triton's scratch.
     """
 
-    name, reason = "flashinfer", "asked for"
-    capturable = True
+    name, capturable = "flashinfer", True
 
     def __init__(
         self,
@@ -64,102 +73,121 @@ class FlashInferAttention:
         self.pool, self.shape, self.page_size = pool, shape, page_size
         self._query_dtype = pool.k.dtype if pool.k.dtype.itemsize == 2 else torch.bfloat16
         device = pool.k.device
-        major, processors = _machine(device)
+        major, self._processors = _machine(device)
         self._hopper = major == 9 and pool.k.dtype.itemsize == 2
         self._windows = list(dict.fromkeys(shape.windows))
         kinds = [self._kind(backend, window) for backend in self._backends for window in self._windows]
         self._modules = modules.load(list(dict.fromkeys(kinds)))
-        sequences = max(2, 1 << (max_running - 1).bit_length())
-        floats = torch.empty(float_bytes(shape, sequences, processors), dtype=torch.uint8, device=device)
+        sequences = max(LEAST_SEQUENCES, 1 << (max_running - 1).bit_length())
+        self._own = TritonAttention(pool, shape, page_size, sequences)
+        floats = torch.empty(float_bytes(shape, sequences, self._processors), dtype=torch.uint8, device=device)
         setup = Setup(shape, page_size, floats, early_launch=major >= 9)
-        self._decode = {window: Planner(setup, SMALL) for window in self._windows}
         self._prefill = {window: Planner(setup, LARGE) for window in self._windows}
+        self._prefill_runs = PageRuns(page_size, sequences, LEAST_PAGES, device)
         self._shared = Planner(setup, SMALL) if self._windows == [None] else None
-        self._runs = PageRuns(page_size, sequences, context, device)
+        self._most_shared = -(-context // page_size)
+        self._shared_runs = PageRuns(page_size, sequences, self._most_shared, device)
         self._finder = PrefixFinder(page_size)
         self._viewed: Tensor | None = None
+        self.reason = self._explain()
         self._prove()
 
     @property
     def workspace_bytes(self) -> int:
-        planners = [*self._decode.values(), *self._prefill.values(), *filter(None, [self._shared])]
-        return planners[0].setup.floats.nbytes + sum(p.integers.nbytes for p in planners) + self._runs.nbytes
+        planners = [*self._prefill.values(), *filter(None, [self._shared])]
+        runs = self._prefill_runs.nbytes + self._shared_runs.nbytes
+        return planners[0].setup.floats.nbytes + sum(planner.integers.nbytes for planner in planners) + runs
 
     def variant(self, batch: Batch) -> Hashable:
-        """Which graph the planned static batch needs, beside its size: one for each variant; None is the usual one.
-
-        Steps with a shared prefix launch other kernels, and graphs captured before a buffer grew read the old one.
-        """
+        """Which graph the planned static batch needs, beside its size; None is the usual one."""
         step: Step = batch.plan
-        generation, shared = self._runs.generation, step.prefix is not None
-        return (generation, shared) if generation or shared else None
+        return None if step.shared is None else "shared prefix"
 
     @torch.inference_mode()
     def plan(self, batch: Batch) -> None:
-        decodes, sequences = _decodes(batch.query_lens), len(batch.query_lens)
-        graph = batch.device is not None and batch.device.static
-        prefix = None
-        if decodes == sequences and self._shared is not None:
-            prefix = self._finder.find(batch.context_slots)
-        self._runs.lay(batch, decodes, prefix)
-        parts = {window: self._parts(batch, decodes, window, graph) for window in self._windows}
-        if prefix is None or self._shared is None:
-            batch.plan = Step(parts)
-            return
-        module = self._modules[self._kind("fa2", None)]
-        shared = self._shared.plan("fa2", module, self._runs.shared(sequences), False, None, graph)
-        batch.plan = Step(parts, shared, self._runs.first[:sequences])
+        own = self._own.plan_of(batch)
+        shared = self._plan_shared(batch, own.decodes)
+        decodes = own.decodes
+        prefills: dict[int | None, Planned] | Plan | None = None
+        if own.prefills and self._suits_triton(batch, own):
+            prefills = own
+        elif own.prefills:
+            decodes = 0 if shared is None and self._suits_one_kernel(batch) else decodes
+            prefills = self._plan_prefills(batch, decodes)
+        batch.plan = Step(decodes, prefills, shared)
 
     def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
-        slots, pool = batch.slots.long(), self.pool
-        for values, place, scale in ((k, pool.k, _scale(pool, "k")), (v, pool.v, _scale(pool, "v"))):
-            if place.dtype != values.dtype:
-                limit = torch.finfo(place.dtype).max
-                values = (values / scale).clamp(-limit, limit).to(place.dtype).view(torch.uint8)
-                place = place.view(torch.uint8)
-            place[layer].index_copy_(0, slots, values)
-            if batch.device is not None and batch.device.static:
-                place[layer, PAD_SLOT].zero_()
+        self._own.store(k, v, layer, batch)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, batch: Batch) -> Tensor:
-        step: Step = batch.plan
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        pool, scale = self._paged(layer), self.shape.scale * _scale(self.pool, "k")
-        if step.prefix is not None and step.own is not None:
-            self._attend_shared(step.prefix, step, q, pool, scale, out)
-        else:
-            for rows, planned in step.parts[self.shape.windows[layer]]:
-                planned.run(q[rows], pool, scale, out[rows])
-        if _scale(self.pool, "v") != 1:
-            out.mul_(_scale(self.pool, "v"))
+        self.attend_into(out, q, layer, batch)
         return out
 
-    def _attend_shared(
-        self, prefix: Planned, step: Step, q: Tensor, pool: tuple[Tensor, Tensor], scale: float, out: Tensor
-    ) -> None:
-        assert step.own is not None
-        ((_, own),) = step.parts[None]
-        lse, shared_lse = torch.empty(2, *q.shape[:2], dtype=torch.float32, device=q.device)
-        shared = torch.empty_like(out)
-        prefix.run(q, pool, scale, shared, shared_lse)
-        own.run(q, pool, scale, out, lse)
-        merge_attention(out, lse, shared, shared_lse, step.own)
+    def attend_into(self, out: Tensor, q: Tensor, layer: int, batch: Batch) -> None:
+        """`attend` with the result in `out`, contiguous."""
+        step: Step = batch.plan
+        if step.shared is not None:
+            self._attend_shared(step.shared, q[: step.decodes], out[: step.decodes], layer, batch)
+        else:
+            self._own.attend_decodes(q, out, layer, batch, step.decodes)
+        if isinstance(step.prefills, Plan):
+            self._own.attend_prefills(q, out, layer, batch, step.prefills)
+        elif step.prefills is not None:
+            planned = step.prefills[self.shape.windows[layer]]
+            self._run(planned, q[step.decodes :], out[step.decodes :], layer)
 
-    def _parts(self, batch: Batch, decodes: int, window: int | None, graph: bool) -> list[Part]:
-        sequences, tokens = len(batch.query_lens), sum(batch.query_lens)
-        parts: list[Part] = []
-        if decodes:
-            module = self._modules[self._kind("fa2", window)]
-            runs = self._runs.decodes(0, decodes)
-            parts.append((slice(0, decodes), self._decode[window].plan("fa2", module, runs, False, window, graph)))
-        if decodes < sequences:
-            long = (tokens - decodes) / (sequences - decodes) >= LONG_QUERIES
-            backend = "fa3" if long and self._hopper else "fa2"
-            runs = self._runs.prefills(decodes, sequences, tokens - decodes)
-            module = self._modules[self._kind(backend, window)]
-            planned = self._prefill[window].plan(backend, module, runs, True, window)
-            parts.append((slice(decodes, tokens), planned))
-        return parts
+    def _attend_shared(self, shared: Shared, q: Tensor, out: Tensor, layer: int, batch: Batch) -> None:
+        lse, prefix_lse = torch.empty(2, *q.shape[:2], dtype=torch.float32, device=q.device)
+        prefix = torch.empty_like(out)
+        self._run(shared.kernel, q, prefix, layer, prefix_lse)
+        self._own.attend_decodes(q, out, layer, batch, len(q), shared.skip, lse)
+        merge_attention(out, lse, prefix, prefix_lse, shared.skip)
+
+    def _run(self, planned: Planned, q: Tensor, out: Tensor, layer: int, lse: Tensor | None = None) -> None:
+        planned.run(q, self._paged(layer), self.shape.scale * self.pool.k_scale, out, lse)
+        if self.pool.v_scale != 1:
+            out.mul_(self.pool.v_scale)
+
+    def _suits_one_kernel(self, batch: Batch) -> bool:
+        """So short that flashinfer takes its smallest tile: decodes need no launch of their own in each layer."""
+        lengths, group = batch.query_lens, self.shape.group
+        return sum(lengths) * group <= TILES[0] * len(lengths) and max(lengths) * group <= TILES[1]
+
+    def _suits_triton(self, batch: Batch, plan: Plan) -> bool:
+        """Many prefills of middling length: 4 % faster on a H200, and without a plan."""
+        rows = (sum(batch.query_lens) - plan.decodes) / plan.prefills
+        programs = plan.tiles * self.shape.kv_heads
+        middling = rows < LONG_QUERIES and rows * self.shape.group > SHORT_ROWS
+        return self._hopper and middling and programs >= FULL_ROUNDS * self._processors
+
+    def _plan_prefills(self, batch: Batch, decodes: int) -> dict[int | None, Planned]:
+        runs = self._prefill_runs.prefills(batch, decodes)
+        long = self._hopper and runs.rows / len(runs.last) >= LONG_QUERIES
+        backend = "fa3" if long else "fa2"
+        return {
+            window: planner.plan(backend, self._modules[self._kind(backend, window)], runs, True, window)
+            for window, planner in self._prefill.items()
+        }
+
+    def _plan_shared(self, batch: Batch, decodes: int) -> Shared | None:
+        if self._shared is None or decodes < LEAST_SEQUENCES:
+            return None
+        prefix = self._finder.find(batch.context_slots[:decodes])
+        if prefix is None or prefix.pages > self._most_shared:
+            return None
+        return self._plan_prefix(self._shared, batch, prefix)
+
+    def _plan_prefix(self, planner: Planner, batch: Batch, prefix: SharedPrefix) -> Shared:
+        assert batch.device is not None
+        runs, skip = self._shared_runs.shared(batch, prefix)
+        module = self._modules[self._kind("fa2", None)]
+        return Shared(planner.plan("fa2", module, runs, False, None, batch.device.static), skip)
+
+    def _explain(self) -> str:
+        long = f", fa3 from {LONG_QUERIES} queries a sequence" if self._hopper else ""
+        shared = "" if self._shared is None else " and shared prefixes"
+        return f"Triton's kernel for decodes, flashinfer's (fa2{long}) for prefills{shared}"
 
     @property
     def _backends(self) -> tuple[str, ...]:
@@ -179,24 +207,30 @@ class FlashInferAttention:
             ]
         return self._pages[layer]
 
+    @torch.inference_mode()
     def _prove(self) -> None:
         """Every kernel once, on the padding slot: what cannot run here says so now."""
         started = time.perf_counter()
         try:
-            for lengths in ([1, 2], [LONG_QUERIES]):
+            for lengths in ([2], [LONG_QUERIES]):
                 batch = _empty_batch(lengths, self.page_size, self.pool.k.device)
-                self.plan(batch)
-                q = torch.zeros(
-                    sum(lengths), self.shape.query_heads, self.shape.head_dim,
-                    dtype=self._query_dtype, device=self.pool.k.device,
-                )  # fmt: skip
-                for window in self._windows:
-                    self.attend(q, q, q, self.shape.windows.index(window), batch)
-            if q.is_cuda:
-                torch.cuda.synchronize(q.device)
+                self._prove_step(batch, Step(0, self._plan_prefills(batch, 0)))
+            if self._shared is not None:
+                batch = _empty_batch([1] * LEAST_SEQUENCES, self.page_size, self.pool.k.device)
+                nobody = SharedPrefix(0, 1, np.zeros(LEAST_SEQUENCES, bool))
+                self._prove_step(batch, Step(LEAST_SEQUENCES, shared=self._plan_prefix(self._shared, batch, nobody)))
         except Exception as error:
             raise BackendUnavailable(f"flashinfer's kernels fail here: {modules.first_line(error)}") from error
         modules.log.info("flashinfer's kernels are ready in %.1f s", time.perf_counter() - started)
+
+    def _prove_step(self, batch: Batch, step: Step) -> None:
+        batch.plan = step
+        size = sum(batch.query_lens), self.shape.query_heads, self.shape.head_dim
+        q = torch.zeros(size, dtype=self._query_dtype, device=self.pool.k.device)
+        for window in self._windows:
+            self.attend(q, q, q, self.shape.windows.index(window), batch)
+        if q.is_cuda:
+            torch.cuda.synchronize(q.device)
 
 
 def _check(pool: KVPool, shape: AttentionShape, deterministic: bool) -> None:
@@ -216,15 +250,6 @@ def _machine(device: torch.device) -> tuple[int, int]:
     if found.major < 8:
         raise BackendUnavailable(f"flashinfer needs compute capability 8.0, {found.name} has {found.major}.{found.minor}")
     return found.major, found.multi_processor_count
-
-
-def _decodes(query_lens: list[int]) -> int:
-    """How many sequences with one query come first."""
-    return next((index for index, queries in enumerate(query_lens) if queries > 1), len(query_lens))
-
-
-def _scale(pool: KVPool, which: str) -> float:
-    return float(getattr(pool, f"{which}_scale", 1.0))
 
 
 def _empty_batch(lengths: list[int], page_size: int, device: torch.device) -> Batch:

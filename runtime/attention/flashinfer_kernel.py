@@ -101,16 +101,10 @@ class Planner:
 
 
 def float_bytes(shape: AttentionShape, sequences: int, processors: int) -> int:
-    """Scratch for the partial results of any plan whose decodes are at most `sequences`.
+    """Scratch for the partial results of any plan: of prefills, or of a prefix that up to `sequences` queries share.
 
     Keys are split among as many programs as fill the device; a plan for a graph may split any tile.
     """
     fill = SPLIT_ROUNDS * processors // shape.kv_heads
-    decode = _tile(shape.group, shape.head_dim)
-    decode_rows = decode * max(fill, -(-sequences * shape.group // decode) + sequences - 1)
-    shared_rows = max(tile * max(fill, -(-sequences * shape.group // tile)) for tile in TILES)
-    return max(decode_rows, shared_rows) * shape.query_heads * (shape.head_dim + 1) * 4 + 4096
-
-
-def _tile(rows: int, head_dim: int) -> int:
-    return 16 if rows <= 16 else 64 if rows <= 64 or head_dim >= 256 else 128
+    rows = max(tile * max(fill, -(-sequences * shape.group // tile)) for tile in TILES)
+    return rows * shape.query_heads * (shape.head_dim + 1) * 4 + 4096

@@ -16,7 +16,7 @@ from ..batch import Batch
 from ..executor.kv import KVPool
 from ..quantization.values import FP8, restore, saturate
 from . import plan as planning
-from .base import AttentionShape
+from .base import AttentionShape, BackendUnavailable
 from .plan import Span
 
 QUERY_BLOCK = 256  # queries of a prefill that share one mask; bounds the mask to this many rows
@@ -51,13 +51,20 @@ Part = PaddedGroup | Prefill
 class TorchNativeAttention:
     """See `AttentionBackend`. Padding reads `PAD_SLOT` only, so freed slots may hold anything, even NaN.
 
-    The options of other backends are taken and ignored.
+    The options of other backends are taken and ignored; raises BackendUnavailable for `deterministic`.
     """
 
-    name, reason = "torch_native", "asked for"
+    name, reason = "torch_native", "torch operations for everything"
     capturable = False
 
-    def __init__(self, pool: KVPool, shape: AttentionShape, **options: object) -> None:
+    def __init__(
+        self, pool: KVPool, shape: AttentionShape, deterministic: bool = False, **options: object
+    ) -> None:
+        if deterministic:
+            raise BackendUnavailable(
+                "the bits of attention='torch_native' depend on the rest of the batch; use attention='auto', "
+                "which takes 'triton' on a GPU and 'cpu' on the CPU"
+            )
         self.pool, self.shape = pool, shape
         self._keys, self._values = pool.k.unbind(0), pool.v.unbind(0)
         self._fp8 = pool.k.dtype == FP8

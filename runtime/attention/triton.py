@@ -7,7 +7,7 @@ fixed tile attends all queries, so that a query's bits depend on its own sequenc
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
 
 import torch
@@ -16,10 +16,11 @@ from torch import Tensor
 from ..batch import Batch, DeviceBatch
 from ..executor.kv import KVPool
 from ..kernels.attention_decode import DecodeScratch, DecodeTile, decode
-from ..kernels.attention_prefill import PrefillTile, prefill
+from ..kernels.attention_prefill import PrefillScratch, PrefillTile, prefill
 from ..kernels.attention_store import store
 from .base import AttentionShape, BackendUnavailable
 
+SPLIT_BYTES = 64 << 20  # device memory for partial results of deterministic attention
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn)
 
 
@@ -35,11 +36,11 @@ class Plan:
 class TritonAttention:
     """See `AttentionBackend`.
 
-    page_size: token slots of a page.  max_running: most sequences of a step.  context: unused.
+    page_size: token slots of a page.  max_running: most sequences of a step.  context: most tokens of one, None: what the pool holds.
     deterministic: bits of a query do not depend on the batch, on chunks, on cache hits or on page numbers.
     """
 
-    name, reason = "triton", "asked for"
+    name, reason = "triton", "Triton's kernels for everything"
     capturable = True
 
     def __init__(
@@ -55,44 +56,68 @@ class TritonAttention:
         _require(pool, shape)
         self.pool, self.shape, self.page_size, self.deterministic = pool, shape, page_size, deterministic
         self.decode_tile, self.prefill_tile = tiles_for(pool, shape, deterministic)
+        self.lone_tile = replace(self.decode_tile, warps=2) if pool.k.dtype.itemsize == 2 else self.decode_tile
         self.most = 1 << (max_running - 1).bit_length()
         self._viewed: Tensor | None = None
         self._scratch = DecodeScratch(
             self.most, shape.kv_heads, shape.group, shape.head_dim, self.decode_tile, pool.k.device
         )
+        self._splits = self._split_scratch(context) if deterministic else None
         if pool.k.is_cuda:
             self._prove()
 
+    def _split_scratch(self, context: int | None) -> PrefillScratch:
+        """For as many tiles as there is memory for: more of them fill the device without splitting their keys."""
+        shape, tile, slots = self.shape, self.prefill_tile, self.pool.slots
+        parts = tile.segments(min(context or slots, slots))
+        tiles = SPLIT_BYTES // (parts * shape.kv_heads * tile.rows * shape.head_dim * 4)
+        return PrefillScratch(max(1, tiles), parts, shape.kv_heads, shape.head_dim, tile, self.pool.k.device)
+
     def plan(self, batch: Batch) -> None:
+        batch.plan = self.plan_of(batch)
+
+    def plan_of(self, batch: Batch) -> Plan:
         device = batch.device
         lengths = [1] * len(device.contexts) if device is not None and device.static else batch.query_lens
         decodes = 0 if self.deterministic else sum(1 for _ in takewhile(lambda count: count == 1, lengths))
         tiles = sum(self.prefill_tile.tiles(count, self.shape.group) for count in lengths[decodes:])
-        batch.plan = Plan(decodes, len(lengths) - decodes, tiles)
+        return Plan(decodes, len(lengths) - decodes, tiles)
 
     def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
         store(k, v, batch.slots, *self._kv(layer), *self._scales())
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, batch: Batch) -> Tensor:
-        plan: Plan = batch.plan
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        if plan.decodes:
-            self._decode(q, out, layer, batch, plan.decodes)
-        if plan.prefills:
-            self._prefill(q, out, layer, batch, plan)
+        self.attend_into(out, q, layer, batch)
         return out
 
-    def _decode(self, q: Tensor, out: Tensor, layer: int, batch: Batch, sequences: int) -> None:
+    def attend_into(self, out: Tensor, q: Tensor, layer: int, batch: Batch) -> None:
+        """`attend` with the result in `out`, contiguous."""
+        plan: Plan = batch.plan
+        self.attend_decodes(q, out, layer, batch, plan.decodes)
+        self.attend_prefills(q, out, layer, batch, plan)
+
+    def attend_decodes(
+        self, q: Tensor, out: Tensor, layer: int, batch: Batch, sequences: int,
+        skip: Tensor | None = None, lse: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """The first `sequences` of the step, one query each. skip, lse: see `decode`."""
+        if not sequences:
+            return
         device = batch.device
         assert device is not None
         k_scale, v_scale = self._scales()
         decode(
             q, *self._kv(layer), out, device.rows, device.contexts[:sequences], device.table,
             page_size=device.page_size, window=self.shape.windows[layer], scale=self.shape.scale,
-            k_scale=k_scale, v_scale=v_scale, scratch=self._scratch, tile=self.decode_tile,
+            k_scale=k_scale, v_scale=v_scale, scratch=self._scratch,
+            tile=self.lone_tile if sequences == 1 else self.decode_tile, skip=skip, lse=lse,
         )  # fmt: skip
 
-    def _prefill(self, q: Tensor, out: Tensor, layer: int, batch: Batch, plan: Plan) -> None:
+    def attend_prefills(self, q: Tensor, out: Tensor, layer: int, batch: Batch, plan: Plan) -> None:
+        """The sequences of the step behind its decodes."""
+        if not plan.prefills:
+            return
         device = batch.device
         assert device is not None
         k_scale, v_scale = self._scales()
@@ -100,7 +125,7 @@ class TritonAttention:
             q, *self._kv(layer), out, device.rows, device.starts, device.contexts, device.table,
             first=plan.decodes, sequences=plan.prefills, most_sequences=self.most, tiles=plan.tiles,
             page_size=device.page_size, window=self.shape.windows[layer], scale=self.shape.scale,
-            k_scale=k_scale, v_scale=v_scale, tile=self.prefill_tile, ordered=self.deterministic,
+            k_scale=k_scale, v_scale=v_scale, tile=self.prefill_tile, ordered=self._splits,
         )  # fmt: skip
 
     @torch.inference_mode()
@@ -130,7 +155,7 @@ class TritonAttention:
         return self._layers[layer]
 
     def _scales(self) -> tuple[float, float]:
-        return getattr(self.pool, "k_scale", 1.0), getattr(self.pool, "v_scale", 1.0)
+        return float(self.pool.k_scale), float(self.pool.v_scale)
 
 
 def tiles_for(pool: KVPool, shape: AttentionShape, deterministic: bool) -> tuple[DecodeTile, PrefillTile]:
@@ -144,7 +169,8 @@ def tiles_for(pool: KVPool, shape: AttentionShape, deterministic: bool) -> tuple
         return DecodeTile(), PrefillTile(max(least, 64), 32 if wide else 64, warps=4, stages=3)
     if wide:
         return DecodeTile(block=32), PrefillTile(max(least, 64), 32, warps=4, stages=3)
-    return DecodeTile(), PrefillTile(max(least, 128), 64, warps=8, stages=3)
+    eight_bit = pool.k.dtype.itemsize == 1  # whose keys pass through registers
+    return DecodeTile(), PrefillTile(max(least, 128), 64, warps=8 if eight_bit else 4, stages=3)
 
 
 def _empty_batch(lengths: list[int], page_size: int, device: torch.device) -> Batch:

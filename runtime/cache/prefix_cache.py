@@ -84,6 +84,8 @@ class PrefixCache:
         seq.slots.truncate(kept * size)
         if len(dropped):
             self.pool.release(dropped)
+        if not kept:
+            self._unlock(seq)
 
     def share(self, parent: Holder, child: Holder) -> int:
         """Let a new-born child stand on the parent's whole pages by reference; returns the tokens shared."""
@@ -92,7 +94,7 @@ class PrefixCache:
         pages = self.pages(parent)[: child.computed // size]
         self.pool.retain(pages)
         child.slots.extend(self._slots(pages))
-        if parent.node is not None:
+        if parent.node is not None and child.computed:
             self._lock(child, parent.node)
         return child.computed
 
@@ -109,15 +111,19 @@ class PrefixCache:
         seq.computed = 0
         if len(pages):
             self.pool.release(pages)
-        if seq.node is not None:
-            self.tree.unlock(seq.node)
-            seq.node = None
+        self._unlock(seq)
 
     def _lock(self, seq: Holder, node: Node) -> None:
         self.tree.lock(node)
         if seq.node is not None:
             self.tree.unlock(seq.node)
         seq.node = node
+
+    def _unlock(self, seq: Holder) -> None:
+        """Nothing of the tree is its own: who holds no page must hold no lock, since nobody could take it back."""
+        if seq.node is not None:
+            self.tree.unlock(seq.node)
+            seq.node = None
 
     def _slots(self, pages: Ints) -> Ints:
         size = self.pool.page_size

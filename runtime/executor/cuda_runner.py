@@ -1,9 +1,9 @@
-"""The runner for a GPU: packs a step into one copy, never waits for the device, replays decode steps as graphs."""
+"""The runner for a GPU: packs a step into one copy, never waits for the device, replays steps as graphs."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -11,16 +11,17 @@ from torch import Tensor
 
 from ..attention.base import AttentionBackend
 from ..batch import Batch, DeviceBatch
-from .graphs import DecodeGraphs
+from .graphs import DecodeGraphs, GraphPool
 from .packing import pack, unpack
 from .page_table import PageTable
-from .runner import logit_rows
-from .staging import upload
+from .staging import upload, upload_into
+from .step_arrays import StepArrays, last_tokens
 
 if TYPE_CHECKING:
     from ..models.decoder import Decoder
     from ..scheduler import Work
     from ..sequence import SequenceState
+    from .piecewise import MixedSteps, PooledAttention
 
 
 class CudaRunner:
@@ -42,16 +43,27 @@ class CudaRunner:
         self._limits = (max_running, context, page_size)
         self._with_graphs = graphs
         self._stream = torch.cuda.Stream(device)
-        self._stream.wait_stream(torch.cuda.current_stream(device))  # the weights may still be on their way
         self._allocate()
+        self._stream.wait_stream(torch.cuda.current_stream(device))  # weights and buffers may still be on their way
 
     def _allocate(self) -> None:
         max_running, context, page_size = self._limits
         self.table = PageTable(max_running, context, page_size, self.device)
         self.last: Tensor | None = torch.zeros(max_running + 1, dtype=torch.int32, device=self.device)
         with_graphs = self._with_graphs and self.attention.capturable
-        self._graphs = DecodeGraphs(max_running) if with_graphs else None
+        pool = GraphPool() if with_graphs else None
+        self._graphs = DecodeGraphs(max_running, pool) if pool else None
         self._static: dict[int, StaticDecode] = {}
+        self._mixed = self._mixed_steps(pool) if pool else None
+
+    def _mixed_steps(self, pool: GraphPool) -> MixedSteps | None:
+        """None where the layers run by torch's operations, or attention reads more than the pool."""
+        if not (self.model.fused and hasattr(self.attention, "attend_into")):
+            return None
+        from .piecewise import MixedSteps  # needs Triton
+
+        assert self.last is not None
+        return MixedSteps(self.model, cast("PooledAttention", self.attention), self.table, self.last, pool.replay_of)
 
     def on_device(self) -> AbstractContextManager[object]:
         """Have this thread's work queued on the runner's stream."""
@@ -69,23 +81,29 @@ class CudaRunner:
         if not work:
             return None
         rows = self.table.place(work, lambda array: upload(array, self.device))
-        tokens = _last_tokens(work, rows)
         if self._graphs is not None and _is_decode(work):
-            return self._decode(self._graphs, work, rows, tokens)
-        batch = self._eager_batch(work, rows, tokens)
-        self.attention.plan(batch)
-        return self.model.forward(batch, self.attention)
+            return self._decode(self._graphs, work, rows)
+        step = StepArrays.of(work, rows)
+        if self._mixed is not None and step.tokens <= self._mixed.most:
+            return self._mixed.run(step)
+        return self._eager(step)
 
     def release(self) -> None:
         """Give the device's buffers back, until `restore`."""
         self._stream.synchronize()
         self.table.forget()
-        del self.table, self._graphs, self._static, self.attention
+        del self.table, self._graphs, self._static, self._mixed, self.attention
         self.last = None
 
     def restore(self, attention: AttentionBackend) -> None:
+        """Begin anew with other buffers. Raises OutOfMemoryError, holding nothing, where there is no room."""
         self.attention = attention
-        self._allocate()
+        try:
+            with self.on_device():
+                self._allocate()
+        except torch.OutOfMemoryError:
+            del self.attention
+            raise
 
     def close(self) -> None:
         with suppress(RuntimeError):  # a device that has failed says so once more
@@ -93,51 +111,24 @@ class CudaRunner:
 
     # inside
 
-    def _decode(self, graphs: DecodeGraphs, work: list[Work], rows: list[int], tokens: list[int]) -> Tensor:
+    def _decode(self, graphs: DecodeGraphs, work: list[Work], rows: list[int]) -> Tensor:
         size = graphs.size_for(len(work))
         if size not in self._static:
             assert self.last is not None
             self._static[size] = StaticDecode(size, self.table, self.last)
         static = self._static[size]
-        static.fill(work, rows, tokens)
+        static.fill(work, rows)
         self.attention.plan(static.batch)
         variant = getattr(self.attention, "variant", None)
         key = (size, variant(static.batch) if variant else None)
         return graphs.run(key, lambda: self.model.forward(static.batch, self.attention))[: len(work)]
 
-    def _eager_batch(self, work: list[Work], rows: list[int], tokens: list[int]) -> Batch:
-        lengths = np.array([hi - lo for _, lo, hi in work], np.int32)
-        slots = [seq.slots.array[:hi] for seq, _, hi in work]
-        starts = np.zeros(len(work) + 1, np.int32)
-        np.cumsum(lengths, out=starts[1:])
-        token_ids = np.concatenate([seq.tokens.array[lo:hi] for seq, lo, hi in work])
-        if len(token_ids) != starts[-1]:
-            token_ids = _with_pending(work, tokens, starts)
-        firsts = np.array([lo for _, lo, _ in work], np.int32)
-        arrays = [
-            token_ids,
-            np.arange(starts[-1], dtype=np.int32) + np.repeat(firsts - starts[:-1], lengths),
-            np.concatenate([s[lo:] for s, (_, lo, _) in zip(slots, work, strict=True)]),
-            np.repeat(np.array(rows, np.int32), lengths),
-            np.array(rows, np.int32),
-            starts,
-            firsts + lengths,
-            np.array(logit_rows(work), np.int32),
-        ]
-        packed = upload(pack(arrays), self.device)
-        ids, positions, new_slots, token_rows, row, begin, contexts, wanted = unpack(packed, [len(a) for a in arrays])
+    def _eager(self, step: StepArrays) -> Tensor:
         assert self.last is not None
-        device = DeviceBatch(row, token_rows, begin, contexts, self.table.pages, self.table.page_size, self.last)
-        return Batch(
-            token_ids=ids,
-            positions=positions,
-            slots=new_slots,
-            query_lens=lengths.tolist(),
-            context_lens=[hi for _, _, hi in work],
-            context_slots=slots,
-            logit_rows=wanted,
-            device=device,
-        )
+        packed = upload(pack(step.arrays), self.device)
+        batch = step.batch(unpack(packed, step.sizes), self.table, self.last)
+        self.attention.plan(batch)
+        return self.model.forward(batch, self.attention)
 
 
 class StaticDecode:
@@ -161,17 +152,17 @@ class StaticDecode:
             device=DeviceBatch(rows, rows, counted, contexts, table.pages, table.page_size, last, static=True),
         )
 
-    def fill(self, work: list[Work], rows: list[int], tokens: list[int]) -> None:
+    def fill(self, work: list[Work], rows: list[int]) -> None:
         padding = self._size - len(work)
         context_slots = [seq.slots.array[:hi] for seq, _, hi in work]
         arrays = [
-            _padded(tokens, padding, 0),
+            _padded(last_tokens(work, rows), padding, 0),
             _padded([lo for _, lo, _ in work], padding, 0),
             _padded([slots[-1] for slots in context_slots], padding, 0),
             _padded(rows, padding, self._padding),
             _padded([hi for *_, hi in work], padding, 1),
         ]
-        self._packed.copy_(upload(pack(arrays), self._packed.device))
+        upload_into(self._packed, pack(arrays))
         self.batch.context_lens = [hi for *_, hi in work] + [1] * padding
         self.batch.context_slots = context_slots + [self._pad_slots] * padding
 
@@ -182,22 +173,6 @@ def _padded(values: list[int], count: int, value: int) -> np.ndarray:
 
 def _is_decode(work: list[Work]) -> bool:
     """One new token for each sequence, and everybody wants its logits."""
+    if work[-1].hi - work[-1].lo > 1:  # the longest come last
+        return False
     return all(hi - lo == 1 and len(seq.ops[0].rows(seq, lo, hi)) == 1 for seq, lo, hi in work)
-
-
-def _last_tokens(work: list[Work], rows: list[int]) -> list[int]:
-    """The last token of each sequence's work, or -1 - row where only the device knows it."""
-    return [
-        int(seq.tokens.array[hi - 1]) if hi <= len(seq) else -1 - row
-        for (seq, _, hi), row in zip(work, rows, strict=True)
-    ]
-
-
-def _with_pending(work: list[Work], tokens: list[int], starts: np.ndarray) -> np.ndarray:
-    """The token ids of a step, some of which only the device knows."""
-    ids = np.empty(starts[-1], np.int32)
-    for (seq, lo, hi), token, start, stop in zip(work, tokens, starts, starts[1:], strict=False):
-        known = seq.tokens.array[lo:hi]
-        ids[start : start + len(known)] = known
-        ids[stop - 1] = token
-    return ids

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -16,10 +19,50 @@ EAGER_RUNS = 1  # of a size before it is captured: they compile its kernels, and
 FINE = (1, 2, 4, 8, 16)
 STEP = 32
 
+T = TypeVar("T")
+
 
 def sizes_up_to(most: int) -> list[int]:
     """Sizes of graphs for batches of up to `most` sequences: fine where a step is bound by memory, then every 32."""
     return [size for size in FINE if size < most] + list(range(32, most, STEP)) + [most]
+
+
+class GraphPool:
+    """Captures graphs that share their memory, since no two of them ever run at the same time."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def capture(self, compute: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
+        """What `compute` launches, which does not run now, and what it returns.
+
+        On the current stream, which is not the default one; other threads may go on using the device.
+        """
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.current_stream().synchronize()
+        with collector_off():
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                result = compute()
+            finally:
+                graph.capture_end()
+        return graph, result
+
+    def replay_of(self, compute: Callable[[], None]) -> Callable[[], None]:
+        """Launches what `compute` launches, by one call."""
+        return self.capture(compute)[0].replay
+
+
+@contextmanager
+def collector_off() -> Iterator[None]:
+    """What the cycle collector frees may be pinned memory, whose release is an event on the capturing stream."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @dataclass(slots=True)
@@ -29,11 +72,11 @@ class Captured:
 
 
 class DecodeGraphs:
-    """Captures and replays; all graphs share one pool of memory, since no two ever run at the same time."""
+    """Captures and replays; a graph's logits are overwritten by the next step."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, pool: GraphPool) -> None:
         self.sizes = sizes_up_to(most)
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool = pool
         self._captured: dict[Hashable, Captured | None] = {}  # None: it cannot be captured
         self._runs: dict[Hashable, int] = {}
 
@@ -58,19 +101,11 @@ class DecodeGraphs:
         return found.logits
 
     def _capture(self, key: Hashable, compute: Callable[[], Tensor]) -> Captured | None:
-        """On the current stream, which is not the default one; other threads may go on using the device."""
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.current_stream().synchronize()
         try:
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
-                logits = compute()
-            finally:
-                graph.capture_end()
+            return Captured(*self._pool.capture(compute))
         except Exception as error:
             log.warning("a decode step %s cannot be captured as a CUDA graph and runs without: %s", key, error)
             return None
-        return Captured(graph, logits)
 
     def __len__(self) -> int:
         return len(self._captured)

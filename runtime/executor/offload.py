@@ -55,6 +55,10 @@ class HostCopy:
         storages = {storage.data_ptr(): storage for storage in map(Tensor.untyped_storage, tensors) if storage.nbytes()}
         self._kept = [(storage, storage.device, storage.nbytes()) for storage in storages.values()]
         self._host = [_bytes(storage, device, size).to("cpu", copy=True) for storage, device, size in self._kept]
+        self.release()
+
+    def release(self) -> None:
+        """Give the device's memory back (again, where `restore` failed half way)."""
         for storage, *_ in self._kept:
             storage.resize_(0)
 
@@ -63,7 +67,7 @@ class HostCopy:
         return sum(size for *_, size in self._kept)
 
     def restore(self) -> None:
-        """Bring everything back. May be tried again where the device had no room."""
+        """Bring everything back. May be tried again where the device had no room, after `release`."""
         for storage, _, size in self._kept:
             storage.resize_(size)
         by_device: dict[torch.device, list[Any]] = {}

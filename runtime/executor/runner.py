@@ -101,6 +101,7 @@ def logit_rows(work: list[Work]) -> list[int]:
     rows: list[int] = []
     start = 0
     for seq, lo, hi in work:
-        rows += [start + position - lo for position in seq.ops[0].rows(seq, lo, hi)]
+        found, shift = seq.ops[0].rows(seq, lo, hi), start - lo
+        rows += range(found.start + shift, found.stop + shift)
         start += hi - lo
     return rows

@@ -22,6 +22,12 @@ def upload(array: np.ndarray, device: torch.device) -> Tensor:
     return source.pin_memory().to(device, non_blocking=True)
 
 
+def upload_into(target: Tensor, array: np.ndarray) -> None:
+    """`upload` to where a tensor of the array's shape is, once what was queued before has run."""
+    source = torch.from_numpy(np.ascontiguousarray(array))
+    target.copy_(source.pin_memory() if target.is_cuda else source, non_blocking=True)
+
+
 class Staging:
     """`upload` to one device."""
 

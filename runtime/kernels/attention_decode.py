@@ -5,6 +5,8 @@ proportion to the contexts. So nothing depends on the host's knowledge of the co
 right as they grow. An item is a run of keys of one sequence; its program for a KV head attends the group's query
 heads as rows of one tile. A sequence of one item is written at once. Of several, each program leaves its partial
 result in scratch and counts itself; the one that counts last merges them in order and sets the counter back to zero.
+
+What is compiled depends on the model, the page size, and whether there is one sequence or more; on nothing else.
 """
 
 from __future__ import annotations
@@ -16,14 +18,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-INDICES = ["rows_ptr", "contexts_ptr", "table_ptr"]  # parts of larger buffers, anywhere in them
+INDICES = ["rows_ptr", "contexts_ptr", "table_ptr", "skip_ptr"]  # parts of larger buffers, anywhere in them
 LOG2E = 1.4426950408889634
 
 
 @triton.jit(do_not_specialize=["sequences", "table_row"], do_not_specialize_on_alignment=INDICES)
 def decode_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr,
-    rows_ptr, contexts_ptr, table_ptr,
+    rows_ptr, contexts_ptr, table_ptr, skip_ptr, lse_ptr,
     partial_ptr, maxima_ptr, sums_ptr, counter_ptr,
     sequences, extra, scale, v_scale,
     q_token, q_head, kv_slot, kv_head, table_row,
@@ -39,6 +41,8 @@ def decode_kernel(
     # Deal out: items per sequence, this item's sequence, and which of its items this is.
     all_sequences = tl.arange(0, SEQUENCES_P2)
     lengths = tl.load(contexts_ptr + all_sequences, mask=all_sequences < sequences, other=0)
+    if skip_ptr is not None:
+        lengths -= tl.load(skip_ptr + all_sequences, mask=all_sequences < sequences, other=0) * PAGE
     if WINDOW > 0:
         lengths = tl.minimum(lengths, WINDOW)
     share = tl.maximum(tl.cdiv(tl.sum(lengths, 0), extra), SHORTEST)
@@ -53,6 +57,8 @@ def decode_kernel(
 
     context = tl.load(contexts_ptr + sequence)
     start = 0
+    if skip_ptr is not None:
+        start = tl.load(skip_ptr + sequence) * PAGE
     if WINDOW > 0:
         start = tl.maximum(context - WINDOW, 0)
     run = tl.cdiv(tl.cdiv(context - start, own_items), BLOCK_N) * BLOCK_N
@@ -102,6 +108,9 @@ def decode_kernel(
     if live == 1:
         done = mixed * (v_scale / weight)[:, None]
         tl.store(out_ptr + out_places, done.to(out_ptr.dtype.element_ty), mask=real)
+        if lse_ptr is not None:
+            heads = (sequence * KV_HEADS + head) * GROUP + members
+            tl.store(lse_ptr + heads, highest + tl.log2(weight), mask=members < GROUP)
         return
 
     place = item * KV_HEADS + head
@@ -140,6 +149,9 @@ def decode_kernel(
         real_few = (few[:, None] < GROUP) & (dims[None, :] < DIM)
         few_places = (sequence * KV_HEADS + head) * GROUP * DIM + few[:, None] * DIM + dims[None, :]
         tl.store(out_ptr + few_places, result.to(out_ptr.dtype.element_ty), mask=real_few)
+        if lse_ptr is not None:
+            few_heads = (sequence * KV_HEADS + head) * GROUP + few
+            tl.store(lse_ptr + few_heads, top + tl.log2(total), mask=few < GROUP)
         tl.store(counter_ptr + sequence * KV_HEADS + head, 0)
 
 
@@ -177,12 +189,14 @@ class DecodeScratch:
 def decode(
     q: Tensor, keys: Tensor, values: Tensor, out: Tensor, rows: Tensor, contexts: Tensor, table: Tensor, *,
     page_size: int, window: int | None, scale: float, k_scale: float, v_scale: float,
-    scratch: DecodeScratch, tile: DecodeTile,
+    scratch: DecodeScratch, tile: DecodeTile, skip: Tensor | None = None, lse: Tensor | None = None,
 ) -> None:  # fmt: skip
     """out[s] = attention of q[s] over the first contexts[s] positions of sequence s, for s < len(contexts).
 
     q, out: [S or more, query_heads, head_dim], out contiguous.  keys, values: [slots, kv_heads, head_dim].
     rows, contexts: int32 [S].  table: int32 [rows, pages].  window: latest keys seen, None for all.
+    skip: int32 [S], pages at the start that are not seen, if there is no window.
+    lse: float32 [S or more, query_heads], filled with the log to base 2 of what the weights were divided by.
     """
     sequences, kv_heads, head_dim = len(contexts), keys.shape[1], keys.shape[2]
     if sequences > scratch.sequences:
@@ -192,7 +206,7 @@ def decode(
     group, extra = q.shape[1] // kv_heads, tile.extra(kv_heads)
     rows_of_tile = max(16, triton.next_power_of_2(group))
     decode_kernel[((sequences + extra) * kv_heads,)](
-        q, keys, values, out, rows, contexts, table,
+        q, keys, values, out, rows, contexts, table, skip, lse,
         scratch.partial, scratch.maxima, scratch.sums, scratch.counters,
         sequences, extra, scale * k_scale * LOG2E, v_scale,
         q.stride(0), q.stride(1), keys.stride(0), keys.stride(1), table.stride(0),

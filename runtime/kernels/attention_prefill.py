@@ -3,7 +3,9 @@
 A program attends one tile: some neighbouring queries of one sequence, times the query heads that share a KV head, as
 rows of one matrix. It finds its tile on the device from where the sequences start. With `ORDERED` every query goes
 through the same operations in the same order whatever else is in its tile: keys in blocks at fixed positions, all of
-them masked, and blocks that a query does not see leave its sums as they were. So its bits depend on its own tokens.
+them masked, summed up in segments between fixed positions, which are merged in order; blocks and segments that a
+query does not see leave its sums as they were. So its bits depend on its own tokens, and not on whether one program
+goes through all segments of a tile, or one each, of which the last to finish merges what all of them left.
 """
 
 from __future__ import annotations
@@ -17,13 +19,31 @@ from torch import Tensor
 
 INDICES = ["rows_ptr", "starts_ptr", "contexts_ptr", "table_ptr"]  # parts of larger buffers, anywhere in them
 LOG2E = 1.4426950408889634
+EVEN, OCTAVE = 8, 4  # segments of equal length; segments to each doubling of the position behind them
+
+
+@triton.jit
+def _bound(number, SEGMENT: tl.constexpr):
+    """Where segment `number` begins: an eighth to a quarter of what lies before it, so that few segments go far."""
+    octave = tl.maximum(number - 8, 0) // 4
+    steps = tl.where(number < 8, number, 8 + (number - 8) % 4 * 2)
+    return (steps * SEGMENT) << octave
+
+
+@triton.jit
+def _fold(top, total, result, highest, weight, mixed):
+    """The sums of one more segment, to those of the segments before it."""
+    higher = tl.maximum(top, highest)
+    finite = tl.where(higher == float("-inf"), 0.0, higher)
+    fade, factor = tl.exp2(top - finite), tl.exp2(highest - finite)
+    return higher, total * fade + weight * factor, result * fade[:, None] + mixed * factor[:, None]
 
 
 @triton.jit
 def _block(
     q, highest, weight, mixed, block, positions, context, page_row, k_base, v_base, kv_slot, scale,
     DIM: tl.constexpr, DIM_P2: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr,
-    BLOCK_N: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_N: tl.constexpr, MASKED: tl.constexpr, UNSEEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One turn of the online softmax: the keys from `block` on."""
     keys = block + tl.arange(0, BLOCK_N)
@@ -47,7 +67,7 @@ def _block(
         scores = tl.where(seen, scores, float("-inf"))
     higher = tl.maximum(highest, tl.max(scores, 1) * scale)
     finite = higher
-    if WINDOW > 0:  # a row may have seen nothing yet
+    if UNSEEN:  # a row may have seen nothing yet
         finite = tl.where(higher == float("-inf"), 0.0, higher)
     weights = tl.exp2(scores * scale - finite[:, None])
     fade = tl.exp2(highest - finite)
@@ -61,18 +81,22 @@ def _block(
     return higher, weight, mixed
 
 
-@triton.jit(do_not_specialize=["first", "sequences", "table_row"], do_not_specialize_on_alignment=INDICES)
+@triton.jit(do_not_specialize=["first", "sequences", "table_row", "parts"], do_not_specialize_on_alignment=INDICES)
 def prefill_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr,
     rows_ptr, starts_ptr, contexts_ptr, table_ptr,
-    first, sequences, scale, v_scale,
+    partial_ptr, maxima_ptr, sums_ptr, counter_ptr,
+    first, sequences, parts, scale, v_scale,
     q_token, q_head, kv_slot, kv_head, table_row,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, DIM_P2: tl.constexpr,
     PAGE: tl.constexpr, WINDOW: tl.constexpr, SEQUENCES_P2: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SEGMENT: tl.constexpr, STAGES: tl.constexpr,
     ORDERED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Grid: tiles * KV_HEADS or more; sequences first .. first + sequences. scale: see attention_decode."""
+    """Grid: tiles * parts * KV_HEADS or more; sequences first .. first + sequences. scale: see attention_decode.
+
+    parts: 1, or with ORDERED the number of a tile's programs, each for one segment.
+    """
     QUERIES: tl.constexpr = BLOCK_M // GROUP
     head = tl.program_id(0) % KV_HEADS
 
@@ -82,7 +106,8 @@ def prefill_kernel(
     begins = tl.load(starts_ptr + first + all_sequences, mask=inside, other=0)
     ends = tl.load(starts_ptr + first + all_sequences + 1, mask=inside, other=0)
     tiles = tl.cdiv(ends - begins, QUERIES)
-    tile = tl.sum(tiles, 0) - 1 - tl.program_id(0) // KV_HEADS
+    unit = tl.program_id(0) // KV_HEADS
+    tile = tl.sum(tiles, 0) - 1 - unit // parts
     if tile < 0:
         return
     last_tiles = tl.cumsum(tiles, 0)
@@ -117,36 +142,115 @@ def prefill_kernel(
     begin = 0
     if WINDOW > 0:
         begin = tl.maximum(first_position - WINDOW + 1, 0) // BLOCK_N * BLOCK_N
-    elif not ORDERED:
-        seen_by_all = (first_position + 1) // BLOCK_N * BLOCK_N
-        for block in tl.range(0, seen_by_all, BLOCK_N, num_stages=STAGES):
+    out_places = (tokens * (KV_HEADS * GROUP) + heads)[:, None] * DIM + dims[None, :]
+    if not ORDERED:
+        if WINDOW == 0:
+            seen_by_all = (first_position + 1) // BLOCK_N * BLOCK_N
+            for block in tl.range(0, seen_by_all, BLOCK_N, num_stages=STAGES):
+                highest, weight, mixed = _block(
+                    q, highest, weight, mixed, block, positions, context, page_row, k_base, v_base, kv_slot, scale,
+                    DIM, DIM_P2, PAGE, WINDOW, BLOCK_N, False, False, PRECISION,
+                )  # fmt: skip
+            begin = seen_by_all
+        for block in tl.range(begin, stop, BLOCK_N, num_stages=STAGES):
             highest, weight, mixed = _block(
                 q, highest, weight, mixed, block, positions, context, page_row, k_base, v_base, kv_slot, scale,
-                DIM, DIM_P2, PAGE, WINDOW, BLOCK_N, False, PRECISION,
+                DIM, DIM_P2, PAGE, WINDOW, BLOCK_N, True, WINDOW > 0, PRECISION,
             )  # fmt: skip
-        begin = seen_by_all
-    for block in tl.range(begin, stop, BLOCK_N, num_stages=STAGES):
-        highest, weight, mixed = _block(
-            q, highest, weight, mixed, block, positions, context, page_row, k_base, v_base, kv_slot, scale,
-            DIM, DIM_P2, PAGE, WINDOW, BLOCK_N, True, PRECISION,
-        )  # fmt: skip
+        done = mixed * (v_scale / weight)[:, None]
+        tl.store(out_ptr + out_places, done.to(out_ptr.dtype.element_ty), mask=wanted)
+    else:
+        numbers = tl.arange(0, 64)
+        earliest = tl.sum((_bound(numbers + 1, SEGMENT) <= begin).to(tl.int32), 0)
+        latest = tl.sum((_bound(numbers, SEGMENT) < stop).to(tl.int32), 0)
+        part = unit % parts
+        one = tl.where(parts > 1, tl.maximum(part, earliest), earliest)
+        other = tl.where(parts > 1, tl.minimum(part + 1, latest), latest)
+        if one >= other:
+            return
+        top = tl.full([BLOCK_M], float("-inf"), tl.float32)
+        total = tl.zeros([BLOCK_M], tl.float32)
+        result = tl.zeros([BLOCK_M, DIM_P2], tl.float32)
+        for segment in range(one, other):
+            highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
+            weight = tl.zeros([BLOCK_M], tl.float32)
+            mixed = tl.zeros([BLOCK_M, DIM_P2], tl.float32)
+            from_key = tl.maximum(_bound(segment, SEGMENT), begin)
+            to_key = tl.minimum(_bound(segment + 1, SEGMENT), stop)
+            for block in tl.range(from_key, to_key, BLOCK_N, num_stages=STAGES):
+                highest, weight, mixed = _block(
+                    q, highest, weight, mixed, block, positions, context, page_row, k_base, v_base, kv_slot, scale,
+                    DIM, DIM_P2, PAGE, WINDOW, BLOCK_N, True, True, PRECISION,
+                )  # fmt: skip
+            top, total, result = _fold(top, total, result, highest, weight, mixed)
+        if other - one == latest - earliest:
+            done = result * (v_scale / total)[:, None]
+            tl.store(out_ptr + out_places, done.to(out_ptr.dtype.element_ty), mask=wanted)
+            return
 
-    done = mixed * (v_scale / weight)[:, None]
-    out_places = (tokens * (KV_HEADS * GROUP) + heads)[:, None] * DIM + dims[None, :]
-    tl.store(out_ptr + out_places, done.to(out_ptr.dtype.element_ty), mask=wanted)
+        program = unit // parts * KV_HEADS + head
+        place = program * parts + one
+        whole = members[:, None] * DIM_P2 + dims[None, :]
+        tl.store(maxima_ptr + place * BLOCK_M + members, top, mask=real)
+        tl.store(sums_ptr + place * BLOCK_M + members, total, mask=real)
+        tl.store(partial_ptr + place.to(tl.int64) * BLOCK_M * DIM_P2 + whole, result, mask=real[:, None])
+        tl.debug_barrier()
+        arrived = tl.atomic_add(counter_ptr + program, 1, sem="acq_rel")
+        if arrived == latest - earliest - 1:
+            tl.debug_barrier()
+            top = tl.full([BLOCK_M], float("-inf"), tl.float32)
+            total = tl.zeros([BLOCK_M], tl.float32)
+            result = tl.zeros([BLOCK_M, DIM_P2], tl.float32)
+            for segment in range(earliest, latest):
+                left = program * parts + segment
+                highest = tl.load(
+                    maxima_ptr + left * BLOCK_M + members, mask=real, other=float("-inf"), cache_modifier=".cg"
+                )
+                weight = tl.load(sums_ptr + left * BLOCK_M + members, mask=real, other=0.0, cache_modifier=".cg")
+                mixed = tl.load(
+                    partial_ptr + left.to(tl.int64) * BLOCK_M * DIM_P2 + whole,
+                    mask=real[:, None], other=0.0, cache_modifier=".cg",
+                )  # fmt: skip
+                top, total, result = _fold(top, total, result, highest, weight, mixed)
+            done = result * (v_scale / total)[:, None]
+            tl.store(out_ptr + out_places, done.to(out_ptr.dtype.element_ty), mask=wanted)
+            tl.store(counter_ptr + program, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillTile:
-    """How a prefill launch is cut. rows: queries times group of a tile; block: keys a turn."""
+    """How a prefill launch is cut. rows: queries times group of a tile; block: keys a turn; segment: keys of the first
+    segments of ordered sums, a multiple of block."""
 
     rows: int = 128
     block: int = 64
-    warps: int = 8
+    warps: int = 4
     stages: int = 3
+    segment: int = 512
 
     def tiles(self, queries: int, group: int) -> int:
         return -(-queries // (self.rows // group))
+
+    def segments(self, context: int) -> int:
+        """How many segments so many keys have."""
+        pieces, octave = -(-context // self.segment), 0
+        while pieces > 2 * EVEN:
+            pieces, octave = -(-pieces // 2), octave + 1
+        return pieces + OCTAVE * octave if pieces <= EVEN else -(-pieces // 2) + EVEN // 2 + OCTAVE * octave
+
+
+class PrefillScratch:
+    """What the programs of a tile leave for the last of them, in launches of up to `tiles` tiles; one launch at a time."""
+
+    def __init__(
+        self, tiles: int, parts: int, kv_heads: int, head_dim: int, tile: PrefillTile, device: torch.device
+    ) -> None:
+        places, dim = tiles * kv_heads * parts, triton.next_power_of_2(head_dim)
+        self.tiles, self.parts = tiles, parts
+        self.partial = torch.empty(places, tile.rows, dim, dtype=torch.float32, device=device)
+        self.maxima = torch.empty(places, tile.rows, dtype=torch.float32, device=device)
+        self.sums = torch.empty_like(self.maxima)
+        self.counters = torch.zeros(tiles, kv_heads, dtype=torch.int32, device=device)
 
 
 def prefill(
@@ -154,24 +258,27 @@ def prefill(
     rows: Tensor, starts: Tensor, contexts: Tensor, table: Tensor, *,
     first: int, sequences: int, most_sequences: int, tiles: int,
     page_size: int, window: int | None, scale: float, k_scale: float, v_scale: float,
-    tile: PrefillTile, ordered: bool,
+    tile: PrefillTile, ordered: PrefillScratch | None = None,
 ) -> None:  # fmt: skip
     """out of the tokens of sequences first .. first + sequences: each token sees its sequence up to itself.
 
     q, out: [T, query_heads, head_dim], out contiguous.  keys, values: [slots, kv_heads, head_dim].
     rows, contexts: int32 [S].  starts: int32 [S + 1].  table: int32 [rows, pages].
     tiles: at least what these sequences need.  most_sequences: bound of `sequences`, fixes the compiled kernel.
+    ordered: bits that depend on a query's own tokens; the scratch has a part for each segment of the longest context.
     """
     kv_heads, head_dim = keys.shape[1], keys.shape[2]
-    prefill_kernel[(tiles * kv_heads,)](
-        q, keys, values, out, rows, starts, contexts, table,
-        first, sequences, scale * k_scale * LOG2E, v_scale,
+    parts = ordered.parts if ordered and tiles <= ordered.tiles else 1
+    scratch = (ordered.partial, ordered.maxima, ordered.sums, ordered.counters) if ordered else (None,) * 4
+    prefill_kernel[(tiles * parts * kv_heads,)](
+        q, keys, values, out, rows, starts, contexts, table, *scratch,
+        first, sequences, parts, scale * k_scale * LOG2E, v_scale,
         q.stride(0), q.stride(1), keys.stride(0), keys.stride(1), table.stride(0),
         KV_HEADS=kv_heads, GROUP=q.shape[1] // kv_heads,
         DIM=head_dim, DIM_P2=triton.next_power_of_2(head_dim),
         PAGE=page_size, WINDOW=window or 0,
         SEQUENCES_P2=max(2, triton.next_power_of_2(max(most_sequences, sequences))),
-        BLOCK_M=tile.rows, BLOCK_N=tile.block, STAGES=tile.stages,
-        ORDERED=ordered, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        num_warps=tile.warps, enable_fp_fusion=not ordered,
+        BLOCK_M=tile.rows, BLOCK_N=tile.block, SEGMENT=tile.segment, STAGES=tile.stages,
+        ORDERED=ordered is not None, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        num_warps=tile.warps, enable_fp_fusion=ordered is None,
     )  # fmt: skip

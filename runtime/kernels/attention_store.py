@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots_ptr"])
 def store_kernel(
-    k_ptr, v_ptr, slots_ptr, k_pool, v_pool, k_factor, v_factor,
+    k_ptr, v_ptr, slots_ptr, k_pool, v_pool, k_scale, v_scale,
     k_token, k_head, v_token, v_head, kv_slot,
-    DIM: tl.constexpr, WIDTH: tl.constexpr, WIDTH_P2: tl.constexpr,
+    DIM: tl.constexpr, WIDTH: tl.constexpr, WIDTH_P2: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     """Grid: tokens. Slot 0 pads captured batches and is never written."""
     token = tl.program_id(0).to(tl.int64)
@@ -24,8 +25,8 @@ def store_kernel(
     k = tl.load(k_ptr + token * k_token + head * k_head + dim, mask=real, other=0.0)
     v = tl.load(v_ptr + token * v_token + head * v_head + dim, mask=real, other=0.0)
     if k_pool.dtype.element_ty != k_ptr.dtype.element_ty:
-        k = k.to(tl.float32) * k_factor
-        v = v.to(tl.float32) * v_factor
+        k = tl.minimum(tl.maximum(k.to(tl.float32) / k_scale, -MOST), MOST)
+        v = tl.minimum(tl.maximum(v.to(tl.float32) / v_scale, -MOST), MOST)
     tl.store(k_pool + slot * kv_slot + places, k.to(k_pool.dtype.element_ty), mask=real)
     tl.store(v_pool + slot * kv_slot + places, v.to(v_pool.dtype.element_ty), mask=real)
 
@@ -37,7 +38,8 @@ def store(
     head_dim], contiguous, which get value / scale if their dtype is another."""
     width = keys.shape[1] * keys.shape[2]
     store_kernel[(len(slots),)](
-        k, v, slots, keys, values, 1.0 / k_scale, 1.0 / v_scale,
+        k, v, slots, keys, values, k_scale, v_scale,
         k.stride(0), k.stride(1), v.stride(0), v.stride(1), keys.stride(0),
-        DIM=keys.shape[2], WIDTH=width, WIDTH_P2=triton.next_power_of_2(width), num_warps=4,
+        DIM=keys.shape[2], WIDTH=width, WIDTH_P2=triton.next_power_of_2(width),
+        MOST=torch.finfo(keys.dtype).max, num_warps=4,
     )  # fmt: skip

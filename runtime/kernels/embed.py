@@ -32,8 +32,8 @@ def _embed(
         tl.store(pages + tl.load(positions + token) // PAGE, (slot // PAGE).to(tl.int32))
 
 
-def embed(batch: Batch, embedding: Tensor) -> Tensor:
-    """The rows of `embedding` [vocabulary, hidden] of a batch's tokens, [T, hidden], a new tensor.
+def embed(batch: Batch, embedding: Tensor, out: Tensor | None = None) -> Tensor:
+    """The rows of `embedding` [vocabulary, hidden] of a batch's tokens, [T, hidden], in `out` or a new tensor.
 
     Ids below 0 are those sampled last (see `Batch`). Enters each token's page into `batch.device.table`, except
     for tokens in slot 0.
@@ -41,7 +41,7 @@ def embed(batch: Batch, embedding: Tensor) -> Tensor:
     device = batch.device
     assert device is not None
     tokens, size = len(batch.token_ids), embedding.shape[1]
-    x = embedding.new_empty(tokens, size)
+    x = embedding.new_empty(tokens, size) if out is None else out
     if tokens:
         block, warps = block_of(size)
         _embed[(tokens,)](

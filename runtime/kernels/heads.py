@@ -23,9 +23,9 @@ def _to_pool(x, scale, pool, FP8: tl.constexpr, MOST: tl.constexpr):
 
 @triton.jit(do_not_specialize_on_alignment=("positions", "slots"))
 def _rotate_and_store(
-    qkv, table, positions, slots, keys, values, norms, stride, eps, k_scale, v_scale,
+    qkv, table, positions, slots, keys, values, norms, out, stride, eps, k_scale, v_scale,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, HALF: tl.constexpr, HALF_BLOCK: tl.constexpr,
-    TILE: tl.constexpr, NORM: tl.constexpr, FP8: tl.constexpr, MOST: tl.constexpr,
+    TILE: tl.constexpr, NORM: tl.constexpr, FP8: tl.constexpr, MOST: tl.constexpr, APART: tl.constexpr,
 ):  # fmt: skip
     """Grid (tokens, tiles of heads); a and b are the halves of the heads, [TILE, HALF_BLOCK]."""
     token = tl.program_id(0).to(tl.int64)
@@ -49,8 +49,14 @@ def _rotate_and_store(
     kind = qkv.dtype.element_ty
     new_a = tl.where(head < rotated, (a * cos - b * sin).to(kind), plain_a)
     new_b = tl.where(head < rotated, (b * cos + a * sin).to(kind), plain_b)
-    tl.store(place, new_a, turns)
-    tl.store(place + HALF, new_b, turns)
+    if APART:
+        query = out + (token * QUERIES + head) * (2 * HALF) + column
+        is_query = (head < QUERIES) & (column < HALF)
+        tl.store(query, new_a, is_query)
+        tl.store(query + HALF, new_b, is_query)
+    else:
+        tl.store(place, new_a, turns)
+        tl.store(place + HALF, new_b, turns)
     slot = tl.load(slots + token).to(tl.int64)
     if (slot != 0) & (tl.program_id(1) * TILE + TILE > QUERIES):
         is_key = turns & (head >= QUERIES)
@@ -76,8 +82,11 @@ def rotate_and_store(
     eps: float = 0.0,
     k_scale: float = 1.0,
     v_scale: float = 1.0,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Rotate queries and keys in place and write keys and values to the pool; returns the view of the queries.
+
+    out: with it the queries go there, [T, query_heads, head_dim] contiguous, and qkv stays as it is.
 
     qkv: [T, (query_heads + 2 kv_heads) * head_dim], rows contiguous; any even head_dim.
     angles_table: `Rotary.table`, [positions, 2 head_dim].  positions, slots: integers [T]; slot 0 is not written.
@@ -91,9 +100,11 @@ def rotate_and_store(
     if tokens:
         _rotate_and_store[(tokens, triton.cdiv(query_heads + 2 * kv_heads, TILE))](
             qkv, angles_table, positions, slots, k_pool, v_pool, qkv if head_norm is None else head_norm,
-            qkv.stride(0), eps, k_scale, v_scale,
+            qkv if out is None else out, qkv.stride(0), eps, k_scale, v_scale,
             QUERIES=query_heads, KEYS=kv_heads, HALF=half, HALF_BLOCK=block, TILE=TILE,
-            NORM=head_norm is not None, FP8=k_pool.dtype == torch.float8_e4m3fn, MOST=MOST_FP8,
+            NORM=head_norm is not None, FP8=k_pool.dtype == torch.float8_e4m3fn, MOST=MOST_FP8, APART=out is not None,
             num_warps=min(max(TILE * block // 256, 1), 8),
         )  # fmt: skip
+    if out is not None:
+        return out
     return qkv.as_strided((tokens, query_heads, dim), (qkv.stride(0), dim, 1))

@@ -40,10 +40,25 @@ class Tile:
 
 
 PLAIN = Tile(64, 64, 32, 3, 4)  # of any device; the only one where tiles were not compared
-FEW = {rows: Tile(rows, 64, 128 if rows <= 32 else 64, 6, 4) for rows in (16, 32, 64, 128)}
-FEW_FP8 = {rows: Tile(rows, 64, 128, 8 if rows <= 32 else 5, 4) for rows in (16, 32, 64, 128)}
+
+# Measured on an H200. A narrow weight has no more tiles of 64 outputs than there are multiprocessors: each works on
+# one alone and hides the memory behind deep loads. Of a wide one several tiles live on a multiprocessor at a time.
+NARROW = {
+    16: Tile(16, 64, 256, 5, 4),
+    32: Tile(32, 64, 128, 6, 4),
+    64: Tile(64, 64, 128, 6, 4),
+    128: Tile(128, 64, 128, 4, 4),
+}
+WIDE = {
+    16: Tile(16, 64, 128, 4, 4),
+    32: Tile(32, 64, 128, 4, 4),
+    64: Tile(64, 64, 64, 6, 4),
+    128: Tile(128, 128, 64, 4, 8),
+    256: Tile(256, 128, 64, 4, 8),
+}
 MANY = Tile(128, 128, 64, 4, 8, resident=True)
-MOST = Tile(256, 128, 64, 3, 8, resident=True)
+MOST = Tile(128, 256, 64, 4, 8, resident=True)  # of narrow weights, where every multiprocessor gets MOST_TURNS of them
+MOST_TURNS = 3
 
 
 @triton.jit
@@ -104,8 +119,8 @@ def matmul(
     if not rows:
         return y
     device = _capability(x.device), _processors(x.device)
-    tile = tile or tile_for(rows, outputs, x.dtype, weight.element_size(), *device)
-    tiles = triton.cdiv(rows, tile.rows) * triton.cdiv(outputs, tile.outputs)
+    tile = tile or tile_for(rows, outputs, x.dtype, *device)
+    tiles = _tiles(tile, rows, outputs)
     multiply[(min(tiles, _processors(x.device)) if tile.resident else tiles,)](
         TensorDescriptor.from_tensor(_aligned(x), [tile.rows, tile.depth]),
         TensorDescriptor.from_tensor(weight, [tile.outputs, tile.depth]),
@@ -122,19 +137,23 @@ def can_multiply(inputs: int, *dtypes: torch.dtype) -> bool:
     return all(inputs * dtype.itemsize % ALIGNMENT == 0 for dtype in dtypes)
 
 
-def tile_for(
-    rows: int, outputs: int, dtype: torch.dtype, weight_bytes: int, capability: tuple[int, int], processors: int
-) -> Tile:
-    """The tile for a product of this size, x in `dtype` and weights of so many bytes a number.
+def tile_for(rows: int, outputs: int, dtype: torch.dtype, capability: tuple[int, int], processors: int) -> Tile:
+    """The tile for a product of this size, x in `dtype`, on a device with so many multiprocessors.
 
     For one dtype, weight and device all answers give equal bits.
     """
     if capability[0] != 9 or dtype == torch.float32:
         return PLAIN
-    if rows <= max(FEW):
-        return (FEW_FP8 if weight_bytes == 1 else FEW)[max(16, triton.next_power_of_2(rows))]
-    whole = triton.cdiv(rows, MOST.rows) * triton.cdiv(outputs, MOST.outputs)
-    return MOST if whole >= processors else MANY
+    if outputs > NARROW[16].outputs * processors:
+        return next((tile for most, tile in WIDE.items() if rows <= most), MANY)
+    for most, tile in NARROW.items():
+        if rows <= most or (most >= 64 and _tiles(tile, rows, outputs) <= processors):
+            return tile
+    return MOST if _tiles(MOST, rows, outputs) >= MOST_TURNS * processors else MANY
+
+
+def _tiles(tile: Tile, rows: int, outputs: int) -> int:
+    return triton.cdiv(rows, tile.rows) * triton.cdiv(outputs, tile.outputs)
 
 
 def _aligned(x: Tensor) -> Tensor:

@@ -3,6 +3,8 @@
 Each function is one kernel with what stands around the product folded in: the norm before it; rotary and the
 store of keys and values, silu and mul, or the residual after it. Sums are float32 and are rounded once, at the end.
 
+A weight of float8 has a `weight_scale`, float32, for each of its rows.
+
 Kernels may start under the tail of the one before (`one_row_launch.OVERLAP`), whoever launched that one; they
 read nothing but weights before it has ended. All of them run inside a captured CUDA graph.
 """
@@ -30,11 +32,12 @@ def suits(x: Tensor, head_dim: int = 2, head_norm: bool = False) -> bool:
 
 
 def norm_linear(
-    x: Tensor, norm_weight: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None, launch: Launch | None = None
-) -> Tensor:
+    x: Tensor, norm_weight: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None,
+    launch: Launch | None = None, weight_scale: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """norm(x [1, in]) @ weight[out, in].T + bias [out] -> [1, out], of the dtype of x."""
     out = x.new_empty(1, weight.shape[0])
-    return _linear(x, norm_weight, eps, weight, bias, None, out, launch)
+    return _linear(x, norm_weight, eps, weight, weight_scale, bias, None, out, launch)
 
 
 def head(x: Tensor, norm_weight: Tensor, eps: float, weight: Tensor, launch: Launch | None = None) -> Tensor:
@@ -43,22 +46,24 @@ def head(x: Tensor, norm_weight: Tensor, eps: float, weight: Tensor, launch: Lau
 
 
 def linear_add(
-    y: Tensor, weight: Tensor, x: Tensor, bias: Tensor | None = None, launch: Launch | None = None
-) -> Tensor:
+    y: Tensor, weight: Tensor, x: Tensor, bias: Tensor | None = None,
+    launch: Launch | None = None, weight_scale: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """x [1, out] += y [1, in] @ weight[out, in].T + bias, in place. Returns x."""
-    return _linear(y, None, 0.0, weight, bias, x, x, launch)
+    return _linear(y, None, 0.0, weight, weight_scale, bias, x, x, launch)
 
 
 def gate_up_silu(
-    x: Tensor, norm_weight: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None, launch: Launch | None = None
-) -> Tensor:
+    x: Tensor, norm_weight: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None,
+    launch: Launch | None = None, weight_scale: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """silu(gate) * up of norm(x [1, hidden]), where weight [2 inner, hidden] holds gate above up -> [1, inner]."""
-    outputs, inputs = weight.shape
+    outputs = weight.shape[0]
     out = x.new_empty(1, outputs // 2)
-    launch = launch or best_launch(outputs, inputs)
+    launch = launch or _best(weight)
     kernels.gate_up[(-(-outputs // launch.rows),)](
-        x, norm_weight, weight, weight if bias is None else bias, out, outputs // 2, eps,
-        BIASED=bias is not None, **_cut(weight, launch),
+        x, norm_weight, *_scaled(weight, weight_scale), weight if bias is None else bias, out, outputs // 2, eps,
+        SCALED=weight_scale is not None, BIASED=bias is not None, **_cut(weight, launch),
     )  # fmt: skip
     return out
 
@@ -79,6 +84,7 @@ def qkv_rotate_store(
     k_scale: float = 1.0,
     v_scale: float = 1.0,
     launch: Launch | None = None,
+    weight_scale: Tensor | None = None,
 ) -> Tensor:
     """Queries of norm(x [1, hidden]), rotated: [1, query_heads, head_dim]; keys and values go to their slot.
 
@@ -88,29 +94,38 @@ def qkv_rotate_store(
     """
     dim = k_pool.shape[-1]
     q = x.new_empty(1, query_heads, dim)
-    launch = launch or best_launch(*weight.shape)
+    launch = launch or _best(weight)
     programs = (query_heads + 2 * kv_heads) * -(-dim // launch.rows)
     kernels.heads[(programs,)](
-        x, norm_weight, weight, weight if bias is None else bias, angles_table, positions, slots, q, k_pool, v_pool,
-        eps, k_scale, v_scale,
-        QUERIES=query_heads, KEYS=kv_heads, HALF=dim // 2, BIASED=bias is not None,
-        **_cut(weight, launch),
+        x, norm_weight, *_scaled(weight, weight_scale), weight if bias is None else bias,
+        angles_table, positions, slots, q, k_pool, v_pool, eps, k_scale, v_scale,
+        QUERIES=query_heads, KEYS=kv_heads, HALF=dim // 2,
+        SCALED=weight_scale is not None, BIASED=bias is not None, **_cut(weight, launch),
     )  # fmt: skip
     return q
 
 
 def _linear(
-    x: Tensor, norm_weight: Tensor | None, eps: float, weight: Tensor, bias: Tensor | None,
-    residual: Tensor | None, out: Tensor, launch: Launch | None,
+    x: Tensor, norm_weight: Tensor | None, eps: float, weight: Tensor, weight_scale: Tensor | None,
+    bias: Tensor | None, residual: Tensor | None, out: Tensor, launch: Launch | None,
 ) -> Tensor:  # fmt: skip
-    outputs, inputs = weight.shape
-    launch = launch or best_launch(outputs, inputs)
+    outputs, launch = weight.shape[0], launch or _best(weight)
     kernels.linear[(-(-outputs // launch.rows),)](
-        x, weight if norm_weight is None else norm_weight, weight, weight if bias is None else bias,
-        weight if residual is None else residual, out, outputs, eps,
-        NORMED=norm_weight is not None, BIASED=bias is not None, ADDED=residual is not None, **_cut(weight, launch),
+        x, weight if norm_weight is None else norm_weight, *_scaled(weight, weight_scale),
+        weight if bias is None else bias, weight if residual is None else residual, out, outputs, eps,
+        SCALED=weight_scale is not None, NORMED=norm_weight is not None, BIASED=bias is not None,
+        ADDED=residual is not None, **_cut(weight, launch),
     )  # fmt: skip
     return out
+
+
+def _scaled(weight: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
+    return weight, weight if scale is None else scale
+
+
+def _best(weight: Tensor) -> Launch:
+    outputs, inputs = weight.shape
+    return best_launch(outputs, inputs, weight.element_size())
 
 
 def _cut(weight: Tensor, launch: Launch) -> dict[str, Any]:
@@ -120,7 +135,7 @@ def _cut(weight: Tensor, launch: Launch) -> dict[str, Any]:
         "SIZE": weight.shape[1],
         "ROWS": launch.rows,
         "BLOCK": launch.block,
-        "VECTOR": min(16 // weight.element_size(), launch.block),  # what one thread reads at once
+        "VECTOR": min(16 // max(2, weight.element_size()), launch.block),  # what one thread reads at once, of x too
         "DEPENDENT": overlap,
         "num_warps": launch.warps,
     }

@@ -2,7 +2,8 @@
 
 A program owns a few rows of the weight. It has its first block of them under way before it looks at x, which
 also lets its reads run under the tail of the kernel before (`DEPENDENT`: programmatic dependent launch). The
-norm of x needs no pass of its own: the sum of squares is collected on the way and scales the products at the end.
+norm of x needs no pass of its own: the sum of squares is collected on the way and scales the products at the end,
+as does the scale [outputs] of a weight in float8.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
-def _block(start, rows, k, SIZE: tl.constexpr, EVEN: tl.constexpr):
-    """Weights of rows [R, 1] and columns k [1, BLOCK], each read once."""
-    places = start + rows * SIZE + k
+def _block(start, rows, k, SIZE: tl.constexpr, VECTOR: tl.constexpr, EVEN: tl.constexpr):
+    """Weights of rows [R, 1] and columns k [1, BLOCK], each read once, by the thread that reads x there."""
+    places = tl.max_contiguous(start + rows * SIZE + k, [1, VECTOR])
     if EVEN:
         return tl.load(places, eviction_policy="evict_first")
-    return tl.load(places, k < SIZE, other=0, eviction_policy="evict_first")
+    return tl.load(places, k < SIZE, other=0.0, eviction_policy="evict_first")
 
 
 @triton.jit
@@ -37,9 +38,11 @@ def _lane_sums(values, VECTOR: tl.constexpr):
 
 
 @triton.jit
-def _begin(weight, rows, SIZE: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
+def _begin(
+    weight, rows, SIZE: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, DEPENDENT: tl.constexpr
+):
     """The first block of some rows [R], under way before the kernels in front have ended; they have on return."""
-    block = _block(weight, rows[:, None].to(tl.int64), tl.arange(0, BLOCK)[None, :], SIZE, SIZE % BLOCK == 0)
+    block = _block(weight, rows[:, None].to(tl.int64), tl.arange(0, BLOCK)[None, :], SIZE, VECTOR, SIZE % BLOCK == 0)
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
@@ -47,11 +50,20 @@ def _begin(weight, rows, SIZE: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.
 
 
 @triton.jit
+def _at(start, rows, PRESENT: tl.constexpr):
+    """What some rows are scaled by or added to, as float32, or 0. Read before the products, which hide the wait."""
+    if PRESENT:
+        return tl.load(start + rows).to(tl.float32)
+    return tl.zeros([rows.shape[0]], tl.float32)
+
+
+@triton.jit
 def _products(
-    block, x, norm, weight, rows, eps, SIZE: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr,
-    NORMED: tl.constexpr,
+    block, x, norm, weight, scale, rows, eps, SIZE: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr,
+    NORMED: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """The products of (normalised) x with some rows of the weight, begun with their first block: [R], float32."""
+    factor = _at(scale, rows, SCALED)
     EVEN: tl.constexpr = SIZE % BLOCK == 0
     STEPS: tl.constexpr = (SIZE + BLOCK - 1) // BLOCK
     k = tl.arange(0, BLOCK)[None, :]
@@ -61,54 +73,49 @@ def _products(
     for step in tl.static_range(STEPS):
         current = block
         if step + 1 < STEPS:
-            block = _block(weight, rows, k + (step + 1) * BLOCK, SIZE, EVEN)
+            block = _block(weight, rows, k + (step + 1) * BLOCK, SIZE, VECTOR, EVEN)
         values = _shared(x, k + step * BLOCK, SIZE, EVEN)
         if NORMED:
             squares += _lane_sums(values * values, VECTOR)
             values *= _shared(norm, k + step * BLOCK, SIZE, EVEN)
         sums += _lane_sums(current.to(tl.float32) * values, VECTOR)
     products = tl.sum(sums, 1)
+    if SCALED:
+        products *= factor
     if NORMED:
         products *= tl.rsqrt(tl.sum(tl.sum(squares, 1), 0) / SIZE + eps)
     return products
 
 
 @triton.jit
-def _at(start, rows, PRESENT: tl.constexpr):
-    """What is added to some rows, as float32, or 0. Read before the products, which hide the wait."""
-    if PRESENT:
-        return tl.load(start + rows).to(tl.float32)
-    return tl.zeros([rows.shape[0]], tl.float32)
-
-
-@triton.jit
 def linear(
-    x, norm, weight, bias, residual, out, outputs, eps, SIZE: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr, VECTOR: tl.constexpr, NORMED: tl.constexpr, BIASED: tl.constexpr,
+    x, norm, weight, scale, bias, residual, out, outputs, eps, SIZE: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr, VECTOR: tl.constexpr, SCALED: tl.constexpr, NORMED: tl.constexpr, BIASED: tl.constexpr,
     ADDED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """out = norm(x) @ weight.T + bias + residual, [outputs]; grid (ceil(outputs / ROWS),)."""
+    """out = norm(x) @ (weight * scale).T + bias + residual, [outputs]; grid (ceil(outputs / ROWS),)."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < outputs
     rows = tl.minimum(rows, outputs - 1)  # whole blocks are read without a mask
-    block = _begin(weight, rows, SIZE, BLOCK, DEPENDENT)
+    block = _begin(weight, rows, SIZE, BLOCK, VECTOR, DEPENDENT)
     added = _at(bias, rows, BIASED) + _at(residual, rows, ADDED)
-    y = added + _products(block, x, norm, weight, rows, eps, SIZE, BLOCK, VECTOR, NORMED)
+    y = added + _products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
     tl.store(out + rows, y, inside)
 
 
 @triton.jit
 def gate_up(
-    x, norm, weight, bias, out, outputs, eps, SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-    VECTOR: tl.constexpr, BIASED: tl.constexpr, DEPENDENT: tl.constexpr,
+    x, norm, weight, scale, bias, out, outputs, eps, SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    VECTOR: tl.constexpr, SCALED: tl.constexpr, BIASED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """out = silu(gate) * up, [outputs]; a program owns ROWS / 2 pairs; grid (ceil(2 * outputs / ROWS),)."""
     PAIRS: tl.constexpr = ROWS // 2
     first = tl.program_id(0) * PAIRS
     lane = tl.arange(0, ROWS)
     rows = tl.minimum(first + lane // 2, outputs - 1) + lane % 2 * outputs
-    block = _begin(weight, rows, SIZE, BLOCK, DEPENDENT)
-    y = _at(bias, rows, BIASED) + _products(block, x, norm, weight, rows, eps, SIZE, BLOCK, VECTOR, True)
+    block = _begin(weight, rows, SIZE, BLOCK, VECTOR, DEPENDENT)
+    y = _at(bias, rows, BIASED)
+    y += _products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, True, SCALED)
     gate, up = tl.split(tl.reshape(y, [PAIRS, 2]))
     pair = first + tl.arange(0, PAIRS)
     tl.store(out + pair, gate * tl.sigmoid(gate) * up, pair < outputs)
@@ -122,9 +129,9 @@ def _store_halves(start, dim, low, high, HALF: tl.constexpr, wanted):
 
 @triton.jit
 def heads(
-    x, norm, weight, bias, angles, positions, slots, q, k_pool, v_pool, eps, k_scale, v_scale,
+    x, norm, weight, scale, bias, angles, positions, slots, q, k_pool, v_pool, eps, k_scale, v_scale,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, HALF: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr, VECTOR: tl.constexpr, BIASED: tl.constexpr, DEPENDENT: tl.constexpr,
+    BLOCK: tl.constexpr, VECTOR: tl.constexpr, SCALED: tl.constexpr, BIASED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Queries, keys and values, rotated and written to their place.
 
@@ -139,12 +146,13 @@ def heads(
     rows = head * 2 * HALF + tl.minimum(first + lane // 2, HALF - 1) + lane % 2 * HALF
     dim = first + tl.arange(0, PAIRS)
     inside = dim < HALF
-    block = _begin(weight, rows, SIZE, BLOCK, DEPENDENT)
+    block = _begin(weight, rows, SIZE, BLOCK, VECTOR, DEPENDENT)
     row = angles + tl.load(positions).to(tl.int64) * 4 * HALF
     cos = tl.load(row + dim, inside, other=0).to(tl.float32)
     sin = tl.load(row + 3 * HALF + dim, inside, other=0).to(tl.float32)
     slot = tl.load(slots).to(tl.int64)
-    y = _at(bias, rows, BIASED) + _products(block, x, norm, weight, rows, eps, SIZE, BLOCK, VECTOR, True)
+    y = _at(bias, rows, BIASED)
+    y += _products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, True, SCALED)
     low, high = tl.split(tl.reshape(y, [PAIRS, 2]))
     if head < QUERIES + KEYS:
         low, high = low * cos - high * sin, high * cos + low * sin

@@ -1,4 +1,4 @@
-"""The pages of several runs of tokens, one after the other, from the table of pages and the slots of a step's new tokens."""
+"""The first pages of several sequences, one after the other, from the table of pages and the slots of a step's new tokens."""
 
 from __future__ import annotations
 
@@ -7,45 +7,44 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 1024
-VIEWS = ("out", "indptr", "firsts", "sequences", "starts", "contexts", "slots")  # of one upload, aligned as it falls
+VIEWS = ("out", "indptr", "sequences", "rows", "starts", "contexts", "slots", "table")  # of larger tensors, anywhere in them
 
 
-@triton.jit(do_not_specialize_on_alignment=VIEWS)
+@triton.jit(do_not_specialize=["table_stride"], do_not_specialize_on_alignment=VIEWS)
 def _page_indices(
-    out, indptr, firsts, sequences, rows, starts, contexts, slots, table,
+    out, indptr, sequences, rows, starts, contexts, slots, table,
     table_stride, PAGE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Grid: runs, blocks of the longest run."""
     run = tl.program_id(0)
     begin = tl.load(indptr + run)
     count = tl.load(indptr + run + 1) - begin
-    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    page = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     if tl.program_id(1) * BLOCK < count:
-        live = place < count
+        live = page < count
         sequence = tl.load(sequences + run)
         start = tl.load(starts + sequence)
         cached = tl.load(contexts + sequence) - tl.load(starts + sequence + 1) + start
-        page = tl.load(firsts + run) + place
         old = (page + 1) * PAGE <= cached
         pages = table + tl.load(rows + sequence).to(tl.int64) * table_stride
         known = tl.load(pages + page, mask=live & old, other=0)
         token = start + tl.maximum(page * PAGE, cached) - cached
         fresh = tl.load(slots + token, mask=live & (page * PAGE + PAGE > cached), other=0) // PAGE
-        tl.store(out + begin + place, tl.where(old, known, fresh.to(tl.int32)), mask=live)
+        tl.store(out + begin + page, tl.where(old, known, fresh.to(tl.int32)), mask=live)
 
 
 def page_indices(
-    out: Tensor, indptr: Tensor, firsts: Tensor, sequences: Tensor, longest: int,
+    out: Tensor, indptr: Tensor, sequences: Tensor, longest: int,
     rows: Tensor, starts: Tensor, contexts: Tensor, slots: Tensor, table: Tensor, page_size: int,
 ) -> None:  # fmt: skip
-    """Write the pages of run r to out[indptr[r] : indptr[r + 1]], from page firsts[r] of sequence sequences[r] on.
+    """Write to out[indptr[r] : indptr[r + 1]] as many pages of sequence sequences[r], from its first on.
 
-    out: int32.  indptr: int32 [runs + 1].  firsts, sequences: int32 [runs].  longest: most pages of a run.
+    out: int32.  indptr: int32 [runs + 1].  sequences: int32 [runs].  longest: most pages of a run.
     rows, starts, contexts, slots, table: of the step, see `DeviceBatch` and `Batch`. Pages that hold new tokens
     come from their slots: the table learns of them only in the step itself.
     """
     blocks = triton.cdiv(longest, BLOCK)
-    _page_indices[(len(firsts), blocks)](
-        out, indptr, firsts, sequences, rows, starts, contexts, slots, table,
+    _page_indices[(len(sequences), blocks)](
+        out, indptr, sequences, rows, starts, contexts, slots, table,
         table.stride(0), PAGE=page_size, BLOCK=BLOCK,
     )  # fmt: skip

@@ -34,7 +34,7 @@ def _load() -> ModuleType | None:
 kernels: Any = _load()
 MOST_ROWS: int = kernels.MOST_ROWS if kernels else 0
 MOST_DIM: int = kernels.MOST_DIM if kernels else 0
-MOST_NUMBERS = 2**21  # of a tensor up to which a kernel on one thread beats torch on all of them
+most_numbers: float = 2**21  # of a tensor up to which a kernel on one thread beats torch on all of them
 
 
 def can_compute(dtype: torch.dtype, device: torch.device) -> bool:
@@ -48,8 +48,14 @@ def can_multiply(dtype: torch.dtype, device: torch.device) -> bool:
 
 
 def suits(x: Tensor) -> bool:
-    """Whether the row by row kernels, which use one thread, are the fastest for x."""
-    return kernels is not None and x.dtype in KINDS and x.numel() <= MOST_NUMBERS and x.device.type == "cpu"
+    """Whether the row by row kernels, which use one thread, are to be taken for x: where they are the fastest."""
+    return kernels is not None and x.dtype in KINDS and x.numel() <= most_numbers and x.device.type == "cpu"
+
+
+def take_every_size() -> None:
+    """From here on `suits` holds whatever the size, in the whole process: the bits of a row do not depend on it."""
+    global most_numbers
+    most_numbers = float("inf")
 
 
 def set_threads(threads: int) -> None:

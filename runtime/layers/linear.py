@@ -10,9 +10,13 @@ from . import cpu
 
 
 class Linear:
-    """y = x W^T + b, with weight [out, in]; load into `weight` and `bias`, then compute with what `seal` gives."""
+    """y = x W^T + b, with weight [out, in]; load into `weight` and `bias`, then compute with what `seal` gives.
+
+    scale: float32 [out], what a weight of float8 is to be multiplied with; None for the others.
+    """
 
     __slots__ = ("bias", "weight")
+    scale: Tensor | None = None
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.weight, self.bias = weight, bias

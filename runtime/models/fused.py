@@ -1,24 +1,28 @@
 """The decoder's step on a GPU: Triton's kernels between the matrix products, each sum left to the norm behind it.
 
-A step of one row with plain weights takes the kernels of `one_row`, which are matrix products as well.
+A step of one row with plain or float8 weights takes the kernels of `one_row`, which are matrix products as well.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from ..attention.base import AttentionBackend
 from ..batch import Batch
-from ..kernels import one_row
+from ..kernels import gated, one_row
 from ..kernels.activation import silu_and_mul
 from ..kernels.embed import embed
 from ..kernels.heads import rotate_and_store
 from ..kernels.norm import add_rms_norm, rms_norm
 from ..layers.linear import Linear
 from ..layers.norm import RMSNorm
+from ..quantization import Fp8Linear
 
 if TYPE_CHECKING:
     from .decoder import Decoder, Layer
@@ -39,6 +43,7 @@ class Step:
 
 def forward(model: Decoder, batch: Batch, attention: AttentionBackend) -> Tensor:
     """See `Decoder.forward`; the logits are of the model's type."""
+    require_positions(model, batch)
     step = _step(model, batch, attention)
     x = _embed(model, batch)
     delta: Tensor | None = None
@@ -48,19 +53,46 @@ def forward(model: Decoder, batch: Batch, attention: AttentionBackend) -> Tensor
     if not len(batch.logit_rows):
         _queries(last, x, delta, step)
         return model.no_logits()
-    if len(batch.logit_rows) == len(x):
-        delta = _block(last, x, delta, step)
-    else:
-        mixed = _attend(last, x, delta, step)
+    if len(x) == 1:
+        return _head(model, x, _block(last, x, delta, step))
+    return finish(model, x, _attend(last, x, delta, step), batch)
+
+
+def pieces(
+    model: Decoder, batch: Batch, attention: AttentionBackend, x: Tensor, q: Tensor, mixed: Tensor
+) -> list[Callable[[], None]]:
+    """The step of a batch at fixed addresses, cut where each layer attends; then comes `finish`.
+
+    Piece i writes the sum of what came before layer i to x [T, hidden] and the layer's queries to
+    q [T, query_heads, head_dim]; it reads what layer i - 1 attended in mixed [T, query_heads * head_dim].
+    """
+    step = _step(model, batch, attention)
+
+    def first() -> None:
+        embed(batch, model.embedding, x)
+        _queries(model.layers[0], x, None, step, q)
+
+    def between(before: Layer, layer: Layer) -> None:
+        _queries(layer, x, _mix(before, x, mixed), step, q)
+
+    return [first, *(partial(between, *pair) for pair in pairwise(model.layers))]
+
+
+def finish(model: Decoder, x: Tensor, mixed: Tensor, batch: Batch) -> Tensor:
+    """The logits of `batch.logit_rows`, once the last layer has attended; may write into x."""
+    if len(batch.logit_rows) != len(x):
         x, mixed = x.index_select(0, batch.logit_rows), mixed.index_select(0, batch.logit_rows)
-        delta = _mix(last, x, mixed)
-    return _head(model, x, delta)
+    return _head(model, x, _mix(model.layers[-1], x, mixed))
+
+
+def require_positions(model: Decoder, batch: Batch) -> None:
+    """Raises ValueError for sequences longer than the model's table of angles."""
+    if (longest := max(batch.context_lens)) > (most := len(model.rotary.table)):
+        raise ValueError(f"a sequence of {longest} tokens is beyond the {most} positions of the model")
 
 
 def _step(model: Decoder, batch: Batch, attention: AttentionBackend) -> Step:
     pool, angles = attention.pool, model.rotary.table
-    if (longest := max(batch.context_lens)) > len(angles):
-        raise ValueError(f"a sequence of {longest} tokens is beyond the {len(angles)} positions of the model")
     return Step(batch, attention, angles, pool.k.unbind(0), pool.v.unbind(0), pool.k_scale, pool.v_scale)
 
 
@@ -79,14 +111,14 @@ def _head(model: Decoder, x: Tensor, delta: Tensor | None) -> Tensor:
 
 def _block(layer: Layer, x: Tensor, delta: Tensor | None, step: Step) -> Tensor | None:
     """x += delta and what attention adds; returns what the MLP adds, None when x has it already."""
-    if len(x) == 1 and one_row.suits(x) and _is_plain(layer):
+    if len(x) == 1 and one_row.suits(x) and _has_one_row(layer):
         _block_of_one(layer, x, delta, step)
         return None
     return _mix(layer, x, _attend(layer, x, delta, step))
 
 
-def _is_plain(layer: Layer) -> bool:
-    return all(type(part) is Linear for part in (layer.qkv, layer.output, layer.gate_up, layer.down))
+def _has_one_row(layer: Layer) -> bool:
+    return all(type(part) in (Linear, Fp8Linear) for part in (layer.qkv, layer.output, layer.gate_up, layer.down))
 
 
 def _block_of_one(layer: Layer, x: Tensor, delta: Tensor | None, step: Step) -> None:
@@ -96,18 +128,21 @@ def _block_of_one(layer: Layer, x: Tensor, delta: Tensor | None, step: Step) -> 
     q = _query_of_one(layer, x, step)
     mixed = step.attention.attend(q, q, q, layer.index, step.batch)  # one row reads keys and values in the pool only
     output, gate_up, down, norm = layer.output, layer.gate_up, layer.down, layer.mlp_norm
-    one_row.linear_add(mixed.view(1, -1), output.weight, x, output.bias)
-    y = one_row.gate_up_silu(x, norm.weight, norm.eps, gate_up.weight, gate_up.bias)
-    one_row.linear_add(y, down.weight, x, down.bias)
+    one_row.linear_add(mixed.view(1, -1), output.weight, x, output.bias, weight_scale=output.scale)
+    y = one_row.gate_up_silu(
+        x, norm.weight, norm.eps, gate_up.weight, gate_up.bias, weight_scale=gate_up.scale
+    )  # fmt: skip
+    one_row.linear_add(y, down.weight, x, down.bias, weight_scale=down.scale)
 
 
 def _query_of_one(layer: Layer, x: Tensor, step: Step) -> Tensor:
     norm, qkv, batch = layer.attention_norm, layer.qkv, step.batch
     if layer.qk_norm is not None:
-        return _rotate(layer, one_row.norm_linear(x, norm.weight, norm.eps, qkv.weight, qkv.bias), step)
+        y = one_row.norm_linear(x, norm.weight, norm.eps, qkv.weight, qkv.bias, weight_scale=qkv.scale)
+        return _rotate(layer, y, step)
     return one_row.qkv_rotate_store(
         x, norm.weight, norm.eps, qkv.weight, qkv.bias, *layer.heads, step.angles, batch.positions, batch.slots,
-        step.keys[layer.index], step.values[layer.index], step.k_scale, step.v_scale,
+        step.keys[layer.index], step.values[layer.index], step.k_scale, step.v_scale, weight_scale=qkv.scale,
     )  # fmt: skip
 
 
@@ -126,22 +161,31 @@ def _attend(layer: Layer, x: Tensor, delta: Tensor | None, step: Step) -> Tensor
     return step.attention.attend(q, k, v, layer.index, step.batch).view(len(x), -1)
 
 
-def _queries(layer: Layer, x: Tensor, delta: Tensor | None, step: Step) -> tuple[Tensor, Tensor]:
-    """x += delta, then x's keys and values are written; all heads of x, and the queries among them."""
+def _queries(
+    layer: Layer, x: Tensor, delta: Tensor | None, step: Step, out: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """x += delta, then x's keys and values are written; all heads of x, and the queries (in `out`, or among them)."""
     qkv = layer.qkv(_norm(layer.attention_norm, x, delta))
-    return qkv, _rotate(layer, qkv, step)
+    return qkv, _rotate(layer, qkv, step, out)
 
 
-def _rotate(layer: Layer, qkv: Tensor, step: Step) -> Tensor:
+def _rotate(layer: Layer, qkv: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
     norm, batch = layer.qk_norm, step.batch
     return rotate_and_store(
         qkv, *layer.heads, step.angles, batch.positions, batch.slots,
         step.keys[layer.index], step.values[layer.index],
-        None if norm is None else norm.weight, 0.0 if norm is None else norm.eps, step.k_scale, step.v_scale,
+        None if norm is None else norm.weight, 0.0 if norm is None else norm.eps, step.k_scale, step.v_scale, out,
     )  # fmt: skip
 
 
 def _mix(layer: Layer, x: Tensor, mixed: Tensor) -> Tensor:
     """x += the projection of what attention mixed; returns what the MLP adds."""
     y = _norm(layer.mlp_norm, x, layer.output(mixed))
-    return layer.down(silu_and_mul(layer.gate_up(y)))
+    return layer.down(_gated(layer.gate_up, y))
+
+
+def _gated(gate_up: Linear, y: Tensor) -> Tensor:
+    """silu(gate) * up of y [T, hidden]."""
+    if type(gate_up) is Linear and gate_up.bias is None and gated.suits(y, gate_up.weight):
+        return gated.gate_up_silu(y, gate_up.weight)
+    return silu_and_mul(gate_up(y))

@@ -24,6 +24,7 @@ class Fp8Linear(Linear):
     """
 
     __slots__ = ("_kernels", "scale")
+    scale: Tensor
 
     def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
         """weight: float8_e4m3fn [out, in]; scale: float32 [out]."""

@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from sgl.runtime.executor.staging import fetch, upload
 
 TokenLogprobs = list[tuple[float, int]]
+_ALIGNED = 4  # floats
 _FLOATS_AT_ONCE = 1 << 25  # rows are widened to float32 in parts of at most this many numbers
 
 
@@ -72,8 +74,15 @@ def raw_logprobs(
 
 
 def _norms(logits: Tensor) -> Tensor:
-    """float32 [n], the logarithm of each row's sum of exponentials."""
-    if logits.dtype == torch.float32:
-        return torch.logsumexp(logits, -1)
+    """float32 [n], the logarithm of each row's sum of exponentials; its bits do not depend on n.
+
+    `logsumexp` sums otherwise for few rows than for many; `log_softmax` takes rows one by one, on a GPU in an order
+    that follows the alignment of each.
+    """
     part = max(1, _FLOATS_AT_ONCE // logits.shape[1])
-    return torch.cat([torch.logsumexp(rows.float(), -1) for rows in logits.split(part)])
+    return torch.cat([_norms_of_some(rows.float()) for rows in logits.split(part)])
+
+
+def _norms_of_some(logits: Tensor) -> Tensor:
+    aligned = F.pad(logits, (0, -logits.shape[1] % _ALIGNED), value=-torch.inf) if logits.is_cuda else logits
+    return logits.amax(-1) - aligned.log_softmax(-1).amax(-1)

@@ -47,6 +47,7 @@ class World:
         padding = max(0, pad_to - len(slots))
         slots, new = [*slots, *[np.zeros(1, np.int32)] * padding], [*new, *[1] * padding]
         rows += [self.rows - 1] * padding
+        self.table[self.rows - 1, 0] = 0
         return self._batch(slots, new, rows, static=bool(pad_to))
 
     def _batch(self, slots: list[np.ndarray], new: list[int], rows: list[int], static: bool) -> Batch:
@@ -66,6 +67,12 @@ class World:
             slots=ints(np.concatenate([own[len(own) - n :] for own, n in zip(slots, new, strict=True)])),
             query_lens=list(new), context_lens=contexts, context_slots=slots, logit_rows=ints([0]), device=around,
         )  # fmt: skip
+
+    def embed(self, batch: Batch) -> None:
+        """What the embedding's kernel does in a step: the table learns of the pages of new tokens."""
+        where = batch.device.token_rows.long(), batch.positions.long() // self.page_size
+        real = batch.slots > 0
+        batch.device.table[where] = torch.where(real, batch.slots // self.page_size, batch.device.table[where])
 
     def queries(self, batch: Batch, dtype: torch.dtype) -> Tensor:
         shape = (sum(batch.query_lens), self.shape.query_heads, self.shape.head_dim)

@@ -11,6 +11,7 @@ from sgl.runtime.batch import Batch, DeviceBatch
 from sgl.runtime.layers.linear import Linear
 from sgl.runtime.layers.rotary import RopeConfig, Rotary
 from sgl.runtime.models.decoder import Decoder
+from sgl.runtime.quantization import Fp8Linear
 
 FP8 = torch.float8_e4m3fn
 
@@ -171,6 +172,15 @@ def lay_plain(model: Decoder) -> None:
             sealed = getattr(layer, name)
             setattr(layer, name, Linear(sealed.weight.contiguous(), sealed.bias))
     model.head = Linear(model.head.weight.contiguous())
+
+
+def lay_fp8(model: Decoder, exact: Decoder) -> None:
+    """Plain weights in float8, and in `exact` the numbers that these stand for."""
+    for layer, other in zip(model.layers, exact.layers, strict=True):
+        for name in ("qkv", "output", "gate_up", "down"):
+            kept = Fp8Linear.of(getattr(layer, name))
+            setattr(layer, name, kept)
+            setattr(other, name, Linear(kept.weight.float() * kept.scale[:, None], kept.bias))
 
 
 PROMPTS = (1, 18, 4, 7)

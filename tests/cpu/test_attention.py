@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sgl.runtime.attention import AttentionShape, attention_backend
+from sgl.runtime.attention import AttentionShape, BackendUnavailable, attention_backend
 from sgl.runtime.attention import plan as planning
 from sgl.runtime.batch import Batch
 from sgl.runtime.errors import ConfigError
@@ -126,6 +126,36 @@ def test_random_batches(work: Work, kv_heads: int, group: int, windows: list[int
 @pytest.mark.parametrize("cached", [0, 130])
 def test_a_prefill_longer_than_one_block_of_queries(cached: int, window: int | None) -> None:
     check([(5, 1), (cached, 300)], AttentionShape(2, 1, 4, (window,)))
+
+
+@pytest.mark.skipif(cpu.kernels is None, reason="needs the compiled kernels")
+@pytest.mark.parametrize("window", [None, 30])
+def test_deterministic_bits_depend_on_the_sequence_alone(window: int | None) -> None:
+    """The last 40 of 70 tokens: at once or in chunks, behind what is cached, alone and beside others."""
+    shape = AttentionShape(4, 2, 8, (window,))
+    rng = np.random.default_rng(0)
+    own = torch.from_numpy(rng.standard_normal((70, 8, 8))).float()
+    whole = deterministic(own, 0, 70, [], shape)[30:]
+    chunks = [deterministic(own, a, b, [(5, 1), (0, 33)], shape) for a, b in ((30, 51), (51, 52), (52, 70))]
+    assert torch.equal(torch.cat(chunks), whole)
+    with pytest.raises(BackendUnavailable, match="depend on the rest"):
+        attention_backend("torch_native", make_pool(shape, 8), shape, deterministic=True)
+    assert attention_backend("auto", make_pool(shape, 8), shape, deterministic=True).name == "cpu"
+
+
+def deterministic(own: torch.Tensor, cached: int, stop: int, others: Work, shape: AttentionShape) -> torch.Tensor:
+    """What the tokens cached .. stop of `own`, the heads of one sequence, see; it comes behind `others`."""
+    pool, work = make_pool(shape, SLOTS), [*others, (cached, stop - cached)]
+    batch = make_batch(work, pool, np.random.default_rng(len(others)))
+    _, k, v = own.split((shape.query_heads, shape.kv_heads, shape.kv_heads), 1)
+    slots = batch.context_slots[-1][:cached]
+    pool.k[0, slots], pool.v[0, slots] = k[:cached], v[:cached]
+    beside = torch.randn(sum(new for _, new in others), *own.shape[1:])
+    heads = torch.cat([beside, own[cached:stop]]).split((shape.query_heads, shape.kv_heads, shape.kv_heads), 1)
+    attention = attention_backend("cpu", pool, shape, deterministic=True)
+    attention.plan(batch)
+    attention.store(*heads[1:], 0, batch)
+    return attention.attend(*heads, 0, batch)[len(beside) :]
 
 
 def test_contexts_of_very_different_length_go_into_buckets() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
@@ -23,7 +22,7 @@ from attention_cases import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from triton.runtime import interpreter
+from interpreted import products_as_on_a_tensor_core
 
 from sgl.runtime.attention import AttentionShape, BackendUnavailable, attention_backend
 from sgl.runtime.attention.triton import TritonAttention
@@ -35,30 +34,18 @@ MIXED = [(70, 1), (3, 1), (0, 20), (17, 9), (5, 1), (40, 2)]
 
 
 @pytest.fixture(autouse=True, scope="module")
-def dots_as_on_a_tensor_core():
-    """The interpreter's own take bfloat16 for integers, and numpy's bits depend on a row's place in the matrix."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interpreter.InterpreterBuilder, "create_dot", dot)
+def tensor_core():
+    with products_as_on_a_tensor_core():
         yield
-
-
-def dot(builder, a, b, d, input_precision, max_num_imprecise_acc):
-    terms = numbers(a)[:, :, None] * numbers(b)[None]
-    return interpreter.TensorHandle((terms.sum(1) + d.data).astype(np.float32), d.dtype.scalar)
-
-
-def numbers(handle) -> np.ndarray:
-    """float64, whatever the interpreter holds."""
-    if handle.data.dtype == np.uint16:
-        return (handle.data.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    return handle.data.astype(np.float64)
 
 
 def small(backend: TritonAttention, splits: int = 4) -> TritonAttention:
     """Tiles that a few dozen keys fill, so that sequences are split and loops turn."""
     shape, rows = backend.shape, backend.prefill_tile.rows
-    backend.decode_tile = DecodeTile(16, 16, splits * shape.kv_heads, merged=2)
-    backend.prefill_tile = PrefillTile(min(rows, 16 if shape.group <= 16 else rows), 16)
+    backend.decode_tile = backend.lone_tile = DecodeTile(16, 16, splits * shape.kv_heads, merged=2)
+    backend.prefill_tile = PrefillTile(min(rows, 16 if shape.group <= 16 else rows), 16, segment=16)
+    if backend.deterministic:
+        backend._splits = backend._split_scratch(64)
     backend._scratch = DecodeScratch(
         backend.most, shape.kv_heads, shape.group, shape.head_dim, backend.decode_tile, torch.device("cpu")
     )
@@ -176,8 +163,7 @@ def test_any_number_of_splits(splits):
         torch.testing.assert_close(out, oracle(q, DECODES, kv, shape), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("window", [None, 11])
+@pytest.mark.parametrize("window, dtype", [(None, torch.bfloat16), (11, torch.float32)])
 def test_deterministic_bits_depend_on_the_sequence_alone(window, dtype):
     """The same 24 tokens: at once, in chunks, one by one, behind a cached prefix, among others, on other pages."""
     shape = AttentionShape(4, 2, 16, (window,))
@@ -190,6 +176,29 @@ def test_deterministic_bits_depend_on_the_sequence_alone(window, dtype):
             part = deterministic(shape, dtype, kv, q, [(cached, stop - cached)], others, stop)
             assert torch.equal(part, whole[cached:stop])
             cached = stop
+
+
+@pytest.mark.parametrize("window", [None, 70])
+def test_ordered_sums_have_the_same_bits_in_one_program_or_many(window):
+    shape, work = AttentionShape(4, 2, 16, (window,)), [(170, 1), (3, 1)]
+    pool = make_pool(shape, 512, torch.float32)
+    kv = random_kv(work, shape, torch.float32, "cpu", 0)
+    batch, q = make_batch(work, pool, kv), queries(work, shape, torch.float32)
+    backend = small(TritonAttention(pool, shape, max_running=2, deterministic=True))
+    backend._splits = backend._split_scratch(171)
+    assert backend._splits.parts == 10
+    split = run(backend, batch, work, kv, q)
+    assert not backend._splits.counters.any()
+    backend._splits.tiles = 0
+    assert torch.equal(run(backend, batch, work, kv, q), split)
+    torch.testing.assert_close(split, oracle(q, work, kv, shape), atol=1e-5, rtol=1e-5)
+
+
+def test_segments_grow_with_the_position():
+    bounds = [*range(0, 128, 16), *range(128, 256, 32), *range(256, 512, 64), *range(512, 1025, 128)]
+    tile = PrefillTile(16, 16, segment=16)
+    for context in range(1, 1024):
+        assert tile.segments(context) == sum(bound < context for bound in bounds)
 
 
 def deterministic(shape, dtype, kv, q, own: Work, others: Work, seed: int) -> torch.Tensor:

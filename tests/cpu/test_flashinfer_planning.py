@@ -15,14 +15,17 @@ import torch
 
 pytest.importorskip("triton")
 from attention_steps import World
+from interpreted import products_as_on_a_tensor_core
 
-from sgl.runtime.attention import AttentionShape, BackendUnavailable
+from sgl.runtime.attention import AttentionShape, BackendUnavailable, triton
 from sgl.runtime.attention import flashinfer as backend
 from sgl.runtime.attention import flashinfer_modules as modules
 from sgl.runtime.attention.flashinfer_kernel import float_bytes
 from sgl.runtime.attention.flashinfer_modules import Kind
 from sgl.runtime.attention.shared_prefix import PrefixFinder
 from sgl.runtime.executor.kv import KVPool
+from sgl.runtime.kernels.attention_decode import DecodeTile
+from sgl.runtime.kernels.attention_prefill import PrefillTile
 
 SHAPE = AttentionShape(query_heads=4, kv_heads=2, head_dim=64, windows=(None, None))
 WINDOWED = AttentionShape(query_heads=2, kv_heads=2, head_dim=64, windows=(None, 20, None, 5))
@@ -76,16 +79,33 @@ class StandIn:
             lse.copy_(scores.logsumexp(-1).T / np.log(2))
 
 
+def small_tiles(pool, shape, deterministic):
+    """Tiles of Triton's kernels that a few dozen keys fill."""
+    return DecodeTile(16, 16, 2 * shape.kv_heads, merged=2), PrefillTile(16, 16)
+
+
 @pytest.fixture
 def calls(monkeypatch):
     made: list[tuple] = []
+    monkeypatch.setattr(triton, "tiles_for", small_tiles)
     monkeypatch.setattr(backend, "_machine", lambda device: (9, 4))
     monkeypatch.setattr(backend.modules, "load", lambda kinds: {kind: StandIn(kind, made) for kind in kinds})
     return made
 
 
+@pytest.fixture(autouse=True, scope="module")
+def tensor_core():
+    with products_as_on_a_tensor_core():
+        yield
+
+
+def made(world, **options):
+    return backend.FlashInferAttention(world.pool, world.shape, world.page_size, **options)
+
+
 def check(attention, world, batch, layers=(0,)):
     attention.plan(batch)
+    world.embed(batch)
     for layer in layers:
         q = world.queries(batch, torch.bfloat16)
         found = attention.attend(q, q, q, layer, batch)
@@ -100,16 +120,42 @@ def make_world(shape, page_size=1, dtype=torch.bfloat16, pages=600):
 @pytest.mark.parametrize("page_size", [1, 8])
 def test_mixed_batches(calls, page_size):
     world = make_world(SHAPE, page_size)
-    attention = backend.FlashInferAttention(world.pool, SHAPE, page_size, max_running=5, context=64)
+    attention = made(world, max_running=5, context=64)
     batch = world.batch([world.sequence(n) for n in (30, 1, 9, 40)], [1, 1, 9, 20])
     calls.clear()
     check(attention, world, batch, layers=(0, 1))
-    assert calls[:2] == [("fa2", "plan", 2, 2), ("fa2", "plan", 29, 2)]
+    assert calls[0] == ("fa2", "plan", 31, 4)  # the shortest tiles hold them all: decodes with the others
+    assert [call[:2] for call in calls[1:]] == [("fa2", "run")] * 2
+    batch = world.batch([world.sequence(n) for n in (30, 1, 9, 60)], [1, 1, 9, 40])
+    calls.clear()
+    check(attention, world, batch, layers=(0, 1))
+    assert calls[0] == ("fa2", "plan", 49, 2)
+    assert [call[:2] for call in calls[1:]] == [("fa2", "run")] * 2
+
+
+def test_decodes_need_no_plan(calls):
+    world = make_world(SHAPE)
+    attention = made(world, max_running=4, context=64)
+    calls.clear()
+    check(attention, world, world.batch([world.sequence(n) for n in (30, 1, 90)], [1] * 3))
+    static = world.batch([world.sequence(9)], [1], pad_to=2)
+    check(attention, world, static)
+    assert attention.variant(static) is None and not calls
+
+
+def test_many_prefills_of_middling_length_go_to_triton(calls):
+    world = make_world(SHAPE)
+    attention = made(world, max_running=4, context=64)
+    calls.clear()
+    check(attention, world, world.batch([world.sequence(n) for n in (5, 60, 40)], [1, 40, 40]))
+    assert not calls
+    check(attention, world, world.batch([world.sequence(n) for n in (5, 60, 40)], [1, 20, 20]))
+    assert calls
 
 
 def test_long_queries_go_to_hoppers_kernels(calls):
     world = make_world(SHAPE)
-    attention = backend.FlashInferAttention(world.pool, SHAPE, max_running=4, context=64)
+    attention = made(world, max_running=4, context=64)
     calls.clear()
     check(attention, world, world.batch([world.sequence(200), world.sequence(140)], [200, 100]))
     assert calls[0] == ("fa3", "plan", 300, 2)
@@ -117,18 +163,17 @@ def test_long_queries_go_to_hoppers_kernels(calls):
 
 def test_windows_have_plans_of_their_own(calls):
     world = make_world(WINDOWED)
-    attention = backend.FlashInferAttention(world.pool, WINDOWED, max_running=4, context=64)
+    attention = made(world, max_running=4, context=64)
     batch = world.batch([world.sequence(n) for n in (60, 10, 50)], [1, 1, 30])
+    calls.clear()
     check(attention, world, batch, layers=range(4))
-    static = world.batch([world.sequence(9)], [1], pad_to=2)
-    check(attention, world, static, layers=range(4))
-    assert attention.variant(static) is None
+    assert [call[1] for call in calls] == ["plan"] * 3 + ["run"] * 4
 
 
 def test_float8_keys(calls):
     world = make_world(SHAPE, dtype=torch.float8_e4m3fn)
     world.pool.k_scale, world.pool.v_scale = 0.5, 2.0
-    attention = backend.FlashInferAttention(world.pool, SHAPE, max_running=4, context=64)
+    attention = made(world, max_running=4, context=64)
     calls.clear()
     check(attention, world, world.batch([world.sequence(n) for n in (60, 200)], [1, 150]))
     assert {call[0] for call in calls} == {"fa2"}
@@ -138,9 +183,9 @@ def test_float8_keys(calls):
 def test_store_leaves_the_padding_slot_alone(calls, dtype):
     world = make_world(SHAPE, dtype=dtype)
     world.pool.v_scale = scale = 2.0 if dtype == torch.float8_e4m3fn else 1.0
-    attention = backend.FlashInferAttention(world.pool, SHAPE, max_running=4, context=64)
+    attention = made(world, max_running=4, context=64)
     batch = world.batch([world.sequence(9), world.sequence(3)], [1, 1], pad_to=4)
-    k, v = torch.randn(2, 4, SHAPE.kv_heads, SHAPE.head_dim).bfloat16()
+    k, v = torch.randint(-8, 9, (2, 4, SHAPE.kv_heads, SHAPE.head_dim)).bfloat16()  # the interpreter rounds wrongly
     k[0, 0, 0] = 1e6
     attention.store(k, v, 1, batch)
     slots = [int(own[-1]) for own in batch.context_slots[:2]]
@@ -150,24 +195,12 @@ def test_store_leaves_the_padding_slot_alone(calls, dtype):
     assert not world.pool.k[:, 0].float().any() and not world.pool.v[:, 0].float().any()
 
 
-def test_static_batches_keep_their_addresses(calls):
-    world = make_world(SHAPE, 2)
-    attention = backend.FlashInferAttention(world.pool, SHAPE, 2, max_running=8, context=256)
-    calls.clear()
-    for lengths in ((5, 30, 31), (90, 1), (200, 3, 17, 8)):
-        batch = world.batch([world.sequence(n) for n in lengths], [1] * len(lengths), pad_to=4)
-        check(attention, world, batch)
-        assert attention.variant(batch) is None
-    assert {call for call in calls if call[1] != "run"} == {("fa2", "graph", 4, 4)}
-    assert len({call for call in calls if call[1] == "run"}) == 1
-
-
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_shared_prefix(calls, monkeypatch, page_size):
     monkeypatch.setattr("sgl.runtime.attention.shared_prefix.LEAST_TOKENS", 40)
     monkeypatch.setattr("sgl.runtime.attention.shared_prefix.LEAST_SAVED", 100)
-    world = make_world(SHAPE, page_size)
-    attention = backend.FlashInferAttention(world.pool, SHAPE, page_size, max_running=16, context=200)
+    world = make_world(SHAPE, page_size, pages=900 // page_size)
+    attention = made(world, max_running=16, context=200)
     prefix = world.sequence(48)
     calls.clear()
     runs = []
@@ -176,24 +209,22 @@ def test_shared_prefix(calls, monkeypatch, page_size):
         batch = world.batch([world.sequence(70), *shared, world.sequence(3)], [1] * 11, pad_to=16)
         before = len(calls)
         check(attention, world, batch)
-        assert attention.variant(batch) == (0, True)
-        runs.append([call for call in calls[before:] if call[1] == "run"])
-    assert [call[1:] for call in calls if call[1] == "graph"] == [("graph", 16, 16), ("graph", 16, 1)] * 2
+        assert attention.variant(batch) == "shared prefix"
+        runs.append([call for call in calls[before:] if call[1] == "run"] + [batch.plan.shared.skip.data_ptr()])
+    assert [call[1:] for call in calls if call[1] == "graph"] == [("graph", 16, 1)] * 2
     assert runs[0] == runs[1] and len(runs[0]) == 2
-    eager = world.batch(shared, [1] * 9)
+    mixed = world.batch([*shared, world.sequence(65, prefix)], [1] * 9 + [5])
     calls.clear()
-    check(attention, world, eager)
-    assert [call[2:] for call in calls if call[1] == "plan"] == [(9, 9), (9, 1)]
+    check(attention, world, mixed)
+    assert [call[2:] for call in calls if call[1] == "plan"] == [(9, 1), (5, 1)]
 
 
-def test_growing_buffers_change_the_variant(calls, monkeypatch):
-    monkeypatch.setattr("sgl.runtime.attention.page_runs.LARGEST_START", 200)
+def test_the_buffer_for_prefills_grows(calls, monkeypatch):
+    monkeypatch.setattr(backend, "LEAST_PAGES", 50)
     world = make_world(SHAPE)
-    attention = backend.FlashInferAttention(world.pool, SHAPE, max_running=4, context=100)
-    for length, variant in ((30, None), (300, (1, False)), (40, (1, False))):
-        batch = world.batch([world.sequence(length), world.sequence(9)], [1, 1], pad_to=4)
-        check(attention, world, batch)
-        assert attention.variant(batch) == variant
+    attention = made(world, max_running=4, context=100)
+    for length in (30, 300, 40):
+        check(attention, world, world.batch([world.sequence(length), world.sequence(19)], [2, 12]))
 
 
 def naive_prefix(rows: list[np.ndarray]) -> int:
@@ -286,8 +317,8 @@ def test_a_missing_compiler_or_package_is_said(package, monkeypatch):
 
 
 def test_scratch_is_enough_for_the_plans_of_flashinfer():
-    """Its rule for Llama 8B on 132 multiprocessors: 264 / 8 splits, 16 rows a tile for decodes, 128 for prefixes."""
+    """Its rule for Llama 8B on 132 multiprocessors: 264 / 8 tiles of 128 rows, or what 1024 queries of a prefix fill."""
     shape = AttentionShape(32, 8, 128, (None,))
-    for tiles, rows in ((256 * 4 // 16 + 255, 16), (33, 128)):
-        assert float_bytes(shape, 256, 132) >= 32 * tiles * rows * 129 * 4
+    for sequences, tiles in ((256, 33), (2048, 64)):
+        assert float_bytes(shape, sequences, 132) >= 32 * tiles * 128 * 129 * 4
     assert float_bytes(shape, 256, 132) < 100e6

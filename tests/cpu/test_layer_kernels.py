@@ -88,12 +88,12 @@ def test_fused_decoder_in_half_precision(tmp_path: Path, request: pytest.Fixture
     checks.check_decoder(exact, checks.FusedRig(path, torch.bfloat16, attention="torch_native"), 0.08)
 
 
+@pytest.mark.parametrize("fp8", [False, True], ids=["plain", "fp8"])
 @pytest.mark.parametrize("variant", ["llama biases", "qwen3"])
 def test_one_row_takes_the_kernels_made_for_it(
-    variant: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    variant: str, fp8: bool, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sgl.runtime.kernels import one_row
-    from sgl.runtime.models import fused
 
     family, overrides = VARIANTS[variant]
     path = write_checkpoint(tmp_path, family, num_hidden_layers=1, **overrides)
@@ -101,6 +101,8 @@ def test_one_row_takes_the_kernels_made_for_it(
     request.getfixturevalue("fused")
     rig = checks.FusedRig(path, attention="torch_native")
     checks.lay_plain(rig.model)
+    if fp8:
+        checks.lay_fp8(rig.model, exact.model)
     asked = []
     monkeypatch.setattr(one_row, "suits", lambda x: len(x) == 1 and not asked.append(x))
     monkeypatch.setattr(one_row, "best_launch", lambda *shape: one_row.Launch(16, 64, 1))  # few programs

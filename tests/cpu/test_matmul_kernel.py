@@ -100,19 +100,31 @@ def test_quantized_rows_lying_apart() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 16, 17, 64, 65, 128, 129, 256, 1000, 8192])
-@pytest.mark.parametrize("outputs", [4096, 28672])
-@pytest.mark.parametrize("weight_bytes", [1, 2])
-def test_tiles_fit_into_shared_memory(rows: int, outputs: int, weight_bytes: int) -> None:
-    tile = tile_for(rows, outputs, torch.bfloat16, weight_bytes, HOPPER, 132)
-    loads = tile.depth * (2 * tile.rows + weight_bytes * tile.outputs) * tile.stages
+@pytest.mark.parametrize("outputs", [1024, 4096, 6144, 28672])
+def test_tiles_fit_into_shared_memory(rows: int, outputs: int) -> None:
+    tile = tile_for(rows, outputs, torch.bfloat16, HOPPER, 132)
+    loads = tile.depth * (2 * tile.rows + 2 * tile.outputs) * tile.stages
     written = 2 * tile.rows * tile.outputs
     assert (loads + written if tile.flatten else max(loads, written)) <= SHARED
-    assert tile.rows >= min(rows, 128)
+    assert product._tiles(tile, rows, outputs) <= 132 or tile.rows >= min(rows, 128)
+
+
+def test_tiles_by_size() -> None:
+    def found(rows: int, outputs: int) -> tuple[int, int]:
+        tile = tile_for(rows, outputs, torch.bfloat16, HOPPER, 132)
+        return tile.rows, tile.outputs
+
+    assert [found(rows, 4096) for rows in (1, 60, 128, 256, 512, 4096)] == [
+        (16, 64), (64, 64), (64, 64), (128, 64), (128, 128), (128, 256)
+    ]  # fmt: skip
+    assert [found(rows, 28672) for rows in (1, 60, 128, 256, 4096)] == [
+        (16, 64), (64, 64), (128, 128), (256, 128), (128, 128)
+    ]  # fmt: skip
 
 
 def test_one_tile_where_equal_bits_were_not_shown() -> None:
-    others = {tile_for(rows, 4096, torch.bfloat16, 2, (8, 9), 132) for rows in (1, 100, 10_000)}
-    floats = {tile_for(rows, 4096, torch.float32, 4, HOPPER, 132) for rows in (1, 100, 10_000)}
+    others = {tile_for(rows, 4096, torch.bfloat16, (8, 9), 132) for rows in (1, 100, 10_000)}
+    floats = {tile_for(rows, 4096, torch.float32, HOPPER, 132) for rows in (1, 100, 10_000)}
     assert len(others) == len(floats) == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +11,13 @@ import torch
 import torch.nn.functional as F
 from rig import Rig, Row
 
+from sgl.runtime.assemble import _arithmetic
 from sgl.runtime.attention import AttentionShape, attention_backend
 from sgl.runtime.attention import cpu as cpu_attention
 from sgl.runtime.batch import Batch
+from sgl.runtime.config import EngineConfig
 from sgl.runtime.errors import ConfigError
+from sgl.runtime.executor.device import DeviceChoice
 from sgl.runtime.executor.kv import PAD_SLOT, KVPool
 from sgl.runtime.layers import cpu
 from sgl.runtime.layers.linear import Linear
@@ -113,10 +117,23 @@ def test_an_old_gpu_is_refused_and_a_wrong_dtype_too(monkeypatch: pytest.MonkeyP
     for ask in (
         lambda: transform_for("fp8", False, torch.device("cuda")),
         lambda: kv_dtype_for("fp8", torch.bfloat16, torch.device("cuda")),
+        lambda: assembled_on_cuda(weights="fp8"),
+        lambda: assembled_on_cuda(kv_dtype="fp8"),
+        lambda: assembled_on_cuda(kv_dtype="fp8", deterministic=True),
     ):
         with pytest.raises(ConfigError, match=r"8\.9 or higher, Old One has 8\.0"):
             ask()
     assert kv_dtype_for("fp8", torch.bfloat16, torch.device("cuda"), "torch_native") == FP8
+
+
+def assembled_on_cuda(**options: Any) -> Any:
+    """What an engine does of this before it loads a model."""
+    choice = DeviceChoice(torch.device("cuda"), torch.bfloat16, 1, ())
+    return _arithmetic(EngineConfig.from_options(options).on("cuda"), choice)
+
+
+def test_the_plain_engine_changes_no_projection() -> None:
+    assert assembled_on_cuda() is None
 
 
 # bits

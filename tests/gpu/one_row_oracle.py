@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sgl.runtime.kernels import one_row
 from sgl.runtime.kernels.one_row_launch import Launch
+from sgl.runtime.quantization import values
 
 EPS = 1e-5
 ROUGH = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float8_e4m3fn: 0.13}
@@ -26,12 +27,15 @@ class Case(NamedTuple):
     vocabulary: int
     dtype: torch.dtype = torch.float32
     bias: bool = False
+    fp8: bool = False  # weights, with a scale for each row
 
 
 CASES = [
     Case(48, 4, 2, 8, 20, 30),
     Case(32, 2, 1, 12, 17, 19, torch.bfloat16, True),
     Case(20, 3, 3, 4, 11, 13, torch.float32, True),
+    Case(48, 4, 2, 8, 20, 30, torch.float32, True, fp8=True),
+    Case(36, 2, 1, 12, 17, 19, torch.bfloat16, fp8=True),
 ]
 
 
@@ -42,6 +46,14 @@ def random(case: Case, device: str, *shape: int, scale: float = 1.0) -> Tensor:
 def layer(case: Case, device: str, outputs: int, inputs: int) -> tuple[Tensor, Tensor | None]:
     weight = random(case, device, outputs, inputs, scale=inputs**-0.5)
     return weight, random(case, device, outputs) if case.bias else None
+
+
+def stored(case: Case, weight: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+    """The weight as it is kept, its scale, and the numbers that this stands for."""
+    if not case.fp8:
+        return weight, None, weight
+    kept, scale = values.quantize_weight(weight * torch.logspace(-1, 1, len(weight), device=weight.device)[:, None])
+    return kept, scale, kept.float() * scale[:, None]
 
 
 def norm(x: Tensor, weight: Tensor) -> Tensor:
@@ -81,6 +93,7 @@ def check_qkv(
     heads = case.queries + 2 * case.keys
     x, weights = random(case, device, 1, case.hidden), random(case, device, case.hidden)
     weight, bias = layer(case, device, heads * case.dim, case.hidden)
+    weight, scale, restored = stored(case, weight)
     table = angles(case, device, 9)
     pool_dtype = pool_dtype or case.dtype
     k_pool, v_pool = (random(case, device, 5, case.keys, case.dim).to(pool_dtype) for _ in range(2))
@@ -88,9 +101,9 @@ def check_qkv(
     positions, slots = (torch.tensor([n], dtype=torch.int32, device=device) for n in (7, slot))
     q = one_row.qkv_rotate_store(
         x, weights, EPS, weight, bias, case.queries, case.keys, table, positions, slots, k_pool, v_pool, *scales,
-        launch=launch,
+        launch=launch, weight_scale=scale,
     )  # fmt: skip
-    qkv = product(norm(x, weights), weight, bias).view(heads, case.dim)
+    qkv = product(norm(x, weights), restored, bias).view(heads, case.dim)
     q_wanted, k, v = qkv.split([case.queries, case.keys, case.keys])
     close(q, rotated(q_wanted, table[7])[None], case.dtype)
     if slot:
@@ -103,8 +116,9 @@ def check_linear_add(case: Case, device: str, launch: Launch | None) -> None:
     torch.manual_seed(2)
     x, y = random(case, device, 1, case.hidden), random(case, device, 1, case.inner)
     weight, bias = layer(case, device, case.hidden, case.inner)
-    wanted = x.float() + product(y, weight, bias)
-    assert one_row.linear_add(y, weight, x, bias, launch) is x
+    weight, scale, restored = stored(case, weight)
+    wanted = x.float() + product(y, restored, bias)
+    assert one_row.linear_add(y, weight, x, bias, launch, scale) is x
     close(x, wanted, case.dtype)
 
 
@@ -112,8 +126,9 @@ def check_gate_up(case: Case, device: str, launch: Launch | None) -> None:
     torch.manual_seed(3)
     x, weights = random(case, device, 1, case.hidden), random(case, device, case.hidden)
     weight, bias = layer(case, device, 2 * case.inner, case.hidden)
-    gate, up = product(norm(x, weights), weight, bias).chunk(2, -1)
-    found = one_row.gate_up_silu(x, weights, EPS, weight, bias, launch)
+    weight, scale, restored = stored(case, weight)
+    gate, up = product(norm(x, weights), restored, bias).chunk(2, -1)
+    found = one_row.gate_up_silu(x, weights, EPS, weight, bias, launch, scale)
     close(found, F.silu(gate) * up, case.dtype)
 
 
@@ -121,7 +136,8 @@ def check_head(case: Case, device: str, launch: Launch | None) -> None:
     torch.manual_seed(4)
     x, weights = random(case, device, 1, case.hidden), random(case, device, case.hidden)
     weight, bias = layer(case, device, case.vocabulary, case.hidden)
-    wanted = product(norm(x, weights), weight, bias)
-    if bias is None:
+    weight, scale, restored = stored(case, weight)
+    wanted = product(norm(x, weights), restored, bias)
+    if bias is None and scale is None:
         return close(one_row.head(x, weights, EPS, weight, launch), wanted, case.dtype)
-    close(one_row.norm_linear(x, weights, EPS, weight, bias, launch), wanted, case.dtype)
+    close(one_row.norm_linear(x, weights, EPS, weight, bias, launch, scale), wanted, case.dtype)

@@ -1,8 +1,12 @@
-"""The GPU's attention backends agree with attention computed one sequence at a time, eagerly and in a CUDA graph."""
+"""The GPU's attention backends agree with attention computed one sequence at a time, eagerly and in a CUDA graph.
+
+Each page size, window, dtype and shape of heads is compiled anew: few of each here, more in tests/cpu's interpreter.
+"""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +33,10 @@ from attention_cases import (  # noqa: E402
 
 from sgl.runtime.attention import AttentionShape, BackendUnavailable, attention_backend  # noqa: E402
 from sgl.runtime.attention.triton import TritonAttention  # noqa: E402
+from sgl.runtime.kernels import merge_attention, page_indices  # noqa: E402
+from sgl.runtime.kernels.attention_decode import decode_kernel  # noqa: E402
+from sgl.runtime.kernels.attention_prefill import prefill_kernel  # noqa: E402
+from sgl.runtime.kernels.attention_store import store_kernel  # noqa: E402
 
 LLAMA = AttentionShape(32, 8, 128, (None,))
 DECODES: Work = [(2047, 1), (0, 1), (383, 1), (1000, 1), (63, 1), (64, 1), (6000, 1)]
@@ -62,51 +70,45 @@ def check(
     assert not pool.k[:, 0].any()
 
 
-@pytest.mark.parametrize("page_size", [1, 4, 16])
+@pytest.mark.parametrize("name, page_size", [("flashinfer", 1), ("triton", 1), ("torch_native", 1), ("flashinfer", 16), ("triton", 16)])
 @pytest.mark.parametrize("work", WORKS.values(), ids=WORKS)
-@pytest.mark.parametrize("name", ["flashinfer", "triton", "torch_native"])
 def test_backends_on_scattered_pages(name, work, page_size):
     check(name, work, LLAMA, page_size)
 
 
 @pytest.mark.parametrize("work", [DECODES, MIXED], ids=["decodes", "mixed"])
-@pytest.mark.parametrize("name", ["flashinfer", "triton"])
-def test_windows_of_some_layers(name, work):
-    check(name, work, AttentionShape(32, 8, 128, (None, 100, 2000, None)))
+def test_windows_of_some_layers(work):
+    check("triton", work, AttentionShape(32, 8, 128, (None, 100)))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("work", [DECODES, MIXED], ids=["decodes", "mixed"])
-def test_dtypes(work, dtype):
-    check("triton", work, LLAMA, 4, dtype)
+def test_float32():
+    check("triton", MIXED, LLAMA, dtype=torch.float32)
 
 
-@pytest.mark.parametrize(
-    "heads", [(14, 2, 64), (8, 8, 128), (28, 4, 128), (8, 1, 256), (6, 2, 96), (4, 2, 16)]
-)
-def test_head_counts_and_dims(heads):
-    check("triton", MIXED, AttentionShape(*heads, (None,)))
+@pytest.mark.parametrize("heads, dtype", [((14, 2, 64), torch.float16), ((8, 1, 256), torch.bfloat16)])
+def test_head_counts_and_dims(heads, dtype):
+    check("triton", MIXED, AttentionShape(*heads, (None,)), dtype=dtype)
 
 
-@pytest.mark.parametrize("heads", [(14, 2, 64), (8, 1, 256), (4, 2, 16)])
-def test_head_counts_and_dims_in_float32(heads):
-    check("triton", MIXED, AttentionShape(*heads, (None,)), dtype=torch.float32)
-
-
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", ["flashinfer", "triton"])
 def test_random_batches(name, seed):
     rng = np.random.default_rng(seed)
     work = [(int(n), 1) for n in rng.integers(0, 3000, rng.integers(0, 90))]
     work += [(int(c), int(n)) for c, n in zip(rng.integers(0, 900, 9), rng.integers(2, 400, 9), strict=True)]
-    check(name, work, LLAMA, int(rng.choice([1, 4, 16])), seed=seed)
+    check(name, work, LLAMA, [1, 16][seed % 2], seed=seed)
 
 
-@pytest.mark.parametrize("name", ["flashinfer", "triton"])
-def test_eight_bit_keys_and_values(name):
+def test_many_prefills_of_middling_length():
+    """The composite gives them to Triton; the short and few behind long prefixes to flashinfer, which splits keys."""
+    for work in ([(300, 1), *[(700, 64)] * 40], [(6000, 5), (7000, 16)]):
+        check("flashinfer", work, LLAMA)
+
+
+def test_eight_bit_keys_and_values():
     pool = make_pool(LLAMA, 20_000, torch.float8_e4m3fn, "cuda", poison=False)
     pool.k_scale, pool.v_scale = 0.5, 0.25
-    backend = backend_of(name, pool, LLAMA)
+    backend = backend_of("triton", pool, LLAMA)
     kv = random_kv(MIXED, LLAMA, torch.bfloat16, "cuda", 0)
     stored = [
         tuple((x.float() / s).to(pool.k.dtype) for x, s in zip(pair, (0.5, 0.25), strict=True)) for pair in kv
@@ -116,6 +118,51 @@ def test_eight_bit_keys_and_values(name):
     q = queries(MIXED, LLAMA, torch.bfloat16, "cuda")
     out = run(backend, batch, MIXED, kv, q)
     torch.testing.assert_close(out.float(), oracle(q, MIXED, seen, LLAMA), atol=3e-2, rtol=3e-2)
+
+
+KERNELS = (decode_kernel, prefill_kernel, store_kernel, merge_attention._merge, page_indices._page_indices)
+
+
+def compiled() -> int:
+    return sum(len(cache[0]) for kernel in KERNELS for cache in kernel.device_caches.values())
+
+
+@pytest.mark.parametrize("name", ["flashinfer", "triton"])
+def test_nothing_is_compiled_after_the_start(name):
+    """Whatever the number of sequences and tokens, the width of the table, and where views begin."""
+    pool = make_pool(LLAMA, 40_000, torch.bfloat16, "cuda", poison=False)
+    backend = backend_of(name, pool, LLAMA)
+    warm: Work = [(5, 1), (9, 3)]
+    run(backend, make_batch(warm, pool, kv := random_kv(warm, LLAMA, torch.bfloat16, "cuda", 0)), warm, kv, queries(warm, LLAMA, torch.bfloat16, "cuda"))
+    before = compiled()
+    for seed, ones in enumerate((0, 1, 2, 3, 15, 16, 17, 100)):
+        work = [(100 + 7 * n, 1) for n in range(ones)] + [(50, 1 + seed + n) for n in range(1 + seed % 3)] * (seed % 2)
+        work = work or [(3, 40)]
+        kv = random_kv(work, LLAMA, torch.bfloat16, "cuda", seed)
+        batch = scattered(make_batch(work, pool, kv, seed=seed), seed)
+        k, v = new_tokens(work, kv, 0)
+        qkv = torch.cat([queries(work, LLAMA, torch.bfloat16, "cuda"), k, v], 1)
+        q, k, v = qkv.split((32, 8, 8), 1)
+        backend.plan(batch)
+        backend.store(k, v, 0, batch)
+        found = backend.attend(q, k, v, 0, batch)
+        torch.testing.assert_close(found.float(), oracle(q, work, kv, LLAMA), atol=2e-2, rtol=2e-2)
+    assert compiled() == before
+
+
+def scattered(batch, offset: int):
+    """The step's integers as views of one tensor that begin anywhere, and a table of another width."""
+    names = ("rows", "starts", "contexts", "token_rows")
+    values = [*(getattr(batch.device, name) for name in names), batch.slots]
+    packed = torch.cat([torch.cat([value.new_zeros(1 + (offset + n) % 4), value]) for n, value in enumerate(values)])
+    start, views = 0, []
+    for n, value in enumerate(values):
+        start += 1 + (offset + n) % 4
+        views.append(packed[start : start + len(value)])
+        start += len(value)
+    table = torch.nn.functional.pad(batch.device.table, (0, offset))
+    device = replace(batch.device, table=table, **dict(zip(names, views, strict=False)))
+    return replace(batch, slots=views[-1], device=device)
 
 
 @pytest.mark.parametrize("size", [1, 8, 64])
@@ -178,9 +225,8 @@ def write(pool, batch, work: Work, kv) -> None:
         target[0, places] = new
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("window", [None, 200])
-def test_deterministic_bits_depend_on_the_sequence_alone(window, dtype):
+@pytest.mark.parametrize("dtype, window", [(torch.bfloat16, None), (torch.bfloat16, 200), (torch.float32, None)])
+def test_deterministic_bits_depend_on_the_sequence_alone(dtype, window):
     """The same tokens at once, in chunks, one by one at the end, behind a cached prefix, among others, on other pages."""
     shape, total = AttentionShape(32, 8, 128, (window,)), 1300
     kv = random_kv([(0, total)], shape, dtype, "cuda", 0)[0]
@@ -206,6 +252,22 @@ def deterministic(shape, dtype, kv, q, own: tuple[int, int], others: Work, seed:
     return run(backend, batch, work, stored, torch.cat([beside, q[cached : cached + new]]))[-new:]
 
 
+def test_ordered_sums_have_the_same_bits_in_one_program_or_many():
+    work: Work = [(7000, 1), (3, 1), (511, 1), (512, 2), (1290, 3)]
+    pool = make_pool(LLAMA, 20_000, torch.bfloat16, "cuda")
+    kv = random_kv(work, LLAMA, torch.bfloat16, "cuda", 0)
+    batch, q = make_batch(work, pool, kv), queries(work, LLAMA, torch.bfloat16, "cuda")
+    backend = TritonAttention(pool, LLAMA, context=8192, deterministic=True)
+    assert backend._splits is not None and backend._splits.tiles >= len(work)
+    split = run(backend, batch, work, kv, q)
+    for _ in range(50):
+        assert torch.equal(run(backend, batch, work, kv, q), split)
+    assert not backend._splits.counters.any()
+    backend._splits.tiles = 0
+    assert torch.equal(run(backend, batch, work, kv, q), split)
+    torch.testing.assert_close(split.float(), oracle(q, work, kv, LLAMA), atol=2e-2, rtol=2e-2)
+
+
 def test_decodes_give_the_same_bits_each_time_and_leave_the_counters_at_zero():
     pool = make_pool(LLAMA, 20_000, torch.bfloat16, "cuda")
     kv = random_kv(DECODES, LLAMA, torch.bfloat16, "cuda", 0)
@@ -222,6 +284,6 @@ def test_auto_says_what_it_chose_and_why():
     pool = make_pool(LLAMA, 64, torch.bfloat16, "cuda")
     backend = attention_backend("auto", pool, LLAMA, page_size=1, max_running=8, context=1024)
     assert backend.name in ("flashinfer", "triton") and backend.reason
-    assert backend.name == "flashinfer" or "no flashinfer" in backend.reason
+    assert ("flashinfer's" if backend.name == "flashinfer" else "no flashinfer") in backend.reason
     exact = attention_backend("auto", make_pool(LLAMA, 64, torch.float32, "cuda"), LLAMA)
     assert exact.name == "triton"

@@ -1,10 +1,21 @@
-"""On a GPU: the bits of a row do not depend on how many rows are multiplied, nor on where the row stands."""
+"""On a GPU: the bits of a row do not depend on how many rows are multiplied, nor on where the row stands; and those
+of a request not on what runs beside it."""
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
+from checkpoints import write_checkpoint
+from test_deterministic import alone, preempting, scores, together
+
+from sgl.runtime import Engine
 
 pytestmark = [
     pytest.mark.gpu,
@@ -66,7 +77,7 @@ def test_every_tile_that_may_be_chosen_gives_the_same_bits() -> None:
     from sgl.runtime.kernels import matmul as product
 
     x, weight = random(300, 4096), random(1024, 4096, seed=1)
-    tiles = [*product.FEW.values(), product.MANY, product.MOST]
+    tiles = [*product.NARROW.values(), *product.WIDE.values(), product.MANY, product.MOST]
     results = [product.matmul(x, weight, tile=tile) for tile in tiles]
     for tile, result in zip(tiles, results, strict=True):
         assert torch.equal(result, results[0]), tile
@@ -82,3 +93,47 @@ def test_in_a_graph() -> None:
     static.copy_(x)
     graph.replay()
     assert torch.equal(found, expected)
+
+
+# the engine
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    "heads of 64": {"hidden_size": 256, "head_dim": 64, "intermediate_size": 640},
+    "heads of 128": {"hidden_size": 512, "head_dim": 128, "intermediate_size": 1024, "num_key_value_heads": 1},
+}
+ARITHMETIC: list[dict[str, Any]] = [{}, {"weights": "fp8"}, {"kv_dtype": "fp8"}]
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("model"), tokenizer=True, **MODELS[request.param])
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETIC, ids=str)
+def test_the_bits_of_a_request_do_not_depend_on_what_runs_beside(model: Path, arithmetic: dict[str, Any]) -> None:
+    if arithmetic and torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("needs a CUDA device with float8")
+    options = {"deterministic": True, "device": "cuda", "dtype": "bfloat16", "kv_tokens": 4096} | arithmetic
+    with Engine(model, **options) as engine:
+        assert engine.info()["attention"] == "triton" and engine.info()["graphs"]
+        expected, scored = alone(engine), scores(engine)
+        engine.flush_cache()
+        assert together(engine) == expected
+        before = engine.stats().cached_tokens
+        assert together(engine) == expected and engine.stats().cached_tokens > before + 100
+        assert scores(engine) == scored
+    for cut in ({"graphs": False, "run_ahead": False}, {"step_tokens": 7, "max_running": 5}, {"page_size": 16}):
+        with Engine(model, **options | cut) as engine:
+            assert together(engine) == expected, cut
+            assert scores(engine) == scored, cut
+    with Engine(model, **options, step_tokens=32) as engine:
+        preempting(engine)
+        assert together(engine) == expected and engine.stats().preemptions > 3
+
+
+def test_flashinfer_is_refused() -> None:
+    from sgl.runtime.errors import ConfigError
+
+    with pytest.raises(ConfigError, match="attention='auto'"):
+        Engine(deterministic=True, attention="flashinfer", device="cuda")

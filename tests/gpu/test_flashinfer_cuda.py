@@ -17,10 +17,10 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("flashinfer") is None, reason="needs flashinfer"),
 ]
 
-SHAPES = {"group 4": (32, 8, 128), "group 1": (8, 8, 128), "group 7": (14, 2, 128)}  # one head_dim: each is compiled
+SHAPES = {"group 4": (32, 8, 128), "group 7": (14, 2, 128)}  # one head_dim: each is compiled
 
 
-def made(shape=(32, 8, 128), windows=(None, None), page_size=1, pages=40000, dtype=torch.bfloat16, running=64):
+def made(shape=(32, 8, 128), windows=(None, None), page_size=1, pages=40000, dtype=torch.bfloat16, running=256):
     from attention_steps import World
 
     from sgl.runtime.attention import AttentionShape
@@ -33,6 +33,7 @@ def made(shape=(32, 8, 128), windows=(None, None), page_size=1, pages=40000, dty
 
 def check(world, attention, batch, layers=(0,)):
     attention.plan(batch)
+    world.embed(batch)
     for layer in layers:
         q = world.queries(batch, torch.bfloat16)
         found = attention.attend(q, q, q, layer, batch)
@@ -43,8 +44,7 @@ def close(found, expected):
     torch.testing.assert_close(found.float(), expected, rtol=2e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("page_size", [1, 16])
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("shape, page_size", [(SHAPES["group 4"], 1), (SHAPES["group 4"], 16), (SHAPES["group 7"], 1)])
 def test_mixed_batches(shape, page_size):
     world, attention = made(shape, page_size=page_size)
     for new, contexts in (
@@ -58,9 +58,9 @@ def test_mixed_batches(shape, page_size):
 
 
 def test_windows():
-    world, attention = made(windows=(None, 100, 700))
-    check(world, attention, world.batch([world.sequence(n) for n in (900, 50, 2000, 400)], [1, 1, 40, 300]), range(3))
-    check(world, attention, world.batch([world.sequence(n) for n in (1900, 50, 101)], [1, 1, 1]), range(3))
+    world, attention = made(windows=(None, 100))
+    check(world, attention, world.batch([world.sequence(n) for n in (900, 50, 2000, 400)], [1, 1, 40, 300]), range(2))
+    check(world, attention, world.batch([world.sequence(n) for n in (1900, 50, 101)], [1, 1, 1]), range(2))
 
 
 def test_float8_keys():
@@ -91,15 +91,14 @@ def same_tensors(batch, around):
     return batch
 
 
-@pytest.mark.parametrize("running", [1, 8, 64])
-def test_graphs_follow_the_plan(running):
-    world, attention = made(running=running)
+@pytest.mark.parametrize("running", [1, 64])
+def test_graphs_of_decodes_need_no_plan(running):
+    world, attention = made(running=running if running == 1 else 256)
     first = world.batch([world.sequence(5)], [1], pad_to=running)
     attention.plan(first)
-    assert attention.variant(first) is None
+    world.embed(first)
     q = world.queries(first, torch.bfloat16)
     out, graph = captured(attention, q, first)
-    infos = set()
     for round in range(6):
         count = max(1, running - round)
         lengths = world.random.integers(1, [40, 500, 30, 4000 // count + 2, 5, 300][round], count)
@@ -107,17 +106,16 @@ def test_graphs_follow_the_plan(running):
         batch = same_tensors(world.batch(slots, [1] * count, pad_to=running), first)
         attention.plan(batch)
         assert attention.variant(batch) is None
-        infos.add(tuple(int(number) for number in batch.plan.parts[None][0][1].info))
+        world.embed(batch)
         q.copy_(world.queries(batch, torch.bfloat16))
         graph.replay()
         close(out[:count], world.expected(batch, q, 0)[:count])
         for own in slots:
             world.free.extend(own // world.page_size)
-    assert len(infos) == 1
 
 
 def test_shared_prefixes_in_graphs():
-    world, attention = made(running=32, pages=60000)
+    world, attention = made(pages=60000)
     prefix = world.sequence(3000)
     graphs = {}
     for round in range(4):
@@ -126,7 +124,8 @@ def test_shared_prefixes_in_graphs():
         batch = world.batch([*others, *members], [1] * 22, pad_to=32)
         attention.plan(batch)
         key = attention.variant(batch)
-        assert key == (0, True)
+        assert key == "shared prefix"
+        world.embed(batch)
         if key not in graphs:
             q = world.queries(batch, torch.bfloat16)
             graphs[key] = *captured(attention, q, batch), batch, q
@@ -137,6 +136,7 @@ def test_shared_prefixes_in_graphs():
         q.copy_(world.queries(batch, torch.bfloat16))
         graph.replay()
         close(out[:22], world.expected(batch, q, 0)[:22])
+        check(world, attention, world.batch([*members, world.sequence(600)], [1] * 20 + [70]))
         for own in [*others, *(row[3000:] for row in members)]:
             world.free.extend(own[own >= 1])
 
@@ -145,7 +145,7 @@ def test_plans_may_run_ahead_of_the_device():
     """Three steps are queued behind a long kernel before the first of them runs."""
     world, attention = made()
     lengths = [[1, 500, 30], [900, 2, 2], [7, 7, 2500]]
-    batches = [world.batch([world.sequence(n) for n in own], [1, 1, 1]) for own in lengths]
+    batches = [world.batch([world.sequence(n) for n in own], [1, 2, 2]) for own in lengths]
     queries = [world.queries(batch, torch.bfloat16) for batch in batches]
     expected = [world.expected(batch, q, 0) for batch, q in zip(batches, queries, strict=True)]
     tables = []
@@ -153,7 +153,7 @@ def test_plans_may_run_ahead_of_the_device():
         table = world.table.clone()
         rows = batch.device.rows.tolist()
         for row, own in zip(rows, batch.context_slots, strict=True):
-            table[row, : len(own) - 1] = torch.from_numpy(own[:-1]).cuda()
+            table[row, : len(own)] = torch.from_numpy(own).cuda()
         batch.device.table = table
         tables.append(table)
     torch.cuda.synchronize()

@@ -22,6 +22,7 @@ from one_row_oracle import (
     check_qkv,
     layer,
     random,
+    stored,
 )
 
 from sgl.runtime.kernels import one_row, one_row_launch
@@ -36,6 +37,8 @@ REAL = [
     Case(896, 14, 2, 64, 4864, 151936, torch.bfloat16, True),
     Case(5120, 40, 8, 128, 13824, 32000, torch.float16),
     Case(1024, 8, 4, 96, 3000, 5003, torch.float32, True),
+    LLAMA_8B._replace(fp8=True),
+    Case(2048, 32, 8, 64, 8192, 1000, torch.bfloat16, True, fp8=True),
 ]
 LAUNCHES = [None, Launch(2, 4096, 4), Launch(8, 512, 2)]
 
@@ -68,7 +71,7 @@ class Chain:
         self.case, width = case, case.queries * case.dim
         heads = (case.queries + 2 * case.keys) * case.dim
         sizes = [(heads, case.hidden), (case.hidden, width), (2 * case.inner, case.hidden), (case.hidden, case.inner)]
-        self.layers = [[layer(case, "cuda", *size)[0] for size in sizes] for _ in range(layers)]
+        self.layers = [[stored(case, layer(case, "cuda", *size)[0])[:2] for size in sizes] for _ in range(layers)]
         self.head = layer(case, "cuda", case.vocabulary, case.hidden)[0]
         self.norm, self.table = random(case, "cuda", case.hidden), angles(case, "cuda", 9)
         self.place = torch.tensor([3], dtype=torch.int32, device="cuda")
@@ -76,13 +79,14 @@ class Chain:
 
     def run(self, entry: Tensor) -> Tensor:
         x, case = entry.clone(), self.case
-        for qkv, output, gate_up, down in self.layers:
+        for (qkv, a), (output, b), (gate_up, c), (down, d) in self.layers:
             q = one_row.qkv_rotate_store(
                 x, self.norm, EPS, qkv, None, case.queries, case.keys, self.table, self.place, self.place,
-                *self.pools,
+                *self.pools, weight_scale=a,
             )  # fmt: skip
-            one_row.linear_add(q.view(1, -1), output, x)
-            one_row.linear_add(one_row.gate_up_silu(x, self.norm, EPS, gate_up), down, x)
+            one_row.linear_add(q.view(1, -1), output, x, weight_scale=b)
+            y = one_row.gate_up_silu(x, self.norm, EPS, gate_up, weight_scale=c)
+            one_row.linear_add(y, down, x, weight_scale=d)
         return one_row.head(x, self.norm, EPS, self.head)
 
 
@@ -97,7 +101,7 @@ def captured(chain: Chain, entry: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]
     return graph, logits
 
 
-@pytest.mark.parametrize("case", REAL[:3], ids=str)
+@pytest.mark.parametrize("case", [*REAL[:3], REAL[-2]], ids=str)
 def test_a_captured_chain_gives_the_bits_of_separate_launches(case: Case, overlap, monkeypatch):
     """A kernel that read anything too early would differ in some of many replays, each from another row."""
     chain = Chain(case, 4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -115,3 +117,30 @@ def test_float8_weights_need_bfloat16_there() -> None:
     assert transform is not None
     with pytest.raises(ConfigError, match="dtype='bfloat16'"):
         transform("qkv", Linear(random(64, 64, dtype=torch.float32)))
+
+
+def test_one_row_and_more_rows_agree_in_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from checkpoints import write_checkpoint
+
+    from sgl.runtime import Engine, SamplingParams
+    from sgl.runtime.kernels import one_row
+
+    path = write_checkpoint(tmp_path, tokenizer=True, hidden_size=256, intermediate_size=640)
+    params = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True, logprobs=True)
+
+    def logprobs() -> list[tuple[float, int]]:
+        with Engine(path, device="cuda", dtype="bfloat16", weights="fp8", kv_tokens=1000) as engine:
+            found: list[tuple[float, int]] = engine.generate("The quick brown", params).logprobs
+            return found
+
+    calls = []
+    linear_add = one_row.linear_add
+    monkeypatch.setattr(one_row, "linear_add", lambda *given, **more: calls.append(more) or linear_add(*given, **more))
+    fast = logprobs()
+    assert calls and all(more["weight_scale"] is not None for more in calls)
+    monkeypatch.setattr(one_row, "suits", lambda x: False)
+    slow = logprobs()
+    for (ours, token), (theirs, other) in zip(fast, slow, strict=True):
+        assert abs(ours - theirs) < 0.1
+        if token != other:
+            break

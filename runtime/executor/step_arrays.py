@@ -1,0 +1,96 @@
+"""What a step is about, as arrays, and the batch of their copies on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from ..batch import Batch, DeviceBatch
+from .page_table import PageTable
+from .runner import logit_rows
+
+if TYPE_CHECKING:
+    from ..scheduler import Work
+
+PER_TOKEN = 4  # the first ones of `arrays`
+
+
+@dataclass(frozen=True, slots=True)
+class StepArrays:
+    """A step on the host.
+
+    arrays: int32: ids, positions, slots and rows of the new tokens [T], rows of the sequences [S], where they
+    begin among the tokens [S + 1], their contexts [S], places of the tokens whose logits are wanted [R].
+    """
+
+    arrays: list[np.ndarray]
+    query_lens: list[int]
+    context_lens: list[int]
+    context_slots: list[np.ndarray]
+
+    @classmethod
+    def of(cls, work: list[Work], rows: list[int]) -> StepArrays:
+        """The step of `work`, whose sequences have these rows of the page table."""
+        query_lens, contexts = [hi - lo for _, lo, hi in work], [hi for *_, hi in work]
+        lengths, own = np.array(query_lens, np.int32), np.array(rows, np.int32)
+        slots = [seq.slots.array[:hi] for seq, _, hi in work]
+        starts = np.zeros(len(work) + 1, np.int32)
+        np.cumsum(lengths, out=starts[1:])
+        firsts = np.array([lo for _, lo, _ in work], np.int32)
+        arrays = [
+            _token_ids(work, rows, starts),
+            np.arange(starts[-1], dtype=np.int32) + np.repeat(firsts - starts[:-1], lengths),
+            np.concatenate([s[lo:] for s, (_, lo, _) in zip(slots, work, strict=True)]),
+            np.repeat(own, lengths),
+            own,
+            starts,
+            firsts + lengths,
+            np.array(logit_rows(work), np.int32),
+        ]
+        return cls(arrays, query_lens, contexts, slots)
+
+    @property
+    def tokens(self) -> int:
+        return len(self.arrays[0])
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(array) for array in self.arrays]
+
+    def batch(self, on_device: Sequence[Tensor], table: PageTable, last: Tensor) -> Batch:
+        """The batch of the copies of `arrays`."""
+        ids, positions, slots, token_rows, rows, starts, contexts, wanted = on_device
+        return Batch(
+            token_ids=ids,
+            positions=positions,
+            slots=slots,
+            query_lens=self.query_lens,
+            context_lens=self.context_lens,
+            context_slots=self.context_slots,
+            logit_rows=wanted,
+            device=DeviceBatch(rows, token_rows, starts, contexts, table.pages, table.page_size, last),
+        )
+
+
+def last_tokens(work: list[Work], rows: list[int]) -> list[int]:
+    """The last token of each sequence's work, or -1 - row where only the device knows it."""
+    return [
+        int(seq.tokens.array[hi - 1]) if hi <= seq.tokens.length else -1 - row
+        for (seq, _, hi), row in zip(work, rows, strict=True)
+    ]
+
+
+def _token_ids(work: list[Work], rows: list[int], starts: np.ndarray) -> np.ndarray:
+    known = np.concatenate([seq.tokens.array[lo:hi] for seq, lo, hi in work])
+    if len(known) == starts[-1]:
+        return known
+    ids = np.empty(starts[-1], np.int32)
+    for (seq, lo, hi), token, start, stop in zip(work, last_tokens(work, rows), starts, starts[1:], strict=False):
+        there = seq.tokens.array[lo:hi]
+        ids[start : start + len(there)] = there
+        ids[stop - 1] = token
+    return ids

@@ -1,0 +1,182 @@
+"""The same mixed steps through the decoder whole and in pieces, for any device: shared by tests/cpu and tests/gpu."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sgl.runtime.attention import AttentionShape, attention_backend
+from sgl.runtime.batch import Batch
+from sgl.runtime.cache import IntRow
+from sgl.runtime.executor.kv import KVPool
+from sgl.runtime.executor.page_table import PageTable
+from sgl.runtime.executor.piecewise import MixedSteps, Piece
+from sgl.runtime.executor.step_arrays import StepArrays
+from sgl.runtime.loading import load_model
+from sgl.runtime.scheduler import Work
+from sgl.runtime.sequence import Status
+
+ROWS, SLOTS = 40, 1200
+LONGEST = 100  # tokens of a sequence before it ends
+
+
+class Row:
+    """Tokens of a sequence, and the slots of those that are computed."""
+
+    def __init__(self, tokens: Iterable[int]) -> None:
+        self.tokens, self.slots = list(tokens), np.zeros(0, np.int32)
+
+
+class _Op:
+    """Wants the logits of the last `wanted` new tokens."""
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted = wanted
+
+    def rows(self, seq: Any, lo: int, hi: int) -> range:
+        return range(max(lo, hi - self.wanted), hi)
+
+
+def state(tokens: Sequence[int], slots: Any, wanted: int) -> Any:
+    """What a runner reads of a sequence."""
+    return _State(tokens=IntRow(tokens), slots=IntRow(slots), ops=[_Op(wanted)], status=Status.RUNNING)
+
+
+class _State(SimpleNamespace):
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+class PooledOracle:
+    """Attention by its definition, of what the pool holds. For models without windows."""
+
+    def __init__(self, pool: KVPool, shape: AttentionShape) -> None:
+        self.pool, self.shape = pool, shape
+
+    def plan(self, batch: Batch) -> None: ...
+
+    def attend_into(self, out: Tensor, q: Tensor, layer: int, batch: Batch) -> None:
+        start = 0
+        for count, slots in zip(batch.query_lens, batch.context_slots, strict=True):
+            keys, values = (pool[layer, slots].repeat_interleave(self.shape.group, 1) for pool in (self.pool.k, self.pool.v))
+            scores = torch.einsum("qhd,khd->hqk", q[start : start + count], keys) * self.shape.scale
+            later = torch.ones(count, len(slots), dtype=torch.bool).triu(len(slots) - count + 1)
+            weights = scores.masked_fill(later, -torch.inf).softmax(-1)
+            out[start : start + count] = torch.einsum("hqk,khd->qhd", weights, values)
+            start += count
+
+
+class Half:
+    """A model on a pool of its own, whose free slots hold NaN; in pieces where `replay_of` is given."""
+
+    def __init__(
+        self, path: Path, device: str, dtype: torch.dtype, attention: str, replay_of: Callable[[Piece], Piece] | None,
+        transform: Any = None,
+    ) -> None:  # fmt: skip
+        self.model = load_model(path, dtype, device, None, transform)
+        shape = self.model.config.attention_shape
+        self.pool = KVPool(shape.layers, SLOTS, shape.kv_heads, shape.head_dim, dtype, device)
+        self.pool.fill_nan(list(range(1, SLOTS)))
+        self.attention: Any = (
+            PooledOracle(self.pool, shape)
+            if attention == "oracle"
+            else attention_backend(attention, self.pool, shape, page_size=1, max_running=ROWS)
+        )
+        self.device = self.pool.k.device
+        self.table = PageTable(ROWS, 512, 1, self.device)
+        self.last = torch.zeros(ROWS + 1, dtype=torch.int32, device=device)
+        self.states: dict[Row, Any] = {}
+        self.pieces = None
+        if replay_of is not None:
+            self.pieces = MixedSteps(self.model, self.attention, self.table, self.last, replay_of)
+
+    @torch.inference_mode()
+    def step(self, rows: list[Row], counts: Sequence[int], wanted: int | None) -> Tensor:
+        """Logits of the last `wanted` new tokens of each row, None: of all. Rows' slots are there already.
+
+        The last token of every second row is known to the device only.
+        """
+        work = []
+        for row, count in zip(rows, counts, strict=True):
+            seq = self.states.setdefault(row, state((), (), 0))
+            seq.tokens, seq.ops = IntRow(row.tokens[: len(row.slots)]), [_Op(count if wanted is None else wanted)]
+            seq.slots.extend(row.slots[len(seq.slots) :])
+            work.append(Work(seq, len(row.slots) - count, len(row.slots)))
+        places = self.table.place(work, lambda array: torch.from_numpy(array).to(self.device))
+        for row, seq, place in list(zip(rows, (item.seq for item in work), places, strict=True))[::2]:
+            self.last[place] = row.tokens[len(row.slots) - 1]
+            seq.tokens.truncate(len(row.slots) - 1)
+        step = StepArrays.of(work, places)
+        if self.pieces is not None:
+            return self.pieces.run(step)
+        batch = step.batch([torch.from_numpy(a).to(self.device) for a in step.arrays], self.table, self.last)
+        self.attention.plan(batch)
+        return self.model.forward(batch, self.attention)
+
+
+class Pair:
+    """A decoder that runs steps whole, and one that runs them in pieces."""
+
+    def __init__(
+        self,
+        path: Path,
+        device: str,
+        replay_of: Callable[[Piece], Piece] = lambda piece: piece,
+        dtype: torch.dtype = torch.float32,
+        attention: str = "oracle",
+        transform: Any = None,
+    ) -> None:
+        self.whole = Half(path, device, dtype, "torch_native", None, transform)
+        self.mixed = Half(path, device, dtype, attention, replay_of, transform)
+        self.rows: list[Row] = []
+        self._free = list(np.random.default_rng(1).permutation(np.arange(1, SLOTS)))
+
+    def release(self, row: Row) -> None:
+        """The row has ended; others get its slots, and what it left in them."""
+        self._free += row.slots.tolist()
+
+    def check(self, rows: list[Row], counts: Sequence[int], wanted: int | None = 1, bound: float = 1e-5) -> None:
+        """Compute the next tokens of each row in both: the same logits, the same keys and values."""
+        self.rows += [row for row in rows if row not in self.rows]
+        for row, count in zip(rows, counts, strict=True):
+            row.slots = np.append(row.slots, [self._free.pop() for _ in range(count)]).astype(np.int32)
+        expected, got = (half.step(rows, counts, wanted).float() for half in (self.whole, self.mixed))
+        assert got.shape == expected.shape, counts
+        assert not got.isnan().any()
+        error = (got - expected).norm() / expected.norm().clamp_min(1e-9)
+        assert error < bound, f"step {counts}: {float(error)}"
+        for ours, theirs in ((self.mixed.pool.k, self.whole.pool.k), (self.mixed.pool.v, self.whole.pool.v)):
+            ours, theirs = ours.float(), theirs.float()
+            assert torch.equal(ours.isnan(), theirs.isnan()), counts
+            assert (ours - theirs).nan_to_num().norm() <= bound * theirs.nan_to_num().norm(), counts
+
+
+def check_random_steps(
+    path: Path, device: str, steps: int, most: int = 9, sequences: int = 3, bound: float = 1e-5, **options: Any
+) -> Pair:
+    """Sequences that come and go, decodes first, then chunks of up to `most` tokens; some steps want all logits
+    or none."""
+    pair, rng = Pair(path, device, **options), np.random.default_rng(0)
+    running: list[Row] = []
+    for index in range(steps):
+        if len(running) < sequences:
+            running.append(Row(rng.integers(4, 60, LONGEST + most)))
+        counts = sorted(1 if rng.random() < 0.5 else int(rng.integers(2, most + 1)) for _ in running)
+        if sum(counts) == 1:
+            counts = [2]
+        pair.check(running, counts, (1, None, 0)[index % 3], bound)
+        if rng.random() < 0.2 or any(len(row.slots) >= LONGEST for row in running):
+            running.remove(longest := max(running, key=lambda row: len(row.slots)))
+            pair.release(longest)
+    return pair
