@@ -35,6 +35,8 @@ from .scheduler import Scheduler
 from .sleeping import Sleeper
 from .tokenizer import Tokenizer
 
+MOST_TO_JUMP = 32  # running sequences on a GPU: with more, a forced token costs less as one row of a decode step
+
 
 class Assembled(NamedTuple):
     """info: see `Engine.info`."""
@@ -190,6 +192,8 @@ def _core(runner: Any, config: Resolved, text: TextSide, pool: KVPool, context: 
     cache = PrefixCache(PagePool(pool.slots // config.page_size, config.page_size, on_free))
     scheduler = Scheduler(cache, config.step_tokens, config.max_running)
     life = Lifecycle(cache, scheduler, text, runner.vocab_size, context, config.seed)
+    if runner.device.type == "cuda" and not config.deterministic:
+        life.jump_limit = MOST_TO_JUMP
     return EngineCore(runner, life, run_ahead=config.run_ahead)
 
 

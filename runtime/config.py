@@ -39,7 +39,7 @@ class EngineConfig:
     graphs       on a GPU: replay steps that only decode as CUDA graphs
     run_ahead    start a step before the results of the one before are read; None: on a GPU
     deterministic  the same bits for a request whatever runs beside it, at the price of speed
-    jump_forward append what a grammar forces without sampling it
+    jump_forward append what a grammar forces without sampling it (on a GPU: while few sequences run, where it pays)
     json_options how JSON is written and read from schemas, see `sgl.grammars.SchemaOptions`; None: the defaults
     dummy        random weights of the model's shape: nothing but its config.json is read
     seed         of the dummy weights, and of the row of seeds that generations without one draw from

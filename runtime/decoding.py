@@ -53,7 +53,7 @@ class Decoding:
 
     def begin(self, seq: SequenceState) -> bool:
         """Append what the grammar forces at the very start; True when that is all there is."""
-        finish = self._jump(seq) if self.jumps and self.limit else None
+        finish = self._jump(seq) if self.jumps and self.limit and self.life.may_jump else None
         if finish is not None:
             self._settle(seq, finish)
         return finish is not None
@@ -95,7 +95,7 @@ class Decoding:
             seq.tokens.append(token)
             if self.matcher.finished:
                 return self.stops.close(GRAMMAR_END)
-            if self.jumps:
+            if self.jumps and self.life.may_jump:
                 return self._jump(seq)
         return finish
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import random
+import sys
 from collections import deque
 from typing import NamedTuple
 
@@ -42,6 +43,7 @@ class Lifecycle:
         self.cache, self.scheduler, self.text = cache, scheduler, text
         self.vocab_size, self.context = vocab_size, context
         self.stats = Stats()
+        self.jump_limit = sys.maxsize  # more running sequences than this, and nothing is appended without sampling
         self.live: dict[SequenceState, None] = {}  # those that hold tokens, pages or operations
         self._finished: deque[Decoding] = deque()
         self._random = random.Random(seed)
@@ -149,6 +151,11 @@ class Lifecycle:
         """Cut tokens and pages together."""
         self.rewind(seq, length)
         seq.tokens.truncate(length)
+
+    @property
+    def may_jump(self) -> bool:
+        """Whether it pays to append what a grammar forces: not where many sequences share the price of a step."""
+        return len(self.scheduler.running) <= self.jump_limit
 
     def seed(self) -> int:
         """Of a generation that brings none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import torch
@@ -66,6 +67,7 @@ class Sleeper:
         """Bytes that this engine (on a GPU: this process) takes of the device."""
         device = self._pool.device
         if device.type == "cuda":
+            gc.collect()  # captured steps are cycles that hold the pool
             torch.cuda.empty_cache()
             return torch.cuda.memory_reserved(device)
         return self._pool.bytes

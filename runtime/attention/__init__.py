@@ -66,7 +66,7 @@ def _best(
         except BackendUnavailable as error:
             missing.append(f"no {name}: {error}")
             if pool.k.is_cuda:
-                log.warning("attention falls back from %s: %s", name, error)
+                log.warning("attention falls back from %s: %s", name, str(error))  # a kept error would keep the pool
     return _explained(_build(order[-1], pool, shape, options), BEST, missing)
 
 

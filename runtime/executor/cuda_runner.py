@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from .piecewise import MixedSteps, PooledAttention
 
 
+# Of closed engines, to be used again: torch keeps a workspace of cuBLAS (32 MB on Hopper) for every stream for ever.
+_idle_streams: dict[torch.device, list[torch.cuda.Stream]] = {}
+
+
 class CudaRunner:
     """See `Runner`, whose methods it has. Everything runs on one stream of its own, in order."""
 
@@ -42,7 +46,8 @@ class CudaRunner:
         self.vocab_size = model.config.vocab_size
         self._limits = (max_running, context, page_size)
         self._with_graphs = graphs
-        self._stream = torch.cuda.Stream(device)
+        idle = _idle_streams.setdefault(device, [])
+        self._stream = idle.pop() if idle else torch.cuda.Stream(device)
         self._allocate()
         self._stream.wait_stream(torch.cuda.current_stream(device))  # weights and buffers may still be on their way
 
@@ -108,6 +113,7 @@ class CudaRunner:
     def close(self) -> None:
         with suppress(RuntimeError):  # a device that has failed says so once more
             self._stream.synchronize()
+            _idle_streams[self.device].append(self._stream)
 
     # inside
 

@@ -119,7 +119,7 @@ def matmul(
     if not rows:
         return y
     device = _capability(x.device), _processors(x.device)
-    tile = tile or tile_for(rows, outputs, x.dtype, *device)
+    tile = tile or tile_for(rows, outputs, x.dtype, *device, restored=weight.dtype != x.dtype)
     tiles = _tiles(tile, rows, outputs)
     multiply[(min(tiles, _processors(x.device)) if tile.resident else tiles,)](
         TensorDescriptor.from_tensor(_aligned(x), [tile.rows, tile.depth]),
@@ -137,19 +137,22 @@ def can_multiply(inputs: int, *dtypes: torch.dtype) -> bool:
     return all(inputs * dtype.itemsize % ALIGNMENT == 0 for dtype in dtypes)
 
 
-def tile_for(rows: int, outputs: int, dtype: torch.dtype, capability: tuple[int, int], processors: int) -> Tile:
+def tile_for(
+    rows: int, outputs: int, dtype: torch.dtype, capability: tuple[int, int], processors: int, restored: bool = False
+) -> Tile:
     """The tile for a product of this size, x in `dtype`, on a device with so many multiprocessors.
 
-    For one dtype, weight and device all answers give equal bits.
+    restored: the weight is float8 and x is not. For one dtype, weight and device all answers give equal bits; with
+    restored weights the widest tile does not, so that it is left out.
     """
     if capability[0] != 9 or dtype == torch.float32:
         return PLAIN
     if outputs > NARROW[16].outputs * processors:
-        return next((tile for most, tile in WIDE.items() if rows <= most), MANY)
+        return next((tile for most, tile in WIDE.items() if rows <= most and not (restored and most > 128)), MANY)
     for most, tile in NARROW.items():
         if rows <= most or (most >= 64 and _tiles(tile, rows, outputs) <= processors):
             return tile
-    return MOST if _tiles(MOST, rows, outputs) >= MOST_TURNS * processors else MANY
+    return MOST if not restored and _tiles(MOST, rows, outputs) >= MOST_TURNS * processors else MANY
 
 
 def _tiles(tile: Tile, rows: int, outputs: int) -> int:

@@ -34,7 +34,12 @@ TUNED: dict[tuple[int, int], Launch] = {
 }
 
 
-TUNED_FP8: dict[tuple[int, int], Launch] = {}
+TUNED_FP8: dict[tuple[int, int], Launch] = {
+    (6144, 4096): Launch(4, 2048, 4),
+    (4096, 4096): Launch(4, 2048, 4),
+    (28672, 4096): Launch(4, 4096, 4),
+    (4096, 14336): Launch(4, 2048, 8),
+}
 
 
 def best_launch(outputs: int, inputs: int, weight_bytes: int = 2) -> Launch:

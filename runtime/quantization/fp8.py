@@ -11,16 +11,15 @@ from ..layers.linear import Linear
 from . import values
 from .values import FP8
 
-MOST_FEW_ROWS = 64  # up to here reading the weight is what takes time, and activations stay as they are
 SHAPE_STEP = 16  # `torch._scaled_mm` takes sizes that are multiples of this
 
 
 class Fp8Linear(Linear):
     """y = x W^T + b with W as float8 times a float32 scale per output.
 
-    On CUDA (compute capability 8.9) up to MOST_FEW_ROWS rows multiply with the weight restored in registers; more
-    rows are turned into float8 too, each with its own scale. On the CPU, where nothing is gained, every row is:
-    it is the oracle of the second way.
+    Rows of x are turned into float8 as well, each with its own scale (compute capability 8.9); a decode step of one
+    row goes through the kernels of `one_row`, which restore the weight in registers and leave x as it is. On the
+    CPU, where nothing is gained, the same is computed by definition.
     """
 
     __slots__ = ("_kernels", "scale")
@@ -48,17 +47,14 @@ class Fp8Linear(Linear):
     def __call__(self, x: Tensor) -> Tensor:
         if self._kernels is None:
             return self._by_definition(x)
-        multiply, quantize = self._kernels
-        if x.shape[0] <= MOST_FEW_ROWS:
-            return multiply.matmul(x, self.weight, self.bias, weight_scale=self.scale)
-        return self._scaled(*quantize.quantize_rows(x))
+        return self._scaled(*self._kernels[1].quantize_rows(x))
 
     def _scaled(self, x: Tensor, scale: Tensor) -> Tensor:
         """x: float8 [T, in]; scale: float32 [T]."""
-        return torch._scaled_mm(
-            x, self.weight.t(), scale[:, None], self.scale[None, :],
-            bias=self.bias, out_dtype=torch.bfloat16, use_fast_accum=True,
-        )  # fmt: skip
+        y = torch._scaled_mm(
+            x, self.weight.t(), scale[:, None], self.scale[None, :], out_dtype=torch.bfloat16, use_fast_accum=True
+        )
+        return y if self.bias is None else y.add_(self.bias)  # cuBLAS lacks the bias for few rows
 
     def _by_definition(self, x: Tensor) -> Tensor:
         rows, scale = values.quantize_rows(x)

@@ -12,7 +12,8 @@ SMALLEST_PEAK = 1e-12  # of a row or a weight, so that zeros have a scale too
 
 def scale_of(peak: Tensor) -> Tensor:
     """The float32 scale under which a largest magnitude becomes the largest float8."""
-    return peak.float().clamp_min(SMALLEST_PEAK) / LARGEST
+    peak = peak.float().clamp_min(SMALLEST_PEAK)
+    return peak / peak.new_full((), LARGEST)  # by a number, CUDA would multiply with its rounded inverse
 
 
 def quantize_weight(weight: Tensor, per_output: bool = True) -> tuple[Tensor, Tensor]:

@@ -130,7 +130,7 @@ def compiled() -> int:
 @pytest.mark.parametrize("name", ["flashinfer", "triton"])
 def test_nothing_is_compiled_after_the_start(name):
     """Whatever the number of sequences and tokens, the width of the table, and where views begin."""
-    pool = make_pool(LLAMA, 40_000, torch.bfloat16, "cuda", poison=False)
+    pool = make_pool(LLAMA, 60_000, torch.bfloat16, "cuda", poison=False)
     backend = backend_of(name, pool, LLAMA)
     warm: Work = [(5, 1), (9, 3)]
     run(backend, make_batch(warm, pool, kv := random_kv(warm, LLAMA, torch.bfloat16, "cuda", 0)), warm, kv, queries(warm, LLAMA, torch.bfloat16, "cuda"))
