@@ -16,7 +16,8 @@ STEPS = 20
 
 
 @torch.no_grad()
-def reference_text(family: str, tokens: list[int], **overrides: Any) -> list[int]:
+def reference_text(family: str, tokens: list[int], hidden: list[int] | None = None, **overrides: Any) -> list[int]:
+    """`hidden` ids are never chosen."""
     model: Any = reference_model(family, **overrides)
     out = model.generate(
         torch.tensor([tokens]),
@@ -24,6 +25,7 @@ def reference_text(family: str, tokens: list[int], **overrides: Any) -> list[int
         max_new_tokens=STEPS,
         do_sample=False,
         eos_token_id=None,
+        suppress_tokens=hidden or None,
     )
     return out[0, len(tokens) :].tolist()
 
