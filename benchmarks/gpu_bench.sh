@@ -2,13 +2,14 @@
 # The benchmark of one GPU on a machine where sgl cannot be installed (see lay_out.sh).
 #   GIT_COMMIT=$(git rev-parse --short HEAD) benchmarks/gpu_bench.sh [OPTIONS OF gpu_llama8b.py]
 #   benchmarks/gpu_bench.sh demo [OPTIONS OF gpu_demo.py]
+#   benchmarks/gpu_bench.sh kernels [CASES AND OPTIONS OF gpu_kernels.py]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source benchmarks/lay_out.sh
 export PYTHONPATH="$site:$PWD/benchmarks"
 script=gpu_llama8b.py
-if [ "${1:-}" = demo ]; then
-  script=gpu_demo.py
-  shift
-fi
+case "${1:-}" in
+  demo) script=gpu_demo.py; shift ;;
+  kernels) script=gpu_kernels.py; shift ;;
+esac
 exec python3 -u "benchmarks/$script" "$@"
