@@ -166,9 +166,10 @@ class Decoding:
             return
         self._sent = len(tokens)
         logprobs = None if self.logprobs is None else self.logprobs[start : len(tokens)]
+        tops = None if self.top_logprobs is None else self.top_logprobs[start : len(tokens)]
         assert op.on_chunk is not None
         cached = min(op.cached or 0, self.prompt_tokens)
-        op.on_chunk(Chunk(text, tokens[start:], logprobs, done is not None, done, self.prompt_tokens, cached))
+        op.on_chunk(Chunk(text, tokens[start:], logprobs, done is not None, done, self.prompt_tokens, cached, tops))
 
     def _text(self, done: Generation | None) -> str:
         fresh = self.stops.take() if done is None else done.text[self._given :]

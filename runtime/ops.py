@@ -56,6 +56,7 @@ class Chunk:
     generation: Generation | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    top_logprobs: list[TokenLogprobs] | None = None
 
 
 class Op:
@@ -142,7 +143,17 @@ class Close(Op):
 
 
 class Prefill(Op):
-    """Compute every token and publish the prefix."""
+    """Compute every token and publish the prefix. Result: how many did not have to be computed."""
+
+    __slots__ = ("cached",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cached: int | None = None
+
+    def admitted(self, seq: SequenceState, reused: int) -> None:
+        if self.cached is None:
+            self.cached = reused
 
     def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
         life.check_length(seq)
@@ -161,7 +172,7 @@ class Prefill(Op):
         return True
 
     def done(self, seq: SequenceState, life: Lifecycle) -> None:
-        self.resolve()
+        self.resolve(len(seq) if self.cached is None else self.cached)
 
 
 class Fork(Prefill):

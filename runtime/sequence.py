@@ -131,8 +131,8 @@ class Sequence:
         self._core.submit(self._state, Fork(states))
         return children
 
-    def prefill(self) -> Future[None]:
-        """Compute all tokens now and publish them to the prefix cache."""
+    def prefill(self) -> Future[int]:
+        """Compute all tokens now and publish them to the prefix cache. Result: the tokens that were computed before."""
         return self._core.submit(self._state, Prefill())
 
     def tokens(self) -> Ints:

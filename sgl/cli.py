@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pydantic", "httpx")
-OPTIONAL_PACKAGES = ("triton", "flashinfer-python", "fastapi", "openai", "anthropic", "litellm")
+OPTIONAL_PACKAGES = ("triton", "flashinfer-python", "fastapi", "uvicorn", "openai", "anthropic", "litellm")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,7 +34,7 @@ def doctor() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from sgl import __version__, check_tool, grammar_tool, run_tool
+    from sgl import __version__, check_tool, grammar_tool, run_tool, serve_tool
 
     parser = argparse.ArgumentParser(
         prog="sgl", description="A language for structured generation with its own runtime."
@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     grammar_tool.add_parser(commands)
     check_tool.add_parser(commands)
     run_tool.add_parser(commands)
+    serve_tool.add_parser(commands)
     return parser
 
 

@@ -1,0 +1,154 @@
+"""POST /v1/completions: texts that go on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from sgl.runtime.ops import Chunk, Generation
+from sgl.runtime.tokenizer import Tokenizer
+
+from .errors import RequestError
+from .logprobs import Row, RowStream, TextLogprobs, rows_of, rows_of_generation
+from .openai_answers import Json, finish_reason, head, usage
+from .openai_types import CompletionRequest
+from .openai_work import Work
+from .sse import EventResponse, merged, primed, together
+
+MOST_PROMPTS = 256  # in one request
+
+router = APIRouter()
+
+
+@router.post("/v1/completions")
+async def completions(body: CompletionRequest, request: Request) -> Response:
+    """One text or `n` texts for each prompt; a stream of events with stream=true."""
+    work = Work(request)
+    work.check(body, body.max_tokens)
+    if len(body.prompt) > MOST_PROMPTS:
+        raise RequestError(f"prompt has {len(body.prompt)} entries, send at most {MOST_PROMPTS}", param="prompt")
+    task = Completion(work, body)
+    if body.stream:
+        return EventResponse(await primed(task.stream()))
+    return JSONResponse(await task.whole())
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What stands before the text of a choice: the prompt where it is echoed."""
+
+    text: str = ""
+    rows: list[Row] = field(default_factory=list)
+    offset: int = 0  # characters before the first row
+
+
+class Completion:
+    """One request to /v1/completions."""
+
+    def __init__(self, work: Work, body: CompletionRequest) -> None:
+        self.work, self.body = work, body
+        self.tokenizer = work.engine.tokenizer
+        self.head = head(work.engine, work.model, "cmpl", "text_completion")
+        self.params = body.params(body.max_tokens, body.logprobs is not None, body.logprobs or 0)
+        self.params.validate(self.tokenizer.vocab_size)
+
+    async def whole(self) -> Json:
+        grammar = await self.work.grammar(self.body)
+        bridge, n = self.work.bridge, self.body.n
+        groups = await together([bridge.generate(prompt, self.params, grammar, n) for prompt in self.body.prompt])
+        openings = await self._openings()  # behind, so that `cached_tokens` tells what was there before
+        choices = [
+            self._choice(place * n + sample, openings[place], generation)
+            for place, group in enumerate(groups)
+            for sample, generation in enumerate(group)
+        ]
+        return {**self.head, "choices": choices, "usage": usage(groups)}
+
+    async def stream(self) -> AsyncGenerator[Json, None]:
+        grammar = await self.work.grammar(self.body)
+        openings = await self._openings()
+        bridge, n = self.work.bridge, self.body.n
+        sources = [bridge.stream(prompt, self.params, grammar, n) for prompt in self.body.prompt]
+        writers = [ChoiceStream(self.tokenizer, self.body, i, openings[i // n]) for i in range(n * len(sources))]
+        common: Json = self.head | ({"usage": None} if self.body.with_usage else {})
+        async with aclosing(merged(sources)) as chunks:
+            async for place, (sample, chunk) in chunks:
+                yield {**common, "choices": [writers[place * n + sample].take(chunk)]}
+        if self.body.with_usage:
+            ended = [writer.generation for writer in writers if writer.generation is not None]
+            yield {**common, "choices": [], "usage": usage(ended[i : i + n] for i in range(0, len(ended), n))}
+
+    def _choice(self, index: int, opening: Opening, generation: Generation) -> Json:
+        logprobs = None
+        if self.body.logprobs is not None:
+            rows = [*opening.rows, *rows_of_generation(generation)]
+            logprobs = TextLogprobs(self.tokenizer, self.body.logprobs, opening.offset).take(rows)
+        return _choice(index, opening.text + generation.text, logprobs, finish_reason(generation))
+
+    # the prompt in the answer
+
+    async def _openings(self) -> list[Opening]:
+        return await together([self._opening(prompt) for prompt in self.body.prompt])
+
+    async def _opening(self, prompt: str | list[int]) -> Opening:
+        if not self.body.echo and self.body.logprobs is None:
+            return Opening()
+        text = prompt if isinstance(prompt, str) else self.tokenizer.decode(await self._ids(prompt), False)
+        if not self.body.echo:
+            return Opening(offset=len(text))
+        if self.body.logprobs is None:
+            return Opening(text)
+        return Opening(text, await self._prompt_rows(prompt))
+
+    async def _prompt_rows(self, prompt: str | list[int]) -> list[Row]:
+        """A row for each token of the prompt; the first token of all has no log-probability.
+
+        What the tokenizer puts before a text is no part of what the caller wrote, and has no row.
+        """
+        ids = await self._ids(prompt)
+        top = self.body.logprobs or 0
+        found, tops = await self.work.bridge.ask(ids, lambda sequence: sequence.logprobs(1, top))
+        rows = [Row(ids[0], None), *rows_of(found, tops)]
+        return rows[_hidden(self.tokenizer, prompt, ids) :]
+
+    async def _ids(self, prompt: str | list[int]) -> list[int]:
+        return (await self.work.bridge.encode(prompt)).tolist()
+
+
+class ChoiceStream:
+    """One choice of a stream: from the engine's chunks to entries of `choices`."""
+
+    def __init__(self, tokenizer: Tokenizer, body: CompletionRequest, index: int, opening: Opening) -> None:
+        self.generation: Generation | None = None
+        self._index, self._opening = index, opening
+        self._first = True
+        self._rows = RowStream(tokenizer, body.skip_special_tokens)
+        self._logprobs = None if body.logprobs is None else TextLogprobs(tokenizer, body.logprobs, opening.offset)
+
+    def take(self, chunk: Chunk) -> Json:
+        text, logprobs = chunk.text, None
+        rows = [] if self._logprobs is None else self._rows.take(chunk)
+        if self._first:
+            text, rows, self._first = self._opening.text + text, [*self._opening.rows, *rows], False
+        if self._logprobs is not None:
+            logprobs = self._logprobs.take(rows)
+        self.generation = chunk.generation
+        return _choice(self._index, text, logprobs, None if chunk.generation is None else finish_reason(chunk.generation))
+
+
+def _choice(index: int, text: str, logprobs: Json | None, finish: str | None) -> Json:
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+
+def _hidden(tokenizer: Tokenizer, prompt: Any, ids: list[int]) -> int:
+    """How many of the ids the tokenizer put before the caller's text."""
+    prefix = tokenizer.prefix_ids
+    if not isinstance(prompt, str) or tuple(ids[: len(prefix)]) != prefix:
+        return 0
+    shown = tokenizer.decode(prefix, skip_special_tokens=False)
+    return 0 if shown and prompt.startswith(shown) else len(prefix)

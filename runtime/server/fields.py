@@ -1,0 +1,61 @@
+"""What a client got wrong in a body, from pydantic's account of it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from .errors import RequestError
+
+Path = Sequence[str | int]
+
+
+def refusal(errors: Sequence[dict[str, Any]], body_type: Any = None) -> RequestError:
+    """The first of pydantic's errors as one of ours. `body_type` is what the route takes as its body."""
+    first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
+    path = [part for part in first["loc"] if part != "body"]
+    name = ".".join(str(part) for part in path)
+    if first["type"] == "json_invalid":
+        where = f"{first.get('ctx', {}).get('error', 'malformed')} at character {first['loc'][-1]}"
+        return RequestError(f"the body is no JSON: {where}", code="invalid_json")
+    if first["type"] == "extra_forbidden":
+        return RequestError(f"there is no field {name!r}{_hint(body_type, path)}", name, "unknown_field")
+    if not path and isinstance(first.get("input"), bytes):
+        return RequestError("the body was not read as JSON: send the header 'Content-Type: application/json'")
+    if first["type"] == "missing":
+        return RequestError(f"{name or 'the body'} is missing", name or None, "missing_field")
+    return RequestError(f"{name or 'the body'}: {first['msg']}, got {_shown(first['input'])}", name or None, "invalid_value")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _hint(body_type: Any, path: Path) -> str:
+    """The nearest field that is known at that place."""
+    types = [body_type]
+    for part in path[:-1]:
+        types = [found for kind in types for found in _inner(kind, part)]
+    known = {name for kind in types for model in _models(kind) for name in model.model_fields}
+    near = difflib.get_close_matches(str(path[-1]), sorted(known), 1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; known ones: {', '.join(sorted(known))}" if known else "; leave it out"
+
+
+def _inner(kind: Any, part: str | int) -> list[Any]:
+    """The types behind one step of a path: a field's, else an item's or a union's member, which stay where they are."""
+    fields = [model.model_fields[part] for model in _models(kind) if part in model.model_fields]
+    return [field.annotation for field in fields] or [kind]
+
+
+def _models(kind: Any) -> Iterator[type[BaseModel]]:
+    """The pydantic models in a type: itself, members of unions, items of lists."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield kind
+    for part in get_args(kind):
+        yield from _models(part)

@@ -1,0 +1,168 @@
+"""`POST /generate` of the native protocol: one call for a text, a batch of them, samples, scores, and streams."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from contextlib import aclosing
+from itertools import accumulate
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Body, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from sgl.runtime.tokenizer import Tokenizer
+
+from .bridge import Bridge, Prompt
+from .compiling import Compiler
+from .errors import RequestError, problem
+from .native_answers import AnswerWriter, Json, PromptLogprobs
+from .native_requests import GenerateRequest, PromptRequest, read_request
+
+router = APIRouter()
+T = TypeVar("T")
+
+
+@router.post("/generate")
+async def generate(request: Request, data: dict[str, Any] = Body()) -> Response:
+    state = request.app.state
+    call = read_request(data, state.engine.tokenizer)
+    service = NativeService(state.bridge, state.compiler, state.engine.tokenizer)
+    if call.stream:
+        return StreamingResponse(await _started(service.events(call)), media_type="text/event-stream")
+    answers = await service.answers(call)
+    return JSONResponse(answers if call.listed else answers[0])
+
+
+class NativeService:
+    """Answers calls in the words of the protocol."""
+
+    def __init__(self, bridge: Bridge, compiler: Compiler, tokenizer: Tokenizer) -> None:
+        self._bridge, self._compiler, self._tokenizer = bridge, compiler, tokenizer
+
+    async def answers(self, call: GenerateRequest) -> list[Json]:
+        """One for each text, those of the first prompt first. The first error ends the whole call."""
+        found = await _together([self._answers(request) for request in call.prompts])
+        return [answer for answers in found for answer in answers]
+
+    async def events(self, call: GenerateRequest) -> AsyncGenerator[Json, None]:
+        """What there is so far of one text with each event; `index` counts the texts, if there may be several."""
+        starts = [0, *accumulate(request.n for request in call.prompts)]
+        async with aclosing(_merged([self._events(request) for request in call.prompts])) as events:
+            async for place, (index, event) in events:
+                yield {**event, "index": starts[place] + index} if call.listed else event
+
+    async def _answers(self, request: PromptRequest) -> list[Json]:
+        prompt, grammar = await self._prompt(request), await self._grammar(request)
+        generations = await self._bridge.generate(prompt, request.params, grammar, request.n)
+        inputs = await self._inputs(request, prompt)
+        return [self._writer(request, i).whole(generation, inputs) for i, generation in enumerate(generations)]
+
+    async def _events(self, request: PromptRequest) -> AsyncGenerator[tuple[int, Json], None]:
+        prompt, grammar = await self._prompt(request), await self._grammar(request)
+        writers = [self._writer(request, index) for index in range(request.n)]
+        async with aclosing(self._bridge.stream(prompt, request.params, grammar, request.n)) as chunks:
+            async for index, chunk in chunks:
+                if chunk.generation is None:
+                    yield index, writers[index].take(chunk)
+                else:
+                    yield index, writers[index].whole(chunk.generation, await self._inputs(request, prompt))
+
+    async def _prompt(self, request: PromptRequest) -> Prompt:
+        """The prompt as it is, or its tokens where some of them are to be scored."""
+        prompt = request.prompt
+        if prompt == "" and not self._tokenizer.prefix_ids:
+            prompt = [_start_token(self._tokenizer)]
+        if request.logprob_start < 0:
+            return prompt
+        ids: list[int] = (await self._bridge.encode(prompt)).tolist()
+        if request.logprob_start >= len(ids):
+            raise RequestError(
+                f"logprob_start_len is {request.logprob_start}, but the prompt has {len(ids)} tokens; give one of them",
+                param="logprob_start_len",
+            )
+        return ids
+
+    async def _grammar(self, request: PromptRequest) -> Any:
+        constraint = request.constraint
+        return constraint and await self._compiler.compile(constraint.kind, constraint.source)
+
+    async def _inputs(self, request: PromptRequest, prompt: Prompt) -> PromptLogprobs | None:
+        """Asked for behind the generation, so that `cached_tokens` tells what was there before the call."""
+        start = request.logprob_start
+        if start < 0 or isinstance(prompt, str):
+            return None
+        top = request.params.top_logprobs
+        found, tops = await self._bridge.ask(prompt, lambda sequence: sequence.logprobs(start + 1, top))
+        return PromptLogprobs(prompt[start], found, tops)
+
+    def _writer(self, request: PromptRequest, index: int) -> AnswerWriter:
+        return AnswerWriter(request, self._tokenizer.token_bytes, index)
+
+
+def _start_token(tokenizer: Tokenizer) -> int:
+    """What stands before a text that begins with a generation: BOS, else the token that ends texts."""
+    return tokenizer.bos_id if tokenizer.bos_id is not None else next(iter(tokenizer.eos_ids), 0)
+
+
+async def _together(calls: list[Coroutine[Any, Any, T]]) -> list[T]:
+    """All results, in order. The first error cancels the rest."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _merged(streams: list[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
+    """(number of the stream, item) as they come; few wait at a time. The first error ends all of the streams."""
+    arrived: asyncio.Queue[tuple[int, T] | BaseException | None] = asyncio.Queue(len(streams))
+    tasks = [asyncio.ensure_future(_pump(place, stream, arrived)) for place, stream in enumerate(streams)]
+    left = len(tasks)
+    try:
+        while left:
+            item = await arrived.get()
+            if isinstance(item, BaseException):
+                raise item
+            left -= item is None
+            if item is not None:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _pump(place: int, stream: AsyncGenerator[T, None], arrived: asyncio.Queue[Any]) -> None:
+    try:
+        async with aclosing(stream):
+            async for item in stream:
+                await arrived.put((place, item))
+        await arrived.put(None)
+    except Exception as error:
+        await arrived.put(error)
+
+
+async def _started(events: AsyncGenerator[Json, None]) -> AsyncIterator[str]:
+    """The stream from its first event on; what fails before that is raised here, while a status can still tell it."""
+    first = await anext(events)
+    return _lines(first, events)
+
+
+async def _lines(first: Json, events: AsyncGenerator[Json, None]) -> AsyncGenerator[str, None]:
+    """The lines of the stream. An error in the middle is its last event before the end mark."""
+    async with aclosing(events):
+        try:
+            yield _line(first)
+            async for event in events:
+                yield _line(event)
+        except Exception as error:
+            found = problem(error)
+            yield _line({"error": {"message": found.message, "code": found.status}})
+        yield "data: [DONE]\n\n"
+
+
+def _line(event: Json) -> str:
+    return f"data: {json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(',', ':'))}\n\n"

@@ -1,0 +1,211 @@
+"""From the fields of a `/generate` call to what the engine is asked for, prompt by prompt."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.tokenizer import Tokenizer
+
+from .errors import RequestError
+from .native_types import SAMPLING_WITHOUT, WITHOUT, GenerateFields, SamplingFields, checked
+
+MOST_PROMPTS = 256  # in one call
+DIGITS = 18  # of a token id, at most
+
+Kind = Literal["regex", "json_schema", "ebnf", "structural_tag"]
+
+_CONSTRAINTS: tuple[Kind, ...] = ("regex", "json_schema", "ebnf", "structural_tag")
+_SAME_NAME = (
+    "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
+    "ignore_eos", "skip_special_tokens",
+)  # fmt: skip
+_RENAMED = {
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "no_stop_trim": "keep_stop",
+    "sampling_seed": "seed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    kind: Kind
+    source: str | dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """One `sampling_params`: how `n` texts are to be sampled."""
+
+    params: SamplingParams
+    constraint: Constraint | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRequest:
+    """One prompt: `n` texts are to follow it. `logprob_start`: the first of its own tokens to be scored; -1: none."""
+
+    rid: str
+    prompt: str | list[int]
+    params: SamplingParams
+    constraint: Constraint | None
+    n: int = 1
+    logprob_start: int = -1
+    token_texts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """A call: its prompts, whether they came as a list, and whether the answer is a stream."""
+
+    prompts: list[PromptRequest]
+    batched: bool
+    stream: bool
+
+    @property
+    def listed(self) -> bool:
+        """Whether the answer is a list: there is more than one text, or there may be."""
+        return self.batched or self.prompts[0].n > 1
+
+
+def read_request(data: Mapping[str, Any], tokenizer: Tokenizer) -> GenerateRequest:
+    """The call that the JSON object `data` asks for. Raises RequestError or ConfigError naming the value."""
+    fields = checked(GenerateFields, data, WITHOUT)
+    prompts, batched = _prompts(fields)
+    samplings = _each("sampling_params", _read_samplings(fields.sampling_params, tokenizer), len(prompts), batched)
+    wanted = _each("return_logprob", fields.return_logprob or False, len(prompts), batched)
+    starts = _each("logprob_start_len", _given(fields.logprob_start_len, -1), len(prompts), batched)
+    tops = _each("top_logprobs_num", _given(fields.top_logprobs_num, 0), len(prompts), batched)
+    rids = _rids(fields.rid, len(prompts), batched)
+    requests = [
+        PromptRequest(
+            rid=rids[i],
+            prompt=prompt,
+            params=_with_logprobs(samplings[i].params, wanted[i], tops[i]),
+            constraint=samplings[i].constraint,
+            n=samplings[i].n,
+            logprob_start=_start(starts[i]) if wanted[i] else -1,
+            token_texts=bool(fields.return_text_in_logprobs),
+        )
+        for i, prompt in enumerate(prompts)
+    ]
+    return GenerateRequest(requests, batched, bool(fields.stream))
+
+
+# the prompts, and what there is for each of them
+
+
+def _prompts(fields: GenerateFields) -> tuple[list[str | list[int]], bool]:
+    if (fields.text is None) == (fields.input_ids is None):
+        raise RequestError("give either text or input_ids, one of the two", param="text")
+    given: Any = fields.text if fields.text is not None else fields.input_ids
+    batched = isinstance(given, list) and not (given and isinstance(given[0], int))
+    prompts = given if batched else [given]
+    if not 1 <= len(prompts) <= MOST_PROMPTS:
+        name = "text" if fields.text is not None else "input_ids"
+        raise RequestError(f"{name} holds {len(prompts)} prompts; send from 1 to {MOST_PROMPTS} in one call", param=name)
+    return prompts, batched
+
+
+def _each(name: str, value: Any, count: int, batched: bool) -> list[Any]:
+    """The value of each prompt: a list has one entry for each, anything else goes for all."""
+    if not isinstance(value, list):
+        return [value] * count
+    if not batched or len(value) != count:
+        raise RequestError(f"{name} has {len(value)} entries for {count} prompts; give one for each, or no list", param=name)
+    return value
+
+
+def _rids(rid: str | list[str] | None, count: int, batched: bool) -> list[str]:
+    if isinstance(rid, str) and batched:
+        return [f"{rid}_{i}" for i in range(count)]
+    return [given or uuid.uuid4().hex for given in _each("rid", rid, count, batched)]
+
+
+def _start(start: int) -> int:
+    if start < -1:
+        raise RequestError(f"logprob_start_len is {start}; give a token's place in the prompt, or -1", param="logprob_start_len")
+    return start
+
+
+# sampling
+
+
+def _read_samplings(
+    given: dict[str, Any] | list[dict[str, Any]] | None, tokenizer: Tokenizer
+) -> Sampling | list[Sampling]:
+    if isinstance(given, list):
+        return [_read_sampling(entry, tokenizer, f"sampling_params[{i}]") for i, entry in enumerate(given)]
+    return _read_sampling(given or {}, tokenizer, "sampling_params")
+
+
+def _read_sampling(entry: Mapping[str, Any], tokenizer: Tokenizer, place: str) -> Sampling:
+    fields = checked(SamplingFields, entry, SAMPLING_WITHOUT, place)
+    _check_least(fields, place)
+    return Sampling(_params(fields, tokenizer), _constraint(fields), fields.n or 1)
+
+
+def _check_least(fields: SamplingFields, place: str) -> None:
+    least, most = fields.min_new_tokens or 0, _given(fields.max_new_tokens, SamplingParams().max_tokens)
+    if least > most:
+        param = f"{place}.min_new_tokens"
+        raise RequestError(f"{param} is {least} and max_new_tokens is {most}; raise max_new_tokens", param=param)
+
+
+def _params(fields: SamplingFields, tokenizer: Tokenizer) -> SamplingParams:
+    values = {name: getattr(fields, name) for name in _SAME_NAME}
+    values |= {ours: getattr(fields, theirs) for theirs, ours in _RENAMED.items()}
+    stops, ids = _split_stops(_listed(fields.stop), tokenizer)
+    params = SamplingParams(
+        stop=stops,
+        stop_token_ids=(*(fields.stop_token_ids or ()), *ids),
+        stop_regex=tuple(_listed(fields.stop_regex)),
+        logit_bias={_token_id(token): bias for token, bias in (fields.logit_bias or {}).items()},
+        **{name: value for name, value in values.items() if value is not None},
+    )
+    params.validate()
+    return params
+
+
+def _with_logprobs(params: SamplingParams, wanted: bool, top: int) -> SamplingParams:
+    return replace(params, logprobs=True, top_logprobs=top) if wanted else params
+
+
+def _split_stops(stops: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[str, ...], list[int]]:
+    """A stop that is one special token is looked for among the tokens: it never stands in the text."""
+    ids = {stop: tokenizer.token_id(stop) for stop in stops}
+    special = {stop: token for stop, token in ids.items() if token is not None and token in tokenizer.special_ids}
+    return tuple(stop for stop in stops if stop not in special), list(special.values())
+
+
+def _token_id(text: str) -> int:
+    if not text.isdecimal() or len(text) > DIGITS:
+        raise RequestError(f"logit_bias has the key {text[:DIGITS]!r}; its keys are token ids", param="sampling_params.logit_bias")
+    return int(text)
+
+
+# the constraint
+
+
+def _constraint(fields: SamplingFields) -> Constraint | None:
+    given = [kind for kind in _CONSTRAINTS if getattr(fields, kind) is not None]
+    if len(given) > 1:
+        raise RequestError(f"sampling_params has {' and '.join(given)}; only one of them can be set", param=given[1])
+    if not given:
+        return None
+    source = getattr(fields, given[0])
+    return Constraint(given[0], json.dumps(source) if isinstance(source, bool) else source)
+
+
+def _listed(value: str | list[str] | None) -> list[str]:
+    return [value] if isinstance(value, str) else value or []
+
+
+def _given(value: Any, default: Any) -> Any:
+    return default if value is None else value

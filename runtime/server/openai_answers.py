@@ -1,0 +1,50 @@
+"""What OpenAI's answers have in common: how they begin, why a text ended, what was counted."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sgl.runtime.engine import Engine
+from sgl.runtime.ops import Generation
+
+Json = dict[str, Any]
+
+
+def head(engine: Engine, model: str, prefix: str, kind: str) -> Json:
+    """The fields with which an answer and each of its events begin."""
+    return {
+        "id": f"{prefix}-{uuid.uuid4().hex}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": model,
+        "system_fingerprint": fingerprint(engine),
+    }
+
+
+def fingerprint(engine: Engine) -> str:
+    """The same for engines that run the same model in the same way."""
+    info = engine.info()
+    what = (engine.model_path, *(info[name] for name in ("device", "dtype", "weights", "kv_dtype", "attention")))
+    return "fp_" + hashlib.blake2b(repr(what).encode(), digest_size=5).hexdigest()
+
+
+def finish_reason(generation: Generation) -> str:
+    """`length` where the token limit or the context ended it, else `stop`."""
+    return "length" if generation.finish_reason["type"] == "length" else "stop"
+
+
+def usage(prompts: Iterable[Sequence[Generation]]) -> Json:
+    """Token counts of the samples of each prompt; a prompt counts once however many samples it has."""
+    groups = [list(group) for group in prompts]
+    prompt = sum(group[0].prompt_tokens for group in groups)
+    completion = sum(generation.completion_tokens for group in groups for generation in group)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": sum(group[0].cached_tokens for group in groups)},
+    }

@@ -1,0 +1,99 @@
+"""Server-sent events of OpenAI's routes, and streams and calls run side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from .errors import problem
+
+T = TypeVar("T")
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event(data: Any) -> bytes:
+    """One event that holds one JSON value."""
+    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n\n"
+
+
+async def events(items: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:
+    """Each item as an event, then [DONE]. The status is long out: an error is an event too, the last but that."""
+    async with aclosing(items):
+        try:
+            async for item in items:
+                yield event(item)
+        except Exception as error:
+            yield event(problem(error).body())
+        yield DONE
+
+
+class EventResponse(StreamingResponse):
+    """A stream of events; its generator is closed when the client is gone, whatever it was doing."""
+
+    def __init__(self, items: AsyncGenerator[Any, None]) -> None:
+        self._events = events(items)
+        super().__init__(self._events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._events):
+            await super().__call__(scope, receive, send)
+
+
+async def primed(items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+    """The same items once the first of them is there, so that what is refused at once is refused by a status."""
+    try:
+        first = await anext(items)
+    except BaseException:
+        await items.aclose()
+        raise
+    return _after(first, items)
+
+
+async def _after(first: T, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+    async with aclosing(items):
+        yield first
+        async for item in items:
+            yield item
+
+
+async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
+    """(index of the stream, item) of all streams, as they come; all are closed when one fails or this one is left."""
+    waiting = {asyncio.ensure_future(anext(stream)): index for index, stream in enumerate(streams)}
+    try:
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                index = waiting.pop(task)
+                try:
+                    item = task.result()
+                except StopAsyncIteration:
+                    continue
+                waiting[asyncio.ensure_future(anext(streams[index]))] = index
+                yield index, item
+    finally:
+        await _cancelled(list(waiting))
+        for stream in streams:
+            await stream.aclose()
+
+
+async def together(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all; when one fails or this call is cancelled, the others are cancelled."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        await _cancelled(tasks)
+
+
+async def _cancelled(tasks: Sequence[asyncio.Future[Any]]) -> None:
+    """Cancel what still runs and wait until it is over."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

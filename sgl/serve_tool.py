@@ -1,0 +1,158 @@
+"""`sgl serve`: a model behind HTTP, for programs of this language and for clients of OpenAI's API."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+NEEDED = ("fastapi", "uvicorn")
+WORDS = {"true": True, "false": False, "none": None}
+LOCAL = ("127.0.0.1", "::1", "localhost")
+INTERRUPTED = 130  # as shells report a program that Ctrl-C ended
+
+_ABOUT = """\
+Opens a model and answers POST /generate (programs with sgl.RuntimeEndpoint(url)), /v1/completions and
+/v1/chat/completions. Ctrl-C or SIGTERM lets running requests finish, for at most 10 seconds, and ends.
+
+  sgl serve                                          the bundled model at http://127.0.0.1:30000
+  sgl serve path/to/model --port 8000 kv_memory=2GB dtype=bfloat16
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """The command's arguments."""
+    parser = commands.add_parser(
+        "serve",
+        help="serve a model over HTTP",
+        description=_ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="[MODEL] [NAME=VALUE ...]",
+        help="a model directory or hub id (default: the bundled one), and options of sgl.Engine",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=30000, help="0 takes a free one (default: %(default)s)")
+    parser.add_argument(
+        "--api-key",
+        action="append",
+        metavar="KEY",
+        help="a key that requests must bring; may be repeated (default: SGL_API_KEY)",
+    )
+    parser.add_argument("--served-name", metavar="NAME", help="the model's name in answers (default: its directory's)")
+    _add_limits(parser)
+    parser.set_defaults(command=run)
+    setattr(parser, "parse_known_args", _in_any_order(parser.parse_known_args))  # noqa: B010 (mypy refuses it plain)
+
+
+def _in_any_order(parse: Callable[..., Any]) -> Callable[..., Any]:
+    """argparse takes words up to the first option only; those behind it are words too."""
+
+    def parse_all(*args: Any, **options: Any) -> tuple[argparse.Namespace, list[str]]:
+        found, left = parse(*args, **options)
+        found.words += [word for word in left if not word.startswith("-")]
+        return found, [word for word in left if word.startswith("-")]
+
+    return parse_all
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    limits = parser.add_argument_group("limits")
+    limits.add_argument("--max-body-bytes", type=int, default=10_000_000, metavar="N", help="of a request's body")
+    limits.add_argument("--max-prompt-tokens", type=int, metavar="N", help="of a prompt")
+    limits.add_argument("--max-new-tokens", type=int, metavar="N", help="of an answer, which ends there")
+    limits.add_argument("--max-choices", type=int, default=64, metavar="N", help="samples of one prompt")
+    limits.add_argument("--request-timeout", type=float, metavar="SECONDS", help="after which a request is given up")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until told to end; returns the exit status."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        return _refuse(f"{' and '.join(missing)} must be installed for this: pip install 'sgl[server]'")
+    from sgl.runtime.errors import RuntimeFailure
+
+    try:
+        _serve(options)
+    except (RuntimeFailure, OSError) as error:
+        return _refuse(str(error))
+    except KeyboardInterrupt:
+        print("sgl serve: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    return 0
+
+
+def _serve(options: argparse.Namespace) -> None:
+    from sgl.runtime.engine import Engine
+    from sgl.runtime.server import listening
+
+    model, engine_options = model_and_options(options.words)
+    settings = _settings(options)
+    with listening.bind(settings) as listener, Engine(model, **engine_options) as engine:
+        if not settings.api_keys and settings.host not in LOCAL:
+            print("sgl serve: anyone who reaches this host can use it; give --api-key", file=sys.stderr)
+        listening.serve(engine, settings, listener, _tell_ready)
+    print("sgl serve: ended", flush=True)
+
+
+def _tell_ready(url: str) -> None:
+    print(f"sgl serve: ready at {url}", flush=True)
+
+
+def _settings(options: argparse.Namespace) -> Any:
+    from sgl.runtime.server.settings import ServerSettings
+
+    from_environment = [key] if (key := os.environ.get("SGL_API_KEY")) else []
+    return ServerSettings(
+        host=options.host,
+        port=options.port,
+        api_keys=frozenset(options.api_key or from_environment),
+        served_name=options.served_name,
+        max_body_bytes=options.max_body_bytes,
+        max_prompt_tokens=options.max_prompt_tokens,
+        max_new_tokens=options.max_new_tokens,
+        max_choices=options.max_choices,
+        request_timeout=options.request_timeout,
+    )
+
+
+def model_and_options(words: list[str]) -> tuple[str | None, dict[str, Any]]:
+    """The model, if one is named, and the engine's options out of `NAME=VALUE`.
+
+    Raises ConfigError for a second model.
+    """
+    from sgl.runtime.errors import ConfigError
+
+    options: dict[str, Any] = {}
+    models: list[str] = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals and name.isidentifier():
+            options[name] = _value(value)
+        else:
+            models.append(word)
+    if len(models) > 1:
+        raise ConfigError(f"one model can be served, not {' and '.join(models)}; write options as NAME=VALUE")
+    return (models[0] if models else None), options
+
+
+def _value(text: str) -> Any:
+    """A number, True, False, None or other literal of Python; else the text itself."""
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _refuse(message: str) -> int:
+    print(f"sgl serve: {message}", file=sys.stderr)
+    return 1

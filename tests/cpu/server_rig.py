@@ -1,0 +1,44 @@
+"""A server of the bundled model on a free port of 127.0.0.1, in a thread of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+from sgl.runtime import Engine
+from sgl.runtime.server.app import create_app
+from sgl.runtime.server.settings import ServerSettings
+
+
+@contextmanager
+def serving(engine: Engine, **settings: Any) -> Iterator[str]:
+    """The URL of a real server of `engine`, with an event loop in a thread of its own."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        create_app(engine, ServerSettings(**settings)), log_level="critical", lifespan="off", timeout_graceful_shutdown=2
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), name="server", daemon=True)
+    thread.start()
+    await_true(lambda: server.started)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        listener.close()
+
+
+def await_true(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Wait until `condition()`; AssertionError if it does not come."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)

@@ -1,0 +1,140 @@
+"""The parts under OpenAI's routes: rows of log-probabilities, streams of events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any
+
+import pytest
+
+from sgl.runtime import Engine
+from sgl.runtime.ops import Chunk, Generation
+from sgl.runtime.server.logprobs import UNLIKELY, Row, RowStream, TextLogprobs, chat_logprobs
+from sgl.runtime.server.sse import events, merged, primed, together
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine() as opened:
+        yield opened
+
+
+# --- log-probabilities, one by one -----------------------------------------------------------------------
+
+
+def test_numbers_that_json_lacks_become_words_of_openai(engine: Engine) -> None:
+    rows = [Row(300, -math.inf, [(-math.inf, 301)]), Row(301, math.nan, []), Row(302, None)]
+    text = TextLogprobs(engine.tokenizer, 1).take(rows)
+    assert text["token_logprobs"] == [UNLIKELY, None, None]
+    chat = chat_logprobs(engine.tokenizer, rows)
+    assert [row["logprob"] for row in chat["content"]] == [UNLIKELY] * 3
+    json.dumps([text, chat], allow_nan=False)
+
+
+def test_bytes_that_are_no_text_have_names_and_one_place(engine: Engine) -> None:
+    whole = "☃".encode()
+    ids = [engine.tokenizer.token_bytes.index(bytes([byte])) for byte in whole]
+    rows = [Row(token, -1.0, [(-1.0, token)]) for token in (*ids, 300)]
+    found = TextLogprobs(engine.tokenizer, 1, offset=10).take(rows)
+    assert found["tokens"][:3] == ["bytes:\\xe2", "bytes:\\x98", "bytes:\\x83"]
+    assert found["text_offset"] == [10, 10, 10, 11]
+    assert [len(best) for best in found["top_logprobs"]] == [1, 1, 1, 1]
+    chat = chat_logprobs(engine.tokenizer, rows[:3])["content"]
+    assert bytes(byte for row in chat for byte in row["bytes"]) == whole
+
+
+def test_rows_wait_for_their_text(engine: Engine) -> None:
+    ids = engine.tokenizer.encode("one two three").tolist()
+    pairs = [(-float(i), token) for i, token in enumerate(ids)]
+    stream = RowStream(engine.tokenizer)
+    text = engine.tokenizer.decode(ids[:1])
+    early = stream.take(Chunk(text, ids[:2], pairs[:2]))
+    assert [row.token for row in early] == ids[:1]
+    done = Generation("", ids[:2], {"type": "stop", "matched": "x"}, 1, 2, 0, 0, pairs[:2], None, 0.0)
+    late = stream.take(Chunk("", [], [], True, done))
+    assert [row.token for row in late] == ids[1:2]
+
+
+# --- streams ---------------------------------------------------------------------------------------------
+
+
+class Source:
+    """An async generator that knows whether it was closed."""
+
+    def __init__(self, *items: Any) -> None:
+        self.items, self.closed = items, False
+
+    async def run(self) -> AsyncGenerator[Any, None]:
+        try:
+            for item in self.items:
+                await asyncio.sleep(0)
+                if isinstance(item, Exception):
+                    raise item
+                yield item
+        finally:
+            self.closed = True
+
+
+def test_an_error_in_the_middle_is_the_last_event_before_the_end() -> None:
+    async def run() -> list[bytes]:
+        return [item async for item in events(Source(1, TimeoutError("too late"), 2).run())]
+
+    first, error, done = asyncio.run(run())
+    assert first == b"data: 1\n\n" and done == b"data: [DONE]\n\n"
+    assert json.loads(error.removeprefix(b"data: "))["error"]["message"] == "too late"
+
+
+def test_an_error_at_once_is_no_stream() -> None:
+    async def run() -> None:
+        with pytest.raises(KeyError):
+            await primed(Source(KeyError("x")).run())
+        source = Source(1, 2)
+        assert [item async for item in await primed(source.run())] == [1, 2]
+        assert source.closed
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("stop_at", [0, 3, None])
+def test_merged_streams_are_closed_when_the_merge_is(stop_at: int | None) -> None:
+    async def run() -> None:
+        sources = [Source(1, 2, 3), Source(4, 5, 6)]
+        stream, found = merged([source.run() for source in sources]), []
+        async for item in stream:
+            found.append(item)
+            if stop_at is not None and len(found) > stop_at:
+                break
+        await stream.aclose()
+        assert all(source.closed for source in sources)
+        if stop_at is None:
+            assert sorted(found) == [(0, 1), (0, 2), (0, 3), (1, 4), (1, 5), (1, 6)]
+
+    asyncio.run(run())
+
+
+def test_the_first_error_ends_the_merge_and_the_calls() -> None:
+    cancelled = []
+
+    async def endless() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
+    async def fails() -> None:
+        raise KeyError("x")
+
+    async def run() -> None:
+        sources = [Source(1, 2, 3), Source(KeyError("x"))]
+        with pytest.raises(KeyError):
+            [item async for item in merged([source.run() for source in sources])]
+        assert all(source.closed for source in sources)
+        with pytest.raises(KeyError):
+            await together([endless(), fails()])
+
+    asyncio.run(run())
+    assert cancelled == [True]
