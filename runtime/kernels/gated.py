@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .matmul import _aligned, _capability, _place, _processors, can_multiply
+from .matmul import aligned, can_multiply, capability, processors, tile_at
 
 LEAST_ROWS = 256  # below, products are bound by reading the weight and a library splits them better
 ROWS, OUTPUTS, DEPTH, GROUP = 128, 128, 64, 16  # of a tile, and row tiles that go through the weight together
@@ -27,7 +27,7 @@ def _gated(
     """y [rows, inner] = silu(x @ gate^T) * (x @ up^T); weight [2 inner, inputs] holds gate above up. Any grid."""
     row_tiles, output_tiles = tl.cdiv(rows, ROWS), tl.cdiv(inner, OUTPUTS)
     for tile in range(tl.program_id(0), row_tiles * output_tiles, tl.num_programs(0)):
-        row_tile, output_tile = _place(tile, row_tiles, output_tiles, GROUP)
+        row_tile, output_tile = tile_at(tile, row_tiles, output_tiles, GROUP)
         row, output = row_tile * ROWS, output_tile * OUTPUTS
         gate = tl.zeros((ROWS, OUTPUTS), tl.float32)
         up = tl.zeros((ROWS, OUTPUTS), tl.float32)
@@ -44,7 +44,7 @@ def suits(x: Tensor, weight: Tensor) -> bool:
         x.shape[0] >= LEAST_ROWS
         and x.dtype in (torch.bfloat16, torch.float16)
         and x.dtype == weight.dtype
-        and _capability(x.device)[0] >= 9
+        and capability(x.device)[0] >= 9
         and can_multiply(x.shape[1], x.dtype)
         and can_multiply(weight.shape[0] // 2, x.dtype)
     )
@@ -57,8 +57,8 @@ def gate_up_silu(x: Tensor, weight: Tensor) -> Tensor:
     y = x.new_empty(rows, inner)
     if rows:
         tiles = triton.cdiv(rows, ROWS) * triton.cdiv(inner, OUTPUTS)
-        _gated[(min(tiles, _processors(x.device)),)](
-            TensorDescriptor.from_tensor(_aligned(x), [ROWS, DEPTH]),
+        _gated[(min(tiles, processors(x.device)),)](
+            TensorDescriptor.from_tensor(aligned(x), [ROWS, DEPTH]),
             TensorDescriptor.from_tensor(weight, [OUTPUTS, DEPTH]),
             TensorDescriptor.from_tensor(y, [ROWS, OUTPUTS]),
             rows, inner, inputs,

@@ -62,7 +62,7 @@ MOST_TURNS = 3
 
 
 @triton.jit
-def _place(tile, row_tiles, output_tiles, GROUP: tl.constexpr):
+def tile_at(tile, row_tiles, output_tiles, GROUP: tl.constexpr):
     """(row tile, output tile) number `tile`: rows of a group fastest, then outputs, then groups."""
     group = tile // (GROUP * output_tiles)
     first = group * GROUP
@@ -80,7 +80,7 @@ def multiply(
     """y [rows, outputs] = x [rows, inputs] @ weight [outputs, inputs]^T (+ bias), x and weight as descriptors. Any grid."""
     row_tiles, output_tiles = tl.cdiv(rows, ROWS), tl.cdiv(outputs, OUTPUTS)
     for tile in tl.range(tl.program_id(0), row_tiles * output_tiles, tl.num_programs(0), flatten=FLATTEN):
-        row_tile, output_tile = _place(tile, row_tiles, output_tiles, GROUP)
+        row_tile, output_tile = tile_at(tile, row_tiles, output_tiles, GROUP)
         sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
         for step in range(tl.cdiv(inputs, DEPTH)):
             left = weight.load([output_tile * OUTPUTS, step * DEPTH])
@@ -118,11 +118,11 @@ def matmul(
     y = torch.empty(rows, outputs, dtype=dtype, device=x.device)
     if not rows:
         return y
-    device = _capability(x.device), _processors(x.device)
+    device = capability(x.device), processors(x.device)
     tile = tile or tile_for(rows, outputs, x.dtype, *device, restored=weight.dtype != x.dtype)
     tiles = _tiles(tile, rows, outputs)
-    multiply[(min(tiles, _processors(x.device)) if tile.resident else tiles,)](
-        TensorDescriptor.from_tensor(_aligned(x), [tile.rows, tile.depth]),
+    multiply[(min(tiles, processors(x.device)) if tile.resident else tiles,)](
+        TensorDescriptor.from_tensor(aligned(x), [tile.rows, tile.depth]),
         TensorDescriptor.from_tensor(weight, [tile.outputs, tile.depth]),
         y, bias, x_scale, weight_scale, rows, outputs, inputs,
         ROWS=tile.rows, OUTPUTS=tile.outputs, DEPTH=tile.depth, GROUP=GROUP,
@@ -159,16 +159,16 @@ def _tiles(tile: Tile, rows: int, outputs: int) -> int:
     return triton.cdiv(rows, tile.rows) * triton.cdiv(outputs, tile.outputs)
 
 
-def _aligned(x: Tensor) -> Tensor:
+def aligned(x: Tensor) -> Tensor:
     step = x.stride(0) * x.element_size()
     return x if x.stride(1) == 1 and step % ALIGNMENT == 0 and x.data_ptr() % ALIGNMENT == 0 else x.contiguous()
 
 
 @cache
-def _capability(device: torch.device) -> tuple[int, int]:
+def capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
 
 
 @cache
-def _processors(device: torch.device) -> int:
+def processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4

@@ -39,16 +39,7 @@ class DeviceSampler:
         last: Tensor | None = None,
         places: Places | None = None,
     ) -> Callable[[], Samples]:
-        """Queue the choice of one token for every row; the returned function waits for it alone.
-
-        Args:
-            logits: any float dtype [n, V] on the device, last dimension contiguous; not changed.
-            batch: n rows.
-            positions: index in its sequence of each token to be sampled; the counter of the noise.
-            mask_rows: packed int32 [ceil(V / 32)] a row, or None for rows (or a batch) without constraint.
-            last: int32 on the device; the token of row i also goes to `last[places[i]]`, 0 for a row in error.
-            places: n indices into `last`, on the host or int32 on the device; needed when `last` is given.
-        """
+        """As `Launches.launch` says; nothing here waits for the device."""
         width = logits.shape[1] if self.vocab_size is None else min(self.vocab_size, logits.shape[1])
         tensors = batch.tensors(width, self.device)
         adjusted = adjust(logits[:, :width], tensors, mask_rows, owned=False)

@@ -38,7 +38,7 @@ Places = Sequence[int] | np.ndarray | Tensor
 
 
 class Launches(Protocol):
-    """What the engine needs of a sampler; `Sampler.launch` says what the arguments are."""
+    """What the engine needs of a sampler."""
 
     vocab_size: int | None
 
@@ -50,7 +50,18 @@ class Launches(Protocol):
         mask_rows: Sequence[np.ndarray | None] | None = None,
         last: Tensor | None = None,
         places: Places | None = None,
-    ) -> Callable[[], Samples]: ...
+    ) -> Callable[[], Samples]:
+        """Queue the choice of one token for every row; the returned function waits for it alone.
+
+        Args:
+            logits: any float dtype [n, V], last dimension contiguous; not changed.
+            batch: n rows.
+            positions: index in its sequence of each token to be sampled; the counter of the noise.
+            mask_rows: packed int32 [ceil(V / 32)] a row, or None for rows (or a batch) without constraint.
+            last: int32 on the device; the token of row i also goes to `last[places[i]]`, 0 for a row in error.
+            places: n indices into `last`, on the host or on the device; needed when `last` is given.
+        """
+        ...
 
     def warm(self, dtype: torch.dtype, width: int) -> None: ...
 
@@ -112,12 +123,7 @@ class Sampler:
         last: Tensor | None = None,
         places: Places | None = None,
     ) -> Callable[[], Samples]:
-        """`sample`, for a caller that has other things to do before it needs the tokens; here all is done at once.
-
-        Args:
-            last: int32; the token of row i also goes to `last[places[i]]`, 0 for a row in error.
-            places: n indices into `last`, on the host or on the device; needed when `last` is given.
-        """
+        """`sample`, done at once: for a caller that has other things to do before it needs the tokens."""
         samples = self.sample(logits, batch, positions, mask_rows)
         if last is not None:
             last[torch.as_tensor(places, dtype=torch.int64, device=last.device)] = torch.tensor(

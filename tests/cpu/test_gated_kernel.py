@@ -11,7 +11,7 @@ gated = pytest.importorskip("sgl.runtime.kernels.gated")
 
 @pytest.mark.parametrize(("rows", "inner", "inputs"), [(1, 8, 16), (130, 136, 72), (128, 128, 64), (3, 264, 200)])
 def test_gated_product(monkeypatch, rows, inner, inputs):
-    monkeypatch.setattr(gated, "_processors", lambda device: 3)
+    monkeypatch.setattr(gated, "processors", lambda device: 3)
     torch.manual_seed(rows)
     x, weight = torch.randn(rows, inputs, dtype=torch.float16), torch.randn(2 * inner, inputs, dtype=torch.float16) / 8
     gate, up = F.linear(x.float(), weight.float()).chunk(2, -1)
