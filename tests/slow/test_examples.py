@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +71,60 @@ def test_the_readme_shows_the_quickstart_and_what_it_prints(tmp_path):
     assert program in readme and run("quickstart.py", cwd=tmp_path).strip() in readme
 
 
+# what an example is given, and what it must print: a pattern, and the least that each of its groups must be
+CASES = {
+    "classify_few_shot.py": (["--rows", "21", "--shots", "1", "--unsure", "2"], r"0 +yes +(\d+) of  21", [15]),
+    "text_to_sql.py": ([], r"sqlite ran (\d+) of 16 queries; (\d+) of 16 find the right rooms", [16, 12]),
+    "documents_qa.py": ([], r"(\d+) of 20 answers are right", [16]),
+    "tree_of_thought.py": (["--beams", "8", "--documents", "15"], r" 8 +(\d+) of 15 +(\d+)", [8, 8]),
+    "skeleton_of_thought.py": (["--dialogues", "4"], r"(\d+) of 4 outlines and (\d+) of \d points are right", [2, 2]),
+    "judge.py": ([], r"verdict: mood +(\d+) of 16 right\nverdict: topic +(\d+) of 16 right", [14, 8]),
+    "react.py": ([], r"(\d+) of 12 answers are right", [5]),
+    "dsl.py": ([], r"(\d+) of 12 orders are carried out right; all 19 statements parse", [7]),
+    "stream_in_terminal.py": (["--streams", "2", "--slowly", "0"], r"(\d+) pieces in 2 streams", [10]),
+    "custom_choices.py": (["--rows", "21", "--costs", "1", "0.1"], r"0\.1 +(\d+) +(\d+)% ", [1, 70]),
+    "embed_in_fastapi.py": (["--self-test"], r"'city': 'Lisbon', 'date': 'Friday', 'guests': 4\}\nstream +'.*\nleft +\{'running': 0, 'generated_tokens': (\d+)\}", [60]),
+    "openai_backend.py": ([], r"(?:same: Booking\(.*\)\n){3}", []),
+    "langchain_over_server.py": ([], r"(?:right .*\n){3}stream .*\ntool +find_contact\(.*\nanswer .*\+49 30 5550 143", []),
+}
+
+
+OPTIONAL = {"stream_in_terminal.py": "rich", "langchain_over_server.py": "langchain_openai", "openai_backend.py": "openai"}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_example_does_what_it_says(name, tmp_path):
+    if name in OPTIONAL:
+        pytest.importorskip(OPTIONAL[name])
+    arguments, pattern, least = CASES[name]
+    out = run(name, *arguments, cwd=tmp_path)
+    found = re.search(pattern, out)
+    assert found, out
+    assert all(int(figure) >= bound for figure, bound in zip(found.groups(), least, strict=True)), out
+
+
+def test_a_tree_search_reads_better_than_greedy(tmp_path):
+    out = run("tree_of_thought.py", "--beams", "1", "8", "--documents", "15", cwd=tmp_path)
+    greedy, searched = (int(right) for right in re.findall(r"(\d+) of 15", out))
+    assert greedy < searched
+
+
+def test_a_killed_batch_goes_on_from_its_journal(tmp_path):
+    arguments = [sys.executable, str(EXAMPLES / "batch_with_resume.py"), "--rows", "60", "--folder", str(tmp_path), "--kill-after", "20"]
+    assert subprocess.run(arguments, capture_output=True, timeout=240).returncode == -signal.SIGKILL
+    out = run("batch_with_resume.py", "--rows", "60", "--folder", str(tmp_path), cwd=tmp_path)
+    served, computed = map(int, re.search(r"(\d+) gens from the journal, (\d+) computed", out).groups())
+    assert served >= 20 and served + computed == 60
+    assert "row 25: " in out and "45 guests are a group" in out and "3 rows failed" in out
+    again = run("batch_with_resume.py", "--rows", "60", "--folder", str(tmp_path), cwd=tmp_path)
+    assert "60 gens from the journal, 0 computed" in again
+
+
 def test_every_example_is_tested_here():
-    tested = set(re.findall(r'run\("(\w+\.py)"', Path(__file__).read_text()))
+    tested = set(re.findall(r'run\("(\w+\.py)"', Path(__file__).read_text())) | set(CASES)
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested
+
+
+def test_the_gallery_has_every_example():
+    gallery = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\[`(\w+\.py)`\]", gallery)) == {path.name for path in EXAMPLES.glob("*.py")}

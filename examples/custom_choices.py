@@ -1,0 +1,79 @@
+"""A choices method of one's own: `select` takes the answer of the least expected cost, and may hand over to a person.
+
+    python examples/custom_choices.py [--rows 70] [--costs 1 0.5 0.2 0.1]
+
+`sgl.select(..., choices_method=LeastCost(...))`: a wrong label costs 1, asking a person costs what you say, so that the
+model asks where it is less sure than that. "ask a person" is a choice like the others, but its score is ours and not
+the model's. The prompts are those of classify_few_shot.py with four shots, where the bundled model is unsure. The last
+two columns compare what the answers cost with what the model expected: how well it knows what it does not know.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+
+from classify_few_shot import LABELS, SAMPLE, label
+
+import sgl
+from sgl.lang.choices import ChoicesDecision, ChoicesSamplingMethod
+from sgl.runtime.nano import prompts
+
+ASK = "ask a person"
+NAMES = [name for name, _ in LABELS.values()]
+
+
+class LeastCost(ChoicesSamplingMethod):
+    """Choose the label that is likeliest, or ASK where being wrong is expected to cost more than `cost_of_asking`."""
+
+    def __init__(self, cost_of_asking: float) -> None:
+        self.cost_of_asking = cost_of_asking
+
+    def __call__(
+        self,
+        *,
+        choices: list[str],
+        normalized_prompt_logprobs: list[float],
+        input_token_logprobs: list[list],
+        output_token_logprobs: list[list],
+        unconditional_token_logprobs: list[list] | None = None,
+    ) -> ChoicesDecision:
+        """A row of `input_token_logprobs` belongs to a choice; a token is (log-probability, id, text)."""
+        rows = {choice: row for choice, row in zip(choices, input_token_logprobs, strict=True) if choice != ASK}
+        weights = {choice: math.exp(sum(token[0] or 0.0 for token in row)) for choice, row in rows.items()}
+        best = max(weights, key=weights.__getitem__)
+        cost = 1.0 - weights[best] / sum(weights.values())
+        return ChoicesDecision(ASK if cost > self.cost_of_asking else best, {"expected_cost": min(cost, self.cost_of_asking)})
+
+
+@sgl.function
+def classify(s, text, shots, method):
+    s += sgl.system(prompts.intent_choice(LABELS.values(), "")[0]["content"])
+    for shot in shots:
+        s += sgl.user(shot["text"]) + sgl.assistant(label(shot))
+    s += sgl.user(text)
+    s += sgl.assistant(sgl.select("label", [*NAMES, ASK], choices_method=method))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=70, help="how many sentences of the sample")
+    parser.add_argument("--costs", type=float, nargs="+", default=[1, 0.5, 0.2, 0.1], help="costs of asking, from 0 to 1")
+    args = parser.parse_args()
+    sample = json.loads(SAMPLE.read_text(encoding="utf-8"))
+    rows = sample["rows"][: args.rows]
+    with sgl.Engine() as engine:
+        print("asking costs  answered  right of them  asked  total cost  expected by the model")
+        for cost in args.costs:
+            items = [{"text": row["text"], "shots": sample["shots"], "method": LeastCost(cost)} for row in rows]
+            states = classify.run_batch(items, backend=engine, progress_bar=False)
+            answered = [(row, state) for row, state in zip(rows, states, strict=True) if state["label"] != ASK]
+            right = sum(state["label"] == label(row) for row, state in answered)
+            asked = len(rows) - len(answered)
+            expected = sum(state.get_meta_info("label")["expected_cost"] for state in states)
+            print(f"{cost:12g} {len(answered):9} {right / max(1, len(answered)):14.0%} {asked:6} {len(answered) - right + cost * asked:11.1f} {expected:22.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Outline first, then every point at once: what does a customer want of nine services, when nobody says of which?
+
+    python examples/skeleton_of_thought.py [--dialogues 8] [--one-by-one]
+
+The outline is a `select` for each service, in forks of the dialogue; each point of it is then written as JSON by the
+fork that holds its question already. Nothing waits for its neighbour; --one-by-one shows the difference, which is small
+on a CPU, where reading the questions is most of the work. The dialogues and annotations are Schema-Guided Dialogue's
+(CC BY-SA 4.0). A large model could write the outline itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import sgl
+from sgl.runtime.nano import prompts
+
+SAMPLE = Path(__file__).parent / "data/sgd_sample.json"
+Plan = dict[str, dict[str, Any]]
+
+
+@sgl.function
+def plan(s, turns, services, one_by_one):
+    task, dialogue = prompts.dialogue_prefix(turns)
+    s += sgl.system(task["content"]) + sgl.user(dialogue["content"])
+    forks = s.fork(len(services))
+    for branch, service in zip(forks, services, strict=True):
+        branch += sgl.user(prompts.service_question(service)["content"])
+        branch += sgl.assistant(sgl.select("intent", prompts.intent_names(service)))
+        if one_by_one:
+            branch["intent"]  # reading waits
+    points = [(branch, service) for branch, service in zip(forks, services, strict=True) if branch["intent"] != prompts.NONE_INTENT]
+    for branch, service in points:
+        schema = prompts.schema_of(prompts.state_fields(service))
+        branch += sgl.assistant(sgl.gen("slots", max_tokens=200, json_schema=schema))
+        if one_by_one:
+            branch["slots"]
+    return {service["service_name"]: {"intent": branch["intent"], "slots": json.loads(branch["slots"])} for branch, service in points}
+
+
+def wanted(expected: Plan) -> Plan:
+    """The annotated services that the customer wants something of."""
+    return {name: point for name, point in expected.items() if point["intent"] != prompts.NONE_INTENT}
+
+
+def lower(point: dict[str, Any]) -> dict[str, Any]:
+    return {"intent": point["intent"], "slots": {name: value.lower() for name, value in point["slots"].items()}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dialogues", type=int, default=8, help="how many of the sample's 32 dialogues")
+    parser.add_argument("--one-by-one", action="store_true", help="wait for each select and gen before the next")
+    args = parser.parse_args()
+    sample = json.loads(SAMPLE.read_text(encoding="utf-8"))
+    dialogues = [d for d in sample["dialogues"] if wanted(d["expected"])][: args.dialogues]
+    with sgl.Engine(json_options={"whitespace": "spaced"}) as engine:
+        before, started = engine.stats(), time.perf_counter()
+        states = [
+            plan.run(d["turns"], sample["services"], args.one_by_one, backend=engine, temperature=0)
+            for d in dialogues
+        ]
+        plans: list[Plan] = [state.ret_value for state in states]
+        seconds, spent = time.perf_counter() - started, engine.stats() - before
+    outlines = points = known = 0
+    for dialogue, made in zip(dialogues, plans, strict=True):
+        expected = wanted(dialogue["expected"])
+        print(f"\n{dialogue['id']}  the outline is {'right' if set(made) == set(expected) else f'WRONG: {sorted(expected)}'}")
+        for name, point in made.items():
+            right = name in expected and lower(point) == lower(expected[name])
+            points += right
+            print(f"  {'right' if right else 'WRONG'}  {name:14} {point['intent']} {json.dumps(point['slots'], ensure_ascii=False)}")
+        outlines, known = outlines + (set(made) == set(expected)), known + len(expected)
+    print(f"\n{outlines} of {len(plans)} outlines and {points} of {known} points are right, in every slot.")
+    print(f"{spent.computed_tokens:,} tokens computed, {spent.cached_tokens:,} taken from the cache, {spent.forced_tokens:,} forced, in {seconds:.1f} s")
+
+
+if __name__ == "__main__":
+    main()
