@@ -140,7 +140,7 @@ class Automaton:
         return self.core.size() > self.limit // 8
 
     def shortest_end(self, state: int) -> bytes:
-        """A shortest text that leads from a state to an end."""
+        """A shortest text that leads from a state to an end. Raises GrammarLimitError where it is far too long."""
         with self.lock:
             if self._distances is None:
                 self._distances = Distances(self.network)

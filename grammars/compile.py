@@ -6,7 +6,8 @@ import hashlib
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sgl.grammars.automaton import Automaton
 from sgl.grammars.choices import choices_expr
@@ -26,18 +27,35 @@ if TYPE_CHECKING:
     from sgl.grammars.ebnf import Syntax
 
 
+class Recipe(NamedTuple):
+    """What a grammar was compiled from: hashable, and small enough to be sent to where it is compiled once more."""
+
+    kind: str
+    source: Any
+
+    def compile(self, vocabulary: Vocabulary) -> Grammar:
+        """The vocabulary's grammar of this recipe; cached. Raises what the `compile_` functions raise."""
+        return _MAKERS[self.kind](self.source, vocabulary)
+
+
 class Grammar:
     """A grammar over one vocabulary; thread-safe, shared by any number of matchers.
 
     Its source is an expression, or a network all of whose rules are built. `weakened` lists the JSON pointers of
-    the keywords that it ignores because its options say so.
+    the keywords that it ignores because its options say so. `recipe` is None where no `compile_` function made it.
     """
 
     def __init__(
-        self, source: Expr | Network, vocabulary: Vocabulary, core: str | None = None, weakened: Iterable[str] = ()
+        self,
+        source: Expr | Network,
+        vocabulary: Vocabulary,
+        core: str | None = None,
+        weakened: Iterable[str] = (),
+        recipe: Recipe | None = None,
     ) -> None:
         self.vocabulary = vocabulary
         self.weakened = tuple(weakened)
+        self.recipe = recipe
         self._source = source
         self._core = core
         self._automaton = self._fresh()
@@ -80,7 +98,7 @@ def _cached(
     def make() -> Grammar:
         with _limited(kind):
             made = _kept(kind, lambda: f"{source!r} {apart()}", expr)
-            return Grammar(made, vocabulary, weakened=weakened())
+            return Grammar(made, vocabulary, weakened=weakened(), recipe=Recipe(kind, source))
 
     return vocabulary.compiled.get((kind, source), make) if _hashable(source) else make()
 
@@ -220,3 +238,24 @@ def _fingerprint(vocabulary: Vocabulary) -> str:
     for token in vocabulary.tokens:
         digest.update(len(token).to_bytes(4, "little") + token)
     return digest.hexdigest()
+
+
+def _json_schema(source: tuple[str, SchemaOptions], vocabulary: Vocabulary) -> Grammar:
+    return compile_json_schema(source[0], vocabulary, **asdict(source[1]))
+
+
+def _ebnf(source: tuple[str, Syntax, str | None], vocabulary: Vocabulary) -> Grammar:
+    return compile_ebnf(source[0], vocabulary, syntax=source[1], start=source[2])
+
+
+def _structural(source: tuple[str, SchemaOptions], vocabulary: Vocabulary) -> Grammar:
+    return compile_structural(source[0], vocabulary, **asdict(source[1]))
+
+
+_MAKERS: dict[str, Callable[[Any, Vocabulary], Grammar]] = {
+    "regex": compile_regex,
+    "choices": compile_choices,
+    "JSON schema": _json_schema,
+    "ebnf": _ebnf,
+    "structural tag": _structural,
+}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from sgl.grammars.closure import Thread
+from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.network import BYTE, CALL, ENTER, LOOP, NEXT, PICK, SEEN, SPLIT, Network
 from sgl.grammars.parts import EMPTY_SUBSET, Subset
 
 # A byte costs so much more than a move that reads none that texts are compared by length, and no way is a circle.
 BYTE_COST = 1 << 40
 FAR = 1 << 90
+MOST_MOVES = 100_000  # of one completion: whoever decodes waits for it, and a longer one is of no use
+MOST_VISITS = 2_000_000  # of costs that are read on the way to all: a second or so
 _PREFERRED = bytes(range(0x30, 0x3A)) + bytes(range(0x61, 0x7B)) + bytes(range(0x20, 0x7F))
 
 
@@ -35,18 +39,52 @@ class Distances:
             rule += 1
         self._nodes = [network.node(i) for i in range(len(network))]
         self._cost = [FAR] * len(self._nodes)
-        while self._relax():
-            pass
+        self._effort = [1] * len(self._nodes)
+        self._relax()
 
-    def _relax(self) -> bool:
-        """One sweep from the ends to the starts; whether anything became shorter."""
-        changed = False
+    def _relax(self) -> None:
+        """Make costs shorter until none changes: in every sweep, from ends to starts, of nodes that read a changed one."""
+        readers = self._readers()
+        stale: Sequence[int] = range(len(self._nodes))
+        visits = 0
+        while stale:
+            visits += sum(self._effort[index] for index in stale)
+            if visits > MOST_VISITS:
+                raise GrammarLimitError(f"the ways to the end of the grammar take more than {MOST_VISITS} visits of its parts")
+            changed = [index for index in stale if self._shorter(index)]
+            stale = sorted({reader for index in changed for reader in readers[index]})
+
+    def _shorter(self, index: int) -> bool:
+        before, self._cost[index] = self._cost[index], min(self._through(index), self._cost[index])
+        return self._cost[index] < before
+
+    def _readers(self) -> list[list[int]]:
+        """For each node those whose costs are made of its own; and how many each reads."""
+        found: list[list[int]] = [[] for _ in self._nodes]
         for index in range(len(self._nodes)):
-            cost = self._through(index)
-            if cost < self._cost[index]:
-                self._cost[index] = cost
-                changed = True
-        return changed
+            reads = self._read(index)
+            self._effort[index] += len(reads)
+            for read in reads:
+                found[read].append(index)
+        return found
+
+    def _read(self, index: int) -> list[int]:
+        """The nodes whose costs `_through` reads."""
+        kind, a, b, _, _ = self._nodes[index]
+        if kind == SPLIT:
+            return list(self.network.targets(a, b))
+        if kind == CALL:
+            return [self.network.entries[a], b]
+        if kind == ENTER:
+            return [b, *self._read_inside(a)]
+        return [b] if kind == BYTE else [a] if kind == LOOP else []
+
+    def _read_inside(self, start: int) -> list[int]:
+        kind, body, _, _, loop = self._nodes[start]
+        if kind == LOOP:
+            return [body]
+        table = self.network.part_table(loop)
+        return [node for node in (start, self._nodes[loop][3], table.extra, *table.parts) if node >= 0]
 
     def _through(self, index: int) -> int:
         kind, a, b, _, _ = self._nodes[index]
@@ -125,14 +163,16 @@ class Distances:
         return self._cost[node] + self._price(self._after_member(node, core.subset(count)))
 
     def shortest(self, core: Core, state: int) -> bytes:
-        """A shortest text that leads from a state to an end."""
+        """A shortest text that leads from a state to an end. Raises GrammarLimitError where it takes too many moves."""
         work: list[tuple[int, int]] = []
         for thread in reversed(self._levels(core, core.threads(state))):
             work += self._planned(core, thread)
         found = bytearray()
-        while work:
+        for _ in range(MOST_MOVES):
+            if not work:
+                return bytes(found)
             self._follow(work, found)
-        return bytes(found)
+        raise GrammarLimitError(f"the shortest text that completes the grammar takes more than {MOST_MOVES} moves")
 
     def _levels(self, core: Core, threads: list[Thread]) -> list[Thread]:
         """The cheapest of some threads, then the cheapest of those that go on after it, and so on to the bottom."""

@@ -118,6 +118,6 @@ class Matcher:
         return len(self._states) - 1
 
     def shortest_end(self) -> bytes:
-        """A shortest text that completes this one; empty when `can_end`."""
+        """A shortest text that completes this one; empty when `can_end`. Raises GrammarLimitError where it is far too long."""
         state = self._states[-1]
         return b"" if state == _ENDED else self._automaton.shortest_end(state)

@@ -66,7 +66,7 @@ class Usage:
         return (
             f"{self.operations} operations, {self.prompt_tokens} prompt tokens ({self.cached_tokens} cached, "
             f"{self.computed_tokens} computed), {self.generated_tokens} generated ({self.forced_tokens} "
-            f"forced), {self.seconds:.2f} s"
+            f"forced), {self.seconds:.2f} s in operations"
         )
 
 

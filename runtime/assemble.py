@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -16,12 +17,13 @@ import torch
 from sgl.grammars import Vocabulary
 
 from .attention import AttentionBackend, AttentionShape, attention_backend
-from .cache import Ints, PagePool, PrefixCache
-from .config import EngineConfig, Resolved
+from .cache import HostTier, Ints, PagePool, PrefixCache
+from .config import EngineConfig, Resolved, free_memory, parse_memory
 from .core import EngineCore
 from .errors import ConfigError
 from .executor import memory
 from .executor.device import DeviceChoice, apply_threads, choose_device
+from .executor.host_pages import HostPages
 from .executor.kv import KVPool
 from .executor.runner import Runner
 from .jump import JumpForward
@@ -39,26 +41,26 @@ MOST_TO_JUMP = 32  # running sequences on a GPU: with more, a forced token costs
 
 
 class Assembled(NamedTuple):
-    """info: see `Engine.info`."""
+    """core: an EngineCore, or a `process.remote.RemoteCore` that stands for one. info: see `Engine.info`."""
 
     config: Resolved
     tokenizer: Tokenizer
     vocabulary: Vocabulary
-    core: EngineCore
-    sleeper: Sleeper
+    core: Any
     info: dict[str, Any]
 
 
 def assemble(path: Path, options: EngineConfig) -> Assembled:
-    """Everything behind an engine for the model directory `path`, not yet started."""
+    """Everything behind an engine for the model directory `path`, running."""
     assembly = Assembly(path, options)
     model, text = assembly.load()
     pool, plan = assembly.share_memory(model)
     core, attention = assembly.put_together(model, text, pool)
     info, config = assembly.info(model, attention, plan), assembly.config
     again = replace(config, attention=attention.name)
-    sleeper = Sleeper(core, pool, _builder(again, pool, model.config.attention_shape, assembly.context))
-    return Assembled(config, text.tokenizer, text.vocabulary, core, sleeper, info)
+    core.sleeper = Sleeper(core, pool, _builder(again, pool, model.config.attention_shape, assembly.context))
+    core.start()
+    return Assembled(config, text.tokenizer, text.vocabulary, core, info)
 
 
 class Assembly:
@@ -189,12 +191,27 @@ def _runner(
 
 def _core(runner: Any, config: Resolved, text: TextSide, pool: KVPool, context: int) -> EngineCore:
     on_free = _poison(weakref.ref(pool), config.page_size) if config.poison_freed else None
-    cache = PrefixCache(PagePool(pool.slots // config.page_size, config.page_size, on_free))
+    cache = PrefixCache(PagePool(pool.slots // config.page_size, config.page_size, on_free), _host_tier(config, pool))
     scheduler = Scheduler(cache, config.step_tokens, config.max_running)
     life = Lifecycle(cache, scheduler, text, runner.vocab_size, context, config.seed)
     if runner.device.type == "cuda" and not config.deterministic:
         life.jump_limit = MOST_TO_JUMP
     return EngineCore(runner, life, run_ahead=config.run_ahead)
+
+
+def _host_tier(config: Resolved, pool: KVPool) -> HostTier | None:
+    size, free = parse_memory(config.host_kv, "host_kv"), free_memory()
+    page = pool.bytes // pool.slots * config.page_size
+    if not size:
+        return None
+    if not page <= size <= free:
+        raise ConfigError(
+            f"host_kv={config.host_kv!r}: a page of keys and values takes {page:,} bytes, "
+            f"and {free / 1e9:.2f} GB of main memory are free; ask for something between"
+        )
+    places = size // page + 1  # the first one is never used
+    copies = HostPages(pool, config.page_size, places)
+    return HostTier(PagePool(places, config.page_size, copies.fill_nan if config.poison_freed else None), copies)
 
 
 def _poison(pool: weakref.ref[KVPool], page_size: int) -> Callable[[Ints], None]:
@@ -211,8 +228,11 @@ def _info(
 ) -> dict[str, Any]:
     pool = attention.pool
     return {
+        "pid": os.getpid(),
+        "restarts": 0,
         "architecture": model.config.architecture.name,
         "parameters": model.parameter_count,
+        "hidden_size": model.config.hidden_size,
         "device": str(choice.device),
         "dtype": str(choice.dtype).removeprefix("torch."),
         "weights": config.weights,
@@ -230,6 +250,7 @@ def _info(
         "max_running": config.max_running,
         "kv_tokens": pool.slots - config.page_size,
         "kv_bytes": pool.bytes,
+        "host_kv_bytes": parse_memory(config.host_kv, "host_kv"),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,8 @@ class Batch:
     context_lens: tokens per sequence after this step, cached and new.
     context_slots: per sequence int32 [context_len], the slots of all its tokens in order, new ones included.
     logit_rows: [R], indices into T whose logits are wanted.
+    pools: spans of T (first token, token behind the last) over each of which the last hidden states are to be summed.
+    sums: float32 [pools, hidden], filled by the model where there are such.
     plan: filled by `AttentionBackend.plan`; opaque to everybody else.
     device: what kernels on a GPU need besides; None on the CPU.
     """
@@ -58,3 +60,5 @@ class Batch:
     logit_rows: Tensor
     plan: Any = None
     device: DeviceBatch | None = None
+    pools: list[tuple[int, int]] = field(default_factory=list)
+    sums: Tensor | None = None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.exceptions import TemplateError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
@@ -53,12 +53,14 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 
 class ChatTemplate:
-    """A compiled template; rendering is thread-safe."""
+    """A compiled template; rendering is thread-safe. `variables` are the names that it reads from outside."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         self.source = source
+        environment = _environment()
         try:
-            self._template = _environment().from_string(source, globals=dict(special_tokens))
+            self._template = environment.from_string(source, globals=dict(special_tokens))
+            self.variables = frozenset(meta.find_undeclared_variables(environment.parse(source)) - special_tokens.keys())
         except TemplateError as error:
             raise ConfigError(
                 f"the chat template does not compile: {error}; correct chat_template"
@@ -76,5 +78,5 @@ class ChatTemplate:
             return self._template.render(
                 messages=list(messages), add_generation_prompt=add_generation_prompt, **variables
             )
-        except TemplateError as error:
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
             raise ConfigError(f"the chat template refuses these messages: {error}") from error

@@ -29,6 +29,7 @@ class EngineConfig:
     page_size    token slots of a KV page
     kv_tokens    size of the KV pool in tokens; None: from kv_memory
     kv_memory    size of the KV pool, bytes or text such as "2GB"; None: from memory
+    host_kv      main memory for prefixes that the pool has no room for, bytes or text such as "4GB"; 0: they are forgotten
     kv_dtype     of the stored keys and values: "auto" (dtype), or "fp8" on a GPU: half the bytes, rounded
     memory       share of the free memory that weights, activations and KV may use together; None: 0.92 on a GPU;
                  on the CPU the KV pool takes a quarter of what is free, up to 131,072 tokens
@@ -43,6 +44,7 @@ class EngineConfig:
     json_options how JSON is written and read from schemas, see `sgl.grammars.SchemaOptions`; None: the defaults
     dummy        random weights of the model's shape: nothing but its config.json is read
     seed         of the dummy weights, and of the row of seeds that generations without one draw from
+    process      run the model in a process of its own, which is started anew when it dies
     poison_freed fill freed pages with NaN, so that a stale read is loud (for tests)
     """
 
@@ -53,6 +55,7 @@ class EngineConfig:
     page_size: int = 1
     kv_tokens: int | None = None
     kv_memory: int | str | None = None
+    host_kv: int | str = 0
     kv_dtype: str = "auto"
     memory: float | None = None
     weights: str = "auto"
@@ -66,6 +69,7 @@ class EngineConfig:
     json_options: dict[str, Any] | None = None
     dummy: bool = False
     seed: int | None = None
+    process: bool = False
     poison_freed: bool = False
 
     @classmethod
@@ -88,7 +92,7 @@ class EngineConfig:
         for name, choices in CHOICES.items():
             if (value := getattr(self, name)) not in choices:
                 raise ConfigError(f"Engine({name}={value!r}): must be {', '.join(choices[:-1])} or {choices[-1]}")
-        for name in ("graphs", "deterministic", "jump_forward", "dummy", "poison_freed"):
+        for name in ("graphs", "deterministic", "jump_forward", "dummy", "process", "poison_freed"):
             if not isinstance(value := getattr(self, name), bool):
                 raise ConfigError(f"Engine({name}={value!r}): must be True or False")
         if self.run_ahead not in (None, True, False):
@@ -102,6 +106,8 @@ class EngineConfig:
             raise ConfigError(f"Engine(memory={self.memory!r}): must be a share above 0 and up to 1, such as 0.8")
         if self.kv_memory is not None:
             parse_memory(self.kv_memory)
+        if parse_memory(self.host_kv, "host_kv") < 0:
+            raise ConfigError(f"Engine(host_kv={self.host_kv!r}): must be a size such as '4GB', or 0 for none")
         self._check_json_options()
 
     def on(self, device: str) -> Resolved:
@@ -140,13 +146,13 @@ class Resolved(EngineConfig):
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
 
-def parse_memory(value: int | str) -> int:
-    """Bytes of `2000000`, `"2GB"`, `"512MiB"`."""
+def parse_memory(value: int | str, name: str = "kv_memory") -> int:
+    """Bytes of `2000000`, `"2GB"`, `"512MiB"`. name: of the option, for the error."""
     if isinstance(value, int):
         return value
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([KMG]?I?)B?\s*", value.upper())
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([KMG]?I?)B?\s*", str(value).upper())
     if not match or match[2] not in UNITS:
-        raise ConfigError(f"kv_memory={value!r} is no size; write bytes or a text such as '2GB' or '512MiB'")
+        raise ConfigError(f"{name}={value!r} is no size; write bytes or a text such as '2GB' or '512MiB'")
     return int(float(match[1]) * UNITS[match[2]])
 
 

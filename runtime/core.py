@@ -10,15 +10,20 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from .errors import EngineClosed, RuntimeFailure
 from .executor.runner import Runner
 from .lifecycle import Lifecycle
 from .metrics import Stats
 from .ops import Close, Op
-from .sequence import SequenceState
+from .sequence import SequenceState, Status
 from .stepping import Step, Stepper
+from .terms import Terms
+
+if TYPE_CHECKING:
+    from .sleeping import Sleeper
 
 log = logging.getLogger("sgl.runtime")
 
@@ -26,16 +31,18 @@ SWITCH_INTERVAL = 0.0005  # seconds; with Python's 5 ms a busy host thread slows
 
 
 class EngineCore:
-    """Owned by Engine. `submit`, `abort`, `call` and `stop` are thread-safe; the rest is the loop's own."""
+    """Owned by Engine. What stands above `stop`, and `stop`, are thread-safe; the rest is the loop's own."""
 
     def __init__(self, runner: Runner, life: Lifecycle, run_ahead: bool = False) -> None:
         self.runner, self.life, self.run_ahead = runner, life, run_ahead
         self.cache, self.scheduler, self.stats = life.cache, life.scheduler, life.stats
         self.stepper = Stepper(runner, life)
+        self.sleeper: Sleeper | None = None
         self.after_step: Callable[[], None] | None = None  # tests check every invariant here
         self._inbox: deque[tuple[SequenceState, Op | None]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
+        self.failed = False  # the loop ended by an error of its own
         self._usual_interval: float | None = None
         self._flying: Step | None = None  # decided, not finished: the device may be computing it
         self._thread = threading.Thread(target=self._run, name="sgl-scheduler", daemon=True)
@@ -44,6 +51,9 @@ class EngineCore:
 
     def start(self) -> None:
         self._thread.start()
+
+    def new_state(self, terms: Terms, status: Status = Status.IDLE) -> SequenceState:
+        return self.life.new_state(terms, status)
 
     def submit(self, seq: SequenceState, op: Op) -> Future[Any]:
         self._post(seq, op)
@@ -56,7 +66,32 @@ class EngineCore:
         """Run `task()` on the scheduler thread between two steps and return its result."""
         if threading.current_thread() is self._thread:
             return task()
-        return self.submit(self.life.new_state(), _Call(task)).result()
+        return self.soon(task).result()
+
+    def soon(self, task: Any) -> Future[Any]:
+        """The same for those who do not wait."""
+        return self.submit(self.life.new_state(), _Call(task))
+
+    def ask(self, name: str, *args: Any) -> Any:
+        """`answer` on the scheduler thread between two steps."""
+        return self.call(partial(self.answer, name, *args))
+
+    def asked(self, name: str, *args: Any) -> Future[Any]:
+        """The same for those who do not wait."""
+        return self.soon(partial(self.answer, name, *args))
+
+    @property
+    def up(self) -> bool:
+        """Whether it takes operations: it was neither stopped, nor has it failed."""
+        return not self._stopping
+
+    @property
+    def asleep(self) -> bool:
+        return self.sleeper is not None and self.sleeper.asleep
+
+    def wait(self) -> None:
+        """Until the loop has ended, because of `stop` or as it `failed`."""
+        self._thread.join()
 
     def stop(self) -> None:
         """Fail everything that waits and end the thread."""
@@ -66,28 +101,40 @@ class EngineCore:
         if self._thread.ident is not None and threading.current_thread() is not self._thread:
             self._thread.join()
 
+    def forget(self) -> None:
+        """Once stopped: hold nothing that handles, which may outlive the engine, would keep in memory."""
+        if self.sleeper is not None:
+            self.sleeper.forget()
+
     # on the scheduler thread, between two steps
 
+    def answer(self, name: str, *args: Any) -> Any:
+        """The result of a method of that name: flush, check, snapshot, sleep or wake."""
+        return getattr(self.sleeper if name in ("sleep", "wake") else self, name)(*args)
+
     def flush(self) -> int:
-        return self.cache.tree.clear()
+        return self.cache.flush()
 
     def pause(self) -> None:
         """Finish what runs, take every page back and compute nothing until `resume`."""
         if self._flying is not None:
             self._finish()
         self.scheduler.pause()
-        self.flush()
+        self.cache.move_out()
 
     def resume(self) -> None:
         self.scheduler.paused = False
+        self.life.pin_again()
 
     def check(self) -> None:
-        self.cache.tree.check(self.cache.pages(seq) for seq in self.life.live)
+        self.cache.check(self.cache.pages(seq) for seq in self.life.live)
+        self.scheduler.check()
 
     def snapshot(self) -> Stats:
-        pool, scheduler = self.cache.pool, self.scheduler
+        pool, host, scheduler = self.cache.pool, self.cache.host, self.scheduler
         return dataclasses.replace(
             self.stats,
+            step_counts=list(self.stats.step_counts),
             cached_tokens=scheduler.reused_tokens,
             preemptions=scheduler.preemptions,
             running=len(scheduler.running),
@@ -95,6 +142,9 @@ class EngineCore:
             pages_total=pool.total,
             pages_free=pool.free,
             pages_cached=self.cache.tree.evictable,
+            pages_pinned=scheduler.pinned_pages(),
+            host_tokens=host.tokens if host else 0,
+            host_hits=host.loaded if host else 0,
         )
 
     def _post(self, seq: SequenceState, op: Op | None) -> None:
@@ -117,6 +167,7 @@ class EngineCore:
             error: RuntimeFailure = EngineClosed("the engine was closed while this waited")
         except Exception as cause:  # our own invariants broke: nobody may be left waiting
             log.exception("the engine failed")
+            self.failed = True
             error = RuntimeFailure(f"the engine failed: {cause!r}; open a new one")
         finally:
             self._relax()
@@ -125,6 +176,7 @@ class EngineCore:
         self.life.deliver()
         self._fail_all(error)
         self.runner.close()
+        self.cache.close()
         del self.runner, self.stepper, self._flying  # handles may outlive the model's memory
 
     def _loop(self) -> None:
@@ -132,8 +184,7 @@ class EngineCore:
             self._hurry()
             started = time.perf_counter()
             if self._step():
-                self.stats.step_seconds += time.perf_counter() - started
-                self.stats.steps += 1
+                self.stats.stepped(time.perf_counter() - started)
             if self.after_step is not None:
                 self.after_step()
             if self._idle:
@@ -185,14 +236,15 @@ class EngineCore:
         if self._idle:
             self.life.deliver()
             with self._wake:
-                while not self._inbox and not self._stopping:
-                    self._wake.wait()
+                while not (self._inbox or self._stopping) and (left := self.life.deadlines.left()) != 0:
+                    self._wake.wait(left)
         while self._inbox:
             seq, op = self._inbox.popleft()
             if op is None:
                 self.life.abort(seq)
             else:
                 self.life.enqueue(seq, op)
+        self.life.expire()
         return not self._stopping
 
     def _refuse(self) -> None:

@@ -6,6 +6,8 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
+from sgl.grammars.errors import GrammarLimitError
+
 from .errors import ConfigError, RuntimeFailure, TruncatedError
 from .ops import Chunk, Generate, Generation, TokenLogprobs
 from .sampling import SamplingRow
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from .sequence import SequenceState
 
 GRAMMAR_END = {"type": "stop", "matched": None}
+WRONG_VOCABULARY = "the grammar was compiled for another vocabulary; compile it with engine.vocabulary of this engine"
 
 
 class Decoding:
@@ -44,6 +47,7 @@ class Decoding:
             output_ids=self.stops.token_ids,
             end_ids=params.end_ids(life.text.tokenizer.eos_ids),
         )
+        self._first: float | None = None  # seconds from the start to the first token
         self._sent = 0  # tokens
         self._given = 0  # characters
 
@@ -62,6 +66,8 @@ class Decoding:
         """The next token of this generation; True when it ends here."""
         if index in samples.errors:
             raise RuntimeFailure(samples.errors[index])
+        if self._first is None:
+            self._first = self._elapsed
         self._note(samples, index)
         finish = self._push(seq, samples.ids[index]) if self.limit else self.stops.close({"type": "length", "length": 0})
         if finish is None:
@@ -115,7 +121,7 @@ class Decoding:
         """Cut tokens, pages and text together, then make the result."""
         truncated = finish.reason["type"] == "length" and self.matcher is not None and not self.matcher.can_end
         if truncated and self.op.params.close_at_limit:
-            finish, truncated = self._closed(finish), False
+            finish, truncated = self._closed(finish)
         tokens = self.output[: finish.kept]
         if finish.remainder:
             tokens = tokens + self.life.text.tokenizer.encode(finish.remainder, parse_special=False).tolist()
@@ -123,13 +129,17 @@ class Decoding:
         seq.tokens.extend(tokens[len(seq) - self.prompt_tokens :])
         self.result = self._result(finish.text, tokens, finish, truncated)
 
-    def _closed(self, finish: Finish) -> Finish:
-        """The shortest text that completes the grammar goes on after the last whole character."""
+    def _closed(self, finish: Finish) -> tuple[Finish, bool]:
+        """The shortest text that completes the grammar goes on after the last whole character; whether it is cut still."""
         assert self.matcher is not None
+        try:
+            end = self.matcher.shortest_end()
+        except GrammarLimitError:
+            return finish, True
         pieces = [self.life.text.tokenizer.token_bytes[token] for token in self.output]
         kept = next(n for n in range(len(pieces), -1, -1) if _is_whole(b"".join(pieces[:n])))
-        remainder = (b"".join(pieces[kept:]) + self.matcher.shortest_end()).decode()
-        return Finish(finish.reason, b"".join(pieces[:kept]).decode() + remainder, kept, remainder)
+        remainder = (b"".join(pieces[kept:]) + end).decode()
+        return Finish(finish.reason, b"".join(pieces[:kept]).decode() + remainder, kept, remainder), False
 
     def _result(self, text: str, tokens: list[int], finish: Finish, truncated: bool) -> Generation | TruncatedError:
         if truncated and self.op.params.error_on_truncation:
@@ -147,9 +157,15 @@ class Decoding:
             forced_tokens=self.forced,
             logprobs=_aligned(self.logprobs, tokens),
             top_logprobs=None if self.top_logprobs is None else self.top_logprobs[: max(len(tokens), 1)],
-            e2e_latency=time.perf_counter() - self.op.started,
+            e2e_latency=self._elapsed,
             truncated=truncated,
+            queue_seconds=self.op.queue_seconds,
+            first_token_seconds=self._elapsed if self._first is None else self._first,
         )
+
+    @property
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self.op.started
 
     def _note(self, samples: Samples, index: int) -> None:
         if self.logprobs is not None and samples.logprobs is not None:
@@ -181,7 +197,7 @@ def _matcher(life: Lifecycle, op: Generate) -> Matcher | None:
     if op.grammar is None:
         return None
     if op.grammar.vocabulary is not life.text.vocabulary:
-        raise ConfigError("the grammar was compiled for another vocabulary; compile it with engine.vocabulary of this engine")
+        raise ConfigError(WRONG_VOCABULARY)
     return op.grammar.matcher()
 
 

@@ -1,33 +1,39 @@
-"""The embedded runtime's front: one model, one scheduler thread, no other process, no port."""
+"""The embedded runtime's front: one model, one scheduler thread, no port, and no other process unless asked for."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
 import gc
+import os
 import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from .assemble import assemble
 from .config import EngineConfig
-from .core import EngineCore
+from .embedding import Floats, normalized
 from .errors import ConfigError, EngineClosed
 from .loading import resolve_model
 from .metrics import Stats
 from .ops import Chunk, Generation
+from .pinning import Pin
+from .process.remote import connect
 from .sampling.params import SamplingParams
 from .sequence import Sequence
+from .terms import Terms
 
 NANO = Path(__file__).parent / "nano"
 
 
 class Engine:
-    """A model in this process, ready to run programs. `Engine()` is the bundled sgl-nano.
+    """A model ready to run programs, in this process or one of its own. `Engine()` is the bundled sgl-nano.
 
     `model` is a directory in Hugging Face format, or a hub id; the options are those of `EngineConfig`.
     Raises ConfigError or CheckpointError saying what to change. Use it as a context manager or call
@@ -40,20 +46,27 @@ class Engine:
     def __init__(self, model: str | Path | None = None, **options: Any) -> None:
         started = time.perf_counter()
         path = resolve_model(NANO if model is None else model)
-        parts = assemble(path, EngineConfig.from_options(options))
+        config = EngineConfig.from_options(options)
+        parts = connect(path, config) if config.process else assemble(path, config)
         self.config, self.model_path = parts.config, str(path)
         self.tokenizer, self.vocabulary = parts.tokenizer, parts.vocabulary
-        self._core, self._sleeper, self._info = parts.core, parts.sleeper, parts.info
-        self._core.start()
-        self._finalizer = weakref.finalize(self, EngineCore.stop, self._core)
+        self._core, self._info = parts.core, parts.info
+        self._owner = os.getpid()
+        self._finalizer = weakref.finalize(self, _stop, parts.core, self._owner)
         self._info["startup_seconds"] = time.perf_counter() - started
 
     # sequences and text
 
-    def open(self, priority: int = 0) -> Sequence:
-        """A new, empty sequence. Higher priorities are computed first."""
+    def open(
+        self, priority: int = 0, *, tenant: str = "", namespace: str = "", timeout: float | None = None
+    ) -> Sequence:
+        """A new, empty sequence. Higher priorities are computed first and may take the place of lower ones.
+
+        Tenants of equal priority share the engine fairly. Cached prefixes are matched within `namespace` alone.
+        What is not done `timeout` seconds from now fails with DeadlineExceeded. Forks inherit all of it.
+        """
         self._check_open()
-        return Sequence(self._core, self._core.life.new_state(priority))
+        return Sequence(self._core, self._core.new_state(Terms.starting_now(priority, tenant, namespace, timeout)))
 
     def generate(
         self,
@@ -78,24 +91,63 @@ class Engine:
         results: list[Generation] = [future.result() for future in futures]
         return results[0] if single else results
 
+    def embed(self, texts: str | list[str], normalize: bool = False) -> Floats:
+        """A vector for each text, float32 [n, hidden]; blocks. Of one text it is [1, hidden].
+
+        It is the mean of the model's last hidden states over the text's tokens: a generative model was not trained to
+        make them comparable. normalize: at length 1. Raises ConfigError for no text, or one without tokens.
+        """
+        futures = []
+        for text in [texts] if isinstance(texts, str) else texts:
+            sequence = self.open()
+            sequence.extend(self.tokenizer.encode(text, special_prefix=True))
+            futures.append(sequence.embed())
+        if not futures:
+            raise ConfigError("embed() got no texts; give at least one")
+        vectors: Floats = np.stack([future.result() for future in futures])
+        return normalized(vectors) if normalize else vectors
+
     # the cache
 
+    def pin(self, prefix: str | ArrayLike, namespace: str = "") -> Pin:
+        """Compute a text, or token ids, and keep it cached until the Pin is released or dropped; blocks.
+
+        Whole pages are kept, also through a sleep: they are computed again after `wake`. The last token of a text may
+        be another one where the text goes on. Raises OutOfPages when more than half of the pool would be pinned.
+        """
+        tokens = self.tokenizer.encode(prefix, special_prefix=True) if isinstance(prefix, str) else prefix
+        sequence = self.open(namespace=namespace)
+        sequence.extend(tokens)
+        return Pin(sequence)
+
     def flush_cache(self) -> int:
-        """Forget every cached prefix that no sequence holds; returns the pages freed."""
-        return self._call(self._core.flush)
+        """Forget every cached prefix that no sequence holds, in main memory too; returns the pages freed."""
+        return self._ask("flush")
 
     def check(self) -> None:
         """Walk tree, pages and sequences; raise RuntimeError where they disagree."""
-        self._call(self._core.check)
+        self._ask("check")
 
     # what is going on
 
     def stats(self) -> Stats:
         """A copy of the counters, taken between two steps."""
-        return self._call(self._core.snapshot)
+        return self._ask("snapshot")
+
+    def glance(self) -> Stats:
+        """The counters as they stand, at once, in the middle of a step too: some may be a step behind the others."""
+        return self._core.snapshot()
+
+    @property
+    def up(self) -> bool:
+        """Whether it computes now: it is neither closed, nor failed, nor being started again."""
+        return not self.closed and self._core.up
 
     def info(self) -> dict[str, Any]:
-        """What runs, on what, and why. `memory` in bytes; `startup`: seconds of each part of the start."""
+        """What runs, on what, and why. `memory` in bytes; `startup`: seconds of each part of the start.
+
+        `pid` is the process that computes, `restarts` counts how often one died and was started anew.
+        """
         return dict(self._info)
 
     # giving the device's memory away for a while
@@ -104,17 +156,17 @@ class Engine:
         """Free the KV pool and what the device needs beside; weights wait in main memory. Returns the bytes freed.
 
         What runs is interrupted and computed again after `wake`; what is asked for meanwhile waits. Nothing fails.
-        Prefixes in the cache are forgotten. On the CPU the weights stay where they are. Asleep already: 0.
+        Prefixes in the cache go to main memory as far as `host_kv` has room, else they are forgotten. On the CPU the weights stay where they are. Asleep already: 0.
         """
-        return self._call(self._sleeper.sleep)
+        return self._ask("sleep")
 
     def wake(self) -> None:
         """Take the memory again and go on. Raises RuntimeFailure, still asleep, where there is no room."""
-        self._call(self._sleeper.wake)
+        self._ask("wake")
 
     @property
     def asleep(self) -> bool:
-        return self._sleeper.asleep
+        return self._core.asleep
 
     # the end
 
@@ -123,8 +175,8 @@ class Engine:
         if self.closed:
             return
         self._finalizer()
-        self._sleeper.forget()
-        if self._info["device"].startswith("cuda"):
+        self._core.forget()
+        if self._info["device"].startswith("cuda") and not self.config.process:
             gc.collect()  # a cycle through a failed step's traceback would hold the weights
             torch.cuda.empty_cache()
 
@@ -143,10 +195,18 @@ class Engine:
     def _check_open(self) -> None:
         if self.closed:
             raise EngineClosed("the engine is closed; open a new one")
+        if self._owner != os.getpid():
+            raise EngineClosed("the engine belongs to the process that this one is a fork of; open a new one here")
 
-    def _call(self, task: Callable[[], Any]) -> Any:
+    def _ask(self, name: str, *args: Any) -> Any:
         self._check_open()
-        return self._core.call(task)
+        return self._core.ask(name, *args)
+
+
+def _stop(core: Any, owner: int) -> None:
+    """A fork of the process that opened the engine has none of its threads, and leaves it alone."""
+    if os.getpid() == owner:
+        core.stop()
 
 
 def _with_options(params: SamplingParams, options: dict[str, Any]) -> SamplingParams:

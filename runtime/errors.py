@@ -18,7 +18,7 @@ class ContextLengthError(RuntimeFailure, ValueError):
 
 
 class OutOfPages(RuntimeFailure):
-    """One request alone needs more KV pages than the pool has."""
+    """One request alone needs more KV pages than the pool has, or pins would hold more than half of them."""
 
 
 class EngineClosed(RuntimeFailure):
@@ -27,8 +27,18 @@ class EngineClosed(RuntimeFailure):
     expected = True  # its owner asked for it: nobody needs to be warned
 
 
+class EngineDied(RuntimeFailure):
+    """The process that the engine ran in died while the request ran, or since its sequence was opened."""
+
+
 class RequestAborted(RuntimeFailure):
     """The request was cancelled by its owner."""
+
+    expected = True
+
+
+class DeadlineExceeded(RuntimeFailure):
+    """The request was not done when its time was over."""
 
     expected = True
 

@@ -6,19 +6,22 @@ import copy
 import itertools
 import random
 import sys
+import time
 from collections import deque
 from typing import NamedTuple
 
 from sgl.grammars import Vocabulary
 
 from .cache import Ints, PrefixCache
+from .deadlines import Deadlines
 from .decoding import Decoding
-from .errors import ConfigError, ContextLengthError, EngineClosed, RequestAborted
+from .errors import ConfigError, ContextLengthError, DeadlineExceeded, EngineClosed, RequestAborted
 from .jump import JumpForward
 from .metrics import Stats
-from .ops import Close, Extend, Fork, Generate, Op, TokenLogprobs
+from .ops import Close, Extend, Fork, Generate, Op, Pin, TokenLogprobs
 from .scheduler import Scheduler
 from .sequence import SequenceState, Status
+from .terms import USUAL, Terms
 from .tokenizer import Tokenizer
 
 
@@ -45,17 +48,21 @@ class Lifecycle:
         self.stats = Stats()
         self.jump_limit = sys.maxsize  # more running sequences than this, and nothing is appended without sampling
         self.live: dict[SequenceState, None] = {}  # those that hold tokens, pages or operations
+        self.deadlines = Deadlines()
         self._finished: deque[Decoding] = deque()
         self._random = random.Random(seed)
         self._ids = itertools.count(1)
 
-    def new_state(self, priority: int = 0, status: Status = Status.IDLE) -> SequenceState:
-        return SequenceState(next(self._ids), priority, status)
+    def new_state(self, terms: Terms = USUAL, status: Status = Status.IDLE) -> SequenceState:
+        return SequenceState(next(self._ids), terms, status)
 
     def enqueue(self, seq: SequenceState, *ops: Op) -> None:
         if seq.status is Status.CLOSED or seq.error is not None:
             for op in ops:
                 self._refuse_op(seq, op)
+            return
+        ops = self._in_time(seq, ops)
+        if not ops:
             return
         if seq.owed is not None and not isinstance(ops[0], Close):
             error, seq.owed = seq.owed, None
@@ -67,6 +74,17 @@ class Lifecycle:
         seq.ops.extend(ops)
         if was_empty and seq.status is not Status.UNBORN:
             self.advance(seq)
+
+    def _in_time(self, seq: SequenceState, ops: tuple[Op, ...]) -> tuple[Op, ...]:
+        """The operations that there is still time for; the others fail."""
+        deadline = seq.terms.deadline
+        if deadline is None or time.monotonic() < deadline:
+            self.deadlines.watch(seq)
+            return ops
+        for op in ops:
+            if not isinstance(op, Close):
+                self._fail_op(op, too_late(seq))
+        return tuple(op for op in ops if isinstance(op, Close))
 
     def _refuse_op(self, seq: SequenceState, op: Op) -> None:
         if isinstance(op, Close):
@@ -93,7 +111,7 @@ class Lifecycle:
             if seq.status is not Status.CLOSED:
                 self.scheduler.suspend(seq)
             if not seq.ops and not len(seq):
-                self.live.pop(seq, None)
+                self._forget(seq)
             return
         if len(seq.slots):
             seq.ops[0].admitted(seq, seq.computed)
@@ -132,16 +150,32 @@ class Lifecycle:
         for child in op.children if isinstance(op, Fork) else ():
             child.error = _anew(error)  # it will never be born
             self.fail(child, error)
-            self.live.pop(child, None)
+            self._forget(child)
 
     def abort(self, seq: SequenceState) -> None:
         if seq.ops:
             self.stats.aborts += 1
             self.fail(seq, RequestAborted("aborted by its owner"))
 
+    def expire(self) -> None:
+        """Fail what was not done in time."""
+        for seq in self.deadlines.over():
+            if seq.ops:
+                self.stats.timeouts += 1
+                self.fail(seq, too_late(seq))
+
+    def pin_again(self) -> None:
+        """Compute the pinned prefixes anew: their pages were taken."""
+        for seq in self.scheduler.pinned:
+            self.enqueue(seq, Pin())
+
     def retire(self, seq: SequenceState) -> None:
         self.scheduler.remove(seq)
+        self._forget(seq)
+
+    def _forget(self, seq: SequenceState) -> None:
         self.live.pop(seq, None)
+        self.deadlines.forget(seq)
 
     def rewind(self, seq: SequenceState, length: int) -> None:
         if seq.computed > length:
@@ -151,6 +185,7 @@ class Lifecycle:
         """Cut tokens and pages together."""
         self.rewind(seq, length)
         seq.tokens.truncate(length)
+        seq.charged = min(seq.charged, length)
 
     @property
     def may_jump(self) -> bool:
@@ -185,6 +220,8 @@ class Lifecycle:
         except Exception as error:
             self.fail(seq, error)
             return
+        if not seq.ops or seq.ops[0] is not op:
+            return  # it failed meanwhile, as a probe of its own came too late
         if done:
             seq.ops.popleft()
         if done or op.blocked:
@@ -206,6 +243,14 @@ class Lifecycle:
             decoding = self._finished.popleft()
             decoding.deliver()
             decoding.op.decoding = None  # no cycle: what the caller's callbacks hold is freed with the operation
+
+
+def too_late(seq: SequenceState) -> DeadlineExceeded:
+    late = time.monotonic() - (seq.terms.deadline or 0.0)
+    return DeadlineExceeded(
+        f"not done in time: the deadline passed {late:.3f} s ago, with {seq.computed} of {len(seq)} tokens computed "
+        f"({seq.status.value}); ask for less, or give it a longer timeout"
+    )
 
 
 def _anew(error: BaseException) -> BaseException:

@@ -4,6 +4,7 @@ begin(seq, life)        the operation reaches the head of the queue; True when i
 reuse(seq)              how many computed tokens it can stand on (it needs logits after that)
 target(seq)             how many tokens must be computed before it can go on
 rows(seq, lo, hi)       of the positions lo..hi computed in this step, those whose logits it wants
+pool(seq, lo, hi)       of these positions, those whose last hidden states are to be summed for it
 wanted(seq, n)          for each of those n rows, the token ids whose log-probabilities it wants
 collect(seq, life, ..)  what was found there; True when it is done
 """
@@ -43,6 +44,8 @@ class Generation:
     top_logprobs: list[TokenLogprobs] | None
     e2e_latency: float  # seconds
     truncated: bool = False  # cut by max_tokens before the grammar could end
+    queue_seconds: float = 0.0  # until it got a place in the batch; 0 for a fork of one that had it
+    first_token_seconds: float = 0.0  # until its first token
 
 
 @dataclass(slots=True)
@@ -65,6 +68,7 @@ class Op:
     __slots__ = ("future", "started")
 
     top = 0  # likeliest tokens wanted beside those of `wanted`
+    made_of: tuple[str, ...] = ()  # attributes from which the class makes a twin, in another process too
 
     def __init__(self) -> None:
         self.future: Future[Any] = Future()
@@ -81,6 +85,9 @@ class Op:
     def admitted(self, seq: SequenceState, reused: int) -> None:
         """The sequence got a place in the batch, standing on `reused` computed tokens."""
 
+    def rejoined(self, tokens: int) -> None:
+        """So many more tokens, computed for another sequence, turned out to be there."""
+
     def reuse(self, seq: SequenceState) -> int:
         return len(seq)
 
@@ -88,6 +95,9 @@ class Op:
         return 0
 
     def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
+        return range(0)
+
+    def pool(self, seq: SequenceState, lo: int, hi: int) -> range:
         return range(0)
 
     def wanted(self, seq: SequenceState, rows: int) -> list[list[int]]:
@@ -113,6 +123,8 @@ class Op:
 
 class Extend(Op):
     __slots__ = ("drop", "new")
+
+    made_of = ("new", "drop")
 
     def __init__(self, tokens: Ints, drop: int) -> None:
         super().__init__()
@@ -155,6 +167,9 @@ class Prefill(Op):
         if self.cached is None:
             self.cached = reused
 
+    def rejoined(self, tokens: int) -> None:
+        self.cached = (self.cached or 0) + tokens
+
     def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
         life.check_length(seq)
         return self.collect(seq, life, [], [])
@@ -173,6 +188,22 @@ class Prefill(Op):
 
     def done(self, seq: SequenceState, life: Lifecycle) -> None:
         self.resolve(len(seq) if self.cached is None else self.cached)
+
+
+class Pin(Prefill):
+    """Compute the tokens that fill whole pages, and keep those until the sequence is closed. Result: how many."""
+
+    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+        size = life.cache.pool.page_size
+        if len(seq) < size:
+            raise ConfigError(f"pin() of {len(seq)} tokens: they fill no page of {size}; pin a longer prefix")
+        life.truncate(seq, len(seq) - len(seq) % size)
+        life.scheduler.check_pinned(len(seq) // size)
+        return super().begin(seq, life)
+
+    def done(self, seq: SequenceState, life: Lifecycle) -> None:
+        life.scheduler.pin(seq)
+        self.resolve(len(seq))
 
 
 class Fork(Prefill):
@@ -194,6 +225,8 @@ class Logprobs(Op):
     """Log-probabilities of the tokens [start:] of the sequence itself, and of the tokens `fan` behind its end."""
 
     __slots__ = ("fan", "fan_found", "found", "start", "top", "top_found")
+
+    made_of = ("start", "top", "fan")
 
     def __init__(self, start: int, top: int = 0, fan: list[int] | None = None) -> None:
         super().__init__()
@@ -242,7 +275,7 @@ class Logprobs(Op):
 class Generate(Op):
     """Sample until a stop. What happens to each token is in `decoding.Decoding`."""
 
-    __slots__ = ("cached", "decoding", "grammar", "on_chunk", "params")
+    __slots__ = ("cached", "decoding", "grammar", "on_chunk", "params", "queue_seconds")
 
     def __init__(
         self, params: SamplingParams, grammar: Any = None, on_chunk: Callable[[Chunk], None] | None = None
@@ -251,6 +284,7 @@ class Generate(Op):
         self.params, self.grammar, self.on_chunk = params, grammar, on_chunk
         self.decoding: Decoding | None = None
         self.cached: int | None = None
+        self.queue_seconds = 0.0
 
     def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
         if not len(seq):
@@ -266,6 +300,10 @@ class Generate(Op):
     def admitted(self, seq: SequenceState, reused: int) -> None:
         if self.cached is None:
             self.cached = reused
+            self.queue_seconds = time.perf_counter() - self.started
+
+    def rejoined(self, tokens: int) -> None:
+        self.cached = (self.cached or 0) + tokens
 
     def reuse(self, seq: SequenceState) -> int:
         return len(seq) - 1

@@ -1,21 +1,30 @@
 """Which tokens of which sequences are computed in the next step.
 
 There is no prefill or decode phase: each running sequence has `computed` tokens chasing its target, and one
-token budget is shared out every step, single tokens first, then chunks, then newcomers.
+token budget is shared out every step. Single tokens come first. Then whoever wants more has its turn, running or
+new: by priority, of equal priority the tenant that was given least, then where least is left to compute while a
+prefill is under way, else the longest cached prefix. Half of what is left is the oldest prefill's, and who was
+passed over too often comes first, so that everybody gets there.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .cache import PrefixCache, common_prefix
+import numpy as np
+
+from .cache import WORTH_LOADING, PrefixCache
 from .errors import OutOfPages
+from .estimate import LengthEstimate
+from .fairness import Counters, Offer, Queue, in_turn, turn
+from .newcomers import PATIENCE, Newcomers
 from .ops import Generate
 from .sequence import SequenceState, Status
 
-SHARED_ENOUGH = 32  # a newcomer waits for a prefill that computes at least so many of its tokens
+SHARED_ENOUGH = 32  # tokens of a prefill that others may wait for
+GRACE = 8  # steps that a sequence keeps its place after it lost one, twice as many after the next loss ...
+LONGEST_GRACE = 64
 
 
 class Work(NamedTuple):
@@ -26,59 +35,18 @@ class Work(NamedTuple):
     hi: int
 
 
-class LengthEstimate:
-    """Learns which share of max_tokens generations use, so that admission need not assume the worst."""
-
-    def __init__(self) -> None:
-        self.share = 0.5
-
-    def remaining(self, seq: SequenceState) -> int:
-        op = seq.ops[0]
-        if not isinstance(op, Generate):
-            return 0
-        made = len(op.decoding.output) if op.decoding else 0
-        return max(1, int(self.share * op.params.max_tokens) - made)
-
-    def finished(self, made: int, allowed: int) -> None:
-        self.share += 0.05 * (made / max(1, allowed) - self.share)
-
-    def too_low(self) -> None:
-        self.share = min(1.0, 1.3 * self.share + 0.05)
-
-
-class Claims:
-    """Tokens that the running sequences will still want, kept up while newcomers are admitted."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        self._preemptions = -1
-        self._tokens = 0
-
-    @property
-    def tokens(self) -> int:
-        scheduler = self._scheduler
-        if self._preemptions != scheduler.preemptions:
-            self._preemptions = scheduler.preemptions
-            self._tokens = sum(map(self._of, scheduler.running))
-        return self._tokens
-
-    def add(self, seq: SequenceState) -> None:
-        if seq.status is Status.RUNNING:
-            self._tokens += self._of(seq)
-
-    def _of(self, seq: SequenceState) -> int:
-        return self._scheduler.estimate.remaining(seq) + max(0, seq.need)
-
-
 class Scheduler:
     def __init__(self, cache: PrefixCache, step_tokens: int, max_running: int) -> None:
         self.cache = cache
         self.step_tokens = step_tokens
         self.max_running = max_running
         self.estimate = LengthEstimate()
+        self.counters = Counters()
         self.running: list[SequenceState] = []
-        self.waiting: list[SequenceState] = []
+        self.waiting = Queue()
         self.resident: dict[SequenceState, None] = {}  # idle, with pages; least recently used first
+        self.pinned: dict[SequenceState, None] = {}  # idle, and keep their pages
+        self.steps = 0
         self.preemptions = 0
         self.reused_tokens = 0
         self.refused: list[tuple[SequenceState, OutOfPages]] = []
@@ -92,43 +60,64 @@ class Scheduler:
     def pause(self) -> None:
         """Plan nothing until `paused` is False again, and take every page from the sequences."""
         self.paused = True
-        share = self.estimate.share  # these preemptions say nothing about lengths
         for seq in list(self.running):
             self.preempt(seq)
-        self.estimate.share = share
         while self._park_one():
             pass
+        for seq in self.pinned:
+            self.cache.release(seq)
 
     def plan(self) -> list[Work]:
         """The work of one step. Sequences that can never run are left in `refused`."""
         if self.paused:
             return []
+        self.steps += 1
         work: dict[SequenceState, Work] = {}
-        self._continue(work)
-        self._admit(work)
+        singles, chunks = self._sides()
+        budget = self._give_each(singles, self._kept_for(singles, chunks), work)
+        self._share(chunks, budget, work)
         return sorted(work.values(), key=lambda item: item.hi - item.lo > 1)
+
+    # what becomes of a sequence
 
     def wait(self, seq: SequenceState) -> None:
         """The sequence has something to compute."""
         if seq.status is Status.IDLE:
             self.resident.pop(seq, None)
             seq.status = Status.WAITING
-            insort(self.waiting, seq, key=_turn)
+            self.counters.arrive(seq.terms.tenant, self.waiting.tenants(seq.terms.priority))
+            self.waiting.add(seq)
 
     def suspend(self, seq: SequenceState) -> None:
         """The sequence has nothing to compute; its pages stay while there is room."""
         self._leave(seq)
         seq.status = Status.IDLE
         self.resident.pop(seq, None)
-        if len(seq.slots):
+        if len(seq.slots) and seq not in self.pinned:
             self.resident[seq] = None
 
     def remove(self, seq: SequenceState) -> None:
         """The sequence ends; its pages go back."""
         self._leave(seq)
         self.resident.pop(seq, None)
+        self.pinned.pop(seq, None)
         self.cache.release(seq)
         seq.status = Status.CLOSED
+
+    def start(self, seq: SequenceState) -> None:
+        """The sequence gets a place in the batch, and what is cached of it."""
+        self.waiting.remove(seq)
+        op = seq.ops[0]
+        if not len(seq.slots):
+            self.reused_tokens += self.cache.attach(seq, op.reuse(seq))
+        elif seq.need >= WORTH_LOADING and (gained := self.cache.rejoin(seq, op.reuse(seq))):
+            self.reused_tokens += gained
+            op.rejoined(gained)
+        op.admitted(seq, seq.computed)
+        seq.status = Status.RUNNING
+        seq.prefilling = seq.need > SHARED_ENOUGH
+        seq.since, seq.passed = self.steps, 0
+        self.running.append(seq)
 
     def preempt(self, seq: SequenceState) -> None:
         """Take the pages of a running sequence; it waits in its old turn and computes again what was lost."""
@@ -136,38 +125,168 @@ class Scheduler:
         self.cache.release(seq)
         seq.prefilling = False
         seq.status = Status.WAITING
-        insort(self.waiting, seq, key=_turn)
+        seq.preempted += 1
+        self.waiting.add(seq)
         self.preemptions += 1
-        self.estimate.too_low()
 
-    def _continue(self, work: dict[SequenceState, Work]) -> None:
+    def pin(self, seq: SequenceState) -> None:
+        """Let a sequence keep its pages until it is closed. Raises OutOfPages where that is too much."""
+        self.check_pinned(self.pinned_pages(seq))
+        self.pinned[seq] = None
+
+    def check_pinned(self, pages: int) -> None:
+        """Raise OutOfPages if so many pinned pages were more than half of the pool."""
+        pool = self.cache.pool
+        if 2 * pages > pool.total:
+            raise OutOfPages(
+                f"with this prefix {pages} of the {pool.total} pages of the KV pool would be pinned, more than half; "
+                "release other pins, pin a shorter prefix, or open the engine with a larger kv_tokens"
+            )
+
+    def pinned_pages(self, *more: SequenceState) -> int:
+        """How many pages are pinned, or would be with `more`."""
+        rows = [self.cache.pages(seq) for seq in (*self.pinned, *more)]
+        return len(np.unique(np.concatenate(rows))) if rows else 0
+
+    def _leave(self, seq: SequenceState) -> None:
+        if seq.status is Status.RUNNING:
+            self.running.remove(seq)
+        elif seq.status is Status.WAITING:
+            self.waiting.remove(seq)
+        if seq.status in (Status.RUNNING, Status.WAITING):
+            self.counters.leave(seq.terms.tenant)
+        seq.prefilling = False
+        seq.preempted = seq.passed = 0
+
+    # how a step is shared out
+
+    def _sides(self) -> tuple[list[SequenceState], list[SequenceState]]:
+        """The running sequences that want one token (or none), and those that want more."""
+        singles: list[SequenceState] = []
+        chunks: list[SequenceState] = []
+        for seq in self.running:
+            (chunks if seq.ops[0].target(seq) - seq.computed > 1 else singles).append(seq)
+        if len(singles) > self.step_tokens // 2:
+            singles.sort(key=turn)
+        return singles, chunks
+
+    def _kept_for(self, singles: list[SequenceState], chunks: list[SequenceState]) -> int | None:
+        """The priority of those who want more than a token, where single ones could leave them less than half."""
+        if len(singles) <= self.step_tokens // 2:
+            return None
+        wanted = [seq.terms.priority for seq in chunks] + ([self.waiting.top] if self.waiting else [])
+        return max(wanted, default=None)
+
+    def _give_each(self, singles: list[SequenceState], kept_for: int | None, work: dict[SequenceState, Work]) -> int:
         budget = self.step_tokens
-        needs = [(seq.ops[0].target(seq) - seq.computed > 1, seq) for seq in self.running]
-        for _, seq in sorted(needs, key=_first):  # stable: single tokens first, otherwise in the order of running
-            if budget <= 0:
+        for seq in singles:
+            less_urgent = kept_for is not None and seq.terms.priority < kept_for
+            if budget <= ((self.step_tokens + 1) // 2 if less_urgent else 0):
                 break
             if seq.status is Status.RUNNING:
                 budget -= self._give(seq, budget, work)
+        return budget
+
+    def _share(self, chunks: list[SequenceState], budget: int, work: dict[SequenceState, Work]) -> None:
+        if budget <= 0 or not (chunks or self.waiting):
+            return
+        if (eldest := self._eldest(chunks)) is not None and eldest.status is Status.RUNNING:
+            budget -= self._give(eldest, (budget + 1) // 2, work)
+        newcomers = Newcomers(self, work)
+        for offer in self._offers(chunks, newcomers):
+            if budget <= 0:
+                break
+            if offer.newcomer and newcomers.admit(offer):
+                budget -= self._give(offer.seq, budget, work)
+                newcomers.claims.add(offer.seq)
+            elif not offer.newcomer and offer.seq.status is Status.RUNNING:
+                budget -= self._give(offer.seq, budget, work)
+        newcomers.settle()
+
+    def _eldest(self, chunks: list[SequenceState]) -> SequenceState | None:
+        """The prefill that has run longest, unless somebody more urgent is there; None too where it has no rival."""
+        if not chunks or len(chunks) + len(self.waiting) == 1:
+            return None
+        top = max(seq.terms.priority for seq in chunks)
+        if self.waiting and self.waiting.top > top:
+            return None
+        return next(seq for seq in chunks if seq.terms.priority == top)
+
+    def _offers(self, chunks: list[SequenceState], newcomers: Newcomers) -> Iterator[Offer]:
+        """Who wants more than a token, in the order in which they get it."""
+        running: dict[str, list[SequenceState]] = {}
+        for seq in chunks:
+            running.setdefault(seq.terms.tenant, []).append(seq)
+        lanes = self.waiting.lanes if self._may_admit else {}
+        window = (self.max_running - len(self.running)) // max(1, len(lanes)) + 8
+        tops = {tenant: max(seq.terms.priority for seq in seqs) for tenant, seqs in running.items()}
+        for tenant, lane in lanes.items():
+            tops[tenant] = max(tops.get(tenant, lane[0].terms.priority), lane[0].terms.priority)
+
+        def of(tenant: str) -> list[Offer]:
+            offers = [Offer(seq, seq.computed, False) for seq in running.get(tenant, ())]
+            waiting = [] if newcomers.closed else lanes.get(tenant, [])[:window]
+            offers += [Offer(seq, self.reusable(seq), True) for seq in waiting]
+            return sorted(offers, key=_shortest_first if chunks else _cached_first)
+
+        return in_turn(self.counters, tops, of)
+
+    @property
+    def _may_admit(self) -> bool:
+        """There is a free place, or one that somebody more urgent could take."""
+        if not self.waiting or len(self.running) < self.max_running:
+            return bool(self.waiting)
+        return self.waiting.top > min(seq.terms.priority for seq in self.running)
 
     def _give(self, seq: SequenceState, budget: int, work: dict[SequenceState, Work]) -> int:
-        lo = seq.computed
-        hi = max(lo, min(seq.ops[0].target(seq), lo + budget))
+        """Up to `budget` tokens more in this step; returns how many."""
+        start = work[seq].hi if seq in work else seq.computed
+        hi = max(start, min(seq.ops[0].target(seq), start + budget))
         if not (self.cache.grow(seq, hi) or self._make_room(seq, hi, work)):
             return 0
-        work[seq] = Work(seq, lo, hi)
-        return hi - lo
+        work[seq] = Work(seq, seq.computed, hi)
+        if not self.counters.alone:
+            self._charge(seq, start, hi)
+        return hi - start
+
+    def _charge(self, seq: SequenceState, start: int, hi: int) -> None:
+        """A tenant pays for each token once, and not for what it lost to others."""
+        sampled = hi >= len(seq) and isinstance(seq.ops[0], Generate)
+        self.counters.charge(seq.terms.tenant, max(0, hi - max(start, seq.charged)), sampled)
+        seq.charged = max(seq.charged, hi)
+
+    # pages
+
+    def reusable(self, seq: SequenceState) -> int:
+        """Tokens of a waiting sequence that need not be computed."""
+        if len(seq.slots) and seq.need < WORTH_LOADING:
+            return seq.computed
+        return max(seq.computed, self.cache.reusable(seq.tokens.array[: seq.ops[0].reuse(seq)], seq.namespace))
+
+    def may_lose(self, seq: SequenceState) -> bool:
+        """Whether somebody more urgent may take its place: not again before it got some way."""
+        if not seq.preempted:
+            return True
+        return self.steps - seq.since >= min(LONGEST_GRACE, GRACE << (seq.preempted - 1))
+
+    def last(self, seq: SequenceState) -> tuple[int, int, int]:
+        """The greatest of the running sequences is preempted first."""
+        return (-seq.terms.priority, self.counters.coarse(seq.terms.tenant), seq.arrival)
 
     def _make_room(self, seq: SequenceState, length: int, work: dict[SequenceState, Work]) -> bool:
         while not self.cache.grow(seq, length):
             if self._park_one():
                 continue
-            victim = max(self.running, key=_turn)
+            victim = max(self.running, key=self.last)
             if victim is seq and len(self.running) == 1:
                 if not seq.ahead:  # the token that is being sampled may be its last, and needs no page then
                     self._refuse(seq, length)
+                    work.pop(seq, None)
                 return False
             work.pop(victim, None)
             self.preempt(victim)
+            if victim.terms.priority == seq.terms.priority:
+                self.estimate.too_low()
             if victim is seq:
                 return False
         return True
@@ -177,85 +296,45 @@ class Scheduler:
         if self.resident:
             seq = next(iter(self.resident))
             del self.resident[seq]
+        elif self.waiting.holding:
+            seq = max(self.waiting.holding, key=turn)
+            del self.waiting.holding[seq]
         else:
-            found = next((other for other in reversed(self.waiting) if len(other.slots)), None)
-            if found is None:
-                return False
-            seq = found
+            return False
         self.cache.release(seq)
         return True
 
     def _refuse(self, seq: SequenceState, length: int) -> None:
-        pool = self.cache.pool
+        pool, pinned = self.cache.pool, self.pinned_pages()
         self.refused.append((seq, OutOfPages(
-            f"the sequence needs {length} tokens of KV cache and the whole pool has {pool.total * pool.page_size}; "
-            f"open the engine with a larger kv_tokens"
+            f"the sequence needs {length} tokens of KV cache and the whole pool has {pool.total * pool.page_size}"
+            + (f", of which {pinned * pool.page_size} are pinned" if pinned else "")
+            + "; open the engine with a larger kv_tokens"
         )))  # fmt: skip
 
-    def _admit(self, work: dict[SequenceState, Work]) -> None:
-        budget = self.step_tokens - sum(hi - lo for _, lo, hi in work.values())
-        if self.refused or budget <= 0 or not self.waiting:
-            return
-        claims = Claims(self)
-        for seq, reusable in self._candidates():
-            if budget <= 0 or len(self.running) >= self.max_running:
-                return
-            if not self._computed_by_another(seq, reusable) and self._fits(seq, reusable, claims):
-                self._start(seq)
-                budget -= self._give(seq, budget, work)
-                claims.add(seq)
-
-    def _candidates(self) -> Iterator[tuple[SequenceState, int]]:
-        """Those whose turn it is, of equal priority the longest cached prefix first."""
-        window = self.waiting[: self.max_running - len(self.running) + 8]
-        rated = [(seq, self._reusable(seq)) for seq in window]
-        yield from sorted(rated, key=lambda item: (-item[0].priority, -item[1]))
-
-    def _reusable(self, seq: SequenceState) -> int:
-        if len(seq.slots):
-            return seq.computed
-        return self.cache.tree.match_length(seq.tokens.array[: seq.ops[0].reuse(seq)])
-
-    def _computed_by_another(self, seq: SequenceState, reusable: int) -> bool:
-        """A running prefill is just computing a good part of this one's tokens: wait and share them."""
-        enough = min(reusable + SHARED_ENOUGH, seq.ops[0].reuse(seq))
-        return reusable < enough and any(
-            common_prefix(seq.tokens.array, other.tokens.array) >= enough for other in self.running if other.prefilling
-        )
-
-    def _fits(self, seq: SequenceState, reusable: int, claims: Claims) -> bool:
-        if not self.running:
-            return True
-        size = self.cache.pool.page_size
-        wanted = seq.target - reusable + self.estimate.remaining(seq) + claims.tokens
-        available = self.cache.available * size
-        return wanted <= available or wanted <= available + self._parkable(seq)
-
-    def _parkable(self, newcomer: SequenceState) -> int:
-        """Tokens held by sequences that are not running; shared ones count more than once."""
-        waiting = sum(len(other.slots) for other in self.waiting if other is not newcomer)
-        return waiting + sum(len(idle.slots) for idle in self.resident)
-
-    def _start(self, seq: SequenceState) -> None:
-        self.waiting.remove(seq)
-        if not len(seq.slots):
-            self.reused_tokens += self.cache.attach(seq, seq.ops[0].reuse(seq))
-        seq.ops[0].admitted(seq, seq.computed)
-        seq.status = Status.RUNNING
-        seq.prefilling = seq.need > SHARED_ENOUGH
-        self.running.append(seq)
-
-    def _leave(self, seq: SequenceState) -> None:
-        if seq.status is Status.RUNNING:
-            self.running.remove(seq)
-        elif seq.status is Status.WAITING:
-            self.waiting.remove(seq)
-        seq.prefilling = False
+    def check(self) -> None:
+        """Raise unless every sequence stands where its status says."""
+        present: dict[str, int] = {}
+        for seqs, status in ((self.running, Status.RUNNING), (self.waiting, Status.WAITING)):
+            for seq in seqs:
+                if seq.status is not status:
+                    raise RuntimeError(f"sequence {seq.id} is {seq.status.value} among those that are {status.value}")
+                present[seq.terms.tenant] = present.get(seq.terms.tenant, 0) + 1
+        if present != self.counters.present:
+            raise RuntimeError(f"the tenants have {present} sequences at work, counted are {self.counters.present}")
+        if {seq for seq in self.waiting if len(seq.slots)} != set(self.waiting.holding):
+            raise RuntimeError("the queue does not know who of it holds pages")
+        if any(seq.status is not Status.IDLE or not len(seq.slots) or seq in self.pinned for seq in self.resident):
+            raise RuntimeError("a resident sequence is not idle, is pinned or has no pages")
 
 
-def _turn(seq: SequenceState) -> tuple[int, int]:
-    return (-seq.priority, seq.arrival)
+def _shortest_first(offer: Offer) -> tuple[int, bool, int]:
+    return (-offer.seq.terms.priority, _patient(offer), offer.seq.target - offer.reusable)
 
 
-def _first(pair: tuple[bool, SequenceState]) -> bool:
-    return pair[0]
+def _cached_first(offer: Offer) -> tuple[int, bool, int]:
+    return (-offer.seq.terms.priority, _patient(offer), -offer.reusable)
+
+
+def _patient(offer: Offer) -> bool:
+    return not offer.newcomer or offer.seq.passed < PATIENCE

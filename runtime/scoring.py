@@ -97,6 +97,8 @@ class Score(Op):
 
     __slots__ = ("cached", "choices", "flat", "launched", "pending", "results", "scored", "trie")
 
+    made_of = ("choices",)
+
     def __init__(self, choices: list[Ints]) -> None:
         super().__init__()
         self.choices = choices
@@ -131,6 +133,9 @@ class Score(Op):
     def admitted(self, seq: SequenceState, reused: int) -> None:
         if self.cached is None:
             self.cached = reused
+
+    def rejoined(self, tokens: int) -> None:
+        self.cached = (self.cached or 0) + tokens
 
     def reuse(self, seq: SequenceState) -> int:
         return len(seq) if self.flat else len(seq) - 1
@@ -202,7 +207,7 @@ class Score(Op):
         start: int,
     ) -> None:
         """Compute a run behind `parent`. What is known already is in `path`; the rest begins at `start`."""
-        probe = life.new_state(owner.priority)
+        probe = life.new_state(owner.terms)
         life.give_birth(parent, probe)
         self.pending += 1
         self.scored += len(twig.tokens) - 1

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .cache import IntRow, Ints, Node
+from .embedding import Embed, Floats
 from .ops import (
     Chunk,
     Close,
@@ -29,6 +30,7 @@ from .ops import (
 )
 from .sampling.params import SamplingParams
 from .scoring import Score, Scores
+from .terms import USUAL, Terms
 
 if TYPE_CHECKING:
     from .core import EngineCore
@@ -45,11 +47,14 @@ class Status(enum.Enum):
 class SequenceState:
     """What the scheduler thread knows of a sequence. Only that thread touches it."""
 
-    __slots__ = ("ahead", "arrival", "computed", "error", "id", "node", "ops", "owed", "prefilling", "priority", "slots", "status", "tokens")
+    __slots__ = (
+        "ahead", "arrival", "charged", "computed", "error", "id", "node", "ops", "owed", "passed", "preempted",
+        "prefilling", "since", "slots", "status", "terms", "tokens",
+    )  # fmt: skip
 
-    def __init__(self, id: int, priority: int = 0, status: Status = Status.IDLE) -> None:
+    def __init__(self, id: int, terms: Terms = USUAL, status: Status = Status.IDLE) -> None:
         self.id = id
-        self.priority = priority
+        self.terms = terms
         self.arrival = id
         self.status = status
         self.tokens = IntRow()
@@ -59,11 +64,20 @@ class SequenceState:
         self.node: Node | None = None
         self.ops: deque[Op] = deque()
         self.prefilling = False  # computes a prefix that others may wait for
+        self.charged = 0  # tokens that its tenant has paid for
+        self.since = 0  # step in which it got its place
+        self.passed = 0  # later ones that got a place before it
+        self.preempted = 0  # times since it began to wait
         self.error: BaseException | None = None  # why it will never be born
         self.owed: BaseException | None = None  # of an extend that failed when nothing was queued behind it
 
     def __len__(self) -> int:
         return self.tokens.length
+
+    @property
+    def namespace(self) -> str:
+        """Whose cached prefixes it may stand on."""
+        return self.terms.namespace
 
     @property
     def target(self) -> int:
@@ -126,7 +140,7 @@ class Sequence:
 
     def fork(self, n: int) -> list[Sequence]:
         """`n` sequences that go on from here on the same pages. They are born when the parent gets here."""
-        states = [self._core.life.new_state(self._state.priority, Status.UNBORN) for _ in range(n)]
+        states = [self._core.new_state(self._state.terms, Status.UNBORN) for _ in range(n)]
         children = [Sequence(self._core, state) for state in states]
         self._core.submit(self._state, Fork(states))
         return children
@@ -134,6 +148,13 @@ class Sequence:
     def prefill(self) -> Future[int]:
         """Compute all tokens now and publish them to the prefix cache. Result: the tokens that were computed before."""
         return self._core.submit(self._state, Prefill())
+
+    def embed(self) -> Future[Floats]:
+        """The mean of the model's last hidden states over all tokens, float32 [hidden], as the final norm gives them.
+
+        All tokens are computed, cached ones too; the sequence stays as it is.
+        """
+        return self._core.submit(self._state, Embed())
 
     def tokens(self) -> Ints:
         """Token ids after all queued operations, int32 [n]. Blocks."""

@@ -30,8 +30,8 @@ class Sleeper:
         core, before = self._core, self._held()
         tensors = [tensor for tensor in tensors_of(core.runner.model) if tensor.device.type != "cpu"]
         _check_room(tensors)
-        core.pause()
         try:
+            core.pause()
             self._weights = HostCopy(tensors)
         except BaseException:
             core.resume()  # nothing is released yet

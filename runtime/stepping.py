@@ -20,8 +20,10 @@ import torch
 
 from sgl.grammars.batch import fill_masks
 
+from .embedding import Embed, Floats
 from .errors import RuntimeFailure
 from .executor.runner import Runner
+from .executor.staging import fetch
 from .lifecycle import Lifecycle
 from .ops import Generate, Op, TokenLogprobs
 from .sampling import Samples, SamplingBatch, launch_top_logprobs, make_sampler
@@ -56,6 +58,7 @@ class Step:
     """Attributes:
     sampled: the generations that get a token, in the order of `samples`.
     scored: operations that get log-probabilities, and of how many rows each.
+    pooled: operations that get sums of hidden states, and over which positions, in the order of `sums`.
     """
 
     wants: list[Want]
@@ -64,6 +67,8 @@ class Step:
     samples: Callable[[], Samples] | None = None
     scored: list[tuple[SequenceState, Op, int]] = field(default_factory=list)
     scores: Callable[[], Found] | None = None
+    pooled: list[tuple[SequenceState, Embed, range]] = field(default_factory=list)
+    sums: Callable[[], list[Floats]] | None = None
 
 
 class Stepper:
@@ -92,6 +97,7 @@ class Stepper:
             self._fail_step([seq for seq, *_ in real], error)
             return None
         step = Step(_wants(work), logits)
+        self._pool(step, real)
         for seq, _, hi in work:
             seq.computed = hi
             if seq.prefilling and hi >= seq.target:
@@ -99,6 +105,17 @@ class Stepper:
                 self.life.cache.publish(seq)
         self.life.stats.computed_tokens += sum(hi - lo for _, lo, hi in work)
         return step
+
+    def _pool(self, step: Step, work: list[Work]) -> None:
+        """Have the sums of the step brought to the host."""
+        for seq, lo, hi in work:
+            op = seq.ops[0]
+            if isinstance(op, Embed) and (positions := op.pool(seq, lo, hi)):
+                step.pooled.append((seq, op, positions))
+                op.asked(positions)
+        if step.pooled:
+            assert self.runner.sums is not None
+            step.sums = fetch(self.runner.sums)
 
     def _fail_step(self, seqs: list[SequenceState], error: Exception) -> None:
         """What a failed step wrote lies behind `computed`: nobody reads it, it is written again."""
@@ -196,6 +213,8 @@ class Stepper:
             self._take_all(step, step.samples)
         if step.scores is not None:
             self._collect_all(step, step.scores)
+        if step.sums is not None:
+            self._add_all(step, step.sums)
 
     def _take_all(self, step: Step, ready: Callable[[], Samples]) -> None:
         try:
@@ -219,6 +238,17 @@ class Stepper:
             own = slice(start, start := start + count)
             if is_current(seq, op):
                 self.life.collect(seq, op, pairs[own], tops[own])
+
+    def _add_all(self, step: Step, ready: Callable[[], list[Floats]]) -> None:
+        try:
+            [sums] = ready()
+        except Exception as error:
+            self._fail_current("pooling", [(seq, op) for seq, op, _ in step.pooled], error)
+            return
+        for (seq, op, positions), total in zip(step.pooled, sums, strict=True):
+            if is_current(seq, op):
+                op.add(total, positions)
+                self.life.collect(seq, op, [], [])
 
     def _take(self, seq: SequenceState, op: Generate, samples: Samples, index: int) -> None:
         decoding = op.decoding

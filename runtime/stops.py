@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.stop_patterns import StopPatterns
 from sgl.runtime.stop_strings import StopStrings
 
 if TYPE_CHECKING:
@@ -51,8 +50,8 @@ class StopChecker:
         self._detokenizer = tokenizer.detokenizer(params.skip_special_tokens)
         self._limit = params.max_tokens
         self._stops = StopStrings(params.stop) if params.stop else None
-        self._regexes = [(re.compile(pattern), _reach(pattern)) for pattern in params.stop_regex]
-        self._searching = bool(self._stops or self._regexes)
+        self._patterns = StopPatterns(params.stop_regex) if params.stop_regex else None
+        self._searching = bool(self._stops or self._patterns)
         self._state = 0  # of the stop strings
         self._pieces: list[str] = []
         self._shown = 0  # pieces
@@ -140,12 +139,11 @@ class StopChecker:
                 text = "".join(self._pieces)
                 cut = len(text) - len(delta) + (match.end if self._params.keep_stop else match.start)
                 return self._cut(text[:cut], {"type": "stop", "matched": match.stop})
-        if self._regexes:
+        if self._patterns:
             text = "".join(self._pieces)
             self._pieces, self._held, self._shown = [text], text[self._given :], 1
-            for regex, reach in self._regexes:
-                if regex.search(text, max(0, len(text) - len(delta) - reach)):
-                    return self.close({"type": "stop", "matched": regex.pattern})
+            if found := self._patterns.search(text, len(delta)):
+                return self.close({"type": "stop", "matched": found})
         return None
 
     def _cut(self, text: str, reason: dict[str, Any]) -> Finish:
@@ -164,10 +162,3 @@ class StopChecker:
         del self.token_ids[kept:]
         self.finish = Finish(reason, text, kept, remainder)
         return self.finish
-
-
-def _reach(pattern: str) -> int:
-    """How many characters before new text a match that needs it can begin; very many when unbounded."""
-    if "(?=" in pattern or "(?!" in pattern:
-        return sys.maxsize
-    return int(re._parser.parse(pattern).getwidth()[1]) + 1  # type: ignore[attr-defined]

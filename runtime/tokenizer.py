@@ -17,7 +17,9 @@ from sgl.grammars.token_bytes import token_bytes
 from sgl.runtime.chat_template import ChatTemplate
 from sgl.runtime.detokenizer import detokenizer
 from sgl.runtime.errors import ConfigError
+from sgl.runtime.quoting import Marks, Quotation
 
+_LONG = 500  # characters; of longer texts other threads run meanwhile
 _PROBE = "a"  # any text whose tokens do not depend on what a post-processor puts around them
 _PREFIXING = ("normalizer", "pre_tokenizer")
 
@@ -42,7 +44,7 @@ class Tokenizer:
         self._backend = backend
         self._config = config
         self._lock = threading.Lock()
-        self._variants: dict[tuple[bool, bool], Backend] = {(False, True): backend}
+        self._variants: dict[tuple[bool, bool, bool], Backend] = {(False, True, True): backend}
         added = backend.get_added_tokens_decoder()
         self.token_bytes, self.exact_bytes = token_bytes(
             backend.get_vocab(with_added_tokens=True),
@@ -82,22 +84,30 @@ class Tokenizer:
 
     # text to ids
 
-    def encode(self, text: str, special_prefix: bool = False, parse_special: bool = True) -> np.ndarray:
+    def encode(
+        self, text: str, special_prefix: bool = False, parse_special: bool = True, parse_marks: bool = True
+    ) -> np.ndarray:
         """Token ids of `text`, int32 [n].
 
         Args:
             special_prefix: this is the start of a text: put `prefix_ids` before it (once: a text that
                 already starts with them keeps what it has) and sentencepiece's dummy space.
             parse_special: the strings of special tokens become those tokens; else they are plain text.
+            parse_marks: False: nor do those of the other `marks` become tokens.
         """
-        encoded = self._variant(not special_prefix, parse_special).encode(text, add_special_tokens=False).ids
+        encoded = _ids_of(self._variant(not special_prefix, parse_special and parse_marks, parse_marks), text)
         ids = np.array(encoded, dtype=np.int32)
         if special_prefix and self.prefix_ids and tuple(encoded[: len(self.prefix_ids)]) != self.prefix_ids:
             return np.concatenate([np.array(self.prefix_ids, np.int32), ids])
         return ids
 
-    def _variant(self, continuation: bool, parse_special: bool) -> Backend:
-        key = (continuation and self._has_dummy_prefix, parse_special)
+    def spans(self, text: str) -> list[tuple[int, int, int]]:
+        """The tokens of `text` as (id, first character, character behind the last)."""
+        (encoded,) = self._backend.encode_batch([text], add_special_tokens=False)
+        return [(i, *place) for i, place in zip(encoded.ids, encoded.offsets, strict=True)]
+
+    def _variant(self, continuation: bool, parse_special: bool, parse_marks: bool) -> Backend:
+        key = (continuation and self._has_dummy_prefix, parse_special, parse_marks)
         variant = self._variants.get(key)
         if variant is None:
             with self._lock:
@@ -105,9 +115,12 @@ class Tokenizer:
                 self._variants[key] = variant
         return variant
 
-    def _make_variant(self, continuation: bool, parse_special: bool) -> Backend:
-        text = self._backend.to_str()
-        variant = Backend.from_str(json.dumps(json.loads(text) | self._bare_parts) if continuation else text)
+    def _make_variant(self, continuation: bool, parse_special: bool, parse_marks: bool) -> Backend:
+        parts = json.loads(self._backend.to_str()) | (self._bare_parts if continuation else {})
+        if not parse_marks:
+            marks = self.marks.ids
+            parts["added_tokens"] = [{**t, "special": t["special"] or t["id"] in marks} for t in parts["added_tokens"]]
+        variant = Backend.from_str(json.dumps(parts))
         variant.encode_special_tokens = not parse_special
         return variant
 
@@ -166,6 +179,11 @@ class Tokenizer:
         """The Jinja source."""
         return self._chat.source if self._chat else None
 
+    @property
+    def chat_variables(self) -> frozenset[str]:
+        """What the template reads besides special tokens, such as `messages`, `tools` or `enable_thinking`."""
+        return self._chat.variables if self._chat else frozenset()
+
     def render_chat(
         self, messages: Iterable[Mapping[str, Any]], add_generation_prompt: bool = False, **variables: Any
     ) -> str:
@@ -180,6 +198,20 @@ class Tokenizer:
             )
         known = {"tools": None, "documents": None}
         return self._chat.render(messages, add_generation_prompt, **(known | variables))
+
+    def encode_chat(
+        self, messages: Iterable[Mapping[str, Any]], add_generation_prompt: bool = False, **variables: Any
+    ) -> np.ndarray:
+        """Token ids of a conversation, int32 [n]: what its texts spell of special tokens stays text. See `render_chat`."""
+        quotation = Quotation(self, (list(messages), variables))
+        safe, safe_variables = quotation.value
+        text = self.render_chat(safe, add_generation_prompt, **safe_variables)
+        return quotation.encode(text, special_prefix=True)
+
+    @cached_property
+    def marks(self) -> Marks:
+        """What the texts of a conversation must not become."""
+        return Marks(self, self._backend.get_added_tokens_decoder())
 
     # special tokens
 
@@ -202,6 +234,13 @@ class Tokenizer:
         if self.bos_id is None or wish is None or bool(wish) == (self.bos_id in prefix):
             return prefix
         return (self.bos_id, *prefix) if wish else tuple(i for i in prefix if i != self.bos_id)
+
+
+def _ids_of(backend: Backend, text: str) -> list[int]:
+    """A batch gives the interpreter's lock away, one text does not."""
+    if len(text) < _LONG:
+        return backend.encode(text, add_special_tokens=False).ids
+    return backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
 
 def _load_backend(folder: Path) -> Backend:

@@ -1,4 +1,4 @@
-"""The command line: `sgl doctor` tells what this machine can run programs with, `sgl grammar` shows grammars."""
+"""The command line: `sgl doctor` tells what this machine can run programs with; the other commands have files of their own."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def doctor() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from sgl import __version__, check_tool, grammar_tool, run_tool, serve_tool
+    from sgl import __version__, chat_tool, check_tool, grammar_tool, run_tool, serve_tool
 
     parser = argparse.ArgumentParser(
         prog="sgl", description="A language for structured generation with its own runtime."
@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     check_tool.add_parser(commands)
     run_tool.add_parser(commands)
     serve_tool.add_parser(commands)
+    chat_tool.add_parser(commands)
     return parser
 
 

@@ -10,9 +10,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-NEEDED = ("fastapi", "uvicorn")
+NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 WORDS = {"true": True, "false": False, "none": None}
 LOCAL = ("127.0.0.1", "::1", "localhost")
+SAME_NAME = (
+    "tool_format", "reasoning_format", "max_queue", "tenant_share", "isolate", "allow_priority",
+    "page", "metrics", "open_metrics", "log_requests", "log_content", "trace",
+)  # fmt: skip
 INTERRUPTED = 130  # as shells report a program that Ctrl-C ended
 
 _ABOUT = """\
@@ -47,7 +51,11 @@ def add_parser(commands: Any) -> None:
         help="a key that requests must bring; may be repeated (default: SGL_API_KEY)",
     )
     parser.add_argument("--served-name", metavar="NAME", help="the model's name in answers (default: its directory's)")
+    parser.add_argument("--tool-format", metavar="NAME", help="how the model calls tools, such as hermes (default: by its name)")
+    parser.add_argument("--reasoning-format", metavar="NAME", help="how the model marks its thoughts, such as qwen3 (default: by its name)")
     _add_limits(parser)
+    _add_sharing(parser)
+    _add_watching(parser)
     parser.set_defaults(command=run)
     setattr(parser, "parse_known_args", _in_any_order(parser.parse_known_args))  # noqa: B010 (mypy refuses it plain)
 
@@ -70,6 +78,38 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--max-new-tokens", type=int, metavar="N", help="of an answer, which ends there")
     limits.add_argument("--max-choices", type=int, default=64, metavar="N", help="samples of one prompt")
     limits.add_argument("--request-timeout", type=float, metavar="SECONDS", help="after which a request is given up")
+
+
+def _add_sharing(parser: argparse.ArgumentParser) -> None:
+    sharing = parser.add_argument_group("sharing")
+    sharing.add_argument(
+        "--max-queue",
+        type=int,
+        metavar="N",
+        help="samples that run or wait; more are told to come back (default: 4 for each that can run)",
+    )
+    sharing.add_argument(
+        "--tenant-share",
+        type=float,
+        metavar="SHARE",
+        help="of that queue for one API key (default: 0.5 with several keys)",
+    )
+    sharing.add_argument(
+        "--isolate",
+        action=argparse.BooleanOptionalAction,
+        help="an API key reuses only the prefixes that it computed (default: with several keys)",
+    )
+    sharing.add_argument("--allow-priority", action="store_true", help="requests may say how urgent they are")
+
+
+def _add_watching(parser: argparse.ArgumentParser) -> None:
+    watching = parser.add_argument_group("watching")
+    watching.add_argument("--page", action=argparse.BooleanOptionalAction, default=True, help="the page at /")
+    watching.add_argument("--metrics", action=argparse.BooleanOptionalAction, default=True, help="answer GET /metrics")
+    watching.add_argument("--open-metrics", action="store_true", help="without an API key too")
+    watching.add_argument("--log-requests", metavar="FILE", help="a line of JSON for each; - is the standard output")
+    watching.add_argument("--log-content", action="store_true", help="with prompts and answers in these lines")
+    watching.add_argument("--trace", action="store_true", help="spans for OpenTelemetry, see its OTEL_ variables")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -98,12 +138,22 @@ def _serve(options: argparse.Namespace) -> None:
     with listening.bind(settings) as listener, Engine(model, **engine_options) as engine:
         if not settings.api_keys and settings.host not in LOCAL:
             print("sgl serve: anyone who reaches this host can use it; give --api-key", file=sys.stderr)
+        if settings.log_content:
+            print(f"sgl serve: prompts and answers are written to {settings.log_requests}", file=sys.stderr)
         listening.serve(engine, settings, listener, _tell_ready)
-    print("sgl serve: ended", flush=True)
+    _say("ended")
 
 
 def _tell_ready(url: str) -> None:
-    print(f"sgl serve: ready at {url}", flush=True)
+    _say(f"ready at {url}")
+
+
+def _say(text: str) -> None:
+    """To whoever started the server, unless they read no more."""
+    try:
+        print(f"sgl serve: {text}", flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _settings(options: argparse.Namespace) -> Any:
@@ -120,6 +170,7 @@ def _settings(options: argparse.Namespace) -> Any:
         max_new_tokens=options.max_new_tokens,
         max_choices=options.max_choices,
         request_timeout=options.request_timeout,
+        **{name: getattr(options, name) for name in SAME_NAME},
     )
 
 

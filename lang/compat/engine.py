@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from functools import cached_property
 from math import exp
@@ -108,13 +109,19 @@ class Engine:
             return ids
         return [*first, *second]
 
-    def encode(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise UnsupportedByBackendError(
-            "the embedded engine makes texts, no embeddings; use a server that does"
-        )
+    def encode(self, prompt: str | list[str]) -> Any:
+        """For each text the mean of the model's last hidden states, as `{"embedding": [...], "meta_info": {...}}`."""
+        texts = [prompt] if isinstance(prompt, str) else prompt
+        tokenizer = self.endpoint.tokenizer
+        found = [
+            {"embedding": vector.tolist(), "meta_info": {"prompt_tokens": len(tokenizer.encode(text, special_prefix=True))}}
+            for text, vector in zip(texts, self.endpoint.engine.embed(texts), strict=True)
+        ]
+        return found[0] if isinstance(prompt, str) else found
 
-    async def async_encode(self, *args: Any, **kwargs: Any) -> NoReturn:
-        self.encode()
+    async def async_encode(self, prompt: str | list[str]) -> Any:
+        """See encode."""
+        return await asyncio.to_thread(self.encode, prompt)
 
     def rerank(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise UnsupportedByBackendError("the embedded engine has no reranking models; use score()")

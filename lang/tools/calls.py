@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+from sgl.runtime.dialects import Call
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,6 @@ class ToolCalls:
         return len(self.calls)
 
 
-def numbered(text: str, found: list[tuple[str, dict[str, Any], str | None]]) -> ToolCalls:
-    """Calls by (name, arguments, id); those without an id get `call_0`, `call_1` ... by their places."""
-    calls = [ToolCall(name, given, id or f"call_{i}") for i, (name, given, id) in enumerate(found)]
-    return ToolCalls(text, calls)
+def numbered(text: str, found: Iterable[Call]) -> ToolCalls:
+    """The calls that were read; those without an id get `call_0`, `call_1` ... by their places."""
+    return ToolCalls(text, [ToolCall(c.name, c.arguments, c.id or f"call_{i}") for i, c in enumerate(found)])

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import logging
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sgl.runtime.dialects import Call, Dialect, dialect_named, known_name
+from sgl.runtime.dialects.grammars import tag
 
 from ..errors import BadValueError, nearest
 from ..ir import SglExpr
-from .calls import ToolCall, ToolCalls
+from .calls import ToolCall, ToolCalls, numbered
 from .tool import Tool
 
 if TYPE_CHECKING:
     from ..backend import Backend
     from .nodes import SglToolCall
+
+__all__ = ["DialectFormat", "ToolFormat", "choose_format", "format_named", "register_format", "tag"]
 
 log = logging.getLogger("sgl.lang")
 
@@ -51,17 +55,29 @@ class ToolFormat(ABC):
         return None
 
 
-_HOMES = {
-    "nano": "nano", "hermes": "hermes", "qwen": "hermes", "llama": "llama", "mistral": "mistral", "pythonic": "pythonic",
-}  # fmt: skip
+class DialectFormat(ToolFormat):
+    """The format of a dialect that the runtime knows."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self.name = dialect.name
+
+    def describe(self, tools: Sequence[Tool]) -> str:
+        return self.dialect.describe([tool.plain for tool in tools])
+
+    def grammar(self, tools: Sequence[Tool], choice: str) -> str | None:
+        return self.dialect.grammar([tool.plain for tool in tools], choice)
+
+    def parse(self, text: str, names: Sequence[str] = ()) -> ToolCalls:
+        return numbered(*self.dialect.parse(text, names))
+
+    def render(self, text: str, calls: Sequence[ToolCall]) -> str:
+        return self.dialect.write(text, [Call(call.name, call.arguments, call.id) for call in calls])
+
+
+_OWN = ("nano", "mistral")  # formats whose steps are several nodes, each in a module of its name
+_KNOWN = ("nano", "hermes", "qwen", "llama", "mistral", "pythonic")
 _MADE: dict[str, Callable[[], ToolFormat]] = {}
-_MODELS = (
-    (r"sgl[-_]?nano|runtime/nano", "nano"),
-    (r"llama[-_. ]?4|llama[-_. ]?3[-_.]2.*\b[13]b|pythonic", "pythonic"),
-    (r"llama[-_. ]?3", "llama"),
-    (r"mi[sx]tral|ministral|magistral|devstral", "mistral"),
-    (r"qwen|qwq|hermes|smollm", "hermes"),
-)
 _TEMPLATES = {
     "qwen": "hermes", "qwen2-vl": "hermes", "llama-3-instruct": "llama", "llama-3-instruct-llava": "llama",
     "llama-4": "pythonic", "mistral": "mistral",
@@ -77,14 +93,14 @@ def format_named(name: str) -> ToolFormat:
     """The format of that name. Raises BadValueError."""
     if name in _MADE:
         return _MADE[name]()
-    if name not in _HOMES:
-        raise BadValueError(f"there is no tool format {name!r}; {nearest(name, [*_MADE, *_HOMES])}")
-    return _known(_HOMES[name])
+    if name not in _KNOWN:
+        raise BadValueError(f"there is no tool format {name!r}; {nearest(name, [*_MADE, *_KNOWN])}")
+    return _known("hermes" if name == "qwen" else name)
 
 
 @lru_cache(maxsize=16)
-def _known(module: str) -> ToolFormat:
-    return import_module(f".{module}", __package__).FORMAT
+def _known(name: str) -> ToolFormat:
+    return import_module(f".{name}", __package__).FORMAT if name in _OWN else DialectFormat(dialect_named(name))
 
 
 def choose_format(backend: Backend) -> ToolFormat:
@@ -94,24 +110,11 @@ def choose_format(backend: Backend) -> ToolFormat:
 
 @lru_cache(maxsize=256)
 def _name_for(model: str, template: str) -> str:
-    for pattern, name in _MODELS:
-        if re.search(pattern, model, re.IGNORECASE):
-            return name
-    if template in _TEMPLATES:
-        return _TEMPLATES[template]
-    log.warning(
-        "the format in which %s calls tools is not known: hermes is used (<tool_call>{...}</tool_call>); "
-        'choose with sgl.tools([...], format="llama"), one of %s',
-        model, ", ".join(_HOMES),
-    )  # fmt: skip
-    return "hermes"
-
-
-def tag(begin: str, schema: Any, end: str) -> dict[str, Any]:
-    """A structural part: a text, JSON of a schema, a text."""
-    return {
-        "type": "tag",
-        "begin": begin,
-        "content": {"type": "json_schema", "json_schema": schema},
-        "end": end,
-    }
+    found = known_name(model) or _TEMPLATES.get(template)
+    if found is None:
+        log.warning(
+            "the format in which %s calls tools is not known: hermes is used (<tool_call>{...}</tool_call>); "
+            'choose with sgl.tools([...], format="llama"), one of %s',
+            model, ", ".join(_KNOWN),
+        )  # fmt: skip
+    return found or "hermes"

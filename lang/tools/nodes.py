@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..backend import Generated
 from ..ir import Reading, SglGen
@@ -77,20 +77,3 @@ class SglContinued(SglGen[ToolCalls]):
 
     def __repr__(self) -> str:
         return f"ToolCall({self.name!r})"
-
-
-def calls_in_marks(tags: list[dict[str, Any]], choice: str, trigger: str, separator: str) -> str:
-    """Calls that begin with `trigger`: in free text if `choice` is auto, else one ("required": or several)."""
-    if choice == "auto":
-        return structural({"type": "triggered_tags", "triggers": [trigger], "tags": tags})
-    return structural({
-        "type": "tags_with_separator", "tags": tags, "separator": separator, "at_least_one": True,
-        "stop_after_first": choice != "required",
-    })  # fmt: skip
-
-
-def structural(format: dict[str, Any]) -> str:
-    """A format of the grammars as the option of a gen."""
-    import json
-
-    return json.dumps({"type": "structural_tag", "format": format}, ensure_ascii=False)

@@ -9,6 +9,9 @@ import typing
 from collections.abc import Callable
 from typing import Annotated, Any
 
+from sgl.runtime.dialects import Tool as Described
+from sgl.runtime.dialects.tool import NAME
+
 from ..errors import BadValueError
 
 Schema = dict[str, Any]
@@ -29,7 +32,7 @@ class Tool:
         function: Callable[..., Any] | None = None,
         check: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> None:
-        if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name):
+        if not isinstance(name, str) or not NAME.fullmatch(name):
             raise BadValueError(f"a tool is called {name!r}; give a name of letters, digits and _")
         self.name = name
         self.description = description
@@ -47,13 +50,17 @@ class Tool:
     @property
     def openai(self) -> Schema:
         """The tool as chat APIs and most prompts have it."""
-        about = {"name": self.name, "description": self.description, "parameters": self.parameters}
-        return {"type": "function", "function": about}
+        return self.plain.openai
 
     @functools.cached_property
+    def plain(self) -> Described:
+        """What the model sees of it."""
+        return Described(self.name, self.description, self.parameters)
+
+    @property
     def arguments_schema(self) -> Schema:
         """`parameters`, without members that nobody named."""
-        return closed({"type": "object", **self.parameters})
+        return self.plain.arguments_schema
 
 
 def tool_of(source: Any) -> Tool:
@@ -169,17 +176,3 @@ def read_docstring(text: str) -> tuple[str, dict[str, str]]:
         elif place == "summary":
             summary.append(line)
     return "\n".join(summary).strip(), notes
-
-
-def closed(schema: Any) -> Any:
-    """The schema, in which objects with named members have no others unless it says so."""
-    if isinstance(schema, list):
-        return [closed(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    found = {
-        key: value if key in ("enum", "const", "default") else closed(value) for key, value in schema.items()
-    }
-    if isinstance(found.get("properties"), dict) and found.get("type") == "object":
-        found.setdefault("additionalProperties", False)
-    return found

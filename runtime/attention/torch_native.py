@@ -87,12 +87,12 @@ class TorchNativeAttention:
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, batch: Batch) -> Tensor:
         parts: list[Part] = batch.plan[layer]
-        if len(parts) == 1:
+        if len(parts) == 1:  # the kernels of a device may lay their results out in another order
             part = parts[0]
             if isinstance(part, Prefill):
-                return self.attend_prefill(part, q, k, v, layer)
+                return self.attend_prefill(part, q, k, v, layer).contiguous()
             if isinstance(part.targets, slice):
-                return self._attend_group(part, q, layer)
+                return self._attend_group(part, q, layer).contiguous()
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         for part in parts:
             if isinstance(part, Prefill):

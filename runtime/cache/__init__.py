@@ -1,8 +1,11 @@
-"""The KV cache: pages, the radix tree of prefixes, and rows of ints."""
+"""The KV cache: pages, the radix tree of prefixes, what main memory keeps of it, and rows of ints."""
 
+from .host import HostTier, PageCopies
 from .pages import PagePool
-from .prefix_cache import PrefixCache
+from .prefix_cache import WORTH_LOADING, PrefixCache
 from .radix import Match, Node, RadixTree, common_prefix
 from .row import IntRow, Ints
 
-__all__ = ["IntRow", "Ints", "Match", "Node", "PagePool", "PrefixCache", "RadixTree", "common_prefix"]
+__all__ = [
+    "WORTH_LOADING", "HostTier", "IntRow", "Ints", "Match", "Node", "PageCopies", "PagePool", "PrefixCache", "RadixTree", "common_prefix",
+]  # fmt: skip

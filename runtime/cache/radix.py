@@ -3,21 +3,25 @@
     root ── [system prompt] ─┬─ [question 1] ── [answer 1]
                              └─ [question 2]
 
-A node holds int32 tokens and the pages that store their keys and values; its length is a multiple of the
-page size. The tree itself holds each of its pages once. A lock on a node keeps its whole path; what is
-unlocked is evicted leaf by leaf, least recently used first (RadixAttention, arXiv 2312.07104, section 3).
+Every namespace has a root of its own: what was computed under one is never found under another. A node holds
+int32 tokens and the pages that store their keys and values; its length is a multiple of the page size. The tree
+itself holds each of its pages once. A lock on a node keeps its whole path; what is unlocked is evicted leaf by
+leaf, least recently used first, whatever its namespace (RadixAttention, arXiv 2312.07104, section 3); of a leaf
+that is longer than what is needed only the end goes.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from .pages import PagePool
 from .row import Ints
+
+NOTHING: Ints = np.empty(0, np.int32)
 
 
 class Node:
@@ -33,6 +37,16 @@ class Node:
         self.queued = False  # has an entry in the eviction heap
 
 
+class Root(Node):
+    """Where the prefixes of a namespace begin."""
+
+    __slots__ = ("namespace",)
+
+    def __init__(self, namespace: str) -> None:
+        super().__init__(NOTHING, NOTHING, None)
+        self.namespace = namespace
+
+
 class Match(NamedTuple):
     pages: Ints
     node: Node
@@ -44,23 +58,26 @@ class RadixTree:
 
     def __init__(self, pool: PagePool) -> None:
         self.pool = pool
-        self.root = Node(np.empty(0, np.int32), np.empty(0, np.int32), None)
+        self.roots: dict[str, Root] = {}  # of the namespaces that hold something
         self.evictable = 0  # pages of unlocked nodes
+        self.on_evict: Callable[[str, Ints, Ints], None] | None = None  # namespace, tokens of the path, pages at its end
         self._clock = 0
         self._serial = 0
         self._heap: list[tuple[int, int, Node]] = []
 
-    def match(self, tokens: Ints) -> Match:
+    def match(self, tokens: Ints, namespace: str = "") -> Match:
         """The longest cached prefix. Splits a node that matches in part, so that a lock holds no more."""
-        path, length = self._walk(tokens)
+        root = self._root(namespace)
+        path, length = self._walk(root, tokens)
         for node in path:
             self._touch(node)
         pages = [node.pages for node in path]
-        return Match(np.concatenate(pages) if pages else self.root.pages, path[-1] if path else self.root, length)
+        return Match(np.concatenate(pages) if pages else NOTHING, path[-1] if path else root, length)
 
-    def match_length(self, tokens: Ints) -> int:
+    def match_length(self, tokens: Ints, namespace: str = "") -> int:
         """Length of the longest cached prefix; changes nothing."""
-        node, length = self.root, 0
+        node: Node = self._root(namespace)
+        length = 0
         while (child := self._child(node, tokens[length:])) is not None:
             same = common_prefix(child.tokens, tokens[length:])
             length += same - same % self.pool.page_size
@@ -69,23 +86,25 @@ class RadixTree:
             node = child
         return length
 
-    def insert(self, tokens: Ints, pages: Ints) -> Node:
+    def insert(self, tokens: Ints, pages: Ints, namespace: str = "") -> Node:
         """Keep `tokens` (cut to whole pages) in `pages`; what the tree has already stays as it is.
 
         Returns the deepest node of the path. The tree takes its own hold on the pages it keeps.
         """
         size = self.pool.page_size
         tokens = tokens[: len(tokens) - len(tokens) % size]
-        path, length = self._walk(tokens)
+        root = self._root(namespace)
+        path, length = self._walk(root, tokens)
         for step in path:
             self._touch(step)
-        node = path[-1] if path else self.root
+        node = path[-1] if path else root
         if length == len(tokens):
             return node
         kept = pages[length // size : len(tokens) // size].copy()
         self.pool.retain(kept)
         leaf = Node(tokens[length:].copy(), kept, node)
         self._touch(leaf)
+        self.roots.setdefault(namespace, root)
         node.children[self._key(leaf.tokens)] = leaf
         self.evictable += len(kept)
         self._enqueue(leaf)
@@ -105,8 +124,11 @@ class RadixTree:
                 self.evictable += len(step.pages)
                 self._enqueue(step)
 
-    def evict(self, pages: int) -> int:
-        """Free at least `pages` pages, least recently used leaves first; returns how many were freed."""
+    def evict(self, pages: int, tell: bool = True) -> int:
+        """Free at least `pages` pages if it can, of the least recently used leaves; returns how many were freed.
+
+        tell: `on_evict` sees each of them before it is free.
+        """
         freed = 0
         while freed < pages and self._heap:
             used, _, node = heapq.heappop(self._heap)
@@ -116,15 +138,19 @@ class RadixTree:
             if used != node.last_used:
                 self._enqueue(node)
                 continue
+            if len(node.pages) > pages - freed:
+                self._split(node, (len(node.pages) - pages + freed) * self.pool.page_size)
+            if tell and self.on_evict is not None:
+                self.on_evict(*self._whole(node), node.pages)
             freed += self._drop(node)
         return freed
 
     def clear(self) -> int:
         """Evict all that no sequence holds."""
-        return self.evict(self.pool.total + 1)
+        return self.evict(self.pool.total + 1, tell=False)
 
     def nodes(self) -> Iterator[Node]:
-        stack = list(self.root.children.values())
+        stack = [node for root in self.roots.values() for node in root.children.values()]
         while stack:
             node = stack.pop()
             yield node
@@ -137,6 +163,9 @@ class RadixTree:
         for pages in rows:
             np.add.at(held, pages, 1)
         evictable = 0
+        for name, root in self.roots.items():
+            if root.namespace != name or not root.children:
+                raise RuntimeError(f"the namespace {name!r} is empty, or holds the prefixes of {root.namespace!r}")
         for node in self.nodes():
             self._check_node(node)
             np.add.at(held, node.pages, 1)
@@ -158,8 +187,13 @@ class RadixTree:
         if node.locks == 0 and not node.children and not node.queued:
             raise RuntimeError("an evictable leaf is not queued for eviction")
 
-    def _walk(self, tokens: Ints) -> tuple[list[Node], int]:
-        node, length, path = self.root, 0, []
+    def _root(self, namespace: str) -> Root:
+        """Of an unknown namespace: one that is kept once something is inserted."""
+        return self.roots.get(namespace) or Root(namespace)
+
+    def _walk(self, root: Root, tokens: Ints) -> tuple[list[Node], int]:
+        node: Node = root
+        length, path = 0, []
         while (child := self._child(node, tokens[length:])) is not None:
             same = common_prefix(child.tokens, tokens[length:])
             same -= same % self.pool.page_size
@@ -185,7 +219,10 @@ class RadixTree:
         assert parent is not None
         del parent.children[self._key(node.tokens)]
         self.evictable -= len(node.pages)
-        if parent.locks == 0:
+        if isinstance(parent, Root):
+            if not parent.children:
+                del self.roots[parent.namespace]
+        elif parent.locks == 0:
             self._enqueue(parent)
         return self.pool.release(node.pages)
 
@@ -201,6 +238,13 @@ class RadixTree:
 
     def _child(self, node: Node, tokens: Ints) -> Node | None:
         return node.children.get(self._key(tokens)) if len(tokens) >= self.pool.page_size else None
+
+    def _whole(self, node: Node) -> tuple[str, Ints]:
+        """The namespace of a node and the tokens of its path."""
+        path = list(self._path(node))
+        root = path[-1].parent
+        assert isinstance(root, Root)
+        return root.namespace, np.concatenate([step.tokens for step in reversed(path)])
 
     def _key(self, tokens: Ints) -> bytes:
         return tokens[: self.pool.page_size].tobytes()

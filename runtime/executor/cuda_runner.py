@@ -47,6 +47,7 @@ class CudaRunner:
         self._limits = (max_running, context, page_size)
         self._with_graphs = graphs
         idle = _idle_streams.setdefault(device, [])
+        self.sums: Tensor | None = None
         self._stream = idle.pop() if idle else torch.cuda.Stream(device)
         self._allocate()
         self._stream.wait_stream(torch.cuda.current_stream(device))  # weights and buffers may still be on their way
@@ -85,11 +86,12 @@ class CudaRunner:
         """Queue the computation of `work`; the logits [rows, vocabulary] are valid until the next forward."""
         if not work:
             return None
+        self.sums = None
         rows = self.table.place(work, lambda array: upload(array, self.device))
         if self._graphs is not None and _is_decode(work):
             return self._decode(self._graphs, work, rows)
         step = StepArrays.of(work, rows)
-        if self._mixed is not None and step.tokens <= self._mixed.most:
+        if self._mixed is not None and not step.pools and step.tokens <= self._mixed.most:
             return self._mixed.run(step)
         return self._eager(step)
 
@@ -134,7 +136,9 @@ class CudaRunner:
         packed = upload(pack(step.arrays), self.device)
         batch = step.batch(unpack(packed, step.sizes), self.table, self.last)
         self.attention.plan(batch)
-        return self.model.forward(batch, self.attention)
+        logits = self.model.forward(batch, self.attention)
+        self.sums = batch.sums
+        return logits
 
 
 class StaticDecode:

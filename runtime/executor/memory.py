@@ -14,6 +14,7 @@ from torch import Tensor
 from ..batch import Batch, DeviceBatch
 from ..config import Resolved, free_memory, parse_memory
 from ..errors import ConfigError
+from .host_pages import STAGING
 from .kv import PAD_SLOT, KVPool
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ def after_loading(plan: MemoryPlan, model: Decoder, config: Resolved, context: i
     activations = activation_peak(model, config, context)
     table = 4 * (config.max_running + 1) * -(-context // config.page_size)
     reserved = ATTENTION + table + SAMPLER_COPIES * 4 * config.max_running * model.config.vocab_size
+    if config.host_kv:
+        reserved += STAGING
     if config.graphs:
         reserved += GRAPHS + 2 * activations * min(config.max_running, config.step_tokens) // config.step_tokens
     return replace(plan, weights=weights, activations=activations, reserved=reserved)

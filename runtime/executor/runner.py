@@ -24,6 +24,7 @@ class Runner:
 
     last: int32 [rows], the token sampled last for each row, where a step that runs ahead finds its input;
     None where no step runs ahead.
+    sums: float32 [pools, hidden], of the newest step, in the order of the plan; None where it pooled nothing.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Runner:
         self.vocab_size = model.config.vocab_size
         self.rows = RowMap(rows or 0)
         self.last = None if rows is None else torch.zeros(rows, dtype=torch.int32, device=device)
+        self.sums: Tensor | None = None
 
     def on_device(self) -> AbstractContextManager[object]:
         """Where the scheduler thread runs."""
@@ -48,7 +50,9 @@ class Runner:
             return None
         batch = self.build(work)
         self.attention.plan(batch)
-        return self.model.forward(batch, self.attention)
+        logits = self.model.forward(batch, self.attention)
+        self.sums = batch.sums
+        return logits
 
     def places(self, seqs: list[SequenceState]) -> list[int] | None:
         """Where in `last` the next tokens of these sequences of the newest step belong."""
@@ -80,6 +84,7 @@ class Runner:
             context_lens=[hi for _, _, hi in work],
             context_slots=slots,
             logit_rows=self._tensor(np.asarray(logit_rows(work))),
+            pools=pools(work),
         )
 
     def _token_ids(self, work: list[Work]) -> list[np.ndarray]:
@@ -105,3 +110,15 @@ def logit_rows(work: list[Work]) -> list[int]:
         rows += range(found.start + shift, found.stop + shift)
         start += hi - lo
     return rows
+
+
+def pools(work: list[Work]) -> list[tuple[int, int]]:
+    """Spans of the flat batch whose last hidden states the operations want summed, in the order of the plan."""
+    spans: list[tuple[int, int]] = []
+    start = 0
+    for seq, lo, hi in work:
+        found, shift = seq.ops[0].pool(seq, lo, hi), start - lo
+        if found:
+            spans.append((found.start + shift, found.stop + shift))
+        start += hi - lo
+    return spans

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..batch import Batch, DeviceBatch
 from .page_table import PageTable
-from .runner import logit_rows
+from .runner import logit_rows, pools
 
 if TYPE_CHECKING:
     from ..scheduler import Work
@@ -31,6 +31,7 @@ class StepArrays:
     query_lens: list[int]
     context_lens: list[int]
     context_slots: list[np.ndarray]
+    pools: list[tuple[int, int]]
 
     @classmethod
     def of(cls, work: list[Work], rows: list[int]) -> StepArrays:
@@ -51,7 +52,7 @@ class StepArrays:
             firsts + lengths,
             np.array(logit_rows(work), np.int32),
         ]
-        return cls(arrays, query_lens, contexts, slots)
+        return cls(arrays, query_lens, contexts, slots, pools(work))
 
     @property
     def tokens(self) -> int:
@@ -73,6 +74,7 @@ class StepArrays:
             context_slots=self.context_slots,
             logit_rows=wanted,
             device=DeviceBatch(rows, token_rows, starts, contexts, table.pages, table.page_size, last),
+            pools=self.pools,
         )
 
 

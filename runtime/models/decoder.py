@@ -96,12 +96,22 @@ class Decoder:
         for layer in self.layers[:-1]:
             x = layer.forward(x, angles, batch, attention, None)
         last = self.layers[-1]
-        if not len(batch.logit_rows):  # only keys and values are wanted
+        if not (len(batch.logit_rows) or batch.pools):  # only keys and values are wanted
             last.attend(last.attention_norm(x), angles, batch, attention)
             return self.no_logits()
-        rows = batch.logit_rows if len(batch.logit_rows) != len(x) else None
-        x = last.forward(x, angles, batch, attention, rows)
+        all_rows = batch.pools or len(batch.logit_rows) == len(x)
+        x = last.forward(x, angles, batch, attention, None if all_rows else batch.logit_rows)
+        if batch.pools:
+            return self.pooled(self.norm(x), batch)
         logits = self.head(self.norm(x))
+        return logits.float() if self.device.type == "cpu" else logits
+
+    def pooled(self, hidden: Tensor, batch: Batch) -> Tensor:
+        """Fill the batch's sums from the normed states of all its tokens [T, hidden]; the logits that it wants."""
+        batch.sums = torch.stack([hidden[start:stop].sum(0, dtype=torch.float32) for start, stop in batch.pools])
+        if not len(batch.logit_rows):
+            return self.no_logits()
+        logits = self.head(hidden.index_select(0, batch.logit_rows))
         return logits.float() if self.device.type == "cpu" else logits
 
     def no_logits(self) -> Tensor:

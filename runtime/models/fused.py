@@ -50,10 +50,10 @@ def forward(model: Decoder, batch: Batch, attention: AttentionBackend) -> Tensor
     for layer in model.layers[:-1]:
         delta = _block(layer, x, delta, step)
     last = model.layers[-1]
-    if not len(batch.logit_rows):
+    if not (len(batch.logit_rows) or batch.pools):
         _queries(last, x, delta, step)
         return model.no_logits()
-    if len(x) == 1:
+    if len(x) == 1 and not batch.pools:
         return _head(model, x, _block(last, x, delta, step))
     return finish(model, x, _attend(last, x, delta, step), batch)
 
@@ -80,6 +80,8 @@ def pieces(
 
 def finish(model: Decoder, x: Tensor, mixed: Tensor, batch: Batch) -> Tensor:
     """The logits of `batch.logit_rows`, once the last layer has attended; may write into x."""
+    if batch.pools:
+        return model.pooled(_norm(model.norm, x, _mix(model.layers[-1], x, mixed)), batch)
     if len(batch.logit_rows) != len(x):
         x, mixed = x.index_select(0, batch.logit_rows), mixed.index_select(0, batch.logit_rows)
     return _head(model, x, _mix(model.layers[-1], x, mixed))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 from sgl.runtime.errors import ConfigError
 
 GREEDY_BELOW = 1e-6  # temperatures under this mean greedy
+MOST_STOPS = 10_000  # characters of all stops together: looking for them takes room for each
+SMALLEST, LARGEST = 1e-30, 1e30  # what lies beyond could be 0 or infinity in single precision, in which it is used
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +100,20 @@ class SamplingParams:
                 raise ConfigError(
                     f"{name} holds an empty string, which would end every text at once; leave it out"
                 )
-        for pattern in self.stop_regex:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise ConfigError(f"stop_regex {pattern!r} is not a regular expression: {error}") from None
+        if (length := sum(map(len, self.stop))) > MOST_STOPS:
+            raise ConfigError(f"stop has {length} characters in all; give at most {MOST_STOPS}")
+        if self.stop_regex:
+            from sgl.runtime.stop_patterns import check_patterns  # rarely wanted
+
+            check_patterns(self.stop_regex)
 
     def _check_ids(self, limit: float) -> None:
         for token in (*self.stop_token_ids, *self.logit_bias):
             if not _is_int(token) or not 0 <= token < limit:
                 raise ConfigError(f"token ids must be integers from 0 to below {limit}, got {token!r}")
         for token, bias in self.logit_bias.items():
-            if not isinstance(bias, (int, float)) or math.isnan(bias) or bias == math.inf:
-                raise ConfigError(f"logit_bias[{token}] must be a number below infinity, got {bias!r}")
+            if not isinstance(bias, (int, float)) or math.isnan(bias) or bias > LARGEST:
+                raise ConfigError(f"logit_bias[{token}] must be a number up to {LARGEST:g}, got {bias!r}")
 
 
 def _is_int(value: Any) -> bool:
@@ -128,3 +130,5 @@ def _number(name: str, value: Any, low: float, high: float, open_low: bool = Fal
     if not inside or (open_low and value == low):
         brackets = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if math.isinf(high) else ']'}"
         raise ConfigError(f"{name} must lie in {brackets}, got {value!r}")
+    if value > LARGEST or (open_low and value < SMALLEST):
+        raise ConfigError(f"{name}={value!r} is beyond single precision; keep it between {SMALLEST:g} and {LARGEST:g}")

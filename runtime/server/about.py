@@ -6,16 +6,19 @@ import asyncio
 import dataclasses
 import importlib.metadata
 import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.responses import Response
 
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import RuntimeFailure
-from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.loading.files import read_json
 
+from .bridge import Bridge
 from .errors import RequestError
 
 HEALTH_SECONDS = 5.0
@@ -26,23 +29,38 @@ router = APIRouter()
 
 @router.get("/health")
 async def health(request: Request) -> Response:
-    """200 while the engine's thread takes tasks, else 503."""
-    try:
-        alive = await request.app.state.bridge.alive(HEALTH_SECONDS)
-    except RuntimeFailure:
-        alive = False
-    return Response(status_code=200 if alive else 503)
+    """200 while the engine's thread takes tasks; 503 where it does not, and while the server drains."""
+    return await _health(request, Bridge.alive, HEALTH_SECONDS)
 
 
 @router.get("/health_generate")
 async def health_generate(request: Request) -> Response:
     """200 when a token comes out of the model in time, else 503."""
-    call = request.app.state.bridge.generate([0], SamplingParams(max_tokens=1, temperature=0.0))
+    return await _health(request, Bridge.speaks, GENERATE_SECONDS)
+
+
+async def _health(request: Request, question: Callable[[Bridge, float], Awaitable[bool]], seconds: float) -> Response:
+    bridge: Bridge = request.app.state.bridge
+    if bridge.admission.draining:
+        return _state("draining")
     try:
-        await asyncio.wait_for(call, GENERATE_SECONDS)
-    except (RuntimeFailure, TimeoutError):
-        return Response(status_code=503)
-    return Response(status_code=200)
+        return _state("ok" if bridge.engine.up and await question(bridge, seconds) else "down")
+    except RuntimeFailure:
+        return _state("down")
+
+
+def _state(name: str) -> Response:
+    return JSONResponse({"status": name}, 200 if name == "ok" else 503)
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """The metrics, as Prometheus reads them; 404 where the server keeps none."""
+    found = request.app.state.watchers.metrics
+    if found is None:
+        raise RequestError("this server keeps no metrics; start it without --no-metrics", status=404)
+    page, media_type = await asyncio.to_thread(found.page, request.headers.get("accept", ""))
+    return Response(page, media_type=media_type)
 
 
 @router.get("/v1/models")
@@ -71,6 +89,7 @@ def _model(request: Request) -> dict[str, Any]:
     }
 
 
+@router.get("/model_info")
 @router.get("/get_model_info")
 async def model_info(request: Request) -> dict[str, Any]:
     engine: Engine = request.app.state.engine
@@ -82,6 +101,7 @@ async def model_info(request: Request) -> dict[str, Any]:
         "weight_version": "default",
         "has_image_understanding": False,
         "has_audio_understanding": False,
+        "model_type": read_json(Path(engine.model_path) / "config.json").get("model_type"),
         "architectures": [engine.info()["architecture"]],
     }
 
@@ -106,6 +126,13 @@ async def server_info(request: Request) -> dict[str, Any]:
 
 @router.api_route("/flush_cache", methods=["GET", "POST"])
 async def flush_cache(request: Request) -> Response:
-    """Forget the prefixes that no running request holds."""
+    """Forget the prefixes that no running request holds. Where API keys are kept apart it is no client's to do."""
+    settings = request.app.state.settings
+    if settings.isolated and len(settings.api_keys) > 1:
+        raise RequestError(
+            "the cache holds the prefixes of other API keys too, and cannot be flushed by one of them; "
+            "they go by themselves when the room is needed",
+            status=403,
+        )
     freed = await asyncio.to_thread(request.app.state.engine.flush_cache)
     return PlainTextResponse(f"Cache flushed: {freed} pages are free again.\n")

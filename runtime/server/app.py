@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -16,31 +16,43 @@ from sgl.grammars import GrammarError
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import RuntimeFailure
 
-from . import about, chat, completions, native
+from . import about, chat, completions, embeddings, native, native_control, page
 from .bridge import Bridge
 from .compiling import Compiler
+from .document import DocumentedApp
 from .errors import RequestError, problem
 from .fields import refusal
 from .security import ApiKeys, Attended, RequestId
 from .settings import ServerSettings
+from .tool_dialect import dialect_of
+from .watching import Watched, Watchers
+
+if TYPE_CHECKING:
+    from .tracing import Tracing
 
 
-def create_app(engine: Engine, settings: ServerSettings | None = None) -> FastAPI:
+def create_app(engine: Engine, settings: ServerSettings | None = None, tracing: Tracing | None = None) -> FastAPI:
     """The server of an open engine, which stays the caller's to close.
 
-    Its `state` has `engine`, `settings`, `bridge`, `compiler` and the `model` that clients see.
+    Its `state` has `engine`, `settings`, `bridge`, `compiler`, `dialect`, the `model` that clients see, and the `watchers`, which
+    are to be closed in the end. `tracing` instead of what `settings.trace` gives.
     """
     settings = settings or ServerSettings()
-    app = FastAPI(title="sgl", docs_url=None, redoc_url=None)
+    app = DocumentedApp(title="sgl", docs_url=None, redoc_url=None)
     app.state.engine, app.state.settings = engine, settings
-    app.state.bridge, app.state.compiler = Bridge(engine, settings), Compiler(engine)
     app.state.model = settings.served_name or Path(engine.model_path).name
+    app.state.watchers = watchers = Watchers(engine, settings, app.state.model, tracing)
+    metrics = watchers.metrics
+    app.state.bridge = Bridge(engine, settings, metrics.gap if metrics else None)
+    app.state.compiler = Compiler(engine, metrics.compiled if metrics else None)
+    app.state.dialect = dialect_of(engine, settings)
     app.state.opened = time.time()
-    for routes in (about, native, completions, chat):
+    for routes in (about, native, native_control, completions, chat, embeddings, *([page] if settings.page else [])):
         app.include_router(routes.router)
     _tell_errors(app)
     app.add_middleware(Attended, max_body_bytes=settings.max_body_bytes)
-    app.add_middleware(ApiKeys, keys=settings.api_keys)
+    app.add_middleware(ApiKeys, settings=settings)
+    app.add_middleware(Watched, watchers=watchers, with_content=settings.log_content)
     app.add_middleware(RequestId)
     return app
 
@@ -54,7 +66,7 @@ def _tell_errors(app: FastAPI) -> None:
 
 async def _failed(request: Request, error: Exception) -> Response:
     told = problem(error)
-    return JSONResponse(told.body(request.url.path), told.status)
+    return JSONResponse(told.body(request.url.path), told.status, told.headers)
 
 
 async def _malformed(request: Request, error: Exception) -> Response:
@@ -72,4 +84,6 @@ async def _no_route(request: Request, error: Exception) -> Response:
     method, path = request.method, request.url.path
     words = {404: f"there is nothing at {path}", 405: f"{path} takes no {method}"}
     message = words.get(error.status_code, str(error.detail))
-    return await _failed(request, RequestError(message, status=error.status_code))
+    answer = await _failed(request, RequestError(message, status=error.status_code))
+    answer.headers.update(error.headers or {})  # Allow, where the method is not
+    return answer

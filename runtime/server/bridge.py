@@ -6,30 +6,39 @@ import asyncio
 import dataclasses
 import hashlib
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from collections.abc import Sequence as Items
 from concurrent.futures import Future
-from contextlib import contextmanager
-from functools import partial
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from sgl.runtime.cache import Ints
+from sgl.runtime.embedding import Floats
 from sgl.runtime.engine import Engine
 from sgl.runtime.ops import Chunk, Generation
 from sgl.runtime.sampling.params import SamplingParams
 from sgl.runtime.scoring import Scores
 from sgl.runtime.sequence import Sequence
+from sgl.runtime.terms import USUAL, Terms
 
+from .admission import Admission
+from .caller import CALLER, PATIENCE, seconds_left
+from .chat_moves import ChatPrompt, Move, Walk, joined
 from .errors import RequestError
 from .postbox import Arrivals, Postbox
+from .record import GapObserver, Progress
+from .runs import Runs
 from .settings import ServerSettings
+from .sse import together
 
 Prompt = str | Items[int] | Ints
 T = TypeVar("T")
 
-LONG_TEXT = 10_000  # characters; longer ones are encoded beside the event loop
+MOST_NAMED = 4096  # tokens in a bias, or that end a text
+LONG_TEXT = 1000  # characters; longer ones are encoded beside the event loop, which takes a millisecond for so many
 
 
 Counted = TypeVar("Counted", Chunk, Generation)
@@ -49,40 +58,54 @@ class Samples(NamedTuple):
 
 
 class Bridge:
-    """The engine for coroutines, on any event loop, also on several.
+    """The engine for coroutines, on any event loop, also on several. What runs is opened on the terms of `CALLER`.
 
     Cancelling a call, or closing an iterator, aborts what runs for it and frees its pages. All methods raise what the
-    engine raises, RequestError for what the settings forbid, and TimeoutError after `settings.request_timeout`.
+    engine raises, RequestError for what the settings forbid or `admission` has no room for, and TimeoutError at the
+    caller's deadline, or after `settings.request_timeout`.
     """
 
-    def __init__(self, engine: Engine, settings: ServerSettings | None = None) -> None:
+    def __init__(
+        self, engine: Engine, settings: ServerSettings | None = None, observe_gap: GapObserver | None = None
+    ) -> None:
         self.engine, self.settings = engine, settings or ServerSettings()
+        self.admission = Admission(self.settings.max_queue or 4 * engine.info()["max_running"], self.settings.share)
+        self.runs = Runs()
+        self._observe_gap = observe_gap
         self._postboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Postbox] = weakref.WeakKeyDictionary()
 
     async def encode(self, prompt: Prompt) -> Ints:
         """Token ids, int32 [n]: of a text with the tokenizer's special prefix, or the given ones, checked."""
+        self.check_size(prompt)
         if not isinstance(prompt, str):
             ids = self._checked_ids(prompt)
         elif len(prompt) <= LONG_TEXT:
             ids = self._tokenize(prompt)
         else:
             ids = await asyncio.to_thread(self._tokenize, prompt)
-        most = self.settings.max_prompt_tokens
         if not len(ids):
             raise RequestError("the prompt is empty; give at least one token")
+        most = self.settings.max_prompt_tokens
         if most is not None and len(ids) > most:
-            raise RequestError(
-                f"the prompt has {len(ids)} tokens, this server takes at most {most}; shorten it",
-                code="context_length_exceeded",
-            )
+            raise _too_long(f"{len(ids)} tokens", most)
         return ids
+
+    async def encode_all(self, prompts: Items[Prompt]) -> list[Ints]:
+        """The same of each; other requests have a turn between them."""
+        found = []
+        for prompt in prompts:
+            found.append(await self.encode(prompt))
+            await asyncio.sleep(0)
+        return found
 
     async def generate(
         self, prompt: Prompt, params: SamplingParams, grammar: Any = None, n: int = 1
     ) -> list[Generation]:
         """`n` samples after the prompt, which is computed once; the first keeps the seed of `params`."""
+        self.admission.check(n)
         ids = await self.encode(prompt)
         results: dict[int, Generation] = {}
+        progress = self._progress(params)
         with self._samples(ids, n) as samples, self._arrivals() as arrivals:
             for index, sequence in enumerate(samples.sequences):
                 future = sequence.generate(self._params(params, index), grammar)
@@ -90,6 +113,7 @@ class Bridge:
             while len(results) < n:
                 index, generation = await arrivals.next()
                 results[index] = samples.corrected(generation)
+                progress.generation(index, results[index], prompt)
         return [results[index] for index in range(n)]
 
     async def stream(
@@ -99,7 +123,9 @@ class Bridge:
 
         The last chunk of each has `finished` and its `generation`. Leave it early with `aclosing`.
         """
+        self.admission.check(n)
         ids, left = await self.encode(prompt), n
+        progress = self._progress(params)
         with self._samples(ids, n) as samples, self._arrivals() as arrivals:
             for index, sequence in enumerate(samples.sequences):
                 post = partial(arrivals.post, index)
@@ -109,12 +135,51 @@ class Bridge:
                 left -= chunk.finished
                 if chunk.generation is not None:
                     chunk.generation = samples.corrected(chunk.generation)
+                progress.chunk(index, chunk, prompt)
                 yield index, samples.corrected(chunk)
 
+    async def walk(
+        self, prompt: ChatPrompt, first: Move, go_on: Callable[[int], Awaitable[Move | None]], n: int = 1, streamed: bool = True
+    ) -> AsyncGenerator[tuple[int, Chunk], None]:
+        """As `stream`, of samples that take several moves: `first`, then what `go_on(index)` gives until it gives None.
+
+        The last chunk of each move has its `generation`; when that was taken, `go_on` is asked. Unless `streamed` there
+        is one chunk a move.
+        """
+        self.admission.check(n)
+        ids, left = await self.encode(prompt.ids), n
+        progress = self._progress(first.params)
+        with self._samples(ids, n) as samples, self._arrivals() as arrivals:
+            walks = [Walk(index, sequence, arrivals) for index, sequence in enumerate(samples.sequences)]
+            for index, walk in enumerate(walks):
+                walk.start(first._replace(params=self._params(first.params, index)), streamed)
+            while left:
+                index, arrived = await arrivals.next()
+                walk = walks[index]
+                chunk = samples.corrected(walk.chunk(arrived))
+                if streamed:
+                    progress.chunk(index, chunk if chunk.generation is None else dataclasses.replace(chunk, generation=None))
+                if chunk.generation is not None:
+                    chunk.generation = samples.corrected(chunk.generation)
+                yield index, chunk
+                if chunk.finished and (move := await go_on(index)) is not None:
+                    walk.start(move._replace(params=self._params(move.params, index)), streamed)
+                elif chunk.finished:
+                    progress.generation(index, joined(walk.made), prompt.text)
+                    left -= 1
+
     async def ask(self, prompt: Prompt, question: Callable[[Sequence], Future[T]]) -> T:
-        """The answer to a question put to a sequence that holds the prompt, such as `lambda s: s.logprobs(1)`."""
+        """The answer to a question put to a sequence that holds the prompt, such as `lambda s: s.logprobs(1)`.
+
+        Never refused for want of room: it may be the second half of a request that was admitted.
+        """
+        return await self._ask(prompt, question, self.admission.admit(1, refuse=False))
+
+    async def _ask(
+        self, prompt: Prompt, question: Callable[[Sequence], Future[T]], place: AbstractContextManager[Any]
+    ) -> T:
         ids = await self.encode(prompt)
-        with self._samples(ids, 1) as samples, self._arrivals() as arrivals:
+        with self._samples(ids, 1, place) as samples, self._arrivals() as arrivals:
             question(samples.sequences[0]).add_done_callback(partial(arrivals.post_outcome, 0))
             _, answer = await arrivals.next()
         return answer
@@ -124,22 +189,48 @@ class Bridge:
         checked = [self._checked_ids(choice) for choice in choices]
         return await self.ask(prompt_ids, lambda sequence: sequence.score(checked))
 
+    async def embed(self, prompts: Items[Ints], at_once: int) -> Floats:
+        """A vector for each prompt, float32 [n, hidden]; at most `at_once` of them are in the engine."""
+        with self.admission.admit_some(min(at_once, len(prompts))) as places:
+            free = asyncio.Semaphore(places)
+
+            async def one(prompt: Ints) -> Floats:
+                async with free:
+                    return await self._ask(prompt, lambda sequence: sequence.embed(), nullcontext())
+
+            vectors = np.stack(await together([one(prompt) for prompt in prompts]))
+        self._progress(None).read(sum(map(len, prompts)))
+        return vectors
+
     async def alive(self, seconds: float) -> bool:
         """Whether the engine's thread takes a task within that time."""
-        with self._opened() as [sequence], Arrivals[Any](self._postbox(), seconds) as arrivals:
-            sequence.prefill().add_done_callback(partial(arrivals.post_outcome, 0))
+        return await self._answers(seconds, lambda sequence: sequence.prefill())
+
+    async def speaks(self, seconds: float) -> bool:
+        """Whether a token comes out of the model within that time."""
+        params = SamplingParams(max_tokens=1, temperature=0.0)
+        return await self._answers(seconds, lambda sequence: sequence.generate(params), [0])
+
+    # inside
+
+    async def _answers(
+        self, seconds: float, question: Callable[[Sequence], Future[Any]], ids: Items[int] = ()
+    ) -> bool:
+        """Whether the engine answers in time; on nobody's terms, and however much waits."""
+        with self._opened(USUAL) as [sequence], Arrivals[Any](self._postbox(), seconds) as arrivals:
+            sequence.extend(np.asarray(ids, dtype=np.int32))
+            question(sequence).add_done_callback(partial(arrivals.post_outcome, 0))
             try:
                 await arrivals.next()
             except TimeoutError:
                 return False
         return True
 
-    # inside
-
     @contextmanager
-    def _opened(self) -> Iterator[list[Sequence]]:
+    def _opened(self, terms: Terms) -> Iterator[list[Sequence]]:
         """Sequences, the first one given; all are closed behind it, and aborted first where it is left early."""
-        sequences = [self.engine.open()]
+        left = seconds_left(terms)
+        sequences = [self.engine.open(terms.priority, tenant=terms.tenant, namespace=terms.namespace, timeout=left)]
         try:
             yield sequences
         except BaseException:
@@ -151,11 +242,11 @@ class Bridge:
                 sequence.close()
 
     @contextmanager
-    def _samples(self, ids: Ints, n: int) -> Iterator[Samples]:
-        """`n` sequences that hold the prompt."""
+    def _samples(self, ids: Ints, n: int, place: AbstractContextManager[Any] | None = None) -> Iterator[Samples]:
+        """`n` sequences that hold the prompt. place: theirs, where it is not asked for here."""
         if not 1 <= n <= self.settings.max_choices:
             raise RequestError(f"n={n} must lie in 1..{self.settings.max_choices}", param="n")
-        with self._opened() as sequences:
+        with place or self.admission.admit(n), self._opened(CALLER.get()) as sequences, self.runs.holding(sequences):
             sequences[0].extend(ids)
             prefilled = sequences[0].prefill() if n > 1 else None
             if n > 1:
@@ -163,7 +254,14 @@ class Bridge:
             yield Samples(sequences, prefilled)
 
     def _arrivals(self) -> Arrivals[Any]:
-        return Arrivals(self._postbox(), self.settings.request_timeout)
+        """What comes until the caller's deadline; who brought none has the time that the settings give."""
+        left = seconds_left(CALLER.get())
+        granted = self.settings.request_timeout if left is None else PATIENCE.get()
+        return Arrivals(self._postbox(), granted if left is None else left, granted)
+
+    def _progress(self, params: SamplingParams | None) -> Progress:
+        """One for each prompt: it is told of each piece of each sample, or of each sample that is complete."""
+        return Progress(params, self._observe_gap)
 
     def _postbox(self) -> Postbox:
         loop = asyncio.get_running_loop()
@@ -173,11 +271,30 @@ class Bridge:
         return found
 
     def _params(self, params: SamplingParams, index: int) -> SamplingParams:
-        """Those of one sample: a seed of its own, not more tokens than the server gives."""
+        """Those of one sample: a seed of its own, not more tokens than the server gives.
+
+        Raises RequestError where they name so many tokens that each step of the whole batch would take longer for them.
+        """
+        for name in ("logit_bias", "stop_token_ids"):
+            if (count := len(getattr(params, name))) > MOST_NAMED:
+                raise RequestError(f"{name} names {count} tokens; give at most {MOST_NAMED}", param=name)
         most = self.settings.max_new_tokens
         limit = params.max_tokens if most is None else min(params.max_tokens, most)
         seed = params.seed if params.seed is None else sample_seed(params.seed, index)
         return dataclasses.replace(params, max_tokens=limit, min_tokens=min(params.min_tokens, limit), seed=seed)
+
+    def check_size(self, prompt: Prompt) -> None:
+        """Raise RequestError for what is too long whatever its tokens are: to look at each takes long."""
+        context: int = self.engine.info()["context"]
+        most = min(self.settings.max_prompt_tokens or context, context)
+        longest = self._longest if isinstance(prompt, str) else 1
+        if len(prompt) > most * longest:
+            raise _too_long(f"{len(prompt)} {'characters' if isinstance(prompt, str) else 'tokens'}", most)
+
+    @cached_property
+    def _longest(self) -> int:
+        """Characters that a token may have."""
+        return max(map(len, self.engine.tokenizer.token_bytes))
 
     def _tokenize(self, text: str) -> Ints:
         try:
@@ -189,10 +306,15 @@ class Bridge:
     def _checked_ids(self, ids: Items[int] | Ints) -> Ints:
         size = self.engine.tokenizer.vocab_size
         ids = ids.tolist() if isinstance(ids, np.ndarray) else ids
-        wrong = next((i for i in ids if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < size), None)
+        wrong = next((i for i in ids if type(i) is not int or not 0 <= i < size), None)
         if wrong is not None:
             raise RequestError(f"token ids must be whole numbers in 0..{size - 1}, got {wrong!r}")
         return np.asarray(ids, dtype=np.int32)
+
+
+def _too_long(length: str, most: int) -> RequestError:
+    message = f"the prompt has {length}, this server takes at most {most} tokens; shorten it"
+    return RequestError(message, code="context_length_exceeded")
 
 
 def sample_seed(seed: int, index: int) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections import OrderedDict
+import time
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal
@@ -20,51 +21,89 @@ from sgl.grammars import (
 )
 from sgl.runtime.engine import Engine
 
+from .caller import CALLER, PATIENCE, seconds_left, too_late
+
 Kind = Literal["regex", "json_schema", "ebnf", "structural_tag", "json_object"]
 Key = tuple[str, str]
 
 THREADS = 2
 MOST_KEPT = 256
+LONGEST = 1_000_000  # characters of a source: so many take seconds
 ANY_JSON = "$$ANY$$"  # what the native protocol calls the schema of any value
 
 
 class Compiler:
-    """Compiles for one engine's vocabulary. Equal sources share one grammar, also while it is being made."""
+    """Compiles for one engine's vocabulary. Equal sources share one grammar, also while it is being made.
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    Tenants take turns. What nobody waits for any more is not begun.
+    """
+
+    def __init__(self, engine: Engine, observe: Callable[[float], None] | None = None) -> None:
+        """observe: is told the seconds of each compilation, on the thread that did it."""
+        self._engine, self._observe = engine, observe
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="sgl-compile")
         self._lock = threading.Lock()
         self._kept: OrderedDict[Key, Future[Grammar]] = OrderedDict()
+        self._turns: dict[str, deque[tuple[Key, Future[Grammar]]]] = {}  # what each tenant waits for; the first is next
+        self._waiting: Counter[Future[Grammar]] = Counter()
 
     async def compile(self, kind: Kind, source: str | dict[str, Any]) -> Grammar:
         """The grammar of a source: text, or a dict for schemas and structural tags; "json_object" ignores it.
 
-        Raises GrammarError: what is malformed or not supported, and where.
+        Raises GrammarError: what is malformed or not supported, and where; TimeoutError at the caller's deadline.
         """
         text = _canonical(kind, source)
-        future = self._future((kind, text))
-        if future.done():
-            return future.result()
-        return await asyncio.shield(asyncio.wrap_future(future))
+        if len(text) > LONGEST:
+            raise InvalidGrammarError(f"the {kind} has {len(text)} characters; this server takes at most {LONGEST}")
+        key = (kind, text)
+        future = self._future(key)
+        try:
+            if future.done():
+                return future.result()
+            async with asyncio.timeout(seconds_left(CALLER.get())):
+                return await asyncio.shield(asyncio.wrap_future(future))
+        except TimeoutError:
+            raise too_late(PATIENCE.get()) from None
+        finally:
+            self._leave(key, future)
 
     def _future(self, key: Key) -> Future[Grammar]:
         with self._lock:
             found = self._kept.get(key)
             if found is None:
-                found = self._kept[key] = self._pool.submit(self._make, *key)
+                found = self._kept[key] = Future()
+                self._turns.setdefault(CALLER.get().tenant, deque()).append((key, found))
+                self._pool.submit(self._take_turn)
                 if len(self._kept) > MOST_KEPT:
                     self._kept.popitem(last=False)
-            self._kept.move_to_end(key)
-        found.add_done_callback(lambda done: self._forget_failure(key, done))
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            self._waiting[found] += 1
         return found
 
-    def _forget_failure(self, key: Key, future: Future[Grammar]) -> None:
-        if future.exception() is None:
-            return
+    def _leave(self, key: Key, future: Future[Grammar]) -> None:
         with self._lock:
-            if self._kept.get(key) is future:
+            self._waiting[future] -= 1
+            if not self._waiting[future]:
+                del self._waiting[future]
+                future.cancel()  # if it was not begun
+            failed = future.done() and (future.cancelled() or future.exception() is not None)
+            if failed and self._kept.get(key) is future:
                 del self._kept[key]
+
+    def _take_turn(self) -> None:
+        with self._lock:
+            tenant, waiting = next(iter(self._turns.items()))
+            del self._turns[tenant]
+            key, future = waiting.popleft()
+            if waiting:
+                self._turns[tenant] = waiting
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(self._make(*key))
+        except BaseException as error:
+            future.set_exception(error)
 
     def _make(self, kind: str, text: str) -> Grammar:
         vocabulary = self._engine.vocabulary
@@ -75,7 +114,11 @@ class Compiler:
             "json_object": lambda: compile_json_schema({"type": "object"}, vocabulary, **self._json_options),
             "structural_tag": lambda: compile_structural(text, vocabulary, **self._json_options),
         }
-        return makers[kind]()
+        started = time.perf_counter()
+        made = makers[kind]()
+        if self._observe is not None:
+            self._observe(time.perf_counter() - started)
+        return made
 
     @property
     def _json_options(self) -> dict[str, Any]:

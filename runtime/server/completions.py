@@ -29,9 +29,9 @@ router = APIRouter()
 async def completions(body: CompletionRequest, request: Request) -> Response:
     """One text or `n` texts for each prompt; a stream of events with stream=true."""
     work = Work(request)
-    work.check(body, body.max_tokens)
     if len(body.prompt) > MOST_PROMPTS:
         raise RequestError(f"prompt has {len(body.prompt)} entries, send at most {MOST_PROMPTS}", param="prompt")
+    work.check(body, body.max_tokens if "max_tokens" in body.model_fields_set else None, len(body.prompt))
     task = Completion(work, body)
     if body.stream:
         return EventResponse(await primed(task.stream()))

@@ -12,11 +12,15 @@ from sgl.grammars import GrammarError
 from sgl.runtime.errors import (
     ConfigError,
     ContextLengthError,
+    DeadlineExceeded,
     EngineClosed,
+    EngineDied,
     OutOfPages,
     RequestAborted,
     TruncatedError,
 )
+
+from .record import RECORD
 
 log = logging.getLogger("sgl.server")
 
@@ -25,11 +29,19 @@ INVALID, SERVER = "invalid_request_error", "server_error"
 
 
 class RequestError(Exception):
-    """A request that the server refuses. `param` names the field at fault."""
+    """A request that the server refuses. `param` names the field at fault; `retry_after`: seconds after which to ask again."""
 
-    def __init__(self, message: str, param: str | None = None, code: str | None = None, status: int = 400) -> None:
+    def __init__(
+        self,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        status: int = 400,
+        retry_after: int | None = None,
+    ) -> None:
         super().__init__(message)
         self.message, self.param, self.code, self.status = message, param, code, status
+        self.retry_after = retry_after
 
 
 @dataclass(frozen=True)
@@ -41,6 +53,11 @@ class Problem:
     code: str | None
     param: str | None
     message: str
+    retry_after: int | None = None  # seconds
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
 
     def body(self, path: str = "") -> dict[str, Any]:
         """The JSON of the answer: {"error": {"message"}} of the native protocol, else OpenAI's."""
@@ -51,7 +68,7 @@ class Problem:
         return {"error": fields}
 
 
-NATIVE_PATHS = frozenset({"/generate"})
+NATIVE_PATHS = frozenset({"/generate", "/abort_request", "/encode"})
 
 _KNOWN: Mapping[type[BaseException], tuple[int, str, str | None]] = {
     ContextLengthError: (400, INVALID, "context_length_exceeded"),
@@ -62,18 +79,30 @@ _KNOWN: Mapping[type[BaseException], tuple[int, str, str | None]] = {
     RequestAborted: (499, INVALID, "request_aborted"),
     asyncio.CancelledError: (499, INVALID, "request_aborted"),
     EngineClosed: (503, SERVER, "engine_closed"),
+    EngineDied: (503, SERVER, "engine_restarting"),
+    DeadlineExceeded: (504, SERVER, "timeout"),
     TimeoutError: (504, SERVER, "timeout"),
 }
+RESTART_SECONDS = 2  # after which an engine that died may take requests again
+RATE_LIMITED = "rate_limit_error"  # OpenAI's type of a 429
 
 
 def problem(error: BaseException) -> Problem:
-    """What to tell of `error`. Unexpected ones are logged, and nothing of them is told."""
+    """What to tell of `error`; the request's record is told too. Unexpected ones are logged, and nothing of them is told."""
+    told = _problem(error)
+    if (record := RECORD.get()) is not None:
+        record.status, record.error = told.status, told.code or told.type
+    return told
+
+
+def _problem(error: BaseException) -> Problem:
     if isinstance(error, RequestError):
-        kind = INVALID if error.status < 500 else SERVER
-        return Problem(error.status, kind, error.code, error.param, error.message)
+        kind = RATE_LIMITED if error.status == 429 else INVALID if error.status < 500 else SERVER
+        return Problem(error.status, kind, error.code, error.param, error.message, error.retry_after)
     for known, (status, kind, code) in _KNOWN.items():
         if isinstance(error, known):
-            return Problem(status, kind, code, None, str(error) or _WORDS.get(status, "the request ended early"))
+            words = str(error) or _WORDS.get(status, "the request ended early")
+            return Problem(status, kind, code, None, words, RESTART_SECONDS if known is EngineDied else None)
     log.error("a request failed", exc_info=error)
     return Problem(500, SERVER, "internal_error", None, "internal error; the server's log says more")
 

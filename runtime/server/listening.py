@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -14,10 +16,15 @@ import uvicorn
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import ConfigError
 
+from .admission import Admission
 from .app import create_app
+from .security import OwnHost
 from .settings import ServerSettings
 
 DRAIN_SECONDS = 10
+KEPT_SECONDS = 75  # a quiet connection: longer than a client is told to wait before it asks again on it
+UNREAD_SECONDS = 60  # after which a client that takes nothing of its answer has left
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -27,6 +34,8 @@ def bind(settings: ServerSettings) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit it
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_SECONDS * 1000)
         listener.bind((host, port))
     except OSError as error:
         listener.close()
@@ -36,16 +45,16 @@ def bind(settings: ServerSettings) -> socket.socket:
 
 def serve(engine: Engine, settings: ServerSettings, listener: socket.socket, ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; what runs then has 10 seconds to finish. `ready` is called with the URL."""
+    app = create_app(engine, settings)
+    guarded = OwnHost(app) if settings.host in LOOPBACK and not settings.api_keys else app
     config = uvicorn.Config(
-        create_app(engine, settings),
-        log_level="warning",
-        lifespan="off",
-        ws="none",
-        server_header=False,
-        timeout_graceful_shutdown=DRAIN_SECONDS,
+        guarded, log_level="warning", lifespan="off", ws="none", server_header=False, timeout_keep_alive=KEPT_SECONDS
     )
-    server = _Server(config, lambda: ready(url_of(listener)))
-    asyncio.run(server.serve(sockets=[listener]))
+    server = _Server(config, app.state.bridge.admission, lambda: ready(url_of(listener)))
+    try:
+        asyncio.run(server.serve(sockets=[listener]))
+    finally:
+        app.state.watchers.close()
 
 
 def url_of(listener: socket.socket) -> str:
@@ -54,19 +63,36 @@ def url_of(listener: socket.socket) -> str:
 
 
 class _Server(uvicorn.Server):
-    """Tells when it listens, and ends well when it is told to end."""
+    """Tells when it listens, and ends well when it is told to end: it goes on listening until what runs has ended."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, admission: Admission, ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._ready = ready
+        self._admission, self._ready = admission, ready
+        self._last_moment = 0.0  # of what runs, when it drains
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._ready()
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal drains, the second ends at once."""
+        if self._admission.draining:
+            self.should_exit = self.force_exit = True
+        else:
+            self._last_moment = time.monotonic() + DRAIN_SECONDS
+            self._admission.draining = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second. Answers that are being written when nothing is left in the engine have the rest of the time."""
+        left = self._last_moment - time.monotonic()
+        if self._admission.draining and (left <= 0 or not self._admission.held):
+            self.config.timeout_graceful_shutdown = max(1, round(left))
+            self.should_exit = True
+        return await super().on_tick(counter)
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """The first signal drains, the second ends at once. Neither is passed on: to end so is no failure."""
+        """Signals are not passed on: to end so is no failure."""
         before: dict[int, Any] = {number: signal.signal(number, self.handle_exit) for number in SIGNALS}
         try:
             yield

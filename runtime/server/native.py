@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from functools import partial
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import APIRouter, Body, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
+from sgl.runtime.errors import RequestAborted
 from sgl.runtime.tokenizer import Tokenizer
 
 from .bridge import Bridge, Prompt
+from .caller import arrange
 from .compiling import Compiler
 from .errors import RequestError, problem
 from .native_answers import AnswerWriter, Json, PromptLogprobs
 from .native_requests import GenerateRequest, PromptRequest, read_request
+from .sse import merged, together
 
 router = APIRouter()
-T = TypeVar("T")
 
 
 @router.post("/generate")
 async def generate(request: Request, data: dict[str, Any] = Body()) -> Response:
     state = request.app.state
-    call = read_request(data, state.engine.tokenizer)
+    read = partial(read_request, data, state.engine.tokenizer, state.settings.max_new_tokens)
+    call = await asyncio.to_thread(read) if isinstance(data.get("sampling_params"), list) else read()
+    arrange(state.settings, call.priority, call.timeout)
+    state.bridge.admission.check(sum(request.n for request in call.prompts))
     service = NativeService(state.bridge, state.compiler, state.engine.tokenizer)
     if call.stream:
         return StreamingResponse(await _started(service.events(call)), media_type="text/event-stream")
@@ -43,29 +49,56 @@ class NativeService:
 
     async def answers(self, call: GenerateRequest) -> list[Json]:
         """One for each text, those of the first prompt first. The first error ends the whole call."""
-        found = await _together([self._answers(request) for request in call.prompts])
+        found = await together([self._answers(request) for request in call.prompts])
         return [answer for answers in found for answer in answers]
 
     async def events(self, call: GenerateRequest) -> AsyncGenerator[Json, None]:
         """What there is so far of one text with each event; `index` counts the texts, if there may be several."""
         starts = [0, *accumulate(request.n for request in call.prompts)]
-        async with aclosing(_merged([self._events(request) for request in call.prompts])) as events:
+        async with aclosing(merged([self._events(request) for request in call.prompts])) as events:
             async for place, (index, event) in events:
                 yield {**event, "index": starts[place] + index} if call.listed else event
 
     async def _answers(self, request: PromptRequest) -> list[Json]:
+        if request.named:
+            return await self._last_events(request)
         prompt, grammar = await self._prompt(request), await self._grammar(request)
         generations = await self._bridge.generate(prompt, request.params, grammar, request.n)
         inputs = await self._inputs(request, prompt)
         return [self._writer(request, i).whole(generation, inputs) for i, generation in enumerate(generations)]
 
+    async def _last_events(self, request: PromptRequest) -> list[Json]:
+        """The answers of a call that may be aborted, which then are what there is so far."""
+        last: dict[int, Json] = {}
+        async with aclosing(self._events(request)) as events:
+            async for index, event in events:
+                last[index] = event
+        return [last[index] for index in range(request.n)]
+
     async def _events(self, request: PromptRequest) -> AsyncGenerator[tuple[int, Json], None]:
-        prompt, grammar = await self._prompt(request), await self._grammar(request)
+        """The last one of each text is whole, or tells that it was aborted."""
         writers = [self._writer(request, index) for index in range(request.n)]
+        with self._bridge.runs.named(request.rid) as run:
+            try:
+                async with aclosing(self._written(request, writers)) as events:
+                    async for index, event in events:
+                        yield index, event
+            except RequestAborted:
+                if not run.aborted:
+                    raise
+        for index, writer in enumerate(writers):
+            if not writer.ended:
+                yield index, writer.aborted()
+
+    async def _written(
+        self, request: PromptRequest, writers: list[AnswerWriter]
+    ) -> AsyncGenerator[tuple[int, Json], None]:
+        prompt, grammar = await self._prompt(request), await self._grammar(request)
         async with aclosing(self._bridge.stream(prompt, request.params, grammar, request.n)) as chunks:
             async for index, chunk in chunks:
                 if chunk.generation is None:
-                    yield index, writers[index].take(chunk)
+                    if (event := writers[index].take(chunk)) is not None:
+                        yield index, event
                 else:
                     yield index, writers[index].whole(chunk.generation, await self._inputs(request, prompt))
 
@@ -104,45 +137,6 @@ class NativeService:
 def _start_token(tokenizer: Tokenizer) -> int:
     """What stands before a text that begins with a generation: BOS, else the token that ends texts."""
     return tokenizer.bos_id if tokenizer.bos_id is not None else next(iter(tokenizer.eos_ids), 0)
-
-
-async def _together(calls: list[Coroutine[Any, Any, T]]) -> list[T]:
-    """All results, in order. The first error cancels the rest."""
-    tasks = [asyncio.ensure_future(call) for call in calls]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
-async def _merged(streams: list[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
-    """(number of the stream, item) as they come; few wait at a time. The first error ends all of the streams."""
-    arrived: asyncio.Queue[tuple[int, T] | BaseException | None] = asyncio.Queue(len(streams))
-    tasks = [asyncio.ensure_future(_pump(place, stream, arrived)) for place, stream in enumerate(streams)]
-    left = len(tasks)
-    try:
-        while left:
-            item = await arrived.get()
-            if isinstance(item, BaseException):
-                raise item
-            left -= item is None
-            if item is not None:
-                yield item
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _pump(place: int, stream: AsyncGenerator[T, None], arrived: asyncio.Queue[Any]) -> None:
-    try:
-        async with aclosing(stream):
-            async for item in stream:
-                await arrived.put((place, item))
-        await arrived.put(None)
-    except Exception as error:
-        await arrived.put(error)
 
 
 async def _started(events: AsyncGenerator[Json, None]) -> AsyncIterator[str]:

@@ -10,10 +10,12 @@ from typing import Any
 from sgl.runtime.ops import Chunk, Generation, TokenLogprobs
 
 from .native_requests import PromptRequest
+from .runs import ABORTED
 
 Json = dict[str, Any]
 Entry = list[Any]  # [log-probability or None, token id, text or None]
 
+SHARE = 256  # an event tells all there is so far: the next one follows when there is a 256th more
 IMPOSSIBLE = -9999.0  # JSON has no word for minus infinity
 
 
@@ -36,10 +38,14 @@ class AnswerWriter:
         self._token_bytes = token_bytes
         self._text = ""
         self._ids: list[int] = []
-        self._rows: list[Entry] = []
+        self._rows: list[Entry] | None = None
+        self._counts = {"prompt_tokens": 0, "completion_tokens": 0, "cached_tokens": 0}
+        self.ended = False
+        self._due = 0  # tokens at which there is an event
 
     def whole(self, generation: Generation, inputs: PromptLogprobs | None = None) -> Json:
         """The answer to a call that is no stream, and the last event of one that is."""
+        self.ended = True
         meta: Json = {
             "id": self._id,
             "finish_reason": generation.finish_reason,
@@ -58,19 +64,30 @@ class AnswerWriter:
             meta["output_top_logprobs"] = [self._entries(row) for row in generation.top_logprobs]
         return {"text": generation.text, "output_ids": generation.token_ids, "meta_info": meta}
 
-    def take(self, chunk: Chunk) -> Json:
-        """The event of a chunk that is not the last: the text and the tokens so far."""
+    def take(self, chunk: Chunk) -> Json | None:
+        """The event of a chunk that is not the last: the text and the tokens so far. Long texts have one now and then."""
         self._text += chunk.text
         self._ids += chunk.token_ids
-        meta: Json = {
-            "id": self._id,
-            "finish_reason": None,
+        self._counts = {
             "prompt_tokens": chunk.prompt_tokens,
             "completion_tokens": len(self._ids),
             "cached_tokens": chunk.cached_tokens,
         }
         if chunk.logprobs is not None:
+            self._rows = self._rows or []
             self._rows += self._entries(chunk.logprobs)
+        if len(self._ids) < self._due:
+            return None
+        self._due = len(self._ids) + len(self._ids) // SHARE + 1
+        return self._so_far(None)
+
+    def aborted(self) -> Json:
+        """The last event of a text that was aborted: what there was until then."""
+        return self._so_far({"type": "abort", "message": ABORTED})
+
+    def _so_far(self, finish_reason: Json | None) -> Json:
+        meta: Json = {"id": self._id, "finish_reason": finish_reason, **self._counts}
+        if self._rows is not None:
             meta |= _outputs(list(self._rows))
         return {"text": self._text, "output_ids": list(self._ids), "meta_info": meta}
 

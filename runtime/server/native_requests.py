@@ -49,7 +49,10 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class PromptRequest:
-    """One prompt: `n` texts are to follow it. `logprob_start`: the first of its own tokens to be scored; -1: none."""
+    """One prompt: `n` texts are to follow it. `logprob_start`: the first of its own tokens to be scored; -1: none.
+
+    named: the `rid` is the client's own: it may be going to abort it.
+    """
 
     rid: str
     prompt: str | list[int]
@@ -58,15 +61,18 @@ class PromptRequest:
     n: int = 1
     logprob_start: int = -1
     token_texts: bool = False
+    named: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """A call: its prompts, whether they came as a list, and whether the answer is a stream."""
+    """A call: its prompts, whether they came as a list, whether the answer is a stream, how urgent it is, its seconds."""
 
     prompts: list[PromptRequest]
     batched: bool
     stream: bool
+    priority: int | None = None
+    timeout: float | None = None
 
     @property
     def listed(self) -> bool:
@@ -74,11 +80,15 @@ class GenerateRequest:
         return self.batched or self.prompts[0].n > 1
 
 
-def read_request(data: Mapping[str, Any], tokenizer: Tokenizer) -> GenerateRequest:
-    """The call that the JSON object `data` asks for. Raises RequestError or ConfigError naming the value."""
+def read_request(data: Mapping[str, Any], tokenizer: Tokenizer, most: int | None = None) -> GenerateRequest:
+    """The call that the JSON object `data` asks for. Raises RequestError or ConfigError naming the value.
+
+    most: of tokens that a text may have.
+    """
     fields = checked(GenerateFields, data, WITHOUT)
     prompts, batched = _prompts(fields)
-    samplings = _each("sampling_params", _read_samplings(fields.sampling_params, tokenizer), len(prompts), batched)
+    read = _read_samplings(fields.sampling_params, tokenizer, most)
+    samplings = _each("sampling_params", read, len(prompts), batched)
     wanted = _each("return_logprob", fields.return_logprob or False, len(prompts), batched)
     starts = _each("logprob_start_len", _given(fields.logprob_start_len, -1), len(prompts), batched)
     tops = _each("top_logprobs_num", _given(fields.top_logprobs_num, 0), len(prompts), batched)
@@ -92,10 +102,11 @@ def read_request(data: Mapping[str, Any], tokenizer: Tokenizer) -> GenerateReque
             n=samplings[i].n,
             logprob_start=_start(starts[i]) if wanted[i] else -1,
             token_texts=bool(fields.return_text_in_logprobs),
+            named=fields.rid is not None,
         )
         for i, prompt in enumerate(prompts)
     ]
-    return GenerateRequest(requests, batched, bool(fields.stream))
+    return GenerateRequest(requests, batched, bool(fields.stream), fields.priority, fields.timeout)
 
 
 # the prompts, and what there is for each of them
@@ -138,16 +149,17 @@ def _start(start: int) -> int:
 
 
 def _read_samplings(
-    given: dict[str, Any] | list[dict[str, Any]] | None, tokenizer: Tokenizer
+    given: dict[str, Any] | list[dict[str, Any]] | None, tokenizer: Tokenizer, most: int | None
 ) -> Sampling | list[Sampling]:
     if isinstance(given, list):
-        return [_read_sampling(entry, tokenizer, f"sampling_params[{i}]") for i, entry in enumerate(given)]
-    return _read_sampling(given or {}, tokenizer, "sampling_params")
+        return [_read_sampling(entry, tokenizer, most, f"sampling_params[{i}]") for i, entry in enumerate(given)]
+    return _read_sampling(given or {}, tokenizer, most, "sampling_params")
 
 
-def _read_sampling(entry: Mapping[str, Any], tokenizer: Tokenizer, place: str) -> Sampling:
+def _read_sampling(entry: Mapping[str, Any], tokenizer: Tokenizer, most: int | None, place: str) -> Sampling:
     fields = checked(SamplingFields, entry, SAMPLING_WITHOUT, place)
     _check_least(fields, place)
+    _check_most(fields, most, place)
     return Sampling(_params(fields, tokenizer), _constraint(fields), fields.n or 1)
 
 
@@ -158,10 +170,17 @@ def _check_least(fields: SamplingFields, place: str) -> None:
         raise RequestError(f"{param} is {least} and max_new_tokens is {most}; raise max_new_tokens", param=param)
 
 
+def _check_most(fields: SamplingFields, most: int | None, place: str) -> None:
+    asked = fields.max_new_tokens
+    if most is not None and asked is not None and asked > most:
+        param = f"{place}.max_new_tokens"
+        raise RequestError(f"{param} is {asked}, more than this server's {most}; ask for less", param=param)
+
+
 def _params(fields: SamplingFields, tokenizer: Tokenizer) -> SamplingParams:
     values = {name: getattr(fields, name) for name in _SAME_NAME}
     values |= {ours: getattr(fields, theirs) for theirs, ours in _RENAMED.items()}
-    stops, ids = _split_stops(_listed(fields.stop), tokenizer)
+    stops, ids = split_stops(_listed(fields.stop), tokenizer)
     params = SamplingParams(
         stop=stops,
         stop_token_ids=(*(fields.stop_token_ids or ()), *ids),
@@ -177,7 +196,7 @@ def _with_logprobs(params: SamplingParams, wanted: bool, top: int) -> SamplingPa
     return replace(params, logprobs=True, top_logprobs=top) if wanted else params
 
 
-def _split_stops(stops: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[str, ...], list[int]]:
+def split_stops(stops: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[str, ...], list[int]]:
     """A stop that is one special token is looked for among the tokens: it never stands in the text."""
     ids = {stop: tokenizer.token_id(stop) for stop in stops}
     special = {stop: token for stop, token in ids.items() if token is not None and token in tokenizer.special_ids}

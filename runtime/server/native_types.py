@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
+from .caller import MOST_URGENT
 from .errors import RequestError
 
 
@@ -30,7 +31,7 @@ Word = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 WITHOUT = frozenset({
     "audio_data", "bootstrap_host", "bootstrap_pair_key", "bootstrap_port", "bootstrap_room",
     "custom_logit_processor", "data_parallel_rank", "extra_key", "image_data", "input_embeds", "lora_path",
-    "modalities", "priority", "return_hidden_states", "session_params", "token_ids_logprob", "video_data",
+    "modalities", "return_hidden_states", "session_params", "token_ids_logprob", "video_data",
 })  # fmt: skip
 SAMPLING_WITHOUT = frozenset({"custom_params", "stream_interval"})
 
@@ -79,6 +80,8 @@ class GenerateFields(_Fields):
     logprob_start_len: Word | list[Word] | None = None  # -1: only the output
     top_logprobs_num: Count | list[Count] | None = None
     return_text_in_logprobs: bool | None = None
+    priority: Annotated[int, Field(ge=-MOST_URGENT, le=MOST_URGENT)] | None = None
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # seconds
 
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -1,4 +1,4 @@
-"""What both of OpenAI's routes do before they ask the engine."""
+"""What OpenAI's routes do before they ask the engine."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 from fastapi import Request
 
-from sgl.grammars import GrammarError
+from sgl.grammars import Grammar, GrammarError
+from sgl.runtime.dialects import Dialect
 from sgl.runtime.engine import Engine
 
 from .bridge import Bridge
-from .compiling import Compiler
+from .caller import arrange
+from .compiling import Compiler, Kind
 from .errors import RequestError
 from .openai_types import Sampling
 from .settings import ServerSettings
@@ -26,6 +28,7 @@ class Work:
         self.engine: Engine = state.engine
         self.settings: ServerSettings = state.settings
         self.model: str = state.model
+        self.dialect: Dialect = state.dialect
         self._compiler: Compiler = state.compiler
 
     @property
@@ -33,20 +36,29 @@ class Work:
         """The most tokens that prompt and answer have together."""
         return self.engine.info()["context"]
 
-    def check(self, body: Sampling, max_tokens: int | None) -> None:
-        """Raise RequestError for another model's name, for too many samples or tokens."""
-        if body.model is not None and body.model != self.model:
-            raise RequestError(
-                f"there is no model {body.model!r} here; this server has {self.model!r}",
-                param="model",
-                code="model_not_found",
-                status=404,
-            )
+    def check(self, body: Sampling, max_tokens: int | None, prompts: int = 1) -> None:
+        """Raise RequestError for another model's name, for too many samples or tokens, and where there is no room now.
+
+        From here on the request has the priority and the deadline that it asks for.
+        """
+        self.check_model(body.model)
         most, limit = self.settings.max_choices, self.settings.max_new_tokens
         if body.n > most:
             raise RequestError(f"n={body.n} is more than the {most} samples that this server gives", param="n")
         if limit is not None and max_tokens is not None and max_tokens > limit:
             raise RequestError(f"max_tokens={max_tokens} is more than this server's {limit}; ask for less", param="max_tokens")
+        arrange(self.settings, body.priority, body.timeout)
+        self.bridge.admission.check(prompts * body.n)
+
+    def check_model(self, name: str | None) -> None:
+        """Raise RequestError for another model's name."""
+        if name is not None and name != self.model:
+            raise RequestError(
+                f"there is no model {name!r} here; this server has {self.model!r}",
+                param="model",
+                code="model_not_found",
+                status=404,
+            )
 
     async def grammar(self, body: Sampling) -> Any:
         """The compiled constraint, None without one. Raises RequestError naming the field at fault."""
@@ -58,6 +70,10 @@ class Work:
             return None
         kind, source, field = given[0]
         try:
-            return await self._compiler.compile(kind, json.dumps(source) if isinstance(source, bool) else source)
+            return await self.compiled(kind, json.dumps(source) if isinstance(source, bool) else source)
         except GrammarError as error:
             raise RequestError(f"{field}: {error}", param=field, code="invalid_grammar") from error
+
+    async def compiled(self, kind: Kind, source: str | dict[str, Any]) -> Grammar:
+        """The grammar of a source. Raises GrammarError."""
+        return await self._compiler.compile(kind, source)

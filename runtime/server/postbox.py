@@ -10,6 +10,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
+from sgl.runtime.errors import DeadlineExceeded
+
+from .caller import too_late
+
 T = TypeVar("T")
 
 
@@ -49,18 +53,18 @@ class Postbox:
 class Arrivals(Generic[T]):
     """What arrives for one request, with the index of its sample. Use it as a context manager.
 
-    `seconds` after its start a TimeoutError arrives; None: never.
+    `seconds` after its start a TimeoutError arrives; None: never. It says `granted`, the seconds of the whole request.
     """
 
-    def __init__(self, postbox: Postbox, seconds: float | None) -> None:
+    def __init__(self, postbox: Postbox, seconds: float | None, granted: float | None = None) -> None:
         self._postbox, self._seconds = postbox, seconds
+        self._granted = seconds if granted is None else granted
         self._queue: asyncio.Queue[tuple[int, T] | BaseException] = asyncio.Queue()
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Arrivals[T]:
         if self._seconds is not None:
-            late = TimeoutError(f"the request took more than the {self._seconds:g} seconds that the server allows")
-            self._timer = asyncio.get_running_loop().call_later(self._seconds, self._queue.put_nowait, late)
+            self._timer = asyncio.get_running_loop().call_later(self._seconds, self._queue.put_nowait, too_late(self._granted))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -84,6 +88,8 @@ class Arrivals(Generic[T]):
     async def next(self) -> tuple[int, T]:
         """Index of the sample and what came for it. Raises the error that came instead."""
         item = await self._queue.get()
+        if isinstance(item, DeadlineExceeded):  # the engine has looked at its clock before the event loop did
+            raise too_late(self._granted) from item
         if isinstance(item, BaseException):
             raise item
         return item

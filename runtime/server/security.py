@@ -14,13 +14,23 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .admission import NEXT_SERVER, shutting_down
+from .caller import calling, tenant_of
 from .errors import RequestError, problem
+from .record import RECORD
+from .settings import ServerSettings
 
 log = logging.getLogger("sgl.server")
 
-OPEN_PATHS = frozenset({"/health"})
+OPEN_PATHS = frozenset({"/", "/health"})
+OPEN_FOLDER = "/page/"  # the page itself, which knows nothing until its reader gives it a key
+METRICS = frozenset({"/metrics"})  # open too where the settings say so
+OWN_NAMES = frozenset({"", "localhost", "127.0.0.1", "[::1]"})
 REQUEST_ID = "x-request-id"
+BODY_SECONDS = 120.0  # a body that is not here by then is not waited for
 USABLE_ID = re.compile(r"[!-~]{1,128}")
+# clients such as LiteLLM know OpenAI's refusal of a key by its first words
+_KEY_WANTED = "Incorrect API key provided, or none: this server wants the header 'Authorization: Bearer KEY'"
 
 
 class RequestId:
@@ -45,29 +55,67 @@ class RequestId:
 
 
 class ApiKeys:
-    """Only who brings one of the keys as a bearer token gets past; /health is open to all."""
+    """Only who brings one of the keys as a bearer token gets past, and is the `CALLER` from there; some paths are open."""
 
-    def __init__(self, app: ASGIApp, keys: frozenset[str]) -> None:
-        self.app = app
-        self._keys = [key.encode() for key in sorted(keys)]
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        self.app, self._settings = app, settings
+        self._open = OPEN_PATHS | (METRICS if settings.open_metrics else set())
+        self._tenants = {key.encode(): tenant_of(key) for key in sorted(settings.api_keys)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._knows(Headers(scope=scope)):
+        if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        error = RequestError(
-            "this server wants an API key: send the header 'Authorization: Bearer KEY'", None, "invalid_api_key", 401
-        )
+        tenant = self._tenant(Headers(scope=scope))
+        if tenant is not None or self._is_open(scope["path"]):
+            return await self._as_caller(tenant or "", scope, receive, send)
+        error = RequestError(_KEY_WANTED, None, "invalid_api_key", 401)
         await _answer(error, scope, receive, send, {"WWW-Authenticate": "Bearer"})
 
-    def _knows(self, headers: Headers) -> bool:
+    def _is_open(self, path: str) -> bool:
+        return path in self._open or path.startswith(OPEN_FOLDER)
+
+    async def _as_caller(self, tenant: str, scope: Scope, receive: Receive, send: Send) -> None:
+        if (record := RECORD.get()) is not None:
+            record.tenant = tenant
+        with calling(tenant, self._settings):
+            await self.app(scope, receive, send)
+
+    def _tenant(self, headers: Headers) -> str | None:
+        """Of the key that is brought, "" where none is asked for, None where it is not known."""
+        if not self._tenants:
+            return ""
         scheme, _, key = headers.get("authorization", "").partition(" ")
         given = key.strip().encode()
-        matches = [hmac.compare_digest(given, known) for known in self._keys]  # all of them, whatever the first says
-        return not self._keys or (scheme.lower() == "bearer" and any(matches))
+        found = None
+        for known, tenant in self._tenants.items():  # all of them, whatever the first says
+            if hmac.compare_digest(given, known):
+                found = tenant
+        return found if scheme.lower() == "bearer" else None
+
+
+class OwnHost:
+    """Lets only requests past that were meant for this machine, by their header Host.
+
+    A page in a browser here may be made to ask a server at 127.0.0.1 under its own name (DNS rebinding).
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = Headers(scope=scope).get("host", "") if scope["type"] == "http" else ""
+        name = host if host.endswith("]") else re.sub(r":\d*$", "", host)
+        if name.lower() in OWN_NAMES:
+            return await self.app(scope, receive, send)
+        error = RequestError(
+            f"this server listens on this machine only, not as {name[:100]!r}; start it with --api-key to reach it by other names",
+            None, "wrong_host", 403,
+        )  # fmt: skip
+        await _answer(error, scope, receive, send)
 
 
 class Attended:
-    """Reads the body up to `max_body_bytes`, then runs the route for as long as its client stays.
+    """Reads the body up to `max_body_bytes`, for at most BODY_SECONDS, then runs the route for as long as its client stays.
 
     A route whose client goes away is cancelled. What a route did not expect is answered with a 500 that tells nothing.
     """
@@ -79,7 +127,11 @@ class Attended:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         try:
-            body = await self._body(Headers(scope=scope), receive)
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await self._body(Headers(scope=scope), receive)
+        except TimeoutError:
+            error = RequestError(f"the body did not come within {BODY_SECONDS:g} seconds", None, "body_timeout", 408)
+            return await _answer(error, scope, receive, send, {"Connection": "close"})
         except RequestError as error:
             return await _answer(error, scope, receive, send, {"Connection": "close"})
         if body is not None:
@@ -140,8 +192,10 @@ class _Exchange:
             await _answer(error, self.scope, self._receive_next, self._send_on)
 
     async def _break_off(self) -> None:
-        if not self._started:
-            ending = RequestError("the server is shutting down; ask again later", None, "shutting_down", 503)
+        ending = shutting_down(NEXT_SERVER)
+        if self._started:
+            problem(ending)  # for the record: half an answer is out
+        else:
             await _answer(ending, self.scope, self._receive_next, self._send_on)
 
     async def _watch(self) -> None:
@@ -166,4 +220,4 @@ async def _answer(
     error: BaseException, scope: Scope, receive: Receive, send: Send, headers: dict[str, str] | None = None
 ) -> None:
     told = problem(error)
-    await JSONResponse(told.body(scope["path"]), told.status, headers)(scope, receive, send)
+    await JSONResponse(told.body(scope["path"]), told.status, {**told.headers, **(headers or {})})(scope, receive, send)

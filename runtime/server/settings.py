@@ -16,9 +16,21 @@ class ServerSettings:
     served_name        the model's name in answers; None: the name of its directory
     max_body_bytes     longest body of a request
     max_prompt_tokens  longest prompt; None: what the context holds
-    max_new_tokens     longest answer: one that may be longer ends there, as at its own limit; None: the context
+    max_new_tokens     longest answer: who asks for more is refused, who does not say gets so many; None: the context
     max_choices        most samples of one prompt
     request_timeout    seconds after which a request is given up; None: never
+    tool_format        how the model is told of tools and calls them, such as "hermes"; None: as its name or template say
+    reasoning_format   how the model marks its thoughts, such as "qwen3"; None: as its name or template say
+    max_queue          most samples that run or wait in the engine, more are refused; None: 4 for each it can run at once
+    tenant_share       share of max_queue that one API key may have; None: all where there is one key, else half
+    isolate            whether an API key reuses only prefixes that it computed; None: where there are two or more keys
+    allow_priority     whether requests may say how urgent they are
+    page               whether there is a page at /
+    metrics            whether there is /metrics
+    open_metrics       whether it is open to those without an API key
+    log_requests       file to which one line of JSON goes for each request, "-" is the standard output; None: nowhere
+    log_content        whether these lines hold prompts and answers
+    trace              whether spans go to OpenTelemetry's exporter, by its environment variables
     """
 
     host: str = "127.0.0.1"
@@ -30,13 +42,38 @@ class ServerSettings:
     max_new_tokens: int | None = None
     max_choices: int = 64
     request_timeout: float | None = None
+    tool_format: str | None = None
+    reasoning_format: str | None = None
+    max_queue: int | None = None
+    tenant_share: float | None = None
+    isolate: bool | None = None
+    allow_priority: bool = False
+    page: bool = True
+    metrics: bool = True
+    open_metrics: bool = False
+    log_requests: str | None = None
+    log_content: bool = False
+    trace: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port={self.port} must lie in 0..65535")
-        for name in ("max_body_bytes", "max_prompt_tokens", "max_new_tokens", "max_choices", "request_timeout"):
+        for name in ("max_body_bytes", "max_prompt_tokens", "max_new_tokens", "max_choices", "max_queue", "request_timeout"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ConfigError(f"{name}={value} must be above 0")
         if any(not key or key != key.strip() or not key.isascii() for key in self.api_keys):
             raise ConfigError("an API key must be ASCII text without spaces around it, and not empty")
+        if self.tenant_share is not None and not 0 < self.tenant_share <= 1:
+            raise ConfigError(f"tenant_share={self.tenant_share} must be above 0 and up to 1")
+        if self.log_content and self.log_requests is None:
+            raise ConfigError("log_content says what goes into the request log; give log_requests too")
+
+    @property
+    def isolated(self) -> bool:
+        return len(self.api_keys) > 1 if self.isolate is None else self.isolate
+
+    @property
+    def share(self) -> float:
+        """The share of the queue that one API key may have."""
+        return self.tenant_share or (0.5 if len(self.api_keys) > 1 else 1.0)

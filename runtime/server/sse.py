@@ -16,11 +16,12 @@ from .errors import problem
 T = TypeVar("T")
 
 DONE = b"data: [DONE]\n\n"
+_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def event(data: Any) -> bytes:
     """One event that holds one JSON value."""
-    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n\n"
+    return b"data: " + _compact(data).encode("utf-8", "replace") + b"\n\n"
 
 
 async def events(items: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:
@@ -65,22 +66,34 @@ async def _after(first: T, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, 
 
 async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
     """(index of the stream, item) of all streams, as they come; all are closed when one fails or this one is left."""
-    waiting = {asyncio.ensure_future(anext(stream)): index for index, stream in enumerate(streams)}
+    if len(streams) == 1:  # most often so, and a task for each item would be half of its cost
+        async with aclosing(streams[0]) as only:
+            async for one in only:
+                yield 0, one
+        return
+    arrived: asyncio.Queue[tuple[int, T] | BaseException | None] = asyncio.Queue(len(streams))
+    tasks = [asyncio.ensure_future(_pump(index, stream, arrived)) for index, stream in enumerate(streams)]
+    left = len(tasks)
     try:
-        while waiting:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                index = waiting.pop(task)
-                try:
-                    item = task.result()
-                except StopAsyncIteration:
-                    continue
-                waiting[asyncio.ensure_future(anext(streams[index]))] = index
-                yield index, item
+        while left:
+            item = await arrived.get()
+            if isinstance(item, BaseException):
+                raise item
+            left -= item is None
+            if item is not None:
+                yield item
     finally:
-        await _cancelled(list(waiting))
-        for stream in streams:
-            await stream.aclose()
+        await _cancelled(tasks)
+
+
+async def _pump(index: int, stream: AsyncGenerator[T, None], arrived: asyncio.Queue[Any]) -> None:
+    try:
+        async with aclosing(stream):
+            async for item in stream:
+                await arrived.put((index, item))
+        await arrived.put(None)
+    except Exception as error:
+        await arrived.put(error)
 
 
 async def together(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

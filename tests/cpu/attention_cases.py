@@ -129,7 +129,9 @@ def run(
     backend.plan(batch)
     k, v = new_tokens(work, kv, layer)
     backend.store(k, v, layer, batch)
-    return backend.attend(q, k, v, layer, batch)
+    out = backend.attend(q, k, v, layer, batch)
+    assert out.is_contiguous() and out.shape == q.shape
+    return out
 
 
 def oracle(q: torch.Tensor, work: Work, kv: list[KV], shape: AttentionShape, layer: int = 0) -> torch.Tensor:

@@ -42,6 +42,9 @@ class _Op:
     def rows(self, seq: Any, lo: int, hi: int) -> range:
         return range(max(lo, hi - self.wanted), hi)
 
+    def pool(self, seq: Any, lo: int, hi: int) -> range:
+        return range(0)
+
 
 def state(tokens: Sequence[int], slots: Any, wanted: int) -> Any:
     """What a runner reads of a sequence."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from sgl.runtime import Engine
 from sgl.runtime.server.app import create_app
@@ -20,10 +21,15 @@ from sgl.runtime.server.settings import ServerSettings
 @contextmanager
 def serving(engine: Engine, **settings: Any) -> Iterator[str]:
     """The URL of a real server of `engine`, with an event loop in a thread of its own."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        create_app(engine, ServerSettings(**settings)), log_level="critical", lifespan="off", timeout_graceful_shutdown=2
-    )
+    with serving_app(create_app(engine, ServerSettings(**settings))) as url:
+        yield url
+
+
+@contextmanager
+def serving_app(app: FastAPI, listener: socket.socket | None = None) -> Iterator[str]:
+    """The same of an application that the test keeps to look into."""
+    listener = listener or socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(app, log_level="critical", lifespan="off", timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), name="server", daemon=True)
     thread.start()
@@ -34,6 +40,7 @@ def serving(engine: Engine, **settings: Any) -> Iterator[str]:
         server.should_exit = True
         thread.join(10)
         listener.close()
+        app.state.watchers.close()
 
 
 def await_true(condition: Callable[[], bool], seconds: float = 10.0) -> None:

@@ -93,6 +93,7 @@ def check_backend(
         q, k, v = qkv.split((shape.query_heads, shape.kv_heads, shape.kv_heads), 1)
         attention.store(k, v, layer, batch)
         out = attention.attend(q, k, v, layer, batch)
+        assert out.is_contiguous() and out.shape == q.shape
         assert torch.equal(pool.k[layer, batch.slots], k)
         assert torch.equal(pool.v[layer, batch.slots], v)
         torch.testing.assert_close(

@@ -169,6 +169,13 @@ def test_a_text_cut_by_the_limit_says_so(engine):
     assert works(engine)
 
 
+def test_a_text_that_would_take_for_ever_to_close_stays_cut(engine):
+    grammar = grammars.compile_json_schema({"type": "string", "minLength": 10**9}, engine.vocabulary)
+    cut = engine.generate("x", grammar=grammar, max_tokens=8, seed=1, close_at_limit=True)
+    assert cut.truncated and cut.finish_reason["type"] == "length" and cut.completion_tokens == 8
+    assert works(engine)
+
+
 def test_a_closed_engine(open_engine):
     engine = open_engine()
     sequence = engine.open()

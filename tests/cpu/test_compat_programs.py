@@ -262,6 +262,13 @@ def test_scores_are_probabilities_of_the_next_token(engine):
     assert of_all[0] / of_all[1] == pytest.approx(among[0] / among[1])
 
 
+def test_vectors_of_texts(engine):
+    one, two = engine.encode("Is it good?"), engine.encode(["Is it good?", "x"])
+    assert one["embedding"] == pytest.approx(two[0]["embedding"], abs=1e-3) and len(two) == 2
+    assert one["embedding"] == pytest.approx(engine.endpoint.engine.embed("Is it good?")[0].tolist(), abs=1e-3)
+    assert one["meta_info"]["prompt_tokens"] == len(engine.endpoint.tokenizer.encode("Is it good?", special_prefix=True))
+
+
 def test_what_the_engine_refuses(engine):
     with pytest.raises(UnknownOptionError, match="did you mean 'max_new_tokens'"):
         engine.generate("x", {"max_new_token": 3})
@@ -271,8 +278,8 @@ def test_what_the_engine_refuses(engine):
         engine.generate()
     with pytest.raises(BadValueError, match="1 items for 2 prompts"):
         engine.generate(["x", "y"], [GREEDY])
-    with pytest.raises(UnsupportedByBackendError, match="no embeddings"):
-        engine.encode("x")
+    with pytest.raises(UnsupportedByBackendError, match="reranking"):
+        engine.rerank("x", ["y"])
 
 
 def test_native_names_of_sampling_options():

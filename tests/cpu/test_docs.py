@@ -16,7 +16,7 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.S)
 
 
-@pytest.mark.parametrize("page", ["language.md", "tools.md"])
+@pytest.mark.parametrize("page", ["language.md", "tools.md", "dialects.md"])
 def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     module = types.ModuleType("page")  # classes are looked up in the module that made them

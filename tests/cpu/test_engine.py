@@ -154,6 +154,28 @@ def test_forks_share_the_parent_and_compute_it_once(open_engine, reference, page
     assert computed <= 50 + 6 * (3 + 12 + page_size) + 13
 
 
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_what_another_computed_behind_a_fork_is_not_computed_again(open_engine, reference, page_size):
+    engine = open_engine(page_size=page_size)
+    head, tails = prompt(5, 9), [prompt(seed, 60) for seed in (6, 7)]
+    expected = [reference(head + tail) for tail in tails]
+    for again in (False, True):
+        before, parent = engine.stats(), engine.open()
+        parent.extend(head)
+        children = parent.fork(2)
+        for child, tail in zip(children, tails, strict=True):
+            child.extend(tail)
+        found = [child.generate(GREEDY) for child in children]
+        assert [generation.result(60).token_ids for generation in found] == expected
+        spent = engine.stats() - before
+        reused = [generation.result().cached_tokens for generation in found]
+        if again:
+            assert spent.computed_tokens <= 2 * (GREEDY.max_tokens + page_size) and min(reused) >= 69 - 2 * page_size
+        else:
+            assert spent.computed_tokens > 120 and max(reused) <= 9
+        engine.check()
+
+
 def test_forks_of_forks_and_a_fork_in_the_middle_of_a_chain(engine, reference):
     sequence, tokens = engine.open(), prompt(5, 20)
     sequence.extend(tokens)

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -47,7 +48,7 @@ class EngineMachine(RuleBasedStateMachine):
         )  # fmt: skip
         self.engine._core.after_step = self.engine._core.check
         self.oracle = Engine(self.path, device="cpu", dtype="float32", threads=1, kv_tokens=512)
-        self.pending: list[tuple[Future, list[int] | None]] = []
+        self.pending: list[tuple[Future, list[int] | np.ndarray | None]] = []
         self.handles: list[Sequence] = []
 
     def expect(self, tokens: list[int], count: int) -> list[int]:
@@ -60,9 +61,9 @@ class EngineMachine(RuleBasedStateMachine):
             self.greedy[key] = sequence.generate(params).result(30).token_ids
         return self.greedy[key]
 
-    @rule(target=sequences, tokens=TOKENS)
-    def open(self, tokens):
-        sequence = self.engine.open()
+    @rule(target=sequences, tokens=TOKENS, priority=st.integers(-1, 1), names=st.tuples(st.sampled_from("ab"), st.sampled_from("ab")))
+    def open(self, tokens, priority, names):
+        sequence = self.engine.open(priority, tenant=names[0], namespace=names[1], timeout=1000)
         sequence.extend(tokens)
         self.handles.append(sequence)
         return Model(sequence, tokens)
@@ -91,6 +92,13 @@ class EngineMachine(RuleBasedStateMachine):
     def prefill(self, model):
         self.pending.append((model.sequence.prefill(), None))
 
+    @rule(model=sequences)
+    def embed(self, model):
+        if model.tokens is not None:
+            sequence = self.oracle.open()
+            sequence.extend(model.tokens)
+            self.pending.append((model.sequence.embed(), sequence.embed().result(30)))
+
     @rule(target=sequences, model=sequences, count=st.integers(1, 3))
     def fork(self, model, count):
         children = model.sequence.fork(count)
@@ -117,7 +125,9 @@ class EngineMachine(RuleBasedStateMachine):
                 result = future.result(30)
             except RequestAborted:
                 continue
-            if expected is not None:
+            if isinstance(expected, np.ndarray):
+                np.testing.assert_allclose(result, expected, atol=1e-3)
+            elif expected is not None:
                 assert result.token_ids == expected
         self.pending.clear()
 

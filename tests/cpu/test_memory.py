@@ -170,7 +170,7 @@ def test_the_same_text_after_a_sleep(open_engine):
     pool_bytes = engine.info()["kv_bytes"]
     assert engine.sleep() == pool_bytes and engine.asleep
     assert engine.sleep() == 0
-    assert engine._sleeper._pool.bytes == 0
+    assert engine._core.sleeper._pool.bytes == 0
     assert engine.stats().pages_free == engine.stats().pages_total
     engine.wake()
     engine.wake()
@@ -235,7 +235,7 @@ def test_a_closed_engine_keeps_no_memory(open_engine, asleep):
     sequence = engine.open()
     sequence.extend([5, 6])
     sequence.generate(GREEDY).result(30)
-    model, pool = weakref.ref(engine._core.runner.model), weakref.ref(engine._sleeper._pool)
+    model, pool = weakref.ref(engine._core.runner.model), weakref.ref(engine._core.sleeper._pool)
     if asleep:
         engine.sleep()
     engine.close()

@@ -58,9 +58,9 @@ def test_no_prefix_survives_a_sleep(open_engine, page_size):
     core = engine._core
     with Hold(engine):
         found = sequence.logprobs(1)  # from the first token on: it holds no page while it waits
-        slept = core.submit(core.life.new_state(), _Call(engine._sleeper.sleep))
+        slept = core.submit(core.life.new_state(), _Call(engine._core.sleeper.sleep))
     slept.result(30)
-    assert engine.asleep and not engine._core.cache.tree.root.children
+    assert engine.asleep and not engine._core.cache.tree.roots
     engine.wake()
     assert [logprob for logprob, _ in found.result(30)[0]] == pytest.approx([logprob for logprob, _ in expected[0]])
 
@@ -234,17 +234,17 @@ def test_a_wake_without_room_holds_nothing_and_can_be_tried_again(open_engine, m
     engine = open_engine()
     expected = run(engine, prompt(1, 10))
     engine.sleep()
-    make, held = engine._sleeper._make_attention, []
+    make, held = engine._core.sleeper._make_attention, []
 
     def no_room():
-        held.append(engine._sleeper._pool.bytes)
+        held.append(engine._core.sleeper._pool.bytes)
         raise torch.OutOfMemoryError("full")
 
-    engine._sleeper._make_attention = no_room
+    engine._core.sleeper._make_attention = no_room
     with pytest.raises(RuntimeFailure, match="wake again"):
         engine.wake()
-    assert engine.asleep and held[0] > 0 and engine._sleeper._pool.bytes == 0
-    engine._sleeper._make_attention = make
+    assert engine.asleep and held[0] > 0 and engine._core.sleeper._pool.bytes == 0
+    engine._core.sleeper._make_attention = make
     engine.wake()
     assert run(engine, prompt(1, 10)) == expected
 

@@ -15,9 +15,11 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from server_rig import await_true, serving
 
@@ -35,6 +37,7 @@ from sgl.runtime.errors import (
 from sgl.runtime.sampling.params import SamplingParams
 from sgl.runtime.server.app import create_app
 from sgl.runtime.server.bridge import Bridge, sample_seed
+from sgl.runtime.server.caller import calling
 from sgl.runtime.server.compiling import Compiler
 from sgl.runtime.server.errors import RequestError, problem
 from sgl.runtime.server.fields import refusal
@@ -94,7 +97,7 @@ def test_the_prompt_of_many_samples_is_computed_once(engine):
 
 
 def test_many_samples_of_a_prompt_that_is_too_long(engine):
-    with pytest.raises(ContextLengthError, match="3000 tokens"):
+    with pytest.raises(RequestError, match="3000 tokens"):
         asyncio.run(Bridge(engine).generate([300] * 3000, GREEDY, n=3))
 
 
@@ -234,6 +237,91 @@ def test_a_failed_compilation_fails_again_on_another_loop(engine):
             asyncio.run(compiler.compile("regex", "(a"))
     with pytest.raises(UnsupportedGrammarError, match="#/not/pattern"):
         asyncio.run(compiler.compile("json_schema", {"not": {"type": "string", "pattern": "a(?=b)"}}))
+
+
+def _compiling_slowly(engine: Engine, monkeypatch) -> tuple[Compiler, list[str], threading.Event]:
+    """A compiler with one thread, the sources that it has begun, and what lets it go on."""
+    monkeypatch.setattr("sgl.runtime.server.compiling.THREADS", 1)
+    compiler, begun, go_on = Compiler(engine), [], threading.Event()
+    make = compiler._make
+
+    def noting(kind: str, text: str) -> Any:
+        begun.append(text)
+        assert go_on.wait(10)
+        return make(kind, text)
+
+    monkeypatch.setattr(compiler, "_make", noting)
+    return compiler, begun, go_on
+
+
+def _asking(compiler: Compiler, source: str, tenant: str = "", timeout: float | None = None) -> asyncio.Task[Any]:
+    with calling(tenant, ServerSettings(request_timeout=timeout)):
+        return asyncio.ensure_future(compiler.compile("regex", source))
+
+
+async def _await_begun(begun: list[str], count: int) -> None:
+    while len(begun) < count:
+        await asyncio.sleep(0.001)
+
+
+def test_tenants_take_turns_with_compiling(engine, monkeypatch):
+    compiler, begun, go_on = _compiling_slowly(engine, monkeypatch)
+
+    async def ask() -> None:
+        tasks = [_asking(compiler, f"a{i}", "anna") for i in range(4)]
+        await _await_begun(begun, 1)
+        tasks += [_asking(compiler, f"b{i}", "ben") for i in range(2)]
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(ask())
+    assert begun == ["a0", "a1", "b0", "a2", "b1", "a3"]
+
+
+def test_what_nobody_waits_for_is_not_compiled(engine, monkeypatch):
+    compiler, begun, go_on = _compiling_slowly(engine, monkeypatch)
+
+    async def ask() -> None:
+        first = _asking(compiler, "a")
+        await _await_begun(begun, 1)
+        left, stays, shared = _asking(compiler, "b"), _asking(compiler, "c"), _asking(compiler, "c")
+        await asyncio.sleep(0)
+        left.cancel()
+        shared.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(first, stays)
+        assert left.cancelled() and shared.cancelled()
+        await compiler.compile("regex", "b")
+
+    asyncio.run(ask())
+    assert begun == ["a", "c", "b"] and not compiler._waiting and not compiler._turns
+
+
+def test_deadlines_hold_while_a_grammar_is_compiled(engine, monkeypatch):
+    compiler, _, go_on = _compiling_slowly(engine, monkeypatch)
+
+    async def ask() -> None:
+        with pytest.raises(TimeoutError, match=r"its 0\.05 seconds"):
+            await _asking(compiler, "a", timeout=0.05)
+
+    asyncio.run(ask())
+    go_on.set()
+
+
+def test_huge_grammars_are_refused(engine):
+    with pytest.raises(InvalidGrammarError, match="at most 1000000"):
+        asyncio.run(Compiler(engine).compile("json_schema", {"enum": ["x" * 100] * 10_000}))
+
+
+@pytest.mark.parametrize("prompt", ["a" * 5_000_000, [7] * 3_000_000, np.full(3_000_000, 7, np.int32)], ids=["text", "ids", "array"])
+def test_what_is_much_too_long_is_not_looked_at(engine, monkeypatch, prompt):
+    monkeypatch.setattr(Bridge, "_tokenize", None)
+    monkeypatch.setattr(Bridge, "_checked_ids", None)
+    with pytest.raises(RequestError, match="shorten it") as caught:
+        asyncio.run(Bridge(engine).encode(prompt))
+    assert caught.value.code == "context_length_exceeded"
 
 
 # errors
@@ -376,6 +464,28 @@ def test_long_bodies_are_refused(url):
         assert answer.status_code == 413 and "2000 bytes" in answer.json()["error"]["message"]
 
 
+def test_bodies_are_not_waited_for_for_ever(engine, monkeypatch):
+    monkeypatch.setattr("sgl.runtime.server.security.BODY_SECONDS", 0.1)
+    with serving(engine) as url, socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 10) as client:
+        client.sendall(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 30\r\n\r\n{")
+        answer = b"".join(iter(partial(client.recv, 4096), b""))
+    assert answer.startswith(b"HTTP/1.1 408 ") and b"did not come within 0.1 seconds" in answer
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "a", "logit_bias": {str(i): 1.0 for i in range(5000)}}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "stop_token_ids": [7] * 5000}),
+        ("/generate", {"text": "a", "sampling_params": {"logit_bias": {str(i): 1.0 for i in range(5000)}}}),
+    ],
+)
+def test_what_would_make_each_step_slow_is_refused(engine, path, body):
+    with serving(engine) as url:
+        answer = httpx.post(url + path, json=body)
+    assert answer.status_code == 400 and "names 5000 tokens; give at most 4096" in answer.json()["error"]["message"]
+
+
 def test_request_ids(url):
     assert httpx.get(f"{url}/health", headers={"X-Request-Id": "mine"}).headers["x-request-id"] == "mine"
     made = {httpx.get(f"{url}/health", headers={"X-Request-Id": "a b"}).headers["x-request-id"] for _ in range(2)}
@@ -458,8 +568,10 @@ def test_what_runs(url, engine):
         info = httpx.get(url + path).json()
         assert info["model_path"] == engine.model_path and info["stats"]["pages_total"] == 8192
         assert info["options"]["threads"] == 1 and info["engine"]["device"] == "cpu"
-    info = httpx.get(f"{url}/get_model_info").json()
-    assert info["model_path"] == engine.model_path and info["is_generation"] is True
+    for path in ("/get_model_info", "/model_info"):
+        info = httpx.get(url + path).json()
+        assert info["model_path"] == engine.model_path and info["is_generation"] is True
+        assert (info["model_type"], info["architectures"]) == ("llama", ["LlamaForCausalLM"])
 
 
 def test_health(engine):
@@ -525,6 +637,22 @@ def test_serve_answers_and_drains(engine):
             httpx.get(f"{url}/health")
 
 
+def test_serve_here_answers_to_its_own_names_only():
+    with _served() as (_, url):
+        port = url.rpartition(":")[2]
+        for host, status in {"localhost": 200, f"127.0.0.1:{port}": 200, "[::1]": 200, f"[::1]:{port}": 200, "LocalHost:1": 200}.items():
+            assert httpx.get(f"{url}/health", headers={"Host": host}).status_code == status, host
+        for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "localhost@evil"):
+            refused = httpx.get(f"{url}/v1/models", headers={"Host": host})
+            assert refused.status_code == 403 and "--api-key" in refused.json()["error"]["message"], host
+
+
+def test_serve_with_a_key_answers_to_any_name():
+    with _served(SGL_API_KEY="key") as (_, url):
+        answer = httpx.get(f"{url}/v1/models", headers={"Host": "models.example", "Authorization": "Bearer key"})
+        assert answer.status_code == 200
+
+
 def test_serve_ends_at_once_when_told_twice():
     with _served() as (process, url), _asked(url, {"text": "Hello", "sampling_params": ENDLESS}):
         await_true(lambda: httpx.get(f"{url}/server_info").json()["stats"]["running"] == 1)
@@ -532,6 +660,14 @@ def test_serve_ends_at_once_when_told_twice():
             process.send_signal(signal.SIGINT)
             time.sleep(0.2)
         assert process.wait(8) == 0
+
+
+def test_serve_ends_well_when_nobody_reads_what_it_says():
+    with _served() as (process, _):
+        process.stdout.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert process.stderr is None or process.stderr.read() == ""
 
 
 def test_serve_refuses_a_port_that_is_taken(capsys):

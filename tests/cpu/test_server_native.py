@@ -15,7 +15,7 @@ import sgl
 from sgl.runtime.ops import Chunk
 from sgl.runtime.sampling.params import SamplingParams
 from sgl.runtime.server.native_answers import AnswerWriter
-from sgl.runtime.server.native_requests import read_request
+from sgl.runtime.server.native_requests import PromptRequest, read_request
 
 PROMPT = "The capital of France is"
 GREEDY = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}  # the small model likes to end at once
@@ -254,6 +254,17 @@ def test_any_json_is_a_schema(ask):
 
 
 # streams
+
+
+def test_long_streams_do_not_tell_everything_with_every_token():
+    """All of it each time would be a number of bytes that grows with the square of the length."""
+    writer = AnswerWriter(PromptRequest("x", "", SamplingParams(), None), [])
+    events = [event for i in range(20_000) if (event := writer.take(Chunk("a", [i]))) is not None]
+    lengths = [len(event["output_ids"]) for event in events]
+    assert lengths[:256] == list(range(1, 257)) and len(lengths) < 1500
+    assert all(len(event["text"]) == length for event, length in zip(events, lengths, strict=True))
+    assert all(after <= before * (1 + 1 / 256) + 1 for before, after in pairwise(lengths))
+    assert writer.aborted()["output_ids"] == list(range(20_000))
 
 
 def test_a_stream_tells_the_whole_text_so_far(engine, client):

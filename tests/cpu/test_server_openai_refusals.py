@@ -57,8 +57,6 @@ def schema(**keywords: Any) -> dict[str, Any]:
         (CHAT, {"messages": []}, 400, "messages", "at least 1"),
         (CHAT, {"messages": [{"role": "bot", "content": "x"}]}, 400, "messages.0.role", "'bot'"),
         (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages.0.content", "'image_url'"),
-        (CHAT, {"messages": [USER], "tools": [{"type": "function"}]}, 400, "tools", "no tools yet"),
-        (CHAT, {"messages": [USER], "tool_choice": "auto"}, 400, "tool_choice", "no tools yet"),
         (CHAT, {"messages": [USER], "top_logprobs": 2}, 400, "top_logprobs", "logprobs=true"),
         (CHAT, {"messages": [USER], "continue_final_message": True}, 400, "continue_final_message", "assistant"),
         (CHAT, {"messages": [USER], "response_format": {"type": "json_schema"}}, 400, "response_format.json_schema", "json_schema"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -78,9 +80,25 @@ def test_eviction_takes_the_least_recently_used_leaf_first():
     for start in (10, 20, 30):
         store(tree, np.arange(start, start + 5, dtype=np.int32))
     tree.match(np.arange(10, 15, dtype=np.int32))
-    assert tree.evict(6) == 10
+    assert tree.evict(7) == 7
     assert tree.match_length(np.arange(10, 15, dtype=np.int32)) == 5
     assert tree.match_length(np.arange(20, 25, dtype=np.int32)) == 0
+    assert tree.match_length(np.arange(30, 35, dtype=np.int32)) == 3, "of the last leaf only the end went"
+    tree.check()
+
+
+def test_namespaces_share_the_pool_and_nothing_else():
+    tree = RadixTree(PagePool(64))
+    mine = tree.pool.allocate(10)
+    tree.insert(np.arange(10, dtype=np.int32), mine, "a")
+    tree.pool.release(mine)
+    other = store(tree, np.arange(10, dtype=np.int32))
+    assert tree.match(np.arange(10, dtype=np.int32), "a").pages.tolist() == mine.tolist()
+    assert tree.match(np.arange(10, dtype=np.int32)).pages.tolist() == other.tolist()
+    assert tree.match_length(np.arange(10, dtype=np.int32), "b") == 0 and set(tree.roots) == {"a", ""}
+    assert tree.match(np.arange(10, dtype=np.int32), "b").length == 0 and set(tree.roots) == {"a", ""}
+    assert tree.evict(10) == 10, "the least recently used goes first, whatever its namespace"
+    assert set(tree.roots) == {""} and tree.match_length(np.arange(10, dtype=np.int32)) == 10
     tree.check()
 
 
@@ -91,8 +109,9 @@ def test_common_prefix():
 
 
 class Sequence:
-    def __init__(self) -> None:
+    def __init__(self, namespace: str = "") -> None:
         self.tokens, self.slots, self.computed, self.node = IntRow(), IntRow(), 0, None
+        self.namespace = namespace
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -103,12 +122,12 @@ class CacheMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.cache = PrefixCache(PagePool(40, 3))
-        self.content: dict[int, tuple[int, ...]] = {}  # slot -> the whole prefix whose KV it holds
+        self.content: dict[int, tuple[Any, ...]] = {}  # slot -> namespace and whole prefix whose KV it holds
         self.alive: list[Sequence] = []
 
-    @rule(target=sequences, tokens=st.lists(st.integers(0, 2), max_size=20))
-    def open(self, tokens):
-        seq = Sequence()
+    @rule(target=sequences, tokens=st.lists(st.integers(0, 2), max_size=20), namespace=st.sampled_from("ab"))
+    def open(self, tokens, namespace):
+        seq = Sequence(namespace)
         seq.tokens.extend(tokens)
         self.cache.attach(seq, len(tokens))
         self.alive.append(seq)
@@ -124,7 +143,7 @@ class CacheMachine(RuleBasedStateMachine):
         if self.cache.grow(seq, hi):
             prefix = tuple(seq.tokens.array.tolist())
             for place in range(seq.computed, hi):
-                self.content[int(seq.slots.array[place])] = prefix[: place + 1]
+                self.content[int(seq.slots.array[place])] = (seq.namespace, *prefix[: place + 1])
             seq.computed = hi
 
     @rule(seq=sequences)
@@ -139,7 +158,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(target=sequences, parent=sequences)
     def fork(self, parent):
-        child = Sequence()
+        child = Sequence(parent.namespace)
         child.tokens.extend(parent.tokens.array)
         self.cache.share(parent, child)
         self.alive.append(child)
@@ -159,7 +178,7 @@ class CacheMachine(RuleBasedStateMachine):
         for seq in self.alive:
             prefix = tuple(seq.tokens.array.tolist())
             for place in range(seq.computed):
-                assert self.content[int(seq.slots.array[place])] == prefix[: place + 1]
+                assert self.content[int(seq.slots.array[place])] == (seq.namespace, *prefix[: place + 1])
 
     @invariant()
     def nothing_is_lost(self):

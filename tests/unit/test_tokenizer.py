@@ -30,6 +30,19 @@ texts = st.text(
 
 
 @pytest.mark.parametrize("tokenizer", EXACT)
+def test_long_texts_hold_no_other_thread_up(tokenizer: Tokenizer) -> None:
+    text, turns, done = "a bcst opé日 " * 20_000, 0, threading.Event()
+    encoding = threading.Thread(target=lambda: (tokenizer.encode(text), done.set()))
+    encoding.start()
+    while not done.wait(0.0005):
+        turns += 1
+    encoding.join()
+    assert turns > 20
+    head = "a bcst opé日 " * 30  # encoded in the other way
+    assert tokenizer.encode(text)[: len(tokenizer.encode(head)) - 3].tolist() == tokenizer.encode(head)[:-3].tolist()
+
+
+@pytest.mark.parametrize("tokenizer", EXACT)
 @given(segments=st.lists(texts, max_size=4))
 def test_segments_encoded_apart_decode_to_their_sum(tokenizer: Tokenizer, segments: list[str]) -> None:
     ids = [tokenizer.encode(text, parse_special=False) for text in segments]

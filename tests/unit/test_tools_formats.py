@@ -156,7 +156,7 @@ def test_python_arguments_may_be_python_or_json():
     )
     assert plain(found)[0] == (
         "get",
-        {"city": 'it\'s "x"', "days": 2, "sure": True, "pets": [{"a": None}, (1, 2)]},
+        {"city": 'it\'s "x"', "days": 2, "sure": True, "pets": [{"a": None}, [1, 2]]},
     )
     assert plain(found)[1] == ("x", {}) and found.text == "Sure:\n. Done"
     assert parse("see [1] and [a(b)]").calls == [] and parse("[f(a=open('x'))]").calls == []

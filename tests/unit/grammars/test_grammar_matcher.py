@@ -18,6 +18,7 @@ from sgl.grammars import (
     compile_json_schema,
     compile_regex,
     core_name,
+    distance,
     native,
 )
 from sgl.grammars.automaton import Automaton
@@ -166,6 +167,40 @@ def test_shortest_end_of_an_object():
     assert matcher.shortest_end() == b'{"name":"00","tags":["a","a"]}'
     feed(matcher, '{"name": "x')
     assert matcher.shortest_end() == b'0","tags":["a","a"]}'
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "minLength": 10**9},
+        {"type": "array", "minItems": 10**9},
+        {"type": "string", "pattern": "^(a?){900000}$", "minLength": 900000},
+    ],
+)
+def test_a_completion_that_nobody_could_wait_for_is_refused(schema):
+    with pytest.raises(GrammarLimitError, match="shortest text"):
+        compile_json_schema(schema, VOCABULARY).matcher().shortest_end()
+
+
+def _chain(length: int, order: list[int]) -> dict:
+    """Rules that call the next one, all of them known to the first in some order; the last but 100 is wanted."""
+    links = {f"r{i}": {"type": "object", "properties": {"x": {"$ref": f"#/$defs/r{i + 1}"}}, "required": ["x"]} for i in range(length)}
+    known = {f"p{i}": {"$ref": f"#/$defs/r{i}"} for i in order}
+    return {"type": "object", "properties": known, "required": [f"p{length - 100}"], "$defs": {**links, f"r{length}": {"type": "boolean"}}}
+
+
+@pytest.mark.parametrize("length, order", [(1500, 1), (200, -1), (200, 0)])
+def test_the_way_through_a_long_chain_of_rules(length, order):
+    names = list(range(length))[:: order or 1]
+    matcher = compile_json_schema(_chain(length, names if order else random.Random(0).sample(names, length)), VOCABULARY).matcher()
+    assert len(matcher.shortest_end()) == len(f'{{"p{length - 100}":true}}') + 100 * len('{"x":}')
+
+
+def test_ways_that_take_too_long_to_find_are_given_up(monkeypatch):
+    monkeypatch.setattr(distance, "MOST_VISITS", 10_000)
+    matcher = compile_json_schema(_chain(200, list(range(200))), VOCABULARY).matcher()
+    with pytest.raises(GrammarLimitError, match="visits"):
+        matcher.shortest_end()
 
 
 @pytest.mark.parametrize("seed", range(10))

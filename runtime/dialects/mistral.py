@@ -1,0 +1,65 @@
+"""Mistral: the special token [TOOL_CALLS], then a JSON list of calls."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from .dialect import Dialect, Message, Step
+from .grammars import const, sequence, several, structural, tag
+from .json_calls import JsonForm, JsonReader
+from .reasoning import Marks
+from .tool import Call, Tool
+
+MARK = "[TOOL_CALLS]"
+_ID = re.compile(r"[A-Za-z0-9]{9}")
+
+
+class Mistral(Dialect):
+    """The mark is a special token, which no grammar can write: the step is free text up to it, then the list."""
+
+    name = "mistral"
+    form = JsonForm(
+        MARK, start=True, objects=False, listed=True, named=True, link="[ARGS]", given_id="[CALL_ID]"
+    )
+
+    def read(self, names: Collection[str], marks: Marks | None) -> JsonReader:
+        return JsonReader(self.form, names, marks)
+
+    def describe(self, tools: Sequence[Tool]) -> str:
+        listed = json.dumps([tool.openai for tool in tools], ensure_ascii=False)
+        return f"[AVAILABLE_TOOLS] {listed}[/AVAILABLE_TOOLS]"
+
+    def write(self, text: str, calls: Sequence[Call]) -> str:
+        listed = [{"name": call.name, "arguments": call.arguments, "id": call.id} for call in calls]
+        return f"{text}{MARK}{json.dumps(listed, ensure_ascii=False)}" if listed else text
+
+    def _assistant(self, thought: str, text: str, calls: list[Call]) -> list[Message]:
+        return super()._assistant(thought, text, [Call(call.name, call.arguments, short_id(call.id)) for call in calls])
+
+    def _answer(self, text: str, message: Mapping[str, Any]) -> Message:
+        return {**super()._answer(text, message), "tool_call_id": short_id(message.get("tool_call_id") or "")}
+
+    def _plan(self, tools: Sequence[Tool], choice: str, parallel: bool) -> Step:
+        listed = Step(MARK, ("structural_tag", self.grammar(tools, choice, parallel)))
+        return Step("", None, (MARK,), True, partial(_behind, listed)) if choice == "auto" else listed
+
+    def grammar(self, tools: Sequence[Tool], choice: str, parallel: bool = True) -> str:
+        """The list behind the mark."""
+        begin = '{{"name": "{}", "arguments": '
+        tags = [tag(begin.format(tool.name), tool.arguments_schema, "}") for tool in tools]
+        once = not parallel or choice not in ("auto", "required")
+        return structural(sequence(const("["), several(tags, ", ", once), const("]")))
+
+
+def _behind(listed: Step, text: str) -> Step | None:
+    return listed if text.endswith(MARK) else None
+
+
+def short_id(id: str) -> str:
+    """An id of the nine letters and digits that Mistral's templates insist on; one for each id."""
+    return id if _ID.fullmatch(id) else hashlib.blake2b(id.encode(), digest_size=5).hexdigest()[:9]

@@ -1,0 +1,118 @@
+"""The bundled model: a turn with the name of a tool (or `answer`), then a turn with its arguments (or the answer)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from sgl.runtime.errors import ConfigError
+from sgl.runtime.nano import prompts
+
+from .dialect import Dialect, Message, Step
+from .json_calls import JsonForm, JsonReader
+from .reasoning import Marks
+from .tool import Call, Tool
+
+TURN = f"{prompts.END}<|assistant|>"
+DEEPEST = 4  # objects inside each other that are shown
+MOST_VALUES = 2000  # that are shown of one tool
+MOST_LINKS = 100  # references that lead to references
+
+
+class Nano(Dialect):
+    """One call a step."""
+
+    name = "nano"
+    form = JsonForm(TURN, start=True, known=True, silent=True, objects=False, named=True, link=TURN, answer=prompts.ANSWER)
+
+    def read(self, names: Collection[str], marks: Marks | None) -> JsonReader:
+        return JsonReader(self.form, names, marks)
+
+    def describe(self, tools: Sequence[Tool]) -> str:
+        return self._system("", tools)
+
+    def _system(self, text: str, tools: Sequence[Tool]) -> str:
+        return prompts.tools_system(map(_shown, tools), text)["content"]
+
+    def write(self, text: str, calls: Sequence[Call]) -> str:
+        turns = [turn["content"] for turn in (*(prompts.tool_answer(text) if text else ()), *_turns(calls))]
+        return TURN.join(turns)
+
+    def _assistant(self, thought: str, text: str, calls: list[Call]) -> list[Message]:
+        said = prompts.tool_answer(text) if text or not calls else []
+        return [dict(turn) for turn in (*said, *_turns(calls))]
+
+    # --- steps -------------------------------------------------------------------------------------------
+
+    def _plan(self, tools: Sequence[Tool], choice: str, parallel: bool) -> Step:
+        if any(tool.name == prompts.ANSWER for tool in tools):
+            raise ConfigError(f"a tool is called {prompts.ANSWER!r}, which is how this model starts an answer; rename it")
+        steps = {tool.name: _arguments(TURN, tool) for tool in tools}
+        if choice not in ("auto", "required"):
+            return _arguments(choice + TURN, tools[0])
+        if choice == "auto":
+            steps[prompts.ANSWER] = Step(TURN, None, free=True)
+        return Step("", ("choices", list(steps)), then=partial(_following, steps))
+
+    def grammar(self, tools: Sequence[Tool], choice: str, parallel: bool = True) -> None:
+        return None
+
+
+def _turns(calls: Sequence[Call]) -> list[prompts.Message]:
+    return [turn for call in calls for turn in prompts.tool_call(call.name, call.arguments)]
+
+
+def _arguments(prefix: str, tool: Tool) -> Step:
+    return Step(prefix, ("json_schema", json.dumps(tool.arguments_schema)))
+
+
+def _following(steps: Mapping[str, Step], text: str) -> Step | None:
+    return steps.get(text)
+
+
+def _shown(tool: Tool) -> prompts.Tool:
+    """The tool as the model was trained to see it: one line for each value to fill."""
+    return prompts.Tool(tool.name, " ".join(tool.description.split()), prompts.fields_of(_Shown(tool).schema))
+
+
+class _Shown:
+    """A tool's schema without references, and of several types the first.
+
+    Raises:
+        ConfigError: written out it has more values to fill than any prompt could say.
+    """
+
+    def __init__(self, tool: Tool) -> None:
+        self._name, self._defs, self._left = tool.name, tool.parameters.get("$defs"), MOST_VALUES
+        self.schema = self._inlined(tool.parameters, DEEPEST)
+
+    def _inlined(self, schema: Any, depth: int) -> dict[str, Any]:
+        schema = self._resolved(schema) if depth else {}
+        properties = _mapping(schema.get("properties"))
+        self._left -= len(properties)
+        if self._left < 0:
+            raise ConfigError(f"the tool {self._name!r} has more than {MOST_VALUES} values to fill; give it fewer")
+        return {**schema, "properties": {name: self._inlined(one, depth - 1) for name, one in properties.items()}}
+
+    def _resolved(self, schema: Any) -> dict[str, Any]:
+        for _ in range(MOST_LINKS):
+            schema = _mapping(schema)
+            if "$ref" in schema:
+                found = _mapping(self._defs).get(str(schema["$ref"]).rpartition("/")[2])
+                schema = {**_mapping(found), **_without(schema, "$ref")}
+            elif members := [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]:
+                schema = {**_mapping(members[0]), **_without(schema, "anyOf")}
+            else:
+                return schema
+        return {}
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    """What is no object, such as the schema `true`, says nothing."""
+    return value if isinstance(value, dict) else {}
+
+
+def _without(schema: dict[str, Any], left_out: str) -> dict[str, Any]:
+    return {key: value for key, value in schema.items() if key != left_out}

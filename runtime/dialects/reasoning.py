@@ -1,0 +1,98 @@
+"""What a model thought and what it said: the marks by which families of models divide their texts."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Marks(NamedTuple):
+    """Around a thought. `open`: the template has written the first mark, so that texts begin with the thought.
+
+    silent: marks that say what kind of text follows; they are no text of their own.
+    """
+
+    begin: str
+    end: str
+    open: bool = False
+    silent: tuple[str, ...] = ()
+
+
+_THINK = Marks("<think>", "</think>")
+_OPEN_THINK = Marks("<think>", "</think>", open=True)
+_KIMI = Marks("◁think▷", "◁/think▷")
+_MISTRAL = Marks("[THINK]", "[/THINK]")
+_GEMMA = Marks("<|channel>thought\n", "<channel|>")
+_FINAL = ("<|start|>assistant", "<|channel|>final<|message|>")
+_CHANNELS = Marks("<|channel|>analysis<|message|>", "<|end|>", silent=_FINAL)
+
+MARKS: dict[str, Marks] = {
+    "deepseek-r1": _OPEN_THINK,
+    "qwen3-thinking": _OPEN_THINK,
+    "step3": _OPEN_THINK,
+    "step3p5": _OPEN_THINK,
+    "nemotron_3": _OPEN_THINK,
+    "minimax": _OPEN_THINK,
+    "minimax-append-think": _OPEN_THINK,
+    "deepseek-v3": _THINK,
+    "deepseek-v4": _THINK,
+    "glm45": _THINK,
+    "hunyuan": _THINK,
+    "interns1": _THINK,
+    "mimo": _THINK,
+    "poolside_v1": _THINK,
+    "qwen3": _THINK,
+    "kimi": _KIMI,
+    "kimi_k2": _KIMI,
+    "mistral": _MISTRAL,
+    "gemma4": _GEMMA,
+    "gpt-oss": _CHANNELS,
+}
+
+_MODELS = (
+    (r"deepseek[-_.]?r1|qwq|qwen3.*thinking", _OPEN_THINK),
+    (r"qwen3(?!.*(?:instruct|coder))|glm[-_.]?4[-_.]?[5-9]|hunyuan|mimo|deepseek[-_.]?v3[-_.]?1", _THINK),
+    (r"magistral", _MISTRAL),
+    (r"gpt[-_.]?oss", _CHANNELS),
+    (r"kimi.*thinking", _KIMI),
+    (r"gemma[-_.]?4", _GEMMA),
+)
+
+
+def reasoning_of(model: str, template: str | None) -> Marks | None:
+    """The marks that a chat template (Jinja source) knows; without a template, those of the model by its name."""
+    if template is None:
+        return next((marks for pattern, marks in _MODELS if re.search(pattern, model, re.IGNORECASE)), None)
+    if "<|channel|>" in template and "analysis" in template:
+        return _CHANNELS
+    for marks in (_THINK, _KIMI, _MISTRAL, _GEMMA):
+        if marks.end in template:
+            return marks._replace(open=_opens(marks.begin, template))
+    return None
+
+
+def _opens(mark: str, template: str) -> bool:
+    """Whether a template begins the assistant's turn with the mark."""
+    _, asked, prompt = template.rpartition("add_generation_prompt")
+    return bool(asked) and bool(re.search(re.escape(mark) + r"(?:\\n|\s)*(?:['\"]|\{%|$)", prompt))
+
+
+def split_reasoning(text: str, marks: Marks) -> tuple[str, str]:
+    """A finished text as (thought, answer), both without the white space around them.
+
+    A thought that never ends, as when max_tokens cut it, is all thought and no answer. A text without marks
+    is all answer, except for models whose texts begin inside the thought.
+    """
+    before, begun, rest = text.partition(marks.begin)
+    if not begun and not marks.open:
+        return "", _spoken(text, marks)
+    if not begun:
+        before, rest = "", text
+    thought, _, answer = rest.partition(marks.end)
+    return thought.strip(), _spoken(before + answer, marks)
+
+
+def _spoken(text: str, marks: Marks) -> str:
+    for mark in marks.silent:
+        text = text.replace(mark, "")
+    return text.strip()

@@ -1,0 +1,91 @@
+"""Calls as JSON objects: Hermes and Qwen between tags, Llama 3 bare."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from .dialect import Dialect, Message
+from .grammars import several, structural, tag, triggered
+from .json_calls import JsonForm, JsonReader
+from .reasoning import Marks
+from .tool import Call, Tool
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+
+
+class Tagged(Dialect):
+    """A dialect of objects.
+
+    Attributes:
+        around: what stands before and behind an object.
+        arguments: the member that has them.
+        separator: what stands between calls.
+        trigger: by what a call begins in free text.
+    """
+
+    form: JsonForm
+    around: tuple[str, str]
+    arguments: str
+    separator: str
+    trigger: str
+
+    def read(self, names: Collection[str], marks: Marks | None) -> JsonReader:
+        return JsonReader(self.form, names, marks)
+
+    def grammar(self, tools: Sequence[Tool], choice: str, parallel: bool = True) -> str:
+        before, behind = self.around
+        begin = before + '{{"name": "{}", "' + self.arguments + '": '
+        tags = [tag(begin.format(tool.name), tool.arguments_schema, "}" + behind) for tool in tools]
+        once = not parallel or choice not in ("auto", "required")
+        if choice == "auto":
+            return structural(triggered(tags, [self.trigger], once))
+        return structural(several(tags, self.separator, once))
+
+    def write(self, text: str, calls: Sequence[Call]) -> str:
+        before, behind = self.around
+        written = [
+            before + json.dumps({"name": call.name, self.arguments: call.arguments}, ensure_ascii=False) + behind
+            for call in calls
+        ]
+        return "\n".join([*([text] if text else []), *([self.separator.join(written)] if written else [])])
+
+
+class Hermes(Tagged):
+    """Hermes, Qwen and many others: every call is JSON between <tool_call> and </tool_call>."""
+
+    name = "hermes"
+    form = JsonForm(OPEN, close=CLOSE)
+    around = (f"{OPEN}\n", f"\n{CLOSE}")
+    arguments, separator, trigger = "arguments", "\n", OPEN
+
+    def describe(self, tools: Sequence[Tool]) -> str:
+        listed = "\n".join(json.dumps(tool.openai, ensure_ascii=False) for tool in tools)
+        return (
+            "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
+            f"You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n{listed}\n</tools>\n\n"
+            "For each function call, return a json object with function name and arguments within "
+            f'{OPEN}{CLOSE} XML tags:\n{OPEN}\n{{"name": <function-name>, "arguments": <args-json-object>}}\n{CLOSE}'
+        )
+
+    def _answer(self, text: str, message: Mapping[str, Any]) -> Message:
+        return {"role": "user", "content": f"<tool_response>\n{text}\n</tool_response>", "answers": True}
+
+
+class Llama(Tagged):
+    """Llama 3: a call is a JSON object with name and parameters, several are separated by `; `."""
+
+    name = "llama"
+    tool_role = "ipython"
+    form = JsonForm("{", bare=True, known=True, between=";,", also="<|python_tag|>")
+    around = ("", "")
+    arguments, separator, trigger = "parameters", "; ", '{"name": "'
+
+    def describe(self, tools: Sequence[Tool]) -> str:
+        listed = "\n\n".join(json.dumps(tool.openai, indent=4, ensure_ascii=False) for tool in tools)
+        return (
+            "You have access to the following functions. To call a function, please respond with JSON for a "
+            'function call. Respond in the format {"name": function name, "parameters": dictionary of argument '
+            f"name and its value}}. Do not use variables.\n\n{listed}"
+        )

@@ -1,0 +1,148 @@
+"""Keys and values of whole pages in main memory, and their way there and back without the host ever waiting.
+
+    KV pool [layers, pages]  <── one gather or scatter ──>  staging [pages, layers]  <── copies ──>  main memory
+
+Every copy is queued on the stream that the model runs on, so that their order is that of the calls: a page may be
+given away right after it was saved, and is complete before the step that was planned after its load.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..cache import Ints
+from ..errors import ConfigError
+from .kv import KVPool
+from .staging import upload
+
+STAGING = 32 * 2**20  # bytes on the device, for keys and values together
+ALIGNMENT = 4096  # bytes; what is locked shares no page of the system with anything else
+PORTABLE = 1  # cudaHostRegisterPortable: locked for every device
+ELEMENTS = (torch.int64, torch.int32, torch.int16, torch.int8)  # what is copied has no meaning here: the widest is fastest
+
+
+class HostPages:
+    """Room for `places` pages of `page_size` slots each; see `PageCopies`. All but the making is the scheduler thread's.
+
+    Raises ConfigError where the driver refuses to lock the memory.
+    """
+
+    def __init__(self, pool: KVPool, page_size: int, places: int, staging: int = STAGING) -> None:
+        self._pool: KVPool | None = pool
+        self._layers, _, heads, dim = pool.k.shape
+        self._element = _widest(dim * pool.k.element_size())
+        self._width = page_size * heads * dim * pool.k.element_size() // self._element.itemsize
+        row = self._layers * self._width
+        self._most = max(1, staging // (2 * row * self._element.itemsize))  # pages at a time
+        self._staging: Tensor | None = None
+        self._kept = _memory(2 * places * row * self._element.itemsize).view(self._element).view(2, places, row)
+        self._unlock = _lock(self, self._kept, pool.device) if pool.device.type == "cuda" else None
+
+    def save(self, pages: Ints, places: Ints) -> None:
+        """Copy the pool's `pages` to `places`; both distinct."""
+        for part in self._parts(len(pages)):
+            rows, staging = self._rows(pages[part]), self._stage(part.stop - part.start)
+            for stored, staged in zip(self._stored(), staging, strict=True):
+                torch.index_select(stored, 0, rows, out=staged.view(-1, self._width))
+            self._put(staging, places[part])
+
+    def load(self, places: Ints, pages: Ints) -> None:
+        """Copy what was saved at `places` into the pool's `pages`."""
+        for part in self._parts(len(pages)):
+            rows, staging = self._rows(pages[part]), self._stage(part.stop - part.start)
+            for kept, staged in zip(self._kept, staging, strict=True):
+                for here, there in _runs(places[part]):
+                    staged[here].copy_(kept[there], non_blocking=True)
+            for stored, staged in zip(self._stored(), staging, strict=True):
+                stored.index_copy_(0, rows, staged.view(-1, self._width))
+
+    def fill_nan(self, places: Ints) -> None:
+        """Poison freed places, so that a stale read is loud (for tests)."""
+        for part in self._parts(len(places)):
+            staging = self._stage(part.stop - part.start)
+            self._put(staging.fill_(-1), places[part])  # all bits set: NaN in every format
+
+    def release(self) -> None:
+        """Give the staging memory back until the next copy."""
+        self._staging = None
+
+    def close(self) -> None:
+        """Give everything back. Nothing may be queued any more."""
+        self.release()
+        if self._unlock is not None:
+            self._unlock()
+        self._kept, self._pool = self._kept[:, :0].clone(), None
+
+    # inside
+
+    def _stored(self) -> list[Tensor]:
+        """The pool's keys and values, a row for each layer of each page."""
+        assert self._pool is not None
+        return [stored.view(self._element).view(-1, self._width) for stored in (self._pool.k, self._pool.v)]
+
+    def _rows(self, pages: Ints) -> Tensor:
+        assert self._pool is not None
+        stored = self._stored()[0]
+        layers = np.arange(self._layers, dtype=np.int64) * (len(stored) // self._layers)
+        return upload((pages[:, None] + layers).ravel(), self._pool.device)
+
+    def _stage(self, pages: int) -> Tensor:
+        if self._staging is None:
+            assert self._pool is not None
+            shape = (2, self._most, self._layers * self._width)
+            self._staging = torch.empty(shape, dtype=self._element, device=self._pool.device)
+        return self._staging[:, :pages]
+
+    def _put(self, staging: Tensor, places: Ints) -> None:
+        for kept, staged in zip(self._kept, staging, strict=True):
+            for here, there in _runs(places):
+                kept[there].copy_(staged[here], non_blocking=True)
+
+    def _parts(self, count: int) -> Iterator[slice]:
+        return (slice(start, min(count, start + self._most)) for start in range(0, count, self._most))
+
+
+def _memory(size: int) -> Tensor:
+    """Bytes of main memory, which the system gives when they are written or locked."""
+    memory = torch.empty(size + 2 * ALIGNMENT, dtype=torch.int8)
+    start = -memory.data_ptr() % ALIGNMENT
+    return memory[start : start + size]
+
+
+def _widest(size: int) -> torch.dtype:
+    """The widest element that divides rows of `size` bytes."""
+    return next(element for element in ELEMENTS if size % element.itemsize == 0)
+
+
+def _runs(places: Ints) -> Iterator[tuple[slice, slice]]:
+    """Stretches of consecutive places: where they are in the array, and which they are."""
+    borders = np.flatnonzero(np.diff(places) != 1) + 1
+    for start, stop in zip([0, *borders.tolist()], [*borders.tolist(), len(places)], strict=True):
+        first = int(places[start])
+        yield slice(start, stop), slice(first, first + stop - start)
+
+
+def _lock(owner: HostPages, memory: Tensor, device: torch.device) -> weakref.finalize:
+    """Keep the memory from being paged out, so that the device copies by itself; called, the result ends that."""
+    with torch.cuda.device(device):
+        status = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, PORTABLE))
+        if status:
+            with suppress(RuntimeError):  # the driver says so once more to whoever launches next
+                torch.zeros(1, device=device)
+            raise ConfigError(
+                f"host_kv: the driver cannot lock {memory.nbytes / 1e9:.2f} GB of main memory (error {status}); ask for less"
+            )
+    unlock = weakref.finalize(owner, _unlock, memory, device)
+    unlock.atexit = False
+    return unlock
+
+
+def _unlock(memory: Tensor, device: torch.device) -> None:
+    with suppress(RuntimeError), torch.cuda.device(device):  # of a device that has failed
+        torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())

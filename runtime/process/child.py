@@ -1,0 +1,97 @@
+"""The process that an engine runs in: started, recognised when it dies, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from ..config import EngineConfig
+from ..errors import ConfigError
+from . import messages
+
+GRACE = 10.0  # seconds that a process has to end by itself once it is told to
+HURRY = 1.0  # seconds, once it talks no more without having been told
+
+
+class Beginning(NamedTuple):
+    """What every process of an engine begins with, as it was when the engine was opened. message: the first one."""
+
+    environment: dict[str, str]
+    message: bytes
+
+    @classmethod
+    def here(cls, path: Path, options: EngineConfig) -> Beginning:
+        """Raises ConfigError where there is no Python that could be started."""
+        if getattr(sys, "frozen", False) or not sys.executable:
+            raise ConfigError("process=True starts a Python of its own, which a frozen program lacks; leave it out here")
+        places = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)]
+        return cls(
+            os.environ | {"PYTHONPATH": os.pathsep.join(places)},
+            messages.frame(messages.Start(os.path.abspath(path), options)),
+        )
+
+
+class Child:
+    """A fresh interpreter with the worker in it, at the other end of `socket`.
+
+    It ends when that end is closed, or where the system can see to it when the thread that made it ends. It finds the
+    same modules as this process, belongs to no terminal, and writes to this process's stderr.
+    """
+
+    def __init__(self, beginning: Beginning) -> None:
+        self.socket, theirs = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "sgl.runtime.process.worker", str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=beginning.environment,
+                process_group=0,
+            )
+        except BaseException:
+            self.socket.close()
+            raise
+        finally:
+            theirs.close()
+        self.pid = self._process.pid
+        self.file: BinaryIO = self.socket.makefile("rb")
+        self.first = beginning.message
+
+    def leave(self) -> None:
+        """Say no more: it stops what it does and ends. From any thread, and after its end."""
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # it is gone already
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def reap(self, seconds: float = HURRY) -> str:
+        """Wait for its end, force it where it does not come in time, and say how it was."""
+        self.leave()
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self._process.wait()
+        return f"the engine's process (pid {self.pid}) {_how(self._process.returncode)}"
+
+    def close(self) -> None:
+        self.file.close()
+        self.socket.close()
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was killed by {name}" + (" (by somebody, or as memory ran out)" if name == "SIGKILL" else "")

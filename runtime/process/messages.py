@@ -1,0 +1,176 @@
+"""What the two processes say to each other: pickles of our own types, each behind its length.
+
+To the engine go Open, Queue, Abort, Ask and Spoil; back come Answers. Operations travel as their class and what a twin
+of them is made of, grammars as recipes, errors without their tracebacks. The engine's process does not know its caller's
+modules: nothing made of their classes is sent there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import pickle
+import struct
+import sys
+from collections.abc import Callable
+from operator import attrgetter
+from types import FunctionType
+from typing import Any, BinaryIO, NamedTuple
+
+from sgl.grammars import Vocabulary
+
+from ..config import EngineConfig, Resolved
+from ..decoding import WRONG_VOCABULARY
+from ..errors import ConfigError, RuntimeFailure
+from ..ops import Chunk, Fork, Generate, Op
+from ..terms import Terms
+
+_LENGTH = struct.Struct("<Q")
+_KNOWN = sys.stdlib_module_names | {"sgl", "numpy", "torch"}  # packages whose classes the engine's process has for sure
+_PLAIN: list[tuple[type, Callable[[Any], Any]]] = [(str, str.__str__), (int, int.__int__), (float, float.__float__)]
+
+
+class Start(NamedTuple):
+    """The first message to a new process."""
+
+    path: str
+    options: EngineConfig
+
+
+class Ready(NamedTuple):
+    """The answer of number 0: the engine runs. info: see `Engine.info`."""
+
+    config: Resolved
+    info: dict[str, Any]
+
+
+class Open(NamedTuple):
+    sequence: int
+    terms: Terms
+
+
+class Queue(NamedTuple):
+    """An operation for a sequence. number: what the answer will carry; None: nobody waits for one.
+
+    started: `time.perf_counter()` seconds, a clock that all processes of a machine share.
+    """
+
+    number: int | None
+    sequence: int
+    kind: type[Op]
+    arguments: tuple[Any, ...]
+    started: float
+
+
+class Abort(NamedTuple):
+    sequence: int
+
+
+class Ask(NamedTuple):
+    """A question to the core. at_once: it is answered in the middle of a step."""
+
+    number: int
+    name: str
+    arguments: tuple[Any, ...]
+    at_once: bool
+
+
+class Spoil(NamedTuple):
+    """The receiver of a generation's chunks raised an error: the generation is to fail with it."""
+
+    number: int
+    error: Told
+
+
+class Answer(NamedTuple):
+    """value: a chunk's fields, a result, or a `Told` error."""
+
+    number: int
+    kind: int
+    value: Any
+
+
+CHUNK, DONE, FAILED = range(3)
+
+
+class Told(NamedTuple):
+    """An error as it travels: how it was made is forgotten, what it says and holds is kept."""
+
+    kind: type[BaseException]
+    arguments: tuple[Any, ...]
+    attributes: dict[str, Any]
+
+    @classmethod
+    def of(cls, error: BaseException, dumps: Callable[[Any], bytes] = pickle.dumps) -> Told:
+        """One that `dumps` can send: in place of an error with parts that it cannot, a RuntimeFailure of the same text."""
+        told = cls(type(error), error.args, dict(vars(error)))
+        try:
+            if isinstance(pickle.loads(dumps(told)).error(), BaseException):
+                return told
+        except Exception:
+            pass
+        return cls(RuntimeFailure, (f"{type(error).__name__}: {error}",), {})
+
+    def error(self) -> BaseException:
+        made = self.kind.__new__(self.kind, *self.arguments)
+        made.__dict__.update(self.attributes)
+        return made
+
+
+def frame(message: Any, dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
+    data = dumps(message)
+    return _LENGTH.pack(len(data)) + data
+
+
+def pack(message: Any) -> bytes:
+    """The bytes of what the engine's process can read. Raises PicklingError for classes and functions of others."""
+    file = io.BytesIO()
+    _Packer(file, pickle.HIGHEST_PROTOCOL).dump(message)
+    return file.getvalue()
+
+
+class _Packer(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        """Others' kinds of texts and numbers, such as an enum's, are sent as the plain ones that they are."""
+        for plain, bare in _PLAIN:
+            if isinstance(value, plain) and type(value).__module__.partition(".")[0] not in _KNOWN:
+                return plain, (bare(value),)
+        if isinstance(value, type | FunctionType) and value.__module__.partition(".")[0] not in _KNOWN:
+            raise pickle.PicklingError(f"{value!r} is not known there")
+        return NotImplemented
+
+
+def read(file: BinaryIO) -> Any:
+    """The next message. Raises EOFError when the other side has ended, also in the middle of one."""
+    head = file.read(_LENGTH.size)
+    size = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else 0
+    data = file.read(size)
+    if not size or len(data) < size:
+        raise EOFError
+    return pickle.loads(data)
+
+
+# what operations and chunks are made of
+
+chunk_fields: Callable[[Chunk], tuple[Any, ...]] = attrgetter(*[f.name for f in dataclasses.fields(Chunk)])
+
+
+def arguments_of(op: Op, vocabulary: Vocabulary) -> tuple[Any, ...]:
+    """What a twin of the operation is made of. Of a Generate: parameters, recipe or error or None, whether it streams."""
+    if isinstance(op, Generate):
+        return op.params, _recipe(op.grammar, vocabulary), op.on_chunk is not None
+    if isinstance(op, Fork):
+        return ([child.id for child in op.children],)
+    return tuple(getattr(op, name) for name in op.made_of)
+
+
+def _recipe(grammar: Any, vocabulary: Vocabulary) -> Any:
+    """A grammar that cannot be used is an error, which the generation raises in its turn."""
+    if grammar is None:
+        return None
+    if grammar.vocabulary is not vocabulary:
+        return ConfigError(WRONG_VOCABULARY)
+    return grammar.recipe or ConfigError(
+        "a grammar for an engine in a process of its own must come from a compile_ function of sgl.grammars, "
+        "which knows how to make it there again"
+    )

@@ -1,0 +1,209 @@
+"""The core of an engine in a process of its own, as the engine sees it; started anew when the process dies."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import logging
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotInTime
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sgl.grammars import Vocabulary
+
+from ..assemble import Assembled
+from ..config import EngineConfig
+from ..errors import EngineClosed, EngineDied, RuntimeFailure
+from ..metrics import Stats
+from ..ops import Close, Fork, Op
+from ..sequence import Status
+from ..terms import Terms
+from ..tokenizer import Tokenizer
+from .child import GRACE, HURRY, Beginning, Child
+from .link import Link
+from .messages import Open, Ready
+
+log = logging.getLogger("sgl.runtime")
+
+PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0)  # seconds before each restart in a row; after the last one it stays down
+STEADY = 60.0  # seconds after which a process that dies is the first in a new row
+GLANCE = 1.0  # seconds that a glance at the counters may take
+
+CLOSED = EngineClosed("the engine is closed; open a new one")
+
+
+def connect(path: Path, options: EngineConfig) -> Assembled:
+    """What `assemble` gives, with the model in another process, running. Raises what is raised there."""
+    core = RemoteCore(path, options)
+    try:
+        with ThreadPoolExecutor(1, "sgl-tokenizer") as beside:
+            text = beside.submit(Tokenizer.load, path)
+            config = core.started.result().config
+            tokenizer = text.result()
+        core.vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    except BaseException:
+        core.stop()
+        raise
+    return Assembled(replace(config, process=True), tokenizer, core.vocabulary, core, core.info)
+
+
+class RemoteState:
+    """A sequence by its number. error: why it takes no operations."""
+
+    __slots__ = ("error", "id", "link", "terms")
+
+    def __init__(self, id: int, terms: Terms, link: Link) -> None:
+        self.id, self.terms, self.link = id, terms, link
+        self.error: BaseException | None = None
+
+
+class RemoteCore:
+    """Stands for an EngineCore elsewhere. All methods are thread-safe.
+
+    One thread, the supervisor, starts the process, hands out what it answers, and when it dies fails what waited for
+    it and starts the next. Sequences opened meanwhile wait for that one; those opened before are lost.
+    """
+
+    def __init__(self, path: Path, options: EngineConfig) -> None:
+        self._path = str(path)
+        self._start = Beginning.here(path, replace(options, process=False))
+        self.info: dict[str, Any] = {}
+        self.asleep = False
+        self.vocabulary: Vocabulary
+        self._ids = itertools.count(1)
+        self._restarts = 0
+        self._seen = Stats()
+        self._stopping = threading.Event()
+        self._child: Child | None = None
+        self._link = Link()
+        self.started = self._link.ready
+        self._thread = threading.Thread(target=self._supervise, name="sgl-process", daemon=True)
+        self._thread.start()
+
+    # what an engine asks of its core
+
+    def new_state(self, terms: Terms, status: Status = Status.IDLE) -> RemoteState:
+        state = RemoteState(next(self._ids), terms, self._link)
+        if status is not Status.UNBORN:
+            state.link.post(Open(state.id, terms))
+        return state
+
+    def submit(self, state: RemoteState, op: Op) -> Future[Any]:
+        children: list[Any] = op.children if isinstance(op, Fork) else []
+        for child in children:
+            child.link, child.error = state.link, state.error
+        if state.error is None:
+            state.link.queue(state.id, op, self.vocabulary)
+        elif not isinstance(op, Close):
+            op.fail(copy.copy(state.error))
+        if isinstance(op, Close):
+            state.error = EngineClosed("the sequence is closed; open or fork a new one")
+        return op.future
+
+    def abort(self, state: RemoteState) -> None:
+        state.link.abort(state.id)
+
+    def ask(self, name: str, *args: Any) -> Any:
+        """What `EngineCore.answer` answers there. Raises EngineDied when the process dies over it."""
+        link = self._link
+        future = link.ask(name, *args)
+        if threading.current_thread() is self._thread and not link.read_until(future):
+            raise EngineDied("the engine's process does not run; ask again when it is started")
+        answer = future.result()
+        if name in ("sleep", "wake"):
+            self.asleep = name == "sleep"
+        return answer
+
+    @property
+    def up(self) -> bool:
+        """Whether a process runs that takes operations."""
+        return self._link.up
+
+    def snapshot(self) -> Stats:
+        """The counters of the process that runs, at once; those seen last where it does not answer within a second."""
+        if self._link.up and threading.current_thread() is not self._thread:
+            try:
+                self._seen = self._link.ask("snapshot", at_once=True).result(GLANCE)
+            except (NotInTime, RuntimeFailure):
+                pass
+        return self._seen
+
+    def stop(self) -> None:
+        """Fail all that waits, end process and threads. Idempotent."""
+        self._stopping.set()
+        link, child = self._link, self._child
+        listens = link.ready.done()
+        link.end(EngineClosed("the engine was closed while this waited"), CLOSED)
+        if child is not None and listens:
+            child.leave()
+        elif child is not None:
+            child.kill()  # it is still loading, and does not listen
+        if threading.current_thread() not in (self._thread, link.outbox.thread):  # the collector may call on any
+            self._thread.join(GRACE)
+            if self._thread.is_alive() and (child := self._child) is not None:
+                child.kill()
+            self._thread.join()
+
+    def forget(self) -> None:
+        """Nothing here holds the model's memory."""
+
+    # the supervisor
+
+    def _supervise(self) -> None:
+        deaths = 0
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            how = self._live(self._link)
+            deaths = 1 if time.monotonic() - began > STEADY else deaths + 1
+            if self._stopping.is_set() or not self._go_on(how, deaths):
+                break
+        if self._stopping.is_set():
+            self._link.end(CLOSED, CLOSED)
+
+    def _live(self, link: Link) -> str:
+        """One process, from its start to its end; how that was."""
+        try:
+            child = self._child = Child(self._start)
+        except Exception as error:
+            return f"the engine's process could not be started ({error})"
+        if self._stopping.is_set():
+            child.kill()
+        link.ready.add_done_callback(lambda ready: self._note(child, ready))
+        link.outbox.send(child.socket, child.first)
+        link.serve(child.file)
+        self._child = None
+        how = child.reap(GRACE if self._stopping.is_set() else HURRY)
+        link.outbox.end()
+        child.close()
+        refused = link.ready.done() and link.ready.exception()
+        return f"{how} ({refused})" if refused else how
+
+    def _note(self, child: Child, ready: Future[Ready]) -> None:
+        if ready.exception() is None:
+            self.asleep = False
+            self.info.update(ready.result().info, model_path=self._path, pid=child.pid, restarts=self._restarts)
+
+    def _go_on(self, how: str, deaths: int) -> bool:
+        """Tell those who waited, and get ready for the next process; False: there will be none."""
+        ended, started = self._link, self.started
+        if not started.done():
+            ended.end(*[EngineDied(f"{how} before it could start; look at what it wrote to stderr")] * 2)
+        if started.exception() is not None:
+            return False
+        self._link = Link()
+        if deaths > len(PAUSES):
+            down = EngineDied(f"{how}, {deaths} times in a row, and stays down; look at its stderr and open a new engine")
+            log.error("%s", down)
+            for link in (ended, self._link):
+                link.end(down, down)
+            return False
+        log.warning("%s; it is started again", how)
+        again = EngineDied(f"{how} and is started again; open a new sequence and ask once more")
+        ended.end(again, EngineDied(f"the sequence is lost: {how}; open a new one, the engine is started again"))
+        self._restarts += 1
+        self._stopping.wait(PAUSES[deaths - 1])
+        return True

@@ -1,0 +1,55 @@
+"""A thread that sends what others post, so that nobody waits for the socket."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+
+class Outbox:
+    """`post` may be called anywhere, in a destructor too. Messages leave in their order once `send` is called.
+
+    frames: the bytes of all that has gathered.
+    """
+
+    def __init__(self, name: str, frames: Callable[[list[Any]], bytes]) -> None:
+        self._name, self._frames = name, frames
+        self._gathered: SimpleQueue[Any] = SimpleQueue()
+        self.thread: threading.Thread | None = None
+
+    def post(self, message: Any) -> None:
+        self._gathered.put(message)
+
+    def send(self, through: socket.socket, first: bytes = b"") -> None:
+        """Begin to send: `first`, then what was posted and will be."""
+        self.thread = threading.Thread(target=self._run, args=(through, first), name=self._name, daemon=True)
+        self.thread.start()
+
+    def end(self) -> None:
+        """Once everything posted before is sent, or cannot be: end the thread."""
+        self._gathered.put(_END)
+        if self.thread is not None:
+            self.thread.join()
+
+    def _run(self, through: socket.socket, first: bytes) -> None:
+        batch: list[Any] = []
+        try:
+            through.sendall(first)
+            while not batch or batch[-1] is not _END:
+                batch = self._next()
+                through.sendall(self._frames([message for message in batch if message is not _END]))
+        except OSError:
+            pass  # the other side is gone: whoever reads from it learns why
+
+    def _next(self) -> list[Any]:
+        """All that has gathered, at least one."""
+        batch = [self._gathered.get()]
+        while batch[-1] is not _END and not self._gathered.empty():
+            batch.append(self._gathered.get())
+        return batch
+
+
+_END = object()

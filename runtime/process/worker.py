@@ -1,0 +1,206 @@
+"""The process that an engine runs in: `python -m sgl.runtime.process.worker SOCKET PARENT`, started by `child`."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from ..errors import EngineClosed
+from ..ops import Close, Fork, Generate
+from ..sequence import Status
+from . import messages
+from .messages import CHUNK, DONE, FAILED, Abort, Answer, Ask, Open, Queue, Ready, Spoil, Start, Told
+from .recipes import LateGenerate, Recipes
+from .sending import Outbox
+
+if TYPE_CHECKING:
+    from ..assemble import Assembled
+    from ..core import EngineCore
+    from ..ops import Chunk, Generation, Op
+    from ..sequence import SequenceState
+
+PR_SET_PDEATHSIG = 1  # of prctl(2)
+BROKEN = 70  # exit code: the engine's loop failed
+
+
+class Worker:
+    """Gives an engine's core what comes in, and posts what comes of it. Its methods are the reader's, but where said."""
+
+    def __init__(self, parts: Assembled, outbox: Outbox) -> None:
+        self._core: EngineCore = parts.core
+        self._outbox = outbox
+        self._recipes = Recipes(parts.vocabulary)
+        self._sequences: dict[int, SequenceState] = {}
+        self._spoiled: dict[int, BaseException] = {}
+        self._streamed: dict[int, Generation | None] = {}  # what the last chunk of each has brought
+        self._takes: dict[type, Callable[[Any], None]] = {
+            Open: self._open,
+            Queue: self._queue,
+            Abort: self._abort,
+            Ask: self._ask,
+            Spoil: self._spoil,
+        }
+
+    def serve(self, file: BinaryIO) -> None:
+        """Until the other side has ended."""
+        while True:
+            try:
+                message = messages.read(file)
+            except (EOFError, OSError):
+                return
+            self._takes[type(message)](message)
+
+    def _open(self, message: Open) -> None:
+        self._sequences[message.sequence] = self._core.new_state(message.terms)
+
+    def _queue(self, message: Queue) -> None:
+        number, sequence = message.number, self._sequences.get(message.sequence)
+        if sequence is None:  # closed by another thread just before
+            self._refuse(number, EngineClosed("the sequence is closed; open or fork a new one"))
+            return
+        try:
+            op = self._twin(message, sequence)
+        except Exception as error:
+            self._refuse(number, error)
+            return
+        op.started = message.started
+        if number is not None:
+            op.future.add_done_callback(partial(self._answer, number))
+        waits = op.blocked
+        self._core.submit(sequence, op)
+        if isinstance(op, Close):
+            del self._sequences[message.sequence]
+        elif waits and isinstance(op, LateGenerate):
+            op.go_on_when_ready(self._core, sequence)
+
+    def _refuse(self, number: int | None, error: Exception) -> None:
+        if number is not None:
+            self._post(number, FAILED, Told.of(error))
+
+    def _twin(self, message: Queue, sequence: SequenceState) -> Op:
+        """The operation that the parent has, here."""
+        if issubclass(message.kind, Generate):
+            params, recipe, streams = message.arguments
+            on_chunk = partial(self._stream, cast(int, message.number)) if streams else None
+            if recipe is None:
+                return Generate(params, None, on_chunk)
+            return LateGenerate(params, self._recipes.grammar(recipe), on_chunk)
+        if issubclass(message.kind, Fork):
+            children = [self._core.new_state(sequence.terms, Status.UNBORN) for _ in message.arguments[0]]
+            self._sequences.update(zip(message.arguments[0], children, strict=True))
+            return Fork(children)
+        return message.kind(*message.arguments)
+
+    def _abort(self, message: Abort) -> None:
+        if (sequence := self._sequences.get(message.sequence)) is not None:
+            self._core.abort(sequence)
+
+    def _ask(self, message: Ask) -> None:
+        number, name, arguments, at_once = message
+        if not at_once:
+            self._core.asked(name, *arguments).add_done_callback(partial(self._answer, number))
+            return
+        try:
+            self._post(number, DONE, self._core.answer(name, *arguments))
+        except Exception as error:  # the step moved on under it
+            self._refuse(number, error)
+
+    def _spoil(self, message: Spoil) -> None:
+        if message.number in self._streamed:
+            self._spoiled[message.number] = message.error.error()
+
+    # on the scheduler thread
+
+    def _stream(self, number: int, chunk: Chunk) -> None:
+        if (error := self._spoiled.get(number)) is not None:
+            raise error
+        self._streamed[number] = chunk.generation
+        self._post(number, CHUNK, messages.chunk_fields(chunk))
+
+    def _answer(self, number: int, future: Future[Any]) -> None:
+        told = self._streamed.pop(number, None)
+        self._spoiled.pop(number, None)
+        if self._core.failed:
+            return  # this process ends at once, and with that everything that waits for it
+        error = future.exception()
+        if error is not None:
+            self._post(number, FAILED, Told.of(error))
+        else:
+            result = future.result()
+            self._post(number, DONE, None if told is not None and result is told else result)
+
+    def _post(self, number: int, kind: int, value: Any) -> None:
+        self._outbox.post(Answer(number, kind, value))
+
+
+def main(descriptor: int, parent: int) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent's affair: it may want to finish what runs
+        signal.signal(number, signal.SIG_IGN)
+    _die_with(parent)
+    faulthandler.enable()
+    link = socket.socket(fileno=descriptor)
+    link.set_inheritable(False)
+    file, outbox = link.makefile("rb"), Outbox("sgl-process-out", messages.frame)
+    try:
+        start: Start = messages.read(file)
+    except EOFError:
+        return
+    outbox.send(link)
+    try:
+        _run(start, file, outbox)
+    finally:
+        outbox.end()
+
+
+def _run(start: Start, file: BinaryIO, outbox: Outbox) -> None:
+    from ..assemble import assemble
+
+    try:
+        parts = assemble(Path(start.path), start.options)
+    except Exception as error:
+        outbox.post(Answer(0, FAILED, Told.of(error)))
+        return
+    core: EngineCore = parts.core
+    outbox.post(Answer(0, DONE, Ready(parts.config, parts.info)))
+    threading.Thread(target=_watch, args=(core, outbox), name="sgl-watch", daemon=True).start()
+    Worker(parts, outbox).serve(file)
+    core.stop()
+
+
+def _watch(core: EngineCore, outbox: Outbox) -> None:
+    """An engine whose loop failed is of no use: the process ends, and the parent starts the next."""
+    core.wait()
+    if core.failed:
+        outbox.end()
+        _leave(BROKEN)
+
+
+def _die_with(parent: int) -> None:
+    """Where the system can: be killed when the parent's supervisor ends, however it ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)  # it ended before
+
+
+def _leave(code: int) -> None:
+    """End without waiting for a grammar that is being compiled, or taking the modules apart."""
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
+    _leave(0)

@@ -1,0 +1,67 @@
+"""For whom a request runs: its tenant, whose prefixes it may reuse, how urgent it is, until when it is waited for."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from sgl.runtime.terms import USUAL, Terms
+
+from .errors import RequestError
+from .settings import ServerSettings
+
+MOST_URGENT = 100  # priorities of requests lie in -100..100
+
+CALLER: ContextVar[Terms] = ContextVar("CALLER", default=USUAL)  # on whose terms sequences are opened
+PATIENCE: ContextVar[float | None] = ContextVar("PATIENCE", default=None)  # seconds for which the deadline stands
+
+
+def tenant_of(key: str) -> str:
+    """A short name that is always the same for an API key, and does not tell it: 12 hexadecimal digits."""
+    return hashlib.blake2b(key.encode(), digest_size=6, person=b"sgl-tenant").hexdigest()
+
+
+@contextmanager
+def calling(tenant: str, settings: ServerSettings) -> Iterator[None]:
+    """Within, everything runs for this tenant, for as long as the settings let a request take."""
+    terms = Terms(tenant=tenant, namespace=tenant if settings.isolated else "")
+    caller, patience = CALLER.set(terms), PATIENCE.set(None)
+    try:
+        arrange(settings)
+        yield
+    finally:
+        CALLER.reset(caller)
+        PATIENCE.reset(patience)
+
+
+def arrange(settings: ServerSettings, priority: int | None = None, timeout: float | None = None) -> None:
+    """From here on, in this context: the request's own priority, and its deadline.
+
+    timeout: seconds, at most `settings.request_timeout` of which are granted.
+    Raises RequestError for a priority where the server gives none.
+    """
+    if priority and not settings.allow_priority:
+        raise RequestError(
+            f"priority={priority}: this server gives all requests the same; leave it out, or start it with --allow-priority",
+            param="priority",
+        )
+    granted = min((seconds for seconds in (timeout, settings.request_timeout) if seconds is not None), default=None)
+    PATIENCE.set(granted)
+    CALLER.set(CALLER.get()._replace(priority=priority or 0, deadline=None if granted is None else time.monotonic() + granted))
+
+
+def seconds_left(terms: Terms) -> float | None:
+    """Until the deadline; None: there is none. Raises TimeoutError when it has passed."""
+    if terms.deadline is None:
+        return None
+    left = terms.deadline - time.monotonic()
+    if left <= 0:
+        raise too_late(PATIENCE.get())
+    return left
+
+
+def too_late(granted: float | None) -> TimeoutError:
+    return TimeoutError("the request took too long" if granted is None else f"the request took more than its {granted:g} seconds")

@@ -1,0 +1,162 @@
+"""What the samples of a chat request do: the steps of the model's dialect as moves, their grammars compiled ahead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from sgl.grammars import GrammarError
+from sgl.runtime.dialects import Dialect, Step, Tool, tool_of
+from sgl.runtime.dialects.dialect import FREE
+from sgl.runtime.errors import ConfigError
+from sgl.runtime.ops import Generation
+from sgl.runtime.sampling.params import SamplingParams
+
+from .chat_moves import NOTHING, Choice, Move
+from .chat_reading import Readers
+from .chat_types import ChatRequest
+from .compiling import ANY_JSON
+from .errors import RequestError
+from .native_requests import split_stops
+from .openai_types import Kind
+from .openai_work import Work
+
+CHOICES = "choices"
+
+
+def _is_open(step: Step) -> bool:
+    """Whether a request's own constraint can shape the text of the step."""
+    return step.free and step.constraint is None and not step.stop
+
+
+class Plan:
+    """The way of every sample of one request, from the first step on.
+
+    Steps that hold free text keep to what the request asks of texts: its stops, its least number of tokens, its
+    constraint where the dialect has none. What the dialect constrains is closed where the token limit cuts it.
+    """
+
+    def __init__(self, work: Work, body: ChatRequest, params: SamplingParams) -> None:
+        self.work, self.body = work, body
+        self.dialect: Dialect = work.dialect
+        self._most = min(params.max_tokens, work.settings.max_new_tokens or params.max_tokens)
+        self.tools = tools_of(body)
+        self.readers = Readers(work, body, self.tools)
+        self.params = self.readers.visible(params)
+        self.first = FREE
+        self._grammar: Any = None
+
+    async def prepare(self) -> None:
+        """Compile what the steps need. Raises RequestError for what the request asks for and cannot have."""
+        self._grammar = await self.work.grammar(self.body)
+        for place, tool in enumerate(self.tools):
+            await self._check(place, tool)
+        self.first = self._plan(self.body.choice)
+        if self._grammar is not None and self.body.choice == "auto" and not any(map(_is_open, self._reachable(self.first))):
+            self.first = self._or_text(self.first)
+        steps = list(self._reachable(self.first))
+        if self.body.calls_tools and all(step.constraint is None for step in steps):
+            steps += self._reachable(self._plan("required"))
+        for step in steps:
+            await self._compiled(step)
+
+    def begin(self, prompt: str) -> Step:
+        """The first step behind this prompt. A thought that it began is ended before anything is constrained."""
+        bound = self._grammar is not None or self.first.constraint is not None or self.first.stop
+        return self.readers.after_thought(self.first, prompt) if bound else self.first
+
+    async def move(self, step: Step, used: int) -> Move:
+        """The move of a step for which `used` tokens of the limit are gone."""
+        encode = self.work.engine.tokenizer.encode
+        prefix = encode(step.prefix) if step.prefix else NOTHING
+        if step.constraint is not None and step.constraint[0] == CHOICES:
+            choices = tuple(Choice(text, encode(text)) for text in step.constraint[1])
+            return Move(self._limited(step, used), None, prefix, choices)
+        return Move(self._limited(step, used), await self._compiled(step), prefix)
+
+    def stop_of(self, step: Step, made: Generation) -> str:
+        """The one of the step's own stops that ended it; else empty."""
+        matched = made.finish_reason.get("matched")
+        token_id = self.work.engine.tokenizer.token_id
+        return next((stop for stop in step.stop if matched is not None and matched in (stop, token_id(stop))), "")
+
+    # inside
+
+    def _plan(self, choice: str) -> Step:
+        try:
+            return self.dialect.plan(self.tools, choice, self.body.parallel_tool_calls)
+        except ConfigError as error:
+            raise RequestError(str(error), param="tools") from error
+
+    def _or_text(self, step: Step) -> Step:
+        """The step whose text is calls or keeps to what the request asks of texts. Raises RequestError where none can be."""
+        kind, source, field = self.body.constraints()[0]
+        calls = self._plan("required")
+        if step.stop or calls.constraint is None or calls.prefix:
+            raise RequestError(f"{field} and tools cannot be combined with this model; leave one out, or set tool_choice", field)
+        either = {"type": "or", "elements": [_as_format(kind, source), json.loads(calls.constraint[1])["format"]]}
+        return step._replace(constraint=("structural_tag", json.dumps({"type": "structural_tag", "format": either})))
+
+    def _reachable(self, step: Step) -> Iterator[Step]:
+        """The step, and those that its choices lead to."""
+        yield step
+        if step.constraint is not None and step.constraint[0] == CHOICES:
+            for text in step.constraint[1]:
+                following = step.then(text)
+                if following is not None:
+                    yield from self._reachable(following)
+
+    async def _compiled(self, step: Step) -> Any:
+        if step.constraint is None:
+            return self._grammar if _is_open(step) else None
+        kind: Any = step.constraint[0]
+        if kind == CHOICES:
+            return None
+        try:
+            return await self.work.compiled(kind, step.constraint[1])
+        except GrammarError as error:
+            raise RequestError(f"tools: {error}", "tools", "invalid_grammar") from error
+
+    async def _check(self, place: int, tool: Tool) -> None:
+        """Raise RequestError for arguments that no grammar can enforce, before a dialect builds on their schema."""
+        try:
+            await self.work.compiled("json_schema", tool.arguments_schema)
+        except GrammarError as error:
+            raise RequestError(f"{tool.name}: {error}", f"tools.{place}.function.parameters", "invalid_grammar") from error
+
+    def _limited(self, step: Step, used: int) -> SamplingParams:
+        """The request's parameters for one step."""
+        left, own = max(0, self._most - used), self.params
+        if not step.free:
+            own = replace(own, min_tokens=0, stop=(), stop_token_ids=(), stop_regex=(), ignore_eos=False)
+        texts, ids = split_stops(step.stop, self.work.engine.tokenizer)
+        return replace(
+            own, max_tokens=left, min_tokens=min(left, own.min_tokens), close_at_limit=step.constraint is not None,
+            stop=(*own.stop, *texts), stop_token_ids=(*own.stop_token_ids, *ids), keep_stop=own.keep_stop and not step.stop,
+        )  # fmt: skip
+
+
+def _as_format(kind: Kind, source: Any) -> dict[str, Any]:
+    """A request's constraint as a part of a structural tag."""
+    if kind == "regex":
+        return {"type": "regex", "pattern": source}
+    if kind == "ebnf":
+        return {"type": "grammar", "grammar": source}
+    if kind == "json_object":
+        source = {"type": "object"}
+    elif isinstance(source, str):
+        source = True if source == ANY_JSON else json.loads(source)
+    return {"type": "json_schema", "json_schema": source}
+
+
+def tools_of(body: ChatRequest) -> list[Tool]:
+    """Raises RequestError naming the tool at fault."""
+    found = []
+    for place, tool in enumerate(body.tools):
+        try:
+            found.append(tool_of(tool.model_dump()))
+        except ConfigError as error:
+            raise RequestError(str(error), param=f"tools.{place}") from error
+    return found

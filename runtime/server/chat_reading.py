@@ -1,0 +1,64 @@
+"""How the text of an answer is read: which reader, and what it must see of special tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from sgl.runtime.dialects import Event, Marks, Reader, Said, Step, Tool
+from sgl.runtime.dialects.reader import Form
+from sgl.runtime.sampling.params import SamplingParams
+
+from .chat_types import ChatRequest
+from .openai_work import Work
+
+
+class Plain:
+    """The reader of a text that is nothing but text."""
+
+    def feed(self, piece: str, last: bool = False) -> list[Event]:
+        return [Said(piece)] if piece else []
+
+
+class Readers:
+    """Makes the readers of one request's samples: for calls where there may be some, for thoughts that are to stand apart."""
+
+    def __init__(self, work: Work, body: ChatRequest, tools: Sequence[Tool]) -> None:
+        self._tokenizer, self._dialect = work.engine.tokenizer, work.dialect
+        self._tools = tools if body.calls_tools else ()
+        self._separate = body.separate_reasoning
+        self._always = work.settings.reasoning_format is not None  # what that says of a thought's beginning holds
+
+    def reader(self, prompt: str) -> Reader | Plain:
+        """For one sample; `prompt` stands before its text."""
+        marks = self._marks(prompt) if self._separate else None
+        if self._tools:
+            return self._dialect.thinking(marks).reader(self._tools, marks is not None)
+        return Plain() if marks is None else Reader(Form(""), (), marks)
+
+    def after_thought(self, step: Step, prompt: str) -> Step:
+        """The step behind the thought that the prompt began; the step itself where it began none."""
+        marks = self._marks(prompt)
+        if marks is None or not marks.open:
+            return step
+        return Step("", None, (marks.end,), then=partial(_ended, marks.end, step))
+
+    def visible(self, params: SamplingParams) -> SamplingParams:
+        """The parameters with those special tokens in the text that a reader must see."""
+        thoughts = self._dialect.reasoning if self._separate else None
+        dialect = self._dialect.thinking(thoughts)
+        marks = dialect.marks if self._tools else (thoughts.begin, thoughts.end, *thoughts.silent) if thoughts else ()
+        special = any(self._tokenizer.token_id(mark) in self._tokenizer.special_ids for mark in marks)
+        return replace(params, skip_special_tokens=False) if special else params
+
+    def _marks(self, prompt: str) -> Marks | None:
+        """The marks of thoughts, and whether the answer begins inside of one."""
+        marks = self._dialect.reasoning
+        if marks is None or (self._always and marks.open):
+            return marks
+        return marks._replace(open=prompt.rstrip().endswith(marks.begin))
+
+
+def _ended(mark: str, step: Step, text: str) -> Step | None:
+    return step._replace(prefix=f"{mark}\n\n{step.prefix}") if text.endswith(mark) else None

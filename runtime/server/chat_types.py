@@ -1,0 +1,250 @@
+"""What POST /v1/chat/completions takes: messages, tools, and how the answer is to look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from .errors import RequestError
+from .openai_types import Constraint, Sampling, Strict, refused
+
+MOST_TOOLS = 128
+SETTLED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})  # variables of templates that are the server's
+NAME = r"^[A-Za-z0-9_.-]{1,64}$"
+ToolName = Annotated[str, Field(pattern=NAME)]
+
+
+def _joined(value: Any) -> str:
+    """The text of a message: a string, or parts that are all text."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise refused(f"the content of a message is a text or a list of parts, not {type(value).__name__}")
+    return "".join(_text_of(part) for part in value)
+
+
+def _text_of(part: Any) -> str:
+    if isinstance(part, dict) and part.keys() == {"type", "text"} and part["type"] == "text" and isinstance(part["text"], str):
+        return part["text"]
+    kind = part.get("type") if isinstance(part, dict) else part
+    raise refused(f'this model reads text alone; write parts as {{"type": "text", "text": ...}}, not {kind!r}')
+
+
+# --- tools -----------------------------------------------------------------------------------------------
+
+
+class Function(Strict):
+    name: ToolName
+    description: str = ""
+    parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
+    strict: bool = True  # always so: what is not strict is enforced as well
+
+
+class FunctionTool(Strict):
+    """A tool that the model may call. Its arguments always keep to the schema of `parameters`."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class Named(Strict):
+    name: ToolName
+
+
+class NamedChoice(Strict):
+    """`tool_choice` for one call of this tool."""
+
+    type: Literal["function"]
+    function: Named
+
+
+class Called(Strict):
+    """What a call of an earlier answer was: the arguments are JSON text. Parsed ones, which clients add, are dropped."""
+
+    name: str = Field(min_length=1)
+    arguments: str
+    parsed_arguments: Any = None
+
+
+class ToolCall(Strict):
+    """A call of an earlier answer."""
+
+    id: str = Field(min_length=1)
+    type: Literal["function"] = "function"
+    function: Called
+    index: int | None = None
+
+
+def _tool_choice(value: Any) -> Any:
+    """One refusal for everything that is none of the four."""
+    if value in ("none", "auto", "required") or (isinstance(value, dict) and value.get("type") == "function" and "function" in value):
+        return value
+    raise refused(f'it is "none", "auto", "required" or {{"type": "function", "function": {{"name": ...}}}}, not {value!r:.200}')
+
+
+# --- messages --------------------------------------------------------------------------------------------
+
+
+class TextPart(Strict):
+    type: Literal["text"]
+    text: str
+
+
+class Message(Strict):
+    """One message of a conversation, its parts joined to one text. Parsed contents, which clients add, are dropped."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str, BeforeValidator(_joined, json_schema_input_type=str | list[TextPart])] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    parsed: Any = None
+
+    @model_validator(mode="after")
+    def _has_its_parts(self) -> Message:
+        own = {"tool_calls": "assistant", "reasoning_content": "assistant", "tool_call_id": "tool"}
+        for name, role in own.items():
+            if getattr(self, name) is not None and self.role != role:
+                raise refused(f"{name} belongs to the role {role!r}, not to {self.role!r}")
+        if self.content is None and not self.tool_calls:
+            raise refused("a message needs content; only an assistant's message with tool_calls goes without")
+        return self
+
+    def plain(self) -> dict[str, Any]:
+        """As templates and dialects read it."""
+        dropped = {"parsed": True, "tool_calls": {"__all__": {"index": True, "function": {"parsed_arguments"}}}}
+        return self.model_dump(exclude_none=True, exclude=dropped)  # type: ignore[arg-type]
+
+
+def check_answers(messages: Iterable[Message]) -> None:
+    """Raise RequestError unless every call is answered, once, by a tool's message right behind it."""
+    open_calls: dict[str, str] = {}
+    called = False
+    for place, message in enumerate(messages):
+        if message.role == "tool":
+            _check_answer(message, place, open_calls, called)
+            open_calls.pop(message.tool_call_id or "", None)
+            continue
+        if open_calls:
+            break
+        open_calls = {call.id: f"messages.{place}.tool_calls" for call in message.tool_calls or ()}
+        called = called or bool(open_calls)
+    if open_calls:
+        name, where = next(iter(open_calls.items()))
+        raise RequestError(
+            f"the call {name!r} has no answer; send a message with role 'tool' and that tool_call_id behind it", param=where
+        )
+
+
+def _check_answer(message: Message, place: int, open_calls: dict[str, str], called: bool) -> None:
+    name = message.tool_call_id
+    if name is None and not called:  # a conversation without calls of this interface
+        return
+    if name not in open_calls:
+        known = ", ".join(map(repr, open_calls)) or "none"
+        raise RequestError(
+            f"tool_call_id is {name!r}, which is no call of the assistant's message before it that waits for an answer; "
+            f"those are: {known}",
+            param=f"messages.{place}.tool_call_id",
+        )
+
+
+# --- the answer ------------------------------------------------------------------------------------------
+
+
+class NamedSchema(Strict):
+    name: str = Field(min_length=1, max_length=64)
+    schema_: dict[str, Any] | bool = Field(alias="schema")
+    description: str | None = None
+    strict: bool = True
+
+
+class ResponseFormat(Strict):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+    @model_validator(mode="after")
+    def _schema_where_due(self) -> ResponseFormat:
+        if (self.json_schema is not None) != (self.type == "json_schema"):
+            raise RequestError(
+                "the field json_schema belongs to type 'json_schema', and only to it", param="response_format.json_schema"
+            )
+        return self
+
+    def constraint(self) -> Constraint | None:
+        """Enforced whether `strict` says so or not."""
+        if self.type == "json_object":
+            return "json_object", {}, "response_format"
+        if self.json_schema is not None:
+            return "json_schema", self.json_schema.schema_, "response_format"
+        return None
+
+
+class ChatRequest(Sampling):
+    """The body of POST /v1/chat/completions; the fields under the line are extensions of OpenAI's protocol."""
+
+    messages: list[Message] = Field(min_length=1)
+    max_tokens: int | None = Field(None, ge=0)
+    max_completion_tokens: int | None = Field(None, ge=0)
+    logprobs: bool = False
+    top_logprobs: int = Field(0, ge=0, le=20)
+    response_format: ResponseFormat | None = None
+    tools: list[FunctionTool] = Field(default_factory=list, max_length=MOST_TOOLS)
+    tool_choice: Annotated[Literal["none", "auto", "required"] | NamedChoice, BeforeValidator(_tool_choice)] = "auto"
+    parallel_tool_calls: bool = True
+    reasoning_effort: str | None = None
+    # ---
+    separate_reasoning: bool = True
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ChatRequest:
+        if self.top_logprobs and not self.logprobs:
+            raise RequestError("top_logprobs needs logprobs=true", param="top_logprobs")
+        explicit = "add_generation_prompt" in self.model_fields_set and self.add_generation_prompt
+        if self.continue_final_message and explicit:
+            raise RequestError(
+                "continue_final_message goes on with the last message: leave add_generation_prompt out",
+                param="add_generation_prompt",
+            )
+        check_answers(self.messages)
+        self._check_tools()
+        return self
+
+    def _check_tools(self) -> None:
+        names = [tool.function.name for tool in self.tools]
+        twice = next((i for i, name in enumerate(names) if name in names[:i]), None)
+        if twice is not None:
+            raise RequestError(f"two tools are called {names[twice]!r}; rename one", param=f"tools.{twice}.function.name")
+        named = isinstance(self.tool_choice, NamedChoice)
+        if not names and (named or self.tool_choice == "required"):
+            raise RequestError("tool_choice asks for a call, but there are no tools; give some", param="tool_choice")
+        if named and self.choice not in names:
+            raise RequestError(f"there is no tool {self.choice!r}; tools has {', '.join(names)}", param="tool_choice.function.name")
+        if self.calls_tools and (self.continue_final_message or not self.add_generation_prompt):
+            name = "continue_final_message" if self.continue_final_message else "add_generation_prompt"
+            raise RequestError(f"{name} goes on with a text, and tools begin one; set tool_choice to 'none'", param=name)
+
+    @property
+    def choice(self) -> str:
+        """auto, required, none, or the name of the tool that is to be called."""
+        return self.tool_choice.function.name if isinstance(self.tool_choice, NamedChoice) else self.tool_choice
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether the answer may hold calls."""
+        return bool(self.tools) and self.tool_choice != "none"
+
+    @property
+    def limit(self) -> int | None:
+        """The most tokens to write; None where the request leaves it to the context."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    def constraints(self) -> list[Constraint]:
+        own = None if self.response_format is None else self.response_format.constraint()
+        return super().constraints() + ([] if own is None else [own])

@@ -1,0 +1,70 @@
+"""Routes of the native protocol besides `/generate`: ending what runs, and vectors of texts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Body, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ConfigDict
+
+from .embeddings import AT_ONCE, MOST_INPUTS, written_list
+from .errors import RequestError
+from .native_types import Count, Text, Texts, checked
+
+NONE: frozenset[str] = frozenset()
+
+router = APIRouter()
+
+
+class AbortFields(BaseModel):
+    """`rid`: the name that a call of /generate was given, or the X-Request-Id of any request."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    rid: Text | None = None
+    abort_all: bool = False
+
+
+class EncodeFields(BaseModel):
+    """`text` or `input_ids`, each one or a list."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    text: Texts | None = None
+    input_ids: list[Count] | list[list[Count]] | None = None
+    rid: Texts | None = None  # taken and not used: the answer comes in the order of the texts
+
+
+@router.post("/abort_request")
+async def abort_request(request: Request, data: dict[str, Any] = Body()) -> JSONResponse:
+    """End one call, or all of the caller's. Those who wait for it get what there is so far, or an error."""
+    fields = checked(AbortFields, data, NONE)
+    if not fields.rid and not fields.abort_all:
+        raise RequestError('say what to abort: {"rid": NAME} or {"abort_all": true}', param="rid")
+    aborted = request.app.state.bridge.runs.abort(None if fields.abort_all else fields.rid)
+    return JSONResponse({"aborted": aborted})
+
+
+@router.post("/encode")
+async def encode(request: Request, data: dict[str, Any] = Body()) -> Response:
+    """The mean of the model's last hidden states over each text."""
+    fields = checked(EncodeFields, data, NONE)
+    if (fields.text is None) == (fields.input_ids is None):
+        raise RequestError("give either text or input_ids, one of the two", param="text")
+    given: Any = fields.text if fields.text is not None else fields.input_ids
+    batched = isinstance(given, list) and not (given and isinstance(given[0], int))
+    inputs = given if batched else [given]
+    if not 1 <= len(inputs) <= MOST_INPUTS:
+        raise RequestError(f"there are {len(inputs)} texts; send from 1 to {MOST_INPUTS} in one call", param="text")
+    bridge = request.app.state.bridge
+    bridge.admission.check()
+    prompts = await bridge.encode_all(inputs)
+    vectors = await bridge.embed(prompts, AT_ONCE)
+    answers = (
+        {"embedding": vector.tolist(), "meta_info": {"prompt_tokens": len(ids)}}
+        for vector, ids in zip(vectors, prompts, strict=True)
+    )
+    written = await asyncio.to_thread(written_list, answers)
+    return Response(written if batched else written[1:-1], media_type="application/json")
