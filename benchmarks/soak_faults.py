@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections import Counter
+from contextlib import suppress
 
 import psutil
 from server_client import Client
@@ -53,10 +54,10 @@ class Faults:
 
     async def _stop_one(self) -> None:
         process = self._random.choice(self._server.processes())
-        try:
+        with suppress(psutil.NoSuchProcess):  # killed meanwhile
             process.send_signal(signal.SIGSTOP)
-            await asyncio.sleep(self._random.uniform(0.1, LONGEST_STOP))
-            process.send_signal(signal.SIGCONT)
+            try:
+                await asyncio.sleep(self._random.uniform(0.1, LONGEST_STOP))
+            finally:  # also when the soak ends just now
+                process.send_signal(signal.SIGCONT)
             self.done["process stopped"] += 1
-        except psutil.NoSuchProcess:  # killed meanwhile
-            pass
