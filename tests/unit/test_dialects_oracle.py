@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from keyword import iskeyword
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +16,7 @@ from sgl.runtime.dialects import Arguments, CallBegun, CallEnded, dialect_named
 NAMES = ["get", "x"]
 DECODER = json.JSONDecoder()
 
-keys = st.from_regex(r"[a-z][a-z_0-9]{0,5}", fullmatch=True)
+keys = st.from_regex(r"[a-z][a-z_0-9]{0,5}", fullmatch=True).filter(lambda key: not iskeyword(key))  # `ast` takes no f(in=1)
 text = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text,
