@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from .words import add_words, model_and_options
+
 _ABOUT = """\
 Opens a model in this process and talks to it. Ctrl-C stops an answer, Ctrl-D or /exit ends.
 What is piped in is answered line by line.
@@ -38,12 +40,7 @@ def add_parser(commands: Any) -> None:
         description=_ABOUT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "words",
-        nargs="*",
-        metavar="[MODEL] [NAME=VALUE ...]",
-        help="a model directory or hub id (default: the bundled one), and options of sgl.Engine",
-    )
+    add_words(parser)
     parser.add_argument("--system", default="You are a helpful assistant.", metavar="TEXT", help="the system prompt")
     parser.add_argument("--temperature", type=float, default=0.7, metavar="T", help="0: always the likeliest token")
     parser.add_argument("--max-tokens", type=int, default=512, metavar="N", help="of an answer")
@@ -72,8 +69,6 @@ def run(options: argparse.Namespace) -> int:
 def _talk(options: argparse.Namespace) -> None:
     from sgl.runtime.engine import Engine
     from sgl.runtime.sampling.params import SamplingParams
-
-    from .serve_tool import model_and_options
 
     params = SamplingParams(max_tokens=options.max_tokens, temperature=options.temperature, seed=options.seed)
     model, engine_options = model_and_options(options.words)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
+from .words import add_words, model_and_options
+
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
-WORDS = {"true": True, "false": False, "none": None}
 LOCAL = ("127.0.0.1", "::1", "localhost")
 SAME_NAME = (
     "tool_format", "reasoning_format", "max_queue", "tenant_share", "isolate", "allow_priority",
@@ -36,12 +35,7 @@ def add_parser(commands: Any) -> None:
         description=_ABOUT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "words",
-        nargs="*",
-        metavar="[MODEL] [NAME=VALUE ...]",
-        help="a model directory or hub id (default: the bundled one), and options of sgl.Engine",
-    )
+    add_words(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: %(default)s)")
     parser.add_argument("--port", type=int, default=30000, help="0 takes a free one (default: %(default)s)")
     parser.add_argument(
@@ -57,18 +51,6 @@ def add_parser(commands: Any) -> None:
     _add_sharing(parser)
     _add_watching(parser)
     parser.set_defaults(command=run)
-    setattr(parser, "parse_known_args", _in_any_order(parser.parse_known_args))  # noqa: B010 (mypy refuses it plain)
-
-
-def _in_any_order(parse: Callable[..., Any]) -> Callable[..., Any]:
-    """argparse takes words up to the first option only; those behind it are words too."""
-
-    def parse_all(*args: Any, **options: Any) -> tuple[argparse.Namespace, list[str]]:
-        found, left = parse(*args, **options)
-        found.words += [word for word in left if not word.startswith("-")]
-        return found, [word for word in left if word.startswith("-")]
-
-    return parse_all
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
@@ -172,36 +154,6 @@ def _settings(options: argparse.Namespace) -> Any:
         request_timeout=options.request_timeout,
         **{name: getattr(options, name) for name in SAME_NAME},
     )
-
-
-def model_and_options(words: list[str]) -> tuple[str | None, dict[str, Any]]:
-    """The model, if one is named, and the engine's options out of `NAME=VALUE`.
-
-    Raises ConfigError for a second model.
-    """
-    from sgl.runtime.errors import ConfigError
-
-    options: dict[str, Any] = {}
-    models: list[str] = []
-    for word in words:
-        name, equals, value = word.partition("=")
-        if equals and name.isidentifier():
-            options[name] = _value(value)
-        else:
-            models.append(word)
-    if len(models) > 1:
-        raise ConfigError(f"one model can be served, not {' and '.join(models)}; write options as NAME=VALUE")
-    return (models[0] if models else None), options
-
-
-def _value(text: str) -> Any:
-    """A number, True, False, None or other literal of Python; else the text itself."""
-    if text.lower() in WORDS:
-        return WORDS[text.lower()]
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
 
 
 def _refuse(message: str) -> int:

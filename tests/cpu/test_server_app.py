@@ -42,7 +42,7 @@ from sgl.runtime.server.compiling import Compiler
 from sgl.runtime.server.errors import RequestError, problem
 from sgl.runtime.server.fields import refusal
 from sgl.runtime.server.settings import ServerSettings
-from sgl.serve_tool import model_and_options
+from sgl.words import model_and_options
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
 ENDLESS = {"max_new_tokens": 1500, "ignore_eos": True, "temperature": 0}

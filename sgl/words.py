@@ -1,0 +1,62 @@
+"""The words of commands that open a model: `[MODEL] [NAME=VALUE ...]`, before, between and behind their options."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+from collections.abc import Callable
+from typing import Any
+
+CONSTANTS = {"true": True, "false": False, "none": None}
+
+
+def add_words(parser: argparse.ArgumentParser) -> None:
+    """Have the parser put them into `words`."""
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="[MODEL] [NAME=VALUE ...]",
+        help="a model directory or hub id (default: the bundled one), and options of sgl.Engine",
+    )
+    setattr(parser, "parse_known_args", _in_any_order(parser.parse_known_args))  # noqa: B010 (mypy refuses it plain)
+
+
+def _in_any_order(parse: Callable[..., Any]) -> Callable[..., Any]:
+    """argparse takes words up to the first option only; those behind it are words too."""
+
+    def parse_all(*args: Any, **options: Any) -> tuple[argparse.Namespace, list[str]]:
+        found, left = parse(*args, **options)
+        found.words += [word for word in left if not word.startswith("-")]
+        return found, [word for word in left if word.startswith("-")]
+
+    return parse_all
+
+
+def model_and_options(words: list[str]) -> tuple[str | None, dict[str, Any]]:
+    """The model, if one is named, and the engine's options out of `NAME=VALUE`.
+
+    Raises ConfigError for a second model.
+    """
+    from sgl.runtime.errors import ConfigError
+
+    options: dict[str, Any] = {}
+    models: list[str] = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals and name.isidentifier():
+            options[name] = _value(value)
+        else:
+            models.append(word)
+    if len(models) > 1:
+        raise ConfigError(f"one model can be served, not {' and '.join(models)}; write options as NAME=VALUE")
+    return (models[0] if models else None), options
+
+
+def _value(text: str) -> Any:
+    """A number, True, False, None or other literal of Python; else the text itself."""
+    if text.lower() in CONSTANTS:
+        return CONSTANTS[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
