@@ -40,7 +40,7 @@ from sgl.grammars.schema.ascii import ascii_only
 from sgl.grammars.schema.builder import SchemaOptions, canonical_schema, schema_expr
 from sgl.grammars.schema.json_text import FREE_TEXT, encode_chars, other_than
 
-BENCH = Path("/work/shared/data/jsonschemabench-dev.jsonl.gz")
+BENCH = Path(__file__).parents[4] / "shared/data/jsonschemabench-dev.jsonl.gz"
 VOCABULARY = byte_vocabulary()
 needs_c = pytest.mark.skipif(extension() is None, reason="the C core is not built")
 
