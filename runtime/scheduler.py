@@ -18,11 +18,10 @@ from .cache import WORTH_LOADING, PrefixCache
 from .errors import OutOfPages
 from .estimate import LengthEstimate
 from .fairness import Counters, Offer, Queue, in_turn, turn
-from .newcomers import PATIENCE, Newcomers
+from .newcomers import PATIENCE, WORTH_WAITING, Newcomers
 from .ops import Generate
 from .sequence import SequenceState, Status
 
-SHARED_ENOUGH = 32  # tokens of a prefill that others may wait for
 GRACE = 8  # steps that a sequence keeps its place after it lost one, twice as many after the next loss ...
 LONGEST_GRACE = 64
 
@@ -115,7 +114,7 @@ class Scheduler:
             op.rejoined(gained)
         op.admitted(seq, seq.computed)
         seq.status = Status.RUNNING
-        seq.prefilling = seq.need > SHARED_ENOUGH
+        seq.prefilling = seq.need > WORTH_WAITING
         seq.since, seq.passed = self.steps, 0
         self.running.append(seq)
 

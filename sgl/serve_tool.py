@@ -11,7 +11,6 @@ from typing import Any
 from .words import add_words, model_and_options
 
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
-LOCAL = ("127.0.0.1", "::1", "localhost")
 SAME_NAME = (
     "tool_format", "reasoning_format", "max_queue", "tenant_share", "isolate", "allow_priority",
     "page", "metrics", "open_metrics", "log_requests", "log_content", "trace",
@@ -118,7 +117,7 @@ def _serve(options: argparse.Namespace) -> None:
     model, engine_options = model_and_options(options.words)
     settings = _settings(options)
     with listening.bind(settings) as listener, Engine(model, **engine_options) as engine:
-        if not settings.api_keys and settings.host not in LOCAL:
+        if not settings.api_keys and not settings.local:
             print("sgl serve: anyone who reaches this host can use it; give --api-key", file=sys.stderr)
         if settings.log_content:
             print(f"sgl serve: prompts and answers are written to {settings.log_requests}", file=sys.stderr)

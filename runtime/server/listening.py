@@ -24,7 +24,6 @@ from .settings import ServerSettings
 DRAIN_SECONDS = 10
 KEPT_SECONDS = 75  # a quiet connection: longer than a client is told to wait before it asks again on it
 UNREAD_SECONDS = 60  # after which a client that takes nothing of its answer has left
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -46,7 +45,7 @@ def bind(settings: ServerSettings) -> socket.socket:
 def serve(engine: Engine, settings: ServerSettings, listener: socket.socket, ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; what runs then has 10 seconds to finish. `ready` is called with the URL."""
     app = create_app(engine, settings)
-    guarded = OwnHost(app) if settings.host in LOOPBACK and not settings.api_keys else app
+    guarded = OwnHost(app) if settings.local and not settings.api_keys else app
     config = uvicorn.Config(
         guarded, log_level="warning", lifespan="off", ws="none", server_header=False, timeout_keep_alive=KEPT_SECONDS
     )

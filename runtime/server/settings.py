@@ -70,6 +70,11 @@ class ServerSettings:
             raise ConfigError("log_content says what goes into the request log; give log_requests too")
 
     @property
+    def local(self) -> bool:
+        """Whether only this machine reaches it."""
+        return self.host in ("127.0.0.1", "::1", "localhost")
+
+    @property
     def isolated(self) -> bool:
         return len(self.api_keys) > 1 if self.isolate is None else self.isolate
 
