@@ -58,8 +58,7 @@ def mails(count: int) -> Iterator[tuple[str, dict]]:
 
 @sgl.function
 def read_mail(s, mail):
-    system, user = prompts.extraction(FIELDS, mail)
-    s += sgl.system(system["content"]) + sgl.user(user["content"])
+    s += sgl.messages(prompts.extraction(FIELDS, mail))
     s += sgl.assistant(sgl.gen("booking", Booking, max_tokens=80))
     return s.get("booking")
 
@@ -74,7 +73,7 @@ def main() -> None:
     journal, results = args.folder / "journal.jsonl", args.folder / "results.jsonl"
     rows, started = list(mails(args.rows)), time.perf_counter()
     right, failures = 0, []
-    with (sgl.resume if journal.exists() else sgl.record)(journal) as backend, results.open("w", encoding="utf-8") as out:
+    with sgl.journal(journal) as backend, results.open("w", encoding="utf-8") as out:
         items = [{"mail": mail} for mail, _ in rows]
         states = read_mail.run_batch(items, backend=backend, temperature=0, return_exceptions=True, generator_style=True)
         for row, state in enumerate(tqdm(states, total=len(rows))):
@@ -86,11 +85,10 @@ def main() -> None:
                 out.write(json.dumps({"row": row, **asdict(state.ret_value)}, ensure_ascii=False) + "\n")
             if row + 1 == args.kill_after:
                 os.kill(os.getpid(), signal.SIGKILL)  # nothing is closed or flushed: the journal is on the disk already
-        served, computed = len(backend.served), len(backend.computed)
     for row, error in failures[:3]:
         print(f"row {row}: {str(error).splitlines()[-1]}")
     print(f"{len(failures)} rows failed, {right} of {len(rows) - len(failures)} others are right in every field.")
-    print(f"{served} gens from the journal, {computed} computed, in {time.perf_counter() - started:.1f} s; results are in {results}")
+    print(f"{backend.counts}, in {time.perf_counter() - started:.1f} s; results are in {results}")
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def classify(s, text, shots, described):
 
 def certainty(state: sgl.ProgramState) -> float:
     """How likely the model holds its choice to be, given that it is one of them."""
-    return max(state.get_meta_info("label")["choice_probs"])
+    return max(state.probs("label").values())
 
 
 def measure(engine: sgl.Engine, rows: list[Row], shots: list[Row], described: bool) -> list[sgl.ProgramState]:

@@ -12,39 +12,28 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 
 from classify_few_shot import LABELS, SAMPLE, label
 
 import sgl
-from sgl.lang.choices import ChoicesDecision, ChoicesSamplingMethod
 from sgl.runtime.nano import prompts
 
 ASK = "ask a person"
 NAMES = [name for name, _ in LABELS.values()]
 
 
-class LeastCost(ChoicesSamplingMethod):
+class LeastCost(sgl.ChoicesMethod):
     """Choose the label that is likeliest, or ASK where being wrong is expected to cost more than `cost_of_asking`."""
 
     def __init__(self, cost_of_asking: float) -> None:
         self.cost_of_asking = cost_of_asking
 
-    def __call__(
-        self,
-        *,
-        choices: list[str],
-        normalized_prompt_logprobs: list[float],
-        input_token_logprobs: list[list],
-        output_token_logprobs: list[list],
-        unconditional_token_logprobs: list[list] | None = None,
-    ) -> ChoicesDecision:
-        """A row of `input_token_logprobs` belongs to a choice; a token is (log-probability, id, text)."""
-        rows = {choice: row for choice, row in zip(choices, input_token_logprobs, strict=True) if choice != ASK}
-        weights = {choice: math.exp(sum(token[0] or 0.0 for token in row)) for choice, row in rows.items()}
-        best = max(weights, key=weights.__getitem__)
-        cost = 1.0 - weights[best] / sum(weights.values())
-        return ChoicesDecision(ASK if cost > self.cost_of_asking else best, {"expected_cost": min(cost, self.cost_of_asking)})
+    def choose(self, choices: list[sgl.Choice]) -> tuple[str, dict[str, float]]:
+        """The label, and the cost to be expected, which `get_meta_info` tells then."""
+        labels = [choice for choice in choices if choice.text != ASK]
+        best = max(labels, key=lambda choice: choice.prob)
+        cost = 1.0 - best.prob / sum(choice.prob for choice in labels)
+        return ASK if cost > self.cost_of_asking else best.text, {"expected_cost": min(cost, self.cost_of_asking)}
 
 
 @sgl.function

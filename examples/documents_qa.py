@@ -44,12 +44,13 @@ def asked(question: str) -> prompts.Field:
 @sgl.function
 def answer(s, question):
     field = asked(question)
+    begun = f'{{"{field.name}": "'
     s += sgl.system(prompts.extraction([field], "")[0]["content"])
     forks = s.fork(len(DOCUMENTS))
     for branch, document in zip(forks, DOCUMENTS.values(), strict=True):
         branch += sgl.user(document) + sgl.assistant_begin()
-        branch += sgl.select("stated", ["{}", f'{{"{field.name}": "'])
-    sure = [branch.get_meta_info("stated")["choice_probs"][1] for branch in forks]
+        branch += sgl.select("stated", ["{}", begun])
+    sure = [branch.probs("stated")[begun] for branch in forks]
     best = sure.index(max(sure))
     if forks[best]["stated"] == "{}":
         return {"document": None, "answer": None, "sure": sure[best]}

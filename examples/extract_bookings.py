@@ -23,11 +23,10 @@ SAMPLE = Path(__file__).parent / "data/sgd_sample.json"
 
 @sgl.function
 def track(s, turns, services):
-    for message in prompts.dialogue_prefix(turns):
-        s += sgl.system(message["content"]) if message["role"] == "system" else sgl.user(message["content"])
+    s += sgl.messages(prompts.dialogue_prefix(turns))
     forks = s.fork(len(services))
     for branch, service in zip(forks, services, strict=True):
-        branch += sgl.user(prompts.service_question(service)["content"])
+        branch += sgl.messages([prompts.service_question(service)])
         branch += sgl.assistant(sgl.select("intent", prompts.intent_names(service)))
         schema = prompts.schema_of(prompts.state_fields(service))
         branch += sgl.assistant(sgl.gen("slots", max_tokens=200, json_schema=schema))
@@ -44,7 +43,7 @@ def main() -> None:
     dialogues = [d for d in sample["dialogues"] if args.show in (None, d["id"])][: args.dialogues]
     if not dialogues:
         raise SystemExit(f"no dialogue {args.show!r} in {SAMPLE.name}; the first is {sample['dialogues'][0]['id']}")
-    with sgl.Engine(json_options={"whitespace": "spaced"}) as engine:  # as the model writes it: more text is forced
+    with sgl.Engine() as engine:
         items = [{"turns": d["turns"], "services": [services[name] for name in d["expected"]]} for d in dialogues]
         before, started = engine.stats(), time.perf_counter()
         states = track.run_batch(items, backend=engine, temperature=0, progress_bar=True)

@@ -45,7 +45,7 @@ def judge(s, review):
     for branch, labels in zip(forks, (*MOODS, TOPICS), strict=True):
         branch += sgl.system(prompts.label_choice(labels, "")[0]["content"])
         branch += sgl.user(review) + sgl.assistant(sgl.select("choice", labels))
-    good = [branch.get_meta_info("choice")["choice_probs"][0] for branch in forks[: len(MOODS)]]
+    good = [branch.probs("choice")[labels[0]] for branch, labels in zip(forks, MOODS, strict=False)]
     mean = sum(good) / len(good)
     mood, topic = MOODS[0][mean < 0.5], forks[-1]["choice"]
     doubt = min(good) < 0.5 < max(good)
@@ -57,7 +57,7 @@ def judge(s, review):
 
 def main() -> None:
     reviews = sys.argv[1:] or list(REVIEWS)
-    with sgl.Engine(json_options={"whitespace": "spaced"}) as engine:
+    with sgl.Engine() as engine:
         states = judge.run_batch([{"review": review} for review in reviews], backend=engine)
     results = [state.ret_value for state in states]
     print("three judges: P(good)  verdict")

@@ -11,7 +11,6 @@ takes a base URL work in the same way. The prompts are in the words that the bun
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import subprocess
 import sys
@@ -20,7 +19,6 @@ import time
 from pydantic import BaseModel
 
 try:
-    from langchain_core.messages import ToolMessage
     from langchain_core.tools import tool
     from langchain_openai import ChatOpenAI
 except ImportError as missing:
@@ -43,9 +41,9 @@ class Booking(BaseModel):
 
 
 @tool
-def find_contact(name: str) -> dict[str, str]:
+def find_contact(name: str) -> str:
     """Find the phone number of a contact"""
-    return {"name": name, "phone": CONTACTS[name]} if name in CONTACTS else {"error": f"no contact called {name}"}
+    return CONTACTS.get(name, f"no contact called {name}")
 
 
 def extract(model: ChatOpenAI) -> None:
@@ -62,9 +60,9 @@ def ask_with_a_tool(model: ChatOpenAI, question: str) -> None:
     answer = able.invoke(messages)
     messages.append(answer)
     for call in answer.tool_calls:
-        result = find_contact.invoke(call["args"])
-        print(f"tool    {call['name']}({call['args']}) -> {result}")
-        messages.append(ToolMessage(json.dumps(result), tool_call_id=call["id"]))
+        result = find_contact.invoke(call)
+        print(f"tool    {call['name']}({call['args']}) -> {result.content}")
+        messages.append(result)
     if answer.tool_calls:
         answer = able.invoke(messages)
     print(f"answer  {answer.text}\nused    {answer.usage_metadata}")

@@ -41,8 +41,7 @@ class Booking:
 
 @sgl.function
 def read_mail(s, mail):
-    system, user = prompts.extraction(FIELDS, mail)
-    s += sgl.system(system["content"]) + sgl.user(user["content"])
+    s += sgl.messages(prompts.extraction(FIELDS, mail))
     s += sgl.assistant(sgl.gen("booking", Booking, max_tokens=80))
     return s.get("booking")
 

@@ -25,11 +25,10 @@ Plan = dict[str, dict[str, Any]]
 
 @sgl.function
 def plan(s, turns, services, one_by_one):
-    task, dialogue = prompts.dialogue_prefix(turns)
-    s += sgl.system(task["content"]) + sgl.user(dialogue["content"])
+    s += sgl.messages(prompts.dialogue_prefix(turns))
     forks = s.fork(len(services))
     for branch, service in zip(forks, services, strict=True):
-        branch += sgl.user(prompts.service_question(service)["content"])
+        branch += sgl.messages([prompts.service_question(service)])
         branch += sgl.assistant(sgl.select("intent", prompts.intent_names(service)))
         if one_by_one:
             branch["intent"]  # reading waits
@@ -58,7 +57,7 @@ def main() -> None:
     args = parser.parse_args()
     sample = json.loads(SAMPLE.read_text(encoding="utf-8"))
     dialogues = [d for d in sample["dialogues"] if wanted(d["expected"])][: args.dialogues]
-    with sgl.Engine(json_options={"whitespace": "spaced"}) as engine:
+    with sgl.Engine() as engine:
         before, started = engine.stats(), time.perf_counter()
         states = [
             plan.run(d["turns"], sample["services"], args.one_by_one, backend=engine, temperature=0)

@@ -33,9 +33,8 @@ SAMPLE = Path(__file__).parent / "data/sgd_sample.json"
 
 @sgl.function
 def track(s, turns, service):
-    task, dialogue = prompts.dialogue_prefix(turns)
-    s += sgl.system(task["content"]) + sgl.user(dialogue["content"])
-    s += sgl.user(prompts.service_question(service)["content"])
+    s += sgl.messages(prompts.dialogue_prefix(turns))
+    s += sgl.messages([prompts.service_question(service)])
     s += sgl.assistant(sgl.select("intent", prompts.intent_names(service)))
     s += sgl.assistant(sgl.gen("slots", max_tokens=200, json_schema=prompts.schema_of(prompts.state_fields(service))))
 
@@ -69,7 +68,7 @@ def picture(rows: list[Row]) -> Table:
 
 
 async def watch(rows: list[Row], slowly: float) -> None:
-    with sgl.Engine(json_options={"whitespace": "spaced"}) as engine, Live(console=Console(), get_renderable=lambda: picture(rows), refresh_per_second=15):
+    with sgl.Engine() as engine, Live(console=Console(), get_renderable=lambda: picture(rows), refresh_per_second=15):
         await asyncio.gather(*(row.follow(engine, slowly) for row in rows))
 
 

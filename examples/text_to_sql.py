@@ -78,8 +78,7 @@ def sql_grammar(fields: list[prompts.Field]) -> str:
 
 @sgl.function
 def translate(s, request, fields):
-    system, user = prompts.extraction(fields, request)
-    s += sgl.system(system["content"]) + sgl.user(user["content"])
+    s += sgl.messages(prompts.extraction(fields, request))
     s += sgl.assistant(sgl.gen("query", ebnf=sql_grammar(fields), max_tokens=90))
 
 

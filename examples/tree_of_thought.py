@@ -49,22 +49,21 @@ def adds_up(reading: Reading) -> bool:
 @sgl.function
 def read(s, document, beam):
     """Returns the best reading; of several that add up, and if none does, the likeliest."""
-    system, user = prompts.extraction(FIELDS, document)
-    s += sgl.system(system["content"]) + sgl.user(user["content"]) + sgl.assistant_begin()
+    s += sgl.messages(prompts.extraction(FIELDS, document)) + sgl.assistant_begin()
     numbers = sorted({found.replace(",", "") for found in re.findall(r"\d[\d,]*(?<!,)", document)})
     kept: list[tuple[float, Any, Reading]] = [(0.0, s, {})]
     for field in FIELDS:
         for _, node, reading in kept:
             node += f'{", " if reading else "{"}"{field.name}": '
-        asides = [node.fork(1)[0] for _, node, _ in kept]
+        asides = [node.fork()[0] for _, node, _ in kept]
         for aside in asides:  # they choose at the same time: appending does not wait, reading does
             aside += sgl.select("value", numbers)
         grown = []
         for (score, node, reading), aside in zip(kept, asides, strict=True):
-            chances = aside.get_meta_info("value")["choice_probs"]
-            grown += [(score + math.log(max(p, 1e-30)), node, {**reading, field.name: int(n)}) for n, p in zip(numbers, chances, strict=True)]
+            chances = aside.probs("value").items()
+            grown += [(score + math.log(max(p, 1e-30)), node, {**reading, field.name: int(n)}) for n, p in chances]
         best = sorted(grown, key=lambda leaf: -leaf[0])[:beam]
-        kept = [(score, node.fork(1)[0], reading) for score, node, reading in best]
+        kept = [(score, node.fork()[0], reading) for score, node, reading in best]
         for _, node, reading in kept:
             node += str(reading[field.name])
     return max(kept, key=lambda leaf: (adds_up(leaf[2]), leaf[0]))[2]

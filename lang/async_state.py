@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from .errors import WouldBlockError
 from .group import AsyncProgramStateGroup
 from .ir import SglGen
+from .probabilities import probabilities
 from .state import StateBase
 from .usage import Usage
 from .values import typed_value
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .function import SglFunction
-    from .report import Report
+    from .report import Picture, Report
 
 Value = TypeVar("Value")
 
@@ -91,6 +92,10 @@ class AsyncProgramState(StateBase):
         binding.get()
         return binding.meta_info
 
+    async def probs(self, name: str) -> dict[str, float]:
+        """P(choice | it is one of them) for each choice of a select or gen(choices=), most likely first."""
+        return probabilities(name, await self._settled(name))
+
     async def text(self) -> str:
         """The complete text, template marks included."""
         return await self.atext()
@@ -120,6 +125,13 @@ class AsyncProgramState(StateBase):
 
         await self._synced()
         return report(self, path, title=title, wait=False)
+
+    async def picture(self, path: str | Path | None = None, *, lanes: int = 40) -> Picture:
+        """The branches of the whole run over time, with what was appended here done; see ProgramState.picture."""
+        from .report import picture
+
+        await self._synced()
+        return picture(self, path, lanes=lanes, wait=False)
 
     def text_iter(self, var_name: str | None = None) -> AsyncIterator[str]:
         """Deltas of the text, or of one variable: `async for part in s.text_iter("x")`."""

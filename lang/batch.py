@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -207,7 +208,9 @@ class _Progress:
         self._cancelled = False
         self._bar: Any = None
         if shown:
-            from tqdm.auto import tqdm
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # in a notebook without ipywidgets it draws with letters
+                from tqdm.auto import tqdm
 
             self._bar = tqdm(total=total)
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .errors import BadValueError
+
 GREEDY = 1e-5  # temperatures up to this take the best choice
 TokenLogprob = list[Any]  # (log-probability or None, token id, text or None)
 
@@ -43,6 +45,63 @@ class ChoicesSamplingMethod(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One choice of a `select`, as the model sees it.
+
+    logprobs: log-probability of each of its tokens behind the prompt. priors: the same without the prompt, for methods
+    with `uses_priors`. prob: P(choice | it is one of them).
+    """
+
+    text: str
+    logprobs: tuple[float, ...]
+    prob: float
+    priors: tuple[float, ...] = ()
+
+    @property
+    def logprob(self) -> float:
+        """Of the whole choice: the sum over its tokens; -inf for a choice without tokens."""
+        return sum(self.logprobs) if self.logprobs else -math.inf
+
+    @property
+    def mean_logprob(self) -> float:
+        """Per token: the measure of `token_length_normalized`."""
+        return _mean(self.logprobs)
+
+
+class ChoicesMethod(ChoicesSamplingMethod):
+    """Base of methods of one's own: define `choose`. Instances are given to `select` as `choices_method`."""
+
+    uses_priors = False
+
+    @abstractmethod
+    def choose(self, choices: list[Choice]) -> str | tuple[str, dict[str, Any]]:
+        """The text of the chosen one; beside it, if you like, what `get_meta_info` is to tell of the decision."""
+
+    @property
+    def requires_unconditional_logprobs(self) -> bool:
+        return self.uses_priors
+
+    def __call__(
+        self,
+        *,
+        choices: list[str],
+        normalized_prompt_logprobs: list[float],
+        input_token_logprobs: list[list[TokenLogprob]],
+        output_token_logprobs: list[list[TokenLogprob]],
+        unconditional_token_logprobs: list[list[TokenLogprob]] | None = None,
+    ) -> ChoicesDecision:
+        priors = unconditional_token_logprobs or [[] for _ in choices]
+        probs = choice_probabilities(input_token_logprobs)
+        rows = zip(choices, input_token_logprobs, probs, priors, strict=True)
+        chosen = self.choose([Choice(text, _known(row), prob, _known(prior)) for text, row, prob, prior in rows])
+        text, told = (chosen, {}) if isinstance(chosen, str) else chosen
+        if text not in choices:
+            raise BadValueError(f"{self!r} chose {text!r}, which is none of the choices {choices}")
+        meta = _meta(normalized_prompt_logprobs, input_token_logprobs, output_token_logprobs)
+        return ChoicesDecision(text, {**meta, **told})
 
 
 class TokenLengthNormalized(ChoicesSamplingMethod):
@@ -154,7 +213,11 @@ def _values(tokens: Sequence[TokenLogprob]) -> list[float]:
     return [0.0 if token[0] is None else token[0] for token in tokens]
 
 
-def _mean(values: list[float]) -> float:
+def _known(tokens: Sequence[TokenLogprob]) -> tuple[float, ...]:
+    return tuple(token[0] for token in tokens if token[0] is not None)
+
+
+def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else -math.inf
 
 

@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from .cells import cell_name
+
 
 class LanguageError(Exception):
     """Base class of all errors that the language raises on purpose."""
@@ -119,6 +121,10 @@ class JournalError(LanguageError, RuntimeError):
     """A journal that cannot be read, written or searched."""
 
 
+class MissingJournalError(JournalError, FileNotFoundError):
+    """A journal was to be read and there is no file."""
+
+
 class ReplayMismatch(ProgramError):
     """A replayed program asked for something that its journal does not have. The message tells the difference."""
 
@@ -138,7 +144,8 @@ class Place(NamedTuple):
     line: int
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        cell = cell_name(self.file)
+        return f"{cell}, line {self.line}" if cell else f"{self.file}:{self.line}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

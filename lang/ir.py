@@ -25,7 +25,7 @@ Value_co = TypeVar("Value_co", covariant=True)
 __all__ = [
     "REGEX_BOOL", "REGEX_FLOAT", "REGEX_INT", "REGEX_STR", "Reading", "SglArgument", "SglCommitLazy",
     "SglConcateAndAppend", "SglConstantText", "SglExpr", "SglExprList", "SglFork", "SglGen", "SglGetForkItem",
-    "SglImage", "SglRoleBegin", "SglRoleEnd", "SglSamplingParams", "SglSelect", "SglSeparateReasoning", "SglSeparated",
+    "SglImage", "SglPastCalls", "SglRoleBegin", "SglRoleEnd", "SglSamplingParams", "SglSelect", "SglSeparateReasoning", "SglSeparated",
     "SglSubmitted", "SglTools", "SglVarScopeBegin", "SglVarScopeEnd", "SglVariable", "SglVideo", "flatten",
     "print_graph",
 ]  # fmt: skip
@@ -232,6 +232,21 @@ class SglTools(SglExpr):
 
     def __repr__(self) -> str:
         return f"Tools({self.toolbox!r})"
+
+
+class SglPastCalls(SglExpr):
+    """Calls of tools that were made earlier, and what was said with them, as the model's format writes them.
+
+    `calls` are ToolCalls; `format` is a ToolFormat, None: that of the backend's model.
+    """
+
+    def __init__(self, text: str, calls: list[Any], format: Any = None) -> None:
+        self.text = text
+        self.calls = calls
+        self.format = format
+
+    def __repr__(self) -> str:
+        return f"PastCalls({self.text!r}, {self.calls})"
 
 
 class SglCommitLazy(SglExpr):

@@ -252,34 +252,42 @@ def tools(functions: Iterable[Any], format: Any = None) -> Toolbox:
 
 
 def system_begin() -> SglRoleBegin:
+    """The mark that opens a system turn; `system_end()` closes it."""
     return SglRoleBegin("system")
 
 
 def system_end() -> SglRoleEnd:
+    """The mark that closes what `system_begin()` opened."""
     return SglRoleEnd("system")
 
 
 def user_begin() -> SglRoleBegin:
+    """The mark that opens a user's turn; `user_end()` closes it."""
     return SglRoleBegin("user")
 
 
 def user_end() -> SglRoleEnd:
+    """The mark that closes what `user_begin()` opened."""
     return SglRoleEnd("user")
 
 
 def assistant_begin() -> SglRoleBegin:
+    """The mark that opens an assistant's turn; `assistant_end()` closes it."""
     return SglRoleBegin("assistant")
 
 
 def assistant_end() -> SglRoleEnd:
+    """The mark that closes what `assistant_begin()` opened."""
     return SglRoleEnd("assistant")
 
 
 def tool_begin() -> SglRoleBegin:
+    """The mark that opens a turn with a tool's result; `tool_end()` closes it."""
     return SglRoleBegin("tool")
 
 
 def tool_end() -> SglRoleEnd:
+    """The mark that closes what `tool_begin()` opened."""
     return SglRoleEnd("tool")
 
 

@@ -14,6 +14,7 @@ from .ir import (
     SglExpr,
     SglGen,
     SglImage,
+    SglPastCalls,
     SglRoleBegin,
     SglRoleEnd,
     SglSelect,
@@ -130,6 +131,14 @@ def tools(executor: StreamExecutor, node: SglTools, where: Place | None) -> None
         apply(executor, part, where)
 
 
+def past_calls(executor: StreamExecutor, node: SglPastCalls, where: Place | None) -> None:
+    from .tools.formats import choose_format
+
+    format = node.format or choose_format(executor.backend)
+    for part in format.past(node.text, node.calls):
+        apply(executor, part, where)
+
+
 def tool_call(executor: StreamExecutor, node: Any, where: Place | None) -> None:
     from .tools.running import append_step
 
@@ -165,6 +174,7 @@ RULES: dict[type[SglExpr], Rule] = {
     SglVideo: video,
     SglSeparateReasoning: separate_reasoning,
     SglTools: tools,
+    SglPastCalls: past_calls,
     SglToolCall: tool_call,
     SglContinued: continued,
     SglVarScopeBegin: scope_begin,

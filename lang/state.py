@@ -14,6 +14,7 @@ from .group import ProgramStateGroup
 from .interpreter import StreamExecutor
 from .ir import SglExpr, SglGen, SglRoleBegin, SglRoleEnd, SglSubmitted, SglVarScopeBegin, SglVarScopeEnd
 from .primitives import role_turn
+from .probabilities import probabilities
 from .transcript import Literal, with_text
 from .usage import Usage
 from .values import typed_value
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .function import SglFunction
-    from .report import Report
+    from .report import Picture, Report
 
 _NOTHING: Any = object()
 Value = TypeVar("Value")
@@ -273,6 +274,13 @@ class ProgramState(StateBase):
         binding.get()
         return binding.meta_info
 
+    def probs(self, name: str) -> dict[str, float]:
+        """P(choice | it is one of them) for each choice of a select or gen(choices=), most likely first. Waits.
+
+        KeyError if there is no such variable, BadValueError if no select of this state made it.
+        """
+        return probabilities(name, self.stream_executor.find(name, self._variables))
+
     def text(self) -> str:
         """The complete text, template marks included, waiting for all that was appended."""
         return self.stream_executor.text()
@@ -301,6 +309,15 @@ class ProgramState(StateBase):
         from .report import report
 
         return report(self, path, title=title, wait=wait)
+
+    def picture(self, path: str | Path | None = None, *, lanes: int = 40, wait: bool = True) -> Picture:
+        """The branches of the whole run over time as a still drawing (SVG), saved at `path` if that is given.
+
+        Notebooks show it. `lanes`: how many branches are drawn at most. `wait=False` shows what is there by now.
+        """
+        from .report import picture
+
+        return picture(self, path, lanes=lanes, wait=wait)
 
     def _repr_html_(self) -> str:
         from .report import brief

@@ -192,6 +192,7 @@ for _template in (
         stop_str=("<|user|>", "<|endoftext|>", "<|observation|>"),
         image_token="<|image|>",
     ),
+    ChatTemplate("sgl-nano", None, _roles("<|{}|>", "<|end|>"), stop_str=("<|end|>",)),
 ):
     register_chat_template(_template)
 
@@ -225,6 +226,7 @@ _RULES: tuple[tuple[str, str | None, str], ...] = (
     (r"granite.*instruct", None, "granite-3-instruct"),
     (r"internvl2_5", None, "internvl-2-5"),
     (r"intern-s1|interns1", None, "interns1"),
+    (r"(^|/)runtime/nano/?$", None, "sgl-nano"),
 )
 
 

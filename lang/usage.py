@@ -18,6 +18,8 @@ class Usage:
     forced_tokens: of the generated ones, those that a grammar left no choice for.
     operations: gens and selects that ran. seconds: from appending a node to its result; added up, so that
     nodes that run at the same time count each for itself.
+    unknown: which of cached and forced tokens a backend did not tell, as servers of plain protocols; what they count
+    is then the least that it can be, 0 if nobody told.
     """
 
     prompt_tokens: int = 0
@@ -27,11 +29,14 @@ class Usage:
     generated_tokens: int = 0
     operations: int = 0
     seconds: float = 0.0
+    unknown: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, meta_info: Mapping[str, Any], seconds: float) -> Usage:
-        """Of one operation, from its meta_info (what the backend does not tell counts as 0)."""
+        """Of one operation, from its meta_info (what the backend does not tell counts as 0, and is `unknown`)."""
         prompt, cached = meta_info.get("prompt_tokens") or 0, meta_info.get("cached_tokens") or 0
+        among = {"cached_tokens": "prompt_tokens", "forced_tokens": "completion_tokens"}
+        unknown = (name for name, whole in among.items() if meta_info.get(whole) and meta_info.get(name) is None)
         return cls(
             prompt,
             cached,
@@ -40,6 +45,7 @@ class Usage:
             meta_info.get("completion_tokens") or 0,
             1,
             seconds,
+            frozenset(unknown),
         )
 
     @classmethod
@@ -60,13 +66,21 @@ class Usage:
             self.generated_tokens + other.generated_tokens,
             self.operations + other.operations,
             self.seconds + other.seconds,
+            self.unknown | other.unknown,
         )
 
+    def _told(self, name: str) -> str:
+        """A count with how sure it is."""
+        count, word = getattr(self, name), name.removesuffix("_tokens")
+        if name not in self.unknown:
+            return f"{count} {word}"
+        return f"at least {count} {word}" if count else f"{word} unknown"
+
     def __str__(self) -> str:
+        computed = "" if "cached_tokens" in self.unknown else f", {self.computed_tokens} computed"
         return (
-            f"{self.operations} operations, {self.prompt_tokens} prompt tokens ({self.cached_tokens} cached, "
-            f"{self.computed_tokens} computed), {self.generated_tokens} generated ({self.forced_tokens} "
-            f"forced), {self.seconds:.2f} s in operations"
+            f"{self.operations} operations, {self.prompt_tokens} prompt tokens ({self._told('cached_tokens')}{computed}), "
+            f"{self.generated_tokens} generated ({self._told('forced_tokens')}), {self.seconds:.2f} s in operations"
         )
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from sgl.lang.backends.openai.backend import Crusoe, OpenAI
     from sgl.lang.backends.scripted.backend import Delayed, Scripted
     from sgl.lang.choices import (
+        Choice,
+        ChoicesMethod,
         greedy_token_selection,
         token_length_normalized,
         unconditional_likelihood_normalized,
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from sgl.lang.function import SglFunction, function
     from sgl.lang.group import ProgramStateGroup
     from sgl.lang.journal import Journal, once, record, replay, resume
+    from sgl.lang.journal.backend import journal
+    from sgl.lang.messages import messages
     from sgl.lang.primitives import (
         assistant,
         assistant_begin,
@@ -57,7 +61,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "sgl.lang.choices": (
-        "greedy_token_selection", "token_length_normalized", "unconditional_likelihood_normalized",
+        "Choice", "ChoicesMethod", "greedy_token_selection", "token_length_normalized",
+        "unconditional_likelihood_normalized",
     ),
     "sgl.lang.config": ("flush_cache", "get_server_info", "global_config", "set_default_backend"),
     "sgl.lang.errors": ("BudgetExceeded", "DeadlineExceeded", "ProgramCancelled", "ProgramError"),
@@ -77,6 +82,8 @@ _HOMES = {
     "sgl.lang.backends.scripted.backend": ("Delayed", "Scripted"),
     "sgl.lang.backends.apis.vertex": ("VertexAI",),
     "sgl.lang.journal": ("Journal", "once", "record", "replay", "resume"),
+    "sgl.lang.journal.backend": ("journal",),
+    "sgl.lang.messages": ("messages",),
     "sgl.lang.report": ("report",),
     "sgl.lang.state": ("ProgramState",),
     "sgl.runtime.engine": ("Engine",),
@@ -84,11 +91,11 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Anthropic", "AsyncProgramState", "Budget", "BudgetExceeded", "Crusoe", "DeadlineExceeded", "Delayed",
+    "Anthropic", "AsyncProgramState", "Budget", "BudgetExceeded", "Choice", "ChoicesMethod", "Crusoe", "DeadlineExceeded", "Delayed",
     "Engine", "Journal", "LiteLLM", "OpenAI", "ProgramCancelled", "ProgramError", "ProgramState",
     "ProgramStateGroup", "RuntimeEndpoint", "Scripted", "SglFunction", "Usage", "VertexAI", "assistant",
     "assistant_begin", "assistant_end", "flush_cache", "function", "gen", "gen_int", "gen_string",
-    "get_server_info", "global_config", "greedy_token_selection", "image", "once", "record", "replay",
+    "get_server_info", "global_config", "greedy_token_selection", "image", "journal", "messages", "once", "record", "replay",
     "report", "resume", "select", "separate_reasoning", "set_default_backend", "system", "system_begin",
     "system_end", "token_length_normalized", "tool", "tool_begin", "tool_end", "tools",
     "unconditional_likelihood_normalized", "user", "user_begin", "user_end", "video",

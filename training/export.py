@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from training.model import Nano, Shape
 from training.tokenizer import token_id
 
 MAX_SHARD = "14MB"
+WRITES_JSON = {"whitespace": "spaced"}  # as `prompts.json_text` writes the answers that it learns
 
 
 def llama_config(shape: Shape, tokenizer: Tokenizer) -> LlamaConfig:
@@ -47,4 +49,5 @@ def export(model: Nano, tokenizer: Tokenizer, out: Path) -> LlamaForCausalLM:
         bos_token_id=config.bos_token_id, pad_token_id=config.pad_token_id, eos_token_id=config.eos_token_id
     )
     twin.save_pretrained(out, max_shard_size=MAX_SHARD)
+    (out / "sgl.json").write_text(json.dumps({"json_options": WRITES_JSON}, indent=2) + "\n", encoding="utf-8")
     return twin

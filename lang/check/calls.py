@@ -119,6 +119,8 @@ def _word(c: Checker, name: str, node: ast.Call, arguments: Arguments, env: Env)
         return Nodes(turn(name, arguments.get(0, "expr"), node))
     if name in ("image", "video", "tools"):
         return Nodes((Node("any" if name == "tools" else "text", node),))
+    if name == "messages":
+        return words.make_messages(c, node, arguments.get(0, "messages"))
     if name == "separate_reasoning":
         return _reasoning(arguments.get(0, "expr"), node)
     if name == "function":
@@ -180,7 +182,7 @@ def _state_method(
 ) -> Value:
     if name in ROLES:
         return _state_turn(c, state, name, node, arguments, env)
-    if name in ("get", "aget", "get_var", "get_meta_info"):
+    if name in ("get", "aget", "get_var", "get_meta_info", "probs"):
         return _read(c, state, name, node, arguments, env)
     if name in ("text_iter", "text_async_iter"):
         key = arguments.get(0, "var_name")
@@ -230,7 +232,7 @@ def _read(c: Checker, state: State, name: str, node: ast.Call, arguments: Argume
         states.wait_for(state, key, env)
     if name == "get" and isinstance(found, GenText):
         found = GENERATED
-    if name == "get_meta_info":
+    if name in ("get_meta_info", "probs"):
         found = GENERATED
     return _maybe_awaited(c, name, found)
 

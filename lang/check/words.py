@@ -27,7 +27,7 @@ _CONSTRAINTS = ("dtype", "regex", "json_schema", "ebnf", "structural_tag")
 _OTHER_NAMES = {
     "function", "set_default_backend", "flush_cache", "get_server_info", "token_length_normalized",
     "greedy_token_selection", "unconditional_likelihood_normalized", "global_config", "once", "record", "replay",
-    "resume", "report",
+    "resume", "report", "journal",
 }  # fmt: skip
 
 
@@ -108,6 +108,18 @@ def make_gen(
     name = given.get("name", Const(None) if whole else ANY)
     single = _is_single(given.get("n"))
     return Nodes((Node("select" if chosen else "gen", node, name, single=single),))
+
+
+def make_messages(c: Checker, node: ast.Call, given: Value | None) -> Value:
+    """`sgl.messages(given)`: whole turns; what is spelt out is read as a run would."""
+    from ..messages import messages
+
+    if isinstance(given, Const):
+        try:
+            messages(given.value)
+        except (LanguageError, TypeError) as error:
+            c.report("SGL402", node, str(error))
+    return Nodes((Node("text" if isinstance(given, Const) else "any", node),))
 
 
 def _is_count(value: Value) -> bool:

@@ -14,6 +14,7 @@ from ..ir import (
     SglExpr,
     SglExprList,
     SglGen,
+    SglPastCalls,
     SglRoleBegin,
     SglRoleEnd,
     SglSelect,
@@ -127,6 +128,7 @@ class TracedText:
             return ()
         if not isinstance(node, SglVarScopeBegin | SglVarScopeEnd):
             self.traced.lose_text()
+        self.traced.free_turns |= isinstance(node, SglPastCalls)
         if isinstance(node, SglGen | SglSelect):
             name = node.name or self.traced.unnamed("gen" if isinstance(node, SglGen) else "select")
             self.variables[name] = self._made(node, name, placed)

@@ -61,3 +61,6 @@ class AsyncTracerProgramState(TracerProgramState):
 
     async def get_meta_info(self, name: str) -> Any:
         return super().get_meta_info(name)
+
+    async def probs(self, name: str) -> Any:
+        return super().probs(name)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..backend import Backend, Stream
 from ..interpreter import StreamExecutor
-from ..ir import SglArgument, SglConstantText, SglExpr, SglTools
+from ..ir import SglArgument, SglConstantText, SglExpr, SglPastCalls, SglTools
 from ..options import DEFAULTS
 from .placeholders import filled
 from .plan import Lane, Plan
@@ -103,6 +103,6 @@ def _without(step: Step, count: int) -> list[Step]:
 
 
 def _length(node: SglExpr, shared: Mapping[str, Any]) -> int:
-    if isinstance(node, SglConstantText | SglTools):
+    if isinstance(node, SglConstantText | SglTools | SglPastCalls):
         return len(node.value) if isinstance(node, SglConstantText) else MIN_PREFIX
     return len(shared[node.name]) if isinstance(node, SglArgument) else 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import Place
-from ..ir import SglArgument, SglConstantText, SglExpr, SglRoleBegin, SglRoleEnd, SglTools
+from ..ir import SglArgument, SglConstantText, SglExpr, SglPastCalls, SglRoleBegin, SglRoleEnd, SglTools
 from .placeholders import Key, Traced, placeholders
 
 Makes = tuple[tuple[Key, str | None], ...]
@@ -60,7 +60,7 @@ class Append(Step):
     @property
     def is_fixed(self) -> bool:
         """The same in every run at a backend."""
-        return isinstance(self.node, SglConstantText | SglRoleBegin | SglRoleEnd | SglTools)
+        return isinstance(self.node, SglConstantText | SglRoleBegin | SglRoleEnd | SglTools | SglPastCalls)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..backend import Backend
 from ..chat import ChatTemplate, get_chat_template
@@ -239,9 +239,13 @@ class TracerProgramState(TracedText):
         self.sync()
 
     def get_meta_info(self, name: str) -> Any:
-        raise TraceError(
-            f"{caller_place()}: the trace needs the meta_info of {name!r}, which only a run can give; use run()"
-        )
+        self._only_a_run_has(f"the meta_info of {name!r}")
+
+    def probs(self, name: str) -> Any:
+        self._only_a_run_has(f"the probabilities of {name!r}")
+
+    def _only_a_run_has(self, what: str) -> NoReturn:
+        raise TraceError(f"{caller_place()}: the trace needs {what}, which only a run can give; use run()")
 
     def _wait(self, on: tuple[Key, ...] = (), states: tuple[int, ...] = ()) -> None:
         if on or states:

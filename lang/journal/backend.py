@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from operator import methodcaller
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..backend import Backend, Stream
 from ..chat import ChatTemplate
@@ -23,8 +23,18 @@ from .stream import JournalStream
 from .template import for_recording, for_replay, header_of
 
 
+class Counts(NamedTuple):
+    """How many nodes came from a journal, and how many were computed and added to it."""
+
+    served: int
+    computed: int
+
+    def __str__(self) -> str:
+        return f"{self.served:,} nodes from the journal, {self.computed:,} computed"
+
+
 class JournalBackend(Backend):
-    """What `sgl.record`, `sgl.resume` and `sgl.replay` give: run programs with `backend=` this.
+    """What `sgl.journal`, `sgl.record`, `sgl.resume` and `sgl.replay` give: run programs with `backend=` this.
 
     `served` are the nodes that came from the journal, `computed` those that were made and added to it. As a
     context manager it waits at the end for what is still being made, and closes the file.
@@ -47,6 +57,14 @@ class JournalBackend(Backend):
     @property
     def journal(self) -> Journal:
         return self._session.journal
+
+    @property
+    def counts(self) -> Counts:
+        """By now; the nodes themselves are `served` and `computed`."""
+        return Counts(len(self._session.served), len(self._session.computed))
+
+    def __repr__(self) -> str:
+        return f"<JournalBackend {self.journal.path}: {self.counts}>"
 
     @property
     def served(self) -> list[Node]:
@@ -129,7 +147,8 @@ def record(path: str | Path, backend: Any = None, *, seed: int | None = None) ->
 def resume(journal: str | Path | Journal, backend: Any = None) -> JournalBackend:
     """Go on with a recording: what is there is served, what is missing or failed is computed and added.
 
-    Use it after a crash, after an edit (`Journal.edit`) and with a changed program.
+    Use it after a crash, after an edit (`Journal.edit`) and with a changed program. Raises MissingJournalError (a
+    FileNotFoundError) if there is no file; `sgl.journal` begins one then.
     """
     found = Journal.open(journal.path if isinstance(journal, Journal) else journal)
     inner = resolve_backend(backend)
@@ -149,6 +168,19 @@ def replay(journal: str | Path | Journal) -> JournalBackend:
     if not found.header:
         raise JournalError(f"{found.path} is empty; there is nothing to replay")
     return JournalBackend(Session(found, None))
+
+
+def journal(path: str | Path, backend: Any = None, *, seed: int | None = None) -> JournalBackend:
+    """Record into `path` if there is no such file yet, else go on with it: `record` or `resume`.
+
+    `seed` counts when the file is begun; a journal that is there goes on with its own. `counts` of what this gives
+    tells how many nodes came from the journal and how many were computed.
+
+        with sgl.journal("run.jsonl") as backend:
+            states = program.run_batch(rows, backend=backend)
+        print(backend.counts)
+    """
+    return journalled(backend, path, seed=seed)
 
 
 def journalled(backend: Any, path: str | Path, *, seed: int | None = None) -> JournalBackend:

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from ..errors import JournalError
+from ..errors import JournalError, MissingJournalError
 
 try:
     import fcntl
@@ -20,9 +20,14 @@ except ImportError:  # no such locks on this system
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     """The complete lines, and how many bytes they have. A torn last line is left out, with a warning.
 
-    Raises JournalError for a line that is not JSON.
+    Raises JournalError for a line that is not JSON, MissingJournalError.
     """
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise MissingJournalError(
+            f"there is no journal at {path}; sgl.journal({str(path)!r}) begins one, and resumes it once it is there"
+        ) from None
     end = data.rfind(b"\n") + 1
     if end < len(data):
         warnings.warn(

@@ -37,7 +37,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: str | Path) -> Journal:
-        """Read a journal. Raises JournalError for what is none, FileNotFoundError."""
+        """Read a journal. Raises JournalError for what is none; for no file MissingJournalError, a FileNotFoundError."""
         path = Path(path)
         live = cls._written.get(path.resolve())
         if live is not None and live._file is not None and live._file.is_at(path):

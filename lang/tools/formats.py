@@ -13,7 +13,7 @@ from sgl.runtime.dialects import Call, Dialect, dialect_named, known_name
 from sgl.runtime.dialects.grammars import tag
 
 from ..errors import BadValueError, nearest
-from ..ir import SglExpr
+from ..ir import SglConstantText, SglExpr
 from .calls import ToolCall, ToolCalls, numbered
 from .tool import Tool
 
@@ -49,6 +49,10 @@ class ToolFormat(ABC):
     @abstractmethod
     def render(self, text: str, calls: Sequence[ToolCall]) -> str:
         """The text of a step: what is said, then the calls."""
+
+    def past(self, text: str, calls: Sequence[ToolCall]) -> list[SglExpr]:
+        """The nodes of a step that was made before, inside its turn; they may end that turn and begin further ones."""
+        return [SglConstantText(self.render(text, calls))]
 
     def nodes(self, call: SglToolCall, backend: Backend) -> list[SglExpr] | None:
         """The nodes of a step that is more than one gen, None for one that is one gen."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sgl.runtime.dialects import dialect_named
@@ -14,7 +15,7 @@ from ..errors import BadValueError
 from ..ir import SglConstantText, SglExpr, SglGen, SglRoleBegin, SglRoleEnd, SglSelect
 from ..options import SamplingOptions
 from ..typed.constraint import constrained, reject_constraints
-from .calls import ToolCalls, numbered
+from .calls import ToolCall, ToolCalls, numbered
 from .formats import DialectFormat
 from .nodes import Continuation, SglContinued, SglToolCall
 
@@ -22,10 +23,19 @@ if TYPE_CHECKING:
     from ..backend import Backend
 
 DIALECT = dialect_named("nano")
+_NEXT: tuple[SglExpr, ...] = (SglRoleEnd("assistant"), SglRoleBegin("assistant"))
 
 
 class Nano(DialectFormat):
     """One call a step. `s[name + "_tool"]` is the tool that the model selected, or `answer`."""
+
+    def past(self, text: str, calls: Sequence[ToolCall]) -> list[SglExpr]:
+        said = prompts.tool_answer(text) if text else []
+        steps = [*said, *(turn for call in calls for turn in prompts.tool_call(call.name, call.arguments))]
+        parts: list[SglExpr] = []
+        for step in steps:
+            parts += [*_NEXT, SglConstantText(step["content"])] if parts else [SglConstantText(step["content"])]
+        return parts
 
     def nodes(self, call: SglToolCall, backend: Backend) -> list[SglExpr]:
         options, toolbox, choice = call.sampling_params, call.reading.toolbox, call.reading.choice
@@ -39,13 +49,12 @@ class Nano(DialectFormat):
             tool.name: constrained(options, backend, tool, {"json_schema": json.dumps(tool.arguments_schema)})
             for tool in toolbox.chosen(choice)
         }
-        turn = [SglRoleEnd("assistant"), SglRoleBegin("assistant")]
         if choice in toolbox.tools:
-            return [SglConstantText(choice), *turn, SglGen(call.name, tagged[choice], _Step({}, choice))]
+            return [SglConstantText(choice), *_NEXT, SglGen(call.name, tagged[choice], _Step({}, choice))]
         step = _Step({**tagged, prompts.ANSWER: options})
         choices = [*names, prompts.ANSWER] if choice == "auto" else names
         first = SglSelect(call.name and f"{call.name}_tool", choices, 0.0, token_length_normalized)
-        return [first, *turn, SglContinued(call.name, options, step, step.go_on)]
+        return [first, *_NEXT, SglContinued(call.name, options, step, step.go_on)]
 
 
 class _Step:

@@ -19,6 +19,7 @@ TURN = f"{prompts.END}<|assistant|>"
 DEEPEST = 4  # objects inside each other that are shown
 MOST_VALUES = 2000  # that are shown of one tool
 MOST_LINKS = 100  # references that lead to references
+RESULT = "result"  # names a result that has no names of its own
 
 
 class Nano(Dialect):
@@ -44,6 +45,11 @@ class Nano(Dialect):
         said = prompts.tool_answer(text) if text or not calls else []
         return [dict(turn) for turn in (*said, *_turns(calls))]
 
+    def _answer(self, text: str, message: Mapping[str, Any]) -> Message:
+        """The model was trained on results that are objects; behind any other text it calls again, or says nothing of it."""
+        result = _value(text)
+        return dict(prompts.tool_result(result if isinstance(result, dict) else {RESULT: result}))
+
     # --- steps -------------------------------------------------------------------------------------------
 
     def _plan(self, tools: Sequence[Tool], choice: str, parallel: bool) -> Step:
@@ -58,6 +64,18 @@ class Nano(Dialect):
 
     def grammar(self, tools: Sequence[Tool], choice: str, parallel: bool = True) -> None:
         return None
+
+
+def _value(text: str) -> Any:
+    """What the text says as JSON, else the text."""
+    try:
+        return json.loads(text, parse_constant=_no_value)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _no_value(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _turns(calls: Sequence[Call]) -> list[prompts.Message]:

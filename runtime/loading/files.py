@@ -6,11 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from sgl.grammars import GrammarError, SchemaOptions
+
 from ..errors import CheckpointError
 from ..models.config import ModelConfig
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+OWN = "sgl.json"  # what a model says to sgl alone
+WRITING = {"whitespace", "ascii", "integers"}  # options that change how JSON is written, not what is enforced
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -31,6 +35,22 @@ def load_config(path: str | Path) -> ModelConfig:
     """The configuration of a model directory."""
     config = Path(path) / "config.json"
     return ModelConfig.from_hf(read_json(config), str(config))
+
+
+def load_json_options(path: str | Path) -> dict[str, Any]:
+    """How the model writes JSON: `json_options` in the `sgl.json` of its directory, {} without such a file."""
+    file = Path(path) / OWN
+    if not file.is_file():
+        return {}
+    options = read_json(file).get("json_options", {})
+    if not isinstance(options, dict) or (strange := sorted(set(options) - WRITING)):
+        shown = options if not isinstance(options, dict) else ", ".join(strange)
+        raise CheckpointError(f"{file}: json_options has {shown}; a model may say {', '.join(sorted(WRITING))}")
+    try:
+        SchemaOptions.of(options)
+    except GrammarError as error:
+        raise CheckpointError(f"{file}: {error}") from error
+    return options
 
 
 def weight_files(path: Path) -> list[Path]:

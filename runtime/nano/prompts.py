@@ -22,6 +22,7 @@ NONE_INTENT = "NONE"
 ANY_VALUE = "dontcare"
 ANSWER = "answer"
 DIALOGUE_LIMIT = 3600
+MOST_DEPTH = 4
 
 EXTRACT_TASK = "Extract these fields from the text as JSON. Leave out what the text does not say."
 INTENT_TASK = "Choose the intent of the user's request."
@@ -114,11 +115,34 @@ def _value_schema(field: Field, required: bool) -> dict[str, Any]:
 
 
 def fields_of(schema: dict[str, Any]) -> tuple[Field, ...]:
-    """Describe an object schema (enum, scalar, date, object and array properties) as fields."""
-    return tuple(_field_of(name, value) for name, value in schema.get("properties", {}).items())
+    """Describe an object schema (enum, scalar, date, object and array properties) as fields.
+
+    Schemas as pydantic makes them will do: of several types the first that is not null counts, a `$ref` is followed.
+    Objects deeper than MOST_DEPTH are described without what is inside, so that recursive schemas end.
+    """
+    return _fields_inside(schema, schema.get("$defs", {}), MOST_DEPTH)
 
 
-def _field_of(name: str, schema: dict[str, Any]) -> Field:
+def _fields_inside(schema: dict[str, Any], defs: dict[str, Any], depth: int) -> tuple[Field, ...]:
+    properties = schema.get("properties", {}) if depth else {}
+    return tuple(_field_of(name, _one_type(value, defs), defs, depth - 1) for name, value in properties.items())
+
+
+def _one_type(schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
+    """The schema without references and without other types beside the first one that is not null."""
+    for _ in range(len(defs) + 1):  # no chain of references is longer than there are definitions
+        if "$ref" in schema:
+            schema = {**defs.get(schema["$ref"].rpartition("/")[2], {}), **_without(schema, "$ref")}
+        if members := [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]:
+            schema = {**members[0], **_without(schema, "anyOf")}
+    return schema
+
+
+def _without(schema: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in schema.items() if name != key}
+
+
+def _field_of(name: str, schema: dict[str, Any], defs: dict[str, Any], depth: int) -> Field:
     description = schema.get("description", "")
     choices = tuple(str(choice) for choice in schema.get("enum", ()))
     if choices:
@@ -127,7 +151,7 @@ def _field_of(name: str, schema: dict[str, Any]) -> Field:
         return Field(name, "date", description)
     match schema.get("type", "string"):
         case "object":
-            return Field(name, "object", description, fields=fields_of(schema))
+            return Field(name, "object", description, fields=_fields_inside(schema, defs, depth))
         case "array":
             return Field(name, "list", description)
         case kind:

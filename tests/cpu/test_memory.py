@@ -46,7 +46,7 @@ def test_what_none_means_depends_on_the_device():
     ("memory", 0, "above 0 and up to 1"),
     ("memory", 1.5, "above 0 and up to 1"),
     ("memory", "all", "above 0 and up to 1"),
-    ("weights", "int4", "must be auto or fp8"),
+    ("weights", "int4", "must be auto, fp8 or int8"),
     ("kv_dtype", "int8", "must be auto or fp8"),
     ("graphs", "yes", "must be True or False"),
     ("deterministic", 2, "must be True or False"),
@@ -63,6 +63,12 @@ def test_bad_values_are_named(option, value, message):
 def test_fp8_needs_a_gpu(option):
     with pytest.raises(ConfigError, match=rf"{option}='fp8'\) needs a CUDA device, here: cpu; use {option}='auto'"):
         resolved("cpu", **{option: "fp8"})
+
+
+def test_int8_weights_are_for_the_cpu():
+    assert resolved("cpu", weights="int8").weights == "int8"
+    with pytest.raises(ConfigError, match=r"weights='int8'\) is for the CPU, here: cuda; use weights='fp8'"):
+        resolved("cuda", weights="int8")
 
 
 # the plan

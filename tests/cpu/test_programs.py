@@ -564,6 +564,21 @@ def test_cached_prefixes(engine):
     )
 
 
+@pytest.mark.parametrize("choices", [["one", "two"], [f"{i * 7919 % 100_000}" for i in range(60)]])
+def test_a_select_in_a_bare_fork_tells_what_it_shares(engine, choices):
+    @sgl.function
+    def program(s):
+        s += "A text that both forks go on from, without a word of their own. " + sgl.gen("a", max_tokens=2)
+        s["a"]
+        forks = s.fork(2)
+        forks += sgl.select("c", choices)
+        s["shared"] = [fork.get_meta_info("c")["cached_tokens"] for fork in forks]
+
+    sgl.flush_cache()
+    state = program.run(**GREEDY)
+    assert min(state["shared"]) >= state.get_meta_info("a")["prompt_tokens"]
+
+
 def test_pages_come_back(engine):
     @sgl.function
     def program(s):

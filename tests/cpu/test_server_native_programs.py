@@ -68,6 +68,17 @@ def test_forks_write_the_same_on_the_server(engine, remote):
     assert branches.run(backend=remote).text() == branches.run(backend=engine).text()
 
 
+@sgl.function
+def turns(s):
+    s += sgl.system("Choose the label that fits the text.\n- booking\n- complaint") + sgl.user("A room for two, please.")
+    s += sgl.assistant(sgl.select("kind", ["booking", "complaint"]))
+    s += sgl.tool("{}") + sgl.assistant(sgl.gen("end", max_tokens=4, temperature=0))
+
+
+def test_turns_are_written_as_the_model_knows_them(engine, remote):
+    assert turns.run(backend=remote).text() == turns.run(backend=engine).text()
+
+
 def test_a_program_streams_from_the_server(engine, remote):
     state = story.run(backend=remote, stream=True)
     pieces = list(state.text_iter())

@@ -49,6 +49,15 @@ sgl.gen("x", temprature=1)  # type: ignore[call-overload]
 assert_type(sgl.select("x", ["a", "b"]), SglSelect)
 assert_type("a" + sgl.gen("x") + "b", SglExprList)
 assert_type(sgl.user("hello"), SglExprList)
+assert_type(sgl.messages([{"role": "user", "content": "hello"}]), SglExprList)
+
+
+class Surest(sgl.ChoicesMethod):
+    def choose(self, choices: list[sgl.Choice]) -> str:
+        return max(choices, key=lambda choice: choice.prob).text
+
+
+sgl.select("x", ["a", "b"], choices_method=Surest())
 
 toolbox = tools([weather, Booking, {"name": "search", "parameters": {}}])
 assert_type(toolbox, Toolbox)
@@ -58,6 +67,7 @@ assert_type(toolbox, Toolbox)
 def program(s: sgl.ProgramState, question: str) -> int:
     age = sgl.gen("age", int)
     s += sgl.system("Be brief." + toolbox) + sgl.user(question)
+    assert_type(s.probs("label"), dict[str, float])
     s += sgl.assistant(age)
     assert_type(s.get(age), int)
     assert_type(s.get("age", float), float)

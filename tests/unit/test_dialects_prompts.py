@@ -187,6 +187,20 @@ def test_the_bundled_model_sees_what_it_was_trained_on():
     assert rendered == prompts.render(trained) + "<|assistant|>"
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('{"a":1}', '{"a": 1}'), ("+49 30 5550 143", '{"result": "+49 30 5550 143"}'), ('"Zürich"', '{"result": "Zürich"}'), ("41", '{"result": 41}'),
+        ("[1,2]", '{"result": [1, 2]}'), ("NaN", '{"result": "NaN"}'), ("", '{"result": ""}'), ('{"a":', '{"result": "{\\"a\\":"}'),
+    ],
+)  # fmt: skip
+def test_the_bundled_model_sees_every_result_as_an_object(text, shown):
+    [*_, answered] = dialect_named("nano").messages([*TALK[:3], {"role": "tool", "content": text, "tool_call_id": "call_abc"}], TOOLS)
+    assert answered == {"role": "tool", "content": shown}
+    [*_, answered] = dialect_named("llama").messages([*TALK[:3], {"role": "tool", "content": text, "tool_call_id": "call_abc"}], TOOLS)
+    assert answered["content"] == text
+
+
 @pytest.mark.parametrize("given", ["[1]", "{", "3"])
 def test_calls_whose_arguments_are_no_object_are_refused(given):
     call = {"id": "a", "function": {"name": "f", "arguments": given}}

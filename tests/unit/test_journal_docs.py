@@ -41,5 +41,5 @@ def test_the_recording_was_sampled(page):
 
 
 def test_only_the_missing_was_computed(page):
-    served, computed = map(int, re.search(r"(\d+) nodes were there, (\d+) were computed", page[1]).groups())
+    served, computed = map(int, re.search(r"(\d+) nodes from the journal, (\d+) computed", page[1]).groups())
     assert served + computed == 18 and served <= 8

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import pytest
 
 import sgl
+from sgl.lang.check import check_source
 from sgl.lang.choices import ChoicesDecision, ChoicesSamplingMethod, choice_probabilities, mean_logprob
+from sgl.lang.errors import BadValueError, TraceError
 
 CHOICES = ["organ", "organism", "antidisestablishmentarianism"]
 LOGPROBS = [[-0.1], [-0.1, -0.3], [-0.4, -0.25, -0.1] + [-0.01] * 5]
@@ -79,3 +82,89 @@ def test_own_methods_are_instances():
     assert sgl.select("a", ["x"], choices_method=First()).choices == ["x"]
     with pytest.raises(ValueError, match="instance"):
         sgl.select("a", ["x"], choices_method=First)
+
+
+# --- methods of one's own, and probabilities by name ---------------------------------------------------------
+
+
+class Least(sgl.ChoicesMethod):
+    """The least likely one."""
+
+    def __init__(self, uses_priors=False):
+        self.uses_priors = uses_priors
+        self.seen = []
+
+    def choose(self, choices):
+        self.seen = choices
+        return min(choices, key=lambda choice: choice.prob).text, {"told": len(choices)}
+
+
+def test_a_method_of_ones_own_sees_choices():
+    method = Least()
+    made = decide(method)
+    assert [choice.text for choice in method.seen] == CHOICES
+    assert [choice.prob for choice in method.seen] == pytest.approx(choice_probabilities(rows(LOGPROBS)))
+    assert method.seen[1].logprobs == (-0.1, -0.3) and method.seen[1].priors == (-1.4,)
+    assert method.seen[1].logprob == pytest.approx(-0.4) and method.seen[1].mean_logprob == pytest.approx(-0.2)
+    assert made.decision == CHOICES[2] and made.meta_info["told"] == 3
+    assert made.meta_info["normalized_prompt_logprobs"] == [-0.1, -0.2, -0.05]
+    assert not method.requires_unconditional_logprobs and Least(uses_priors=True).requires_unconditional_logprobs
+
+
+def test_a_method_that_chooses_what_is_no_choice_is_told():
+    class Odd(sgl.ChoicesMethod):
+        def choose(self, choices):
+            return "none"
+
+    with pytest.raises(BadValueError, match="<Odd> chose 'none', which is none of the choices"):
+        decide(Odd())
+
+
+@sgl.function
+def twice(s):
+    s += sgl.select("first", ["a", "b", "c"]) + sgl.gen("second", choices=["x", "y", "x"])
+    s += sgl.gen("free", max_tokens=2)
+    s["own"] = "b"
+    forks = s.fork(2)
+    forks += sgl.select("part", ["a", "b"])
+    forks.join()
+    return [fork.probs("part") for fork in forks]
+
+
+def script():
+    return sgl.Scripted({
+        "first": {"a": -2.0, "b": -0.2, "c": -4.0}, "second": {"x": -1.0, "y": -0.5}, "free": "text",
+        "part": {"a": -1.0, "b": -1.0},
+    })  # fmt: skip
+
+
+def test_probabilities_by_name():
+    state = twice.run(backend=script())
+    found = state.probs("first")
+    assert list(found) == ["b", "a", "c"] and sum(found.values()) == pytest.approx(1)
+    assert [found[choice] for choice in "abc"] == pytest.approx(state.get_meta_info("first")["choice_probs"])
+    assert set(state.probs("second")) == {"x", "y"} and sum(state.probs("second").values()) == pytest.approx(1)
+    assert state.ret_value == [{"a": 0.5, "b": 0.5}] * 2
+    for name, message in (("free", "no select made"), ("own", "set by hand"), ("part", "gathered from forks")):
+        with pytest.raises(BadValueError, match=message):
+            state.probs(name)
+    with pytest.raises(KeyError, match="nothing"):
+        state.probs("nothing")
+
+
+def test_probabilities_in_async_programs_and_traces():
+    @sgl.function
+    async def one(s):
+        s += sgl.select("first", ["a", "b", "c"])
+        return await s.probs("first")
+
+    assert list(one.run(backend=script()).ret_value) == ["b", "a", "c"]
+    with pytest.raises(TraceError, match="probabilities of 'first', which only a run can give"):
+        one.trace()
+    assert check_source(inspect.cleandoc("""
+        import sgl
+        @sgl.function
+        def one(s):
+            s += sgl.select("a", ["x", "y"])
+            return s.probs("a"), s.probs("b")
+    """), "a.py")[0].message.startswith("no gen, select or var_scope has made 'b'")  # fmt: skip

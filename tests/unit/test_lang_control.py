@@ -204,6 +204,17 @@ def test_usage_adds_up(backend):
     assert two.run(backend=backend).usage().operations == 2
 
 
+def test_usage_says_what_a_backend_did_not_tell():
+    plain = Usage.of({"prompt_tokens": 9, "completion_tokens": 4}, 1.0)
+    ours = Usage.of({"prompt_tokens": 9, "cached_tokens": 8, "completion_tokens": 4, "forced_tokens": 3}, 1.0)
+    assert plain.unknown == {"cached_tokens", "forced_tokens"} and not ours.unknown
+    assert "9 prompt tokens (cached unknown), 4 generated (forced unknown)" in str(plain)
+    assert "9 prompt tokens (8 cached, 1 computed), 4 generated (3 forced)" in str(ours)
+    assert "18 prompt tokens (at least 8 cached), 8 generated (at least 3 forced)" in str(plain + ours)
+    select = Usage.of({"prompt_tokens": 9, "cached_tokens": 0}, 1.0)
+    assert not select.unknown and "0 generated (0 forced)" in str(select)
+
+
 def test_an_abandoned_stream_is_cancelled(backend):
     going = threading.Event()
     ended = threading.Event()

@@ -2,12 +2,15 @@
 
 import json
 import re
+from datetime import date
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Literal
 
 import jsonschema
 import numpy as np
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -118,6 +121,28 @@ def test_schemas_and_fields_describe_each_other() -> None:
     )
     assert [f.name for f in fields_of(schema_of(fields))] == [f.name for f in fields]
     assert fields_of(schema_of(fields))[1:] == fields[1:]
+
+
+def test_fields_of_schemas_as_pydantic_makes_them() -> None:
+    class Person(pydantic.BaseModel):
+        name: str | None = None
+        parent: "Person | None" = None
+
+    class Ticket(pydantic.BaseModel):
+        users: int | None = pydantic.Field(None, description="how many")
+        urgency: Literal["low", "high"] | None = None
+        day: date | None = None
+        tags: list[str] = []
+        reporter: Person | None = None
+
+    users, urgency, day, tags, reporter = fields_of(Ticket.model_json_schema())
+    assert users == Field("users", "integer", "how many") and day.kind == "date" and tags.kind == "list"
+    assert urgency == Field("urgency", "enum", choices=("low", "high"))
+    assert [inner.name for inner in reporter.fields] == ["name", "parent"]
+    deepest = reporter
+    while deepest.fields:
+        deepest = deepest.fields[1]
+    assert deepest.kind == "object"
 
 
 def test_rendering_is_the_chat_template() -> None:

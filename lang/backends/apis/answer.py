@@ -18,11 +18,11 @@ Entry = list[Any]  # [log-probability or None, token id or None, text]
 
 @dataclass
 class Bill:
-    """Tokens of one call, as the server counts them."""
+    """Tokens of one call, as the server counts them; cached_tokens is None where it does not tell."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cached_tokens: int = 0
+    cached_tokens: int | None = None
 
 
 def is_constrained(options: SamplingOptions) -> bool:

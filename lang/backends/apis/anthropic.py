@@ -189,7 +189,7 @@ def _bill(usage: Any, before: Bill) -> Bill:
     written = getattr(usage, "cache_creation_input_tokens", None) or 0
     fresh = getattr(usage, "input_tokens", None)
     prompt = before.prompt_tokens if fresh is None else fresh + cached + written
-    return Bill(prompt, usage.output_tokens or 0, cached or before.cached_tokens)
+    return Bill(prompt, usage.output_tokens or 0, cached or before.cached_tokens or 0)
 
 
 def _end_space(text: str) -> str:

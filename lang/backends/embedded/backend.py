@@ -153,10 +153,10 @@ class EmbeddedBackend(Backend):
         return grammar
 
     def _compile(self, options: SamplingOptions) -> Any:
+        json_options = self.engine.config.json_options or {}
         if options.json_schema is not None:
             from sgl.grammars import compile_json_schema
 
-            json_options = self.engine.config.json_options or {}
             return compile_json_schema(options.json_schema, self.engine.vocabulary, **json_options)
         if options.pattern is not None:
             from sgl.grammars import compile_regex
@@ -168,7 +168,7 @@ class EmbeddedBackend(Backend):
             return compile_ebnf(options.ebnf, self.engine.vocabulary)
         from sgl.grammars import compile_structural
 
-        return compile_structural(json.loads(options.structural_tag or ""), self.engine.vocabulary)
+        return compile_structural(json.loads(options.structural_tag or ""), self.engine.vocabulary, **json_options)
 
     def _special_id(self, stop: str) -> int | None:
         """The id of a stop that is one special token: it never appears in the text, only among the tokens."""

@@ -58,7 +58,7 @@ def bill_of(answer: Any) -> Bill | None:
     if usage is None:
         return None
     details = getattr(usage, "prompt_tokens_details", None)
-    cached = getattr(details, "cached_tokens", None) or 0
+    cached = getattr(details, "cached_tokens", None)
     return Bill(usage.prompt_tokens or 0, usage.completion_tokens or 0, cached)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...backend import Generated, GenRequest, SelectRequest
-from ...choices import ChoicesDecision
+from ...choices import ChoicesDecision, choice_probabilities
 from ...errors import BadValueError, ScriptError, nearest
 
 Request = GenRequest | SelectRequest
@@ -157,13 +157,15 @@ def _decide(scores: dict[str, float], request: SelectRequest) -> ChoicesDecision
         )
     values = [float(scores[choice]) for choice in request.choices]
     rows = [[[value, 0, choice]] for value, choice in zip(values, request.choices, strict=True)]
-    return request.method(
+    decision = request.method(
         choices=request.choices,
         normalized_prompt_logprobs=values,
         input_token_logprobs=rows,
         output_token_logprobs=[[] for _ in rows],
         unconditional_token_logprobs=[[[0.0, 0, choice]] for choice in request.choices],
     )
+    told = {**(decision.meta_info or {}), "choice_probs": choice_probabilities(rows)}
+    return ChoicesDecision(decision.decision, told)
 
 
 def _meta(prompt: str, text: str) -> dict[str, Any]:

@@ -1,0 +1,58 @@
+"""One call that begins a journal or goes on with it, with counts; what is not there is said clearly."""
+
+from __future__ import annotations
+
+import pytest
+
+import sgl
+from sgl.lang.errors import JournalError
+from sgl.lang.journal import Counts
+
+
+@sgl.function
+def ask(s, city):
+    s += f"The season in {city}: " + sgl.gen("season", max_tokens=4) + sgl.select("price", ["cheap", "dear"])
+
+
+def run(path, cities):
+    script = sgl.Scripted({"season": ["spring"] * len(cities), "price": ["dear"] * len(cities)})
+    with sgl.journal(path, script) as backend:
+        states = ask.run_batch([{"city": city} for city in cities], backend=backend)
+        texts = [state.text() for state in states]
+    return texts, backend.counts
+
+
+def test_a_journal_is_begun_and_then_resumed(tmp_path):
+    path = tmp_path / "run.jsonl"
+    first, begun = run(path, ["Rome", "Oslo"])
+    more, resumed = run(path, ["Rome", "Oslo", "Bern"])
+    assert begun == Counts(served=0, computed=4) and resumed == Counts(served=4, computed=2)
+    assert more[:2] == first
+    assert str(resumed) == "4 nodes from the journal, 2 computed"
+
+
+def test_counts_are_read_while_it_runs_and_by_the_option(tmp_path):
+    path = tmp_path / "run.jsonl"
+    run(path, ["Rome"])
+    state = ask.run("Rome", backend=sgl.Scripted({}), journal=path)
+    assert state["price"] == "dear"
+    with sgl.replay(path) as backend:
+        assert backend.counts == (0, 0)
+        ask.run("Rome", backend=backend).text()
+        assert backend.counts == (2, 0) and repr(backend).endswith("2 nodes from the journal, 0 computed>")
+
+
+def test_the_seed_of_a_new_journal(tmp_path):
+    with sgl.journal(tmp_path / "run.jsonl", sgl.Scripted({}), seed=5) as backend:
+        assert backend.journal.header["seed"] == 5
+    with sgl.journal(tmp_path / "run.jsonl", sgl.Scripted({}), seed=6) as backend:
+        assert backend.journal.header["seed"] == 5
+
+
+@pytest.mark.parametrize("use", [lambda path: sgl.resume(path, sgl.Scripted({})), sgl.replay, sgl.Journal.open])
+def test_a_missing_journal_is_said_with_what_to_do(tmp_path, use):
+    path = tmp_path / "none.jsonl"
+    with pytest.raises(JournalError, match=r"there is no journal at .*none.jsonl; sgl.journal\('.*none.jsonl'\) begins one"):
+        use(path)
+    with pytest.raises(FileNotFoundError):  # what programs caught before
+        use(path)
