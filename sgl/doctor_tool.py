@@ -1,0 +1,145 @@
+"""`sgl doctor`: what this machine can run programs with, what the engine would choose, and what is missing."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+_EXTRAS = ("cuda", "server", "otel", "openai", "anthropic", "litellm")
+
+
+class Ailment(Exception):
+    """Something without which programs cannot run here; the text says what to do."""
+
+
+def add_parser(commands: Any) -> None:
+    """Add `doctor` to the command line."""
+    parser = commands.add_parser("doctor", help="tell what this machine can run programs with, and what is missing")
+    parser.set_defaults(command=lambda options: doctor())
+
+
+def doctor(options: argparse.Namespace | None = None) -> int:
+    """Print what the parts of sgl find here. Status 1 if programs cannot run."""
+    ailments = 0
+    for name, check in CHECKS.items():
+        try:
+            for line in check():
+                print(f"{name:<10} {line}")
+        except Exception as error:
+            ailments += 1
+            told = str(error) if isinstance(error, Ailment) else f"{type(error).__name__}: {error}"
+            print(f"{name:<10} PROBLEM: {told}")
+    print(_verdict(ailments))
+    return 1 if ailments else 0
+
+
+def _verdict(ailments: int) -> str:
+    if ailments:
+        return f"\nPrograms cannot run here yet: {ailments} problem{'s' if ailments > 1 else ''} above."
+    return "\nPrograms can run here."
+
+
+def _python() -> Iterator[str]:
+    from sgl import __version__
+
+    yield f"sgl {__version__} at {Path(__file__).parent}"
+    yield f"Python {platform.python_version()} on {platform.platform()}"
+
+
+def _packages() -> Iterator[str]:
+    if not _declared():
+        yield "sgl is not installed as a package here: what it needs is not checked"
+    wrong = []
+    for requirement in _requirements(None):
+        have = _version(requirement.name)
+        if have is None or not requirement.specifier.contains(have, prereleases=True):
+            wrong.append(f"{requirement} is needed, {f'{have} is' if have else 'it is not'} installed")
+        else:
+            yield f"{requirement.name} {have}"
+    if wrong:
+        raise Ailment("; ".join(wrong) + ". Install sgl again: pip install .")
+
+
+def _extras() -> Iterator[str]:
+    for extra in _EXTRAS:
+        needed = list(_requirements(extra))
+        missing = [r.name for r in needed if (have := _version(r.name)) is None or not r.specifier.contains(have, True)]
+        if missing:
+            yield f"{extra}: needs {', '.join(missing)}: pip install '.[{extra}]'"
+        elif needed:
+            yield f"{extra}: {', '.join(f'{r.name} {_version(r.name)}' for r in needed)}"
+
+
+def _declared() -> list[str]:
+    try:
+        return importlib.metadata.requires("sgl") or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+
+
+def _requirements(extra: str | None) -> Iterator[Requirement]:
+    """What sgl needs here for an extra, or without any."""
+    from packaging.requirements import Requirement
+
+    for text in _declared():
+        requirement = Requirement(text)
+        marker = requirement.marker
+        plain = marker is None or marker.evaluate({"extra": ""})
+        if plain if extra is None else (not plain and marker is not None and marker.evaluate({"extra": extra})):
+            yield requirement
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _device() -> Iterator[str]:
+    from sgl.runtime.executor.device import choose_device
+
+    yield from choose_device().reasons
+
+
+def _memory() -> Iterator[str]:
+    total, free = (os.sysconf("SC_PAGE_SIZE") * os.sysconf(name) / 1e9 for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
+    yield f"{total:.1f} GB, {free:.1f} GB of it unused"
+
+
+def _kernels() -> Iterator[str]:
+    from sgl.grammars import core_name
+    from sgl.runtime.layers import cpu
+
+    slow = "absent: correct but slower; with a C compiler at hand, install sgl again"
+    yield f"masks in C: {'in use' if core_name() == 'C' else slow}"
+    yield f"decoding on the CPU in C: {'in use' if cpu.kernels else slow}"
+
+
+def _model() -> Iterator[str]:
+    from sgl.runtime.engine import NANO
+
+    weights = sorted(NANO.glob("*.safetensors"))
+    if not weights or not (NANO / "config.json").is_file():
+        raise Ailment(f"the bundled model is not in {NANO}; give a model: sgl.Engine('path/to/model')")
+    size = sum(file.stat().st_size for file in weights)
+    yield f"the bundled model is in {NANO} ({size / 1e6:.1f} MB of weights)"
+
+
+CHECKS: dict[str, Callable[[], Iterator[str]]] = {
+    "python": _python,
+    "packages": _packages,
+    "extras": _extras,
+    "device": _device,
+    "memory": _memory,
+    "kernels": _kernels,
+    "model": _model,
+}
