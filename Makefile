@@ -33,9 +33,9 @@ bench: setup
 	$(RUN) benchmarks/speed.py
 	$(RUN) benchmarks/fork.py
 
-# run the notebooks and keep their outputs
+# run the notebooks and keep their outputs; make tutorials NOTEBOOK=7 runs one
 tutorials: setup
-	$(VENV)/bin/jupyter execute --inplace tutorials/*.ipynb
+	$(RUN) tests/notebooks.py $(NOTEBOOK)
 
 # mypy reads packages from folders of their name: show it the floors under sgl/
 types:

@@ -6,22 +6,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .cache.tree import CacheTree
     from .engine import Engine
     from .metrics import Stats
     from .ops import Chunk, Generation
     from .sampling.params import SamplingParams
     from .sequence import Sequence
+    from .step_trace import StepRecord
     from .tokenizer import Tokenizer
 
-__all__ = ["Chunk", "Engine", "Generation", "SamplingParams", "Sequence", "Stats", "Tokenizer"]
+__all__ = ["CacheTree", "Chunk", "Engine", "Generation", "SamplingParams", "Sequence", "Stats", "StepRecord", "Tokenizer"]
 
 _HOMES = {
+    "CacheTree": "cache.tree",
     "Chunk": "ops",
     "Engine": "engine",
     "Generation": "ops",
     "SamplingParams": "sampling.params",
     "Sequence": "sequence",
     "Stats": "metrics",
+    "StepRecord": "step_trace",
     "Tokenizer": "tokenizer",
 }
 

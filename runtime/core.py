@@ -13,12 +13,14 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from .cache.snapshot import Snapshot, snapshot
 from .errors import EngineClosed, RuntimeFailure
 from .executor.runner import Runner
 from .lifecycle import Lifecycle
 from .metrics import Stats
 from .ops import Close, Op
 from .sequence import SequenceState, Status
+from .step_trace import StepRecord, StepTraces
 from .stepping import Step, Stepper
 from .terms import Terms
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sgl.runtime")
 
+NOBODY = 0  # the number of what is no sequence; those have 1, 2 ...
 SWITCH_INTERVAL = 0.0005  # seconds; with Python's 5 ms a busy host thread slows every step
 
 
@@ -37,6 +40,7 @@ class EngineCore:
         self.runner, self.life, self.run_ahead = runner, life, run_ahead
         self.cache, self.scheduler, self.stats = life.cache, life.scheduler, life.stats
         self.stepper = Stepper(runner, life)
+        self.traces = StepTraces(life.scheduler)
         self.sleeper: Sleeper | None = None
         self.after_step: Callable[[], None] | None = None  # tests check every invariant here
         self._inbox: deque[tuple[SequenceState, Op | None]] = deque()
@@ -70,7 +74,7 @@ class EngineCore:
 
     def soon(self, task: Any) -> Future[Any]:
         """The same for those who do not wait."""
-        return self.submit(self.life.new_state(), _Call(task))
+        return self.submit(SequenceState(NOBODY), _Call(task))
 
     def ask(self, name: str, *args: Any) -> Any:
         """`answer` on the scheduler thread between two steps."""
@@ -109,7 +113,7 @@ class EngineCore:
     # on the scheduler thread, between two steps
 
     def answer(self, name: str, *args: Any) -> Any:
-        """The result of a method of that name: flush, check, snapshot, sleep or wake."""
+        """The result of a method of that name: flush, check, snapshot, tree, sleep, wake, begin_trace or end_trace."""
         return getattr(self.sleeper if name in ("sleep", "wake") else self, name)(*args)
 
     def flush(self) -> int:
@@ -146,6 +150,21 @@ class EngineCore:
             host_tokens=host.tokens if host else 0,
             host_hits=host.loaded if host else 0,
         )
+
+    def tree(self) -> Snapshot:
+        """Of the prefix cache and the sequences that hold pages."""
+        pinned = self.scheduler.pinned
+        return snapshot(self.cache, [
+            (seq.node, seq.namespace, seq.number, "pinned" if seq in pinned else seq.status.value, seq.tokens.array[: seq.computed])
+            for seq in self.life.live
+            if len(seq.slots)
+        ])  # fmt: skip
+
+    def begin_trace(self) -> int:
+        return self.traces.begin()
+
+    def end_trace(self, number: int) -> list[StepRecord]:
+        return self.traces.end(number)
 
     def _post(self, seq: SequenceState, op: Op | None) -> None:
         with self._wake:
@@ -185,6 +204,7 @@ class EngineCore:
             started = time.perf_counter()
             if self._step():
                 self.stats.stepped(time.perf_counter() - started)
+            self.traces.stepped()
             if self.after_step is not None:
                 self.after_step()
             if self._idle:
@@ -193,7 +213,7 @@ class EngineCore:
 
     def _step(self) -> bool:
         """Plan and launch a step, finish the one before (or this one, where nothing runs ahead)."""
-        work = self.scheduler.plan()
+        work = self.traces.plan()
         self._refuse()
         if not self.run_ahead:
             self.life.deliver()

@@ -8,7 +8,9 @@ import gc
 import os
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,6 +19,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from .assemble import assemble
+from .cache.tree import CacheTree
 from .config import EngineConfig
 from .embedding import Floats, normalized
 from .errors import ConfigError, EngineClosed
@@ -27,6 +30,7 @@ from .pinning import Pin
 from .process.remote import connect
 from .sampling.params import SamplingParams
 from .sequence import Sequence
+from .step_trace import StepRecord
 from .terms import Terms
 
 NANO = Path(__file__).parent / "nano"
@@ -124,6 +128,13 @@ class Engine:
         """Forget every cached prefix that no sequence holds, in main memory too; returns the pages freed."""
         return self._ask("flush")
 
+    def cache_tree(self) -> CacheTree:
+        """A copy of the prefix cache's tree, taken between two steps; a notebook shows it as a picture.
+
+        Prefixes that are kept in main memory (`host_kv`) are not in it.
+        """
+        return CacheTree.of(self._ask("tree"), partial(self.tokenizer.decode, skip_special_tokens=False))
+
     def check(self) -> None:
         """Walk tree, pages and sequences; raise RuntimeError where they disagree."""
         self._ask("check")
@@ -137,6 +148,19 @@ class Engine:
     def glance(self) -> Stats:
         """The counters as they stand, at once, in the middle of a step too: some may be a step behind the others."""
         return self._core.snapshot()
+
+    @contextmanager
+    def trace_steps(self) -> Iterator[list[StepRecord]]:
+        """What is computed in each step while the `with` block runs: a list that is filled when the block ends.
+
+        Of all that the engine does meanwhile, whoever asked for it. Raises EngineDied if its process was lost meanwhile.
+        """
+        records: list[StepRecord] = []
+        number = self._ask("begin_trace")
+        try:
+            yield records
+        finally:
+            records += self._ask("end_trace", number)
 
     @property
     def up(self) -> bool:

@@ -122,6 +122,8 @@ class Score(Op):
         if not self.trie.twigs:
             return self._finish(seq)
         if self.flat:
+            if seq.computed >= self.target(seq):  # it needs no place in the batch, so nobody else tells what was there
+                self.admitted(seq, seq.computed)
             return self.collect(seq, life, [], [])
         life.rewind(seq, self.reuse(seq))
         return False
@@ -208,6 +210,7 @@ class Score(Op):
     ) -> None:
         """Compute a run behind `parent`. What is known already is in `path`; the rest begins at `start`."""
         probe = life.new_state(owner.terms)
+        probe.number = owner.number
         life.give_birth(parent, probe)
         self.pending += 1
         self.scored += len(twig.tokens) - 1

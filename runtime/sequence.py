@@ -48,12 +48,13 @@ class SequenceState:
     """What the scheduler thread knows of a sequence. Only that thread touches it."""
 
     __slots__ = (
-        "ahead", "arrival", "charged", "computed", "error", "id", "node", "ops", "owed", "passed", "preempted",
+        "ahead", "arrival", "charged", "computed", "error", "id", "node", "number", "ops", "owed", "passed", "preempted",
         "prefilling", "since", "slots", "status", "terms", "tokens",
     )  # fmt: skip
 
     def __init__(self, id: int, terms: Terms = USUAL, status: Status = Status.IDLE) -> None:
         self.id = id
+        self.number = id  # what its handle calls it, in whatever process that is; a probe has its owner's
         self.terms = terms
         self.arrival = id
         self.status = status

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from sgl.grammars.drawing.fold import Picture
-from sgl.grammars.drawing.layout import RADIUS, Layout, sag, shortened
+from sgl.grammars.drawing.layout import CHARACTER, RADIUS, Layout, sag, shortened
 
 _STYLE = """
 text { font: 12px ui-monospace, Menlo, Consolas, monospace; fill: #1f2933; text-anchor: middle }
@@ -25,7 +25,8 @@ _HEADER = 34
 
 
 def render(pictures: list[tuple[Picture, Layout]], title: str) -> str:
-    width = max([640.0, *(layout.width for _, layout in pictures)])
+    note = _note([picture for picture, _ in pictures])
+    width = max([640.0, 32 + CHARACTER * len(note), *(layout.width for _, layout in pictures)])
     height = _HEADER + sum(layout.height for _, layout in pictures) + 24
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
@@ -37,7 +38,7 @@ def render(pictures: list[tuple[Picture, Layout]], title: str) -> str:
     for picture, layout in pictures:
         parts += [f'<g transform="translate(0 {top:.0f})">', *_drawn(picture, layout), "</g>"]
         top += layout.height
-    parts.append(f'<text class="note" x="16" y="{height - 12:.0f}">{escape(_note([p for p, _ in pictures]))}</text>')
+    parts.append(f'<text class="note" x="16" y="{height - 12:.0f}">{escape(note)}</text>')
     return "\n".join([*parts, "</svg>\n"])
 
 

@@ -60,6 +60,7 @@ class RadixTree:
         self.pool = pool
         self.roots: dict[str, Root] = {}  # of the namespaces that hold something
         self.evictable = 0  # pages of unlocked nodes
+        self.evicted = 0  # pages, since it was made
         self.on_evict: Callable[[str, Ints, Ints], None] | None = None  # namespace, tokens of the path, pages at its end
         self._clock = 0
         self._serial = 0
@@ -143,6 +144,7 @@ class RadixTree:
             if tell and self.on_evict is not None:
                 self.on_evict(*self._whole(node), node.pages)
             freed += self._drop(node)
+        self.evicted += freed
         return freed
 
     def clear(self) -> int:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..core import EngineCore
     from ..ops import Chunk, Generation, Op
     from ..sequence import SequenceState
+    from ..terms import Terms
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 BROKEN = 70  # exit code: the engine's loop failed
@@ -62,7 +63,12 @@ class Worker:
             self._takes[type(message)](message)
 
     def _open(self, message: Open) -> None:
-        self._sequences[message.sequence] = self._core.new_state(message.terms)
+        self._sequences[message.sequence] = self._born(message.sequence, message.terms)
+
+    def _born(self, number: int, terms: Terms, status: Status = Status.IDLE) -> SequenceState:
+        state = self._core.new_state(terms, status)
+        state.number = number
+        return state
 
     def _queue(self, message: Queue) -> None:
         number, sequence = message.number, self._sequences.get(message.sequence)
@@ -97,7 +103,7 @@ class Worker:
                 return Generate(params, None, on_chunk)
             return LateGenerate(params, self._recipes.grammar(recipe), on_chunk)
         if issubclass(message.kind, Fork):
-            children = [self._core.new_state(sequence.terms, Status.UNBORN) for _ in message.arguments[0]]
+            children = [self._born(number, sequence.terms, Status.UNBORN) for number in message.arguments[0]]
             self._sequences.update(zip(message.arguments[0], children, strict=True))
             return Fork(children)
         return message.kind(*message.arguments)
