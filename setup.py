@@ -18,7 +18,7 @@ setup(
         Extension(
             "sgl.runtime.layers._cpu",
             [f"{KERNELS}.c"],
-            depends=[f"{KERNELS}_team.h", f"{KERNELS}_typed.h", f"{KERNELS}_linear.h"],
+            depends=glob(f"{KERNELS}_*.h"),
             extra_compile_args=["-O3", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math"],
             extra_link_args=["-pthread"],
             optional=True,

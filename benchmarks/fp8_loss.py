@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -164,12 +164,12 @@ def line(name: str, loss: Loss, reference: Loss) -> str:
     )
 
 
-def measure(conversations: list[Text], device: torch.device) -> dict[str, Loss]:
+def measure(conversations: list[Text], device: torch.device, kinds: Iterable[Kind] = KINDS) -> dict[str, Loss]:
     model = Model(REFERENCE, device)
     expected = [model(text.ids) for text in conversations]
     pairs = zip(conversations, expected, strict=True)
     losses = {REFERENCE.name: Loss.joined([Loss.of(text, p, p) for text, p in pairs])}
-    for kind in KINDS:
+    for kind in kinds:
         model = Model(kind, device)
         pairs = zip(conversations, expected, strict=True)
         losses[kind.name] = Loss.joined([Loss.of(text, p, model(text.ids)) for text, p in pairs])

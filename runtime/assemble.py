@@ -29,7 +29,7 @@ from .executor.runner import Runner
 from .jump import JumpForward
 from .layers import cpu
 from .lifecycle import Lifecycle, TextSide
-from .loading import load_config, load_model
+from .loading import load_config, load_json_options, load_model
 from .models.config import ModelConfig
 from .models.decoder import Decoder
 from .quantization import Transform, kv_dtype_for, transform_for
@@ -74,6 +74,7 @@ class Assembly:
         self.seconds: dict[str, float] = {}
         with self._phase("config"):
             self.context = _context(load_config(path), options)
+            options = options.for_model(load_json_options(path))
         with self._phase("device"):
             self.choice = choose_device(options.device, options.dtype, options.threads)
             self.config = options.on(self.choice.device.type)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from .errors import ConfigError
@@ -13,7 +13,7 @@ from .errors import ConfigError
 CHOICES = {
     "dtype": ("auto", "float32", "bfloat16", "float16"),
     "kv_dtype": ("auto", "fp8"),
-    "weights": ("auto", "fp8"),
+    "weights": ("auto", "fp8", "int8"),
 }
 BATCH_DEPENDENT = ("flashinfer", "torch_native")  # attention whose bits depend on the other sequences of a step
 
@@ -33,7 +33,7 @@ class EngineConfig:
     kv_dtype     of the stored keys and values: "auto" (dtype), or "fp8" on a GPU: half the bytes, rounded
     memory       share of the free memory that weights, activations and KV may use together; None: 0.92 on a GPU;
                  on the CPU the KV pool takes a quarter of what is free, up to 131,072 tokens
-    weights      "auto" (as stored, in dtype), or "fp8": quantised while loading, for a GPU
+    weights      "auto" (as stored, in dtype), or quantised while loading: "fp8" on a GPU, "int8" on the CPU
     step_tokens  token budget of one step; None: 1024 on the CPU, 8192 on a GPU
     max_running  sequences that are computed in the same step; None: 64 on the CPU, 256 on a GPU
     attention    "auto" or the name of a backend
@@ -41,7 +41,8 @@ class EngineConfig:
     run_ahead    start a step before the results of the one before are read; None: on a GPU
     deterministic  the same bits for a request whatever runs beside it, at the price of speed
     jump_forward append what a grammar forces without sampling it (on a GPU: while few sequences run, where it pays)
-    json_options how JSON is written and read from schemas, see `sgl.grammars.SchemaOptions`; None: the defaults
+    json_options how JSON is written and read from schemas, see `sgl.grammars.SchemaOptions`; what it does not say is as
+                 the model writes it (`json_options` of the `sgl.json` in its directory), else the defaults
     dummy        random weights of the model's shape: nothing but its config.json is read
     seed         of the dummy weights, and of the row of seeds that generations without one draw from
     process      run the model in a process of its own, which is started anew when it dies
@@ -113,6 +114,8 @@ class EngineConfig:
     def on(self, device: str) -> Resolved:
         """With everything settled that depends on the kind of device: "cpu", "cuda", ..."""
         gpu = device == "cuda"
+        if self.weights == "int8" and device != "cpu":
+            raise ConfigError(f"Engine(weights='int8') is for the CPU, here: {device}; use weights='fp8' or 'auto'")
         for name in ("kv_dtype", "weights"):
             if getattr(self, name) == "fp8" and not gpu:
                 raise ConfigError(f"Engine({name}='fp8') needs a CUDA device, here: {device}; use {name}='auto'")
@@ -124,6 +127,10 @@ class EngineConfig:
         if gpu and self.memory is None:
             values["memory"] = 0.92
         return Resolved(**values)
+
+    def for_model(self, json_options: dict[str, Any]) -> EngineConfig:
+        """With what the model says of JSON where the user says nothing."""
+        return replace(self, json_options={**json_options, **(self.json_options or {})}) if json_options else self
 
     def _check_json_options(self) -> None:
         from sgl.grammars import GrammarError, SchemaOptions

@@ -29,7 +29,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--regex", metavar="PATTERN")
     parser.add_argument("--json-schema", metavar="SCHEMA", help="the text of a JSON Schema")
     parser.add_argument("--ebnf", metavar="GRAMMAR", help="the text of an EBNF grammar")
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of JSON Schema, such as order=any")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of JSON Schema, such as order=any or weaken=uniqueItems")
     parser.add_argument("--tokenizer", type=Path, metavar="FOLDER", help="of a model; default: the bundled one")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write a picture of the automaton")
     parser.add_argument("--text", metavar="TEXT", help="say how far the grammar takes a text, and what may come next")
@@ -68,16 +68,17 @@ def _source(options: argparse.Namespace) -> tuple[str, str]:
 
 
 def _options(pairs: Sequence[str]) -> dict[str, Any]:
-    """`name=value` with JSON values; what is no JSON is text."""
+    """`name=value` with JSON values; what is no JSON is text, of `weaken` keywords with commas."""
     found: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
             raise ValueError(f"--option {pair!r} is not NAME=VALUE")
+        name = name.replace("-", "_")
         try:
-            found[name.replace("-", "_")] = json.loads(value)
+            found[name] = json.loads(value)
         except ValueError:
-            found[name.replace("-", "_")] = value
+            found[name] = value.split(",") if name == "weaken" else value
     return found
 
 

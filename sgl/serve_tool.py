@@ -18,8 +18,8 @@ SAME_NAME = (
 INTERRUPTED = 130  # as shells report a program that Ctrl-C ended
 
 _ABOUT = """\
-Opens a model and answers POST /generate (programs with sgl.RuntimeEndpoint(url)), /v1/completions and
-/v1/chat/completions. Ctrl-C or SIGTERM lets running requests finish, for at most 10 seconds, and ends.
+Opens a model and answers POST /generate (programs with sgl.RuntimeEndpoint(url)), /v1/completions,
+/v1/chat/completions and /v1/embeddings. Ctrl-C or SIGTERM lets running requests finish, for at most 10 seconds, and ends.
 
   sgl serve                                          the bundled model at http://127.0.0.1:30000
   sgl serve path/to/model --port 8000 kv_memory=2GB dtype=bfloat16

@@ -24,17 +24,21 @@ NO_LIMIT = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Query tokens and what each sees: `length` slots from `first` on in the row of all sequences' slots.
+    """Query tokens and what each sees: `length` slots from where `first` points to on.
 
-    rows: their places in the batch, None for all of it. slots int32, first and length int64. pointers: of the
-    three arrays, which live as long as the plan.
+    rows: their places in the batch, None for all of it. first: int64 addresses in `slots`, which holds the int32
+    slots of all sequences. length: int64.
     """
 
     rows: Tensor | None
     slots: np.ndarray
     first: np.ndarray
     length: np.ndarray
-    pointers: tuple[int, ...]
+
+    @property
+    def pointers(self) -> tuple[int, int]:
+        """Of the arrays of `first` and `length`, which live as long as the plan."""
+        return self.first.ctypes.data, self.length.ctypes.data
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +119,21 @@ class CpuAttention:
         return out
 
     def _plan(self, batch: Batch, window: int | None) -> Plan:
+        if max(batch.query_lens) == 1:
+            return Plan(_single_tokens(batch, window), [])
         spans = spans_of(batch.query_lens, batch.context_slots, window)
         small = [span for span in spans if span.queries <= self._small]
         prefills = [self._torch.prefill(span, window) for span in spans if span.queries > self._small]
         tokens = _tokens(small, window, everything=not prefills) if small else None
         return Plan(tokens, prefills)
+
+
+def _single_tokens(batch: Batch, window: int | None) -> Tokens:
+    """Of sequences with one new token each."""
+    contexts = np.array(batch.context_lens)
+    length = contexts if window is None else np.minimum(contexts, window)
+    slots = np.ascontiguousarray(np.concatenate(batch.context_slots), np.int32)
+    return Tokens(None, slots, slots.ctypes.data + slots.itemsize * (np.cumsum(contexts) - length), length)
 
 
 def _tokens(spans: list[Span], window: int | None, everything: bool) -> Tokens:
@@ -133,8 +147,8 @@ def _tokens(spans: list[Span], window: int | None, everything: bool) -> Tokens:
         None if everything else torch.from_numpy(np.repeat([span.start for span in spans], queries) + place)
     )
     slots = np.ascontiguousarray(np.concatenate([span.slots for span in spans]), np.int32)
-    seen = np.repeat(starts, queries) + first, last - first + 1
-    return Tokens(rows, slots, *seen, pointers=tuple(array.ctypes.data for array in (slots, *seen)))
+    pointers = slots.ctypes.data + slots.itemsize * (np.repeat(starts, queries) + first)
+    return Tokens(rows, slots, pointers, last - first + 1)
 
 
 def _count_up(counts: np.ndarray) -> np.ndarray:

@@ -80,7 +80,7 @@ def _main_memory() -> int:
 def after_loading(plan: MemoryPlan, model: Decoder, config: Resolved, context: int, allocated: int) -> MemoryPlan:
     """The plan with what the model takes. allocated: bytes that the device held before the weights came."""
     if model.device.type != "cuda":
-        return replace(plan, weights=model.parameter_count * model.dtype.itemsize)
+        return replace(plan, weights=model.weight_bytes)
     weights = torch.cuda.memory_allocated(model.device) - allocated
     activations = activation_peak(model, config, context)
     table = 4 * (config.max_running + 1) * -(-context // config.page_size)
@@ -104,7 +104,7 @@ def with_kv(plan: MemoryPlan, config: Resolved, bytes_per_token: int, device: to
             f"a KV cache of {max(0, tokens) * bytes_per_token / 1e9:.3f} GB holds {max(0, tokens)} tokens of "
             f"{bytes_per_token} bytes ({plan}): {_advice(config)}"
         )
-    if device.type == "cuda" and plan.taken + plan.kv > plan.free:
+    if plan.taken + plan.kv > (plan.free if device.type == "cuda" else plan.total):
         raise ConfigError(f"a KV cache of {plan.kv / 1e9:.2f} GB has no room ({plan}): {_advice(config)}")
     return plan
 

@@ -78,7 +78,7 @@ class Runner:
         slots = [seq.slots.array[:hi] for seq, _, hi in work]
         return Batch(
             token_ids=self._tensor(np.concatenate(self._token_ids(work))),
-            positions=self._tensor(np.concatenate([np.arange(lo, hi) for _, lo, hi in work])),
+            positions=self._tensor(positions(work, lengths)),
             slots=self._tensor(np.concatenate([s[lo:] for s, (_, lo, _) in zip(slots, work, strict=True)])),
             query_lens=lengths,
             context_lens=[hi for _, _, hi in work],
@@ -99,6 +99,12 @@ class Runner:
 
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(values.astype(np.int64)).to(self.device)
+
+
+def positions(work: list[Work], lengths: list[int]) -> np.ndarray:
+    """The place of each token of the flat batch in its sequence."""
+    ends = np.cumsum(lengths)
+    return np.repeat([hi for *_, hi in work] - ends, lengths) + np.arange(ends[-1])
 
 
 def logit_rows(work: list[Work]) -> list[int]:

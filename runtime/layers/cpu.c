@@ -1,7 +1,7 @@
 /* The decode path of the decoder on a CPU: few rows, so memory bandwidth and call overhead are all that counts.
 
    Every function works row by row in float32 and gives a row the same bits whatever else is in the batch.
-   Pointers arrive as integers, checked and kept alive by cpu.py. `kind` is 0 for float32, 1 for bfloat16. */
+   Pointers arrive as integers, checked and kept alive by Python. `kind` is 0 for float32, 1 for bfloat16. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "cpu_team.h"
 
@@ -19,7 +20,7 @@
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
-enum { MOST_ROWS = 3, MOST_DIM = 256, KEYS = 64, QUERIES = 8, PIECE = 1 << 15, AHEAD = 16 };
+enum { MOST_DIM = 256, KEYS = 64, QUERIES = 8, AHEAD = 16, FEW = 4, SOME_ROWS = 4, LANES = 16 };
 
 typedef uint16_t bfloat16;
 
@@ -64,26 +65,66 @@ INLINE void prefetch(const void *from, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)from + i);
 }
 
+INLINE long ceiling(long a, long b) { return (a + b - 1) / b; }
+
+#include "cpu_wide.h"
+#include "cpu_product.h"
+
 /* What one attention call needs; rows are query tokens, heads are KV heads. Strides count elements. */
 typedef struct {
     const void *q, *keys, *values;
     void *out;
-    const int32_t *slots;   /* the sequences' context slots, one after the other */
-    const int64_t *first;   /* [rows] index in slots of the first token a row sees */
-    const int64_t *length;  /* [rows] how many tokens it sees */
+    const int32_t *const *slots; /* [rows] where the slots of the tokens begin that a row sees */
+    const int64_t *length;       /* [rows] how many they are */
     long rows, kv_heads, group, dim, q_stride;
     float scale;
 } Attention;
 
+/* The next two are what Python lays out in arrays of int64, 8 bytes a field: see models/step.py. */
+
+typedef struct {
+    const void *attention_norm, *head_norm, *mlp_norm; /* head_norm [heads + kv_heads, head_dim], or 0 */
+    Weight qkv, output, gate_up, down;
+} Layer;
+
+typedef struct {
+    int64_t kind, layers, hidden, inner, heads, kv_heads, head_dim, eps; /* eps in 1e-12 */
+    const void *embedding, *norm;
+    Weight head;
+    Layer layer[];
+} Model;
+
+typedef struct { /* what a row sees, as in Attention; one for every window that layers have */
+    const int32_t *const *slots;
+    const int64_t *length;
+} Seen;
+
+typedef struct {
+    int64_t rows, results, slots;                        /* new tokens; whose logits are wanted; of a layer of the pool */
+    const int64_t *tokens, *positions, *places, *wanted; /* [rows]; places in the pool; [results] rising, 0 for all rows */
+    const int64_t *windows;                              /* [layers] which of `seen` */
+    const void *angles;                                  /* the rotary table, [positions, 2 head_dim] */
+    void *keys, *values, *space, *logits;                /* space: see run_step; logits: float32 [results, vocabulary] */
+    Seen seen[];
+} Step;
+
 #define TYPE float
 #define NAME(f) f##_f32
+#define WIDE WIDE_f32
 #include "cpu_typed.h"
+#include "cpu_attend_wide.h"
+#include "cpu_attend.h"
+#include "cpu_step.h"
 #undef TYPE
 #undef NAME
+#undef WIDE
 #define TYPE bfloat16
 #define NAME(f) f##_bf16
+#define WIDE WIDE_bf16
 #include "cpu_typed.h"
-#include "cpu_linear.h"
+#include "cpu_attend_wide.h"
+#include "cpu_attend.h"
+#include "cpu_step.h"
 
 /* ------------------------------------------------------------------------------------------- Python */
 
@@ -99,15 +140,26 @@ static int parse(PyObject *const *args, Py_ssize_t given, Py_ssize_t wanted, lon
 #define POINTER(i) ((void *)(intptr_t)a[i])
 #define DISPATCH(f, ...) (a[0] ? f##_bf16(__VA_ARGS__) : f##_f32(__VA_ARGS__))
 
-/* linear(x, weight, bias, residual, y, rows, outputs, inputs), all bfloat16; bias and residual may be 0 */
+/* linear(weight, x, residual, y, rows): residual may be 0, or y */
 static PyObject *py_linear(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
-    long long a[8];
-    if (!parse(args, n, 8, a)) return NULL;
-    if (a[5] < 1 || a[5] > MOST_ROWS) return PyErr_Format(PyExc_ValueError, "%lld rows", a[5]);
-    if (!has_native_bfloat16()) return PyErr_Format(PyExc_RuntimeError, "this CPU has no AVX512_BF16");
-    Product job = {POINTER(0), POINTER(1), POINTER(2), POINTER(3), POINTER(4), a[5], a[6], a[7], 0};
+    long long a[5];
+    if (!parse(args, n, 5, a)) return NULL;
+    Product job = {POINTER(0), POINTER(1), POINTER(2), POINTER(3), a[4], 0};
     Py_BEGIN_ALLOW_THREADS
-    linear(job);
+    product(&job);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+/* step(model, step): see the structs of these names */
+static PyObject *py_step(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[2];
+    if (!parse(args, n, 2, a)) return NULL;
+    const Model *model = POINTER(0);
+    const Step *step = POINTER(1);
+    Py_BEGIN_ALLOW_THREADS
+    if (model->kind == BFLOAT16) run_step_bf16(model, step);
+    else run_step_f32(model, step);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -136,16 +188,24 @@ static PyObject *py_rotate(PyObject *Py_UNUSED(self), PyObject *const *args, Py_
     Py_RETURN_NONE;
 }
 
-/* attend(kind, q, q_stride, keys, values, out, slots, first, length, rows, kv_heads, group, dim) */
+/* attend(kind, q, q_stride, keys, values, out, slots, length, rows, kv_heads, group, dim) */
 static PyObject *py_attend(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
-    long long a[13];
-    if (!parse(args, n, 13, a)) return NULL;
-    if (a[12] < 1 || a[12] > MOST_DIM) return PyErr_Format(PyExc_ValueError, "head_dim %lld", a[12]);
-    Attention job = {POINTER(1), POINTER(3), POINTER(4), POINTER(5), POINTER(6), POINTER(7), POINTER(8),
-                     a[9], a[10], a[11], a[12], a[2], 1.0f / sqrtf((float)a[12])};
+    long long a[12];
+    if (!parse(args, n, 12, a)) return NULL;
+    if (a[11] < 1 || a[11] > MOST_DIM) return PyErr_Format(PyExc_ValueError, "head_dim %lld", a[11]);
+    Attention job = {POINTER(1), POINTER(3), POINTER(4), POINTER(5), POINTER(6), POINTER(7),
+                     a[8], a[9], a[10], a[11], a[2], 1.0f / sqrtf((float)a[11])};
     Py_BEGIN_ALLOW_THREADS
     DISPATCH(attend, &job);
     Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+/* norm_heads(kind, x, stride, weight, rows, heads, dim, eps * 1e12): in place */
+static PyObject *py_norm_heads(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[8];
+    if (!parse(args, n, 8, a)) return NULL;
+    DISPATCH(norm_heads, POINTER(1), a[2], POINTER(3), a[4], a[5], a[6], (float)(a[7] * 1e-12));
     Py_RETURN_NONE;
 }
 
@@ -158,6 +218,17 @@ static PyObject *py_store(PyObject *Py_UNUSED(self), PyObject *const *args, Py_s
     Py_RETURN_NONE;
 }
 
+/* use_huge_pages(address, bytes): of memory that is not written yet; nothing happens where the system has none */
+static PyObject *py_use_huge_pages(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[2];
+    if (!parse(args, n, 2, a)) return NULL;
+#ifdef MADV_HUGEPAGE
+    const uintptr_t page = 4096, from = ((uintptr_t)a[0] + page - 1) & ~(page - 1), to = ((uintptr_t)a[0] + a[1]) & ~(page - 1);
+    if (to > from) madvise((void *)from, to - from, MADV_HUGEPAGE);
+#endif
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
     long long a[1];
     if (!parse(args, n, 1, a)) return NULL;
@@ -166,15 +237,18 @@ static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args
 }
 
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
-static PyMethodDef methods[] = {METHOD(linear), METHOD(rms_norm), METHOD(silu_and_mul), METHOD(rotate),
-                                METHOD(attend), METHOD(store), METHOD(set_threads), {NULL, NULL, 0, NULL}};
+static PyMethodDef methods[] = {METHOD(linear), METHOD(step), METHOD(rms_norm), METHOD(norm_heads), METHOD(silu_and_mul), METHOD(rotate),
+                                METHOD(attend), METHOD(store), METHOD(set_threads), METHOD(use_huge_pages), {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cpu", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__cpu(void) {
     PyObject *made = PyModule_Create(&module);
     pthread_atfork(NULL, NULL, forget_helpers);
     if (made) PyModule_AddIntConstant(made, "NATIVE_BFLOAT16", has_native_bfloat16());
-    if (made) PyModule_AddIntConstant(made, "MOST_ROWS", MOST_ROWS); /* oneDNN's AMX path is faster from four on */
+    if (made) PyModule_AddIntConstant(made, "AVX512", has_avx512());
+    if (made) PyModule_AddIntConstant(made, "AMX", has_amx());
+    if (made) PyModule_AddIntConstant(made, "VNNI", has_vnni());
     if (made) PyModule_AddIntConstant(made, "MOST_DIM", MOST_DIM);
+    if (made) PyModule_AddIntConstant(made, "BLOCK", BLOCK);
     return made;
 }

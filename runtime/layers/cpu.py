@@ -32,8 +32,10 @@ def _load() -> ModuleType | None:
 
 
 kernels: Any = _load()
-MOST_ROWS: int = kernels.MOST_ROWS if kernels else 0
 MOST_DIM: int = kernels.MOST_DIM if kernels else 0
+BLOCK: int = kernels.BLOCK if kernels else 0
+HUGE_PAGE = 2 * 2**20  # bytes, of x86
+AMX_FROM = 33  # rows of bfloat16 from which oneDNN on tiles is left to do what ours could (measured on Sapphire Rapids)
 most_numbers: float = 2**21  # of a tensor up to which a kernel on one thread beats torch on all of them
 
 
@@ -43,8 +45,23 @@ def can_compute(dtype: torch.dtype, device: torch.device) -> bool:
 
 
 def can_multiply(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the product for few rows is there for this kind: bfloat16 on a CPU that multiplies it natively."""
-    return dtype == torch.bfloat16 and can_compute(dtype, device) and bool(kernels.NATIVE_BFLOAT16)
+    """Whether products of this kind are there, on a CPU with the instructions that make them fast."""
+    if not can_compute(dtype, device):
+        return False
+    return bool(kernels.AVX512 if dtype == torch.float32 else kernels.NATIVE_BFLOAT16)
+
+
+def most_rows(dtype: torch.dtype) -> int | None:
+    """Of the compiled product, where torch's is faster for more; None where it never is."""
+    return AMX_FROM - 1 if dtype == torch.bfloat16 and kernels.AMX else None
+
+
+def huge_space(size: int) -> Tensor:
+    """uint8 [size], not yet written, on huge pages where the system gives them."""
+    space = torch.empty(size + HUGE_PAGE, dtype=torch.uint8)
+    kernels.use_huge_pages(space.data_ptr(), size + HUGE_PAGE)
+    start = -space.data_ptr() % HUGE_PAGE
+    return space[start : start + size]
 
 
 def suits(x: Tensor) -> bool:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from . import cpu
+
+LINE = 64  # bytes of a line of the cache
 
 
 class Linear:
@@ -30,14 +36,13 @@ class Linear:
     def seal(self, keep_plain: bool) -> Linear:
         """The layer to compute with, once weight and bias are loaded.
 
-        keep_plain: a second layout may be kept beside the plain one where that is faster.
+        keep_plain: a second layout may be kept beside the first where that is faster.
         """
         if self.weight.device.type != "cpu":
             return self
-        many = _for_many_rows(self.weight, self.bias)
-        if keep_plain and cpu.can_multiply(self.weight.dtype, self.weight.device):
-            return FewRowsLinear(self.weight, self.bias, many)
-        return many
+        if BlockedLinear.suits(self.weight, keep_plain):
+            return BlockedLinear(self.weight, self.bias)
+        return _for_many_rows(self.weight, self.bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: [T, in] -> [T, out]."""
@@ -46,6 +51,10 @@ class Linear:
     def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
         """residual [T, out] + self(x); may write into `residual`."""
         return residual.add_(self(x))
+
+    def tensors(self) -> Iterator[Tensor]:
+        """What it holds."""
+        yield from (tensor for tensor in (self.weight, self.bias, self.scale) if tensor is not None)
 
 
 class TransposedLinear(Linear):
@@ -80,33 +89,74 @@ class PackedLinear(Linear):
         return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
 
 
-class FewRowsLinear(Linear):
-    """bfloat16 on a CPU: up to `MOST_ROWS` rows take the compiled kernel, bound by memory only; more take `many`."""
+class BlockedLinear(Linear):
+    """On a CPU: the compiled product (cpu_product.h), a row's bits the same in any batch of up to `most_rows` rows.
 
-    __slots__ = ("_bias", "_shape", "_weight", "many")
+    More rows take `many`, where that is faster: oneDNN's product on a CPU with AMX. weight: in the product's blocks.
+    words: what the kernels read of the layer, the struct Weight.
+    """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, many: Linear) -> None:
-        super().__init__(weight.contiguous(), bias)
-        self.many = many
-        self._shape = weight.shape
-        self._weight, self._bias = self.weight.data_ptr(), 0 if bias is None else bias.data_ptr()
+    __slots__ = ("_address", "_most", "many", "outputs", "words")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__(in_blocks(weight), None if bias is None else bias.contiguous())
+        self.outputs, kind = weight.shape[0], cpu.KINDS[weight.dtype]
+        places = self.weight.data_ptr(), 0 if self.bias is None else self.bias.data_ptr(), 0
+        self.words = np.array([*places, kind, *weight.shape], np.int64)
+        self._address = self.words.ctypes.data
+        most = cpu.most_rows(weight.dtype)
+        self._most = sys.maxsize if most is None else most
+        self.many = None if most is None else _for_many_rows(weight, bias)
+
+    @staticmethod
+    def suits(weight: Tensor, two: bool) -> bool:
+        """Whether the product is there for such a weight. two: it may be kept in two layouts, where both are needed."""
+        if not cpu.can_multiply(weight.dtype, weight.device) or (weight.dtype == torch.bfloat16 and weight.shape[1] % 2):
+            return False
+        return two or cpu.most_rows(weight.dtype) is None
+
+    @staticmethod
+    def lay_together(layers: list[BlockedLinear]) -> None:
+        """Move the weights of a model into memory on huge pages, in this order: a step then spends less on addresses."""
+        total = sum(-(-layer.weight.nbytes // LINE) * LINE for layer in layers)
+        space = cpu.huge_space(total)
+        for layer in layers:
+            place = space[: layer.weight.nbytes].view(layer.weight.dtype).view(layer.weight.shape)
+            layer.weight = place.copy_(layer.weight)
+            layer.words[0] = place.data_ptr()
+            space = space[-(-place.nbytes // LINE) * LINE :]
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x.shape[0] > cpu.MOST_ROWS:
+        if self.many is not None and x.shape[0] > self._most:
             return self.many(x)
-        return self._few(x, x.new_empty(x.shape[0], self._shape[0]), 0)
+        return self._product(x, x.new_empty(x.shape[0], self.outputs), 0)
 
     def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        if x.shape[0] > cpu.MOST_ROWS:
+        if self.many is not None and x.shape[0] > self._most:
             return self.many.added_to(residual, x)
-        return self._few(x, residual, residual.data_ptr())
+        return self._product(x, residual, residual.data_ptr())
 
-    def _few(self, x: Tensor, out: Tensor, residual: int) -> Tensor:
-        rows, (outputs, inputs) = x.shape[0], self._shape
-        cpu.kernels.linear(
-            x.data_ptr(), self._weight, self._bias, residual, out.data_ptr(), rows, outputs, inputs
-        )
-        return out
+    def tensors(self) -> Iterator[Tensor]:
+        yield from super().tensors()
+        if self.many is not None:
+            yield from self.many.tensors()
+
+    def _product(self, x: Tensor, y: Tensor, residual: int) -> Tensor:
+        x = x.contiguous()
+        cpu.kernels.linear(self._address, x.data_ptr(), residual, y.data_ptr(), x.shape[0])
+        return y
+
+
+def in_blocks(weight: Tensor) -> Tensor:
+    """weight [out, in] as cpu_product.h wants it, [out / BLOCK, in / group, BLOCK, group], filled up with zeros."""
+    outputs, inputs = weight.shape
+    group, blocks = 1 if weight.dtype == torch.float32 else 2, -(-outputs // cpu.BLOCK)
+    packed = weight.new_zeros(blocks, inputs // group, cpu.BLOCK, group)
+    whole = outputs // cpu.BLOCK
+    for start, count, lines in ((0, whole, cpu.BLOCK), (whole, blocks - whole, outputs % cpu.BLOCK)):
+        part = weight[start * cpu.BLOCK : start * cpu.BLOCK + count * lines]
+        packed[start : start + count, :, :lines] = part.view(count, lines, inputs // group, group).transpose(1, 2)
+    return packed
 
 
 def _for_many_rows(weight: Tensor, bias: Tensor | None) -> Linear:

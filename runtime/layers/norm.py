@@ -37,17 +37,23 @@ class HeadNorm:
     Load `queries` and `keys` [head_dim], then call `seal`, which fills `weight` [query heads + key heads, head_dim].
     """
 
-    __slots__ = ("_shape", "eps", "keys", "queries", "weight")
+    __slots__ = ("_eps", "_shape", "eps", "keys", "queries", "weight")
 
     def __init__(self, head_dim: int, eps: float, dtype: torch.dtype, device: torch.device) -> None:
         self.queries = torch.empty(head_dim, dtype=dtype, device=device)
         self.keys = torch.empty(head_dim, dtype=dtype, device=device)
         self.eps = eps
-        self._shape = (head_dim,)
+        self._shape, self._eps = (head_dim,), round(eps * 1e12)
 
     def seal(self, query_heads: int, key_heads: int) -> None:
         self.weight = torch.cat((self.queries.expand(query_heads, -1), self.keys.expand(key_heads, -1)))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x: [T, query heads then key heads, head_dim]."""
+        """x: [T, query heads then key heads, head_dim], maybe in place; the last two dimensions are contiguous."""
+        if cpu.suits(x):
+            kind, (tokens, heads, dim) = cpu.KINDS[x.dtype], x.shape
+            cpu.kernels.norm_heads(
+                kind, x.data_ptr(), x.stride(0), self.weight.data_ptr(), tokens, heads, dim, self._eps
+            )
+            return x
         return F.rms_norm(x, self._shape, None, self.eps).mul_(self.weight)

@@ -98,11 +98,15 @@ class Rotary:
             table[start:stop] = torch.stack((cos, cos, -sin, sin), 1)
         return table.view(rows, 4 * self._half)
 
-    def gather(self, positions: Tensor, length: int) -> Angles:
-        """The angles of positions [T], all of them below `length`."""
+    def reach(self, length: int) -> Tensor:
+        """The table, with the positions below `length` in it."""
         if length > len(self.table):
             self.table = self._build(1 << (length - 1).bit_length())
-        table = self.table.index_select(0, positions)
+        return self.table
+
+    def gather(self, positions: Tensor, length: int) -> Angles:
+        """The angles of positions [T], all of them below `length`."""
+        table = self.reach(length).index_select(0, positions)
         return Angles(table, *table.view(-1, 1, 4, self._half).split(2, 2))
 
 

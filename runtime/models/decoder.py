@@ -15,6 +15,7 @@ from ..layers.activation import silu_and_mul
 from ..layers.linear import Linear
 from ..layers.norm import HeadNorm, RMSNorm
 from ..layers.rotary import Angles, Rotary, rotate
+from .compiled import CompiledStep
 from .config import ModelConfig
 
 Transform = Callable[[str, Linear], Linear]  # a projection's name and the loaded layer -> the one to compute with
@@ -68,6 +69,7 @@ class Decoder:
 
     dtype: of weights, activations and KV.
     fused: steps run by Triton's kernels (fused.py), on a GPU where Triton is; otherwise by torch and cpu.c.
+    step: runs steps of few tokens whole (compiled.py), once sealed, on a CPU with cpu.c; None: layer by layer.
     """
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
@@ -80,6 +82,7 @@ class Decoder:
         if not config.tied_embeddings:
             self.head = Linear.empty(vocabulary, hidden, False, dtype, self.device)
         self.fused = _can_fuse(self.device)
+        self.step: CompiledStep | None = None
         positions = config.max_position if self.fused else 64
         self.rotary = Rotary(config.rope, config.head_dim, dtype, self.device, positions)
         self.parameter_count = sum(place.numel() for place in self.parameters().values())
@@ -91,6 +94,8 @@ class Decoder:
             from . import fused
 
             return fused.forward(self, batch, attention)
+        if self.step is not None and self.step.suits(batch, attention):
+            return self.step.run(batch, attention.pool)
         angles = self.rotary.gather(batch.positions, max(batch.context_lens))
         x = self.embedding.index_select(0, _known_ids(batch))
         for layer in self.layers[:-1]:
@@ -118,6 +123,15 @@ class Decoder:
         """What a step returns that wanted none, [0, vocabulary]."""
         dtype = torch.float32 if self.device.type == "cpu" else self.dtype
         return torch.empty(0, self.config.vocab_size, dtype=dtype, device=self.device)
+
+    @property
+    def weight_bytes(self) -> int:
+        """What the weights take, in every layout that is kept of them."""
+        projections = [getattr(layer, name) for layer in self.layers for name in ("qkv", "output", "gate_up", "down")]
+        norms = [getattr(layer, name) for layer in self.layers for name in ("attention_norm", "qk_norm", "mlp_norm")]
+        tensors = [self.embedding, *(norm.weight for norm in [self.norm, *norms] if norm is not None)]
+        tensors += [tensor for layer in [self.head, *projections] for tensor in layer.tensors()]
+        return sum(tensor.numel() * tensor.itemsize for tensor in {id(tensor): tensor for tensor in tensors}.values())
 
     def parameters(self) -> dict[str, Tensor]:
         """Where each tensor of a checkpoint goes: its name and the view to copy it into, before `seal`."""
@@ -159,6 +173,7 @@ class Decoder:
             self.head = _sealed("head", self.head, small, transform)
         elif transform is not None:
             self.head = transform("head", self.head)
+        self.step = CompiledStep.of(self)
         return self
 
 

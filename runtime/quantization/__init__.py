@@ -1,4 +1,4 @@
-"""Other arithmetic than the model's own: float8 weights and KV, and products that do not depend on the batch."""
+"""Other arithmetic than the model's own: float8 weights and KV, int8 weights, and products that do not depend on the batch."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from ..errors import ConfigError
 from ..layers.linear import Linear
 from .deterministic import DeterministicLinear, FixedRowsLinear
 from .fp8 import Fp8Linear, RowwiseFp8Linear
+from .int8 import Int8BlockedLinear, Int8Linear, in_int8
 from .values import FP8
 
-__all__ = ["FP8", "KV_DTYPES", "WEIGHTS", "Fp8Linear", "Transform", "kv_dtype_for", "transform_for"]
+__all__ = ["FP8", "KV_DTYPES", "WEIGHTS", "Fp8Linear", "Int8BlockedLinear", "Int8Linear", "Transform", "kv_dtype_for", "transform_for"]
 
 Transform = Callable[[str, Linear], Linear]
 
-WEIGHTS = ("auto", "fp8", "fp8_tensor")  # as loaded; float8 with a scale per output; with one for each weight
+WEIGHTS = ("auto", "fp8", "fp8_tensor", "int8")  # as loaded; float8 with a scale per output; with one for each weight; int8
 KV_DTYPES = ("auto", "fp8")  # the model's; float8 with the pool's scales
 FP8_CAPABILITY = (8, 9)
+INT8_DTYPES = (torch.float32, torch.bfloat16)  # float16 has no room for sums of whole numbers
 HEAD = "head"  # the projection that stays as it is with float8: its errors would be errors of the logits
 
 
@@ -30,6 +32,8 @@ def transform_for(weights: str, deterministic: bool, device: torch.device) -> Tr
     weights: one of WEIGHTS. Raises ConfigError for a combination that this device cannot compute.
     """
     _check_known("weights", weights, WEIGHTS)
+    if weights == "int8":
+        return _to_int8(deterministic, device)
     fp8 = weights != "auto"
     if fp8:
         _check_fp8_device(f"weights={weights!r}", device)
@@ -68,6 +72,19 @@ def _to_fp8(per_output: bool, deterministic: bool, device: torch.device) -> Tran
         _check_fp8_dtype(layer.weight)
         quantized = kind.of(layer, per_output)
         return FixedRowsLinear(quantized) if deterministic and device.type == "cpu" else quantized
+
+    return transform
+
+
+def _to_int8(deterministic: bool, device: torch.device) -> Transform:
+    if device.type != "cpu":
+        raise ConfigError(f"weights='int8' is for the CPU, here: {device}; take weights='fp8' on a GPU, or 'auto'")
+
+    def transform(name: str, layer: Linear) -> Linear:
+        if layer.weight.dtype not in INT8_DTYPES:
+            raise ConfigError(f"weights='int8' goes with float32 and bfloat16, the model is in {layer.weight.dtype}: set dtype")
+        quantized = in_int8(layer)
+        return FixedRowsLinear(quantized) if deterministic and isinstance(quantized, Int8Linear) else quantized
 
     return transform
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -44,6 +46,9 @@ class FixedRowsLinear(Linear):
         """inner: what multiplies ROWS rows; its choice of kernel may depend on that number only."""
         super().__init__(inner.weight, inner.bias)
         self.inner = inner
+
+    def tensors(self) -> Iterator[Tensor]:
+        return self.inner.tensors()
 
     def seal(self, keep_plain: bool) -> Linear:
         return self

@@ -8,7 +8,7 @@ from rig import Rig, Row
 from torch import Tensor
 
 from sgl.runtime.batch import Batch, DeviceBatch
-from sgl.runtime.layers.linear import Linear
+from sgl.runtime.layers.linear import BlockedLinear, Linear
 from sgl.runtime.layers.rotary import RopeConfig, Rotary
 from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.quantization import Fp8Linear
@@ -170,12 +170,20 @@ def lay_plain(model: Decoder) -> None:
     for layer in model.layers:
         for name in ("qkv", "output", "gate_up", "down"):
             sealed = getattr(layer, name)
-            setattr(layer, name, Linear(sealed.weight.contiguous(), sealed.bias))
-    model.head = Linear(model.head.weight.contiguous())
+            setattr(layer, name, Linear(loaded_weight(sealed), sealed.bias))
+    model.head = Linear(loaded_weight(model.head))
+
+
+def loaded_weight(layer: Linear) -> Tensor:
+    """weight [out, in] of a layer that is sealed."""
+    if not isinstance(layer, BlockedLinear):
+        return layer.weight.contiguous()
+    return layer.weight.transpose(1, 2).flatten(0, 1).flatten(1)[: layer.outputs].contiguous()
 
 
 def lay_fp8(model: Decoder, exact: Decoder) -> None:
     """Plain weights in float8, and in `exact` the numbers that these stand for."""
+    exact.step = None  # it knows the weights that are replaced
     for layer, other in zip(model.layers, exact.layers, strict=True):
         for name in ("qkv", "output", "gate_up", "down"):
             kept = Fp8Linear.of(getattr(layer, name))

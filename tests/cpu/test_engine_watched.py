@@ -9,6 +9,7 @@ import pytest
 
 from sgl.runtime import CacheTree, Engine, SamplingParams, StepRecord
 from sgl.runtime.cache.tree import CacheNode
+from sgl.runtime.errors import EngineClosed
 
 GREEDY = SamplingParams(max_tokens=5, temperature=0, ignore_eos=True)
 OPTIONS = {"dtype": "float32", "threads": 1, "kv_tokens": 2048}
@@ -206,3 +207,13 @@ def test_pressure_is_told(tiny):
     again = [part for step in steps for part in step.parts if part.sequence in lost and part.cached]
     assert again and all(part.cached <= part.start for part in again), "what was lost is found in the cache again"
     assert sum(part.cached for part in again) <= stats.cached_tokens
+
+
+@pytest.mark.parametrize("process", [False, True])
+def test_a_trace_does_not_hide_the_error_of_its_block(tiny, process):
+    engine = Engine(tiny, process=process, **OPTIONS)
+    with pytest.raises(ZeroDivisionError), engine.trace_steps():
+        engine.close()
+        1 / 0  # noqa: B018
+    with pytest.raises(EngineClosed), engine.trace_steps():
+        pass

@@ -96,6 +96,12 @@ def test_no_room_states_every_part_and_the_knob():
         memory.with_kv(taken, resolved(kv_memory="6GB"), 10**6, CUDA)
 
 
+def test_on_the_cpu_a_pool_beyond_main_memory_is_refused():
+    asked = resolved("cpu", kv_memory="900GB")
+    with pytest.raises(ConfigError, match=r"KV cache of 900.00 GB has no room.*kv_memory, now '900GB'"):
+        memory.with_kv(plan(), asked, 10**6, torch.device("cpu"))
+
+
 def test_on_the_cpu_a_quarter_of_what_is_free(monkeypatch):
     monkeypatch.setattr(memory, "free_memory", lambda: 4 * GB)
     cpu = torch.device("cpu")

@@ -19,8 +19,7 @@ from sgl.runtime.batch import Batch
 from sgl.runtime.executor.kv import KVPool
 from sgl.runtime.layers import cpu
 from sgl.runtime.layers.activation import silu_and_mul
-from sgl.runtime.layers.linear import FewRowsLinear, Linear
-from sgl.runtime.layers.norm import RMSNorm
+from sgl.runtime.layers.norm import HeadNorm, RMSNorm
 from sgl.runtime.layers.rotary import RopeConfig, Rotary, rotate
 
 CPU = torch.device("cpu")
@@ -71,35 +70,16 @@ def test_rotate_touches_the_given_heads_only(dtype: torch.dtype) -> None:
     assert torch.equal(qkv[:, 5:], before[:, 5:])
 
 
-@multiplies
-@pytest.mark.parametrize("outputs, inputs", [(640, 384), (5, 33), (1, 7), (4096, 64)])
-@pytest.mark.parametrize("bias", [False, True])
-def test_few_rows(outputs: int, inputs: int, bias: bool, threads: None) -> None:
-    layer = Linear.empty(outputs, inputs, bias, torch.bfloat16, CPU)
-    layer.weight.normal_()
-    if layer.bias is not None:
-        layer.bias.normal_()
-    few = layer.seal(keep_plain=True)
-    assert isinstance(few, FewRowsLinear)
-    for rows in range(1, cpu.MOST_ROWS + 2):
-        x, residual = torch.randn(rows, inputs).bfloat16(), torch.randn(rows, outputs).bfloat16()
-        product = F.linear(
-            x.float(), layer.weight.float(), None if layer.bias is None else layer.bias.float()
-        )
-        with torch.inference_mode():
-            torch.testing.assert_close(few(x).float(), product, atol=0.1, rtol=1e-2)
-            torch.testing.assert_close(
-                few.added_to(residual.clone(), x).float(), product + residual, atol=0.2, rtol=1e-2
-            )
-
-
-@multiplies
-def test_a_row_has_the_same_bits_in_any_small_batch() -> None:
-    layer = Linear.empty(100, 200, False, torch.bfloat16, CPU)
-    few, x = layer.seal(keep_plain=True), torch.randn(cpu.MOST_ROWS, 200).bfloat16()
-    layer.weight.normal_()
-    alone = torch.cat([few(row[None]) for row in x])
-    assert torch.equal(few(x), alone)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_norm_of_heads_touches_the_given_heads_only(dtype: torch.dtype) -> None:
+    norm, heads = HeadNorm(24, 1e-5, dtype, CPU), torch.randn(3, 7, 24).to(dtype)
+    norm.queries.normal_()
+    norm.keys.normal_()
+    norm.seal(3, 2)
+    before = heads.clone()
+    expected = F.rms_norm(before[:, :5].float(), (24,), None, 1e-5) * norm.weight.float()
+    torch.testing.assert_close(norm(heads[:, :5]), expected.to(dtype), **tolerance(dtype))
+    assert torch.equal(heads[:, 5:], before[:, 5:])
 
 
 def attend(count: int) -> torch.Tensor:

@@ -54,6 +54,32 @@ def test_a_long_signature_keeps_its_marks(reference):
     assert [line.strip(" ,") for line in shown.splitlines()[1:-1]][:5] == ["a", "b", "/", "c: int = 1", "*"]
 
 
+def test_what_is_given_has_no_constructor_and_backends_only_their_own_methods(reference):
+    assert "```python\nProgramState(" not in reference.entry("sgl.ProgramState")
+    backend = reference.entry("sgl.OpenAI")
+    assert "OpenAI(\n    model_name: str," in backend and "`OpenAI.shutdown`" in backend and "OpenAI.perform" not in backend
+
+
+def test_names_that_are_left_out_are_there(reference):
+    """A method that was renamed would come back unseen, or a class keep a constructor that nobody calls."""
+    listed = set(entries("reference.md") + entries("reference_runtime.md") + entries("reference_grammars.md"))
+    assert reference.GIVEN | set(reference.INSIDE) <= listed
+    for path, names in reference.INSIDE.items():
+        assert [name for name in names if not hasattr(reference._find(path), name)] == []
+
+
+def test_manners_of_calling_are_shown(reference):
+    text = reference.entry("sgl.AsyncProgramState")
+    assert "async get(name" in text and "copy() -> AsyncContextManager[AsyncProgramState]" in text
+
+
+def test_columns_and_sections_become_lists(reference):
+    options = reference.entry("sgl.runtime.config.EngineConfig")
+    assert "\n- `page_size`: token slots of a KV page\n" in options and "whatever runs beside it" in options
+    assert "\nRaises:\n\n- `InvalidGrammarError`: " in reference.entry("sgl.grammars.compile_regex")
+    assert "```python\nwith sgl.Engine() as engine:\n    print(" in reference.entry("sgl.Engine")
+
+
 def test_an_unknown_name_stops_the_build(reference):
     with pytest.raises(Exception, match=r"no 'sgl\.gne'"):
         reference.entry("sgl.gne")

@@ -20,6 +20,14 @@ def test_a_schema_file_with_report_and_picture(tmp_path, capsys):
     assert picture.read_text().startswith("<svg")
 
 
+def test_keywords_that_are_left_out_are_named(capsys):
+    schema = '{"type": "array", "items": {"type": "string"}, "uniqueItems": true, "contains": {"const": "a"}}'
+    assert main(["grammar", "--json-schema", schema, "--option", "weaken=uniqueItems,contains"]) == 0
+    out = capsys.readouterr().out
+    assert "weakened   uniqueItems" in out and "weakened   contains" in out
+    assert main(["grammar", "--json-schema", schema]) == 1
+
+
 def test_a_text_that_is_not_taken_says_where(capsys):
     assert main(["grammar", "--regex", "[0-9]{4}-(0[1-9]|1[0-2])", "--text", "2024-13"]) == 1
     out = capsys.readouterr().out

@@ -1,0 +1,85 @@
+"""What int8 weights cost on the CPU: sgl-nano in bfloat16 against int8 rows, in distributions and in scores.
+
+    python -m benchmarks.int8_loss [--keep] [--data ../shared/data --count 100]
+
+The conversations of fp8_prompts.json go through the model with the right answers in place; every next-token
+distribution is compared with that of bfloat16. With --data, the tasks of training/evaluate.py are done by an engine of
+each kind on the same held-back rows. --keep writes results/int8_loss.txt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.common import keep_text
+from benchmarks.fp8_loss import Kind, measure, report, texts
+from sgl.runtime import Engine
+from training.evaluate import TITLES, score_states, score_task
+
+KINDS = (
+    Kind("float32", dtype=torch.float32),
+    Kind("weights int8", weights="int8"),
+    Kind("int8 and float32", dtype=torch.float32, weights="int8"),
+    Kind("weights fp8", weights="fp8"),
+)
+ENGINES: dict[str, dict[str, Any]] = {
+    "bfloat16": {"dtype": "bfloat16"},
+    "int8": {"dtype": "bfloat16", "weights": "int8"},
+}
+
+
+def distributions() -> str:
+    conversations, device = list(texts()), torch.device("cpu")
+    losses = measure(conversations, device, KINDS)
+    answers = {name: loss.of_answers() for name, loss in losses.items()}
+    title = f"sgl-nano, {len(conversations)} conversations\n\n"
+    return title + report(losses, "every token") + "\n" + report(answers, "the answers alone")
+
+
+def scores(options: dict[str, Any], data: Path, count: int) -> dict[str, dict[str, float]]:
+    """The scores of each task of training/evaluate.py."""
+    found = {}
+    with Engine(**options) as engine:
+        for task in TITLES:
+            if task.startswith("sgd-"):
+                found[task] = score_states(engine, data, task == "sgd-seen", count)
+            else:
+                found[task] = score_task(engine, data, task, count)
+    return found
+
+
+def score_table(found: dict[str, dict[str, dict[str, float]]]) -> str:
+    lines = [f"{'task':34}{'rows':>5}  {'score':11}" + "".join(f"{name:>10}" for name in found)]
+    first = next(iter(found.values()))
+    for task, title in TITLES.items():
+        for score in (name for name in first[task] if name != "count"):
+            values = "".join(f"{scored[task][score]:10.1%}" for scored in found.values())
+            lines.append(f"{title:34}{first[task]['count']:5}  {score.replace('_', ' '):11}{values}")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--data", type=Path, help="score the tasks on rows from here too")
+    parser.add_argument("--count", type=int, default=100, help="rows of each task")
+    parser.add_argument("--keep", action="store_true")
+    asked = parser.parse_args()
+    started = time.perf_counter()
+    text = distributions()
+    if asked.data:
+        text += "\n" + score_table({name: scores(options, asked.data, asked.count) for name, options in ENGINES.items()})
+    print(f"{text}\n{time.perf_counter() - started:.0f} s")
+    if asked.keep:
+        keep_text("int8_loss", text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+/* Attention of single query tokens over scattered keys and values, for one element type: TYPE, with NAME(f). */
+
+INLINE float NAME(dot)(const float *x, const TYPE *y, long n) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (long i = 0; i < n; i++) sum += x[i] * NAME(to_float)(y[i]);
+    return sum;
+}
+
+/* One query row, one KV head, up to QUERIES of its query heads: online softmax over blocks of KEYS tokens. */
+INLINE void NAME(attend_head)(const Attention *job, long row, long head, long from, long queries, long dim) {
+    const TYPE *q = (const TYPE *)job->q + row * job->q_stride + (head * job->group + from) * dim;
+    const TYPE *keys = (const TYPE *)job->keys + head * dim, *values = (const TYPE *)job->values + head * dim;
+    const int32_t *slots = job->slots[row];
+    const long length = job->length[row], token = job->kv_heads * dim;
+    float query[QUERIES * MOST_DIM], mixed[QUERIES * MOST_DIM], wide[MOST_DIM];
+    float score[QUERIES][KEYS], most[QUERIES], total[QUERIES];
+
+    for (long i = 0; i < queries * dim; i++) query[i] = NAME(to_float)(q[i]) * job->scale, mixed[i] = 0;
+    for (long g = 0; g < queries; g++) most[g] = -INFINITY, total[g] = 0;
+    for (long begin = 0; begin < length; begin += KEYS) {
+        long count = length - begin < KEYS ? length - begin : KEYS;
+        for (long j = 0; j < count; j++) {
+            const TYPE *key = keys + slots[begin + j] * token;
+            prefetch(keys + slots[begin + j + AHEAD < length ? begin + j + AHEAD : length - 1] * token, dim * sizeof(TYPE));
+            prefetch(values + slots[begin + j] * token, dim * sizeof(TYPE));
+            for (long i = 0; i < dim; i++) wide[i] = NAME(to_float)(key[i]);
+            for (long g = 0; g < queries; g++) score[g][j] = dot_f32(query + g * dim, wide, dim);
+        }
+        for (long g = 0; g < queries; g++) {
+            float top = most[g], sum = 0;
+#pragma omp simd reduction(max : top)
+            for (long j = 0; j < count; j++) top = score[g][j] > top ? score[g][j] : top;
+            float keep = begin ? exponential(most[g] - top) : 0.0f;
+#pragma omp simd reduction(+ : sum)
+            for (long j = 0; j < count; j++) sum += score[g][j] = exponential(score[g][j] - top);
+            total[g] = total[g] * keep + sum;
+            most[g] = top;
+            for (long i = 0; i < dim; i++) mixed[g * dim + i] *= keep;
+        }
+        for (long j = 0; j < count; j++) {
+            const TYPE *value = values + slots[begin + j] * token;
+            for (long i = 0; i < dim; i++) wide[i] = NAME(to_float)(value[i]);
+            for (long g = 0; g < queries; g++) {
+                float weight = score[g][j];
+#pragma omp simd
+                for (long i = 0; i < dim; i++) mixed[g * dim + i] += weight * wide[i];
+            }
+        }
+    }
+    TYPE *out = (TYPE *)job->out + ((row * job->kv_heads + head) * job->group + from) * dim;
+    for (long g = 0; g < queries; g++) {
+        float share = 1.0f / total[g];
+        for (long i = 0; i < dim; i++) out[g * dim + i] = NAME(from_float)(mixed[g * dim + i] * share);
+    }
+}
+
+CLONES static void NAME(attend_plainly)(const void *work, long index) {
+    const Attention *job = work;
+    long row = index / job->kv_heads, head = index % job->kv_heads;
+    for (long from = 0; from < job->group; from += QUERIES) {
+        long queries = job->group - from < QUERIES ? job->group - from : QUERIES;
+        if (job->dim == 64 && queries == 3)
+            NAME(attend_head)(job, row, head, from, 3, 64);
+        else if (job->dim == 64)
+            NAME(attend_head)(job, row, head, from, queries, 64);
+        else if (job->dim == 128)
+            NAME(attend_head)(job, row, head, from, queries, 128);
+        else
+            NAME(attend_head)(job, row, head, from, queries, job->dim);
+    }
+}
+
+static void NAME(attend)(const Attention *job) {
+    share(NAME(has_wide)(job->dim) ? NAME(attend_widely) : NAME(attend_plainly), job, job->rows * job->kv_heads);
+}

@@ -1,0 +1,206 @@
+/* y [rows, outputs] = x w^T + bias + residual, the weight read once for all rows.
+
+   A weight lies in blocks of 32 outputs, so that a register holds sums of 16 and nothing is added across registers:
+       float32   [outputs / 32] [inputs]     [32]       by AVX-512
+       bfloat16  [outputs / 32] [inputs / 2] [32] [2]   pairs of inputs, which AVX512_BF16 multiplies exactly
+       int8      likewise: cpu_int8.h
+   The last block is filled up with zeros. A sum runs over the inputs in order, whatever rows it is computed with. */
+
+enum { FLOAT32, BFLOAT16, INT8_FLOAT32, INT8_BFLOAT16 }; /* the last two: int8 weights, and what x is */
+enum { BLOCK = 32, MOST_AT_ONCE = 12, PIECE_BLOCKS = 2, PIECE_ROWS = 96 }; /* rows whose sums the registers hold; of a piece */
+enum { FAR = 8192 }; /* bytes of a weight that are fetched ahead */
+
+typedef struct { /* as Python lays it out, 8 bytes a field; bias is 0 or of the activations' type */
+    const void *data, *bias, *scale;
+    int64_t kind, outputs, inputs;
+} Weight;
+
+typedef struct {
+    const Weight *weight;
+    const void *x, *residual;
+    void *y;
+    long rows;
+    int wide; /* y is float32 [rows, outputs], of numbers rounded to the activations' type */
+} Product;
+
+/* A switch whose every case calls with a constant number of rows, so that the sums stay in registers. */
+#define EACH_ROWS(rows, call) \
+    switch (rows) { \
+        case 1: call(1); break; \
+        case 2: call(2); break; \
+        case 3: call(3); break; \
+        case 4: call(4); break; \
+        case 5: call(5); break; \
+        case 6: call(6); break; \
+    }
+
+#if defined(__x86_64__)
+
+/* ----- float32 by AVX-512 */
+
+WIDE_f32 INLINE void finish_f32(const Product *job, long row, long output, __m512 sum) {
+    const long outputs = job->weight->outputs, left = outputs - output, place = row * outputs + output;
+    if (left <= 0) return;
+    const __mmask16 mask = lanes_left(left);
+    if (job->weight->bias) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(mask, (const float *)job->weight->bias + output));
+    if (job->residual) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(mask, (const float *)job->residual + place));
+    _mm512_mask_storeu_ps((float *)job->y + place, mask, sum);
+}
+
+/* `rows` times `blocks` is at most 12: with the weights and an input that is as many registers as there are. */
+WIDE_f32 INLINE void sums_f32(const Product *job, long row, long block, const long rows, const long blocks) {
+    const long n = job->weight->inputs;
+    const float *x = (const float *)job->x + row * n, *w = (const float *)job->weight->data + block * n * BLOCK;
+    __m512 sums[12][4];
+#pragma GCC unroll 12
+    for (long r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (long v = 0; v < 2 * blocks; v++) sums[r][v] = _mm512_setzero_ps();
+    for (long i = 0; i < n; i++) {
+        __m512 weights[4];
+#pragma GCC unroll 4
+        for (long v = 0; v < 2 * blocks; v++) {
+            const float *at = w + (v / 2 * n + i) * BLOCK + v % 2 * LANES;
+            __builtin_prefetch((const char *)at + FAR);
+            weights[v] = _mm512_loadu_ps(at);
+        }
+#pragma GCC unroll 12
+        for (long r = 0; r < rows; r++) {
+            __m512 input = _mm512_set1_ps(x[r * n + i]);
+#pragma GCC unroll 4
+            for (long v = 0; v < 2 * blocks; v++) sums[r][v] = _mm512_fmadd_ps(weights[v], input, sums[r][v]);
+        }
+    }
+#pragma GCC unroll 12
+    for (long r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (long v = 0; v < 2 * blocks; v++) finish_f32(job, row + r, block * BLOCK + v * LANES, sums[r][v]);
+}
+
+WIDE_f32 static void blocks_f32(const Product *job, long row, long rows, long block, long end) {
+#define ONE(r) sums_f32(job, row, block, r, 1)
+#define TWO(r) sums_f32(job, row, block, r, 2)
+#define MORE(r) sums_f32(job, row, block, r + 6, 1)
+    if (rows <= 6)
+        for (; block + 2 <= end; block += 2) { EACH_ROWS(rows, TWO) }
+    for (; block < end; block++) {
+        if (rows <= 6) { EACH_ROWS(rows, ONE) } else { EACH_ROWS(rows - 6, MORE) }
+    }
+#undef ONE
+#undef TWO
+#undef MORE
+}
+
+/* ----- bfloat16 by AVX512_BF16, whose instruction multiplies 16 pairs exactly and adds them in float32 */
+
+static int has_amx(void) { /* for bfloat16 */
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && d >> 22 & 1;
+}
+
+WIDE_bf16 INLINE __m512 widened(const bfloat16 *from, __mmask16 mask) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from)), 16));
+}
+
+WIDE_bf16 INLINE void finish_bf16(const Product *job, long row, long output, __m512 sum) {
+    const long outputs = job->weight->outputs, left = outputs - output, place = row * outputs + output;
+    if (left <= 0) return;
+    const __mmask16 mask = lanes_left(left);
+    if (job->weight->bias) sum = _mm512_add_ps(sum, widened((const bfloat16 *)job->weight->bias + output, mask));
+    if (job->residual) sum = _mm512_add_ps(sum, widened((const bfloat16 *)job->residual + place, mask));
+    __m256i rounded = (__m256i)_mm512_cvtneps_pbh(sum);
+    if (job->wide)
+        _mm512_mask_storeu_ps((float *)job->y + place, mask,
+                              _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded), 16)));
+    else
+        _mm256_mask_storeu_epi16((bfloat16 *)job->y + place, mask, rounded);
+}
+
+/* sums += weights * inputs. Written out because GCC copies the intrinsic's sums around, and runs out of registers. */
+WIDE_bf16 INLINE void add_products(__m512 *sums, __m512bh weights, __m512bh inputs) {
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(*sums) : "v"(weights), "v"(inputs));
+}
+
+WIDE_bf16 INLINE void sums_bf16(const Product *job, long row, long block, const long rows, const long blocks) {
+    const long n = job->weight->inputs, pairs = n / 2;
+    const bfloat16 *x = (const bfloat16 *)job->x + row * n;
+    const bfloat16 *w = (const bfloat16 *)job->weight->data + block * n * BLOCK;
+    __m512 sums[12][4];
+#pragma GCC unroll 12
+    for (long r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (long v = 0; v < 2 * blocks; v++) sums[r][v] = _mm512_setzero_ps();
+    for (long i = 0; i < pairs; i++) {
+        __m512bh weights[4];
+#pragma GCC unroll 4
+        for (long v = 0; v < 2 * blocks; v++) {
+            const bfloat16 *at = w + (v / 2 * pairs + i) * 2 * BLOCK + v % 2 * 2 * LANES;
+            __builtin_prefetch((const char *)at + FAR);
+            weights[v] = (__m512bh)_mm512_loadu_si512(at);
+        }
+#pragma GCC unroll 12
+        for (long r = 0; r < rows; r++) {
+            int32_t pair;
+            memcpy(&pair, x + r * n + 2 * i, 4);
+            __m512bh inputs = (__m512bh)_mm512_set1_epi32(pair);
+#pragma GCC unroll 4
+            for (long v = 0; v < 2 * blocks; v++) add_products(&sums[r][v], weights[v], inputs);
+        }
+    }
+#pragma GCC unroll 12
+    for (long r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (long v = 0; v < 2 * blocks; v++) finish_bf16(job, row + r, block * BLOCK + v * LANES, sums[r][v]);
+}
+
+WIDE_bf16 static void blocks_bf16(const Product *job, long row, long rows, long block, long end) {
+#define ONE(r) sums_bf16(job, row, block, r, 1)
+#define TWO(r) sums_bf16(job, row, block, r, 2)
+#define MORE(r) sums_bf16(job, row, block, r + 6, 1)
+    if (rows <= 6)
+        for (; block + 2 <= end; block += 2) { EACH_ROWS(rows, TWO) }
+    for (; block < end; block++) {
+        if (rows <= 6) { EACH_ROWS(rows, ONE) } else { EACH_ROWS(rows - 6, MORE) }
+    }
+#undef ONE
+#undef TWO
+#undef MORE
+}
+#else
+static int has_amx(void) { return 0; }
+static void blocks_f32(const Product *job, long row, long rows, long block, long end) { (void)job, (void)row, (void)rows, (void)block, (void)end; }
+static void blocks_bf16(const Product *job, long row, long rows, long block, long end) { (void)job, (void)row, (void)rows, (void)block, (void)end; }
+#endif
+
+#include "cpu_int8.h"
+
+/* ----- all kinds */
+
+typedef void (*Blocks)(const Product *job, long row, long rows, long block, long end);
+static const Blocks PRODUCTS[] = {[FLOAT32] = blocks_f32, [BFLOAT16] = blocks_bf16,
+                                   [INT8_FLOAT32] = blocks_int8, [INT8_BFLOAT16] = blocks_int8};
+
+/* A few blocks by some rows: the blocks stay in the first cache while the rows go by in groups of equal size. */
+static void product_piece(const void *work, long index) {
+    const Product *job = work;
+    const long all = ceiling(job->weight->outputs, BLOCK), groups = ceiling(all, PIECE_BLOCKS);
+    const long block = index % groups * PIECE_BLOCKS, end = block + PIECE_BLOCKS < all ? block + PIECE_BLOCKS : all;
+    const long first = index / groups * PIECE_ROWS, left = job->rows - first, rows = left < PIECE_ROWS ? left : PIECE_ROWS;
+    const long parts = ceiling(rows, MOST_AT_ONCE);
+    const long step = rows > 6 * parts ? 1 : PIECE_BLOCKS;
+    for (long b = block; b < end; b += step)
+        for (long part = 0; part < parts; part++) {
+            long from = rows * part / parts, to = rows * (part + 1) / parts;
+            PRODUCTS[job->weight->kind](job, first + from, to - from, b, b + step < end ? b + step : end);
+        }
+}
+
+static void share_product(const Product *job) {
+    long groups = ceiling(ceiling(job->weight->outputs, BLOCK), PIECE_BLOCKS);
+    share(product_piece, job, groups * ceiling(job->rows, PIECE_ROWS));
+}
+
+static void product(const Product *job) {
+    if (job->weight->kind >= INT8_FLOAT32) product_int8(job);
+    else share_product(job);
+}

@@ -1,0 +1,100 @@
+"""Projections with int8 weights on the CPU: half of bfloat16's bytes to read and to keep, a quarter of float32's."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..layers import cpu
+from ..layers.linear import BlockedLinear, Linear, in_blocks
+
+LARGEST = 127
+SMALLEST_PEAK = 1e-12  # of a row, so that zeros have a scale too
+PART = 2**22  # numbers of a weight that are quantised, or restored for a product, at a time
+KINDS = {torch.float32: 2, torch.bfloat16: 3}  # of the compiled product, by what is multiplied
+TORCH_ROWS = 16  # up to which torch's own int8 product is faster than restoring; it restores anew for every four
+TORCH_STEP = 16  # of the inputs that it takes
+
+
+def in_int8(layer: Linear) -> Linear:
+    """A loaded layer with its weight quantised, for the product that this CPU has."""
+    weight, bias = layer.weight, layer.bias
+    compiled = cpu.can_compute(weight.dtype, weight.device) and cpu.kernels.VNNI and weight.shape[1] % 2 == 0
+    kind: type[Int8BlockedLinear] | type[Int8Linear] = Int8BlockedLinear if compiled else Int8Linear
+    return kind(*quantize_weight(weight), bias, weight.dtype)
+
+
+def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """weight [out, in] -> int8 [out, in] in -127..127 and the float32 scale of each row [out].
+
+    A scale is a number of bfloat16, rounded up, so that products in either dtype restore the same weight.
+    """
+    stored = torch.empty(weight.shape, dtype=torch.int8)
+    scale = torch.empty(len(weight), dtype=torch.float32)
+    step = max(1, PART // weight.shape[1])
+    for rows, out, scales in zip(weight.split(step), stored.split(step), scale.split(step), strict=True):
+        peaks = rows.abs().amax(1).float().clamp_min(SMALLEST_PEAK)
+        scales.copy_(_rounded_up(peaks / LARGEST))
+        out.copy_((rows.float() / scales[:, None]).round_())
+    return stored, scale
+
+
+def _rounded_up(x: Tensor) -> Tensor:
+    """The next numbers of bfloat16 that are not below x (positive float32)."""
+    return ((x.view(torch.int32) + 0xFFFF) & -0x10000).view(torch.float32)
+
+
+class Int8BlockedLinear(BlockedLinear):
+    """y = x W^T + b with W as int8 times a float32 scale per output, by the compiled product (cpu_int8.h).
+
+    x is rounded to 15 bits a row, sums are exact: a row's bits are the same in any batch.
+    """
+
+    __slots__ = ("scale",)
+    scale: Tensor
+
+    def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
+        """weight: int8 [out, in]; scale: float32 [out]; dtype: of what is multiplied."""
+        Linear.__init__(self, in_blocks(weight), bias)
+        self.scale, self.outputs, self.many = scale, weight.shape[0], None
+        places = self.weight.data_ptr(), 0 if bias is None else bias.data_ptr(), scale.data_ptr()
+        self.words = np.array([*places, KINDS[dtype], *weight.shape], np.int64)
+        self._address = self.words.ctypes.data
+
+    def seal(self, keep_plain: bool) -> Linear:
+        return self
+
+
+class Int8Linear(Linear):
+    """The same by torch, where the compiled product is not; x as it is, sums in float32."""
+
+    __slots__ = ("_scale_of_x", "scale")
+    scale: Tensor
+
+    def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
+        """weight: int8 [out, in]; scale: float32 [out]; dtype: of what is multiplied."""
+        super().__init__(weight, bias)
+        self.scale = scale
+        self._scale_of_x = scale.to(dtype)
+
+    def seal(self, keep_plain: bool) -> Linear:
+        return self
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.shape[0] <= TORCH_ROWS and x.dtype == torch.bfloat16 and x.shape[1] % TORCH_STEP == 0:
+            y = torch._weight_int8pack_mm(x, self.weight, self._scale_of_x)
+        else:
+            y = self._restored(x)
+        return y if self.bias is None else y.add_(self.bias)
+
+    def _restored(self, x: Tensor) -> Tensor:
+        """Whole numbers up to 127 are exact in every dtype: parts of them are multiplied, then scaled."""
+        step = max(1, PART // self.weight.shape[1])
+        parts = [F.linear(x, part.to(x.dtype)) for part in self.weight.split(step)]
+        y = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        return y.mul_(self._scale_of_x)
+
+
+__all__ = ["Int8BlockedLinear", "Int8Linear", "in_int8", "quantize_weight"]
