@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 RUN     = $(VENV)/bin/python
+WORKERS ?= 2
 READY   = $(VENV)/.ready
 
 .PHONY: setup demo test check docs bench tutorials types clean
@@ -16,8 +17,9 @@ $(READY): pyproject.toml setup.py constraints.txt $(wildcard grammars/*.c gramma
 demo: setup
 	@$(RUN) examples/extract_bookings.py
 
+# a test file runs in one of WORKERS processes
 test: setup
-	$(RUN) -m pytest
+	$(RUN) -m pytest -n $(WORKERS) --dist loadfile
 
 # the site, in build/site; a link that leads nowhere fails it
 docs: setup
@@ -32,6 +34,7 @@ check: setup types
 bench: setup
 	$(RUN) benchmarks/speed.py
 	$(RUN) benchmarks/fork.py
+	$(RUN) -m benchmarks.workloads --short
 
 # run the notebooks and keep their outputs; make tutorials NOTEBOOK=7 runs one
 tutorials: setup

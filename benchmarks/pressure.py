@@ -17,6 +17,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ class Load:
         self.engine, self.random = engine, random.Random(seed)
         self.rows: list[Row] = []
         self.latencies: dict[int, list[float]] = {}
+        self.errors: list[BaseException] = []
         self._open = 0
         self._changed = threading.Condition()
 
@@ -52,13 +54,17 @@ class Load:
         params = SamplingParams(max_tokens=LONGEST, min_tokens=count, stop_token_ids=STOPS, seed=self.random.getrandbits(32))
         future = sequence.generate(params)
         sequence.close()
-        future.add_done_callback(lambda done: self._done(prompt + done.result().token_ids, priority, started, then))
+        future.add_done_callback(lambda done: self._done(done, prompt, priority, started, then))
 
-    def _done(self, row: Row, priority: int, started: float, then: Callable[[Row], Any] | None) -> None:
-        self.rows.append(row)
-        self.latencies.setdefault(priority, []).append(time.perf_counter() - started)
-        if then is not None:
-            then(row)
+    def _done(self, done: Future[Any], prompt: Row, priority: int, started: float, then: Callable[[Row], Any] | None) -> None:
+        if (error := done.exception()) is not None:
+            self.errors.append(error)
+        else:
+            row = prompt + done.result().token_ids
+            self.rows.append(row)
+            self.latencies.setdefault(priority, []).append(time.perf_counter() - started)
+            if then is not None:
+                then(row)
         with self._changed:
             self._open -= 1
             self._changed.notify()
@@ -66,6 +72,8 @@ class Load:
     def wait(self) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._open == 0)
+        if self.errors:
+            raise SystemExit(f"{len(self.errors)} requests failed, the first by: {self.errors[0]}")
 
 
 def questions(load: Load, requests: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,7 +52,7 @@ class Choice:
     """One choice of a `select`, as the model sees it.
 
     logprobs: log-probability of each of its tokens behind the prompt. priors: the same without the prompt, for methods
-    with `uses_priors`. prob: P(choice | it is one of them).
+    with `uses_priors`; 0 for a first token with nothing before it. prob: P(choice | it is one of them).
     """
 
     text: str
@@ -96,12 +96,19 @@ class ChoicesMethod(ChoicesSamplingMethod):
         priors = unconditional_token_logprobs or [[] for _ in choices]
         probs = choice_probabilities(input_token_logprobs)
         rows = zip(choices, input_token_logprobs, probs, priors, strict=True)
-        chosen = self.choose([Choice(text, _known(row), prob, _known(prior)) for text, row, prob, prior in rows])
-        text, told = (chosen, {}) if isinstance(chosen, str) else chosen
+        chosen = self.choose([Choice(text, _known(row), prob, tuple(_values(prior))) for text, row, prob, prior in rows])
+        text, told = self._read(chosen)
         if text not in choices:
             raise BadValueError(f"{self!r} chose {text!r}, which is none of the choices {choices}")
         meta = _meta(normalized_prompt_logprobs, input_token_logprobs, output_token_logprobs)
         return ChoicesDecision(text, {**meta, **told})
+
+    def _read(self, chosen: Any) -> tuple[str, Mapping[str, Any]]:
+        """What `choose` returned. Raises BadValueError for anything but a text, alone or with a dict."""
+        text, told = chosen if isinstance(chosen, tuple) and len(chosen) == 2 else (chosen, {})
+        if not isinstance(text, str) or not isinstance(told, Mapping):
+            raise BadValueError(f"{self!r}.choose returned {chosen!r:.120}; return the text of a choice, or (text, dict)")
+        return text, told
 
 
 class TokenLengthNormalized(ChoicesSamplingMethod):

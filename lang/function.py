@@ -108,9 +108,10 @@ class SglFunction:
         reject_unknown("run_batch", options, batch.OPTION_NAMES)
         calls = batch.make_calls(self, batch_kwargs)
         plan = batch.BatchPlan(num_threads, progress_bar, return_exceptions)
+        settings = RunSettings.of(options, return_exceptions)
         if generator_style:
-            return batch.iterate(self, calls, RunSettings.of(options), plan)
-        return batch.run_all(self, calls, RunSettings.of(options), plan) if calls else []
+            return batch.iterate(self, calls, settings, plan)
+        return batch.run_all(self, calls, settings, plan) if calls else []
 
     async def arun(self, /, *args: Any, **kwargs: Any) -> ProgramState:
         """`run` for event loops, for `def` and `async def` programs. The state is finished when it comes.
@@ -140,7 +141,7 @@ class SglFunction:
         reject_unknown("arun_batch", options, batch.OPTION_NAMES)
         calls = batch.make_calls(self, batch_kwargs)
         plan = batch.BatchPlan(num_threads, False, return_exceptions)
-        return await batch.run_all_async(self, calls, RunSettings.of(options), plan)
+        return await batch.run_all_async(self, calls, RunSettings.of(options, return_exceptions), plan)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program; inside a trace, trace it."""

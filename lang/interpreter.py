@@ -71,6 +71,7 @@ class StreamExecutor:
         self.vars = Variables()
         self.scopes: dict[str, list[int]] = {}  # open variable scopes: where they begin, the innermost last
         self.failure: ProgramError | None = None
+        self.failure_is_returned = False  # to who asked for errors as results: then it is not logged too
         self._failed_at = math.inf  # when the piece that failed first was submitted
         self.stopped: ProgramError | None = None
         self.body_error: BaseException | None = None
@@ -196,10 +197,13 @@ class StreamExecutor:
                 self._finish(piece)
         except BaseException as error:
             if not piece.done:
-                level = logging.DEBUG if getattr(error, "expected", False) else logging.WARNING
-                log.log(level, "%s", self._fail(piece, error))
+                self._log(self._fail(piece, error), error)
         finally:
             self._settled(beside)
+
+    def _log(self, failure: ProgramError, cause: BaseException) -> None:
+        quiet = self.failure_is_returned or getattr(cause, "expected", False)
+        log.log(logging.DEBUG if quiet else logging.WARNING, "%s", failure)
 
     def _deliver(self, piece: Pending, index: int, result: Generated) -> bool:
         """Take the result of one sample; True if the piece is complete and ours to finish."""

@@ -30,7 +30,7 @@ def messages(messages: Iterable[Any], format: str | None = None) -> SglExprList:
     `tool_calls` of an assistant's message are written in the format of the backend's model, or in `format`, as
     `sgl.tools` takes it; what names a call (`tool_call_id`) is not written. Raises BadValueError naming the message.
     """
-    if isinstance(messages, str | Mapping):
+    if isinstance(messages, str | Mapping) or not isinstance(messages, Iterable):
         raise BadValueError(f"messages({messages!r:.60}): give a list of messages, as [{{'role': ..., 'content': ...}}]")
     chosen = None if format is None else format_named(format)
     return SglExprList([part for place, one in enumerate(messages) for part in _turn(_Message(place, one), chosen)])
@@ -40,7 +40,7 @@ class _Message:
     """A message with its place in the list, for errors."""
 
     def __init__(self, place: int, given: Any) -> None:
-        given = given.model_dump() if hasattr(given, "model_dump") else given
+        given = given.model_dump() if hasattr(given, "model_dump") and not isinstance(given, type) else given
         self.place = place
         if not isinstance(given, Mapping):
             raise self.wrong(f"is {given!r:.80}; give a dict with 'role' and 'content'")
@@ -117,10 +117,10 @@ def _call(message: _Message, call: Any) -> ToolCall:
 
 
 def _arguments(message: _Message, about: Mapping[str, Any]) -> dict[str, Any]:
-    given = about.get("arguments") or {}
+    given = about.get("arguments")
     try:
-        found = json.loads(given) if isinstance(given, str) else given
-    except ValueError:
+        found = json.loads(given or "{}" if isinstance(given, str | None) else json.dumps(given))
+    except (TypeError, ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise message.wrong(f"calls {about['name']!r} with {given!r:.80}; give a JSON object, as text or dict")

@@ -110,7 +110,7 @@ RUN_NAMES = frozenset(NAMES) - {"min_new_tokens", "timeout", *CONSTRAINTS}
 
 
 def make_options(**given: Any) -> SamplingOptions:
-    """Checked and normalised options. Raises BadValueError naming the value, re.error for a bad regex."""
+    """Checked and normalised options. Raises BadValueError naming the value."""
     return SamplingOptions(
         **{name: _normalise(name, value) for name, value in given.items() if value is not None}
     )
@@ -147,10 +147,7 @@ def _strings(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _patterns(name: str, value: Any) -> tuple[str, ...]:
-    patterns = _strings(name, value)
-    for pattern in patterns:
-        re.compile(pattern)
-    return patterns
+    return tuple(_regex(name, pattern) for pattern in _strings(name, value))
 
 
 def _ids(name: str, value: Any) -> tuple[int, ...]:
@@ -193,7 +190,15 @@ def _dtype(name: str, value: Any) -> str:
 
 
 def _regex(name: str, value: Any) -> str:
-    return str(re.compile(value).pattern)
+    try:
+        return str(re.compile(value).pattern)
+    except TypeError as error:
+        raise BadValueError(f"{name} is {value!r}; give a pattern as text") from error
+    except (re.error, OverflowError) as error:
+        raise BadValueError(
+            f"{name} {value!r} is not a regular expression: {error}; "
+            "put a backslash before a mark that means itself"
+        ) from error
 
 
 _NORMALISERS = {

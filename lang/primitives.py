@@ -89,7 +89,7 @@ def _gen(
     `error_on_truncation` makes such a cut an error; otherwise meta_info["truncated"] tells. `timeout` (s)
     counts from here.
 
-    Raises UnknownOptionError, BadValueError, re.error.
+    Raises UnknownOptionError, BadValueError.
     """
     given = {key: value for key, value in locals().items() if key not in _NOT_OPTIONS}
     reject_unknown("gen", unknown, _GEN_NAMES)
@@ -97,7 +97,10 @@ def _gen(
         return select(name, choices, temperature or 0.0, choices_method or token_length_normalized)
     if dtype is not None and regex is not None:
         warnings.warn(f"gen({name!r}): dtype={dtype!r} wins over regex={regex!r}", stacklevel=3)
-    options = make_options(max_new_tokens=max_tokens, min_new_tokens=min_tokens, **given)
+    try:
+        options = make_options(max_new_tokens=max_tokens, min_new_tokens=min_tokens, **given)
+    except BadValueError as error:
+        raise BadValueError(f"gen({name!r}): {error}") from error
     _one_constraint(name, options, type)
     return SglGen(name, options, None if type is None else _reading(type))
 

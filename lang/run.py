@@ -46,9 +46,10 @@ class RunSettings:
     use_thread: bool = True
     timeout: float | None = None
     budget: Budget | None = None
+    returns_errors: bool = False  # the caller gets them as results
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> RunSettings:
+    def of(cls, options: Mapping[str, Any], returns_errors: bool = False) -> RunSettings:
         """From the keyword options of `run`. Raises UnknownOptionError, BadValueError."""
         for name in options:
             if name not in RUN_NAMES and name not in _SWITCHES:
@@ -63,6 +64,7 @@ class RunSettings:
             bool(options.get("use_thread", True)),
             make_options(timeout=options.get("timeout")).timeout,
             _budget(options.get("budget")),
+            returns_errors,
         )
 
     def for_item(self, index: int) -> RunSettings:
@@ -128,6 +130,7 @@ def new_executor(
         stream=backend.open_speculating(speculating) if speculating else stream,
         control=control,
     )
+    executor.failure_is_returned = settings.returns_errors
     executor.when_finished(control.finished)
     return executor
 

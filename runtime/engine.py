@@ -9,7 +9,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +22,7 @@ from .assemble import assemble
 from .cache.tree import CacheTree
 from .config import EngineConfig
 from .embedding import Floats, normalized
-from .errors import ConfigError, EngineClosed
+from .errors import ConfigError, EngineClosed, RuntimeFailure
 from .loading import resolve_model
 from .metrics import Stats
 from .ops import Chunk, Generation
@@ -153,14 +153,18 @@ class Engine:
     def trace_steps(self) -> Iterator[list[StepRecord]]:
         """What is computed in each step while the `with` block runs: a list that is filled when the block ends.
 
-        Of all that the engine does meanwhile, whoever asked for it. Raises EngineDied if its process was lost meanwhile.
+        Of all that the engine does meanwhile, whoever asked for it. Until then the records take memory in the engine.
+        Raises EngineDied if its process was lost meanwhile, EngineClosed; an error of the block itself goes before.
         """
         records: list[StepRecord] = []
         number = self._ask("begin_trace")
         try:
             yield records
-        finally:
-            records += self._ask("end_trace", number)
+        except BaseException:
+            with suppress(RuntimeFailure):
+                records += self._ask("end_trace", number)
+            raise
+        records += self._ask("end_trace", number)
 
     @property
     def up(self) -> bool:
@@ -220,7 +224,9 @@ class Engine:
         if self.closed:
             raise EngineClosed("the engine is closed; open a new one")
         if self._owner != os.getpid():
-            raise EngineClosed("the engine belongs to the process that this one is a fork of; open a new one here")
+            raise EngineClosed(
+                "the engine belongs to the process that this one is a fork of; open one here with Engine(process=True)"
+            )
 
     def _ask(self, name: str, *args: Any) -> Any:
         self._check_open()

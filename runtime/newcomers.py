@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from .cache import common_prefix
 from .estimate import Claims
 from .fairness import Offer
+from .room import Room
 from .sequence import SequenceState, Status
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ class Newcomers:
         self._unfit: list[SequenceState] = []
         self._spared = 0  # cached tokens of one that did not fit: who comes after it does not take them
         self._started: list[SequenceState] = []
+        self._rooms: dict[tuple[int, int, int | None], Room] = {}  # good until somebody comes or goes
 
     def admit(self, offer: Offer) -> bool:
         """Start the sequence if there are pages and a place for it."""
@@ -71,10 +74,24 @@ class Newcomers:
             return True
         wanted = seq.target - self._in_place(seq, reusable) + scheduler.estimate.remaining(seq) + self.claims.tokens
         available = scheduler.cache.available * size - self._spared
-        if wanted <= available or wanted <= (available := available + self._parkable(seq)):
+        if wanted > available:
+            available += self._parkable(seq)
+        if wanted <= available and self._has_room(seq, ()):
             return True
         lesser = self._lesser(seq)
-        return bool(lesser) and wanted - self.claims.of(lesser) <= available + sum(len(other.slots) for other in lesser)
+        wanted -= self.claims.of(lesser)
+        return bool(lesser) and wanted <= available + sum(len(other.slots) for other in lesser) and self._has_room(seq, lesser)
+
+    def _has_room(self, seq: SequenceState, lesser: Collection[SequenceState]) -> bool:
+        """Whether all of it can be computed now beside those who keep their place: else it would lose its own at once."""
+        scheduler, size = self._scheduler, self._scheduler.cache.pool.page_size
+        rounding = size * (len(scheduler.running) + 1)
+        if seq.target + self.claims.tokens + rounding <= scheduler.cache.available * size:
+            return True
+        when = (scheduler.preemptions, len(self._started), seq.terms.priority if lesser else None)
+        if when not in self._rooms:
+            self._rooms[when] = Room(scheduler, set(scheduler.running).difference(lesser))
+        return self._rooms[when].has(seq)
 
     def _in_place(self, seq: SequenceState, reusable: int) -> int:
         """How many of the `reusable` tokens need no new pages: not those that come back from main memory.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import os
 import platform
@@ -26,7 +25,7 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(command=lambda options: doctor())
 
 
-def doctor(options: argparse.Namespace | None = None) -> int:
+def doctor() -> int:
     """Print what the parts of sgl find here. Status 1 if programs cannot run."""
     ailments = 0
     for name, check in CHECKS.items():

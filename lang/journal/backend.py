@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from ..backend import Backend, Stream
 from ..chat import ChatTemplate
 from ..config import resolve_backend
-from ..errors import JournalError
+from ..errors import BadValueError, JournalError, Place
 from ..options import SamplingOptions
+from ..place import caller_place
 from .journal import Journal
 from .node import Node
 from .session import Session
@@ -138,8 +139,10 @@ def record(path: str | Path, backend: Any = None, *, seed: int | None = None) ->
     """Run programs on `backend` (default: the default one) and write every node to a new file.
 
     `seed` makes the whole recording repeatable; without one a seed is drawn and written down. Gens that have
-    a seed of their own keep it. Raises JournalError if the file has nodes already.
+    a seed of their own keep it. Raises JournalError if the file has nodes already, BadValueError for the seed.
     """
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise BadValueError(f"the journal's seed is {seed!r}; give a whole number, or None to have one drawn")
     inner = resolve_backend(backend)
     return JournalBackend(Session(Journal.create(path, _header(inner, seed)), inner))
 
@@ -204,9 +207,9 @@ def _header(inner: Backend, seed: int | None) -> dict[str, Any]:
 def _check_model(journal: Journal, inner: Backend) -> None:
     recorded, name = journal.header["model"], inner.get_model_name()
     if recorded != name:
-        warnings.warn(
-            f"{journal.path} was recorded with {recorded}; what is missing comes from {name}", stacklevel=4
-        )
+        message = f"{journal.path} was recorded with {recorded}; what is missing comes from {name}"
+        where = caller_place() or Place("<sgl>", 0)
+        warnings.warn_explicit(message, UserWarning, where.file, where.line)
 
 
 def _version() -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from unicodedata import east_asian_width
@@ -220,7 +221,8 @@ def _notes(run: dict[str, Any], hidden: int) -> Iterator[str]:
     if hidden:
         yield f"and {hidden} more branches: picture(lanes={len(run['branches'])}) shows all"
     used = run["usage"]
-    tokens = [f"{used[name]:,} {name}" for name in ("cached", "computed", "forced", "generated") if used.get(name)]
+    prompt = ("prompt",) if "cached_tokens" in run["unknown"] else ("cached", "computed")
+    tokens = [f"{used[name]:,} {name}" for name in (*prompt, "forced", "generated") if used.get(name)]
     count = len(run["branches"])
     yield " · ".join(
         [
@@ -257,9 +259,9 @@ def _cut(text: str, width: float) -> str:
     text = printable(text[:200].replace("\n", " "))
     if _width(text) <= width:
         return text
-    while text and _width(text) + GLYPH > width:
-        text = text[:-1]
-    return f"{text}…" if len(text) > 1 else ""
+    ends = accumulate(map(_width, text))
+    kept = sum(end + GLYPH <= width for end in ends)
+    return f"{text[:kept]}…" if kept > 1 else ""
 
 
 def _escaped(text: str) -> str:

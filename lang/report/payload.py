@@ -94,6 +94,7 @@ def run_data(state: StateBase, pages: Pages, first: float) -> dict[str, Any]:
         "options": different(executor.options),
         "arguments": {str(name): shown(value) for name, value in executor.arguments.items()},
         "usage": usage_data(usage),
+        "unknown": sorted(usage.unknown),
         "branches": _branches(branches, own, pages),
         "branch": branches.index(executor.branch) if executor.branch in branches else 0,
         "variables": _variables(state, _places(own)),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValueError, nearest
 from ..ir import SglExprList, SglTools
+from ..typed.json_text import reasons
 from .calls import ToolCall, ToolCalls
 from .formats import ToolFormat, choose_format, format_named
 from .nodes import SglToolCall, ToolReading
@@ -139,4 +140,4 @@ def result_text(value: Any) -> str:
 def _answer(error: Exception, raise_errors: bool) -> dict[str, str]:
     if raise_errors:
         raise error
-    return {"error": str(error) or type(error).__name__}
+    return {"error": "; ".join(reasons(error)) or str(error) or type(error).__name__}

@@ -36,8 +36,8 @@ class JsonReading:
         try:
             return self._value(fenced[1] if fenced else text)
         except ValueError as error:
-            reasons = "; ".join(_reasons(error)) or str(error)
-            message = f"expected JSON of {type_name(self.kind)}, but the text is {text!r}: {reasons}"
+            why = "; ".join(reasons(error)) or str(error)
+            message = f"expected JSON of {type_name(self.kind)}, but the text is {text!r}: {why}"
             raise ValueError(message) from error
 
     def _value(self, text: str) -> Any:
@@ -60,7 +60,7 @@ def _number(text: str) -> int | float:
     return int(number) if whole else float(text)
 
 
-def _reasons(error: Any) -> list[str]:
+def reasons(error: Any) -> list[str]:
     """What pydantic found wrong, with the path of the field."""
     if not hasattr(error, "errors"):
         return []

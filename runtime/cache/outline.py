@@ -13,11 +13,11 @@ _SIGNS = str.maketrans({"\n": "↵", "\r": "↵", "\t": "→"})
 
 def outline(tree: CacheTree) -> str:
     """A line of totals, then one for each node and for each sequence that stands on one."""
-    lines = [summary(tree)]
+    lines, first = [summary(tree)], tree.next_evicted
     for namespace, root in tree.roots.items():
         if namespace:
             lines.append(f"namespace {namespace!r}")
-        lines += _lines(root, tree.next_evicted)
+        lines += _lines(root, first)
     return "\n".join(lines)
 
 

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 
+from ..errors import ConfigError
 from .outline import columns, counted, shortened, summary
 from .tree import CacheNode, CacheRow, CacheTree
 
 ROWS = 36
+NARROWEST, WIDEST = 200, 20_000  # pixels
 ROW, BOX, GAP, MARGIN, TOP = 52, 38, 26, 14, 40  # pixels
 SIGN, SMALL, PAD, ROOT = 6.7, 6.1, 9, 100  # pixels of a sign of each font, beside a text, and for the first column
 SHORTEST, LONGEST, NOTE = 7, 44, 6  # signs of a text, and how many more a note may have
@@ -50,6 +52,8 @@ class Box:
 
 
 def draw(tree: CacheTree, width: int) -> str:
+    if isinstance(width, bool) or not isinstance(width, int) or not NARROWEST <= width <= WIDEST:
+        raise ConfigError(f"width is {width!r}; give a whole number of pixels from {NARROWEST} to {WIDEST}")
     roots = _boxes(tree, int((width - ROOT) / ((SHORTEST + NOTE) * SMALL + 2 * PAD + GAP)))
     boxes = [box for root in roots for box in root.all()]
     limit = _limit(boxes, width)
@@ -84,12 +88,14 @@ def _texts(tree: CacheTree, boxes: list[Box], height: float) -> list[str]:
 def _boxes(tree: CacheTree, levels: int) -> list[Box]:
     """A box for each namespace with all that is shown of it, in rows of their own."""
     fold, row, made = _Fold(tree.next_evicted, max(1, levels)), 0, []
-    for name, root in tree.roots.items():
-        if root.children or root.rows:
-            room = max(1, ROWS - row)
-            box = Box(repr(name) if name else "root", "namespace" if name else "", "", 0, row)
-            made.append(fold.hang(root, box, room))
-            row = 1 + max(box.row for box in made[-1].all())
+    roots = [(name, root) for name, root in tree.roots.items() if root.children or root.rows]
+    for i, (name, root) in enumerate(roots):
+        if row >= ROWS - 1 and i < len(roots) - 1:
+            made.append(Box(f"+ {len(roots) - i:,}", "namespaces", "more", 0, row))
+            break
+        box = Box(repr(name) if name else "root", "namespace" if name else "", "", 0, row)
+        made.append(fold.hang(root, box, max(1, ROWS - row - (i < len(roots) - 1))))
+        row = 1 + max(box.row for box in made[-1].all())
     return made
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .host import HostTier
 from .pages import PagePool
@@ -97,6 +98,16 @@ class PrefixCache:
         """Pages to allocate before `seq` can hold `length` tokens."""
         size = self.pool.page_size
         return max(0, -(-length // size) - len(seq.slots) // size)
+
+    def cached_pages(self, seq: Holder, limit: int) -> Ints:
+        """Where an empty row would start in `attach`, without what comes from main memory; changes nothing."""
+        return self.tree.match_pages(seq.tokens.array[:limit], seq.namespace)
+
+    def mark(self, seq: Holder, held: NDArray[np.bool_]) -> None:
+        """Set the pages that nobody can take while `seq` keeps its own; held: bool [pages of the pool + 1]."""
+        held[self.pages(seq)] = True
+        if seq.node is not None:
+            self.tree.mark(seq.node, held)
 
     def grow(self, seq: Holder, length: int) -> bool:
         """Give `seq` pages for `length` tokens, evicting if it must. False: not enough, no page given."""

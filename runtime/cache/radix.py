@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .pages import PagePool
 from .row import Ints
@@ -77,15 +78,13 @@ class RadixTree:
 
     def match_length(self, tokens: Ints, namespace: str = "") -> int:
         """Length of the longest cached prefix; changes nothing."""
-        node: Node = self._root(namespace)
-        length = 0
-        while (child := self._child(node, tokens[length:])) is not None:
-            same = common_prefix(child.tokens, tokens[length:])
-            length += same - same % self.pool.page_size
-            if same < len(child.tokens):
-                break
-            node = child
-        return length
+        return sum(length for _, length in self._found(tokens, namespace))
+
+    def match_pages(self, tokens: Ints, namespace: str = "") -> Ints:
+        """Its pages; changes nothing."""
+        size = self.pool.page_size
+        pages = [node.pages[: length // size] for node, length in self._found(tokens, namespace)]
+        return np.concatenate(pages) if pages else NOTHING
 
     def insert(self, tokens: Ints, pages: Ints, namespace: str = "") -> Node:
         """Keep `tokens` (cut to whole pages) in `pages`; what the tree has already stays as it is.
@@ -124,6 +123,11 @@ class RadixTree:
             if step.locks == 0:
                 self.evictable += len(step.pages)
                 self._enqueue(step)
+
+    def mark(self, node: Node, held: NDArray[np.bool_]) -> None:
+        """Set the pages on the path from `node` to the root, which a lock on it keeps; held: bool [pages of the pool + 1]."""
+        for step in self._path(node):
+            held[step.pages] = True
 
     def evict(self, pages: int, tell: bool = True) -> int:
         """Free at least `pages` pages if it can, of the least recently used leaves; returns how many were freed.
@@ -192,6 +196,18 @@ class RadixTree:
     def _root(self, namespace: str) -> Root:
         """Of an unknown namespace: one that is kept once something is inserted."""
         return self.roots.get(namespace) or Root(namespace)
+
+    def _found(self, tokens: Ints, namespace: str) -> Iterator[tuple[Node, int]]:
+        """The nodes of the longest cached prefix, each with how many of its tokens belong to it."""
+        node: Node = self._root(namespace)
+        length = 0
+        while (child := self._child(node, tokens[length:])) is not None:
+            same = common_prefix(child.tokens, tokens[length:])
+            whole = same - same % self.pool.page_size
+            yield child, whole
+            if same < len(child.tokens):
+                break
+            node, length = child, length + whole
 
     def _walk(self, root: Root, tokens: Ints) -> tuple[list[Node], int]:
         node: Node = root

@@ -125,7 +125,10 @@ class CacheTree:
         return min(leaves, key=lambda node: node.last_used, default=None)
 
     def svg(self, width: int = 1000) -> str:
-        """A picture of at most `width` pixels as the text of an SVG file; long texts, deep and wide trees are cut short."""
+        """A picture of at most `width` pixels as the text of an SVG file; long texts, deep and wide trees are cut short.
+
+        Raises ConfigError for a width that is not from 200 to 20,000.
+        """
         from .picture import draw
 
         return draw(self, width)

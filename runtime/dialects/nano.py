@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.nano import prompts
@@ -67,15 +68,22 @@ class Nano(Dialect):
 
 
 def _value(text: str) -> Any:
-    """What the text says as JSON, else the text."""
+    """What the text says as JSON that can be written again, else the text."""
     try:
-        return json.loads(text, parse_constant=_no_value)
+        value = json.loads(text, parse_constant=_no_value, parse_float=_finite)
+        prompts.json_text(value).encode()  # half of a surrogate pair is JSON, but no text
+        return value
     except (ValueError, RecursionError):
         return text
 
 
-def _no_value(name: str) -> None:
+def _no_value(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    return value if math.isfinite(value) else _no_value(digits)
 
 
 def _turns(calls: Sequence[Call]) -> list[prompts.Message]:

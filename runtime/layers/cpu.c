@@ -13,8 +13,10 @@
 
 #include "cpu_team.h"
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
 #define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#elif defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) /* GCC 10 and 11 know single features only */
+#define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define CLONES
 #endif
@@ -53,7 +55,7 @@ INLINE float exponential(float x) { /* relative error below 2e-7, for x <= 88; N
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    int32_t bits;
+    uint32_t bits;
     memcpy(&bits, &turns, 4);
     bits = (bits + 127) << 23;
     float scale;
@@ -244,6 +246,7 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cpu", NULL, -1, met
 PyMODINIT_FUNC PyInit__cpu(void) {
     PyObject *made = PyModule_Create(&module);
     pthread_atfork(NULL, NULL, forget_helpers);
+    pthread_key_create(&narrow_key, free);
     if (made) PyModule_AddIntConstant(made, "NATIVE_BFLOAT16", has_native_bfloat16());
     if (made) PyModule_AddIntConstant(made, "AVX512", has_avx512());
     if (made) PyModule_AddIntConstant(made, "AMX", has_amx());

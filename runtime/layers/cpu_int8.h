@@ -49,6 +49,8 @@ static void narrow_piece(const void *work, long index) {
             : narrow_f32((const float *)job->from->x + row * n, job->rows + row * n, n);
 }
 
+static pthread_key_t narrow_key; /* made when the module is; frees a thread's memory when the thread ends */
+
 /* Memory of this thread for the narrowed rows of one product, NULL where there is none. */
 static void *narrow_space(size_t bytes) {
     static _Thread_local void *space;
@@ -57,6 +59,7 @@ static void *narrow_space(size_t bytes) {
         free(space);
         space = malloc(size = bytes + bytes / 2);
         if (!space) size = 0;
+        pthread_setspecific(narrow_key, space);
     }
     return space;
 }
@@ -175,6 +178,7 @@ static void share_product(const Product *job);
 
 static void product_int8(const Product *job) {
     const long rows = job->rows, n = job->weight->inputs;
+    if (!rows) return;
     float *scales = narrow_space(rows * (sizeof(float) + n * sizeof(int16_t)));
     if (!scales) abort(); /* a step cannot go on, and a wrong number must not come out */
     Narrowing narrowing = {job, scales, (int16_t *)(scales + rows)};

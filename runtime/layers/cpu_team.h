@@ -67,6 +67,7 @@ static void start_helpers(void) {
 /* The child of a fork has no helpers, and whatever its parent's were doing is not going on in it. */
 static void forget_helpers(void) {
     team.helpers = 0;
+    atomic_store(&team.open, 0); /* a job of the parent's may be under way: the child's helpers must not take its pieces */
     atomic_store(&team.working, 0);
     atomic_store(&team.asleep, 0);
     pthread_mutex_init(&team.busy, NULL);

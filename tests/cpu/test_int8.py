@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -117,6 +120,32 @@ def test_nan_stays_loud(product: str) -> None:
     x[1, 5] = float("nan")
     found = layer(x)
     assert bool(found[1].isnan().all()) and bool(found[0].isfinite().all())
+
+
+def in_a_new_thread(run: Callable[[], object]) -> None:
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+
+
+def test_a_thread_may_begin_with_no_rows(product: str) -> None:
+    layer, found = int8.in_int8(Linear(random(16, 32))), []
+    in_a_new_thread(lambda: found.append(layer(torch.empty(0, 32))))
+    assert found[0].shape == (0, 16)
+
+
+@pytest.mark.skipif(not compiled, reason="the compiled product keeps memory by thread")
+def test_a_thread_that_ends_gives_its_memory_back() -> None:
+    layer, x = int8.in_int8(Linear(random(32, 4096))), torch.ones(2048, 4096)
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    in_a_new_thread(lambda: layer(x))
+    before = resident()
+    for _ in range(10):
+        in_a_new_thread(lambda: layer(x))
+    assert resident() - before < 5 * x.numel() * 2  # of int16; all ten would be twice that
 
 
 # which projections become it

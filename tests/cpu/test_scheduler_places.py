@@ -65,6 +65,29 @@ def test_nobody_gets_a_place_for_nothing_and_cached_tokens_were_used(make, page_
     assert engine.stats().cached_tokens == sum(part.cached for step in steps for part in step.parts) > 0
 
 
+def test_the_urgent_come_back_to_a_cached_prefix_by_the_room_of_others(make):
+    engine, urgent, ended = make(kv_tokens=128), [], []
+    cached = engine.open()
+    cached.extend(prompt(1, 40))
+    cached.prefill().result(FOREVER)
+    cached.close()
+
+    def hurry(chunk):
+        if not urgent:
+            urgent.append(engine.open(1))
+            urgent[0].extend(prompt(1, 40) + prompt(2, 20))
+            urgent.append(urgent[0].generate(some(5)))
+            urgent[1].add_done_callback(lambda done: ended.append("urgent"))
+
+    usual = engine.open()
+    usual.extend(prompt(3, 80))
+    future = usual.generate(some(20), on_chunk=hurry)
+    future.add_done_callback(lambda done: ended.append("usual"))
+    future.result(FOREVER)
+    urgent[1].result(FOREVER)
+    assert ended == ["urgent", "usual"] and engine.stats().preemptions == 1
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_no_place_is_given_and_taken_back_in_one_plan(make, seed):
     engine, draw = make(kv_tokens=300, page_size=(1, 3)[seed % 2], step_tokens=24, max_running=6), random.Random(seed)

@@ -102,6 +102,20 @@ def test_namespaces_share_the_pool_and_nothing_else():
     tree.check()
 
 
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_looking_at_a_prefix_finds_its_pages_and_leaves_the_order_of_eviction(page_size):
+    tree = RadixTree(PagePool(64, page_size))
+    pages = store(tree, np.arange(16, dtype=np.int32))
+    store(tree, np.arange(100, 116, dtype=np.int32))
+    row = np.array([*range(11), 90, 91], np.int32)
+    found = tree.match_pages(row)
+    assert found.tolist() == pages[: 11 // page_size].tolist() and len(found) * page_size == tree.match_length(row)
+    assert len(list(tree.nodes())) == 2 and tree.evict(16 // page_size) == 16 // page_size
+    assert not len(tree.match_pages(row)), "it was stored first and only looked at: it goes first"
+    assert tree.match(row).pages.tolist() == []
+    tree.check()
+
+
 def test_common_prefix():
     assert common_prefix(ids(1, 2, 3), ids(1, 2, 4)) == 2
     assert common_prefix(ids(1, 2), ids(1, 2, 4)) == 2

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from sgl.runtime.cache import IntRow, PagePool, PrefixCache, common_prefix
 from sgl.runtime.cache.outline import columns, shortened
+from sgl.runtime.cache.picture import ROWS
 from sgl.runtime.cache.snapshot import Snapshot, snapshot
 from sgl.runtime.cache.tree import CacheNode, CacheTree
+from sgl.runtime.errors import ConfigError
 
 
 class Row:
@@ -200,3 +202,20 @@ def test_a_chain_longer_than_the_recursion_limit_is_no_error():
     tree = CacheTree.of(snapshot(cache, []), str)
     assert len(list(tree.nodes())) == 1100 and len(str(tree).splitlines()) == 1101
     assert "1100 nodes" in str(tree).splitlines()[0].replace(",", "") and tree.svg()
+
+
+@pytest.mark.parametrize("namespaces", [5, 200])
+def test_many_namespaces_leave_a_picture_its_size(namespaces):
+    cache = PrefixCache(PagePool(400 + 2 * namespaces))
+    for i in range(namespaces):
+        keep(cache, "ab", namespace=f"n{i}")
+    drawn = ElementTree.fromstring(look(cache).svg())
+    lines = {box.get("y") for box in drawn.iter() if box.tag.endswith("rect") and box.get("y")}
+    assert len(lines) == min(namespaces, ROWS)
+    assert ("+ 165" in list(drawn.itertext())) == (namespaces == 200), "those without room are counted"
+
+
+@pytest.mark.parametrize("width", [0, 199, 20_001, True, 500.0, "wide"])
+def test_a_width_that_no_picture_has_is_refused(width):
+    with pytest.raises(ConfigError, match="give a whole number of pixels from 200 to 20000"):
+        look(PrefixCache(PagePool(10))).svg(width)

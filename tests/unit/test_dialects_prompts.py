@@ -191,7 +191,7 @@ def test_the_bundled_model_sees_what_it_was_trained_on():
     ("text", "shown"),
     [
         ('{"a":1}', '{"a": 1}'), ("+49 30 5550 143", '{"result": "+49 30 5550 143"}'), ('"Zürich"', '{"result": "Zürich"}'), ("41", '{"result": 41}'),
-        ("[1,2]", '{"result": [1, 2]}'), ("NaN", '{"result": "NaN"}'), ("", '{"result": ""}'), ('{"a":', '{"result": "{\\"a\\":"}'),
+        ("[1,2]", '{"result": [1, 2]}'), ("NaN", '{"result": "NaN"}'), ('"\\ud800"', '{"result": "\\"\\\\ud800\\""}'), ("1e999", '{"result": "1e999"}'), ('{"a":-1e999}', '{"result": "{\\"a\\":-1e999}"}'), ("", '{"result": ""}'), ('{"a":', '{"result": "{\\"a\\":"}'),
     ],
 )  # fmt: skip
 def test_the_bundled_model_sees_every_result_as_an_object(text, shown):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import sgl
-from sgl.lang.errors import JournalError
+from sgl.lang.errors import BadValueError, JournalError
 from sgl.lang.journal import Counts
 
 
@@ -56,3 +56,21 @@ def test_a_missing_journal_is_said_with_what_to_do(tmp_path, use):
         use(path)
     with pytest.raises(FileNotFoundError):  # what programs caught before
         use(path)
+
+
+@pytest.mark.parametrize("seed", ["7", 1.5, True])
+def test_a_seed_that_is_no_whole_number_begins_nothing(tmp_path, seed):
+    with pytest.raises(BadValueError, match=r"the journal's seed is .*; give a whole number"):
+        sgl.journal(tmp_path / "run.jsonl", sgl.Scripted({}), seed=seed)
+    assert not (tmp_path / "run.jsonl").exists()
+
+
+@pytest.mark.parametrize("again", [sgl.journal, sgl.resume])
+def test_another_model_is_warned_of_at_the_line_that_resumes(tmp_path, again):
+    path = tmp_path / "run.jsonl"
+    sgl.journal(path, sgl.Scripted({})).close()
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0].replace('"scripted"', '"another"'), *lines[1:]]) + "\n")
+    with pytest.warns(UserWarning, match="was recorded with another; what is missing comes from scripted") as told:
+        again(path, sgl.Scripted({})).close()
+    assert told[0].filename == __file__

@@ -104,7 +104,7 @@ def test_a_method_of_ones_own_sees_choices():
     made = decide(method)
     assert [choice.text for choice in method.seen] == CHOICES
     assert [choice.prob for choice in method.seen] == pytest.approx(choice_probabilities(rows(LOGPROBS)))
-    assert method.seen[1].logprobs == (-0.1, -0.3) and method.seen[1].priors == (-1.4,)
+    assert method.seen[1].logprobs == (-0.1, -0.3) and method.seen[1].priors == (0.0, -1.4)
     assert method.seen[1].logprob == pytest.approx(-0.4) and method.seen[1].mean_logprob == pytest.approx(-0.2)
     assert made.decision == CHOICES[2] and made.meta_info["told"] == 3
     assert made.meta_info["normalized_prompt_logprobs"] == [-0.1, -0.2, -0.05]
@@ -117,6 +117,16 @@ def test_a_method_that_chooses_what_is_no_choice_is_told():
             return "none"
 
     with pytest.raises(BadValueError, match="<Odd> chose 'none', which is none of the choices"):
+        decide(Odd())
+
+
+@pytest.mark.parametrize("returned", [None, 0, ("organ", None), ("organ", {}, 1), ["organ", {}], sgl.Choice("organ", (-0.1,), 1.0)])
+def test_a_method_that_returns_what_is_no_text_is_told(returned):
+    class Odd(sgl.ChoicesMethod):
+        def choose(self, choices):
+            return returned
+
+    with pytest.raises(BadValueError, match=r"<Odd>.choose returned .*; return the text of a choice, or \(text, dict\)"):
         decide(Odd())
 
 

@@ -159,3 +159,31 @@ def test_the_checker_reads_what_is_spelt_out():
     assert check_source(head.format("[{'role': 'user', 'content': 'x'}]"), "a.py") == []
     [problem] = check_source(head.format("[{'role': 'robot', 'content': 'x'}]"), "a.py")
     assert problem.rule == "SGL402" and "robot" in problem.message
+
+
+@pytest.mark.parametrize("given", [None, 5, "text", {"role": "user"}])
+def test_what_is_no_list_is_told(given):
+    with pytest.raises(BadValueError, match="give a list of messages"):
+        sgl.messages(given)
+
+
+@pytest.mark.parametrize("arguments", [0, False, [], "[]", "[" * 100_000, "{", {"a": {1, 2}}, {"a": sgl.gen("x")}])
+def test_arguments_that_are_no_object_are_told_with_the_message(arguments):
+    calls = [{"function": {"name": "find", "arguments": arguments}}]
+    with pytest.raises(BadValueError, match=r"message 1 calls 'find' with .*; give a JSON object, as text or dict"):
+        sgl.messages([{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": calls}])
+
+
+@pytest.mark.parametrize("arguments", [None, "", "{}", {}])
+def test_calls_without_arguments(arguments):
+    calls = [{"function": {"name": "now", "arguments": arguments}}]
+    [_, past, _] = flatten(sgl.messages([{"role": "assistant", "tool_calls": calls}]))
+    assert past.calls == [ToolCall("now", {})]
+
+
+def test_a_class_in_place_of_its_object_is_told():
+    class Said(BaseModel):
+        role: str
+
+    with pytest.raises(BadValueError, match=r"message 0 is <class .*; give a dict"):
+        sgl.messages([Said])

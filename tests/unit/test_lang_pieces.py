@@ -72,10 +72,14 @@ def test_bad_values(wrong):
 
 
 def test_patterns_are_compiled_when_they_are_given():
-    with pytest.raises(re.error):
-        sgl.gen("a", regex="(")
-    with pytest.raises(re.error):
+    with pytest.raises(BadValueError, match=r"gen\('a'\): regex '\(hello' is not a regular expression: missing \)"):
+        sgl.gen("a", regex="(hello")
+    with pytest.raises(BadValueError, match=r"stop_regex '\[' is not"):
         sgl.gen("a", stop_regex=["x", "["])
+    with pytest.raises(BadValueError, match="too large"):
+        sgl.gen("a", regex="a{99999999999999999999}")
+    with pytest.raises(BadValueError, match="regex is 5; give a pattern"):
+        sgl.gen("a", regex=5)
     with pytest.warns(UserWarning, match="wins over"):
         assert sgl.gen("a", dtype=bool, regex="x").sampling_params.pattern == "(True|False)"
     with pytest.raises(BadValueError, match="both"):

@@ -653,11 +653,34 @@ def test_errors_of_bodies_are_raised_after_the_others_have_run():
     assert sorted(done) == list(range(1, 9))
 
 
-def test_return_exceptions():
+def test_return_exceptions(caplog):
     items = [{"mark": mark} for mark in ("fine", "!", "own", "read!")]
     results = perhaps.run_batch(items, backend=RuleBackend(failing), return_exceptions=True)
     assert results[0]["a"] == "ok"
     assert [type(item).__name__ for item in results[1:]] == ["ProgramError", "LookupError", "ProgramError"]
+    assert not caplog.records, "what the caller gets as a result is not logged too"
+
+
+def test_an_error_that_nobody_is_handed_is_logged(caplog):
+    backend = RuleBackend(failing)
+    perhaps.run_batch([{"mark": "!"}, {"mark": "fine"}], backend=backend)
+    backend.worker.submit(int).result()  # the log comes behind the result
+    assert [(record.levelname, "failed" in record.message) for record in caplog.records] == [("WARNING", True)]
+
+
+def test_the_error_of_a_fork_that_nobody_reads_is_logged(caplog):
+    @sgl.function
+    def program(s):
+        s += "fine "
+        (fork,) = s.fork(1)
+        fork += "!" + sgl.gen("a")
+        fork.sync()
+
+    backend = RuleBackend(failing)
+    (state,) = program.run_batch([{}], backend=backend, return_exceptions=True)
+    backend.worker.submit(int).result()
+    assert state.error() is None
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_generator_style_is_lazy_and_ordered(backend):

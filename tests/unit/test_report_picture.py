@@ -13,7 +13,8 @@ from lang_rules import RuleBackend
 
 import sgl
 from sgl.lang.errors import BadValueError
-from sgl.lang.report.drawing import FILLS, HEAD, NAMES, ROW, WIDTH, Scale
+from sgl.lang.graph.labels import printable
+from sgl.lang.report.drawing import FILLS, HEAD, NAMES, ROW, WIDTH, Scale, _cut, _width
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -101,7 +102,8 @@ def test_the_last_line_has_the_figures_of_the_run(backend):
     used = state.usage()
     line = texts_of(read(state.picture()))[-1]
     assert "3 branches" in line and f"{used.operations} operations" in line
-    assert f"{used.computed_tokens:,} computed" in line and f"{used.generated_tokens:,} generated" in line and "cached" not in line
+    assert f"{used.prompt_tokens:,} prompt" in line and f"{used.generated_tokens:,} generated" in line
+    assert "cached" not in line and "computed" not in line, "this backend does not tell what it had computed before"
 
 
 def test_a_failure_is_red_and_named_and_what_it_took_along_is_dashed():
@@ -209,3 +211,12 @@ def test_ticks_are_round_and_readable(end, room):
     assert ticks[0] == 0 and ticks[-1] <= scale.end and len(ticks) <= 8
     places = [scale.at(tick) for tick in ticks]
     assert all(b - a >= 79 for a, b in pairwise(places)) and places[0] == NAMES
+
+
+@pytest.mark.parametrize("text", ["", "abc", "漢字かな", "a\nb", "\x00\x01", "🙂" * 90, "e\u0301" * 40])
+def test_texts_are_cut_where_the_width_ends(text):
+    whole = printable(text.replace("\n", " "))
+    for width in (0, 7, 20, 77, 5000):
+        cut = _cut(text, width)
+        longest = next((i for i in range(len(whole), 0, -1) if _width(whole[:i] + "…") <= width), 0)
+        assert cut == (whole if _width(whole) <= width else f"{whole[:longest]}…" if longest > 1 else "")
