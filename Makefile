@@ -3,18 +3,26 @@ PYTHON ?= python3
 VENV   ?= .venv
 RUN     = $(VENV)/bin/python
 WORKERS ?= 2
+USABLE  = $(VENV)/.usable
 READY   = $(VENV)/.ready
 
 .PHONY: setup demo test check docs bench tutorials types clean
 setup: $(READY)
 
-$(READY): pyproject.toml setup.py constraints.txt $(wildcard grammars/*.c grammars/core/*.h runtime/layers/*.c runtime/layers/*.h)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sgl needs Python 3.11 or later; try: make PYTHON=python3.12")'
-	$(PYTHON) -m venv $(VENV)
+$(READY): $(USABLE)
+	@echo "installing what tests, documentation and tutorials need into $(VENV) (the first time: minutes)"
 	$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: setup
+# enough to run programs
+$(USABLE): pyproject.toml setup.py constraints.txt $(wildcard grammars/*.c grammars/core/*.h runtime/layers/*.c runtime/layers/*.h)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sgl needs Python 3.11 or later; try: make PYTHON=python3.12")'
+	@echo "installing sgl into $(VENV) (the first time: minutes, most of it PyTorch)"
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+demo: $(USABLE)
 	@$(RUN) examples/extract_bookings.py
 
 # a test file runs in one of WORKERS processes
