@@ -154,19 +154,9 @@ VNNI INLINE void sums_int8(const Product *job, long row, long block, const long 
     for (long b = 0; b < blocks; b++) finish_block(job, row, rows, block + b, totals[b]);
 }
 
-VNNI static void blocks_int8(const Product *job, long row, long rows, long block, long end) {
-#define ONE(r) sums_int8(job, row, block, r, 1)
-#define TWO(r) sums_int8(job, row, block, r, 2)
-#define MORE(r) sums_int8(job, row, block, r + 6, 1)
-    if (rows <= 6)
-        for (; block + 2 <= end; block += 2) { EACH_ROWS(rows, TWO) }
-    for (; block < end; block++) {
-        if (rows <= 6) { EACH_ROWS(rows, ONE) } else { EACH_ROWS(rows - 6, MORE) }
-    }
-#undef ONE
-#undef TWO
-#undef MORE
-}
+#define BLOCKS VNNI static void blocks_int8
+#define SUMS sums_int8
+#include "cpu_blocks.h"
 #else
 static int has_vnni(void) { return 0; }
 static void blocks_int8(const Product *job, long row, long rows, long block, long end) { (void)job, (void)row, (void)rows, (void)block, (void)end; }

@@ -77,19 +77,9 @@ WIDE_f32 INLINE void sums_f32(const Product *job, long row, long block, const lo
         for (long v = 0; v < 2 * blocks; v++) finish_f32(job, row + r, block * BLOCK + v * LANES, sums[r][v]);
 }
 
-WIDE_f32 static void blocks_f32(const Product *job, long row, long rows, long block, long end) {
-#define ONE(r) sums_f32(job, row, block, r, 1)
-#define TWO(r) sums_f32(job, row, block, r, 2)
-#define MORE(r) sums_f32(job, row, block, r + 6, 1)
-    if (rows <= 6)
-        for (; block + 2 <= end; block += 2) { EACH_ROWS(rows, TWO) }
-    for (; block < end; block++) {
-        if (rows <= 6) { EACH_ROWS(rows, ONE) } else { EACH_ROWS(rows - 6, MORE) }
-    }
-#undef ONE
-#undef TWO
-#undef MORE
-}
+#define BLOCKS WIDE_f32 static void blocks_f32
+#define SUMS sums_f32
+#include "cpu_blocks.h"
 
 /* ----- bfloat16 by AVX512_BF16, whose instruction multiplies 16 pairs exactly and adds them in float32 */
 
@@ -153,19 +143,9 @@ WIDE_bf16 INLINE void sums_bf16(const Product *job, long row, long block, const 
         for (long v = 0; v < 2 * blocks; v++) finish_bf16(job, row + r, block * BLOCK + v * LANES, sums[r][v]);
 }
 
-WIDE_bf16 static void blocks_bf16(const Product *job, long row, long rows, long block, long end) {
-#define ONE(r) sums_bf16(job, row, block, r, 1)
-#define TWO(r) sums_bf16(job, row, block, r, 2)
-#define MORE(r) sums_bf16(job, row, block, r + 6, 1)
-    if (rows <= 6)
-        for (; block + 2 <= end; block += 2) { EACH_ROWS(rows, TWO) }
-    for (; block < end; block++) {
-        if (rows <= 6) { EACH_ROWS(rows, ONE) } else { EACH_ROWS(rows - 6, MORE) }
-    }
-#undef ONE
-#undef TWO
-#undef MORE
-}
+#define BLOCKS WIDE_bf16 static void blocks_bf16
+#define SUMS sums_bf16
+#include "cpu_blocks.h"
 #else
 static int has_amx(void) { return 0; }
 static void blocks_f32(const Product *job, long row, long rows, long block, long end) { (void)job, (void)row, (void)rows, (void)block, (void)end; }
