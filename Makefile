@@ -15,7 +15,7 @@ $(READY): $(USABLE)
 	@touch $@
 
 # enough to run programs
-$(USABLE): pyproject.toml setup.py constraints.txt $(wildcard grammars/*.c grammars/core/*.h runtime/layers/*.c runtime/layers/*.h)
+$(USABLE): pyproject.toml setup.py constraints.txt $(wildcard grammars/core/*.c grammars/core/*.h runtime/layers/*.c runtime/layers/*.h)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sgl needs Python 3.11 or later; try: make PYTHON=python3.12")'
 	@echo "installing sgl into $(VENV) (the first time: minutes, most of it PyTorch)"
 	$(PYTHON) -m venv $(VENV)

@@ -1,16 +1,25 @@
 """The C parts are optional: without a compiler Python and torch do the same work, more slowly."""
 
 from glob import glob
+from pathlib import Path
 
 from setuptools import Extension, setup
 
 KERNELS = "runtime/layers/cpu"
 
+
+def packages() -> list[str]:
+    """The front door, and every folder of the other floors that has an `__init__.py`."""
+    found = [init.parent for floor in ("lang", "runtime", "grammars") for init in Path(floor).rglob("__init__.py")]
+    return ["sgl", *sorted("sgl." + ".".join(folder.parts) for folder in found)]
+
+
 setup(
+    packages=packages(),
     ext_modules=[
         Extension(
             "sgl.grammars._core",
-            ["grammars/core.c"],
+            ["grammars/core/core.c"],
             depends=glob("grammars/core/*.h"),
             extra_compile_args=["-O3"],
             optional=True,

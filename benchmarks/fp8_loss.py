@@ -27,13 +27,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.common import keep_text
 from sgl.runtime.attention import attention_backend
-from sgl.runtime.batch import Batch
+from sgl.runtime.cache.kv import KVPool
 from sgl.runtime.engine import NANO
-from sgl.runtime.executor.kv import KVPool
 from sgl.runtime.loading import load_model
 from sgl.runtime.nano.prompts import render
 from sgl.runtime.quantization import kv_dtype_for, transform_for
-from sgl.runtime.tokenizer import Tokenizer
+from sgl.runtime.step.batch import Batch
+from sgl.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from training.probes import Probe

@@ -16,10 +16,10 @@ from gpu_kernel_steps import LAYERS, noisy_pool, step_of
 
 from sgl.runtime.attention import AttentionBackend, AttentionShape, attention_backend
 from sgl.runtime.attention.triton import TritonAttention
-from sgl.runtime.batch import Batch
-from sgl.runtime.executor.kv import KVPool
+from sgl.runtime.cache.kv import KVPool
 from sgl.runtime.kernels.attention_decode import DecodeScratch, DecodeTile
 from sgl.runtime.kernels.attention_prefill import PrefillTile
+from sgl.runtime.step.batch import Batch
 
 MOST_RUNNING, CONTEXT = 256, 8192
 DECODE_TILES = (

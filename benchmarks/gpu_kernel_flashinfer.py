@@ -10,8 +10,8 @@ import torch
 from gpu_kernel_lab import Lab
 from torch import Tensor
 
-from sgl.runtime.batch import Batch
-from sgl.runtime.executor.kv import KVPool
+from sgl.runtime.cache.kv import KVPool
+from sgl.runtime.step.batch import Batch
 
 WORKSPACE = 256 << 20  # bytes
 Attend = Callable[[int], object]

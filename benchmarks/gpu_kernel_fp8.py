@@ -16,7 +16,7 @@ from gpu_kernel_one_row import KINDS, Layer, OneRow, overlap
 from torch import Tensor
 
 from sgl.runtime.kernels.quantize import quantize_rows
-from sgl.runtime.quantization import values
+from sgl.runtime.layers import float8 as values
 from sgl.runtime.quantization.fp8 import Fp8Linear, RowwiseFp8Linear
 
 Stored = tuple[Tensor, Tensor]  # float8 [outputs, inputs] and float32 scales [outputs]

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from gpu_kernel_lab import Lab, Row
 from torch import Tensor
 
-from sgl.runtime.batch import Batch, DeviceBatch
 from sgl.runtime.kernels.activation import silu_and_mul
 from sgl.runtime.kernels.embed import embed
 from sgl.runtime.kernels.heads import rotate_and_store
 from sgl.runtime.kernels.norm import add_rms_norm, rms_norm
 from sgl.runtime.layers.rotary import RopeConfig, Rotary
+from sgl.runtime.step.batch import Batch, DeviceBatch
 
 EPS, MOST_COPIES = 1e-5, 16
 

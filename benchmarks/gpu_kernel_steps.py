@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from sgl.runtime.batch import Batch, DeviceBatch
-from sgl.runtime.executor.kv import KVPool
+from sgl.runtime.cache.kv import KVPool
+from sgl.runtime.step.batch import Batch, DeviceBatch
 
 LAYERS = 3  # that calls go through in turn, so that the L2 cache does not hold many sequences' keys
 

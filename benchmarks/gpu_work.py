@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 import sgl
-from sgl.runtime.config import EngineConfig
 from sgl.runtime.errors import RuntimeFailure
-from sgl.runtime.ops import Generation
+from sgl.runtime.loop.config import EngineConfig
 from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.sequences.ops import Generation
 
 FIRST_PLAIN_ID = 300  # behind special tokens and bytes
 PATIENCE = 150  # seconds; a batch that is not done by then has failed

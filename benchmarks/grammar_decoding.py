@@ -21,9 +21,9 @@ from typing import Any
 from common import keep, table
 
 import sgl
-from sgl.grammars.matcher import Matcher
-from sgl.runtime.core import EngineCore
-from sgl.runtime.jump import JumpForward
+from sgl.grammars.automaton.matcher import Matcher
+from sgl.runtime.loop.core import EngineCore
+from sgl.runtime.sequences.jump import JumpForward
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from extract_bookings import SAMPLE, track

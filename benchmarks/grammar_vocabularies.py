@@ -38,7 +38,7 @@ def load(name: str) -> BenchVocabulary:
 
 
 def _nano() -> BenchVocabulary:
-    from sgl.runtime.tokenizer import Tokenizer
+    from sgl.runtime.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(NANO)
     special = tokenizer.special_ids

@@ -24,8 +24,8 @@ from common import keep_text
 from gpu_shapes import SHAPES, shape_of, write_model
 
 from sgl.runtime import Engine, Generation, SamplingParams
+from sgl.runtime.cache.kv import KVPool
 from sgl.runtime.executor.host_pages import HostPages
-from sgl.runtime.executor.kv import KVPool
 
 VOCABULARY = range(100, 4000)
 Row = list[int]

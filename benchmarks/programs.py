@@ -21,8 +21,8 @@ from typing import Any
 from common import keep, table
 
 import sgl
-from sgl.runtime import scoring
 from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.sequences import scoring
 
 PAIRS = 50
 

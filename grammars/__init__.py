@@ -7,8 +7,9 @@
     matcher.accept(token_id)
 """
 
-from sgl.grammars.automaton import core_name
-from sgl.grammars.batch import fill_masks
+from sgl.grammars.automaton.automaton import core_name
+from sgl.grammars.automaton.batch import fill_masks
+from sgl.grammars.automaton.matcher import Matcher
 from sgl.grammars.compile import (
     Grammar,
     compile_choices,
@@ -17,13 +18,12 @@ from sgl.grammars.compile import (
     compile_regex,
     compile_structural,
 )
-from sgl.grammars.disk_cache import set_cache_dir
 from sgl.grammars.errors import GrammarError, GrammarLimitError, InvalidGrammarError, UnsupportedGrammarError
-from sgl.grammars.matcher import Matcher
+from sgl.grammars.network.disk_cache import set_cache_dir
 from sgl.grammars.schema.explain import Finding, explain
 from sgl.grammars.schema.options import SchemaOptions
-from sgl.grammars.structural_format import reasoning
-from sgl.grammars.vocabulary import Vocabulary
+from sgl.grammars.structural.format import reasoning
+from sgl.grammars.tokens.vocabulary import Vocabulary
 
 __all__ = [
     "Finding",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sgl.grammars.algebra.expr import Expr, words
 from sgl.grammars.errors import InvalidGrammarError
-from sgl.grammars.expr import Expr, words
 
 
 def choices_expr(choices: Iterable[str]) -> Expr:

@@ -9,19 +9,19 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sgl.grammars.automaton import Automaton
+from sgl.grammars.algebra.expr import Expr
+from sgl.grammars.automaton.automaton import Automaton
+from sgl.grammars.automaton.matcher import Matcher
 from sgl.grammars.choices import choices_expr
-from sgl.grammars.disk_cache import WORTHWHILE, disk_cache
 from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
-from sgl.grammars.expr import Expr
-from sgl.grammars.matcher import Matcher
-from sgl.grammars.network import Network
+from sgl.grammars.network.disk_cache import WORTHWHILE, disk_cache
+from sgl.grammars.network.network import Network
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.regex.plain_text import marked
 from sgl.grammars.schema.builder import SchemaOptions, canonical_schema, schema_expr
 from sgl.grammars.schema.weaken import weakened
-from sgl.grammars.structural_format import canonical_structural, format_expr, weakened_places
-from sgl.grammars.vocabulary import Vocabulary
+from sgl.grammars.structural.format import canonical_structural, format_expr, weakened_places
+from sgl.grammars.tokens.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from sgl.grammars.ebnf import Syntax

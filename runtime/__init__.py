@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .cache.tree import CacheTree
     from .engine import Engine
-    from .metrics import Stats
-    from .ops import Chunk, Generation
+    from .loop.metrics import Stats
+    from .loop.step_trace import StepRecord
     from .sampling.params import SamplingParams
-    from .sequence import Sequence
-    from .step_trace import StepRecord
-    from .tokenizer import Tokenizer
+    from .sequences.ops import Chunk, Generation
+    from .sequences.sequence import Sequence
+    from .text.tokenizer import Tokenizer
 
 __all__ = ["CacheTree", "Chunk", "Engine", "Generation", "SamplingParams", "Sequence", "Stats", "StepRecord", "Tokenizer"]
 
 _HOMES = {
     "CacheTree": "cache.tree",
-    "Chunk": "ops",
+    "Chunk": "sequences.ops",
     "Engine": "engine",
-    "Generation": "ops",
+    "Generation": "sequences.ops",
     "SamplingParams": "sampling.params",
-    "Sequence": "sequence",
-    "Stats": "metrics",
-    "StepRecord": "step_trace",
-    "Tokenizer": "tokenizer",
+    "Sequence": "sequences.sequence",
+    "Stats": "loop.metrics",
+    "StepRecord": "loop.step_trace",
+    "Tokenizer": "text.tokenizer",
 }
 
 

@@ -18,20 +18,20 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from .assemble import assemble
 from .cache.tree import CacheTree
-from .config import EngineConfig
-from .embedding import Floats, normalized
 from .errors import ConfigError, EngineClosed, RuntimeFailure
 from .loading import resolve_model
-from .metrics import Stats
-from .ops import Chunk, Generation
-from .pinning import Pin
+from .loop.assemble import assemble
+from .loop.config import EngineConfig
+from .loop.metrics import Stats
+from .loop.step_trace import StepRecord
 from .process.remote import connect
 from .sampling.params import SamplingParams
-from .sequence import Sequence
-from .step_trace import StepRecord
-from .terms import Terms
+from .sequences.embedding import Floats, normalized
+from .sequences.ops import Chunk, Generation
+from .sequences.pinning import Pin
+from .sequences.sequence import Sequence
+from .sequences.terms import Terms
 
 NANO = Path(__file__).parent / "nano"
 

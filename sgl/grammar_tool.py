@@ -102,7 +102,7 @@ def _compiled(kind: str, source: str, options: argparse.Namespace) -> Grammar:
 
 
 def _vocabulary(folder: Path | None) -> Vocabulary:
-    from sgl.runtime.tokenizer import Tokenizer
+    from sgl.runtime.text.tokenizer import Tokenizer
 
     spec = importlib.util.find_spec("sgl.runtime")
     assert spec is not None and spec.submodule_search_locations is not None

@@ -19,15 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sgl.grammars.automaton import Automaton
+from sgl.grammars.automaton.automaton import Automaton
+from sgl.grammars.automaton.matcher import Matcher
+from sgl.grammars.automaton.twin import DEAD
 from sgl.grammars.compile import Grammar
 from sgl.grammars.device.codes import ENDED, FIXED_ROWS, FREE, NO_MASK, NO_TOKEN, SEEN
 from sgl.grammars.device.resident import Numbers, Resident
 from sgl.grammars.device.tables import DeviceTables, Upload
 from sgl.grammars.errors import GrammarError
-from sgl.grammars.matcher import Matcher
-from sgl.grammars.twin import DEAD
-from sgl.grammars.vocabulary import Vocabulary
+from sgl.grammars.tokens.vocabulary import Vocabulary
 
 
 class DevicePool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sgl.grammars.automaton import Automaton
+from sgl.grammars.automaton.automaton import Automaton
 from sgl.grammars.device.codes import DEAD, ENDED, UNKNOWN
 from sgl.grammars.device.tables import Upload
 from sgl.grammars.errors import GrammarError

@@ -10,10 +10,10 @@ import torch
 import triton
 from torch import Tensor
 
-from sgl.grammars import kernels
+from sgl.grammars.device import kernels
 from sgl.grammars.device.codes import BLOCKED, DEAD, ENDED, FIXED_ROWS, LANES, NO_ROW, UNKNOWN
 from sgl.grammars.device.tokens import TokenBlocks
-from sgl.grammars.vocabulary import Vocabulary
+from sgl.grammars.tokens.vocabulary import Vocabulary
 
 _APPLIED = {"BLOCK": 1024, "PIECE": 128, "num_warps": 4}
 _ORDERED = {"TOKENS": 4096, "num_warps": 8}

@@ -10,7 +10,7 @@ from itertools import groupby
 import numpy as np
 
 from sgl.grammars.device.codes import END_PLACE, LANES, NO_PLACE
-from sgl.grammars.vocabulary import Vocabulary
+from sgl.grammars.tokens.vocabulary import Vocabulary
 
 
 class TokenBlocks:

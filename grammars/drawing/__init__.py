@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sgl.grammars.automaton import Automaton
+from sgl.grammars.automaton.automaton import Automaton
 from sgl.grammars.drawing.fold import pictures
 from sgl.grammars.drawing.layout import arrange
 from sgl.grammars.drawing.svg import render

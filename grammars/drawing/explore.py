@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from sgl.grammars import charset
-from sgl.grammars.charset import CharSet
-from sgl.grammars.twin import DEAD
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.charset import CharSet
+from sgl.grammars.automaton.twin import DEAD
 
 _LEADS = ((0xC2, 0xE0, 1), (0xE0, 0xF0, 2), (0xF0, 0xF5, 3))  # first byte, end, continuation bytes
 

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from sgl.grammars import charset
-from sgl.grammars.automaton import Automaton
-from sgl.grammars.charset import CharSet
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.charset import CharSet
+from sgl.grammars.automaton.automaton import Automaton
 from sgl.grammars.drawing.explore import moves
 from sgl.grammars.drawing.label import describe, spell
 from sgl.grammars.drawing.rules import RuleAutomaton

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sgl.grammars import charset
-from sgl.grammars.charset import CharSet
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.charset import CharSet
 
 _NAMES = {0x20: "␣", 0x09: "\\t", 0x0A: "\\n", 0x0D: "\\r", 0x5C: "\\\\"}
 _MOST_RANGES = 6

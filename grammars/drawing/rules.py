@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from sgl.grammars.network import BYTE, CALL, ENTER, LOOP, NEXT, PICK, RETURN, SEEN, SPLIT, Network
+from sgl.grammars.network.network import BYTE, CALL, ENTER, LOOP, NEXT, PICK, RETURN, SEEN, SPLIT, Network
 
 DEAD = -1
 

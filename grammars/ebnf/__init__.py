@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from sgl.grammars.algebra.expr import NEVER, Call, Expr, seq
 from sgl.grammars.ebnf.assemble import assemble
 from sgl.grammars.ebnf.bnf import read_bnf
 from sgl.grammars.ebnf.lark_syntax import read_lark
 from sgl.grammars.ebnf.source import Source
 from sgl.grammars.errors import InvalidGrammarError
-from sgl.grammars.expr import NEVER, Call, Expr, seq
 
 __all__ = ["ebnf_expr"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sgl.grammars.algebra.expr import Alt, Chars, Expr, Graph, Literal, Repeat, Rule, Seq
 from sgl.grammars.ebnf.epsilon import Bodies, substitute, without_empty
 from sgl.grammars.ebnf.factoring import Factoring
 from sgl.grammars.ebnf.recursion import without_left_recursion
-from sgl.grammars.expr import Alt, Chars, Expr, Graph, Literal, Repeat, Rule, Seq
 
 _MOST_INLINED = 64
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 
-from sgl.grammars import charset
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.expr import Chars, Expr, repeat, seq
 from sgl.grammars.ebnf.literals import bnf_escape, class_expr, string_expr, string_text
 from sgl.grammars.ebnf.rules import RuleTable, any_of
 from sgl.grammars.ebnf.source import END, Source, Token, TokenPattern, Tokens
-from sgl.grammars.expr import Chars, Expr, repeat, seq
 from sgl.grammars.regex.plain_text import marked
 
 _TOKEN = TokenPattern(

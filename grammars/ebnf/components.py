@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from sgl.grammars.algebra.expr import Expr, Rule
 from sgl.grammars.ebnf.epsilon import calls
-from sgl.grammars.expr import Expr, Rule
 
 Edges = Mapping[Rule, list[Rule]]
 

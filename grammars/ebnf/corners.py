@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sgl.grammars.expr import (
+from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
     Alt,

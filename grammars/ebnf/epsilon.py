@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from operator import is_
 
-from sgl.grammars.expr import (
+from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
     Alt,
@@ -27,7 +27,7 @@ from sgl.grammars.expr import (
     repeat,
     seq,
 )
-from sgl.grammars.expr import nullable as plainly_nullable
+from sgl.grammars.algebra.expr import nullable as plainly_nullable
 
 Bodies = dict[Rule, Expr]
 

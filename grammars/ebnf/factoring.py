@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from sgl.grammars.ebnf.corners import alternatives, sequence
-from sgl.grammars.ebnf.epsilon import Bodies, calls
-from sgl.grammars.expr import (
+from sgl.grammars.algebra.expr import (
     EMPTY,
     Alt,
     Call,
@@ -30,6 +28,8 @@ from sgl.grammars.expr import (
     repeat,
     seq,
 )
+from sgl.grammars.ebnf.corners import alternatives, sequence
+from sgl.grammars.ebnf.epsilon import Bodies, calls
 
 _MOST_STATES = 100
 _MOST_OPENED = 400

@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from sgl.grammars import charset
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.expr import EMPTY, Call, Chars, Expr, Rule, alt, optional, repeat, seq
 from sgl.grammars.ebnf.bnf import BOUNDS, check_counts
 from sgl.grammars.ebnf.common import COMMON
 from sgl.grammars.ebnf.literals import characters, lark_escape, regex_expr, string_expr, string_text
 from sgl.grammars.ebnf.rules import RuleTable, any_of
 from sgl.grammars.ebnf.source import END, Source, Token, TokenPattern, Tokens, nearest
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.expr import EMPTY, Call, Chars, Expr, Rule, alt, optional, repeat, seq
 from sgl.grammars.schema.builder import SchemaOptions, schema_expr
 
 _TOKEN = TokenPattern(

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
-from sgl.grammars import charset
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.expr import Chars, Expr, Literal
 from sgl.grammars.ebnf.source import Source
 from sgl.grammars.errors import UnsupportedGrammarError
-from sgl.grammars.expr import Chars, Expr, Literal
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.regex.plain_text import marked
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sgl.grammars.algebra.expr import EMPTY, Call, Expr, Graph, Rule, alt, nonempty, nullable, seq
 from sgl.grammars.ebnf.components import components, recursive
 from sgl.grammars.ebnf.corners import Heads, alternatives, left_calls, peel, sequence, tail_calls
 from sgl.grammars.ebnf.epsilon import Bodies
-from sgl.grammars.expr import EMPTY, Call, Expr, Graph, Rule, alt, nonempty, nullable, seq
 
 Edge = tuple[Expr, int]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from sgl.grammars.algebra.expr import EMPTY, NEVER, Call, Chars, Expr, Literal, Rule, Seq, alt, seq, words
 from sgl.grammars.ebnf.source import Source, nearest
-from sgl.grammars.expr import EMPTY, NEVER, Call, Chars, Expr, Literal, Rule, Seq, alt, seq, words
 
 _TRIE_FROM = 8
 

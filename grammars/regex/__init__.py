@@ -8,9 +8,9 @@ Beyond `re`: `\\p{L}`, `\\z`, and groups named by `(?<name>`. Beyond ECMA-262: `
 
 from __future__ import annotations
 
-from sgl.grammars import charset
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.expr import NEVER, Chars, Expr, Literal
 from sgl.grammars.errors import InvalidGrammarError
-from sgl.grammars.expr import NEVER, Chars, Expr, Literal
 from sgl.grammars.regex.ambiguity import check_repeats
 from sgl.grammars.regex.anchors import resolve_anchors
 from sgl.grammars.regex.parser import Parser

@@ -8,11 +8,22 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from sgl.grammars import charset
-from sgl.grammars.charset import CharSet, utf8_sequences
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.charset import CharSet, utf8_sequences
+from sgl.grammars.algebra.expr import (
+    Alt,
+    Chars,
+    Expr,
+    Literal,
+    Repeat,
+    Seq,
+    Words,
+    length_bounds,
+    nullable,
+    seq,
+)
+from sgl.grammars.algebra.lengths import fixed_length
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.expr import Alt, Chars, Expr, Literal, Repeat, Seq, Words, length_bounds, nullable, seq
-from sgl.grammars.lengths import fixed_length
 
 MOST_THREADS = 10_000
 LONGEST_LEAST = 1_000_000

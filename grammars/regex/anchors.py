@@ -6,8 +6,8 @@ resolved for the place where it begins and the place where it stops; an anchor i
 
 from __future__ import annotations
 
-from sgl.grammars import charset
-from sgl.grammars.expr import (
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
     Alt,
@@ -21,7 +21,7 @@ from sgl.grammars.expr import (
     nullable,
     seq,
 )
-from sgl.grammars.language import matches
+from sgl.grammars.algebra.language import matches
 from sgl.grammars.regex.repeats import repeated, sequence
 
 ANYTHING = Repeat(Chars(charset.ANY), 0, None)

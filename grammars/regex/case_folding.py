@@ -10,8 +10,8 @@ from bisect import bisect_left, bisect_right
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from sgl.grammars import charset
-from sgl.grammars.charset import CharSet
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.charset import CharSet
 from sgl.grammars.regex.unicode_classes import characters
 
 _BLOCK = 256

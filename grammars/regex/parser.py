@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable
 from functools import cache
 
-from sgl.grammars import charset
-from sgl.grammars.charset import CharSet
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.charset import CharSet
+from sgl.grammars.algebra.expr import NEVER, Alt, Anchor, Chars, Expr, Literal, Repeat, Seq, alt, words
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.expr import NEVER, Alt, Anchor, Chars, Expr, Literal, Repeat, Seq, alt, words
 from sgl.grammars.regex.flags import read_flags, set_letters
 from sgl.grammars.regex.repeats import repeated, sequence
 from sgl.grammars.regex.scanner import Dialect, Scanner

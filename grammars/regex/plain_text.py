@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sgl.grammars import charset
-from sgl.grammars.expr import PLAIN_REPEATED, Alt, Bytes, Chars, Expr, Repeat, Seq, alt, repeat, seq
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.expr import PLAIN_REPEATED, Alt, Bytes, Chars, Expr, Repeat, Seq, alt, repeat, seq
 
 _ASCII = charset.normalise([(0, 0x7F)])
 _WIDE = charset.minus(charset.ANY, _ASCII)

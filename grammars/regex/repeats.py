@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sgl.grammars.expr import EMPTY, Expr, Literal, Repeat, nonempty, nullable, optional, repeat, seq
+from sgl.grammars.algebra.expr import EMPTY, Expr, Literal, Repeat, nonempty, nullable, optional, repeat, seq
 
 Bounds = tuple[int, int | None]
 

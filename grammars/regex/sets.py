@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import unicodedata
 
-from sgl.grammars import charset
-from sgl.grammars.charset import CharSet
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.charset import CharSet
 from sgl.grammars.regex.case_folding import fold
 from sgl.grammars.regex.scanner import Dialect, Scanner
 from sgl.grammars.regex.unicode_classes import class_of_re, property_class

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from sgl.grammars import charset
-from sgl.grammars.charset import CharSet
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.charset import CharSet
 
 # Not looked at one by one: planes 4 to 13, unassigned in every version of Unicode, and 15 and 16, private by rule.
 _SEEN = ((0, 0x3FFFF), (0xE0000, 0xEFFFF))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import combinations, islice, product
 from typing import Any, Protocol
 
+from sgl.grammars.algebra.expr import EMPTY, NEVER, Expr, Joined, Part, alt, nullable, optional, repeat, seq
 from sgl.grammars.errors import UnsupportedGrammarError
-from sgl.grammars.expr import EMPTY, NEVER, Expr, Joined, Part, alt, nullable, optional, repeat, seq
 from sgl.grammars.schema.json_text import Whitespace
 from sgl.grammars.schema.lists import CountedList
 from sgl.grammars.schema.resolver import Resolver

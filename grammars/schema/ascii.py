@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sgl.grammars import charset
-from sgl.grammars.expr import (
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.expr import (
     NEVER,
     Alt,
     Bytes,

@@ -9,8 +9,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
-from sgl.grammars.errors import GrammarError, InvalidGrammarError
-from sgl.grammars.expr import (
+from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
     Call,
@@ -25,6 +24,7 @@ from sgl.grammars.expr import (
     seq,
     words,
 )
+from sgl.grammars.errors import GrammarError, InvalidGrammarError
 from sgl.grammars.schema.arrays import ArrayBuilder
 from sgl.grammars.schema.ascii import ascii_only
 from sgl.grammars.schema.document import Document, SchemaOptions, canonical_schema

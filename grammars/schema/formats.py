@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from sgl.grammars.expr import Expr
+from sgl.grammars.algebra.expr import Expr
 from sgl.grammars.regex import parse_regex
 
 _YEAR = r"(?:000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})"

@@ -8,9 +8,9 @@ from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
+from sgl.grammars.algebra.expr import NEVER, Expr
+from sgl.grammars.algebra.language import combine, matches, texts
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.expr import NEVER, Expr
-from sgl.grammars.language import combine, matches, texts
 from sgl.grammars.schema.document import EndlessReference
 from sgl.grammars.schema.numbers import integer_bounds
 from sgl.grammars.schema.shapes import (

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any
 
-from sgl.grammars import charset
-from sgl.grammars.charset import CharSet
-from sgl.grammars.expr import (
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.charset import CharSet
+from sgl.grammars.algebra.expr import (
     EMPTY,
     PLAIN_REPEATED,
     Alt,

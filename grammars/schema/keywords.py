@@ -8,8 +8,8 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
+from sgl.grammars.algebra.expr import Expr
 from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
-from sgl.grammars.expr import Expr
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.schema.document import SchemaOptions, child
 from sgl.grammars.schema.formats import ENFORCED, format_expr

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import product
 
+from sgl.grammars.algebra.expr import NEVER, Expr, Graph, seq
 from sgl.grammars.errors import UnsupportedGrammarError
-from sgl.grammars.expr import NEVER, Expr, Graph, seq
 from sgl.grammars.schema.json_text import Whitespace
 from sgl.grammars.schema.shapes import Arrays, Contains, Where
 

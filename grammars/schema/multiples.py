@@ -8,8 +8,8 @@ from fractions import Fraction
 from functools import lru_cache
 from math import gcd, lcm
 
-from sgl.grammars.expr import NEVER, Expr, Graph, Literal, alt, nonempty, optional, repeat, seq
-from sgl.grammars.language import combine
+from sgl.grammars.algebra.expr import NEVER, Expr, Graph, Literal, alt, nonempty, optional, repeat, seq
+from sgl.grammars.algebra.language import combine
 from sgl.grammars.schema.numbers import digit, far_from_whole, power
 
 _MOST_REMAINDERS = 1000

@@ -9,8 +9,8 @@ from itertools import pairwise, product
 from math import prod
 from typing import Any
 
+from sgl.grammars.algebra.language import texts
 from sgl.grammars.errors import UnsupportedGrammarError
-from sgl.grammars.language import texts
 from sgl.grammars.schema.shapes import (
     NOWHERE,
     Arrays,

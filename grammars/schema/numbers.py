@@ -10,9 +10,21 @@ from decimal import Decimal
 from functools import cache, lru_cache
 from math import ceil, floor
 
-from sgl.grammars import charset
-from sgl.grammars.expr import NEVER, Call, Chars, Expr, Graph, Literal, Rule, alt, optional, repeat, seq
-from sgl.grammars.language import combine
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.expr import (
+    NEVER,
+    Call,
+    Chars,
+    Expr,
+    Graph,
+    Literal,
+    Rule,
+    alt,
+    optional,
+    repeat,
+    seq,
+)
+from sgl.grammars.algebra.language import combine
 from sgl.grammars.schema.doubles import LARGEST, SMALLEST, Bound, last_double, readable_high, readable_low
 
 _SMALLEST_PLAIN = Decimal("1e-30")  # smaller decimals are written with an exponent, or are 0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from sgl.grammars import charset
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.expr import NEVER, Chars, Expr, Part, Repeat, alt, seq
+from sgl.grammars.algebra.language import combine, matches, texts
 from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
-from sgl.grammars.expr import NEVER, Chars, Expr, Part, Repeat, alt, seq
-from sgl.grammars.language import combine, matches, texts
 from sgl.grammars.schema.json_text import QUOTE, encode
 from sgl.grammars.schema.resolver import Resolver
 from sgl.grammars.schema.scalars import text_expr

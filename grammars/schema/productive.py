@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sgl.grammars.expr import Alt, Call, Expr, Graph, Joined, Literal, Repeat, Rule, Seq, Words
+from sgl.grammars.algebra.expr import Alt, Call, Expr, Graph, Joined, Literal, Repeat, Rule, Seq, Words
 
 
 def unproductive(rules: list[Rule]) -> set[Rule]:

@@ -7,10 +7,10 @@ from dataclasses import replace
 from decimal import Decimal
 from functools import lru_cache
 
-from sgl.grammars import charset
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.expr import NEVER, Call, Chars, Expr, Repeat, Rule, length_bounds, repeat, seq
+from sgl.grammars.algebra.language import combine, texts
 from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
-from sgl.grammars.expr import NEVER, Call, Chars, Expr, Repeat, Rule, length_bounds, repeat, seq
-from sgl.grammars.language import combine, texts
 from sgl.grammars.schema.json_text import FREE_CHAR, FREE_TEXT, QUOTE, encode_once
 from sgl.grammars.schema.multiples import common_step, few_remainders, multiples, other_numbers, whole_step
 from sgl.grammars.schema.numbers import (

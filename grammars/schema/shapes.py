@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
-from sgl.grammars.expr import Expr
-from sgl.grammars.language import matches
+from sgl.grammars.algebra.expr import Expr
+from sgl.grammars.algebra.language import matches
 
 Where = tuple[str, ...]
 NOWHERE: Where = ("false",)

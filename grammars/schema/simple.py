@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from sgl.grammars.expr import NEVER, Expr, Part
+from sgl.grammars.algebra.expr import NEVER, Expr, Part
 from sgl.grammars.schema.document import Document
 from sgl.grammars.schema.keywords import is_annotation
 from sgl.grammars.schema.shapes import NOWHERE, TYPES, Where

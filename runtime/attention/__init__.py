@@ -8,8 +8,8 @@ import logging
 
 import torch
 
+from ..cache.kv import PAD_SLOT, KVPool
 from ..errors import ConfigError
-from ..executor.kv import PAD_SLOT, KVPool
 from .base import AttentionBackend, AttentionShape, BackendUnavailable
 
 __all__ = [

@@ -10,8 +10,8 @@ from torch import Tensor
 from ..errors import ConfigError
 
 if TYPE_CHECKING:
-    from ..batch import Batch
-    from ..executor.kv import KVPool
+    from ..cache.kv import KVPool
+    from ..step.batch import Batch
 
 
 class BackendUnavailable(ConfigError):

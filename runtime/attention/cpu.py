@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..batch import Batch
-from ..executor.kv import KVPool
+from ..cache.kv import KVPool
 from ..layers import cpu
+from ..step.batch import Batch
 from .base import AttentionShape, BackendUnavailable
 from .plan import SMALL_EXTEND, Span, spans_of
 from .torch_native import Prefill, TorchNativeAttention

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..batch import Batch, DeviceBatch
-from ..executor.kv import KVPool
+from ..cache.kv import KVPool
 from ..kernels.merge_attention import merge_attention
+from ..step.batch import Batch, DeviceBatch
 from . import flashinfer_modules as modules
 from .base import AttentionShape, BackendUnavailable
 from .flashinfer_kernel import LARGE, SMALL, TILES, Planned, Planner, Setup, float_bytes

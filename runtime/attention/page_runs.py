@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..batch import Batch
 from ..errors import RuntimeFailure
 from ..kernels.page_indices import page_indices
+from ..step.batch import Batch
 from .flashinfer_kernel import Runs
 from .shared_prefix import SharedPrefix
 from .staging import Staging

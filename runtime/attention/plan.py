@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..executor.kv import PAD_SLOT
+from ..cache.kv import PAD_SLOT
 
 SMALL_EXTEND = 16  # most query tokens of a sequence that is still padded together with others
 BUCKET_WASTE = 2048  # padded tokens that cost about as much as the dozen calls of one more bucket

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as attend
 
-from ..batch import Batch
-from ..executor.kv import KVPool
-from ..quantization.values import FP8, restore, saturate
+from ..cache.kv import KVPool
+from ..layers.float8 import FP8, restore, saturate
+from ..step.batch import Batch
 from . import plan as planning
 from .base import AttentionShape, BackendUnavailable
 from .plan import Span

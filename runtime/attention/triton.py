@@ -13,11 +13,11 @@ from itertools import accumulate, takewhile
 import torch
 from torch import Tensor
 
-from ..batch import Batch, DeviceBatch
-from ..executor.kv import KVPool
+from ..cache.kv import KVPool
 from ..kernels.attention_decode import DecodeScratch, DecodeTile, decode
 from ..kernels.attention_prefill import PrefillScratch, PrefillTile, prefill
 from ..kernels.attention_store import store
+from ..step.batch import Batch, DeviceBatch
 from .base import AttentionShape, BackendUnavailable
 
 SPLIT_BYTES = 64 << 20  # device memory for partial results of deterministic attention

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from ..attention.base import AttentionBackend
-from ..batch import Batch, DeviceBatch
+from ..step.batch import Batch, DeviceBatch
+from ..step.staging import upload, upload_into
 from .graphs import DecodeGraphs, GraphPool
 from .packing import pack, unpack
 from .page_table import PageTable
-from .staging import upload, upload_into
 from .step_arrays import StepArrays, last_tokens
 
 if TYPE_CHECKING:
     from ..models.decoder import Decoder
-    from ..scheduler import Work
-    from ..sequence import SequenceState
+    from ..scheduling.scheduler import Work
+    from ..sequences.sequence import SequenceState
     from .piecewise import MixedSteps, PooledAttention
 
 

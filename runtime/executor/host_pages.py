@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from ..cache import Ints
+from ..cache.kv import KVPool
 from ..errors import ConfigError
-from .kv import KVPool
-from .staging import upload
+from ..step.staging import upload
 
 STAGING = 32 * 2**20  # bytes on the device, for keys and values together
 ALIGNMENT = 4096  # bytes; what is locked shares no page of the system with anything else

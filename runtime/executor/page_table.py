@@ -13,8 +13,8 @@ from .rows import RowMap
 
 if TYPE_CHECKING:
     from ..cache import IntRow
-    from ..scheduler import Work
-    from ..sequence import SequenceState
+    from ..scheduling.scheduler import Work
+    from ..sequences.sequence import SequenceState
 
 Upload = Callable[[np.ndarray], Tensor]
 

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from ..attention.base import AttentionBackend
-from ..batch import Batch, DeviceBatch
 from ..models import fused
+from ..step.batch import Batch, DeviceBatch
+from ..step.staging import upload_into
 from .graphs import EAGER_RUNS
 from .page_table import PageTable
-from .staging import upload_into
 from .step_arrays import PER_TOKEN, StepArrays
 
 if TYPE_CHECKING:

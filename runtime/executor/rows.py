@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..sequence import SequenceState, Status
+from ..sequences.sequence import SequenceState, Status
 
 
 class RowMap:

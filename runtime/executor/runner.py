@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from ..attention.base import AttentionBackend
-from ..batch import Batch
+from ..step.batch import Batch
 from .rows import RowMap
 
 if TYPE_CHECKING:
     from ..models.decoder import Decoder
-    from ..scheduler import Work
-    from ..sequence import SequenceState
+    from ..scheduling.scheduler import Work
+    from ..sequences.sequence import SequenceState
 
 
 class Runner:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from ..batch import Batch, DeviceBatch
+from ..step.batch import Batch, DeviceBatch
 from .page_table import PageTable
 from .runner import logit_rows, pools
 
 if TYPE_CHECKING:
-    from ..scheduler import Work
+    from ..scheduling.scheduler import Work
 
 PER_TOKEN = 4  # the first ones of `arrays`
 

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..batch import Batch
+from ..step.batch import Batch
 from .norm import block_of
 
 PER_TOKEN = ("token_ids", "positions", "slots", "token_rows", "last")  # views of one upload, aligned as it falls

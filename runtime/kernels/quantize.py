@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..quantization.values import FP8, LARGEST, SMALLEST_PEAK
+from ..layers.float8 import FP8, LARGEST, SMALLEST_PEAK
 
 TOP = tl.constexpr(LARGEST)
 BOTTOM = tl.constexpr(SMALLEST_PEAK)

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from ..attention.base import AttentionBackend
 from ..attention.cpu import CpuAttention
-from ..batch import Batch
-from ..executor.kv import KVPool
+from ..cache.kv import KVPool
 from ..layers import cpu
 from ..layers.linear import BlockedLinear
+from ..step.batch import Batch
 
 if TYPE_CHECKING:
     from .decoder import Decoder, Layer

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from ..attention.base import AttentionBackend
-from ..batch import Batch
 from ..layers.activation import silu_and_mul
 from ..layers.linear import Linear
 from ..layers.norm import HeadNorm, RMSNorm
 from ..layers.rotary import Angles, Rotary, rotate
+from ..step.batch import Batch
 from .compiled import CompiledStep
 from .config import ModelConfig
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from ..attention.base import AttentionBackend
-from ..batch import Batch
 from ..kernels import gated, one_row
 from ..kernels.activation import silu_and_mul
 from ..kernels.embed import embed
@@ -23,6 +22,7 @@ from ..kernels.norm import add_rms_norm, rms_norm
 from ..layers.linear import Linear
 from ..layers.norm import RMSNorm
 from ..quantization import Fp8Linear
+from ..step.batch import Batch
 
 if TYPE_CHECKING:
     from .decoder import Decoder, Layer

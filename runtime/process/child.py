@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from ..config import EngineConfig
 from ..errors import ConfigError
+from ..loop.config import EngineConfig
 from . import messages
 
 GRACE = 10.0  # seconds that a process has to end by itself once it is told to

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from sgl.grammars import Vocabulary
 
 from ..errors import ConfigError
-from ..ops import Chunk, Close, Extend, Generate, Generation, Op
+from ..sequences.ops import Chunk, Close, Extend, Generate, Generation, Op
 from . import messages
 from .messages import CHUNK, DONE, Abort, Answer, Ask, Queue, Ready, Spoil
 from .sending import Outbox

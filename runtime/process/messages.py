@@ -19,11 +19,11 @@ from typing import Any, BinaryIO, NamedTuple
 
 from sgl.grammars import Vocabulary
 
-from ..config import EngineConfig, Resolved
-from ..decoding import WRONG_VOCABULARY
 from ..errors import ConfigError, RuntimeFailure
-from ..ops import Chunk, Fork, Generate, Op
-from ..terms import Terms
+from ..loop.config import EngineConfig, Resolved
+from ..sequences.decoding import WRONG_VOCABULARY
+from ..sequences.ops import Chunk, Fork, Generate, Op
+from ..sequences.terms import Terms
 
 _LENGTH = struct.Struct("<Q")
 _KNOWN = sys.stdlib_module_names | {"sgl", "numpy", "torch"}  # packages whose classes the engine's process has for sure

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from sgl.grammars import Grammar, Vocabulary
 from sgl.grammars.compile import Recipe
 
-from ..ops import Generate
-from ..sequence import Status
+from ..sequences.ops import Generate
+from ..sequences.sequence import Status
 
 if TYPE_CHECKING:
-    from ..lifecycle import Lifecycle
-    from ..sequence import SequenceState
+    from ..loop.lifecycle import Lifecycle
+    from ..sequences.sequence import SequenceState
 
 MOST_KEPT = 256
 

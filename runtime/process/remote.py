@@ -15,14 +15,14 @@ from typing import Any
 
 from sgl.grammars import Vocabulary
 
-from ..assemble import Assembled
-from ..config import EngineConfig
 from ..errors import EngineClosed, EngineDied, RuntimeFailure
-from ..metrics import Stats
-from ..ops import Close, Fork, Op
-from ..sequence import Status
-from ..terms import Terms
-from ..tokenizer import Tokenizer
+from ..loop.assemble import Assembled
+from ..loop.config import EngineConfig
+from ..loop.metrics import Stats
+from ..sequences.ops import Close, Fork, Op
+from ..sequences.sequence import Status
+from ..sequences.terms import Terms
+from ..text.tokenizer import Tokenizer
 from .child import GRACE, HURRY, Beginning, Child
 from .link import Link
 from .messages import Open, Ready

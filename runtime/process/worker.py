@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from ..errors import EngineClosed
-from ..ops import Close, Fork, Generate
-from ..sequence import Status
+from ..sequences.ops import Close, Fork, Generate
+from ..sequences.sequence import Status
 from . import messages
 from .messages import CHUNK, DONE, FAILED, Abort, Answer, Ask, Open, Queue, Ready, Spoil, Start, Told
 from .recipes import LateGenerate, Recipes
 from .sending import Outbox
 
 if TYPE_CHECKING:
-    from ..assemble import Assembled
-    from ..core import EngineCore
-    from ..ops import Chunk, Generation, Op
-    from ..sequence import SequenceState
-    from ..terms import Terms
+    from ..loop.assemble import Assembled
+    from ..loop.core import EngineCore
+    from ..sequences.ops import Chunk, Generation, Op
+    from ..sequences.sequence import SequenceState
+    from ..sequences.terms import Terms
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 BROKEN = 70  # exit code: the engine's loop failed
@@ -170,7 +170,7 @@ def main(descriptor: int, parent: int) -> None:
 
 
 def _run(start: Start, file: BinaryIO, outbox: Outbox) -> None:
-    from ..assemble import assemble
+    from ..loop.assemble import assemble
 
     try:
         parts = assemble(Path(start.path), start.options)

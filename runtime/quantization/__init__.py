@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 import torch
 
 from ..errors import ConfigError
+from ..layers.float8 import FP8
 from ..layers.linear import Linear
 from .deterministic import DeterministicLinear, FixedRowsLinear
 from .fp8 import Fp8Linear, RowwiseFp8Linear
 from .int8 import Int8BlockedLinear, Int8Linear, in_int8
-from .values import FP8
 
 __all__ = ["FP8", "KV_DTYPES", "WEIGHTS", "Fp8Linear", "Int8BlockedLinear", "Int8Linear", "Transform", "kv_dtype_for", "transform_for"]
 

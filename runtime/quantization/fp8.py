@@ -7,9 +7,9 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from ..layers import float8 as values
+from ..layers.float8 import FP8
 from ..layers.linear import Linear
-from . import values
-from .values import FP8
 
 SHAPE_STEP = 16  # `torch._scaled_mm` takes sizes that are multiples of this
 

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sgl.runtime.executor.staging import upload
 from sgl.runtime.sampling.bias import LogitBias, MinTokens
 from sgl.runtime.sampling.noise import column_hash, seed_words
 from sgl.runtime.sampling.params import SamplingParams
 from sgl.runtime.sampling.penalties import Penalties
+from sgl.runtime.step.staging import upload
 
 RANDOM, TRUNCATED, SCORED, PENALIZED, BIASED, WAITING = (1 << i for i in range(6))  # flags of a packed row
 _ALL = 2**31 - 1  # top_k without a limit

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sgl.runtime.executor.staging import fetch, upload
 from sgl.runtime.kernels.sampling import CHUNK, STEP_WORDS, draw
 from sgl.runtime.sampling.batch import SamplingBatch, SamplingRow
 from sgl.runtime.sampling.logprobs import paired, raw_logprobs
 from sgl.runtime.sampling.masks import PackedPool
 from sgl.runtime.sampling.params import SamplingParams
 from sgl.runtime.sampling.sampler import Places, Samples, adjust, mark_errors, place_logprobs
+from sgl.runtime.step.staging import fetch, upload
 
 
 class DeviceSampler:

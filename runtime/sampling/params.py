@@ -103,7 +103,7 @@ class SamplingParams:
         if (length := sum(map(len, self.stop))) > MOST_STOPS:
             raise ConfigError(f"stop has {length} characters in all; give at most {MOST_STOPS}")
         if self.stop_regex:
-            from sgl.runtime.stop_patterns import check_patterns  # rarely wanted
+            from sgl.runtime.text.stop_patterns import check_patterns  # rarely wanted
 
             check_patterns(self.stop_regex)
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sgl.runtime.executor.staging import upload
+from sgl.runtime.step.staging import upload
 
 if TYPE_CHECKING:
     from sgl.runtime.sampling.batch import SamplingRow

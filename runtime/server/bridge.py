@@ -16,13 +16,13 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from sgl.runtime.cache import Ints
-from sgl.runtime.embedding import Floats
 from sgl.runtime.engine import Engine
-from sgl.runtime.ops import Chunk, Generation
 from sgl.runtime.sampling.params import SamplingParams
-from sgl.runtime.scoring import Scores
-from sgl.runtime.sequence import Sequence
-from sgl.runtime.terms import USUAL, Terms
+from sgl.runtime.sequences.embedding import Floats
+from sgl.runtime.sequences.ops import Chunk, Generation
+from sgl.runtime.sequences.scoring import Scores
+from sgl.runtime.sequences.sequence import Sequence
+from sgl.runtime.sequences.terms import USUAL, Terms
 
 from .admission import Admission
 from .caller import CALLER, PATIENCE, seconds_left

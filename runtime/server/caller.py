@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from sgl.runtime.terms import USUAL, Terms
+from sgl.runtime.sequences.terms import USUAL, Terms
 
 from .errors import RequestError
 from .settings import ServerSettings

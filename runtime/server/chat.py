@@ -8,8 +8,8 @@ from contextlib import aclosing
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from sgl.runtime.ops import Chunk
 from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.sequences.ops import Chunk
 
 from .chat_moves import ChatPrompt
 from .chat_plan import Plan

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sgl.runtime.cache import Ints
-from sgl.runtime.ops import Chunk, Generation
 from sgl.runtime.sampling.params import SamplingParams
-from sgl.runtime.scoring import Scores
-from sgl.runtime.sequence import Sequence
+from sgl.runtime.sequences.ops import Chunk, Generation
+from sgl.runtime.sequences.scoring import Scores
+from sgl.runtime.sequences.sequence import Sequence
 
 from .postbox import Arrivals
 

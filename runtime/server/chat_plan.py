@@ -11,8 +11,8 @@ from sgl.grammars import GrammarError
 from sgl.runtime.dialects import Dialect, Step, Tool, tool_of
 from sgl.runtime.dialects.dialect import FREE
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.ops import Generation
 from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.sequences.ops import Generation
 
 from .chat_moves import NOTHING, Choice, Move
 from .chat_reading import Readers

@@ -9,8 +9,8 @@ from typing import Any
 
 from sgl.runtime.dialects import Dialect, Tool, tool_of
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.quoting import Quotation
-from sgl.runtime.tokenizer import Tokenizer
+from sgl.runtime.text.quoting import Quotation
+from sgl.runtime.text.tokenizer import Tokenizer
 
 from .bridge import LONG_TEXT
 from .chat_moves import ChatPrompt

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sgl.runtime.ops import Chunk
 from sgl.runtime.sampling.params import SamplingParams
-from sgl.runtime.tokenizer import Tokenizer
+from sgl.runtime.sequences.ops import Chunk
+from sgl.runtime.text.tokenizer import Tokenizer
 
 from .logprobs import Row, RowStream, chat_logprobs
 from .openai_answers import Json

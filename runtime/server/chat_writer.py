@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from sgl.runtime.dialects import Arguments, CallBegun, CallEnded, Event, Said, Step, Thought
-from sgl.runtime.ops import Chunk, Generation
+from sgl.runtime.sequences.ops import Chunk, Generation
 
 from .chat_moves import Move, joined
 from .chat_plan import Plan

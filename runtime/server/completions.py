@@ -10,8 +10,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from sgl.runtime.ops import Chunk, Generation
-from sgl.runtime.tokenizer import Tokenizer
+from sgl.runtime.sequences.ops import Chunk, Generation
+from sgl.runtime.text.tokenizer import Tokenizer
 
 from .errors import RequestError
 from .logprobs import Row, RowStream, TextLogprobs, rows_of, rows_of_generation

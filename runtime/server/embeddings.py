@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from pydantic import BeforeValidator, Field
 
 from sgl.runtime.cache import Ints
-from sgl.runtime.embedding import Floats, normalized
+from sgl.runtime.sequences.embedding import Floats, normalized
 
 from .caller import MOST_URGENT, arrange
 from .errors import RequestError

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sgl.runtime.ops import Chunk, Generation, TokenLogprobs
-from sgl.runtime.tokenizer import Tokenizer
+from sgl.runtime.sequences.ops import Chunk, Generation, TokenLogprobs
+from sgl.runtime.text.tokenizer import Tokenizer
 
 Json = dict[str, Any]
 

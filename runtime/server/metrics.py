@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import RuntimeFailure
-from sgl.runtime.metrics import STEP_BOUNDS, Stats
+from sgl.runtime.loop.metrics import STEP_BOUNDS, Stats
 
 from .record import Record
 

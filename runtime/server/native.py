@@ -14,7 +14,7 @@ from fastapi import APIRouter, Body, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from sgl.runtime.errors import RequestAborted
-from sgl.runtime.tokenizer import Tokenizer
+from sgl.runtime.text.tokenizer import Tokenizer
 
 from .bridge import Bridge, Prompt
 from .caller import arrange

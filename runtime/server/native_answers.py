@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isnan
 from typing import Any
 
-from sgl.runtime.ops import Chunk, Generation, TokenLogprobs
+from sgl.runtime.sequences.ops import Chunk, Generation, TokenLogprobs
 
 from .native_requests import PromptRequest
 from .runs import ABORTED

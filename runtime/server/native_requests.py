@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sgl.runtime.sampling.params import SamplingParams
-from sgl.runtime.tokenizer import Tokenizer
+from sgl.runtime.text.tokenizer import Tokenizer
 
 from .errors import RequestError
 from .native_types import SAMPLING_WITHOUT, WITHOUT, GenerateFields, SamplingFields, checked

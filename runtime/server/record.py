@@ -9,8 +9,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from sgl.runtime.cache import Ints
-from sgl.runtime.ops import Chunk, Generation
 from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.sequences.ops import Chunk, Generation
 
 GapObserver = Callable[[float, int], None]  # seconds a token, tokens
 Prompt = str | Sequence[int] | Ints

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from sgl.runtime.errors import RequestAborted
-from sgl.runtime.sequence import Sequence
+from sgl.runtime.sequences.sequence import Sequence
 
 from .caller import CALLER
 from .record import RECORD

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from sgl.runtime.attention import AttentionBackend, AttentionShape
-from sgl.runtime.batch import Batch, DeviceBatch
-from sgl.runtime.executor.kv import KVPool
+from sgl.runtime.cache.kv import KVPool
+from sgl.runtime.step.batch import Batch, DeviceBatch
 
 Work = list[tuple[int, int]]  # (cached, new) tokens of each sequence
 KV = tuple[torch.Tensor, torch.Tensor]  # [layers, tokens, kv_heads, head_dim] of a sequence

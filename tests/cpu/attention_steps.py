@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from sgl.runtime.attention import AttentionShape
-from sgl.runtime.batch import Batch, DeviceBatch
-from sgl.runtime.executor.kv import KVPool
+from sgl.runtime.cache.kv import KVPool
+from sgl.runtime.step.batch import Batch, DeviceBatch
 
 
 class World:

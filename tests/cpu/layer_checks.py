@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from rig import Rig, Row
 from torch import Tensor
 
-from sgl.runtime.batch import Batch, DeviceBatch
 from sgl.runtime.layers.linear import BlockedLinear, Linear
 from sgl.runtime.layers.rotary import RopeConfig, Rotary
 from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.quantization import Fp8Linear
+from sgl.runtime.step.batch import Batch, DeviceBatch
 
 FP8 = torch.float8_e4m3fn
 

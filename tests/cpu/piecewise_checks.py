@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from sgl.runtime.attention import AttentionShape, attention_backend
-from sgl.runtime.batch import Batch
 from sgl.runtime.cache import IntRow
-from sgl.runtime.executor.kv import KVPool
+from sgl.runtime.cache.kv import KVPool
 from sgl.runtime.executor.page_table import PageTable
 from sgl.runtime.executor.piecewise import MixedSteps, Piece
 from sgl.runtime.executor.step_arrays import StepArrays
 from sgl.runtime.loading import load_model
-from sgl.runtime.scheduler import Work
-from sgl.runtime.sequence import Status
+from sgl.runtime.scheduling.scheduler import Work
+from sgl.runtime.sequences.sequence import Status
+from sgl.runtime.step.batch import Batch
 
 ROWS, SLOTS = 40, 1200
 LONGEST = 100  # tokens of a sequence before it ends

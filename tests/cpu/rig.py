@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from sgl.runtime.attention import attention_backend
-from sgl.runtime.batch import Batch
-from sgl.runtime.executor.kv import KVPool
+from sgl.runtime.cache.kv import KVPool
 from sgl.runtime.loading import load_model
+from sgl.runtime.step.batch import Batch
 
 
 class Row:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from sgl.runtime.attention import AttentionShape, BackendUnavailable, attention_backend
 from sgl.runtime.attention import plan as planning
-from sgl.runtime.batch import Batch
+from sgl.runtime.cache.kv import PAD_SLOT, KVPool
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.executor.kv import PAD_SLOT, KVPool
 from sgl.runtime.layers import cpu
+from sgl.runtime.step.batch import Batch
 
 SLOTS = 3000
 USABLE = ["torch_native", *(["cpu"] if cpu.kernels else [])]

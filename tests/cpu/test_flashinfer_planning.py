@@ -23,7 +23,7 @@ from sgl.runtime.attention import flashinfer_modules as modules
 from sgl.runtime.attention.flashinfer_kernel import float_bytes
 from sgl.runtime.attention.flashinfer_modules import Kind
 from sgl.runtime.attention.shared_prefix import PrefixFinder
-from sgl.runtime.executor.kv import KVPool
+from sgl.runtime.cache.kv import KVPool
 from sgl.runtime.kernels.attention_decode import DecodeTile
 from sgl.runtime.kernels.attention_prefill import PrefillTile
 

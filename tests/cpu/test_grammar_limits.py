@@ -7,8 +7,8 @@ import re
 import pytest
 
 from sgl import grammars
-from sgl.grammars.automaton import Automaton
-from sgl.grammars.network import Network
+from sgl.grammars.automaton.automaton import Automaton
+from sgl.grammars.network.network import Network
 from sgl.grammars.regex import parse_regex
 from sgl.runtime import SamplingParams
 

@@ -13,7 +13,7 @@ if torch.cuda.is_available():
 from sgl.runtime.kernels import matmul as product
 from sgl.runtime.kernels.matmul import Tile, can_multiply, matmul, tile_for
 from sgl.runtime.kernels.quantize import quantize_rows
-from sgl.runtime.quantization import values
+from sgl.runtime.layers import float8 as values
 
 TILES = [None, Tile(16, 32, 32, 3, 4), Tile(16, 16, 64, 3, 4, resident=True), Tile(32, 16, 32, 3, 8, True, True)]
 MANTISSA = 0b111  # of a float8 as a byte

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.config import EngineConfig
+from sgl.runtime.cache.kv import KVPool
 from sgl.runtime.errors import ConfigError, EngineClosed
-from sgl.runtime.executor import memory
-from sgl.runtime.executor.kv import KVPool
 from sgl.runtime.executor.offload import HostCopy, tensors_of
 from sgl.runtime.loading import load_model
+from sgl.runtime.loop import memory
+from sgl.runtime.loop.config import EngineConfig
 
 GREEDY = SamplingParams(max_tokens=20, temperature=0, ignore_eos=True)
 CUDA = torch.device("cuda")

@@ -15,12 +15,12 @@ from checkpoints import write_checkpoint
 from rig import Rig, Row
 
 from sgl.runtime.attention import AttentionShape, attention_backend
-from sgl.runtime.batch import Batch
-from sgl.runtime.executor.kv import KVPool
+from sgl.runtime.cache.kv import KVPool
 from sgl.runtime.layers import cpu
 from sgl.runtime.layers.activation import silu_and_mul
 from sgl.runtime.layers.norm import HeadNorm, RMSNorm
 from sgl.runtime.layers.rotary import RopeConfig, Rotary, rotate
+from sgl.runtime.step.batch import Batch
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]

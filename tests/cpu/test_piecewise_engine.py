@@ -18,9 +18,10 @@ import piecewise_checks as checks
 from checkpoints import write_checkpoint
 
 from sgl import grammars
-from sgl.runtime import Engine, SamplingParams, assemble
+from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.attention.torch_native import TorchNativeAttention
 from sgl.runtime.executor import cuda_runner
+from sgl.runtime.loop import assemble
 from sgl.runtime.models import decoder
 
 

@@ -22,8 +22,8 @@ from server_rig import await_true
 
 from sgl.grammars.compile import Recipe
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.config import EngineConfig
 from sgl.runtime.errors import CheckpointError, ConfigError, EngineClosed, EngineDied
+from sgl.runtime.loop.config import EngineConfig
 from sgl.runtime.process import remote
 from sgl.runtime.process.link import Link
 
@@ -37,7 +37,7 @@ import os, sys, threading, time
 def break_when_told():
     while not os.path.exists({mark!r}):
         time.sleep(0.01)
-    sys.modules["sgl.runtime.scheduler"].Scheduler.plan = lambda self: 1 / 0
+    sys.modules["sgl.runtime.scheduling.scheduler"].Scheduler.plan = lambda self: 1 / 0
 threading.Thread(target=break_when_told, daemon=True).start()
 """
 

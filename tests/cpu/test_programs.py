@@ -26,7 +26,7 @@ from sgl.lang.config import as_backend
 from sgl.lang.errors import BadValueError
 from sgl.runtime.errors import EngineClosed
 from sgl.runtime.sampling.params import SamplingParams
-from sgl.runtime.tokenizer import Tokenizer
+from sgl.runtime.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")

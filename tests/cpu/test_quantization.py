@@ -11,19 +11,20 @@ import torch
 import torch.nn.functional as F
 from rig import Rig, Row
 
-from sgl.runtime.assemble import _arithmetic
 from sgl.runtime.attention import AttentionShape, attention_backend
 from sgl.runtime.attention import cpu as cpu_attention
-from sgl.runtime.batch import Batch
-from sgl.runtime.config import EngineConfig
+from sgl.runtime.cache.kv import PAD_SLOT, KVPool
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.executor.device import DeviceChoice
-from sgl.runtime.executor.kv import PAD_SLOT, KVPool
 from sgl.runtime.layers import cpu
+from sgl.runtime.layers import float8 as values
 from sgl.runtime.layers.linear import Linear
 from sgl.runtime.loading import load_model
-from sgl.runtime.quantization import FP8, Fp8Linear, kv_dtype_for, transform_for, values
+from sgl.runtime.loop.assemble import _arithmetic
+from sgl.runtime.loop.config import EngineConfig
+from sgl.runtime.quantization import FP8, Fp8Linear, kv_dtype_for, transform_for
 from sgl.runtime.quantization.deterministic import ROWS, FixedRowsLinear
+from sgl.runtime.step.batch import Batch
 
 NANO = Path(__file__).parents[2] / "runtime" / "nano"
 CPU = torch.device("cpu")

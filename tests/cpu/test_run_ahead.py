@@ -12,10 +12,10 @@ import torch
 from test_engine import GREEDY, prompt, run
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime import stepping as steps
-from sgl.runtime.core import _Call
 from sgl.runtime.errors import RequestAborted, RuntimeFailure
 from sgl.runtime.executor import offload
+from sgl.runtime.loop import stepping as steps
+from sgl.runtime.loop.core import _Call
 
 
 class Hold:
@@ -224,7 +224,7 @@ def test_a_sleep_without_main_memory_changes_nothing(open_engine, monkeypatch):
     def full(tensors):
         raise MemoryError("no main memory")
 
-    monkeypatch.setattr("sgl.runtime.sleeping.HostCopy", full)
+    monkeypatch.setattr("sgl.runtime.loop.sleeping.HostCopy", full)
     with pytest.raises(MemoryError):
         engine.sleep()
     assert not engine.asleep and run(engine, prompt(1, 10)) == expected

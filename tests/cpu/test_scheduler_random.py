@@ -12,7 +12,7 @@ from test_scheduler_pressure import FOREVER, make, some
 
 from sgl.runtime import Engine, Sequence
 from sgl.runtime.errors import DeadlineExceeded, OutOfPages, RequestAborted
-from sgl.runtime.pinning import Pin
+from sgl.runtime.sequences.pinning import Pin
 
 __all__ = ["make"]
 

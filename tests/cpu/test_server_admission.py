@@ -24,6 +24,7 @@ from server_rig import await_true, serving, serving_app
 from sgl.cli import _parser
 from sgl.runtime import Engine
 from sgl.runtime.errors import ConfigError, EngineClosed, EngineDied
+from sgl.runtime.sequences.terms import Terms
 from sgl.runtime.server import admission as admission_module
 from sgl.runtime.server import listening
 from sgl.runtime.server.admission import Admission
@@ -31,7 +32,6 @@ from sgl.runtime.server.app import create_app
 from sgl.runtime.server.caller import calling, tenant_of
 from sgl.runtime.server.errors import RequestError, problem
 from sgl.runtime.server.settings import ServerSettings
-from sgl.runtime.terms import Terms
 from sgl.serve_tool import _settings
 
 ENDLESS = {"max_new_tokens": 1500, "ignore_eos": True, "temperature": 0}

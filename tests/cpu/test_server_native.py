@@ -12,8 +12,8 @@ import pytest
 from server_rig import await_true, serving
 
 import sgl
-from sgl.runtime.ops import Chunk
 from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.sequences.ops import Chunk
 from sgl.runtime.server.native_answers import AnswerWriter
 from sgl.runtime.server.native_requests import PromptRequest, read_request
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sgl.runtime import Engine
-from sgl.runtime.ops import Chunk, Generation
+from sgl.runtime.sequences.ops import Chunk, Generation
 from sgl.runtime.server.logprobs import UNLIKELY, Row, RowStream, TextLogprobs, chat_logprobs
 from sgl.runtime.server.sse import events, merged, primed, together
 

@@ -20,7 +20,7 @@ from server_rig import serving
 import sgl.runtime
 from sgl.runtime import Engine
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.ops import Chunk, Generation
+from sgl.runtime.sequences.ops import Chunk, Generation
 from sgl.runtime.server.app import create_app
 from sgl.runtime.server.chat_plan import Plan
 from sgl.runtime.server.chat_types import ChatRequest

@@ -12,11 +12,11 @@ import atheris
 
 with atheris.instrument_imports(include=["sgl.grammars"]):
     from sgl.grammars import GrammarError, Vocabulary
+    from sgl.grammars.algebra.expr import Expr
+    from sgl.grammars.automaton.matcher import Matcher
     from sgl.grammars.choices import choices_expr
     from sgl.grammars.compile import Grammar
     from sgl.grammars.ebnf import ebnf_expr
-    from sgl.grammars.expr import Expr
-    from sgl.grammars.matcher import Matcher
     from sgl.grammars.regex import parse_regex
     from sgl.grammars.schema.builder import schema_expr
     from sgl.grammars.schema.document import SchemaOptions

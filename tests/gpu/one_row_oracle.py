@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sgl.runtime.kernels import one_row
 from sgl.runtime.kernels.one_row_launch import Launch
-from sgl.runtime.quantization import values
+from sgl.runtime.layers import float8 as values
 
 EPS = 1e-5
 ROUGH = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float8_e4m3fn: 0.13}

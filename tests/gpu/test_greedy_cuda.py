@@ -16,7 +16,7 @@ from test_models_greedy import STEPS, reference_text
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.loading import load_config
-from sgl.runtime.tokenizer import Tokenizer
+from sgl.runtime.text.tokenizer import Tokenizer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

@@ -39,7 +39,7 @@ def fp8_layer(outputs: int, inputs: int, bias: bool, weights: str = "fp8"):
 @pytest.mark.parametrize("rows, inputs", [(1, 4096), (300, 14336), (17, 384), (5, 100), (0, 64)])
 def test_rows_become_float8_to_the_bit(rows: int, inputs: int, dtype: torch.dtype) -> None:
     from sgl.runtime.kernels.quantize import quantize_rows
-    from sgl.runtime.quantization import values
+    from sgl.runtime.layers import float8 as values
 
     x = random(rows, inputs, dtype=dtype) * 3
     if rows > 1:
@@ -55,7 +55,7 @@ def test_rows_become_float8_to_the_bit(rows: int, inputs: int, dtype: torch.dtyp
 @pytest.mark.parametrize("outputs, inputs", SHAPES)
 @pytest.mark.parametrize("rows", [1, 16, 37, 64, 65, 300, 1024])
 def test_fp8_linear(rows: int, outputs: int, inputs: int, bias: bool, weights: str) -> None:
-    from sgl.runtime.quantization import values
+    from sgl.runtime.layers import float8 as values
 
     layer = fp8_layer(outputs, inputs, bias, weights)
     x = random(rows, inputs)
@@ -87,7 +87,7 @@ def test_an_fp8_pool_under_torch_native_agrees_with_the_cpu() -> None:
     from test_quantization import fp8_batch
 
     from sgl.runtime.attention import AttentionShape, attention_backend
-    from sgl.runtime.executor.kv import KVPool
+    from sgl.runtime.cache.kv import KVPool
     from sgl.runtime.quantization import FP8
 
     work, shape = [(0, 40), (0, 3), (0, 1)], AttentionShape(4, 2, 64, (None,))

@@ -62,7 +62,7 @@ def test_what_the_distributions_hold(built):
     for name in ("sgl/py.typed", "sgl/lang/report/page.html", "sgl/lang/report/main.js", "sgl/runtime/nano/config.json", "sgl/runtime/nano/tokenizer.json"):
         assert name in wheel
     assert any(name.endswith("LICENSE") for name in wheel) and any(name.endswith("NOTICE") for name in wheel)
-    for name in ("grammars/core.c", "grammars/core/types.h", "runtime/layers/cpu.c", "constraints.txt"):
+    for name in ("grammars/core/core.c", "grammars/core/types.h", "runtime/layers/cpu.c", "constraints.txt"):
         assert any(found.endswith(name) for found in sdist)
     for header in (ROOT / "runtime" / "layers").glob("cpu_*.h"):
         assert any(found.endswith(f"runtime/layers/{header.name}") for found in sdist)

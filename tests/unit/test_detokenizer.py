@@ -7,7 +7,7 @@ import tiny_tokenizers as tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sgl.runtime.tokenizer import Tokenizer
+from sgl.runtime.text.tokenizer import Tokenizer
 
 EXACT = [
     pytest.param(tiny.byte_level(), id="byte-level"),

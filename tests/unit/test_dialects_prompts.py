@@ -11,7 +11,6 @@ from grammar_walks import BYTES, accepts, walk
 
 from sgl.grammars import compile_json_schema, compile_structural
 from sgl.runtime import nano
-from sgl.runtime.chat_template import ChatTemplate
 from sgl.runtime.dialects import (
     MARKS,
     Call,
@@ -28,6 +27,7 @@ from sgl.runtime.dialects.mistral import MARK, short_id
 from sgl.runtime.dialects.nano import TURN
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.nano import prompts
+from sgl.runtime.text.chat_template import ChatTemplate
 
 SCHEMA = {
     "type": "object",

@@ -74,7 +74,7 @@ def test_manners_of_calling_are_shown(reference):
 
 
 def test_columns_and_sections_become_lists(reference):
-    options = reference.entry("sgl.runtime.config.EngineConfig")
+    options = reference.entry("sgl.runtime.loop.config.EngineConfig")
     assert "\n- `page_size`: token slots of a KV page\n" in options and "whatever runs beside it" in options
     assert "\nRaises:\n\n- `InvalidGrammarError`: " in reference.entry("sgl.grammars.compile_regex")
     assert "```python\nwith sgl.Engine() as engine:\n    print(" in reference.entry("sgl.Engine")

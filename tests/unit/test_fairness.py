@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sgl.runtime.cache import IntRow
-from sgl.runtime.fairness import Counters, Offer, Queue, in_turn
-from sgl.runtime.terms import Terms
+from sgl.runtime.scheduling.fairness import Counters, Offer, Queue, in_turn
+from sgl.runtime.sequences.terms import Terms
 
 
 class Waiting:

@@ -134,7 +134,7 @@ def test_a_widened_tokenizer_keeps_what_it_had_and_uses_its_new_tokens():
 
 def test_every_schema_of_the_file_compiles_for_the_bundled_vocabulary():
     from sgl.grammars import Vocabulary, compile_json_schema
-    from sgl.runtime.tokenizer import Tokenizer
+    from sgl.runtime.text.tokenizer import Tokenizer
 
     shapes = module("gpu_shapes")
     vocabulary = Vocabulary.from_tokenizer(Tokenizer.load(shapes.NANO))

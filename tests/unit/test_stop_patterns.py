@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.sampling.params import SamplingParams
-from sgl.runtime.stop_patterns import SECONDS, WINDOW, StopPatterns, check_patterns
+from sgl.runtime.text.stop_patterns import SECONDS, WINDOW, StopPatterns, check_patterns
 
 BACKTRACKING = r"(a|aa)+$"
 PATTERNS = [r"a+b", r"é$", r"(?<=b)a", r"\n\n", r"b(?=a)", r"a.*b", r"^a", r"\bb\b", r"(?i)AB", r"(a|b){2,3}c", r"(?P<x>a)b(?P=x)", r"[^ab]c"]

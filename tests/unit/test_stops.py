@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.sampling.params import SamplingParams
-from sgl.runtime.stop_strings import StopStrings
-from sgl.runtime.stops import Finish, StopChecker
-from sgl.runtime.tokenizer import Tokenizer
+from sgl.runtime.sequences.stops import Finish, StopChecker
+from sgl.runtime.text.stop_strings import StopStrings
+from sgl.runtime.text.tokenizer import Tokenizer
 
 TOKENIZER = tiny.byte_level()
 EOS = TOKENIZER.eos_ids[0]

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.tokenizer import Tokenizer
+from sgl.runtime.text.tokenizer import Tokenizer
 
 EXACT = [
     pytest.param(tiny.byte_level(), id="byte-level"),

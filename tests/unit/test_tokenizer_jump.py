@@ -12,8 +12,8 @@ import tiny_tokenizers as tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sgl.runtime.jump import Jump, JumpForward, _successor, _whole_characters
-from sgl.runtime.tokenizer import Tokenizer
+from sgl.runtime.sequences.jump import Jump, JumpForward, _successor, _whole_characters
+from sgl.runtime.text.tokenizer import Tokenizer
 
 BYTE_LEVEL, METASPACE = tiny.byte_level(), tiny.metaspace()
 JUMPERS = {tokenizer: JumpForward(tokenizer) for tokenizer in (BYTE_LEVEL, METASPACE)}

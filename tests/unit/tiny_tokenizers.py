@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Backend
 
-from sgl.runtime.tokenizer import Tokenizer
+from sgl.runtime.text.tokenizer import Tokenizer
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog. 0123456789, 3.14 and 42!",

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from sgl.runtime.scoring import Scores
+from sgl.runtime.sequences.scoring import Scores
 
 from ...backend import SelectRequest
 from ...choices import ChoicesDecision

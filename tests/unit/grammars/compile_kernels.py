@@ -6,8 +6,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from sgl.grammars import kernels
-from sgl.grammars.device import tables
+from sgl.grammars.device import kernels, tables
 
 NUMBERS = ("width", "row_words", "stride", "count", "size", "most_rows", "blocks")
 SIZES = {"BLOCK": 64, **tables._ORDERED, **tables._APPLIED}

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from sgl.grammars import Grammar, Matcher, Vocabulary, native
-from sgl.grammars.automaton import Automaton
-from sgl.grammars.expr import Expr
-from sgl.grammars.network import Network
+from sgl.grammars import Grammar, Matcher, Vocabulary
+from sgl.grammars.algebra.expr import Expr
+from sgl.grammars.automaton import native
+from sgl.grammars.automaton.automaton import Automaton
+from sgl.grammars.network.network import Network
 
 CORES = ("C", "python") if native.library() else ("python",)
 JSON_PIECES = [

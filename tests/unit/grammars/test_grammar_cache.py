@@ -18,13 +18,13 @@ from sgl.grammars import (
     compile_json_schema,
     compile_regex,
     compile_structural,
-    disk_cache,
     reasoning,
     set_cache_dir,
 )
 from sgl.grammars.cache import LruCache
-from sgl.grammars.disk_cache import DiskCache
-from sgl.grammars.network import Network
+from sgl.grammars.network import disk_cache
+from sgl.grammars.network.disk_cache import DiskCache
+from sgl.grammars.network.network import Network
 from sgl.grammars.regex import parse_regex
 
 SCHEMA = {

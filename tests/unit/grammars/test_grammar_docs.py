@@ -53,14 +53,14 @@ def test_errors_print_what_the_page_says(page):
 
 
 def test_the_formats_are_those_of_the_code():
-    from sgl.grammars.structural_fields import FIELDS
+    from sgl.grammars.structural.fields import FIELDS
 
     (named,) = re.findall(r"with the formats (.*?) is our own", PAGE, re.S)
     assert set(re.findall(r"`(\w+)`", named)) == set(FIELDS)
 
 
 def test_numbers_and_names_are_those_of_the_code():
-    from sgl.grammars import disk_cache
+    from sgl.grammars.network import disk_cache
 
     assert f"{disk_cache.MOST_BYTES >> 20} MB" in PAGE
     assert f"{disk_cache.WORTHWHILE * 1000:.0f} ms" in PAGE

@@ -13,7 +13,7 @@ from grammar_support import CORES, allowed, automaton, byte_vocabulary, tokens_b
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sgl.grammars.expr import EMPTY, Joined, Literal, Part, Repeat, alt, repeat, seq, words
+from sgl.grammars.algebra.expr import EMPTY, Joined, Literal, Part, Repeat, alt, repeat, seq, words
 from sgl.grammars.regex import parse_regex
 
 VOCABULARY = byte_vocabulary([b"ab", b"aa", b"aab", b"ba", b"aaaa", b"bb"])

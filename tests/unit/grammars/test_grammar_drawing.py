@@ -6,7 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sgl.grammars import Vocabulary, charset, compile_choices, compile_json_schema, compile_regex
+from sgl.grammars import Vocabulary, compile_choices, compile_json_schema, compile_regex
+from sgl.grammars.algebra import charset
 from sgl.grammars.drawing import draw
 from sgl.grammars.drawing.explore import moves
 from sgl.grammars.drawing.fold import pictures

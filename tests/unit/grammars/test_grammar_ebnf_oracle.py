@@ -20,9 +20,9 @@ from grammar_support import (
 from test_grammar_ebnf import COMMON, LARK
 
 from sgl.grammars import Grammar, GrammarLimitError, InvalidGrammarError
-from sgl.grammars.automaton import Automaton
+from sgl.grammars.algebra.expr import Expr
+from sgl.grammars.automaton.automaton import Automaton
 from sgl.grammars.ebnf import ebnf_expr
-from sgl.grammars.expr import Expr
 
 GRAMMARS = Path(__file__).parent / "ebnf"
 BYTES = byte_vocabulary()

@@ -23,14 +23,14 @@ from grammar_support import CORES, JSON_PIECES, allowed, byte_vocabulary, random
 from test_grammar_regex import patterns  # noqa: E402
 
 from sgl.grammars import GrammarLimitError, Matcher, compile_json_schema, compile_regex  # noqa: E402
-from sgl.grammars.automaton import Automaton  # noqa: E402
+from sgl.grammars.automaton.automaton import Automaton  # noqa: E402
+from sgl.grammars.automaton.twin import NEED  # noqa: E402
 from sgl.grammars.device import DevicePool  # noqa: E402
 from sgl.grammars.device.codes import ENDED, LANES, NO_MASK, REFUSED, UNKNOWN, UNSEEN  # noqa: E402
 from sgl.grammars.device.tokens import TokenBlocks  # noqa: E402
-from sgl.grammars.network import Network  # noqa: E402
+from sgl.grammars.network.network import Network  # noqa: E402
 from sgl.grammars.regex import parse_regex  # noqa: E402
 from sgl.grammars.schema.builder import SchemaOptions, schema_expr  # noqa: E402
-from sgl.grammars.twin import NEED  # noqa: E402
 
 LONG = [b"abcdefgh" * 3, "日本語".encode()]
 VOCABULARY = byte_vocabulary([*JSON_PIECES, *LONG])

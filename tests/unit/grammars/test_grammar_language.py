@@ -9,9 +9,9 @@ import pytest
 from grammar_support import CORES, accepts, automaton, byte_vocabulary
 
 from sgl.grammars import GrammarLimitError, compile_json_schema
-from sgl.grammars.expr import NEVER, Chars, Expr, Graph, Literal, Words, words
-from sgl.grammars.language import combine, matches
-from sgl.grammars.lengths import clipped
+from sgl.grammars.algebra.expr import NEVER, Chars, Expr, Graph, Literal, Words, words
+from sgl.grammars.algebra.language import combine, matches
+from sgl.grammars.algebra.lengths import clipped
 from sgl.grammars.regex import parse_regex
 
 VOCABULARY = byte_vocabulary()

@@ -7,7 +7,7 @@ import pytest
 from grammar_support import many
 
 from sgl.grammars import GrammarLimitError
-from sgl.grammars.expr import (
+from sgl.grammars.algebra.expr import (
     NEVER,
     Alt,
     Bytes,
@@ -22,8 +22,8 @@ from sgl.grammars.expr import (
     seq,
     words,
 )
-from sgl.grammars.extension import extension
-from sgl.grammars.language import combine, matches, product
+from sgl.grammars.algebra.extension import extension
+from sgl.grammars.algebra.language import combine, matches, product
 from sgl.grammars.regex import parse_regex
 
 pytestmark = pytest.mark.skipif(extension() is None, reason="the C core is not built")

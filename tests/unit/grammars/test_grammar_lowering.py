@@ -12,9 +12,9 @@ from grammar_support import CORES, accepts, allowed, automaton, byte_vocabulary,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sgl.grammars import Grammar, charset, compile_json_schema
-from sgl.grammars.errors import GrammarError
-from sgl.grammars.expr import (
+from sgl.grammars import Grammar, compile_json_schema
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
     PLAIN_ALWAYS,
@@ -33,8 +33,9 @@ from sgl.grammars.expr import (
     Words,
     seq,
 )
-from sgl.grammars.extension import extension
-from sgl.grammars.network import Network
+from sgl.grammars.algebra.extension import extension
+from sgl.grammars.errors import GrammarError
+from sgl.grammars.network.network import Network
 from sgl.grammars.regex.unicode_classes import general_category
 from sgl.grammars.schema.ascii import ascii_only
 from sgl.grammars.schema.builder import SchemaOptions, canonical_schema, schema_expr

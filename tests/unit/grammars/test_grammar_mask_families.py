@@ -5,13 +5,13 @@ import random
 import pytest
 from grammar_support import CORES, allowed, automaton, byte_vocabulary, tokens_by_bytes
 
-from sgl.grammars import charset
-from sgl.grammars.expr import Alt, Bytes, Call, Chars, Literal, Repeat, Rule, Seq, alt, seq
-from sgl.grammars.families import FAMILIES, MOST_CHARS, Family
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.expr import Alt, Bytes, Call, Chars, Literal, Repeat, Rule, Seq, alt, seq
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.schema.builder import schema_expr
 from sgl.grammars.schema.document import SchemaOptions
 from sgl.grammars.schema.json_text import FREE_CHAR, FREE_TEXT, QUOTE
+from sgl.grammars.tokens.families import FAMILIES, MOST_CHARS, Family
 
 SETS = [
     charset.of("abc"),

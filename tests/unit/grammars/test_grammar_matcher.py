@@ -18,11 +18,10 @@ from sgl.grammars import (
     compile_json_schema,
     compile_regex,
     core_name,
-    distance,
-    native,
 )
-from sgl.grammars.automaton import Automaton
-from sgl.grammars.network import Network
+from sgl.grammars.automaton import distance, native
+from sgl.grammars.automaton.automaton import Automaton
+from sgl.grammars.network.network import Network
 from sgl.grammars.regex import parse_regex
 
 VOCABULARY = byte_vocabulary(JSON_PIECES)

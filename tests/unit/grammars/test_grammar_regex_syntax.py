@@ -8,14 +8,9 @@ import warnings
 import pytest
 from grammar_support import CORES, automaton, byte_vocabulary, many
 
-from sgl.grammars import (
-    GrammarError,
-    GrammarLimitError,
-    InvalidGrammarError,
-    UnsupportedGrammarError,
-    charset,
-)
-from sgl.grammars.expr import NEVER, Chars, Expr
+from sgl.grammars import GrammarError, GrammarLimitError, InvalidGrammarError, UnsupportedGrammarError
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.expr import NEVER, Chars, Expr
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.regex.case_folding import cases, fold
 from sgl.grammars.regex.unicode_classes import characters, class_of_re, general_category, property_class

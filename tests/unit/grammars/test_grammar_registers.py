@@ -8,10 +8,10 @@ from grammar_support import CORES, allowed, automaton, byte_vocabulary, tokens_b
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sgl.grammars.automaton import Automaton
+from sgl.grammars.algebra.expr import EMPTY, Call, Joined, Literal, Part, Rule, alt, repeat, seq, words
+from sgl.grammars.automaton.automaton import Automaton
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.expr import EMPTY, Call, Joined, Literal, Part, Rule, alt, repeat, seq, words
-from sgl.grammars.network import Network
+from sgl.grammars.network.network import Network
 from sgl.grammars.schema.productive import unproductive
 
 VOCABULARY = byte_vocabulary([b"ab", b"a,", b",b", b",a,", b"]]"])

@@ -16,10 +16,10 @@ from sgl.grammars import (
     compile_structural,
     reasoning,
 )
-from sgl.grammars.expr import PLAIN_ALWAYS, Literal
-from sgl.grammars.free_text import until
+from sgl.grammars.algebra.expr import PLAIN_ALWAYS, Literal
 from sgl.grammars.regex import parse_regex
-from sgl.grammars.structural import structural_expr, tag
+from sgl.grammars.structural.free_text import until
+from sgl.grammars.structural.tags import structural_expr, tag
 
 VOCABULARY = byte_vocabulary([b"<tool", b"_call>", b"</", b'{"', b"call me", b" a", b"</tool_call>", b"ab<"])
 

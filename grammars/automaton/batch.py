@@ -1,0 +1,91 @@
+"""The masks of a whole batch in one call: what is remembered is looked up, the rest is worked out together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import numpy as np
+
+from sgl.grammars.automaton.automaton import Automaton
+from sgl.grammars.automaton.matcher import Matcher
+from sgl.grammars.automaton.native import NativeCore, fill_rows
+
+MaskOrError = np.ndarray | Exception | None
+
+
+class _Missing(NamedTuple):
+    """A state of which there is no mask yet, the one that no token can tell from it, and who asked."""
+
+    automaton: Automaton
+    core: NativeCore
+    state: int
+    alike: int
+    place: int
+
+
+def fill_masks(matchers: Sequence[Matcher | None], out: np.ndarray | None = None) -> list[MaskOrError]:
+    """The masks of many matchers, of any grammars of one vocabulary; what is new is computed without the GIL.
+
+    Args:
+        matchers: None where nothing is constrained.
+        out: int32 [n, ceil(V / 32)], or None; the rows are written there too, where there is no row nothing is.
+
+    Returns:
+        For each matcher what `Matcher.mask` gives, the same object. The error of a grammar that fails, a
+        GrammarError as a rule, stands in the place of its mask and disturbs no other. None for None.
+    """
+    masks: list[MaskOrError] = [None if matcher is None else matcher.known_mask() for matcher in matchers]
+    missing = {i: m for i, m in enumerate(matchers) if m is not None and masks[i] is None}
+    if missing:
+        _fill_missing(missing, masks)
+    if out is not None:
+        for i, mask in enumerate(masks):
+            if isinstance(mask, np.ndarray):
+                out[i] = mask
+    return masks
+
+
+def _fill_missing(missing: dict[int, Matcher], masks: list[MaskOrError]) -> None:
+    """Many at once under all their locks; then, one by one, what needs a rule built or fails."""
+    if len(missing) > 1:
+        _fill_together(missing, masks)
+    for i, matcher in missing.items():
+        if masks[i] is None:
+            try:
+                masks[i] = matcher.mask()
+            except Exception as error:  # of this matcher alone
+                masks[i] = error
+
+
+def _fill_together(missing: dict[int, Matcher], masks: list[MaskOrError]) -> None:
+    """Locks are taken in one order in all threads, and nobody waits for a second one elsewhere."""
+    automata = {id(m.automaton): m.automaton for m in missing.values()}
+    with ExitStack() as locks:
+        for key in sorted(automata):
+            locks.enter_context(automata[key].lock)
+        wanted = [found for i, m in missing.items() if (found := _wanted(m, i, masks)) is not None]
+        if not wanted:
+            return
+        rows = np.empty((len(wanted), wanted[0].automaton.vocabulary.words), np.uint32)
+        digests = fill_rows([w.core for w in wanted], [w.alike for w in wanted], rows)
+        for (automaton, _, state, alike, place), row, digest in zip(wanted, rows, digests, strict=True):
+            if digest >= 0:
+                masks[place] = shared = automaton.masks.add(alike, row, digest)
+                automaton.masks.keep(state, shared)
+
+
+def _wanted(matcher: Matcher, index: int, masks: list[MaskOrError]) -> _Missing | None:
+    """What is to be worked out for a matcher, if it is not remembered after all and the C core can do it."""
+    automaton, state = matcher.automaton, matcher.state
+    if state < 0 or not isinstance(automaton.core, NativeCore):
+        return None
+    alike = automaton.core.canonical(state)
+    if alike < 0:
+        return None
+    masks[index] = found = automaton.masks.get(alike)
+    if found is None:
+        return _Missing(automaton, automaton.core, state, alike, index)
+    automaton.masks.keep(state, found)
+    return None

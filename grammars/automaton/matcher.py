@@ -1,0 +1,123 @@
+"""A position in a text that a grammar constrains: masks, tokens accepted, and the way back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sgl.grammars.automaton.automaton import Automaton
+from sgl.grammars.automaton.twin import DEAD
+
+if TYPE_CHECKING:
+    from sgl.grammars.compile import Grammar
+
+_ENDED = -1
+
+
+class Matcher:
+    """Walks one text; cheap to make and to copy, not to be shared between threads.
+
+    `accept` and `rollback` move it, the rest only looks.
+    """
+
+    __slots__ = ("_automaton", "_masks", "_moves", "_states", "grammar")
+
+    def __init__(self, grammar: Grammar, automaton: Automaton) -> None:
+        self.grammar = grammar
+        self._automaton = automaton
+        self._masks = automaton.masks
+        self._moves = automaton.moves
+        self._states = [automaton.start]
+
+    def mask(self) -> np.ndarray:
+        """int32 [ceil(V / 32)], read-only: bit i % 32 of word i // 32 is set when token i may come next.
+
+        The same object comes back for the same state while it is remembered. After the end only the
+        end-of-sequence tokens are allowed.
+        """
+        state = self._states[-1]
+        row = self._masks.young.get(state)
+        if row is None:
+            row = self._automaton.mask(state)
+        return row
+
+    def known_mask(self) -> np.ndarray | None:
+        """The mask if it is remembered."""
+        return self._masks.young.get(self._states[-1])
+
+    def accept(self, token_id: int) -> bool:
+        """Take a token; False, and no change, when it is not allowed here."""
+        state = self._states[-1]
+        target = self._moves.get((state, token_id))
+        if target is None:
+            target = self._unseen(state, token_id)
+            if target is None:
+                return False
+        elif target == DEAD:
+            return False
+        self._states.append(target)
+        return True
+
+    def _unseen(self, state: int, token_id: int) -> int | None:
+        if state == _ENDED:
+            return None
+        if token_id in self._automaton.vocabulary.eos_ids:
+            return _ENDED if self._automaton.final(state) else None
+        target = self._automaton.new_move(state, token_id)
+        return None if target == DEAD else target
+
+    @property
+    def automaton(self) -> Automaton:
+        return self._automaton
+
+    @property
+    def state(self) -> int:
+        """Of the automaton; below zero after the end."""
+        return self._states[-1]
+
+    def rollback(self, count: int) -> None:
+        """Take back the last `count` tokens.
+
+        Raises:
+            ValueError: fewer tokens were accepted.
+        """
+        if not 0 <= count < len(self._states):
+            raise ValueError(f"cannot take back {count} tokens, {len(self._states) - 1} were accepted")
+        if count:
+            del self._states[-count:]
+
+    def copy(self) -> Matcher:
+        """An independent matcher at the same position."""
+        twin = Matcher.__new__(Matcher)
+        twin.grammar, twin._automaton = self.grammar, self._automaton
+        twin._masks, twin._moves = self._masks, self._moves
+        twin._states = self._states.copy()
+        return twin
+
+    def forced(self) -> bytes:
+        """The bytes that must come next whatever the model thinks (at most 1024 of them at a time)."""
+        state = self._states[-1]
+        return b"" if state == _ENDED else self._automaton.forced(state)
+
+    @property
+    def can_end(self) -> bool:
+        """Whether the text so far is complete."""
+        state = self._states[-1]
+        return state == _ENDED or self._automaton.final(state)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing but an end-of-sequence token may come, or one was accepted."""
+        state = self._states[-1]
+        return state == _ENDED or (self._automaton.final(state) and not self._automaton.live(state))
+
+    @property
+    def accepted(self) -> int:
+        """How many tokens were accepted and not taken back."""
+        return len(self._states) - 1
+
+    def shortest_end(self) -> bytes:
+        """A shortest text that completes this one; empty when `can_end`. Raises GrammarLimitError where it is far too long."""
+        state = self._states[-1]
+        return b"" if state == _ENDED else self._automaton.shortest_end(state)

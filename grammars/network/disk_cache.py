@@ -1,0 +1,167 @@
+"""Slow grammars kept on disk between processes, as finished networks.
+
+Off by default; `SGL_GRAMMAR_CACHE=folder` or `set_cache_dir(folder)` turns it on. Only a grammar whose front end took
+longer than `WORTHWHILE` seconds is stored: reading a file is no faster than compiling an ordinary schema, but it
+saves most of the time of a long one. A file is read only if nobody else could have written it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sys
+import tempfile
+import threading
+import time
+import unicodedata
+from functools import cache
+from pathlib import Path
+
+from sgl.grammars.errors import GrammarError
+from sgl.grammars.network.network import Network
+from sgl.grammars.network.network_file import pack, unpack
+
+FORMAT = 1
+WORTHWHILE = 0.02
+MOST_SECONDS = 2.0
+MOST_BYTES = 256 << 20
+_SUFFIX = ".network"
+_log = logging.getLogger("sgl.grammars")
+
+
+class DiskCache:
+    """A folder of networks, the least recently used of which are removed beyond `most_bytes`."""
+
+    def __init__(self, folder: str | Path, most_bytes: int = MOST_BYTES) -> None:
+        self.folder = Path(folder)
+        self._most_bytes = most_bytes
+
+    def load(self, kind: str, source: str) -> Network | None:
+        """The stored network of a grammar; None where there is none that can be trusted."""
+        key = key_of(kind, source)
+        file = self._file(key)
+        try:
+            if not _ours(file):
+                return None
+            network = unpack(file.read_bytes(), key)
+            os.utime(file)
+        except OSError:
+            return None
+        if network is None:
+            _log.warning("the cached grammar %s is damaged: it is compiled anew", file)
+        return network
+
+    def store(self, kind: str, source: str, network: Network) -> bool:
+        """Build all rules of a network and write it; False, with a warning, where that cannot be done."""
+        try:
+            if not _finished(network):
+                return False
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            key = key_of(kind, source)
+            _write(self._file(key), pack(network, key))
+            self._forget()
+        except OSError as error:
+            _log.warning("the grammar cache %s cannot be written: %s", self.folder, error)
+            return False
+        return True
+
+    def _file(self, key: str) -> Path:
+        return self.folder / (key + _SUFFIX)
+
+    def _forget(self) -> None:
+        """Remove the files that were used longest ago until the rest fits."""
+        found = [(file.stat(), file) for file in self.folder.glob(f"*{_SUFFIX}")]
+        total = sum(stat.st_size for stat, _ in found)
+        for stat, file in sorted(found, key=lambda pair: pair[0].st_mtime_ns):
+            if total <= self._most_bytes:
+                return
+            file.unlink(missing_ok=True)
+            total -= stat.st_size
+
+
+def key_of(kind: str, source: str) -> str:
+    """Hex digits that are equal for equal grammars read by this very package."""
+    return hashlib.sha256("\0".join([_package(), kind, source]).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@cache
+def _package() -> str:
+    """What a network depends on but its source: this package's own files, the Unicode tables, the byte order."""
+    root = Path(__file__).parent
+    digest = hashlib.sha256()
+    for file in sorted(root.rglob("*")):
+        if file.suffix in (".py", ".so", ".pyd"):
+            digest.update(file.read_bytes())
+    return f"{FORMAT} {digest.hexdigest()} {unicodedata.unidata_version} {sys.byteorder}"
+
+
+def _ours(file: Path) -> bool:
+    """Whether a file belongs to this user and nobody else may write to it or to its folder."""
+    if not hasattr(os, "getuid"):
+        return True
+    stats = (file.stat(), file.parent.stat())
+    return all(stat.st_uid == os.getuid() and not stat.st_mode & 0o022 for stat in stats)
+
+
+def _finished(network: Network) -> bool:
+    """Build every rule, for a bounded time; whether that succeeded."""
+    deadline = time.perf_counter() + MOST_SECONDS
+    rule = 0
+    while rule < len(network.rules):
+        if time.perf_counter() > deadline:
+            return False
+        try:
+            network.build(rule)
+        except (GrammarError, RecursionError):
+            return False
+        rule += 1
+    return True
+
+
+def _write(file: Path, data: bytes) -> None:
+    """All of it or nothing, whoever reads at the same time."""
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=file.stem)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        os.replace(name, file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+class _Choice:
+    """Which cache this process uses; the environment is read when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked = False
+        self._cache: DiskCache | None = None
+
+    def get(self) -> DiskCache | None:
+        with self._lock:
+            if not self._asked:
+                self._set(os.environ.get("SGL_GRAMMAR_CACHE"))
+            return self._cache
+
+    def set(self, folder: str | Path | None) -> None:
+        with self._lock:
+            self._set(folder)
+
+    def _set(self, folder: str | Path | None) -> None:
+        self._asked = True
+        self._cache = DiskCache(Path(folder).expanduser()) if folder else None
+
+
+_CHOICE = _Choice()
+
+
+def set_cache_dir(folder: str | Path | None) -> None:
+    """Keep slow grammars in a folder between processes; None turns it off, whatever the environment says."""
+    _CHOICE.set(folder)
+
+
+def disk_cache() -> DiskCache | None:
+    """The cache in use, if any."""
+    return _CHOICE.get()

@@ -1,0 +1,288 @@
+"""Structural tags as requests spell them in JSON: a tree of formats, or the older list of structures.
+
+    {"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": [...], "tags": [...]}}
+    {"type": "structural_tag", "structures": [{"begin": ..., "schema": ..., "end": ...}], "triggers": [...]}
+
+A format that can take any amount of free text ends at the literal that comes after it, so `ends` is handed down.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from sgl.grammars.algebra.expr import NEVER, Expr, alt, optional, repeat, seq
+from sgl.grammars.choices import choices_expr
+from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
+from sgl.grammars.regex import parse_regex
+from sgl.grammars.schema.builder import SchemaOptions, canonical_schema, schema_expr
+from sgl.grammars.schema.document import child
+from sgl.grammars.schema.weaken import weakened
+from sgl.grammars.structural.fields import fields_of, strings_of
+from sgl.grammars.structural.free_text import Awaited, free_text, literal, one_of
+from sgl.grammars.structural.tags import Tag, structural_expr
+from sgl.grammars.tokens.vocabulary import Vocabulary
+
+Format = Mapping[str, Any]
+Ends = Sequence[str]
+T = TypeVar("T")
+
+def reasoning(answer: Format, begin: str = "<think>", end: str = "</think>") -> dict[str, Any]:
+    """The specification of free thoughts between two literals and an answer in another format.
+
+    `begin=""` suits prompts that have opened the thoughts already.
+    """
+    thoughts = {"type": "tag", "begin": begin, "content": {"type": "any_text"}, "end": end}
+    return {"type": "structural_tag", "format": {"type": "sequence", "elements": [thoughts, answer]}}
+
+
+def canonical_structural(spec: Any) -> tuple[Any, str]:
+    """A specification as JSON values, and as a text that is equal for equal ones.
+
+    Raises:
+        InvalidGrammarError: it is not a JSON object.
+    """
+    try:
+        values = json.loads(spec) if isinstance(spec, str) else spec
+        text = json.dumps(values, separators=(",", ":"), allow_nan=False, default=_schema_of)
+        parsed = json.loads(text)
+    except (TypeError, ValueError) as error:
+        raise InvalidGrammarError(f"the structural tag is not JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise InvalidGrammarError(f"a structural tag is a JSON object, not {spec!r}")
+    return parsed, text
+
+
+def _schema_of(value: Any) -> Any:
+    """A class such as a pydantic model, in the place of a schema."""
+    if hasattr(value, "model_json_schema"):
+        return value.model_json_schema()
+    raise TypeError(f"{value!r} is not JSON")
+
+
+def format_expr(spec: Format, options: SchemaOptions, vocabulary: Vocabulary | None = None) -> Expr:
+    """The grammar of a specification: a whole request, or a bare format.
+
+    Raises:
+        InvalidGrammarError: it is malformed; says the value and its JSON pointer.
+        UnsupportedGrammarError: it uses a format, or an option of one, that is not enforced.
+    """
+    reader = _Reader(options, vocabulary)
+    if spec.get("type") != "structural_tag":
+        return reader.read(spec, "#", ())
+    known = {"type", "format"} if "format" in spec else {"type", "structures", "triggers"}
+    if unknown := sorted(spec.keys() - known):
+        raise InvalidGrammarError(f"unknown field {unknown[0]!r}; known are {', '.join(sorted(known))}", "#")
+    if "format" in spec:
+        return reader.read(spec["format"], "#/format", ())
+    return reader.structures(spec)
+
+
+def weakened_places(value: Any, options: SchemaOptions, place: str = "#") -> list[str]:
+    """The JSON pointers of the keywords that the options ignore, in all schemas of a specification."""
+    if isinstance(value, list):
+        return [p for i, v in enumerate(value) for p in weakened_places(v, options, child(place, i))]
+    if not isinstance(value, dict):
+        return []
+    found: list[str] = []
+    for key, member in value.items():
+        inner = child(place, key)
+        if key in ("schema", "json_schema"):
+            found += [inner + pointer.removeprefix("#") for pointer in weakened(member, options)[1]]
+        else:
+            found += weakened_places(member, options, inner)
+    return found
+
+
+class _Reader:
+    """One method a format; each answers the expression of the format without what ends it, unless it takes `ends`."""
+
+    def __init__(self, options: SchemaOptions, vocabulary: Vocabulary | None) -> None:
+        self._options = options
+        self._vocabulary = vocabulary
+        self._closed: dict[str, Callable[[Format, str], Expr]] = {
+            "const_string": lambda f, place: _literal(f["value"], child(place, "value")),
+            "json_schema": self._json_schema,
+            "regex": lambda f, place: _placed(child(place, "pattern"), lambda: parse_regex(f["pattern"])),
+            "grammar": self._grammar,
+            "choices": lambda f, place: _placed(child(place, "choices"), lambda: choices_expr(f["choices"])),
+            "optional": lambda f, place: optional(self.read(f["content"], child(place, "content"), ())),
+            "plus": lambda f, place: repeat(self.read(f["content"], child(place, "content"), ()), 1),
+            "star": lambda f, place: repeat(self.read(f["content"], child(place, "content"), ())),
+            "repeat": self._repeat,
+            "tag": lambda f, place: _joined(self._tag(f, place)),
+            "tags_with_separator": self._tags_with_separator,
+        }
+        self._open: dict[str, Callable[[Format, str, Ends], Expr]] = {
+            "any_text": self._any_text,
+            "sequence": self._sequence,
+            "or": self._or,
+            "triggered_tags": self._triggered_tags,
+        }
+
+    def read(self, value: Any, place: str, ends: Ends) -> Expr:
+        """A format and then, where there are any, one of the ends."""
+        fields = fields_of(value, place)
+        if fields["type"] in self._open:
+            return self._open[fields["type"]](fields, place, ends)
+        return seq(self._closed[fields["type"]](fields, place), one_of(ends))
+
+    def structures(self, spec: Format) -> Expr:
+        """The older request: tags whose content is a schema."""
+        found = spec.get("structures")
+        if not isinstance(found, list) or not found:
+            raise InvalidGrammarError(f"structures must be a list of some, not {found!r}", "#/structures")
+        tags = [self._structure(one, child("#/structures", i)) for i, one in enumerate(found)]
+        triggers = strings_of(spec.get("triggers"), "#/triggers")
+        return _placed("#", lambda: structural_expr(tags, triggers, vocabulary=self._vocabulary))
+
+    def _structure(self, value: Any, place: str) -> Tag:
+        known = {"begin", "schema", "end"}
+        if not isinstance(value, dict) or value.keys() != known:
+            raise InvalidGrammarError(f"a structure has begin, schema and end, not {value!r}", place)
+        begin, end = (_text(value[name], child(place, name)) for name in ("begin", "end"))
+        return Tag(begin, seq(self._schema(value["schema"], child(place, "schema"), self._options), literal(end)))
+
+    def _schema(self, schema: Any, place: str, options: SchemaOptions) -> Expr:
+        parsed, _ = _placed(place, lambda: canonical_schema(schema))
+        return _placed(place, lambda: schema_expr(parsed, options))
+
+    def _json_schema(self, fields: Format, place: str) -> Expr:
+        if fields["style"] != "json":
+            raise UnsupportedGrammarError(f"style {fields['style']!r}", place, "only JSON is written")
+        options = replace(self._options, order="any") if fields["any_order"] else self._options
+        return self._schema(fields["json_schema"], child(place, "json_schema"), options)
+
+    def _grammar(self, fields: Format, place: str) -> Expr:
+        from sgl.grammars.ebnf import ebnf_expr
+
+        return _placed(
+            child(place, "grammar"),
+            lambda: ebnf_expr(fields["grammar"], syntax=fields["syntax"], start=fields["start"]),
+        )
+
+    def _repeat(self, fields: Format, place: str) -> Expr:
+        least, most = fields["min"], None if fields["max"] == -1 else fields["max"]
+        if least < 0 or (most is not None and most < least):
+            raise InvalidGrammarError(f"min {least} and max {fields['max']} are no range", place)
+        return repeat(self.read(fields["content"], child(place, "content"), ()), least, most)
+
+    def _any_text(self, fields: Format, place: str, ends: Ends) -> Expr:
+        for name in ("max_tokens", "max_chars"):
+            if fields[name] is not None:
+                raise UnsupportedGrammarError(name, place, "free text is not counted")
+        excludes = [text for text in strings_of(fields["excludes"], child(place, "excludes")) if text not in ends]
+        awaited = [Awaited(text, NEVER) for text in excludes] + [Awaited(end) for end in ends]
+        return _placed(place, lambda: free_text(awaited, may_end=not ends, vocabulary=self._vocabulary))
+
+    def _sequence(self, fields: Format, place: str, ends: Ends) -> Expr:
+        """In order; free text before a literal ends at that literal."""
+        elements = fields["elements"]
+        found: list[Expr] = []
+        places = [child(place, "elements", i) for i in range(len(elements))]
+        skipped = -1
+        for i, element in enumerate(elements):
+            if i == skipped:
+                continue
+            if i + 1 == len(elements):
+                return seq(*found, self.read(element, places[i], ends))
+            after = self._ends_of(element, elements[i + 1], places[i : i + 2])
+            skipped = i + 1 if after else -1
+            found.append(self.read(element, places[i], after))
+        return seq(*found, one_of(ends))
+
+    def _ends_of(self, element: Any, following: Any, places: list[str]) -> Ends:
+        """What ends an element of a sequence: the next one, where it is open and that is a literal."""
+        if not _is_open(element):
+            return ()
+        after = fields_of(following, places[1])
+        if after["type"] != "const_string" or not after["value"]:
+            raise UnsupportedGrammarError(
+                f"{element['type']} before {after['type']}", places[0],
+                "nothing says where free text ends; a const_string after it does, or a tag around it",
+            )  # fmt: skip
+        return (after["value"],)
+
+    def _or(self, fields: Format, place: str, ends: Ends) -> Expr:
+        elements = enumerate(fields["elements"])
+        return alt(*(self.read(element, child(place, "elements", i), ends) for i, element in elements))
+
+    def _tag(self, fields: Format, place: str) -> Tag:
+        begin, ends = fields["begin"], fields["end"]
+        for name, value in (("begin", begin), ("end", ends)):
+            if isinstance(value, dict):
+                raise UnsupportedGrammarError(f"a token as {name}", child(place, name), "write the text of it")
+        ends = strings_of([ends] if isinstance(ends, str) else ends, child(place, "end"))
+        if not ends or ("" in ends and len(ends) > 1):
+            raise InvalidGrammarError(f"expected one end, or several that are not empty, not {ends!r}", child(place, "end"))
+        return Tag(_text(begin, child(place, "begin")), self.read(fields["content"], child(place, "content"), [e for e in ends if e]))
+
+    def _tags(self, fields: Format, place: str) -> list[Tag]:
+        places = [child(place, "tags", i) for i in range(len(fields["tags"]))]
+        if not places:
+            raise InvalidGrammarError("there must be at least one tag", child(place, "tags"))
+        tags = zip(fields["tags"], places, strict=True)
+        return [self._tag(fields_of(value, at, "tag"), at) for value, at in tags]
+
+    def _triggered_tags(self, fields: Format, place: str, ends: Ends) -> Expr:
+        """Where one tag is required it comes first of all, without free text before it."""
+        tags = self._tags(fields, place)
+        triggers, excludes = (strings_of(fields[name], child(place, name)) for name in ("triggers", "excludes"))
+        once = fields["stop_after_first"]
+        later = _placed(place, lambda: structural_expr(
+            tags, triggers, stop_after_first=once, ends=ends, excludes=excludes, vocabulary=self._vocabulary
+        ))  # fmt: skip
+        if not fields["at_least_one"]:
+            return later
+        return seq(alt(*map(_joined, tags)), one_of(ends) if once else later)
+
+    def _tags_with_separator(self, fields: Format, place: str) -> Expr:
+        one = alt(*map(_joined, self._tags(fields, place)))
+        more = repeat(seq(_literal(fields["separator"], child(place, "separator")), one))
+        found = one if fields["stop_after_first"] else seq(one, more)
+        return found if fields["at_least_one"] else optional(found)
+
+
+def _joined(tag: Tag) -> Expr:
+    return seq(literal(tag.begin), tag.rest)
+
+
+def _literal(text: str, place: str) -> Expr:
+    return _placed(place, lambda: literal(text))
+
+
+def _text(value: Any, place: str) -> str:
+    """A string that can be written in UTF-8."""
+    (text,) = strings_of([value], place)
+    _literal(text, place)
+    return text
+
+
+def _is_open(value: Any) -> bool:
+    """Whether a format may go on as long as it likes, so that something else must end it."""
+    if not isinstance(value, dict):
+        return False
+    if value.get("type") == "sequence":
+        return bool(value.get("elements")) and _is_open(value["elements"][-1])
+    if value.get("type") == "or":
+        return any(map(_is_open, value.get("elements") or ()))
+    if value.get("type") == "triggered_tags":
+        return not (value.get("at_least_one") and value.get("stop_after_first"))
+    return value.get("type") == "any_text"
+
+
+def _placed(place: str, make: Callable[[], T]) -> T:
+    """What `make` makes; its errors say where in the specification they arose."""
+    try:
+        return make()
+    except InvalidGrammarError as error:
+        raise InvalidGrammarError(error.what, _within(place, error.where)) from error
+    except UnsupportedGrammarError as error:
+        hint = str(error).partition("; ")[2]
+        raise UnsupportedGrammarError(error.keyword, _within(place, error.where), hint) from error
+
+
+def _within(place: str, where: str) -> str:
+    return f"{place}, {where}" if where else place

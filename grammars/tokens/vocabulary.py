@@ -1,0 +1,91 @@
+"""The bytes of every token, as a trie in flat depth-first arrays, and by families of characters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sgl.grammars.cache import LruCache
+from sgl.grammars.errors import InvalidGrammarError
+from sgl.grammars.tokens.adapters import token_table
+from sgl.grammars.tokens.families import FAMILIES, PLAIN, Family
+from sgl.grammars.tokens.trie import Trie, pack
+
+MOST_GRAMMARS = 128
+
+
+class Vocabulary:
+    """Token bytes, end-of-sequence ids and special ids of a tokenizer; build it once and share it.
+
+    Special tokens and tokens without bytes are never part of a constrained text. `compiled` holds the grammars
+    compiled for this vocabulary, `native` the C core's view of it. Without `exact` a text is not its tokens' bytes
+    one after the other, as in WordPiece, and nothing can be compiled.
+    """
+
+    def __init__(self, tokens: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int] = ()) -> None:
+        self.tokens: tuple[bytes, ...] = tuple(bytes(t) for t in tokens)
+        self.size = len(self.tokens)
+        self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys(int(i) for i in eos_ids))
+        self.special_ids = frozenset(int(i) for i in special_ids) | frozenset(self.eos_ids)
+        for token in self.special_ids:
+            if not 0 <= token < self.size:
+                raise InvalidGrammarError(f"special token id {token} is outside the vocabulary of {self.size}")
+        self.words = (self.size + 31) // 32
+        self.reach = max((len(self.tokens[i]) for i in self.text_ids), default=0)
+        self.compiled: LruCache[Any] = LruCache(MOST_GRAMMARS)
+        self.native: Any = None
+        self.exact = True
+
+    @classmethod
+    def from_tokenizer(
+        cls, tokenizer: Any, eos_ids: int | Iterable[int] | None = None, size: int | None = None
+    ) -> Vocabulary:
+        """Of a fast tokenizer of transformers, one of the tokenizers library, or the runtime's.
+
+        Args:
+            tokenizer: or any object with `token_bytes`, `eos_ids` and `special_ids`.
+            eos_ids: more tokens that end a text, such as `model.generation_config.eos_token_id`.
+            size: the number of logits, where the model's vocabulary is padded: `model.config.vocab_size`.
+
+        Raises:
+            GrammarError: the tokenizer is of another kind.
+        """
+        table = token_table(tokenizer, eos_ids, size)
+        found = cls(table.tokens, table.eos_ids, table.special_ids)
+        found.exact = table.exact
+        return found
+
+    @classmethod
+    def from_bytes(
+        cls, tokens: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int] = ()
+    ) -> Vocabulary:
+        """Of the bytes of each token; the index is the token's id."""
+        return cls(tokens, eos_ids, special_ids)
+
+    @cached_property
+    def text_ids(self) -> list[int]:
+        """Ids of the tokens that stand for bytes."""
+        return [i for i, token in enumerate(self.tokens) if token and i not in self.special_ids]
+
+    @cached_property
+    def eos_row(self) -> np.ndarray:
+        """uint32 [words]: the bits of the end-of-sequence tokens."""
+        return pack(self.eos_ids, self.words)
+
+    @cached_property
+    def trie(self) -> Trie:
+        """Of all tokens with bytes."""
+        return Trie(self.tokens, self.text_ids)
+
+    @cached_property
+    def families(self) -> list[Family]:
+        """The families of characters that masks are made of, the largest first."""
+        return [Family(chars, self.tokens, self.text_ids, self.words) for chars in FAMILIES]
+
+    @cached_property
+    def rest(self) -> Trie:
+        """Of the tokens that are not plain JSON text, and of very long ones that are."""
+        return Trie(self.tokens, self.families[PLAIN].exits.ids.tolist())

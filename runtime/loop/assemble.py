@@ -1,0 +1,259 @@
+"""Builds what an engine is made of: the model on its device, the memory shared out, the loop around it."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from sgl.grammars import Vocabulary
+
+from ..attention import AttentionBackend, AttentionShape, attention_backend
+from ..cache import HostTier, Ints, PagePool, PrefixCache
+from ..cache.kv import KVPool
+from ..errors import ConfigError
+from ..executor.device import DeviceChoice, apply_threads, choose_device
+from ..executor.host_pages import HostPages
+from ..executor.runner import Runner
+from ..layers import cpu
+from ..loading import load_config, load_json_options, load_model
+from ..models.config import ModelConfig
+from ..models.decoder import Decoder
+from ..quantization import Transform, kv_dtype_for, transform_for
+from ..scheduling.scheduler import Scheduler
+from ..sequences.jump import JumpForward
+from ..text.tokenizer import Tokenizer
+from . import memory
+from .config import EngineConfig, Resolved, free_memory, parse_memory
+from .core import EngineCore
+from .lifecycle import Lifecycle, TextSide
+from .sleeping import Sleeper
+
+MOST_TO_JUMP = 32  # running sequences on a GPU: with more, a forced token costs less as one row of a decode step
+
+
+class Assembled(NamedTuple):
+    """core: an EngineCore, or a `process.remote.RemoteCore` that stands for one. info: see `Engine.info`."""
+
+    config: Resolved
+    tokenizer: Tokenizer
+    vocabulary: Vocabulary
+    core: Any
+    info: dict[str, Any]
+
+
+def assemble(path: Path, options: EngineConfig) -> Assembled:
+    """Everything behind an engine for the model directory `path`, running."""
+    assembly = Assembly(path, options)
+    model, text = assembly.load()
+    pool, plan = assembly.share_memory(model)
+    core, attention = assembly.put_together(model, text, pool)
+    info, config = assembly.info(model, attention, plan), assembly.config
+    again = replace(config, attention=attention.name)
+    core.sleeper = Sleeper(core, pool, _builder(again, pool, model.config.attention_shape, assembly.context))
+    core.start()
+    return Assembled(config, text.tokenizer, text.vocabulary, core, info)
+
+
+class Assembly:
+    """The steps of building an engine, in order: settle (at once), `load`, `share_memory`, `put_together`, `info`.
+
+    seconds: what each part of the start took.
+    """
+
+    def __init__(self, path: Path, options: EngineConfig) -> None:
+        self.path = path
+        self.seconds: dict[str, float] = {}
+        with self._phase("config"):
+            self.context = _context(load_config(path), options)
+            options = options.for_model(load_json_options(path))
+        with self._phase("device"):
+            self.choice = choose_device(options.device, options.dtype, options.threads)
+            self.config = options.on(self.choice.device.type)
+            apply_threads(self.choice.threads)
+            self._transform = _arithmetic(self.config, self.choice)
+            self._before = memory.before_loading(self.choice.device)
+        self._allocated = _allocated(self.choice.device)
+
+    def load(self) -> tuple[Decoder, TextSide]:
+        """The model, and beside it in a thread the tokenizer."""
+        config, choice = self.config, self.choice
+        with ThreadPoolExecutor(1, "sgl-tokenizer") as beside:
+            text = beside.submit(_text_side, self.path, config)
+            with self._phase("weights"):
+                model = load_model(self.path, choice.dtype, choice.device, _dummy_seed(config), self._transform)
+            with self._phase("tokenizer"):  # what is left of it
+                return model, text.result()
+
+    def share_memory(self, model: Decoder) -> tuple[KVPool, memory.MemoryPlan]:
+        with self._phase("measure"):
+            plan = memory.after_loading(self._before, model, self.config, self.context, self._allocated)
+        with self._phase("kv"):
+            return _pool(model, self.config, self.choice, plan)
+
+    def put_together(self, model: Decoder, text: TextSide, pool: KVPool) -> tuple[EngineCore, AttentionBackend]:
+        config, context = self.config, self.context
+        with self._phase("attention"):
+            attention = _attention(config, pool, model.config.attention_shape, context)
+        with self._phase("runner"):
+            runner = _runner(model, attention, config, self.choice, context)
+            return _core(runner, config, text, pool, context), attention
+
+    def info(self, model: Decoder, attention: AttentionBackend, plan: memory.MemoryPlan) -> dict[str, Any]:
+        found = _info(model, attention, self.config, self.choice, self.context)
+        return {"model_path": str(self.path), **found, "memory": plan.as_dict(), "startup": self.seconds}
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        """Takes the time; what is queued on the device ends here, so that a phase's seconds are its own."""
+        started = time.perf_counter()
+        yield
+        if name not in ("config", "device") and self.choice.device.type == "cuda":
+            torch.cuda.synchronize(self.choice.device)
+        self.seconds[name] = time.perf_counter() - started
+
+
+def _builder(
+    config: Resolved, pool: KVPool, shape: AttentionShape, context: int
+) -> Callable[[], AttentionBackend]:
+    """Builds the attention once more, for a pool that came back from a sleep; holds nothing else."""
+    return lambda: _attention(config, pool, shape, context)
+
+
+def _context(model: ModelConfig, options: EngineConfig) -> int:
+    asked = options.context
+    if asked is not None and asked > model.max_position:
+        raise ConfigError(f"context={asked} is beyond the {model.max_position} positions of the model; ask for less")
+    return asked or model.max_position
+
+
+def _text_side(path: Path, config: Resolved) -> TextSide:
+    tokenizer = Tokenizer.load(path)
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    return TextSide(tokenizer, vocabulary, JumpForward(tokenizer) if config.jump_forward else None)
+
+
+def _dummy_seed(config: Resolved) -> int | None:
+    return (config.seed or 0) if config.dummy else None
+
+
+def _arithmetic(config: Resolved, choice: DeviceChoice) -> Transform | None:
+    """What becomes of each projection. Raises ConfigError for what this device, dtype and attention cannot do together."""
+    kv_dtype_for(config.kv_dtype, choice.dtype, choice.device, config.attention)
+    if config.deterministic and choice.device.type == "cpu":
+        if not cpu.can_compute(choice.dtype, choice.device):
+            raise ConfigError(
+                f"deterministic=True on the CPU needs float32 or bfloat16 (here: {choice.dtype}) and the compiled kernels, "
+                f"which are {'there' if cpu.kernels else 'not there: install a C compiler and build sgl again'}"
+            )
+        cpu.take_every_size()
+    return transform_for(config.weights, config.deterministic, choice.device)
+
+
+def _pool(
+    model: Decoder, config: Resolved, choice: DeviceChoice, plan: memory.MemoryPlan
+) -> tuple[KVPool, memory.MemoryPlan]:
+    shape = model.config.attention_shape
+    dtype = memory.stored_dtype(config, choice.dtype)
+    per_token = KVPool.bytes_per_slot(shape.layers, shape.kv_heads, shape.head_dim, dtype)
+    plan = memory.with_kv(plan, config, per_token, choice.device)
+    slots = plan.kv // per_token + config.page_size  # the page of the padding slot comes on top
+    pool = KVPool(shape.layers, slots, shape.kv_heads, shape.head_dim, dtype, choice.device)
+    return pool, replace(plan, kv=pool.bytes)
+
+
+def _attention(config: Resolved, pool: KVPool, shape: AttentionShape, context: int) -> AttentionBackend:
+    return attention_backend(
+        config.attention, pool, shape, page_size=config.page_size, max_running=config.max_running,
+        context=context, deterministic=config.deterministic,
+    )  # fmt: skip
+
+
+def _runner(
+    model: Decoder, attention: AttentionBackend, config: Resolved, choice: DeviceChoice, context: int
+) -> Any:
+    if choice.device.type != "cuda":
+        return Runner(model, attention, choice.device, config.max_running if config.run_ahead else None)
+    from ..executor.cuda_runner import CudaRunner
+
+    return CudaRunner(
+        model, attention, choice.device, context=context, page_size=config.page_size,
+        max_running=config.max_running, graphs=config.graphs,
+    )  # fmt: skip
+
+
+def _core(runner: Any, config: Resolved, text: TextSide, pool: KVPool, context: int) -> EngineCore:
+    on_free = _poison(weakref.ref(pool), config.page_size) if config.poison_freed else None
+    cache = PrefixCache(PagePool(pool.slots // config.page_size, config.page_size, on_free), _host_tier(config, pool))
+    scheduler = Scheduler(cache, config.step_tokens, config.max_running)
+    life = Lifecycle(cache, scheduler, text, runner.vocab_size, context, config.seed)
+    if runner.device.type == "cuda" and not config.deterministic:
+        life.jump_limit = MOST_TO_JUMP
+    return EngineCore(runner, life, run_ahead=config.run_ahead)
+
+
+def _host_tier(config: Resolved, pool: KVPool) -> HostTier | None:
+    size, free = parse_memory(config.host_kv, "host_kv"), free_memory()
+    page = pool.bytes // pool.slots * config.page_size
+    if not size:
+        return None
+    if not page <= size <= free:
+        raise ConfigError(
+            f"host_kv={config.host_kv!r}: a page of keys and values takes {page:,} bytes, "
+            f"and {free / 1e9:.2f} GB of main memory are free; ask for something between"
+        )
+    places = size // page + 1  # the first one is never used
+    copies = HostPages(pool, config.page_size, places)
+    return HostTier(PagePool(places, config.page_size, copies.fill_nan if config.poison_freed else None), copies)
+
+
+def _poison(pool: weakref.ref[KVPool], page_size: int) -> Callable[[Ints], None]:
+    def fill(pages: Ints) -> None:
+        first = torch.from_numpy(pages.astype("int64")) * page_size
+        if (held := pool()) is not None:
+            held.fill_nan((first[:, None] + torch.arange(page_size)).flatten())
+
+    return fill
+
+
+def _info(
+    model: Decoder, attention: AttentionBackend, config: Resolved, choice: DeviceChoice, context: int
+) -> dict[str, Any]:
+    pool = attention.pool
+    return {
+        "pid": os.getpid(),
+        "restarts": 0,
+        "architecture": model.config.architecture.name,
+        "parameters": model.parameter_count,
+        "hidden_size": model.config.hidden_size,
+        "device": str(choice.device),
+        "dtype": str(choice.dtype).removeprefix("torch."),
+        "weights": config.weights,
+        "kv_dtype": str(pool.k.dtype).removeprefix("torch."),
+        "threads": choice.threads,
+        "why": list(choice.reasons),
+        "attention": attention.name,
+        "attention_reason": attention.reason,
+        "graphs": config.graphs,
+        "run_ahead": config.run_ahead,
+        "deterministic": config.deterministic,
+        "context": context,
+        "page_size": config.page_size,
+        "step_tokens": config.step_tokens,
+        "max_running": config.max_running,
+        "kv_tokens": pool.slots - config.page_size,
+        "kv_bytes": pool.bytes,
+        "host_kv_bytes": parse_memory(config.host_kv, "host_kv"),
+    }
+
+
+def _allocated(device: torch.device) -> int:
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0

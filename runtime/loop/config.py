@@ -1,0 +1,184 @@
+"""The engine's options, checked by name and by value."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from ..errors import ConfigError
+
+CHOICES = {
+    "dtype": ("auto", "float32", "bfloat16", "float16"),
+    "kv_dtype": ("auto", "fp8"),
+    "weights": ("auto", "fp8", "int8"),
+}
+BATCH_DEPENDENT = ("flashinfer", "torch_native")  # attention whose bits depend on the other sequences of a step
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Options of `Engine`.
+
+    dtype        "auto" (measured), "float32", "bfloat16" or "float16"
+    device       "auto", "cpu", "cuda", "cuda:1" ...
+    threads      CPU threads; None: the usable physical cores
+    context      longest sequence in tokens; None: what the model was made for
+    page_size    token slots of a KV page
+    kv_tokens    size of the KV pool in tokens; None: from kv_memory
+    kv_memory    size of the KV pool, bytes or text such as "2GB"; None: from memory
+    host_kv      main memory for prefixes that the pool has no room for, bytes or text such as "4GB"; 0: they are forgotten
+    kv_dtype     of the stored keys and values: "auto" (dtype), or "fp8" on a GPU: half the bytes, rounded
+    memory       share of the free memory that weights, activations and KV may use together; None: 0.92 on a GPU;
+                 on the CPU the KV pool takes a quarter of what is free, up to 131,072 tokens
+    weights      "auto" (as stored, in dtype), or quantised while loading: "fp8" on a GPU, "int8" on the CPU
+    step_tokens  token budget of one step; None: 1024 on the CPU, 8192 on a GPU
+    max_running  sequences that are computed in the same step; None: 64 on the CPU, 256 on a GPU
+    attention    "auto" or the name of a backend
+    graphs       on a GPU: replay steps that only decode as CUDA graphs
+    run_ahead    start a step before the results of the one before are read; None: on a GPU
+    deterministic  the same bits for a request whatever runs beside it, at the price of speed
+    jump_forward append what a grammar forces without sampling it (on a GPU: while few sequences run, where it pays)
+    json_options how JSON is written and read from schemas, see `sgl.grammars.SchemaOptions`; what it does not say is as
+                 the model writes it (`json_options` of the `sgl.json` in its directory), else the defaults
+    dummy        random weights of the model's shape: nothing but its config.json is read
+    seed         of the dummy weights, and of the row of seeds that generations without one draw from
+    process      run the model in a process of its own, which is started anew when it dies
+    poison_freed fill freed pages with NaN, so that a stale read is loud (for tests)
+    """
+
+    dtype: str = "auto"
+    device: str = "auto"
+    threads: int | None = None
+    context: int | None = None
+    page_size: int = 1
+    kv_tokens: int | None = None
+    kv_memory: int | str | None = None
+    host_kv: int | str = 0
+    kv_dtype: str = "auto"
+    memory: float | None = None
+    weights: str = "auto"
+    step_tokens: int | None = None
+    max_running: int | None = None
+    attention: str = "auto"
+    graphs: bool = True
+    run_ahead: bool | None = None
+    deterministic: bool = False
+    jump_forward: bool = True
+    json_options: dict[str, Any] | None = None
+    dummy: bool = False
+    seed: int | None = None
+    process: bool = False
+    poison_freed: bool = False
+
+    @classmethod
+    def from_options(cls, options: dict[str, Any]) -> EngineConfig:
+        names = [f.name for f in fields(cls)]
+        for name in options:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known options: {', '.join(names)}"
+                raise ConfigError(f"Engine has no option {name!r}; {hint}")
+        config = cls(**options)
+        config.validate()
+        return config
+
+    def validate(self) -> None:
+        for name in ("page_size", "step_tokens", "max_running", "threads", "context", "kv_tokens"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ConfigError(f"Engine({name}={value!r}): must be a positive whole number")
+        for name, choices in CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
+                raise ConfigError(f"Engine({name}={value!r}): must be {', '.join(choices[:-1])} or {choices[-1]}")
+        for name in ("graphs", "deterministic", "jump_forward", "dummy", "process", "poison_freed"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ConfigError(f"Engine({name}={value!r}): must be True or False")
+        if self.run_ahead not in (None, True, False):
+            raise ConfigError(f"Engine(run_ahead={self.run_ahead!r}): must be True, False or None")
+        if self.deterministic and self.attention in BATCH_DEPENDENT:
+            raise ConfigError(
+                f"Engine(deterministic=True, attention={self.attention!r}): its sums depend on what else runs; "
+                "use attention='auto', which takes 'triton' on a GPU and 'cpu' on the CPU"
+            )
+        if self.memory is not None and (not isinstance(self.memory, int | float) or not 0 < self.memory <= 1):
+            raise ConfigError(f"Engine(memory={self.memory!r}): must be a share above 0 and up to 1, such as 0.8")
+        if self.kv_memory is not None:
+            parse_memory(self.kv_memory)
+        if parse_memory(self.host_kv, "host_kv") < 0:
+            raise ConfigError(f"Engine(host_kv={self.host_kv!r}): must be a size such as '4GB', or 0 for none")
+        self._check_json_options()
+
+    def on(self, device: str) -> Resolved:
+        """With everything settled that depends on the kind of device: "cpu", "cuda", ..."""
+        gpu = device == "cuda"
+        if self.weights == "int8" and device != "cpu":
+            raise ConfigError(f"Engine(weights='int8') is for the CPU, here: {device}; use weights='fp8' or 'auto'")
+        for name in ("kv_dtype", "weights"):
+            if getattr(self, name) == "fp8" and not gpu:
+                raise ConfigError(f"Engine({name}='fp8') needs a CUDA device, here: {device}; use {name}='auto'")
+        values = {f.name: getattr(self, f.name) for f in fields(EngineConfig)}
+        values["step_tokens"] = self.step_tokens or (8192 if gpu else 1024)
+        values["max_running"] = self.max_running or (256 if gpu else 64)
+        values["run_ahead"] = gpu if self.run_ahead is None else self.run_ahead
+        values["graphs"] = self.graphs and gpu
+        if gpu and self.memory is None:
+            values["memory"] = 0.92
+        return Resolved(**values)
+
+    def for_model(self, json_options: dict[str, Any]) -> EngineConfig:
+        """With what the model says of JSON where the user says nothing."""
+        return replace(self, json_options={**json_options, **(self.json_options or {})}) if json_options else self
+
+    def _check_json_options(self) -> None:
+        from sgl.grammars import GrammarError, SchemaOptions
+
+        try:
+            SchemaOptions.of(self.json_options or {})
+        except GrammarError as error:
+            raise ConfigError(f"Engine(json_options={self.json_options!r}): {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved(EngineConfig):
+    """The options on a known kind of device: what None left open is decided."""
+
+    step_tokens: int
+    max_running: int
+    run_ahead: bool
+
+
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+
+
+def parse_memory(value: int | str, name: str = "kv_memory") -> int:
+    """Bytes of `2000000`, `"2GB"`, `"512MiB"`. name: of the option, for the error."""
+    if isinstance(value, int):
+        return value
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([KMG]?I?)B?\s*", str(value).upper())
+    if not match or match[2] not in UNITS:
+        raise ConfigError(f"{name}={value!r} is no size; write bytes or a text such as '2GB' or '512MiB'")
+    return int(float(match[1]) * UNITS[match[2]])
+
+
+def free_memory() -> int:
+    """Bytes of main memory that this process may still take, the control group's limit included."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        with open("/proc/meminfo") as lines:
+            fields_ = dict(line.split(":", 1) for line in lines)
+        free = int(fields_["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        pass
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            with open(limit) as a, open(used) as b:
+                free = min(free, int(a.read()) - int(b.read()))
+        except (OSError, ValueError):
+            pass
+    return max(0, free)

@@ -1,0 +1,300 @@
+"""The engine's loop: one thread drains the inbox, plans a step, runs it and hands out what came of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..cache.snapshot import Snapshot, snapshot
+from ..errors import EngineClosed, RuntimeFailure
+from ..executor.runner import Runner
+from ..sequences.ops import Close, Op
+from ..sequences.sequence import SequenceState, Status
+from ..sequences.terms import Terms
+from .lifecycle import Lifecycle
+from .metrics import Stats
+from .step_trace import StepRecord, StepTraces
+from .stepping import Step, Stepper
+
+if TYPE_CHECKING:
+    from .sleeping import Sleeper
+
+log = logging.getLogger("sgl.runtime")
+
+NOBODY = 0  # the number of what is no sequence; those have 1, 2 ...
+SWITCH_INTERVAL = 0.0005  # seconds; with Python's 5 ms a busy host thread slows every step
+
+
+class EngineCore:
+    """Owned by Engine. What stands above `stop`, and `stop`, are thread-safe; the rest is the loop's own."""
+
+    def __init__(self, runner: Runner, life: Lifecycle, run_ahead: bool = False) -> None:
+        self.runner, self.life, self.run_ahead = runner, life, run_ahead
+        self.cache, self.scheduler, self.stats = life.cache, life.scheduler, life.stats
+        self.stepper = Stepper(runner, life)
+        self.traces = StepTraces(life.scheduler)
+        self.sleeper: Sleeper | None = None
+        self.after_step: Callable[[], None] | None = None  # tests check every invariant here
+        self._inbox: deque[tuple[SequenceState, Op | None]] = deque()
+        self._wake = threading.Condition()
+        self._stopping = False
+        self.failed = False  # the loop ended by an error of its own
+        self._usual_interval: float | None = None
+        self._flying: Step | None = None  # decided, not finished: the device may be computing it
+        self._thread = threading.Thread(target=self._run, name="sgl-scheduler", daemon=True)
+
+    # what other threads call
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def new_state(self, terms: Terms, status: Status = Status.IDLE) -> SequenceState:
+        return self.life.new_state(terms, status)
+
+    def submit(self, seq: SequenceState, op: Op) -> Future[Any]:
+        self._post(seq, op)
+        return op.future
+
+    def abort(self, seq: SequenceState) -> None:
+        self._post(seq, None)
+
+    def call(self, task: Any) -> Any:
+        """Run `task()` on the scheduler thread between two steps and return its result."""
+        if threading.current_thread() is self._thread:
+            return task()
+        return self.soon(task).result()
+
+    def soon(self, task: Any) -> Future[Any]:
+        """The same for those who do not wait."""
+        return self.submit(SequenceState(NOBODY), _Call(task))
+
+    def ask(self, name: str, *args: Any) -> Any:
+        """`answer` on the scheduler thread between two steps."""
+        return self.call(partial(self.answer, name, *args))
+
+    def asked(self, name: str, *args: Any) -> Future[Any]:
+        """The same for those who do not wait."""
+        return self.soon(partial(self.answer, name, *args))
+
+    @property
+    def up(self) -> bool:
+        """Whether it takes operations: it was neither stopped, nor has it failed."""
+        return not self._stopping
+
+    @property
+    def asleep(self) -> bool:
+        return self.sleeper is not None and self.sleeper.asleep
+
+    def wait(self) -> None:
+        """Until the loop has ended, because of `stop` or as it `failed`."""
+        self._thread.join()
+
+    def stop(self) -> None:
+        """Fail everything that waits and end the thread."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread.ident is not None and threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def forget(self) -> None:
+        """Once stopped: hold nothing that handles, which may outlive the engine, would keep in memory."""
+        if self.sleeper is not None:
+            self.sleeper.forget()
+
+    # on the scheduler thread, between two steps
+
+    def answer(self, name: str, *args: Any) -> Any:
+        """The result of a method of that name: flush, check, snapshot, tree, sleep, wake, begin_trace or end_trace."""
+        return getattr(self.sleeper if name in ("sleep", "wake") else self, name)(*args)
+
+    def flush(self) -> int:
+        return self.cache.flush()
+
+    def pause(self) -> None:
+        """Finish what runs, take every page back and compute nothing until `resume`."""
+        if self._flying is not None:
+            self._finish()
+        self.scheduler.pause()
+        self.cache.move_out()
+
+    def resume(self) -> None:
+        self.scheduler.paused = False
+        self.life.pin_again()
+
+    def check(self) -> None:
+        self.cache.check(self.cache.pages(seq) for seq in self.life.live)
+        self.scheduler.check()
+
+    def snapshot(self) -> Stats:
+        pool, host, scheduler = self.cache.pool, self.cache.host, self.scheduler
+        return dataclasses.replace(
+            self.stats,
+            step_counts=list(self.stats.step_counts),
+            cached_tokens=scheduler.reused_tokens,
+            preemptions=scheduler.preemptions,
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            pages_total=pool.total,
+            pages_free=pool.free,
+            pages_cached=self.cache.tree.evictable,
+            pages_pinned=scheduler.pinned_pages(),
+            host_tokens=host.tokens if host else 0,
+            host_hits=host.loaded if host else 0,
+        )
+
+    def tree(self) -> Snapshot:
+        """Of the prefix cache and the sequences that hold pages."""
+        pinned = self.scheduler.pinned
+        return snapshot(self.cache, [
+            (seq.node, seq.namespace, seq.number, "pinned" if seq in pinned else seq.status.value, seq.tokens.array[: seq.computed])
+            for seq in self.life.live
+            if len(seq.slots)
+        ])  # fmt: skip
+
+    def begin_trace(self) -> int:
+        return self.traces.begin()
+
+    def end_trace(self, number: int) -> list[StepRecord]:
+        return self.traces.end(number)
+
+    def _post(self, seq: SequenceState, op: Op | None) -> None:
+        with self._wake:
+            if not self._stopping:
+                self._inbox.append((seq, op))
+                self._wake.notify()
+                return
+        if isinstance(op, Close):
+            op.resolve()
+        elif op is not None:
+            op.fail(EngineClosed("the engine is closed; open a new one"))
+
+    # the loop
+
+    def _run(self) -> None:
+        try:
+            with self.runner.on_device():
+                self._loop()
+            error: RuntimeFailure = EngineClosed("the engine was closed while this waited")
+        except Exception as cause:  # our own invariants broke: nobody may be left waiting
+            log.exception("the engine failed")
+            self.failed = True
+            error = RuntimeFailure(f"the engine failed: {cause!r}; open a new one")
+        finally:
+            self._relax()
+        with self._wake:
+            self._stopping = True
+        self.life.deliver()
+        self._fail_all(error)
+        self.runner.close()
+        self.cache.close()
+        del self.runner, self.stepper, self._flying  # handles may outlive the model's memory
+
+    def _loop(self) -> None:
+        while self._drain():
+            self._hurry()
+            started = time.perf_counter()
+            if self._step():
+                self.stats.stepped(time.perf_counter() - started)
+            self.traces.stepped()
+            if self.after_step is not None:
+                self.after_step()
+            if self._idle:
+                self._relax()
+                self.stepper.forget()
+
+    def _step(self) -> bool:
+        """Plan and launch a step, finish the one before (or this one, where nothing runs ahead)."""
+        work = self.traces.plan()
+        self._refuse()
+        if not self.run_ahead:
+            self.life.deliver()
+        computed, started = self.stats.computed_tokens, time.perf_counter()
+        step = self.stepper.launch(work)
+        self.stats.model_seconds += time.perf_counter() - started
+        if self._flying is not None:
+            self._finish()
+        if step is not None:
+            self.stepper.decide(step)
+            self._flying = step
+        if self.run_ahead:
+            self.life.deliver()
+        elif step is not None:
+            self._finish()
+        return self.stats.computed_tokens > computed
+
+    def _finish(self) -> None:
+        step, self._flying = self._flying, None
+        assert step is not None
+        self.stepper.finish(step)
+
+    def _hurry(self) -> None:
+        """Have Python switch threads often while there is work; what it was is put back by `_relax`."""
+        if sys.getswitchinterval() > SWITCH_INTERVAL:
+            self._usual_interval = sys.getswitchinterval()
+            sys.setswitchinterval(SWITCH_INTERVAL)
+
+    def _relax(self) -> None:
+        if self._usual_interval is not None:
+            sys.setswitchinterval(self._usual_interval)
+            self._usual_interval = None
+
+    @property
+    def _idle(self) -> bool:
+        return not (self.scheduler.busy or self._inbox or self._flying)
+
+    def _drain(self) -> bool:
+        """Take what has come in; sleep while there is nothing to do. False: stop."""
+        if self._idle:
+            self.life.deliver()
+            with self._wake:
+                while not (self._inbox or self._stopping) and (left := self.life.deadlines.left()) != 0:
+                    self._wake.wait(left)
+        while self._inbox:
+            seq, op = self._inbox.popleft()
+            if op is None:
+                self.life.abort(seq)
+            else:
+                self.life.enqueue(seq, op)
+        self.life.expire()
+        return not self._stopping
+
+    def _refuse(self) -> None:
+        refused, self.scheduler.refused = self.scheduler.refused, []
+        for seq, error in refused:
+            self.life.fail(seq, error)
+
+    def _fail_all(self, error: BaseException) -> None:
+        """The end: nobody is left waiting, whatever state things are in."""
+        for seq, op in self._inbox:
+            if op is not None:
+                seq.ops.append(op)
+                self.life.live[seq] = None
+        self._inbox.clear()
+        for seq in self.life.live:
+            while seq.ops:
+                seq.ops.popleft().fail(error)
+            seq.error = error
+        self.life.live.clear()
+
+
+class _Call(Op):
+    """A question put to the scheduler thread."""
+
+    __slots__ = ("task",)
+
+    def __init__(self, task: Any) -> None:
+        super().__init__()
+        self.task = task
+
+    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+        self.resolve(self.task())
+        return True

@@ -1,0 +1,261 @@
+"""The life of sequences: their operations begin, are collected, fail, and give birth to children."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import random
+import sys
+import time
+from collections import deque
+from typing import NamedTuple
+
+from sgl.grammars import Vocabulary
+
+from ..cache import Ints, PrefixCache
+from ..errors import ConfigError, ContextLengthError, DeadlineExceeded, EngineClosed, RequestAborted
+from ..scheduling.scheduler import Scheduler
+from ..sequences.deadlines import Deadlines
+from ..sequences.decoding import Decoding
+from ..sequences.jump import JumpForward
+from ..sequences.ops import Close, Extend, Fork, Generate, Op, Pin, TokenLogprobs
+from ..sequences.sequence import SequenceState, Status
+from ..sequences.terms import USUAL, Terms
+from ..text.tokenizer import Tokenizer
+from .metrics import Stats
+
+
+class TextSide(NamedTuple):
+    """What it takes to turn tokens into text."""
+
+    tokenizer: Tokenizer
+    vocabulary: Vocabulary
+    jumps: JumpForward | None
+
+
+class Lifecycle:
+    """Only the scheduler thread calls this, but for `new_state`.
+
+        UNBORN ── give_birth ──> IDLE ── advance ──> WAITING ── plan ──> RUNNING
+                                  ^ suspend ───────────┴──────────────────┘        retire: CLOSED
+    """
+
+    def __init__(
+        self, cache: PrefixCache, scheduler: Scheduler, text: TextSide, vocab_size: int, context: int, seed: int | None
+    ) -> None:
+        self.cache, self.scheduler, self.text = cache, scheduler, text
+        self.vocab_size, self.context = vocab_size, context
+        self.stats = Stats()
+        self.jump_limit = sys.maxsize  # more running sequences than this, and nothing is appended without sampling
+        self.live: dict[SequenceState, None] = {}  # those that hold tokens, pages or operations
+        self.deadlines = Deadlines()
+        self._finished: deque[Decoding] = deque()
+        self._random = random.Random(seed)
+        self._ids = itertools.count(1)
+
+    def new_state(self, terms: Terms = USUAL, status: Status = Status.IDLE) -> SequenceState:
+        return SequenceState(next(self._ids), terms, status)
+
+    def enqueue(self, seq: SequenceState, *ops: Op) -> None:
+        if seq.status is Status.CLOSED or seq.error is not None:
+            for op in ops:
+                self._refuse_op(seq, op)
+            return
+        ops = self._in_time(seq, ops)
+        if not ops:
+            return
+        if seq.owed is not None and not isinstance(ops[0], Close):
+            error, seq.owed = seq.owed, None
+            for op in ops:
+                self._fail_op(op, error)
+            return
+        self.live[seq] = None
+        was_empty = not seq.ops
+        seq.ops.extend(ops)
+        if was_empty and seq.status is not Status.UNBORN:
+            self.advance(seq)
+
+    def _in_time(self, seq: SequenceState, ops: tuple[Op, ...]) -> tuple[Op, ...]:
+        """The operations that there is still time for; the others fail."""
+        deadline = seq.terms.deadline
+        if deadline is None or time.monotonic() < deadline:
+            self.deadlines.watch(seq)
+            return ops
+        for op in ops:
+            if not isinstance(op, Close):
+                self._fail_op(op, too_late(seq))
+        return tuple(op for op in ops if isinstance(op, Close))
+
+    def _refuse_op(self, seq: SequenceState, op: Op) -> None:
+        if isinstance(op, Close):
+            op.resolve()
+        else:
+            closed = EngineClosed("the sequence is closed; open or fork a new one")
+            self._fail_op(op, _anew(seq.error) if seq.error else closed)
+
+    def advance(self, seq: SequenceState) -> None:
+        """Begin the next operations until one has something to compute."""
+        while seq.ops:
+            op = seq.ops[0]
+            if op.blocked:
+                break
+            try:
+                if not op.begin(seq, self):
+                    break
+            except Exception as error:
+                self.fail(seq, error)
+                return
+            if seq.ops and seq.ops[0] is op:
+                seq.ops.popleft()
+        if not seq.ops or seq.ops[0].blocked:
+            if seq.status is not Status.CLOSED:
+                self.scheduler.suspend(seq)
+            if not seq.ops and not len(seq):
+                self._forget(seq)
+            return
+        if len(seq.slots):
+            seq.ops[0].admitted(seq, seq.computed)
+        self.scheduler.wait(seq)
+
+    def proceed(self, seq: SequenceState) -> None:
+        """The blocked operation of `seq` got what it waited for."""
+        self.collect(seq, seq.ops[0], [], [])
+
+    def give_birth(self, parent: SequenceState, child: SequenceState) -> int:
+        """Let `child` begin where `parent` stands; returns the computed tokens that it shares."""
+        child.tokens.extend(parent.tokens.array)
+        shared = self.cache.share(parent, child)
+        child.status = Status.IDLE
+        self.live[child] = None
+        self.advance(child)
+        return shared
+
+    def fail(self, seq: SequenceState, error: BaseException) -> None:
+        """Fail the operations of one sequence; what it holds stays usable."""
+        ops, seq.ops = list(seq.ops), deque()
+        seq.ahead = 0
+        self.rewind(seq, len(seq))
+        if ops and all(isinstance(op, Extend) for op in ops):
+            seq.owed = _anew(error)  # nobody holds the future of an extend: the next operation tells
+        if seq.status not in (Status.UNBORN, Status.CLOSED):
+            self.scheduler.suspend(seq)
+        for op in ops:
+            if isinstance(op, Close):
+                self.enqueue(seq, op)
+            else:
+                self._fail_op(op, error)
+
+    def _fail_op(self, op: Op, error: BaseException) -> None:
+        op.fail(error)
+        for child in op.children if isinstance(op, Fork) else ():
+            child.error = _anew(error)  # it will never be born
+            self.fail(child, error)
+            self._forget(child)
+
+    def abort(self, seq: SequenceState) -> None:
+        if seq.ops:
+            self.stats.aborts += 1
+            self.fail(seq, RequestAborted("aborted by its owner"))
+
+    def expire(self) -> None:
+        """Fail what was not done in time."""
+        for seq in self.deadlines.over():
+            if seq.ops:
+                self.stats.timeouts += 1
+                self.fail(seq, too_late(seq))
+
+    def pin_again(self) -> None:
+        """Compute the pinned prefixes anew: their pages were taken."""
+        for seq in self.scheduler.pinned:
+            self.enqueue(seq, Pin())
+
+    def retire(self, seq: SequenceState) -> None:
+        self.scheduler.remove(seq)
+        self._forget(seq)
+
+    def _forget(self, seq: SequenceState) -> None:
+        self.live.pop(seq, None)
+        self.deadlines.forget(seq)
+
+    def rewind(self, seq: SequenceState, length: int) -> None:
+        if seq.computed > length:
+            self.cache.cut(seq, length)
+
+    def truncate(self, seq: SequenceState, length: int) -> None:
+        """Cut tokens and pages together."""
+        self.rewind(seq, length)
+        seq.tokens.truncate(length)
+        seq.charged = min(seq.charged, length)
+
+    @property
+    def may_jump(self) -> bool:
+        """Whether it pays to append what a grammar forces: not where many sequences share the price of a step."""
+        return len(self.scheduler.running) <= self.jump_limit
+
+    def seed(self) -> int:
+        """Of a generation that brings none."""
+        return self._random.getrandbits(63)
+
+    def check_tokens(self, tokens: Ints) -> None:
+        size = self.vocab_size
+        if len(tokens) and not (int(tokens.min()) >= 0 and int(tokens.max()) < size):
+            raise ConfigError(f"token ids must lie in 0..{size - 1}, got {int(tokens.min())}..{int(tokens.max())}")
+
+    def check_length(self, seq: SequenceState, more: int = 0) -> None:
+        if len(seq) + more > self.context:
+            raise ContextLengthError(
+                f"{len(seq)} tokens" + (f" and at least {more} more" if more else "")
+                + f" do not fit the context of {self.context} tokens; shorten the prompt, or raise the engine's `context` if the model allows it"
+            )  # fmt: skip
+
+    def start_decoding(self, seq: SequenceState, op: Generate) -> Decoding:
+        return Decoding(self, seq, op)
+
+    def collect(
+        self, seq: SequenceState, op: Op, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
+    ) -> None:
+        """Give an operation what was found at its rows, and go on when it is done."""
+        try:
+            done = op.collect(seq, self, pairs, tops)
+        except Exception as error:
+            self.fail(seq, error)
+            return
+        if not seq.ops or seq.ops[0] is not op:
+            return  # it failed meanwhile, as a probe of its own came too late
+        if done:
+            seq.ops.popleft()
+        if done or op.blocked:
+            self.advance(seq)
+
+    def conclude(self, seq: SequenceState, decoding: Decoding) -> None:
+        """A generation has its result; `deliver` hands it over."""
+        self.scheduler.estimate.finished(len(decoding.output), decoding.limit)
+        self.stats.generated(decoding)
+        self.cache.publish(seq)
+        self._finished.append(decoding)
+        if isinstance(decoding.result, BaseException):  # what is queued behind it fails too, but after it
+            self.deliver()
+            self.fail(seq, decoding.result)
+
+    def deliver(self) -> None:
+        """Hand over finished generations. Those who wake up run while the model computes, not between steps."""
+        while self._finished:
+            decoding = self._finished.popleft()
+            decoding.deliver()
+            decoding.op.decoding = None  # no cycle: what the caller's callbacks hold is freed with the operation
+
+
+def too_late(seq: SequenceState) -> DeadlineExceeded:
+    late = time.monotonic() - (seq.terms.deadline or 0.0)
+    return DeadlineExceeded(
+        f"not done in time: the deadline passed {late:.3f} s ago, with {seq.computed} of {len(seq)} tokens computed "
+        f"({seq.status.value}); ask for less, or give it a longer timeout"
+    )
+
+
+def _anew(error: BaseException) -> BaseException:
+    """A copy that is never raised: a traceback would keep its frames, and the handles there, as long as the sequence."""
+    try:
+        return copy.copy(error)
+    except Exception:  # a class that cannot be copied
+        return error

@@ -1,0 +1,71 @@
+"""Counters of one engine."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..sequences.decoding import Decoding
+
+# seconds: `Stats.step_counts` counts the steps that took at most so long and longer than the bound before
+STEP_BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+def _no_steps() -> list[int]:
+    return [0] * (len(STEP_BOUNDS) + 1)
+
+
+@dataclass(slots=True)
+class Stats:
+    """Totals since the engine was opened; subtract two of them to measure a stretch of work."""
+
+    steps: int = 0
+    step_seconds: float = 0.0
+    step_counts: list[int] = field(default_factory=_no_steps)  # by STEP_BOUNDS, the longest last
+    model_seconds: float = 0.0
+    computed_tokens: int = 0  # went through the model
+    cached_tokens: int = 0  # taken from the prefix cache or a fork's parent instead
+    generated_tokens: int = 0  # of the results: sampled and forced
+    forced_tokens: int = 0  # appended because the grammar left no choice
+    generations: int = 0
+    preemptions: int = 0
+    aborts: int = 0
+    timeouts: int = 0  # sequences that were not done by their deadline
+    running: int = 0
+    waiting: int = 0
+    pages_total: int = 0
+    pages_free: int = 0
+    pages_cached: int = 0  # held by the tree alone, evictable
+    pages_pinned: int = 0  # held by `Engine.pin`
+    host_tokens: int = 0  # whose keys and values are kept in main memory
+    host_hits: int = 0  # tokens brought back from there; counted in cached_tokens too
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the prompt tokens that did not have to be computed."""
+        prompt = self.computed_tokens + self.cached_tokens
+        return self.cached_tokens / prompt if prompt else 0.0
+
+    def stepped(self, seconds: float) -> None:
+        self.steps += 1
+        self.step_seconds += seconds
+        self.step_counts[bisect_left(STEP_BOUNDS, seconds)] += 1
+
+    def generated(self, decoding: Decoding) -> None:
+        self.generations += 1
+        self.generated_tokens += len(decoding.output)
+        self.forced_tokens += decoding.forced
+
+    def __sub__(self, other: Stats) -> Stats:
+        gauges = {"running", "waiting", "pages_total", "pages_free", "pages_cached", "pages_pinned", "host_tokens"}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Stats(**{n: v if n in gauges else _without(v, getattr(other, n)) for n, v in values.items()})
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"hit_rate": self.hit_rate}
+
+
+def _without(mine: Any, theirs: Any) -> Any:
+    return [a - b for a, b in zip(mine, theirs, strict=True)] if isinstance(mine, list) else mine - theirs

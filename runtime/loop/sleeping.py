@@ -1,0 +1,82 @@
+"""Giving the device's memory to somebody else for a while, without ending the engine."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+import torch
+
+from ..attention import AttentionBackend
+from ..cache.kv import KVPool
+from ..errors import RuntimeFailure
+from ..executor.offload import HostCopy, tensors_of
+from .config import free_memory
+from .core import EngineCore
+
+
+class Sleeper:
+    """Puts the device's side of an engine to sleep. `sleep` and `wake` run on the scheduler thread."""
+
+    def __init__(self, core: EngineCore, pool: KVPool, make_attention: Callable[[], AttentionBackend]) -> None:
+        self._core, self._pool, self._make_attention = core, pool, make_attention
+        self._weights: HostCopy | None = None
+        self.asleep = False
+
+    def sleep(self) -> int:
+        """Take every page back, then free pool, buffers and the weights' device memory; returns the bytes freed."""
+        if self.asleep:
+            return 0
+        core, before = self._core, self._held()
+        tensors = [tensor for tensor in tensors_of(core.runner.model) if tensor.device.type != "cpu"]
+        _check_room(tensors)
+        try:
+            core.pause()
+            self._weights = HostCopy(tensors)
+        except BaseException:
+            core.resume()  # nothing is released yet
+            raise
+        core.runner.release()
+        self._pool.release()
+        self.asleep = True
+        return before - self._held()
+
+    def wake(self) -> None:
+        """Bring everything back and go on with what waits. Raises RuntimeFailure, still asleep, without room."""
+        if not self.asleep or self._weights is None:
+            return
+        try:
+            self._pool.restore()
+            self._weights.restore()
+            self._core.runner.restore(self._make_attention())
+        except Exception as error:
+            self._pool.release()
+            self._weights.release()
+            if not isinstance(error, torch.OutOfMemoryError):
+                raise
+            raise RuntimeFailure(f"no room to wake up ({error}); free memory on the device and wake again") from error
+        self._weights, self.asleep = None, False
+        self._core.resume()
+
+    def forget(self) -> None:
+        """The engine is closed: nobody will wake it, and nothing here may keep its memory."""
+        for name in ("_pool", "_make_attention", "_weights"):
+            vars(self).pop(name, None)
+
+    def _held(self) -> int:
+        """Bytes that this engine (on a GPU: this process) takes of the device."""
+        device = self._pool.device
+        if device.type == "cuda":
+            gc.collect()  # captured steps are cycles that hold the pool
+            torch.cuda.empty_cache()
+            return torch.cuda.memory_reserved(device)
+        return self._pool.bytes
+
+
+def _check_room(tensors: list[torch.Tensor]) -> None:
+    size = sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+    if size > (free := free_memory()):
+        raise RuntimeFailure(
+            f"sleep keeps {size / 1e9:.2f} GB of weights in main memory, where {free / 1e9:.2f} GB are free; "
+            "close the engine instead, or free main memory"
+        )

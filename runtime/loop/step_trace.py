@@ -1,0 +1,113 @@
+"""What the engine computed in each step, kept while somebody asks for it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..errors import EngineDied
+from ..sequences.ops import Generate
+from ..sequences.sequence import SequenceState
+
+if TYPE_CHECKING:
+    from ..scheduling.scheduler import Scheduler, Work
+
+
+class StepPart(NamedTuple):
+    """What one sequence got of a step: its tokens start..stop were computed.
+
+    sequence: its number, as `Sequence.id`.  kind: the operation: "generate", "prefill", "fork", "score" ...
+    cached: tokens that it found in the cache in this step, just before `start`.
+    samples: whether the step ends in a new token of its text.
+    """
+
+    sequence: int
+    kind: str
+    start: int
+    stop: int
+    cached: int
+    samples: bool
+
+    @property
+    def tokens(self) -> int:
+        return self.stop - self.start
+
+
+class StepRecord(NamedTuple):
+    """One step of the engine.
+
+    began: `time.perf_counter()` seconds, of the engine's process.  seconds: until the loop was ready for the next.
+    parts: single tokens first, as they are laid out in the batch.
+    waiting: sequences with work but without a place in the batch.  preempted: those that lost it in this step, each as often as it did.
+    evicted: pages that were taken from the prefix cache to make room.
+    pages_free, pages_cached: after the plan; cached ones are held by the prefix cache alone, and can be evicted.
+    """
+
+    began: float
+    seconds: float
+    parts: tuple[StepPart, ...]
+    waiting: tuple[int, ...]
+    preempted: tuple[int, ...]
+    evicted: int
+    pages_free: int
+    pages_cached: int
+
+    @property
+    def tokens(self) -> int:
+        return sum(part.tokens for part in self.parts)
+
+
+class StepTraces:
+    """Those under way, by number; the scheduler thread's own. Without one a step costs nothing more."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._open: dict[int, list[StepRecord]] = {}
+        self._numbers = itertools.count(time.time_ns())  # those of a process that died before are no others'
+        self._planned: StepRecord | None = None
+
+    def begin(self) -> int:
+        number = next(self._numbers)
+        self._open[number] = []
+        return number
+
+    def end(self, number: int) -> list[StepRecord]:
+        if number not in self._open:
+            raise EngineDied("the trace began in a process of the engine that died since; begin a new one")
+        return self._open.pop(number)
+
+    def plan(self) -> list[Work]:
+        """The scheduler's plan of a step, noted if somebody asked for it."""
+        if not self._open:
+            return self._scheduler.plan()
+        scheduler, began = self._scheduler, time.perf_counter()
+        before = {seq: (seq.computed, seq.preempted) for seq in (*scheduler.running, *scheduler.waiting)}
+        evicted = scheduler.cache.tree.evicted
+        work = scheduler.plan()
+        self._planned = StepRecord(
+            began,
+            0.0,
+            tuple(_part(item, before) for item in work if item.hi > item.lo),
+            tuple(seq.number for seq in scheduler.waiting),
+            tuple(seq.number for seq, (_, times) in before.items() for _ in range(seq.preempted - times)),
+            scheduler.cache.tree.evicted - evicted,
+            scheduler.cache.pool.free,
+            scheduler.cache.tree.evictable,
+        )
+        return work
+
+    def stepped(self) -> None:
+        """The step that was planned is over."""
+        planned, self._planned = self._planned, None
+        if planned is not None and (planned.parts or planned.preempted):
+            done = planned._replace(seconds=time.perf_counter() - planned.began)
+            for records in self._open.values():
+                records.append(done)
+
+
+def _part(item: Work, before: dict[SequenceState, tuple[int, int]]) -> StepPart:
+    seq, lo, hi = item
+    op, (computed, _) = seq.ops[0], before[seq]
+    samples = isinstance(op, Generate) and bool(op.rows(seq, lo, hi))
+    return StepPart(seq.number, type(op).__name__.lower(), lo, hi, max(0, lo - computed), samples)

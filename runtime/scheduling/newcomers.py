@@ -1,0 +1,127 @@
+"""Who of those that wait gets a place in the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from ..cache import common_prefix
+from ..sequences.sequence import SequenceState, Status
+from .estimate import Claims
+from .fairness import Offer
+from .room import Room
+
+if TYPE_CHECKING:
+    from .scheduler import Scheduler
+
+WORTH_WAITING = 32  # a newcomer waits for a prefill that computes at least so many of its tokens
+PATIENCE = 16  # later ones that may get a place before one that waits
+MISSES = 32  # in a step; after so many for whom there was no room, the next are not looked at
+
+
+class Newcomers:
+    """Those of one step. work: what the step computes; who loses its place is taken out."""
+
+    def __init__(self, scheduler: Scheduler, work: dict[SequenceState, Any]) -> None:
+        self.claims = Claims(scheduler)
+        self._scheduler, self._work = scheduler, work
+        self.closed = bool(scheduler.refused)  # nobody else gets a place in this step
+        self._unfit: list[SequenceState] = []
+        self._spared = 0  # cached tokens of one that did not fit: who comes after it does not take them
+        self._started: list[SequenceState] = []
+        self._rooms: dict[tuple[int, int, int | None], Room] = {}  # good until somebody comes or goes
+
+    def admit(self, offer: Offer) -> bool:
+        """Start the sequence if there are pages and a place for it."""
+        seq = offer.seq
+        if self.closed or seq.status is not Status.WAITING or self._computed_by_another(seq, offer.reusable):
+            return False
+        if not self._fits(seq, offer.reusable):
+            self._unfit.append(seq)
+            self._spared = max(self._spared, 0 if len(seq.slots) else offer.reusable)
+            self.closed = seq.passed >= PATIENCE or len(self._unfit) >= MISSES  # later ones would take what it waits for
+            return False
+        if not self._has_place(seq):
+            return False
+        self._scheduler.start(seq)
+        self._started.append(seq)
+        for other in self._unfit:
+            other.passed += 1
+        return True
+
+    def settle(self) -> None:
+        """Count for those who waited longest that somebody of theirs went before them."""
+        overtaken = {self._scheduler.waiting.first_like(seq): seq for seq in self._started}
+        for first, seq in overtaken.items():
+            if first is None or first.arrival > seq.arrival or first in self._unfit:
+                continue
+            if not self._computed_by_another(first, self._scheduler.reusable(first)):
+                first.passed += 1
+
+    def _computed_by_another(self, seq: SequenceState, reusable: int) -> bool:
+        """A running prefill is just computing a good part of this one's tokens: wait and share them."""
+        enough = min(reusable + WORTH_WAITING, seq.ops[0].reuse(seq))
+        return reusable < enough and any(
+            common_prefix(seq.tokens.array, other.tokens.array) >= enough
+            for other in self._scheduler.running
+            if other.prefilling and other.namespace == seq.namespace and other.terms.priority >= seq.terms.priority
+        )
+
+    def _fits(self, seq: SequenceState, reusable: int) -> bool:
+        """Whether what it and the running ones will want is free or can be made free."""
+        scheduler, size = self._scheduler, self._scheduler.cache.pool.page_size
+        if not scheduler.running:
+            return True
+        wanted = seq.target - self._in_place(seq, reusable) + scheduler.estimate.remaining(seq) + self.claims.tokens
+        available = scheduler.cache.available * size - self._spared
+        if wanted > available:
+            available += self._parkable(seq)
+        if wanted <= available and self._has_room(seq, ()):
+            return True
+        lesser = self._lesser(seq)
+        wanted -= self.claims.of(lesser)
+        return bool(lesser) and wanted <= available + sum(len(other.slots) for other in lesser) and self._has_room(seq, lesser)
+
+    def _has_room(self, seq: SequenceState, lesser: Collection[SequenceState]) -> bool:
+        """Whether all of it can be computed now beside those who keep their place: else it would lose its own at once."""
+        scheduler, size = self._scheduler, self._scheduler.cache.pool.page_size
+        rounding = size * (len(scheduler.running) + 1)
+        if seq.target + self.claims.tokens + rounding <= scheduler.cache.available * size:
+            return True
+        when = (scheduler.preemptions, len(self._started), seq.terms.priority if lesser else None)
+        if when not in self._rooms:
+            self._rooms[when] = Room(scheduler, set(scheduler.running).difference(lesser))
+        return self._rooms[when].has(seq)
+
+    def _in_place(self, seq: SequenceState, reusable: int) -> int:
+        """How many of the `reusable` tokens need no new pages: not those that come back from main memory.
+
+        That its cached pages could be given to others is left out on purpose: who comes back to them is let in sooner,
+        before they are gone (measured: benchmarks/pressure.py, conversations).
+        """
+        cache = self._scheduler.cache
+        if cache.host is None or len(seq.slots):
+            return reusable
+        return cache.tree.match_length(seq.tokens.array[:reusable], seq.namespace)
+
+    def _parkable(self, newcomer: SequenceState) -> int:
+        """Tokens held by sequences that are not running; shared ones count more than once."""
+        waiting = sum(len(other.slots) for other in self._scheduler.waiting.holding if other is not newcomer)
+        return waiting + sum(len(idle.slots) for idle in self._scheduler.resident)
+
+    def _has_place(self, seq: SequenceState) -> bool:
+        scheduler = self._scheduler
+        if len(scheduler.running) < scheduler.max_running:
+            return True
+        lesser = self._lesser(seq)
+        if not lesser:
+            return False
+        victim = max(lesser, key=scheduler.last)
+        self._work.pop(victim, None)
+        scheduler.preempt(victim)
+        return True
+
+    def _lesser(self, seq: SequenceState) -> list[SequenceState]:
+        """Those who run, are less urgent, and may lose their place."""
+        scheduler, priority = self._scheduler, seq.terms.priority
+        return [other for other in scheduler.running if other.terms.priority < priority and scheduler.may_lose(other)]

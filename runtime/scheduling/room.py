@@ -1,0 +1,41 @@
+"""Whether the KV pool holds at once what several sequences compute next, without a guess at how long they get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..sequences.sequence import SequenceState
+
+if TYPE_CHECKING:
+    from .scheduler import Scheduler
+
+
+class Room:
+    """The pages of those that keep their place, and how many they lack for their targets.
+
+    While these get what they lack, the sum of both stays as it is: a Room is good until somebody comes or goes.
+    """
+
+    def __init__(self, scheduler: Scheduler, keep: Iterable[SequenceState]) -> None:
+        self._cache = scheduler.cache
+        self._held = np.zeros(self._cache.pool.total + 1, bool)
+        self._lacking = 0
+        for seq in keep:
+            self._cache.mark(seq, self._held)
+            self._lacking += self._cache.missing(seq, seq.target)
+        for seq in scheduler.pinned:
+            self._cache.mark(seq, self._held)
+
+    def has(self, seq: SequenceState) -> bool:
+        """Whether what `seq` computes next fits too; pages that it shares with the others count once."""
+        held, lacking = self._held.copy(), self._lacking + self._cache.missing(seq, seq.target)
+        if len(seq.slots):
+            self._cache.mark(seq, held)
+        else:
+            cached = self._cache.cached_pages(seq, seq.ops[0].reuse(seq))
+            held[cached] = True
+            lacking -= len(cached)
+        return int(held.sum()) + lacking <= self._cache.pool.total

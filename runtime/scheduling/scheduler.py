@@ -1,0 +1,339 @@
+"""Which tokens of which sequences are computed in the next step.
+
+There is no prefill or decode phase: each running sequence has `computed` tokens chasing its target, and one
+token budget is shared out every step. Single tokens come first. Then whoever wants more has its turn, running or
+new: by priority, of equal priority the tenant that was given least, then where least is left to compute while a
+prefill is under way, else the longest cached prefix. Half of what is left is the oldest prefill's, and who was
+passed over too often comes first, so that everybody gets there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from ..cache import WORTH_LOADING, PrefixCache
+from ..errors import OutOfPages
+from ..sequences.ops import Generate
+from ..sequences.sequence import SequenceState, Status
+from .estimate import LengthEstimate
+from .fairness import Counters, Offer, Queue, in_turn, turn
+from .newcomers import PATIENCE, WORTH_WAITING, Newcomers
+
+GRACE = 8  # steps that a sequence keeps its place after it lost one, twice as many after the next loss ...
+LONGEST_GRACE = 64
+
+
+class Work(NamedTuple):
+    """Compute the tokens lo..hi of a sequence in this step (none, if its target is reached already)."""
+
+    seq: SequenceState
+    lo: int
+    hi: int
+
+
+class Scheduler:
+    def __init__(self, cache: PrefixCache, step_tokens: int, max_running: int) -> None:
+        self.cache = cache
+        self.step_tokens = step_tokens
+        self.max_running = max_running
+        self.estimate = LengthEstimate()
+        self.counters = Counters()
+        self.running: list[SequenceState] = []
+        self.waiting = Queue()
+        self.resident: dict[SequenceState, None] = {}  # idle, with pages; least recently used first
+        self.pinned: dict[SequenceState, None] = {}  # idle, and keep their pages
+        self.steps = 0
+        self.preemptions = 0
+        self.reused_tokens = 0
+        self.refused: list[tuple[SequenceState, OutOfPages]] = []
+        self.paused = False
+
+    @property
+    def busy(self) -> bool:
+        """There may be something to plan."""
+        return not self.paused and bool(self.running or self.waiting)
+
+    def pause(self) -> None:
+        """Plan nothing until `paused` is False again, and take every page from the sequences."""
+        self.paused = True
+        for seq in list(self.running):
+            self.preempt(seq)
+        while self._park_one():
+            pass
+        for seq in self.pinned:
+            self.cache.release(seq)
+
+    def plan(self) -> list[Work]:
+        """The work of one step. Sequences that can never run are left in `refused`."""
+        if self.paused:
+            return []
+        self.steps += 1
+        work: dict[SequenceState, Work] = {}
+        singles, chunks = self._sides()
+        budget = self._give_each(singles, self._kept_for(singles, chunks), work)
+        self._share(chunks, budget, work)
+        return sorted(work.values(), key=lambda item: item.hi - item.lo > 1)
+
+    # what becomes of a sequence
+
+    def wait(self, seq: SequenceState) -> None:
+        """The sequence has something to compute."""
+        if seq.status is Status.IDLE:
+            self.resident.pop(seq, None)
+            seq.status = Status.WAITING
+            self.counters.arrive(seq.terms.tenant, self.waiting.tenants(seq.terms.priority))
+            self.waiting.add(seq)
+
+    def suspend(self, seq: SequenceState) -> None:
+        """The sequence has nothing to compute; its pages stay while there is room."""
+        self._leave(seq)
+        seq.status = Status.IDLE
+        self.resident.pop(seq, None)
+        if len(seq.slots) and seq not in self.pinned:
+            self.resident[seq] = None
+
+    def remove(self, seq: SequenceState) -> None:
+        """The sequence ends; its pages go back."""
+        self._leave(seq)
+        self.resident.pop(seq, None)
+        self.pinned.pop(seq, None)
+        self.cache.release(seq)
+        seq.status = Status.CLOSED
+
+    def start(self, seq: SequenceState) -> None:
+        """The sequence gets a place in the batch, and what is cached of it."""
+        self.waiting.remove(seq)
+        op = seq.ops[0]
+        if not len(seq.slots):
+            self.reused_tokens += self.cache.attach(seq, op.reuse(seq))
+        elif seq.need >= WORTH_LOADING and (gained := self.cache.rejoin(seq, op.reuse(seq))):
+            self.reused_tokens += gained
+            op.rejoined(gained)
+        op.admitted(seq, seq.computed)
+        seq.status = Status.RUNNING
+        seq.prefilling = seq.need > WORTH_WAITING
+        seq.since, seq.passed = self.steps, 0
+        self.running.append(seq)
+
+    def preempt(self, seq: SequenceState) -> None:
+        """Take the pages of a running sequence; it waits in its old turn and computes again what was lost."""
+        self.running.remove(seq)
+        self.cache.release(seq)
+        seq.prefilling = False
+        seq.status = Status.WAITING
+        seq.preempted += 1
+        self.waiting.add(seq)
+        self.preemptions += 1
+
+    def pin(self, seq: SequenceState) -> None:
+        """Let a sequence keep its pages until it is closed. Raises OutOfPages where that is too much."""
+        self.check_pinned(self.pinned_pages(seq))
+        self.pinned[seq] = None
+
+    def check_pinned(self, pages: int) -> None:
+        """Raise OutOfPages if so many pinned pages were more than half of the pool."""
+        pool = self.cache.pool
+        if 2 * pages > pool.total:
+            raise OutOfPages(
+                f"with this prefix {pages} of the {pool.total} pages of the KV pool would be pinned, more than half; "
+                "release other pins, pin a shorter prefix, or open the engine with a larger kv_tokens"
+            )
+
+    def pinned_pages(self, *more: SequenceState) -> int:
+        """How many pages are pinned, or would be with `more`."""
+        rows = [self.cache.pages(seq) for seq in (*self.pinned, *more)]
+        return len(np.unique(np.concatenate(rows))) if rows else 0
+
+    def _leave(self, seq: SequenceState) -> None:
+        if seq.status is Status.RUNNING:
+            self.running.remove(seq)
+        elif seq.status is Status.WAITING:
+            self.waiting.remove(seq)
+        if seq.status in (Status.RUNNING, Status.WAITING):
+            self.counters.leave(seq.terms.tenant)
+        seq.prefilling = False
+        seq.preempted = seq.passed = 0
+
+    # how a step is shared out
+
+    def _sides(self) -> tuple[list[SequenceState], list[SequenceState]]:
+        """The running sequences that want one token (or none), and those that want more."""
+        singles: list[SequenceState] = []
+        chunks: list[SequenceState] = []
+        for seq in self.running:
+            (chunks if seq.ops[0].target(seq) - seq.computed > 1 else singles).append(seq)
+        if len(singles) > self.step_tokens // 2:
+            singles.sort(key=turn)
+        return singles, chunks
+
+    def _kept_for(self, singles: list[SequenceState], chunks: list[SequenceState]) -> int | None:
+        """The priority of those who want more than a token, where single ones could leave them less than half."""
+        if len(singles) <= self.step_tokens // 2:
+            return None
+        wanted = [seq.terms.priority for seq in chunks] + ([self.waiting.top] if self.waiting else [])
+        return max(wanted, default=None)
+
+    def _give_each(self, singles: list[SequenceState], kept_for: int | None, work: dict[SequenceState, Work]) -> int:
+        budget = self.step_tokens
+        for seq in singles:
+            less_urgent = kept_for is not None and seq.terms.priority < kept_for
+            if budget <= ((self.step_tokens + 1) // 2 if less_urgent else 0):
+                break
+            if seq.status is Status.RUNNING:
+                budget -= self._give(seq, budget, work)
+        return budget
+
+    def _share(self, chunks: list[SequenceState], budget: int, work: dict[SequenceState, Work]) -> None:
+        if budget <= 0 or not (chunks or self.waiting):
+            return
+        if (eldest := self._eldest(chunks)) is not None and eldest.status is Status.RUNNING:
+            budget -= self._give(eldest, (budget + 1) // 2, work)
+        newcomers = Newcomers(self, work)
+        for offer in self._offers(chunks, newcomers):
+            if budget <= 0:
+                break
+            if offer.newcomer and newcomers.admit(offer):
+                budget -= self._give(offer.seq, budget, work)
+                newcomers.claims.add(offer.seq)
+            elif not offer.newcomer and offer.seq.status is Status.RUNNING:
+                budget -= self._give(offer.seq, budget, work)
+        newcomers.settle()
+
+    def _eldest(self, chunks: list[SequenceState]) -> SequenceState | None:
+        """The prefill that has run longest, unless somebody more urgent is there; None too where it has no rival."""
+        if not chunks or len(chunks) + len(self.waiting) == 1:
+            return None
+        top = max(seq.terms.priority for seq in chunks)
+        if self.waiting and self.waiting.top > top:
+            return None
+        return next(seq for seq in chunks if seq.terms.priority == top)
+
+    def _offers(self, chunks: list[SequenceState], newcomers: Newcomers) -> Iterator[Offer]:
+        """Who wants more than a token, in the order in which they get it."""
+        running: dict[str, list[SequenceState]] = {}
+        for seq in chunks:
+            running.setdefault(seq.terms.tenant, []).append(seq)
+        lanes = self.waiting.lanes if self._may_admit else {}
+        window = (self.max_running - len(self.running)) // max(1, len(lanes)) + 8
+        tops = {tenant: max(seq.terms.priority for seq in seqs) for tenant, seqs in running.items()}
+        for tenant, lane in lanes.items():
+            tops[tenant] = max(tops.get(tenant, lane[0].terms.priority), lane[0].terms.priority)
+
+        def of(tenant: str) -> list[Offer]:
+            offers = [Offer(seq, seq.computed, False) for seq in running.get(tenant, ())]
+            waiting = [] if newcomers.closed else lanes.get(tenant, [])[:window]
+            offers += [Offer(seq, self.reusable(seq), True) for seq in waiting]
+            return sorted(offers, key=_shortest_first if chunks else _cached_first)
+
+        return in_turn(self.counters, tops, of)
+
+    @property
+    def _may_admit(self) -> bool:
+        """There is a free place, or one that somebody more urgent could take."""
+        if not self.waiting or len(self.running) < self.max_running:
+            return bool(self.waiting)
+        return self.waiting.top > min(seq.terms.priority for seq in self.running)
+
+    def _give(self, seq: SequenceState, budget: int, work: dict[SequenceState, Work]) -> int:
+        """Up to `budget` tokens more in this step; returns how many."""
+        start = work[seq].hi if seq in work else seq.computed
+        hi = max(start, min(seq.ops[0].target(seq), start + budget))
+        if not (self.cache.grow(seq, hi) or self._make_room(seq, hi, work)):
+            return 0
+        work[seq] = Work(seq, seq.computed, hi)
+        if not self.counters.alone:
+            self._charge(seq, start, hi)
+        return hi - start
+
+    def _charge(self, seq: SequenceState, start: int, hi: int) -> None:
+        """A tenant pays for each token once, and not for what it lost to others."""
+        sampled = hi >= len(seq) and isinstance(seq.ops[0], Generate)
+        self.counters.charge(seq.terms.tenant, max(0, hi - max(start, seq.charged)), sampled)
+        seq.charged = max(seq.charged, hi)
+
+    # pages
+
+    def reusable(self, seq: SequenceState) -> int:
+        """Tokens of a waiting sequence that need not be computed."""
+        if len(seq.slots) and seq.need < WORTH_LOADING:
+            return seq.computed
+        return max(seq.computed, self.cache.reusable(seq.tokens.array[: seq.ops[0].reuse(seq)], seq.namespace))
+
+    def may_lose(self, seq: SequenceState) -> bool:
+        """Whether somebody more urgent may take its place: not again before it got some way."""
+        if not seq.preempted:
+            return True
+        return self.steps - seq.since >= min(LONGEST_GRACE, GRACE << (seq.preempted - 1))
+
+    def last(self, seq: SequenceState) -> tuple[int, int, int]:
+        """The greatest of the running sequences is preempted first."""
+        return (-seq.terms.priority, self.counters.coarse(seq.terms.tenant), seq.arrival)
+
+    def _make_room(self, seq: SequenceState, length: int, work: dict[SequenceState, Work]) -> bool:
+        while not self.cache.grow(seq, length):
+            if self._park_one():
+                continue
+            victim = max(self.running, key=self.last)
+            if victim is seq and len(self.running) == 1:
+                if not seq.ahead:  # the token that is being sampled may be its last, and needs no page then
+                    self._refuse(seq, length)
+                    work.pop(seq, None)
+                return False
+            work.pop(victim, None)
+            self.preempt(victim)
+            if victim.terms.priority == seq.terms.priority:
+                self.estimate.too_low()
+            if victim is seq:
+                return False
+        return True
+
+    def _park_one(self) -> bool:
+        """Take the pages of a sequence that is not running: the longest idle one, or the last in the queue."""
+        if self.resident:
+            seq = next(iter(self.resident))
+            del self.resident[seq]
+        elif self.waiting.holding:
+            seq = max(self.waiting.holding, key=turn)
+            del self.waiting.holding[seq]
+        else:
+            return False
+        self.cache.release(seq)
+        return True
+
+    def _refuse(self, seq: SequenceState, length: int) -> None:
+        pool, pinned = self.cache.pool, self.pinned_pages()
+        self.refused.append((seq, OutOfPages(
+            f"the sequence needs {length} tokens of KV cache and the whole pool has {pool.total * pool.page_size}"
+            + (f", of which {pinned * pool.page_size} are pinned" if pinned else "")
+            + "; open the engine with a larger kv_tokens"
+        )))  # fmt: skip
+
+    def check(self) -> None:
+        """Raise unless every sequence stands where its status says."""
+        present: dict[str, int] = {}
+        for seqs, status in ((self.running, Status.RUNNING), (self.waiting, Status.WAITING)):
+            for seq in seqs:
+                if seq.status is not status:
+                    raise RuntimeError(f"sequence {seq.id} is {seq.status.value} among those that are {status.value}")
+                present[seq.terms.tenant] = present.get(seq.terms.tenant, 0) + 1
+        if present != self.counters.present:
+            raise RuntimeError(f"the tenants have {present} sequences at work, counted are {self.counters.present}")
+        if {seq for seq in self.waiting if len(seq.slots)} != set(self.waiting.holding):
+            raise RuntimeError("the queue does not know who of it holds pages")
+        if any(seq.status is not Status.IDLE or not len(seq.slots) or seq in self.pinned for seq in self.resident):
+            raise RuntimeError("a resident sequence is not idle, is pinned or has no pages")
+
+
+def _shortest_first(offer: Offer) -> tuple[int, bool, int]:
+    return (-offer.seq.terms.priority, _patient(offer), offer.seq.target - offer.reusable)
+
+
+def _cached_first(offer: Offer) -> tuple[int, bool, int]:
+    return (-offer.seq.terms.priority, _patient(offer), -offer.reusable)
+
+
+def _patient(offer: Offer) -> bool:
+    return not offer.newcomer or offer.seq.passed < PATIENCE

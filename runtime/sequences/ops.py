@@ -1,0 +1,322 @@
+"""The operations that a sequence queues. Only the scheduler thread drives them.
+
+begin(seq, life)        the operation reaches the head of the queue; True when it is done at once
+reuse(seq)              how many computed tokens it can stand on (it needs logits after that)
+target(seq)             how many tokens must be computed before it can go on
+rows(seq, lo, hi)       of the positions lo..hi computed in this step, those whose logits it wants
+pool(seq, lo, hi)       of these positions, those whose last hidden states are to be summed for it
+wanted(seq, n)          for each of those n rows, the token ids whose log-probabilities it wants
+collect(seq, life, ..)  what was found there; True when it is done
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..cache import Ints
+from ..errors import ConfigError
+from ..sampling.params import SamplingParams
+
+if TYPE_CHECKING:
+    from ..loop.lifecycle import Lifecycle
+    from .decoding import Decoding
+    from .sequence import SequenceState
+
+TokenLogprobs = list[tuple[float, int]]  # log-probability (natural logarithm) and token id
+
+
+@dataclass(slots=True)
+class Generation:
+    """What one `generate` gave. The sequence's tokens end with exactly `token_ids`."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: dict[str, Any]
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    forced_tokens: int
+    logprobs: TokenLogprobs | None  # nan for the tokens of a cut token that was encoded anew
+    top_logprobs: list[TokenLogprobs] | None
+    e2e_latency: float  # seconds
+    truncated: bool = False  # cut by max_tokens before the grammar could end
+    queue_seconds: float = 0.0  # until it got a place in the batch; 0 for a fork of one that had it
+    first_token_seconds: float = 0.0  # until its first token
+
+
+@dataclass(slots=True)
+class Chunk:
+    """A piece of a running generation: text that will not be taken back, and the tokens that are new."""
+
+    text: str
+    token_ids: list[int]
+    logprobs: TokenLogprobs | None = None
+    finished: bool = False
+    generation: Generation | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    top_logprobs: list[TokenLogprobs] | None = None
+
+
+class Op:
+    """Base: an operation that needs nothing computed and is done when it begins."""
+
+    __slots__ = ("future", "started")
+
+    top = 0  # likeliest tokens wanted beside those of `wanted`
+    made_of: tuple[str, ...] = ()  # attributes from which the class makes a twin, in another process too
+
+    def __init__(self) -> None:
+        self.future: Future[Any] = Future()
+        self.started = time.perf_counter()
+
+    @property
+    def blocked(self) -> bool:
+        """It waits for other sequences, not for its own tokens."""
+        return False
+
+    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+        raise NotImplementedError
+
+    def admitted(self, seq: SequenceState, reused: int) -> None:
+        """The sequence got a place in the batch, standing on `reused` computed tokens."""
+
+    def rejoined(self, tokens: int) -> None:
+        """So many more tokens, computed for another sequence, turned out to be there."""
+
+    def reuse(self, seq: SequenceState) -> int:
+        return len(seq)
+
+    def target(self, seq: SequenceState) -> int:
+        return 0
+
+    def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
+        return range(0)
+
+    def pool(self, seq: SequenceState, lo: int, hi: int) -> range:
+        return range(0)
+
+    def wanted(self, seq: SequenceState, rows: int) -> list[list[int]]:
+        return [[]] * rows
+
+    def collect(
+        self, seq: SequenceState, life: Lifecycle, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
+    ) -> bool:
+        return seq.computed >= self.target(seq)
+
+    def resolve(self, result: Any = None) -> None:
+        try:
+            self.future.set_result(result)
+        except InvalidStateError:
+            pass  # its owner cancelled the future
+
+    def fail(self, error: BaseException) -> None:
+        try:
+            self.future.set_exception(error)
+        except InvalidStateError:
+            pass
+
+
+class Extend(Op):
+    __slots__ = ("drop", "new")
+
+    made_of = ("new", "drop")
+
+    def __init__(self, tokens: Ints, drop: int) -> None:
+        super().__init__()
+        self.new, self.drop = tokens, drop
+
+    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+        life.check_tokens(self.new)
+        if not 0 <= self.drop <= len(seq):
+            raise ConfigError(f"extend(drop={self.drop}) on a sequence of {len(seq)} tokens")
+        if self.drop:
+            life.truncate(seq, len(seq) - self.drop)
+        seq.tokens.extend(self.new)
+        self.resolve()
+        return True
+
+
+class Read(Op):
+    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+        self.resolve(seq.tokens.array.copy())
+        return True
+
+
+class Close(Op):
+    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+        life.retire(seq)
+        self.resolve()
+        return True
+
+
+class Prefill(Op):
+    """Compute every token and publish the prefix. Result: how many did not have to be computed."""
+
+    __slots__ = ("cached",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cached: int | None = None
+
+    def admitted(self, seq: SequenceState, reused: int) -> None:
+        if self.cached is None:
+            self.cached = reused
+
+    def rejoined(self, tokens: int) -> None:
+        self.cached = (self.cached or 0) + tokens
+
+    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+        life.check_length(seq)
+        return self.collect(seq, life, [], [])
+
+    def target(self, seq: SequenceState) -> int:
+        return len(seq)
+
+    def collect(
+        self, seq: SequenceState, life: Lifecycle, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
+    ) -> bool:
+        if seq.computed < len(seq):
+            return False
+        life.cache.publish(seq)
+        self.done(seq, life)
+        return True
+
+    def done(self, seq: SequenceState, life: Lifecycle) -> None:
+        self.resolve(len(seq) if self.cached is None else self.cached)
+
+
+class Pin(Prefill):
+    """Compute the tokens that fill whole pages, and keep those until the sequence is closed. Result: how many."""
+
+    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+        size = life.cache.pool.page_size
+        if len(seq) < size:
+            raise ConfigError(f"pin() of {len(seq)} tokens: they fill no page of {size}; pin a longer prefix")
+        life.truncate(seq, len(seq) - len(seq) % size)
+        life.scheduler.check_pinned(len(seq) // size)
+        return super().begin(seq, life)
+
+    def done(self, seq: SequenceState, life: Lifecycle) -> None:
+        life.scheduler.pin(seq)
+        self.resolve(len(seq))
+
+
+class Fork(Prefill):
+    """Children start on the parent's pages by reference, once the parent is computed."""
+
+    __slots__ = ("children",)
+
+    def __init__(self, children: list[SequenceState]) -> None:
+        super().__init__()
+        self.children = children
+
+    def done(self, seq: SequenceState, life: Lifecycle) -> None:
+        for child in self.children:
+            life.scheduler.reused_tokens += life.give_birth(seq, child)
+        self.resolve()
+
+
+class Logprobs(Op):
+    """Log-probabilities of the tokens [start:] of the sequence itself, and of the tokens `fan` behind its end."""
+
+    __slots__ = ("fan", "fan_found", "found", "start", "top", "top_found")
+
+    made_of = ("start", "top", "fan")
+
+    def __init__(self, start: int, top: int = 0, fan: list[int] | None = None) -> None:
+        super().__init__()
+        self.start, self.top, self.fan = start, top, fan or []
+        self.found: TokenLogprobs = []
+        self.fan_found: TokenLogprobs = []
+        self.top_found: list[TokenLogprobs] = []
+
+    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+        if self.start < 1:
+            raise ConfigError(f"logprobs(start={self.start}): the first token has no context; start at 1 or later")
+        life.check_length(seq)
+        life.rewind(seq, self.reuse(seq))
+        return self._done(seq)
+
+    def reuse(self, seq: SequenceState) -> int:
+        return max(0, min(self.target(seq) - bool(self.fan), self.start - 1 + len(self.found)))
+
+    def target(self, seq: SequenceState) -> int:
+        return len(seq) if self.fan else len(seq) - 1
+
+    def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
+        return range(max(lo, self.start - 1 + len(self.found)), hi)  # a preempted one computes anew what it has found
+
+    def wanted(self, seq: SequenceState, rows: int) -> list[list[int]]:
+        first = self.start + len(self.found)
+        tokens: list[int] = seq.tokens.array[first : first + rows].tolist()
+        return [[token] for token in tokens] + [self.fan] * (rows - len(tokens))
+
+    def collect(
+        self, seq: SequenceState, life: Lifecycle, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
+    ) -> bool:
+        missing = len(seq) - self.start - len(self.found)
+        self.found += [row[0] for row in pairs[:missing]]
+        self.fan_found += [pair for row in pairs[missing:] for pair in row]
+        self.top_found += [top[: self.top] for top in tops[:missing]]
+        return self._done(seq)
+
+    def _done(self, seq: SequenceState) -> bool:
+        if self.start + len(self.found) < len(seq) or len(self.fan_found) < len(self.fan):
+            return False
+        self.resolve((self.found, self.top_found))
+        return True
+
+
+class Generate(Op):
+    """Sample until a stop. What happens to each token is in `decoding.Decoding`."""
+
+    __slots__ = ("cached", "decoding", "grammar", "on_chunk", "params", "queue_seconds")
+
+    def __init__(
+        self, params: SamplingParams, grammar: Any = None, on_chunk: Callable[[Chunk], None] | None = None
+    ) -> None:
+        super().__init__()
+        self.params, self.grammar, self.on_chunk = params, grammar, on_chunk
+        self.decoding: Decoding | None = None
+        self.cached: int | None = None
+        self.queue_seconds = 0.0
+
+    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+        if not len(seq):
+            raise ConfigError("generate() on an empty sequence: extend it with at least one token first")
+        life.check_length(seq, 1)
+        self.decoding = life.start_decoding(seq, self)
+        if self.decoding.begin(seq):
+            life.conclude(seq, self.decoding)
+            return True
+        life.rewind(seq, self.reuse(seq))
+        return False
+
+    def admitted(self, seq: SequenceState, reused: int) -> None:
+        if self.cached is None:
+            self.cached = reused
+            self.queue_seconds = time.perf_counter() - self.started
+
+    def rejoined(self, tokens: int) -> None:
+        self.cached = (self.cached or 0) + tokens
+
+    def reuse(self, seq: SequenceState) -> int:
+        return len(seq) - 1
+
+    def target(self, seq: SequenceState) -> int:
+        length = seq.tokens.length
+        return length + 1 if seq.ahead and self._goes_on else length
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether a token may follow the one that is being sampled."""
+        decoding = self.decoding
+        return decoding is not None and len(decoding.output) + 1 < decoding.limit
+
+    def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
+        return range(hi - 1, hi) if hi == seq.tokens.length + seq.ahead else range(0)

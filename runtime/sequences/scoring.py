@@ -1,0 +1,239 @@
+"""Scoring of many continuations at once: what they have in common is computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..cache import Ints
+from ..errors import ConfigError
+from .ops import Close, Extend, Logprobs, Op, TokenLogprobs
+
+if TYPE_CHECKING:
+    from ..loop.lifecycle import Lifecycle
+    from .sequence import SequenceState
+
+
+WORTH_A_TREE = 64  # tokens that must be saved before scoring goes run by run
+
+
+class Scores(list[TokenLogprobs]):
+    """For each choice a list of (logprob, token id). The counts are in tokens."""
+
+    prompt_tokens = 0
+    cached_tokens = 0
+    scored_tokens = 0
+
+
+@dataclass(slots=True)
+class Twig:
+    """A run of tokens that choices share. `ends` are the choices that end with it, `twigs` what may follow."""
+
+    tokens: list[int]
+    ends: list[int] = field(default_factory=list)
+    twigs: list[Twig] = field(default_factory=list)
+
+    def size(self) -> int:
+        """Tokens here and behind."""
+        count, pending = 0, [self]
+        while pending:
+            twig = pending.pop()
+            count += len(twig.tokens)
+            pending += twig.twigs
+        return count
+
+    @property
+    def fan(self) -> list[int]:
+        """The tokens that may follow."""
+        return [twig.tokens[0] for twig in self.twigs]
+
+
+def token_trie(choices: Items[Items[int]]) -> Twig:
+    """The choices as a tree of shared runs; the root has no tokens."""
+    root = Twig([])
+    rows = sorted((list(map(int, choice)), index) for index, choice in enumerate(choices))
+    pending = [(root, rows, 0)]
+    while pending:
+        twig, rows, depth = pending.pop()
+        twig.ends = [index for row, index in rows if len(row) == depth]
+        longer = [item for item in rows if len(item[0]) > depth]
+        for _, group in groupby(longer, key=lambda item: item[0][depth]):
+            members = list(group)
+            end = _shared(members[0][0], members[-1][0])
+            child = Twig(members[0][0][depth:end])
+            twig.twigs.append(child)
+            pending.append((child, members, end))
+    return root
+
+
+def _shared(first: list[int], last: list[int]) -> int:
+    """How many leading tokens all rows between two sorted ones share."""
+    pairs = zip(first, last, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(first), len(last)))
+
+
+def flat_trie(choices: Items[Items[int]]) -> Twig:
+    """The choices side by side, nothing shared but what is equal."""
+    ends: dict[tuple[int, ...], list[int]] = {}
+    for index, choice in enumerate(choices):
+        ends.setdefault(tuple(map(int, choice)), []).append(index)
+    twigs = [Twig(list(tokens), indices) for tokens, indices in ends.items() if tokens]
+    return Twig([], ends.get((), []), twigs)
+
+
+class Score(Op):
+    """Log-probabilities of several continuations.
+
+    A run of tokens that they share is a short-lived fork, computed once; the first tokens behind it are all
+    read off its last row, so that a choice of one token costs no computation of its own. That takes a step
+    for each fork on the way: where it saves little, all choices go side by side in one step.
+    """
+
+    __slots__ = ("cached", "choices", "flat", "launched", "pending", "results", "scored", "trie")
+
+    made_of = ("choices",)
+
+    def __init__(self, choices: list[Ints]) -> None:
+        super().__init__()
+        self.choices = choices
+        rows = [choice.tolist() for choice in choices]
+        self.trie, beside = token_trie(rows), flat_trie(rows)
+        self.flat = beside.size() - self.trie.size() <= WORTH_A_TREE
+        if self.flat:
+            self.trie = beside
+        self.launched = False
+        self.pending = 0
+        self.cached: int | None = None
+        self.scored = 0
+        self.results = Scores([] for _ in choices)
+
+    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+        if not len(seq):
+            raise ConfigError("score() on an empty sequence: the first token of a choice would have no context")
+        for choice in self.choices:
+            life.check_tokens(choice)
+        life.check_length(seq, max((len(choice) for choice in self.choices), default=0))
+        if not self.trie.twigs:
+            return self._finish(seq)
+        if self.flat:
+            if seq.computed >= self.target(seq):  # it needs no place in the batch, so nobody else tells what was there
+                self.admitted(seq, seq.computed)
+            return self.collect(seq, life, [], [])
+        life.rewind(seq, self.reuse(seq))
+        return False
+
+    @property
+    def blocked(self) -> bool:
+        return self.launched and self.pending > 0
+
+    def admitted(self, seq: SequenceState, reused: int) -> None:
+        if self.cached is None:
+            self.cached = reused
+
+    def rejoined(self, tokens: int) -> None:
+        self.cached = (self.cached or 0) + tokens
+
+    def reuse(self, seq: SequenceState) -> int:
+        return len(seq) if self.flat else len(seq) - 1
+
+    def target(self, seq: SequenceState) -> int:
+        return len(seq) - 1 if self.flat else len(seq)
+
+    def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
+        wanted = hi == len(seq) and not self.launched and not self.flat
+        return range(hi - 1, hi) if wanted else range(0)
+
+    def wanted(self, seq: SequenceState, rows: int) -> list[list[int]]:
+        return [self.trie.fan] * rows
+
+    def collect(
+        self, seq: SequenceState, life: Lifecycle, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
+    ) -> bool:
+        if not self.launched:
+            if self.flat and seq.computed >= self.target(seq):
+                self._spread(seq, life)
+            elif pairs:
+                self.launched = True
+                self._grow(seq, life, seq, self.trie, [], pairs[-1])
+        return self.launched and self.pending == 0 and self._finish(seq)
+
+    def _finish(self, seq: SequenceState) -> bool:
+        self.results.prompt_tokens = len(seq)
+        self.results.cached_tokens = min(self.cached or 0, len(seq))
+        self.results.scored_tokens = self.scored
+        self.resolve(self.results)
+        return True
+
+    def _spread(self, owner: SequenceState, life: Lifecycle) -> None:
+        """A probe for each choice: it computes the sequence's last token and all of its own."""
+        self.launched = True
+        for index in self.trie.ends:
+            self.results[index] = []
+        for twig in self.trie.twigs:
+            self.scored += 1
+            self._probe(owner, life, owner, twig, [], len(owner))
+
+    def _grow(
+        self,
+        owner: SequenceState,
+        life: Lifecycle,
+        parent: SequenceState,
+        twig: Twig,
+        path: TokenLogprobs,
+        fan: TokenLogprobs,
+    ) -> None:
+        """Go on behind a run that is computed: `path` leads to its end, `fan` are the first tokens behind it."""
+        for index in twig.ends:
+            self.results[index] = path
+        for child, first in zip(twig.twigs, fan, strict=True):
+            self.scored += 1
+            if child.twigs or len(child.tokens) > 1:
+                self._probe(owner, life, parent, child, [*path, first], len(parent) + 1)
+            else:
+                for index in child.ends:
+                    self.results[index] = [*path, first]
+
+    def _probe(
+        self,
+        owner: SequenceState,
+        life: Lifecycle,
+        parent: SequenceState,
+        twig: Twig,
+        path: TokenLogprobs,
+        start: int,
+    ) -> None:
+        """Compute a run behind `parent`. What is known already is in `path`; the rest begins at `start`."""
+        probe = life.new_state(owner.terms)
+        probe.number = owner.number
+        life.give_birth(parent, probe)
+        self.pending += 1
+        self.scored += len(twig.tokens) - 1
+        look = Logprobs(start, fan=twig.fan)
+        look.future.add_done_callback(partial(self._take, owner, life, probe, twig, path, look))
+        life.enqueue(probe, Extend(np.array(twig.tokens, np.int32), 0), look, Close())
+
+    def _take(
+        self,
+        owner: SequenceState,
+        life: Lifecycle,
+        probe: SequenceState,
+        twig: Twig,
+        path: TokenLogprobs,
+        look: Logprobs,
+        future: Future[Any],
+    ) -> None:
+        self.pending -= 1
+        if not owner.ops or owner.ops[0] is not self:
+            return  # it was aborted
+        if error := future.exception():
+            life.fail(owner, error)
+            return
+        self._grow(owner, life, probe, twig, path + look.found, look.fan_found)
+        if self.pending == 0:
+            life.proceed(owner)

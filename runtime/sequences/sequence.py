@@ -1,0 +1,170 @@
+"""The unit between language and runtime: an append-only row of tokens with a queue of operations."""
+
+from __future__ import annotations
+
+import enum
+import weakref
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Sequence as Items
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..cache import IntRow, Ints, Node
+from ..sampling.params import SamplingParams
+from .embedding import Embed, Floats
+from .ops import (
+    Chunk,
+    Close,
+    Extend,
+    Fork,
+    Generate,
+    Generation,
+    Logprobs,
+    Op,
+    Prefill,
+    Read,
+    TokenLogprobs,
+)
+from .scoring import Score, Scores
+from .terms import USUAL, Terms
+
+if TYPE_CHECKING:
+    from ..loop.core import EngineCore
+
+
+class Status(enum.Enum):
+    UNBORN = "unborn"  # a fork child whose parent has not reached the fork
+    IDLE = "idle"  # nothing to do; keeps its pages while there is room
+    WAITING = "waiting"  # has work, holds no place in the batch
+    RUNNING = "running"  # computed in every step until its work is done
+    CLOSED = "closed"
+
+
+class SequenceState:
+    """What the scheduler thread knows of a sequence. Only that thread touches it."""
+
+    __slots__ = (
+        "ahead", "arrival", "charged", "computed", "error", "id", "node", "number", "ops", "owed", "passed", "preempted",
+        "prefilling", "since", "slots", "status", "terms", "tokens",
+    )  # fmt: skip
+
+    def __init__(self, id: int, terms: Terms = USUAL, status: Status = Status.IDLE) -> None:
+        self.id = id
+        self.number = id  # what its handle calls it, in whatever process that is; a probe has its owner's
+        self.terms = terms
+        self.arrival = id
+        self.status = status
+        self.tokens = IntRow()
+        self.slots = IntRow()
+        self.computed = 0
+        self.ahead = 0  # tokens sampled on the device that the host has not seen: 0 or 1
+        self.node: Node | None = None
+        self.ops: deque[Op] = deque()
+        self.prefilling = False  # computes a prefix that others may wait for
+        self.charged = 0  # tokens that its tenant has paid for
+        self.since = 0  # step in which it got its place
+        self.passed = 0  # later ones that got a place before it
+        self.preempted = 0  # times since it began to wait
+        self.error: BaseException | None = None  # why it will never be born
+        self.owed: BaseException | None = None  # of an extend that failed when nothing was queued behind it
+
+    def __len__(self) -> int:
+        return self.tokens.length
+
+    @property
+    def namespace(self) -> str:
+        """Whose cached prefixes it may stand on."""
+        return self.terms.namespace
+
+    @property
+    def target(self) -> int:
+        """The number of tokens that the current operation needs computed."""
+        return self.ops[0].target(self)
+
+    @property
+    def need(self) -> int:
+        return self.target - self.computed
+
+
+class Sequence:
+    """A handle on one row of tokens in the engine. Every method returns at once; results are futures.
+
+    Operations run in the order in which they were queued. When one fails, those queued behind it fail with
+    the same error, and the sequence can then take new ones. Dropping the last reference closes the sequence
+    after its queued operations.
+    """
+
+    def __init__(self, core: EngineCore, state: SequenceState) -> None:
+        self._core = core
+        self._state = state
+        self._finalizer = weakref.finalize(self, core.submit, state, Close())
+        self._finalizer.atexit = False
+
+    @property
+    def id(self) -> int:
+        return self._state.id
+
+    def extend(self, tokens: ArrayLike, drop: int = 0) -> None:
+        """Append token ids, int [n], after cutting the last `drop` tokens.
+
+        Nothing is computed yet. Ids outside the vocabulary fail the operations queued behind, or the next one.
+        """
+        self._core.submit(self._state, Extend(np.asarray(tokens, dtype=np.int32), drop))
+
+    def generate(
+        self,
+        params: SamplingParams | None = None,
+        grammar: Any = None,
+        on_chunk: Callable[[Chunk], None] | None = None,
+    ) -> Future[Generation]:
+        """Sample after the last token until a stop, under `grammar` if one is given.
+
+        `on_chunk` is called on the scheduler thread for every piece of text; it must not block.
+        The future raises ConfigError, ContextLengthError, RequestAborted, EngineClosed ...
+        """
+        return self._core.submit(self._state, Generate(params or SamplingParams(), grammar, on_chunk))
+
+    def score(self, choices: Items[ArrayLike]) -> Future[Scores]:
+        """Log-probabilities of the tokens of each choice after the current end; shared beginnings are computed once.
+
+        The sequence stays as it is. Result: for each choice a list of (logprob, token id).
+        """
+        return self._core.submit(self._state, Score([np.asarray(c, dtype=np.int32) for c in choices]))
+
+    def logprobs(self, start: int, top: int = 0) -> Future[tuple[TokenLogprobs, list[TokenLogprobs]]]:
+        """Log-probabilities of the sequence's own tokens [start:], and of the `top` best at each place."""
+        return self._core.submit(self._state, Logprobs(start, top))
+
+    def fork(self, n: int) -> list[Sequence]:
+        """`n` sequences that go on from here on the same pages. They are born when the parent gets here."""
+        states = [self._core.new_state(self._state.terms, Status.UNBORN) for _ in range(n)]
+        children = [Sequence(self._core, state) for state in states]
+        self._core.submit(self._state, Fork(states))
+        return children
+
+    def prefill(self) -> Future[int]:
+        """Compute all tokens now and publish them to the prefix cache. Result: the tokens that were computed before."""
+        return self._core.submit(self._state, Prefill())
+
+    def embed(self) -> Future[Floats]:
+        """The mean of the model's last hidden states over all tokens, float32 [hidden], as the final norm gives them.
+
+        All tokens are computed, cached ones too; the sequence stays as it is.
+        """
+        return self._core.submit(self._state, Embed())
+
+    def tokens(self) -> Ints:
+        """Token ids after all queued operations, int32 [n]. Blocks."""
+        return self._core.submit(self._state, Read()).result()
+
+    def abort(self) -> None:
+        """Fail the running and the queued operations with RequestAborted; pages stay, new ones may follow."""
+        self._core.abort(self._state)
+
+    def close(self) -> None:
+        """Let go of the pages once the queued operations are done. Idempotent."""
+        self._finalizer()

@@ -1,0 +1,45 @@
+"""On what terms a sequence is computed: how urgent it is, for whom, until when, and whose prefixes it may reuse."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import NamedTuple
+
+from ..errors import ConfigError
+
+
+class Terms(NamedTuple):
+    """Given when a sequence is opened; its forks inherit them.
+
+    priority   higher ones are computed first, and may take the place of lower ones
+    tenant     for whom: tenants of equal priority share the engine fairly, whatever each of them asks for
+    namespace  cached prefixes are matched within it alone
+    deadline   `time.monotonic()` seconds; what is not done by then fails with DeadlineExceeded. None: no hurry
+    """
+
+    priority: int = 0
+    tenant: str = ""
+    namespace: str = ""
+    deadline: float | None = None
+
+    @classmethod
+    def starting_now(cls, priority: int, tenant: str, namespace: str, timeout: float | None) -> Terms:
+        """With a deadline `timeout` seconds from now. Raises ConfigError naming what cannot be used."""
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise ConfigError(f"priority={priority!r}: must be a whole number, such as 0 (usual) or 1 (more urgent)")
+        for name, value in (("tenant", tenant), ("namespace", namespace)):
+            if not isinstance(value, str):
+                raise ConfigError(f"{name}={value!r}: must be a text; '' is the common one")
+        return cls(priority, tenant, namespace, _deadline(timeout))
+
+
+USUAL = Terms()
+
+
+def _deadline(timeout: float | None) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not math.isfinite(timeout) or timeout <= 0:
+        raise ConfigError(f"timeout={timeout!r}: must be a positive number of seconds, or None for no deadline")
+    return time.monotonic() + timeout

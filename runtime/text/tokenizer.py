@@ -1,0 +1,312 @@
+"""Text to token ids and back, with the tokenizers library alone."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer as Backend
+from tokenizers.decoders import DecodeStream
+
+from sgl.grammars.tokens.token_bytes import token_bytes
+from sgl.runtime.errors import ConfigError
+from sgl.runtime.text.chat_template import ChatTemplate
+from sgl.runtime.text.detokenizer import detokenizer
+from sgl.runtime.text.quoting import Marks, Quotation
+
+_LONG = 500  # characters; of longer texts other threads run meanwhile
+_PROBE = "a"  # any text whose tokens do not depend on what a post-processor puts around them
+_PREFIXING = ("normalizer", "pre_tokenizer")
+
+
+class Tokenizer:
+    """A Hugging Face tokenizer; thread-safe. Ids run from 0 to `vocab_size - 1`.
+
+    A segment encoded without the special prefix is a continuation: nothing is put before it, neither BOS
+    nor the dummy space of sentencepiece, so that texts encoded one after the other decode to their sum.
+
+    Attributes:
+        token_bytes: by id; b"" for unused ids, special tokens hold their text.
+        exact_bytes: whether decoding is the concatenation of `token_bytes`.
+        special_ids: never part of plain text.
+        eos_ids: any of these ends a text.
+        prefix_ids: what the post-processor puts before a text, e.g. (BOS,).
+    """
+
+    def __init__(self, backend: Backend, config: Mapping[str, Any], eos_ids: Iterable[int] = ()) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self._config = config
+        self._lock = threading.Lock()
+        self._variants: dict[tuple[bool, bool, bool], Backend] = {(False, True, True): backend}
+        added = backend.get_added_tokens_decoder()
+        self.token_bytes, self.exact_bytes = token_bytes(
+            backend.get_vocab(with_added_tokens=True),
+            {index: token.content for index, token in added.items()},
+            _part(backend.decoder),
+        )
+        self.vocab_size = len(self.token_bytes)
+        self.special_ids = frozenset(index for index, token in added.items() if token.special)
+        self.special_tokens = _special_tokens(config)
+        self.bos_id: int | None = self._special_id("bos_token")
+        self.eos_ids: tuple[int, ...] = self._merged_eos(eos_ids)
+        self.prefix_ids = self._ask_prefix()
+        self._chat = ChatTemplate(source, self.special_tokens) if (source := _template_of(config)) else None
+        self._visible = [
+            token if i not in self.special_ids else b"" for i, token in enumerate(self.token_bytes)
+        ]
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tokenizer:
+        """From a model directory.
+
+        Raises:
+            ConfigError: there is no tokenizer in it.
+        """
+        folder = Path(path)
+        config = _read_json(folder / "tokenizer_config.json")
+        tokens_map = _read_json(folder / "special_tokens_map.json")
+        template = folder / "chat_template.jinja"
+        if template.is_file():
+            config["chat_template"] = template.read_text(encoding="utf-8")
+        given = {name: value for name, value in config.items() if value is not None}
+        tokenizer = cls(_load_backend(folder), tokens_map | given, _declared_ids(folder, "eos_token_id"))
+        if tokenizer.bos_id is None:
+            declared = _declared_ids(folder, "bos_token_id")
+            tokenizer.bos_id = next((i for i in declared if i < tokenizer.vocab_size), None)
+        return tokenizer
+
+    # text to ids
+
+    def encode(
+        self, text: str, special_prefix: bool = False, parse_special: bool = True, parse_marks: bool = True
+    ) -> np.ndarray:
+        """Token ids of `text`, int32 [n].
+
+        Args:
+            special_prefix: this is the start of a text: put `prefix_ids` before it (once: a text that
+                already starts with them keeps what it has) and sentencepiece's dummy space.
+            parse_special: the strings of special tokens become those tokens; else they are plain text.
+            parse_marks: False: nor do those of the other `marks` become tokens.
+        """
+        encoded = _ids_of(self._variant(not special_prefix, parse_special and parse_marks, parse_marks), text)
+        ids = np.array(encoded, dtype=np.int32)
+        if special_prefix and self.prefix_ids and tuple(encoded[: len(self.prefix_ids)]) != self.prefix_ids:
+            return np.concatenate([np.array(self.prefix_ids, np.int32), ids])
+        return ids
+
+    def spans(self, text: str) -> list[tuple[int, int, int]]:
+        """The tokens of `text` as (id, first character, character behind the last)."""
+        (encoded,) = self._backend.encode_batch([text], add_special_tokens=False)
+        return [(i, *place) for i, place in zip(encoded.ids, encoded.offsets, strict=True)]
+
+    def _variant(self, continuation: bool, parse_special: bool, parse_marks: bool) -> Backend:
+        key = (continuation and self._has_dummy_prefix, parse_special, parse_marks)
+        variant = self._variants.get(key)
+        if variant is None:
+            with self._lock:
+                variant = self._variants.get(key) or self._make_variant(*key)
+                self._variants[key] = variant
+        return variant
+
+    def _make_variant(self, continuation: bool, parse_special: bool, parse_marks: bool) -> Backend:
+        parts = json.loads(self._backend.to_str()) | (self._bare_parts if continuation else {})
+        if not parse_marks:
+            marks = self.marks.ids
+            parts["added_tokens"] = [{**t, "special": t["special"] or t["id"] in marks} for t in parts["added_tokens"]]
+        variant = Backend.from_str(json.dumps(parts))
+        variant.encode_special_tokens = not parse_special
+        return variant
+
+    @cached_property
+    def _bare_parts(self) -> dict[str, Any]:
+        """Normalizer and pre-tokenizer for the middle of a text: nothing is put before a segment."""
+        return {name: _unprefixed(_part(getattr(self._backend, name))) for name in _PREFIXING}
+
+    @cached_property
+    def _has_dummy_prefix(self) -> bool:
+        return any(_part(getattr(self._backend, name)) != part for name, part in self._bare_parts.items())
+
+    # ids to text
+
+    def decode(self, ids: Sequence[int] | np.ndarray, skip_special_tokens: bool = True) -> str:
+        """The text of `ids`: as a continuation, or, when they begin with the prefix, without the dummy space."""
+        tokens = [int(i) for i in ids]
+        if not self.exact_bytes:
+            return self.backend_decode(tokens, skip_special_tokens)
+        table = self.visible_bytes(skip_special_tokens)
+        text = b"".join([table[i] for i in tokens]).decode("utf-8", "replace")
+        return self._undo_dummy_space(text, tokens) if self._has_dummy_prefix else text
+
+    def _undo_dummy_space(self, text: str, tokens: list[int]) -> str:
+        shown = "".join(self.token_bytes[i].decode("utf-8", "replace") for i in self.prefix_ids)
+        if not self.prefix_ids or tuple(tokens[: len(self.prefix_ids)]) != self.prefix_ids:
+            return text
+        head = shown if text.startswith(shown) else ""
+        return head + text[len(head) :].removeprefix(" ")
+
+    def visible_bytes(self, skip_special_tokens: bool) -> list[bytes]:
+        """`token_bytes`, with b"" for special tokens if they are to be skipped."""
+        return self._visible if skip_special_tokens else self.token_bytes
+
+    def detokenizer(self, skip_special_tokens: bool = True) -> Any:
+        """A fresh incremental `sgl.runtime.text.detokenizer.Detokenizer`."""
+        return detokenizer(self, skip_special_tokens)
+
+    def backend_decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        """What the tokenizers library says the text is."""
+        return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def decode_stream(self, skip_special_tokens: bool) -> Callable[[int], str | None]:
+        """The library's incremental decoder as a function of the next id; None while nothing is complete."""
+        stream = DecodeStream(skip_special_tokens=skip_special_tokens)
+        return lambda token_id: stream.step(self._backend, token_id)
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token by its string, e.g. "<|im_end|>"."""
+        return self._backend.token_to_id(token)
+
+    # chat
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja source."""
+        return self._chat.source if self._chat else None
+
+    @property
+    def chat_variables(self) -> frozenset[str]:
+        """What the template reads besides special tokens, such as `messages`, `tools` or `enable_thinking`."""
+        return self._chat.variables if self._chat else frozenset()
+
+    def render_chat(
+        self, messages: Iterable[Mapping[str, Any]], add_generation_prompt: bool = False, **variables: Any
+    ) -> str:
+        """The text of a conversation by the model's own template; `variables` reach it (`tools=[...]`).
+
+        Raises:
+            ConfigError: there is no template, or it refuses the messages.
+        """
+        if self._chat is None:
+            raise ConfigError(
+                "this tokenizer has no chat template; name one of the language's templates instead"
+            )
+        known = {"tools": None, "documents": None}
+        return self._chat.render(messages, add_generation_prompt, **(known | variables))
+
+    def encode_chat(
+        self, messages: Iterable[Mapping[str, Any]], add_generation_prompt: bool = False, **variables: Any
+    ) -> np.ndarray:
+        """Token ids of a conversation, int32 [n]: what its texts spell of special tokens stays text. See `render_chat`."""
+        quotation = Quotation(self, (list(messages), variables))
+        safe, safe_variables = quotation.value
+        text = self.render_chat(safe, add_generation_prompt, **safe_variables)
+        return quotation.encode(text, special_prefix=True)
+
+    @cached_property
+    def marks(self) -> Marks:
+        """What the texts of a conversation must not become."""
+        return Marks(self, self._backend.get_added_tokens_decoder())
+
+    # special tokens
+
+    def _special_id(self, name: str) -> int | None:
+        token = self.special_tokens.get(name)
+        return None if token is None else self._backend.token_to_id(token)
+
+    def _merged_eos(self, declared: Iterable[int]) -> tuple[int, ...]:
+        own = self._special_id("eos_token")
+        found = [*declared, *([] if own is None else [own])]
+        return tuple(dict.fromkeys(i for i in found if 0 <= i < self.vocab_size))
+
+    def _ask_prefix(self) -> tuple[int, ...]:
+        """What comes before a text by the post-processor; an `add_bos_token` in the config has the last word."""
+        plain = self._backend.encode(_PROBE, add_special_tokens=False).ids
+        dressed = self._backend.encode(_PROBE, add_special_tokens=True).ids
+        starts = (i for i in range(len(dressed) + 1) if dressed[i : i + len(plain)] == plain)
+        prefix = tuple(dressed[: next(starts, 0)])
+        wish = self._config.get("add_bos_token")
+        if self.bos_id is None or wish is None or bool(wish) == (self.bos_id in prefix):
+            return prefix
+        return (self.bos_id, *prefix) if wish else tuple(i for i in prefix if i != self.bos_id)
+
+
+def _ids_of(backend: Backend, text: str) -> list[int]:
+    """A batch gives the interpreter's lock away, one text does not."""
+    if len(text) < _LONG:
+        return backend.encode(text, add_special_tokens=False).ids
+    return backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+
+
+def _load_backend(folder: Path) -> Backend:
+    file = folder / "tokenizer.json"
+    if file.is_file():
+        return Backend.from_file(str(file))
+    try:
+        from transformers import AutoTokenizer
+
+        slow = AutoTokenizer.from_pretrained(str(folder))
+        return Backend.from_str(slow.backend_tokenizer.to_str())
+    except Exception as error:
+        raise ConfigError(
+            f"{folder} has no tokenizer.json and transformers cannot make one ({type(error).__name__}: {error}); "
+            "save the model with a fast tokenizer"
+        ) from error
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def _declared_ids(folder: Path, name: str) -> list[int]:
+    """An id or ids of generation_config.json and config.json, in that order."""
+    generation, config = _read_json(folder / "generation_config.json"), _read_json(folder / "config.json")
+    ids: list[int] = []
+    for source in (generation, config, config.get("text_config") or {}):
+        value = source.get(name)
+        ids += value if isinstance(value, list) else [] if value is None else [value]
+    if wrong := [i for i in ids if not isinstance(i, int) or isinstance(i, bool)]:
+        raise ConfigError(f"{folder}: {name} must be a token id or a list of them, not {wrong[0]!r}; mend config.json")
+    return ids
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """`bos_token` and its like, as templates see them."""
+    found: dict[str, str] = {}
+    for name, value in config.items():
+        content = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(content, str):
+            found[name] = content
+    return found
+
+
+def _template_of(config: Mapping[str, Any]) -> str | None:
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        named = {entry["name"]: entry["template"] for entry in template}
+        return named.get("default") or next(iter(named.values()), None)
+    return template
+
+
+def _part(component: Any) -> dict[str, Any] | None:
+    """A component of the tokenizer as it stands in tokenizer.json."""
+    return None if component is None else json.loads(component.__getstate__())
+
+
+def _unprefixed(step: dict[str, Any] | None) -> dict[str, Any] | None:
+    if step is None or step["type"] == "Prepend":
+        return None
+    changed = dict(step)
+    for parts in ("normalizers", "pretokenizers"):
+        if parts in step:
+            changed[parts] = [part for part in map(_unprefixed, step[parts]) if part is not None]
+    if step["type"] == "Metaspace":
+        changed["prepend_scheme"] = "never"
+    if step["type"] == "ByteLevel":
+        changed["add_prefix_space"] = False
+    return changed
