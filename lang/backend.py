@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .chat import ChatTemplate, get_chat_template
-from .choices import ChoicesDecision, ChoicesSamplingMethod
 from .errors import Place, UnsupportedByBackendError
-from .options import SamplingOptions
+from .sampling.choices import ChoicesDecision, ChoicesSamplingMethod
+from .sampling.options import SamplingOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from .cells import cell_name
+from .places.cells import cell_name
 
 
 class LanguageError(Exception):

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, overload
 
-from . import batch
 from .config import resolve_backend
 from .errors import ArgumentsError, nearest, reject_unknown
 from .graph.trace import TracerProgramState, current_tracer, extract_prefix, trace_program
-from .run import Call, RunSettings, new_executor, run_body_async, run_program, split_options
-from .state import ProgramState
+from .program import batch
+from .program.run import Call, RunSettings, new_executor, run_body_async, run_program, split_options
+from .program.state import ProgramState
 
 if TYPE_CHECKING:
     from .graph.compiled import CompiledProgram

@@ -11,28 +11,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from sgl.lang.async_state import AsyncProgramState
     from sgl.lang.backends.apis.anthropic import Anthropic
     from sgl.lang.backends.apis.litellm import LiteLLM
     from sgl.lang.backends.apis.vertex import VertexAI
     from sgl.lang.backends.native.endpoint import RuntimeEndpoint
     from sgl.lang.backends.openai.backend import Crusoe, OpenAI
     from sgl.lang.backends.scripted.backend import Delayed, Scripted
-    from sgl.lang.choices import (
-        Choice,
-        ChoicesMethod,
-        greedy_token_selection,
-        token_length_normalized,
-        unconditional_likelihood_normalized,
-    )
     from sgl.lang.config import flush_cache, get_server_info, global_config, set_default_backend
     from sgl.lang.errors import BudgetExceeded, DeadlineExceeded, ProgramCancelled, ProgramError
     from sgl.lang.function import SglFunction, function
-    from sgl.lang.group import ProgramStateGroup
+    from sgl.lang.interpreter.usage import Budget, Usage
     from sgl.lang.journal import Journal, once, record, replay, resume
     from sgl.lang.journal.backend import journal
-    from sgl.lang.messages import messages
-    from sgl.lang.primitives import (
+    from sgl.lang.nodes.primitives import (
         assistant,
         assistant_begin,
         assistant_end,
@@ -54,23 +45,32 @@ if TYPE_CHECKING:
         user_end,
         video,
     )
+    from sgl.lang.program.async_state import AsyncProgramState
+    from sgl.lang.program.group import ProgramStateGroup
+    from sgl.lang.program.state import ProgramState
     from sgl.lang.report import report
-    from sgl.lang.state import ProgramState
-    from sgl.lang.usage import Budget, Usage
+    from sgl.lang.sampling.choices import (
+        Choice,
+        ChoicesMethod,
+        greedy_token_selection,
+        token_length_normalized,
+        unconditional_likelihood_normalized,
+    )
+    from sgl.lang.tools.messages import messages
     from sgl.runtime.engine import Engine
 
 _HOMES = {
-    "sgl.lang.choices": (
+    "sgl.lang.sampling.choices": (
         "Choice", "ChoicesMethod", "greedy_token_selection", "token_length_normalized",
         "unconditional_likelihood_normalized",
     ),
     "sgl.lang.config": ("flush_cache", "get_server_info", "global_config", "set_default_backend"),
     "sgl.lang.errors": ("BudgetExceeded", "DeadlineExceeded", "ProgramCancelled", "ProgramError"),
     "sgl.lang.function": ("SglFunction", "function"),
-    "sgl.lang.async_state": ("AsyncProgramState",),
-    "sgl.lang.group": ("ProgramStateGroup",),
-    "sgl.lang.usage": ("Budget", "Usage"),
-    "sgl.lang.primitives": (
+    "sgl.lang.program.async_state": ("AsyncProgramState",),
+    "sgl.lang.program.group": ("ProgramStateGroup",),
+    "sgl.lang.interpreter.usage": ("Budget", "Usage"),
+    "sgl.lang.nodes.primitives": (
         "assistant", "assistant_begin", "assistant_end", "gen", "gen_int", "gen_string", "image", "select",
         "separate_reasoning", "system", "system_begin", "system_end", "tool", "tool_begin", "tool_end", "tools",
         "user", "user_begin", "user_end", "video",
@@ -83,9 +83,9 @@ _HOMES = {
     "sgl.lang.backends.apis.vertex": ("VertexAI",),
     "sgl.lang.journal": ("Journal", "once", "record", "replay", "resume"),
     "sgl.lang.journal.backend": ("journal",),
-    "sgl.lang.messages": ("messages",),
+    "sgl.lang.tools.messages": ("messages",),
     "sgl.lang.report": ("report",),
-    "sgl.lang.state": ("ProgramState",),
+    "sgl.lang.program.state": ("ProgramState",),
     "sgl.runtime.engine": ("Engine",),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

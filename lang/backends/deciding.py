@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..backend import SelectRequest
-from ..choices import (
+from ..sampling.choices import (
     GREEDY,
     ChoicesDecision,
     TokenLogprob,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from ..once import when_done
+from ..concurrency.once import when_done
 
 Operation = Callable[[], None]
 Failure = Callable[[BaseException], None]

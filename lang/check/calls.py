@@ -6,7 +6,7 @@ import ast
 import json
 from typing import TYPE_CHECKING, Any
 
-from ..primitives import ROLES
+from ..nodes.primitives import ROLES
 from . import programs, states, words
 from .facts import Env
 from .operators import parts_of

@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValueError
-from ..options import DTYPE_REGEXES, make_options, schema_text
+from ..sampling.options import DTYPE_REGEXES, make_options, schema_text
 from .problem import Severity
 from .values import Const, Unknown, Value
 

@@ -6,9 +6,9 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .. import batch
-from ..options import RUN_NAMES
-from ..run import _SWITCHES
+from ..program import batch
+from ..program.run import _SWITCHES
+from ..sampling.options import RUN_NAMES
 from .facts import Env
 from .problem import hint
 from .values import ANY, Const, Dict, Function, GenText, Many, Text, Value, options_of

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from .. import primitives
 from ..errors import LanguageError
-from ..options import NAMES, make_options
+from ..nodes import primitives
+from ..sampling.options import NAMES, make_options
 from . import constraints
 from .problem import hint
 from .values import ANY, Const, GenText, Many, Node, Nodes, Text, Value, options_of
@@ -112,7 +112,7 @@ def make_gen(
 
 def make_messages(c: Checker, node: ast.Call, given: Value | None) -> Value:
     """`sgl.messages(given)`: whole turns; what is spelt out is read as a run would."""
-    from ..messages import messages
+    from ..tools.messages import messages
 
     if isinstance(given, Const):
         try:

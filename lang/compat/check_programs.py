@@ -17,7 +17,7 @@ from typing import Any
 from ..config import global_config
 from ..errors import ProgramError, UnsupportedByBackendError
 from ..function import SglFunction, function
-from ..primitives import assistant, gen, image, select, system, user
+from ..nodes.primitives import assistant, gen, image, select, system, user
 from .check_values import (
     check,
     test_decode_int,

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from ..function import function
-from ..primitives import gen, gen_int, gen_string
+from ..nodes.primitives import gen, gen_int, gen_string
 
 
 def check(holds: object, what: str, found: object) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 from ..config import as_backend, resolve_backend
 from ..function import SglFunction
 from ..graph.trace import TracerProgramState, current_tracer, extract_prefix
-from ..options import SamplingOptions
-from ..run import Call, RunSettings
-from ..run import run_program as run_here
-from ..state import ProgramState
+from ..program.run import Call, RunSettings
+from ..program.run import run_program as run_here
+from ..program.state import ProgramState
+from ..sampling.options import SamplingOptions
 
 
 def run_program(

@@ -7,23 +7,23 @@ from . import __name__ as _HERE
 UPSTREAM = "0.5.12"  # the version whose frontend the alias stands for
 
 _LANGUAGE = (
-    "sgl.lang.primitives", "sgl.lang.function", "sgl.lang.config", "sgl.lang.choices", f"{_HERE}.front",
+    "sgl.lang.nodes.primitives", "sgl.lang.function", "sgl.lang.config", "sgl.lang.sampling.choices", f"{_HERE}.front",
     f"{_HERE}.old_names",
 )  # fmt: skip
 _RUN = (
     f"{_HERE}.interpreter",
-    "sgl.lang.interpreter",
-    "sgl.lang.state",
-    "sgl.lang.group",
-    "sgl.lang.choices",
+    "sgl.lang.interpreter.executor",
+    "sgl.lang.program.state",
+    "sgl.lang.program.group",
+    "sgl.lang.sampling.choices",
 )
 _TRACE = (f"{_HERE}.interpreter", "sgl.lang.graph.trace")
 _BACKENDS = {
     "runtime_endpoint": (
         f"{_HERE}.endpoint",
         f"{_HERE}.runtime",
-        "sgl.lang.choices",
-        "sgl.lang.ir",
+        "sgl.lang.sampling.choices",
+        "sgl.lang.nodes.ir",
         f"{_HERE}.old_names",
     ),
     "openai": ("sgl.lang.backends.openai.backend",),
@@ -31,7 +31,7 @@ _BACKENDS = {
     "anthropic": ("sgl.lang.backends.apis.anthropic",),
     "litellm": ("sgl.lang.backends.apis.litellm",),
     "vertexai": ("sgl.lang.backends.apis.vertex",),
-    "base_backend": ("sgl.lang.backends.legacy.backend", "sgl.lang.chat", "sgl.lang.choices"),
+    "base_backend": ("sgl.lang.backends.legacy.backend", "sgl.lang.chat", "sgl.lang.sampling.choices"),
 }
 
 HOMES: dict[str, tuple[str, ...]] = {
@@ -40,9 +40,9 @@ HOMES: dict[str, tuple[str, ...]] = {
     "sglang.global_config": ("sgl.lang.config",),
     "sglang.utils": (f"{_HERE}.utils",),
     "sglang.lang.api": _LANGUAGE,
-    "sglang.lang.ir": ("sgl.lang.ir", "sgl.lang.function", "sgl.lang.choices", f"{_HERE}.old_names"),
-    "sglang.lang.choices": ("sgl.lang.choices",),
-    "sglang.lang.chat_template": ("sgl.lang.chat", "sgl.lang.templates"),
+    "sglang.lang.ir": ("sgl.lang.nodes.ir", "sgl.lang.function", "sgl.lang.sampling.choices", f"{_HERE}.old_names"),
+    "sglang.lang.choices": ("sgl.lang.sampling.choices",),
+    "sglang.lang.chat_template": ("sgl.lang.chat", "sgl.lang.chat.templates"),
     "sglang.lang.interpreter": _RUN,
     "sglang.lang.tracer": _TRACE,
     "sglang.lang.compiler": _TRACE,

@@ -14,9 +14,9 @@ from ..backend import Generated, GenRequest
 from ..backends.embedded.backend import EmbeddedBackend
 from ..backends.embedded.stream import EmbeddedStream
 from ..backends.embedded.tail import Tail
+from ..concurrency.once import when_done
 from ..errors import ArgumentsError, BadValueError, UnsupportedByBackendError, reject_unknown
-from ..once import when_done
-from ..options import DEFAULTS, NAMES, SamplingOptions, make_options
+from ..sampling.options import DEFAULTS, NAMES, SamplingOptions, make_options
 
 Answer = dict[str, Any]
 

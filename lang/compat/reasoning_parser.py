@@ -8,7 +8,7 @@ from typing import Any
 from sgl.runtime.dialects import Event, Said, Thought
 from sgl.runtime.dialects.reader import Form, Reader
 
-from ..reasoning import MARKS, marks_of, split_reasoning
+from ..chat.reasoning import MARKS, marks_of, split_reasoning
 
 
 class ReasoningParser:

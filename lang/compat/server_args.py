@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 from ..errors import Place
-from ..place import caller_place
+from ..places.place import caller_place
 from .settings import settings
 
 # option of a server -> option of sgl.Engine

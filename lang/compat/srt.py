@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..backends.apis.sdk import MissingPackageError
-from ..options import schema_text
+from ..sampling.options import schema_text
 from .local import hugging_face_tokenizer
 from .servers import kill_process_tree
 from .settings import choose_model

@@ -11,8 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ..options import schema_text
-from ..state import ProgramState
+from ..program.state import ProgramState
+from ..sampling.options import schema_text
 from .servers import (
     execute_shell_command,
     launch_server_cmd,

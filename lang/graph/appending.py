@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from ..chat import ChatTemplate
 from ..errors import Place
-from ..ir import (
+from ..nodes.ir import (
     SglConstantText,
     SglExpr,
     SglExprList,
@@ -25,8 +25,8 @@ from ..ir import (
     SglVarScopeEnd,
     flatten,
 )
-from ..place import caller_place
-from ..primitives import as_node, role_turn
+from ..nodes.primitives import as_node, role_turn
+from ..places.place import caller_place
 from ..tools.nodes import SglToolCall
 from .placeholders import TextSum
 from .recording import TracedState

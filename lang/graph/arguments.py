@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentsError, nearest
-from ..ir import SglArgument
-from ..primitives import as_node
+from ..nodes.ir import SglArgument
+from ..nodes.primitives import as_node
 from .placeholders import placeholders
 from .plan import Plan
 

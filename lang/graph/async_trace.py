@@ -37,7 +37,7 @@ class AsyncTracerProgramState(TracerProgramState):
     async def call(  # type: ignore[override]
         self, program: SglFunction, /, *args: Any, **kwargs: Any
     ) -> AsyncTracerProgramState:
-        from ..run import Call
+        from ..program.run import Call
 
         inner = AsyncTracerProgramState(self._scoped())
         result = program.call(inner, Call(args, kwargs))

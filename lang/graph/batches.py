@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..errors import ProgramError
-from ..state import ProgramState
+from ..program.state import ProgramState
 
 Start = Callable[[int], ProgramState]
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..backend import Backend, Stream
-from ..batch import OPTION_NAMES, WINDOW, make_calls
 from ..config import as_backend, global_config
 from ..errors import LanguageError, Place, TraceError, reject_unknown
-from ..place import is_own
-from ..run import Call, RunSettings, new_executor, split_options
-from ..state import ProgramState
+from ..places.place import is_own
+from ..program.batch import OPTION_NAMES, WINDOW, make_calls
+from ..program.run import Call, RunSettings, new_executor, split_options
+from ..program.state import ProgramState
 from .arguments import Parameters
 from .batches import counted, finished, in_order, result_of, shared_arguments
 from .compiled_state import CompiledState

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..group import ProgramStateGroup
-from ..interpreter import StreamExecutor
-from ..ir import SglArgument, SglConstantText
-from ..state import ProgramState
-from ..variables import Variables
+from ..interpreter.executor import StreamExecutor
+from ..interpreter.variables import Variables
+from ..nodes.ir import SglArgument, SglConstantText
+from ..program.group import ProgramStateGroup
+from ..program.state import ProgramState
 from .joins import TracerGroup
 from .placeholders import TextSum, Traced
 from .trace import TracerProgramState

@@ -13,9 +13,9 @@ from typing import Any
 
 from ..backend import Backend, Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
 from ..chat import ChatTemplate
-from ..choices import ChoicesDecision
-from ..interpreter import StreamExecutor
-from ..options import DEFAULTS
+from ..interpreter.executor import StreamExecutor
+from ..sampling.choices import ChoicesDecision
+from ..sampling.options import DEFAULTS
 from .plan import Plan
 from .steps import Open
 from .walk import Walk

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ir import SglExpr, SglFork
+from ..nodes.ir import SglExpr, SglFork
 from .graph import CALL, FORK, JOIN, VARIABLE, Graph
 from .labels import FORK as FORK_NODE
 from .labels import GEN, SELECT, kind_of, label_of, printable

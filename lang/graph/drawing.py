@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from ..ir import SglExpr
+from ..nodes.ir import SglExpr
 from .graph import CALL, FORK, JOIN, Edge, Graph
 from .labels import details_of, kind_of, label_of, printable
 

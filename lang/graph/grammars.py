@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from ..backend import Backend
 from ..errors import ProgramError, node_failure
-from ..ir import SglExpr, SglGen, SglSeparateReasoning, flatten
-from ..options import CONSTRAINTS, DEFAULTS, SamplingOptions
+from ..nodes.ir import SglExpr, SglGen, SglSeparateReasoning, flatten
+from ..sampling.options import CONSTRAINTS, DEFAULTS, SamplingOptions
 from .plan import Plan
 from .steps import Append
 

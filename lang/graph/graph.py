@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..ir import SglExpr, SglFork, SglJoin, SglVariable, graph_line
+from ..nodes.ir import SglExpr, SglFork, SglJoin, SglVariable, graph_line
 from .recording import TracedState
 
 FORK, JOIN, VARIABLE, CALL = "fork", "join", "variable", "call"

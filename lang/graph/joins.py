@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..group import ProgramStateGroup
-from ..ir import SglConcateAndAppend
-from ..place import caller_place
+from ..nodes.ir import SglConcateAndAppend
+from ..places.place import caller_place
+from ..program.group import ProgramStateGroup
 from .recording import SglGather
 from .steps import Concatenate, Gather, Wait
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ir import (
+from ..nodes.ir import (
     SglArgument,
     SglConcateAndAppend,
     SglConstantText,

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..backend import Generated
 from ..errors import ProgramError
-from ..ir import SglExpr
+from ..nodes.ir import SglExpr
 
 Binding = Any  # Pending | Span | Thought | Later: what has done, error, get(), when_done()
 

@@ -9,7 +9,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import TraceError
-from ..ir import (
+from ..nodes.ir import (
     Reading,
     SglArgument,
     SglExpr,
@@ -20,8 +20,8 @@ from ..ir import (
     SglVariable,
     SglVideo,
 )
-from ..place import caller_place
-from ..primitives import as_node
+from ..nodes.primitives import as_node
+from ..places.place import caller_place
 
 if TYPE_CHECKING:
     from ..backend import Backend

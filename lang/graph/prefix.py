@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from ..backend import Backend, Stream
-from ..interpreter import StreamExecutor
-from ..ir import SglArgument, SglConstantText, SglExpr, SglPastCalls, SglTools
-from ..options import DEFAULTS
+from ..interpreter.executor import StreamExecutor
+from ..nodes.ir import SglArgument, SglConstantText, SglExpr, SglPastCalls, SglTools
+from ..sampling.options import DEFAULTS
 from .placeholders import filled
 from .plan import Lane, Plan
 from .steps import Append, Joined, Step

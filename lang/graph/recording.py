@@ -8,8 +8,8 @@ from typing import Any
 
 from ..chat import ChatTemplate, Conversation
 from ..errors import Place, StateEndedError, TraceError
-from ..ir import SglArgument, SglConstantText, SglExpr, SglJoin
-from ..place import caller_place
+from ..nodes.ir import SglArgument, SglConstantText, SglExpr, SglJoin
+from ..places.place import caller_place
 from .placeholders import Key, Traced, UnboundArgument, Unknown
 from .steps import Step
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import Place
-from ..ir import SglArgument, SglConstantText, SglExpr, SglPastCalls, SglRoleBegin, SglRoleEnd, SglTools
+from ..nodes.ir import SglArgument, SglConstantText, SglExpr, SglPastCalls, SglRoleBegin, SglRoleEnd, SglTools
 from .placeholders import Key, Traced, placeholders
 
 Makes = tuple[tuple[Key, str | None], ...]

@@ -12,14 +12,14 @@ from ..backend import Backend
 from ..chat import ChatTemplate, get_chat_template
 from ..config import as_backend
 from ..errors import TraceError
-from ..ir import (
+from ..nodes.ir import (
     SglConstantText,
     SglExpr,
     SglFork,
     SglGen,
     SglGetForkItem,
 )
-from ..place import caller_place
+from ..places.place import caller_place
 from .appending import TracedText
 from .placeholders import Key, Traced, filled
 from .recording import PrefixEnded, Recording, TracedState
@@ -82,7 +82,7 @@ class TracerProgramState(TracedText):
 
     def run(self, program: SglFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Run the body on this state, inside the scope of this trace."""
-        from ..run import Call, run_coroutine
+        from ..program.run import Call, run_coroutine
 
         token = _current.set(self)
         try:
@@ -100,7 +100,7 @@ class TracerProgramState(TracedText):
         self, program: SglFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> TracerProgramState:
         """Trace a program that this one calls: a state of its own."""
-        from ..run import split_options
+        from ..program.run import split_options
 
         if self.recording.only_prefix:
             raise PrefixEnded
@@ -144,7 +144,7 @@ class TracerProgramState(TracedText):
 
     def call(self, program: SglFunction, /, *args: Any, **kwargs: Any) -> TracerProgramState:
         """Trace another program's body here: the same text, variables of its own."""
-        from ..run import Call
+        from ..program.run import Call
 
         inner = self._scoped()
         inner.ret_value = program.call(inner, Call(args, kwargs))

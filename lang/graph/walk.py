@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any
 
 from ..errors import Place
-from ..interpreter import StreamExecutor
-from ..ir import SglExpr
-from ..run import NO_THREAD, Call, RunSettings, new_executor
-from ..transcript import Literal, Span, again, messages_of, text_of
-from ..variables import Variables
+from ..interpreter.executor import StreamExecutor
+from ..interpreter.transcript import Literal, Span, again, messages_of, text_of
+from ..interpreter.variables import Variables
+from ..nodes.ir import SglExpr
+from ..program.run import NO_THREAD, Call, RunSettings, new_executor
 from .later import Binding, Later
 from .placeholders import Key, Traced, filled
 from .plan import Lane, Plan

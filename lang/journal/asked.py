@@ -10,7 +10,7 @@ from typing import Any
 
 from ..backend import GenRequest, SelectRequest
 from ..errors import Place
-from ..options import DEFAULTS, NAMES
+from ..sampling.options import DEFAULTS, NAMES
 from .node import Node
 
 Path = tuple[int, ...]

@@ -15,8 +15,8 @@ from ..backend import Backend, Stream
 from ..chat import ChatTemplate
 from ..config import resolve_backend
 from ..errors import BadValueError, JournalError, Place
-from ..options import SamplingOptions
-from ..place import caller_place
+from ..places.place import caller_place
+from ..sampling.options import SamplingOptions
 from .journal import Journal
 from .node import Node
 from .session import Session

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..backend import Media
-from ..once import when_done
+from ..concurrency.once import when_done
 from .node import Node
 
 Part = bytes | Future[Node]

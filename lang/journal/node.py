@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ..backend import Generated
-from ..choices import ChoicesDecision
 from ..errors import RecordedError
+from ..sampling.choices import ChoicesDecision
 
 NodeId = tuple[str, str, int]
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from ..backend import Generated, GenRequest, OnChunk, SelectRequest, Stream
-from ..once import when_done
+from ..concurrency.once import when_done
 from .asked import Asked, seeded
 from .chain import Link
 from .node import Node, describe, rebuild

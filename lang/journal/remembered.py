@@ -11,9 +11,9 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..concurrency.once import when_done
 from ..errors import BadValueError
-from ..once import when_done
-from ..place import caller_place
+from ..places.place import caller_place
 from .asked import Asked
 from .mismatch import mismatch
 from .node import describe, rebuild

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ..backend import Backend, Stream
 from ..errors import JournalError
-from ..options import derive_seed
+from ..sampling.options import derive_seed
 from .asked import Asked, Path
 from .journal import Journal
 from .node import Node

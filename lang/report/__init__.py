@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadValueError
-from ..state import StateBase
+from ..program.state import StateBase
 from .drawing import Picture
 from .notebook import brief
 from .page import Report

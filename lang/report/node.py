@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..backend import Backend, Generated
 from ..errors import ProgramError, RunStopped
-from ..ir import SglGen, SglSelect
-from ..options import DEFAULTS, NAMES, SamplingOptions
-from ..transcript import Literal, Pending, Piece
+from ..interpreter.transcript import Literal, Pending, Piece
+from ..nodes.ir import SglGen, SglSelect
+from ..sampling.options import DEFAULTS, NAMES, SamplingOptions
 from .media import media_data
 from .tokens import filled, rounded, token_data
 from .words import error_data, shown

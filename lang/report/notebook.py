@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..chat import Turn
-from ..ir import SglSelect
-from ..transcript import Literal, Piece
+from ..interpreter.transcript import Literal, Piece
+from ..nodes.ir import SglSelect
 from .words import seen
 
 if TYPE_CHECKING:
-    from ..state import StateBase
+    from ..program.state import StateBase
 
 MOST = 20_000  # characters that are shown
 _COLOURS = {"gen": "#4a86ff33", "select": "#9b5cff33", "error": "#ff4d4d33"}

@@ -9,12 +9,12 @@ from typing import Any
 
 from ..backend import Backend
 from ..errors import BadValueError
-from ..history import Branch
-from ..interpreter import StreamExecutor
-from ..state import StateBase
-from ..transcript import Pending, Piece, Span, Thought, text_of
-from ..usage import Usage
-from ..variables import Binding
+from ..interpreter.executor import StreamExecutor
+from ..interpreter.history import Branch
+from ..interpreter.transcript import Pending, Piece, Span, Thought, text_of
+from ..interpreter.usage import Usage
+from ..interpreter.variables import Binding
+from ..program.state import StateBase
 from .node import different, failure_of, piece_data
 from .source import Sources
 from .tokens import Vocabulary

@@ -13,7 +13,7 @@ from sgl.runtime.dialects import Call, Dialect, dialect_named, known_name
 from sgl.runtime.dialects.grammars import tag
 
 from ..errors import BadValueError, nearest
-from ..ir import SglConstantText, SglExpr
+from ..nodes.ir import SglConstantText, SglExpr
 from .calls import ToolCall, ToolCalls, numbered
 from .tool import Tool
 

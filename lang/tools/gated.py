@@ -10,11 +10,11 @@ from typing import Any
 
 from ..backend import Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
 from ..backends.held import Gate, pass_on
-from ..choices import ChoicesDecision
+from ..concurrency.once import when_done
 from ..errors import LanguageError
-from ..once import when_done
-from ..options import SamplingOptions
-from ..transcript import result_of
+from ..interpreter.transcript import result_of
+from ..sampling.choices import ChoicesDecision
+from ..sampling.options import SamplingOptions
 from .nodes import Continuation
 
 Request = Callable[[SamplingOptions], GenRequest]

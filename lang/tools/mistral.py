@@ -10,8 +10,8 @@ from sgl.runtime.dialects import dialect_named
 from sgl.runtime.dialects.mistral import MARK
 
 from ..backend import Generated
-from ..ir import SglConstantText, SglExpr, SglGen
-from ..options import SamplingOptions
+from ..nodes.ir import SglConstantText, SglExpr, SglGen
+from ..sampling.options import SamplingOptions
 from ..typed.constraint import constrained, reject_constraints
 from .calls import ToolCalls
 from .formats import DialectFormat

@@ -10,10 +10,10 @@ from sgl.runtime.dialects import dialect_named
 from sgl.runtime.nano import prompts
 
 from ..backend import Generated
-from ..choices import token_length_normalized
 from ..errors import BadValueError
-from ..ir import SglConstantText, SglExpr, SglGen, SglRoleBegin, SglRoleEnd, SglSelect
-from ..options import SamplingOptions
+from ..nodes.ir import SglConstantText, SglExpr, SglGen, SglRoleBegin, SglRoleEnd, SglSelect
+from ..sampling.choices import token_length_normalized
+from ..sampling.options import SamplingOptions
 from ..typed.constraint import constrained, reject_constraints
 from .calls import ToolCall, ToolCalls, numbered
 from .formats import DialectFormat

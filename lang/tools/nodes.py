@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..backend import Generated
-from ..ir import Reading, SglGen
-from ..options import SamplingOptions
+from ..nodes.ir import Reading, SglGen
+from ..sampling.options import SamplingOptions
 from ..typed.constraint import constrained, reject_constraints
 from .calls import ToolCalls
 

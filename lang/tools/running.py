@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from ..backend import GenRequest
 from ..errors import Place, node_failure
-from ..options import SamplingOptions
-from ..rules import apply, gen
-from ..transcript import Pending
+from ..interpreter.rules import apply, gen
+from ..interpreter.transcript import Pending
+from ..sampling.options import SamplingOptions
 from .gated import GatedStream
 from .nodes import SglContinued, SglToolCall
 
 if TYPE_CHECKING:
-    from ..interpreter import StreamExecutor
+    from ..interpreter.executor import StreamExecutor
 
 
 def append_step(executor: StreamExecutor, node: SglToolCall, where: Place | None) -> None:

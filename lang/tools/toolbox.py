@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValueError, nearest
-from ..ir import SglExprList, SglTools
+from ..nodes.ir import SglExprList, SglTools
 from ..typed.json_text import reasons
 from .calls import ToolCall, ToolCalls
 from .formats import ToolFormat, choose_format, format_named
@@ -56,7 +56,7 @@ class Toolbox(SglExprList):
         However the model decides, a call names one of the tools and its arguments fit the tool's schema,
         unless the backend cannot constrain text; there the text is read as it comes.
         """
-        from ..primitives import gen
+        from ..nodes.primitives import gen
 
         if choice not in ANY and choice not in self.tools:
             known = nearest(choice, [*ANY, *self.tools])

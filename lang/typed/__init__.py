@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, TypeVar, overload
 
 from ..errors import BadValueError
-from ..ir import Reading
+from ..nodes.ir import Reading
 from .bare import bare_reading
 from .json_text import JsonReading
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from ..options import SamplingOptions
+from ..sampling.options import SamplingOptions
 from .constraint import constrained, type_name
 
 if TYPE_CHECKING:

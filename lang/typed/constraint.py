@@ -7,7 +7,7 @@ from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValueError, UnsupportedByBackendError
-from ..options import CONSTRAINTS, SamplingOptions
+from ..sampling.options import CONSTRAINTS, SamplingOptions
 
 if TYPE_CHECKING:
     from ..backend import Backend

@@ -7,7 +7,7 @@ import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from ..options import SamplingOptions
+from ..sampling.options import SamplingOptions
 from .constraint import constrained, type_name
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 import sgl
 from sgl import tools
-from sgl.lang.async_state import AsyncProgramState
-from sgl.lang.ir import SglExprList, SglGen, SglSelect
+from sgl.lang.nodes.ir import SglExprList, SglGen, SglSelect
+from sgl.lang.program.async_state import AsyncProgramState
 from sgl.lang.tools import Toolbox, ToolCall, ToolCalls
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from sgl.grammars import Grammar, Vocabulary, compile_json_schema, compile_regex, compile_structural
 from sgl.lang.backend import Backend, Generated, GenRequest, Stream
 from sgl.lang.chat import get_chat_template
-from sgl.lang.options import SamplingOptions
+from sgl.lang.sampling.options import SamplingOptions
 
 BYTES = Vocabulary.from_bytes([bytes([byte]) for byte in range(256)] + [b""], [256])
 

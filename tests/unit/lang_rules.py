@@ -10,7 +10,7 @@ from typing import Any
 
 from sgl.lang.backend import Backend, Generated, GenRequest, OnChunk, SelectRequest, Stream
 from sgl.lang.chat import ChatTemplate, get_chat_template
-from sgl.lang.choices import ChoicesDecision
+from sgl.lang.sampling.choices import ChoicesDecision
 
 Rule = Callable[[str, GenRequest], str]
 

@@ -13,7 +13,7 @@ from lang_rules import RuleBackend, RuleStream
 from random_programs import from_prompt
 
 from sgl.lang.backend import Backend, Media, Stream
-from sgl.lang.feed import Feed
+from sgl.lang.concurrency.feed import Feed
 
 
 class LockstepBackend(Backend):

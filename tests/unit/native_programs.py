@@ -8,7 +8,7 @@ from api_toy import write
 
 import sgl
 from sgl.lang.backend import GenRequest
-from sgl.lang.options import DEFAULTS, make_options
+from sgl.lang.sampling.options import DEFAULTS, make_options
 
 
 @sgl.function

@@ -14,12 +14,12 @@ from openai_server import OpenAIServer
 
 import sgl
 from sgl.lang.backends.openai.backend import Crusoe, OpenAI
-from sgl.lang.choices import (
+from sgl.lang.errors import BadValueError, ProgramError
+from sgl.lang.sampling.choices import (
     greedy_token_selection,
     token_length_normalized,
     unconditional_likelihood_normalized,
 )
-from sgl.lang.errors import BadValueError, ProgramError
 
 
 @pytest.fixture(scope="module")

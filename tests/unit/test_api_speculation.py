@@ -20,7 +20,7 @@ from sgl.lang.backends.apis.answer import StopCutter, first_stop
 from sgl.lang.backends.openai.backend import OpenAI
 from sgl.lang.backends.speculation.turns import FormatError, Slot, TurnFuture, match
 from sgl.lang.errors import BadValueError, ProgramError
-from sgl.lang.options import DEFAULTS, make_options
+from sgl.lang.sampling.options import DEFAULTS, make_options
 
 
 @pytest.fixture(scope="module")

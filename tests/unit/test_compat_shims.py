@@ -14,13 +14,13 @@ import pytest
 from pydantic import BaseModel
 
 from sgl.lang import compat
+from sgl.lang.chat.reasoning import split_reasoning
 from sgl.lang.compat import servers, settings, testing, utils
 from sgl.lang.compat.engines import SharedEngines
 from sgl.lang.compat.reasoning_parser import ReasoningParser
 from sgl.lang.compat.server_args import ServerArgs
 from sgl.lang.compat.srt import build_regex_from_object, kill_process_tree, load_image
 from sgl.lang.errors import BadValueError
-from sgl.lang.reasoning import split_reasoning
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from sgl.lang.errors import (
     RemoteStatusError,
     UnsupportedByBackendError,
 )
-from sgl.lang.primitives import image
+from sgl.lang.nodes.primitives import image
 
 pytest_plugins = ("native_rig",)
 

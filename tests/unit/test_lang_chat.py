@@ -13,8 +13,8 @@ from sgl.lang.chat import (
     register_chat_template,
     register_chat_template_matching_function,
 )
+from sgl.lang.chat.jinja import JinjaChatTemplate
 from sgl.lang.errors import ProgramError
-from sgl.lang.jinja_chat import JinjaChatTemplate
 
 MATCHES = {
     "deepseek-ai/DeepSeek-V3-0324": "deepseek-v3",

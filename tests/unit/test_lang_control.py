@@ -11,7 +11,7 @@ import pytest
 from lang_rules import RuleBackend
 
 import sgl
-from sgl.lang.deadlines import Deadlines
+from sgl.lang.concurrency.deadlines import Deadlines
 from sgl.lang.errors import (
     BadValueError,
     BudgetExceeded,
@@ -21,7 +21,7 @@ from sgl.lang.errors import (
     StateEndedError,
     WouldBlockError,
 )
-from sgl.lang.usage import Budget, Usage
+from sgl.lang.interpreter.usage import Budget, Usage
 
 
 @sgl.function

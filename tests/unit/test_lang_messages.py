@@ -10,7 +10,7 @@ from pydantic import BaseModel
 import sgl
 from sgl.lang.check import check_source
 from sgl.lang.errors import BadValueError
-from sgl.lang.ir import flatten
+from sgl.lang.nodes.ir import flatten
 from sgl.lang.tools import ToolCall
 
 pytestmark = pytest.mark.filterwarnings("ignore::sgl.lang.chat.DefaultTemplateWarning")

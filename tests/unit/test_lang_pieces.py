@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 import sgl
 from sgl.lang.backends.embedded.tail import WINDOW, Tail, common_prefix
 from sgl.lang.backends.held import Gate, gather
+from sgl.lang.concurrency.feed import Feed
 from sgl.lang.errors import BadValueError
-from sgl.lang.feed import Feed
-from sgl.lang.options import DEFAULTS, derive_seed, make_options
+from sgl.lang.sampling.options import DEFAULTS, derive_seed, make_options
 
 
 def test_import_is_light():

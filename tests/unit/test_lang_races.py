@@ -15,9 +15,9 @@ from test_lang_hangs import ends
 
 import sgl
 from sgl.lang.backend import Generated
-from sgl.lang.deadlines import Deadlines
+from sgl.lang.concurrency.deadlines import Deadlines
+from sgl.lang.concurrency.feed import Feed
 from sgl.lang.errors import BudgetExceeded, DeadlineExceeded, Place, ProgramCancelled, ProgramError
-from sgl.lang.feed import Feed
 
 
 class Instrument(RuleBackend):
@@ -180,7 +180,7 @@ def test_a_fork_made_while_its_state_is_cancelled_is_cancelled_too(stuck):
             root.cancel("meanwhile")
             return children
 
-    root = sgl.lang.state.ProgramState(sgl.lang.interpreter.StreamExecutor(stuck, sgl.lang.options.DEFAULTS))
+    root = sgl.lang.program.state.ProgramState(sgl.lang.interpreter.executor.StreamExecutor(stuck, sgl.lang.sampling.options.DEFAULTS))
     parent = root.fork(1)[0]
     parent.stream_executor.stream = Racing(stuck)
     executor, root = root.stream_executor, parent
@@ -390,7 +390,7 @@ def test_typed_values_of_samples_in_forks(backend):
 
 
 def test_chunks_that_come_late_are_not_read(backend):
-    from sgl.lang.transcript import Pending
+    from sgl.lang.interpreter.transcript import Pending
 
     piece = Pending(sgl.gen("a"), None)
     piece.chunk(Generated("one "))

@@ -11,7 +11,7 @@ from lang_rules import RuleBackend
 
 import sgl
 from sgl.lang.errors import StateEndedError, TraceError
-from sgl.lang.ir import SglArgument, SglConstantText, SglVariable
+from sgl.lang.nodes.ir import SglArgument, SglConstantText, SglVariable
 
 pytestmark = pytest.mark.filterwarnings("ignore::sgl.lang.chat.DefaultTemplateWarning")
 

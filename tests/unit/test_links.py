@@ -76,7 +76,7 @@ def test_links_lead_somewhere(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_files_that_are_named_are_there(page):
-    """A path in backquotes, such as `lang/ir.py`."""
+    """A path in backquotes, such as `lang/nodes/ir.py`."""
     named = set(NAMED.findall(words(page))) - MADE
     assert sorted(path for path in named if not (ROOT / path).exists()) == []
 

@@ -23,11 +23,9 @@ import sgl
 from sgl.lang.backend import Generated, GenRequest, Media, OnChunk, SelectRequest
 from sgl.lang.backends.remote.base import RemoteBackend, public_url, status_error
 from sgl.lang.backends.remote.loop import PerLoop, remote_loop
-from sgl.lang.backends.remote.media import as_url
 from sgl.lang.backends.remote.prompt import Prompt
 from sgl.lang.backends.remote.retries import RetryPolicy, retry_after_of
 from sgl.lang.backends.remote.sse import event_data
-from sgl.lang.choices import ChoicesDecision
 from sgl.lang.errors import (
     BadValueError,
     ProgramError,
@@ -38,7 +36,9 @@ from sgl.lang.errors import (
     RemoteTimeoutError,
     UnsupportedByBackendError,
 )
-from sgl.lang.options import DEFAULTS, make_options
+from sgl.lang.media.urls import as_url
+from sgl.lang.sampling.choices import ChoicesDecision
+from sgl.lang.sampling.options import DEFAULTS, make_options
 
 REQUEST = GenRequest(DEFAULTS)
 

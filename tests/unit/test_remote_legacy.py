@@ -14,11 +14,11 @@ import sgl
 from sgl.lang.backend import GenRequest
 from sgl.lang.backends.legacy.backend import BaseBackend, LegacyState
 from sgl.lang.backends.legacy.params import LegacyParams
-from sgl.lang.choices import ChoicesDecision
 from sgl.lang.config import as_backend
 from sgl.lang.errors import ProgramError, RemoteAbortedError, RemoteTimeoutError, UnsupportedByBackendError
-from sgl.lang.options import DEFAULTS, make_options
-from sgl.lang.primitives import image
+from sgl.lang.nodes.primitives import image
+from sgl.lang.sampling.choices import ChoicesDecision
+from sgl.lang.sampling.options import DEFAULTS, make_options
 
 
 class Words(BaseBackend):

@@ -14,10 +14,10 @@ import sgl
 from sgl.lang.backend import SelectRequest
 from sgl.lang.backends.native import select as native_select
 from sgl.lang.backends.native.endpoint import RuntimeEndpoint
-from sgl.lang.choices import draw, tempered
 from sgl.lang.errors import (
     UnsupportedByBackendError,
 )
+from sgl.lang.sampling.choices import draw, tempered
 
 pytest_plugins = ("native_rig",)
 

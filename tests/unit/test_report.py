@@ -17,7 +17,7 @@ from lang_rules import RuleBackend, RuleStream
 import sgl
 from sgl.lang.backend import Generated, Media
 from sgl.lang.errors import BadValueError
-from sgl.lang.ir import SglImage
+from sgl.lang.nodes.ir import SglImage
 from sgl.lang.report import Report, brief, report
 from sgl.lang.report.media import media_data
 from sgl.lang.report.page import data_text
@@ -301,7 +301,7 @@ def test_thoughts_are_kept_apart(backend):
         s += sgl.separate_reasoning(sgl.gen("a"), model_type="qwen3") if hasattr(sgl, "separate_reasoning") else thinking()
 
     def thinking():
-        from sgl.lang.ir import SglSeparateReasoning
+        from sgl.lang.nodes.ir import SglSeparateReasoning
 
         return SglSeparateReasoning("qwen3", sgl.gen("a"))
 

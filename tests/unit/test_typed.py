@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 
 import sgl
 from sgl.lang.errors import BadValueError, UnsupportedByBackendError
-from sgl.lang.options import SamplingOptions, make_options
+from sgl.lang.sampling.options import SamplingOptions, make_options
 from sgl.lang.typed import reading_of
 
 BACKEND = WalkBackend()

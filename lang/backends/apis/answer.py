@@ -9,9 +9,9 @@ from itertools import accumulate, takewhile
 from typing import Any
 
 from ...backend import Generated, GenRequest, OnChunk
+from ...concurrency.ids import fresh_id
 from ...errors import RemoteProtocolError
-from ...ids import fresh_id
-from ...options import CONSTRAINTS, SamplingOptions
+from ...sampling.options import CONSTRAINTS, SamplingOptions
 
 Entry = list[Any]  # [log-probability or None, token id or None, text]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from ...backend import Generated, GenRequest, OnChunk, SelectRequest, Stream
 from ...chat import ChatTemplate
-from ...choices import ChoicesDecision
 from ...errors import BadValueError, RemoteError, RemoteProtocolError
+from ...sampling.choices import ChoicesDecision
 from ..openai.body import stops_of
 from ..openai.calls import chunks_of, template_for
 from ..openai.forms import Traits, form_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...backend import GenRequest
-from ...options import SamplingOptions
+from ...sampling.options import SamplingOptions
 from ..openai.body import chat_start, given, stops_of
 from ..openai.forms import Form, Traits
 from ..remote.prompt import Message, Prompt

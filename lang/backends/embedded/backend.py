@@ -14,9 +14,9 @@ from sgl.runtime.sampling.params import SamplingParams
 
 from ...backend import Backend, GenRequest
 from ...chat import ChatTemplate, get_chat_template, match_chat_template
+from ...chat.jinja import JinjaChatTemplate
 from ...config import global_config
-from ...jinja_chat import JinjaChatTemplate
-from ...options import SamplingOptions
+from ...sampling.options import SamplingOptions
 from .meta import token_text
 from .stream import EmbeddedStream
 

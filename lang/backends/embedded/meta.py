@@ -7,8 +7,8 @@ from math import isnan
 from typing import Any
 
 from ...backend import Generated
-from ...ids import fresh_id
-from ...options import SamplingOptions
+from ...concurrency.ids import fresh_id
+from ...sampling.options import SamplingOptions
 
 Entry = list[Any]  # [log-probability or None, token id, text or None]
 

@@ -9,8 +9,8 @@ from typing import Any
 from sgl.runtime.sequences.scoring import Scores
 
 from ...backend import SelectRequest
-from ...choices import ChoicesDecision
-from ...once import when_done
+from ...concurrency.once import when_done
+from ...sampling.choices import ChoicesDecision
 from ..deciding import conclude
 from ..held import gather
 from .meta import token_text

@@ -12,8 +12,8 @@ import numpy as np
 from sgl.runtime.errors import RequestAborted
 
 from ...backend import Generated, GenRequest, OnChunk, SelectRequest, Stream
-from ...choices import ChoicesDecision
-from ...once import when_done
+from ...concurrency.once import when_done
+from ...sampling.choices import ChoicesDecision
 from ..held import Gate, gather, pass_on
 from .meta import Entry, MetaWriter
 from .selection import Candidates, decide, score_without_prompt

@@ -13,9 +13,9 @@ from typing import Any, TypeVar, cast
 
 from ...backend import Backend, Generated, GenRequest, Media, OnChunk, SelectRequest
 from ...chat import ChatTemplate
-from ...choices import ChoicesDecision, ChoicesSamplingMethod
+from ...concurrency.ids import fresh_id
 from ...errors import RemoteTimeoutError, UnsupportedByBackendError
-from ...ids import fresh_id
+from ...sampling.choices import ChoicesDecision, ChoicesSamplingMethod
 from ..remote.stream import RemoteStream
 from .params import LegacyParams
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...backend import GenRequest
-from ...options import NAMES, SamplingOptions
+from ...sampling.options import NAMES, SamplingOptions
 
 
 class LegacyParams(SamplingOptions):

@@ -8,9 +8,9 @@ from typing import Any
 
 from ...backend import Generated, GenRequest, OnChunk, SelectRequest
 from ...chat import get_chat_template_by_model_path
-from ...choices import ChoicesDecision
 from ...errors import RemoteConnectionError, RemoteError, RemoteProtocolError, RemoteStatusError
-from ...options import SamplingOptions
+from ...sampling.choices import ChoicesDecision
+from ...sampling.options import SamplingOptions
 from ..remote.base import RemoteBackend
 from ..remote.loop import PerLoop
 from ..remote.prompt import Prompt

@@ -7,7 +7,7 @@ from typing import Any
 from ...backend import GenRequest
 from ...config import global_config
 from ...errors import UnsupportedByBackendError
-from ...options import SamplingOptions
+from ...sampling.options import SamplingOptions
 from ..remote.prompt import Prompt
 
 Body = dict[str, Any]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...backend import SelectRequest
-from ...choices import ChoicesDecision, TokenLogprob
 from ...errors import RemoteProtocolError, UnsupportedByBackendError
+from ...sampling.choices import ChoicesDecision, TokenLogprob
 from ..deciding import Rows, conclude
 from ..remote.prompt import Prompt
 from .answer import check_finish

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...backend import GenRequest
-from ...options import DEFAULTS, SamplingOptions
+from ...sampling.options import DEFAULTS, SamplingOptions
 from ..remote.prompt import Message, Prompt
 from .forms import Form, Traits
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from ...backend import Generated, GenRequest, OnChunk, SelectRequest, Stream
 from ...chat import ChatTemplate, get_chat_template, match_chat_template
-from ...choices import ChoicesDecision
 from ...errors import BadValueError
+from ...sampling.choices import ChoicesDecision
 from ..apis.answer import AnswerWriter, Bill, finished, nothing_generated
 from ..apis.sdk import TokenUsage, sdk_errors
 from ..remote.base import RemoteBackend

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from ...errors import UnsupportedByBackendError
-from ...options import SamplingOptions
+from ...sampling.options import SamplingOptions
 
 Schema = dict[str, Any]
 

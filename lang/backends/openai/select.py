@@ -11,9 +11,9 @@ from itertools import count, takewhile
 from typing import Any
 
 from ...backend import Generated, GenRequest, OnChunk, SelectRequest
-from ...choices import ChoicesDecision, TokenLengthNormalized, TokenLogprob
 from ...errors import RemoteProtocolError, RemoteStatusError
-from ...options import DEFAULTS, SamplingOptions
+from ...sampling.choices import ChoicesDecision, TokenLengthNormalized, TokenLogprob
+from ...sampling.options import DEFAULTS, SamplingOptions
 from ..deciding import Rows, conclude
 from ..remote.prompt import Prompt
 from .answer import text_logprobs

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 from ...backend import Backend, Generated, GenRequest, OnChunk, SelectRequest
 from ...chat import ChatTemplate, get_chat_template
-from ...choices import ChoicesDecision
 from ...errors import (
     BadValueError,
     RemoteAbortedError,
@@ -23,7 +22,8 @@ from ...errors import (
     RemoteTimeoutError,
     UnsupportedByBackendError,
 )
-from ...options import DEFAULTS, SamplingOptions
+from ...sampling.choices import ChoicesDecision
+from ...sampling.options import DEFAULTS, SamplingOptions
 from .loop import PerLoop
 from .prompt import Prompt
 from .retries import RetryPolicy, public_url, status_error

@@ -10,11 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...backend import Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
-from ...choices import ChoicesDecision
 from ...errors import RemoteAbortedError, RemoteError, RemoteStreamError, UnsupportedByBackendError
+from ...media.urls import as_url
+from ...sampling.choices import ChoicesDecision
 from ..held import Gate
 from .loop import call_on_loop
-from .media import as_url
 from .prompt import Draft
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import Any
 
 from ...backend import Backend, Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
 from ...chat import ChatTemplate, get_chat_template
-from ...choices import ChoicesDecision
+from ...concurrency.once import when_done
 from ...errors import ProgramCancelled, ScriptError
-from ...once import when_done
+from ...sampling.choices import ChoicesDecision
 from .fulfil import objection
 from .script import Delayed, Request, Script, as_decision, as_generated, words
 

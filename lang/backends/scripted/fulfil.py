@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from ...backend import GenRequest
-from ...options import SamplingOptions
+from ...sampling.options import SamplingOptions
 
 
 def objection(text: str, request: GenRequest, truncated: bool = False) -> str | None:

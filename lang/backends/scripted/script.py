@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...backend import Generated, GenRequest, SelectRequest
-from ...choices import ChoicesDecision, choice_probabilities
 from ...errors import BadValueError, ScriptError, nearest
+from ...sampling.choices import ChoicesDecision, choice_probabilities
 
 Request = GenRequest | SelectRequest
 Key = str | re.Pattern[str] | None

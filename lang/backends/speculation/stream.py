@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...backend import Generated, GenRequest, Media, OnChunk, Stream
 from ...errors import BadValueError, RemoteStatusError
-from ...options import CONSTRAINTS, DEFAULTS, SamplingOptions
+from ...sampling.options import CONSTRAINTS, DEFAULTS, SamplingOptions
 from ..apis.answer import Entry, first_stop
 from ..remote.stream import RemoteStream
 from .turns import TurnSpeculation

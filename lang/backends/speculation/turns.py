@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any
 
 from ...backend import Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
-from ...choices import ChoicesDecision
+from ...concurrency.once import when_done
 from ...errors import RemoteAbortedError, SpeculationError, UnsupportedByBackendError
-from ...once import when_done
-from ...options import CONSTRAINTS, SamplingOptions
+from ...sampling.choices import ChoicesDecision
+from ...sampling.options import CONSTRAINTS, SamplingOptions
 from ..apis.answer import first_stop
 from ..held import pass_on
 from ..remote.stream import RemoteStream

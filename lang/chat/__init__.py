@@ -1,0 +1,19 @@
+"""Chat templates: the text around the turns of a conversation."""
+
+from .conversation import Conversation, DefaultTemplateWarning, Turn
+from .registry import (
+    chat_template_registry,
+    get_chat_template,
+    get_chat_template_by_model_path,
+    match_chat_template,
+    matching_function_registry,
+    register_chat_template,
+    register_chat_template_matching_function,
+)
+from .template import ChatTemplate, ChatTemplateStyle, Messages
+
+__all__ = [
+    "ChatTemplate", "ChatTemplateStyle", "Conversation", "DefaultTemplateWarning", "Messages", "Turn",
+    "chat_template_registry", "get_chat_template", "get_chat_template_by_model_path", "match_chat_template",
+    "matching_function_registry", "register_chat_template", "register_chat_template_matching_function",
+]  # fmt: skip

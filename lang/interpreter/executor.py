@@ -1,0 +1,437 @@
+"""Runs the nodes of one state: each becomes an operation of the backend's stream, and nothing waits.
+
+Results arrive by completion callbacks. Only who reads a value waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from ..backend import Backend, Generated, Media, Stream
+from ..chat import Conversation
+from ..concurrency.deadlines import Alarm, deadlines
+from ..concurrency.ids import fresh_id
+from ..concurrency.once import when_done
+from ..errors import DeadlineExceeded, Place, ProgramCancelled, ProgramError, StateEndedError, node_failure
+from ..nodes.ir import flatten
+from ..nodes.primitives import as_node
+from ..places.place import caller_place
+from ..sampling.options import SamplingOptions, derive_seed
+from .control import RunControl
+from .history import Branch
+from .rules import apply
+from .transcript import Literal, Pending, again, messages_of, result_of, text_of
+from .variables import Binding, Name, Variables
+
+log = logging.getLogger("sgl.lang")
+Result = TypeVar("Result")
+
+
+class StreamExecutor:
+    """One state of a running program: its text, its variables and its stream at the backend.
+
+    `options` are the run's sampling options without gaps. `streaming` has chunks delivered while they are
+    made; `inline` waits for each node and raises where it was appended. `branch` is the text so far, for
+    those who look at the run.
+    """
+
+    ret_value: Any = None
+
+    def __init__(
+        self,
+        backend: Backend,
+        options: SamplingOptions,
+        arguments: dict[str, Any] | None = None,
+        streaming: bool = False,
+        inline: bool = False,
+        stream: Stream | None = None,
+        control: RunControl | None = None,
+        branch: Branch | None = None,
+    ) -> None:
+        self.backend = backend
+        self.options = options
+        self.arguments = arguments or {}
+        self.streaming = streaming
+        self.inline = inline
+        self.sid = fresh_id()
+        self.stream = stream or backend.open()
+        self.control = control or RunControl(backend)
+        self.branch = branch or self.control.root
+        self.pieces = self.branch.pieces
+        self.chat_template = backend.get_chat_template()
+        self.conversation = self.branch.conversation = Conversation(self.chat_template, self.branch.turns)
+        self.vars = Variables()
+        self.scopes: dict[str, list[int]] = {}  # open variable scopes: where they begin, the innermost last
+        self.failure: ProgramError | None = None
+        self.failure_is_returned = False  # to who asked for errors as results: then it is not logged too
+        self._failed_at = math.inf  # when the piece that failed first was submitted
+        self.stopped: ProgramError | None = None
+        self.body_error: BaseException | None = None
+        self.body_thread: int | None = None  # where the body of a streaming run is running
+        self.ended = False
+        self._binding_to = self.vars
+        self._called: weakref.WeakSet[Variables] = weakref.WeakSet()
+        self._samples: set[Stream] = set()  # of running gens with n > 1, beside the state's own stream
+        self._children: list[weakref.ref[StreamExecutor]] = []
+        self._forked = 0
+        self._submitting = threading.RLock()
+        self._counting = threading.Lock()  # held for moments only: backends' threads take it
+        self._pending = 0
+        self._when_finished: list[Callable[[], object]] = []
+        self.control.enter(self)
+
+    # --- nodes -------------------------------------------------------------------------------------------
+
+    def submit(self, expr: Any, variables: Variables | None = None, where: Place | None = None) -> None:
+        """Queue the nodes of an expression, whose names are bound in `variables` (None: the state's own).
+
+        Raises what can be known at once, as ProgramError.
+        """
+        node = as_node(expr)
+        where = where or caller_place()
+        with self._submitting:
+            outer, self._binding_to = self._binding_to, variables or self.vars
+            try:
+                for part in flatten(node, self):
+                    self._check_open(f"{part!r} was appended", where)
+                    apply(self, part, where)
+            finally:
+                self._binding_to = outer
+
+    def _check_open(self, what: str, where: Place | None) -> None:
+        if self.stopped:
+            raise again(self.stopped, where)
+        if self.ended:
+            raise StateEndedError(f"{what} after the program had ended", where)
+
+    # --- what the rules of the nodes are made of -----------------------------------------------------------
+
+    def write(self, text: str, send: Callable[[str], None], where: Place | None) -> None:
+        """Add text that is known."""
+        if not self.failure:
+            send(text)
+        self.pieces.put(Literal(text, where))
+
+    def attach(self, media: Media, where: Place | None) -> None:
+        """Add a picture or film, and the template's text for it."""
+        token = self.chat_template.image_token
+        if not self.failure:
+            self.stream.attach(media, token)
+        self.pieces.put(Literal(token, where, media))
+
+    def bind(self, name: Name, piece: Pending) -> Pending:
+        """Add text that will come, as the value of a name."""
+        self.pieces.put(piece)
+        self._binding_to.bind(name, piece)
+        return piece
+
+    def name(self, name: str, binding: Binding) -> None:
+        self._binding_to.bind(name, binding)
+
+    def attempt(self, piece: Pending, call: Callable[[], Result]) -> Result:
+        """What `call` gives; if it raises, the piece has failed."""
+        try:
+            return call()
+        except Exception as error:
+            raise self._fail(piece, error) from error
+
+    def start(
+        self,
+        piece: Pending,
+        index: int,
+        call: Callable[[], Future[Any]],
+        timeout: float | None = None,
+        beside: Stream | None = None,
+    ) -> None:
+        """Hand sample `index` of a piece to the backend; `beside`: the sample's own stream, let go afterwards."""
+        if self.failure:
+            self._fail_with(piece, self.failure)
+            return
+        future = self.attempt(piece, call)
+        if demand := getattr(future, "demand", None):  # it waits for what the body has still to write
+            piece.demand = lambda: None if self.body_runs_elsewhere() else demand()
+        with self._counting:
+            self._pending += 1
+            if beside is not None:
+                self._samples.add(beside)
+        when_done(future, partial(self._settle, piece, index, self._alarm(piece, timeout), beside))
+        if beside is not None:
+            beside.close()
+            if self.failure:
+                _abort(beside)
+        if self.inline and piece.is_last(index):
+            piece.get()
+
+    def forked_streams(self, size: int) -> list[Stream]:
+        """Forks of the stream; behind a failed node, where nothing is computed any more, empty streams."""
+        return [self.backend.open() for _ in range(size)] if self.failure else self.stream.fork(size)
+
+    def _alarm(self, piece: Pending, timeout: float | None) -> Alarm | None:
+        if timeout is None:
+            return None
+        late = DeadlineExceeded(f"{piece.node!r} took longer than its timeout of {timeout:g} s", piece.where)
+        return deadlines.after(timeout, partial(self._give_up, piece, late))
+
+    def _give_up(self, piece: Pending, error: ProgramError) -> None:
+        if not piece.done:
+            self._stop(error)
+
+    def _settle(
+        self, piece: Pending, index: int, alarm: Alarm | None, beside: Stream | None, future: Future[Any]
+    ) -> None:
+        """An operation is done. Called on a thread of the backend."""
+        if alarm is not None:
+            deadlines.cancel(alarm)
+        try:
+            if self.failure and piece.submitted > self._failed_at:
+                raise self.failure  # it was on its way before the failure was known
+            if self._deliver(piece, index, result_of(future)):
+                self._finish(piece)
+        except BaseException as error:
+            if not piece.done:
+                self._log(self._fail(piece, error), error)
+        finally:
+            self._settled(beside)
+
+    def _log(self, failure: ProgramError, cause: BaseException) -> None:
+        quiet = self.failure_is_returned or getattr(cause, "expected", False)
+        log.log(logging.DEBUG if quiet else logging.WARNING, "%s", failure)
+
+    def _deliver(self, piece: Pending, index: int, result: Generated) -> bool:
+        """Take the result of one sample; True if the piece is complete and ours to finish."""
+        with self._counting:
+            if piece.deliver(index, result) and not piece.claimed:
+                piece.claimed = True
+                return True
+            return False
+
+    def _finish(self, piece: Pending) -> None:
+        try:
+            piece.finish()
+        except Exception:
+            piece.claimed = False  # what the backend gave is no result
+            raise
+        if piece.usage is not None:
+            self.control.count(piece.usage)
+
+    def _fail(self, piece: Pending, cause: BaseException) -> ProgramError:
+        error = self.failure or node_failure(piece.node, cause, piece.where)
+        self._failed_at = min(self._failed_at, piece.submitted)
+        self.failure = error
+        self._fail_with(piece, error)
+        return error
+
+    def _fail_with(self, piece: Pending, error: ProgramError) -> None:
+        with self._counting:
+            if piece.claimed:
+                return
+            piece.claimed = True
+        piece.fail(error)
+
+    def _settled(self, beside: Stream | None) -> None:
+        with self._counting:
+            self._pending -= 1
+            self._samples.discard(beside)
+            calls = self._finished_calls()
+        for call in calls:
+            call()
+        if not self._pending:
+            self.control.rest()
+
+    # --- stopping ------------------------------------------------------------------------------------------
+
+    def cancel(self, error: ProgramError | None = None) -> None:
+        """Give up this state and its forks: what is pending fails with `error`, appending raises it."""
+        error = error or ProgramCancelled("the state was cancelled")
+        if not self.is_finished:
+            self.stopped = self.stopped or error
+            self._stop(error)
+        for reference in list(self._children):
+            if (child := reference()) is not None:
+                child.cancel(error)
+
+    def _stop(self, error: ProgramError) -> None:
+        with self._counting:
+            self.failure = self.failure or error
+            samples = list(self._samples)
+        for stream in (self.stream, *samples):
+            _abort(stream)
+        for piece in self.branch.own:
+            if isinstance(piece, Pending):
+                self._fail_with(piece, error)
+
+    # --- forks and the end ------------------------------------------------------------------------------------
+
+    def fork(self, size: int, variables: Variables | None = None) -> list[StreamExecutor]:
+        """Children that go on from here. Returns at once; they share the pieces that are still pending."""
+        with self._submitting:
+            self._check_open("fork()", caller_place())
+            return [self._child(stream, variables or self.vars) for stream in self.forked_streams(size)]
+
+    def _child(self, stream: Stream, variables: Variables) -> StreamExecutor:
+        self._forked += 1
+        options = self.options
+        if options.seed is not None:
+            options = replace(options, seed=derive_seed(options.seed, self._forked))
+        child = StreamExecutor(
+            self.backend,
+            options,
+            self.arguments,
+            self.streaming,
+            self.inline,
+            stream,
+            self.control,
+            self.branch.fork(),
+        )
+        child.chat_template = self.chat_template
+        child.conversation.follow(self.conversation)
+        child.failure = child.failure or self.failure
+        child.vars = child._binding_to = variables.copy()
+        self._children.append(weakref.ref(child))
+        if self.stopped:  # while this was going on
+            child.cancel(self.stopped)
+        return child
+
+    def called(self) -> Variables:
+        """Variables of their own for a program that is called on this state."""
+        variables = Variables()
+        self._called.add(variables)
+        return variables
+
+    def end(self, body_error: BaseException | None = None) -> None:
+        """Nothing more follows; the stream's resources go back when what is queued is done."""
+        with self._submitting:
+            if self.ended:
+                return
+            self.stream.close()
+            self.branch.close()
+            with self._counting:
+                self.ended, self.body_error = True, body_error
+                calls = self._finished_calls()
+        self._close_feeds(body_error)
+        for call in calls:
+            call()
+
+    def _close_feeds(self, error: BaseException | None) -> None:
+        for variables in (self.vars, *self._called):
+            variables.close(error)
+        self.pieces.close(error)
+        for reference in self._children if self.streaming else ():
+            if (child := reference()) is not None:
+                child._close_feeds(error)
+
+    def when_finished(self, call: Callable[[], object]) -> None:
+        """Call back once the program has ended and all its operations are done (on any thread)."""
+        with self._counting:
+            self._when_finished.append(call)
+            calls = self._finished_calls()
+        for ready in calls:
+            ready()
+
+    def _finished_calls(self) -> list[Callable[[], object]]:
+        if not self.ended or self._pending:
+            return []
+        calls, self._when_finished = self._when_finished, []
+        return calls
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    @property
+    def fork_start(self) -> int:
+        return self.branch.start
+
+    def find(self, name: Name, variables: Variables | None = None) -> Binding | None:
+        """What is bound to a name, None for a plain value. KeyError if nothing is."""
+        return (variables or self.vars).find(name, self.body_runs_elsewhere())
+
+    def get_var(self, name: Name, variables: Variables | None = None) -> Any:
+        """The value of a variable, waiting for it. KeyError if there is none, ProgramError if it failed."""
+        return (variables or self.vars).get(name, self.body_runs_elsewhere())
+
+    def set_var(self, name: Name, value: Any, variables: Variables | None = None) -> None:
+        with self._submitting:
+            (variables or self.vars).set(name, value)
+
+    def body_runs_elsewhere(self) -> bool:
+        """True for readers of a streaming run whose body has not ended: more may come."""
+        return not self.ended and self.body_thread not in (None, threading.get_ident())
+
+    def sync(self) -> None:
+        """Wait until everything that was submitted is done."""
+        if self.body_runs_elsewhere():
+            self.pieces.wait_closed()
+        for piece in self.pieces.items:
+            piece.wait()
+
+    def text(self) -> str:
+        """The whole text, up to the first node that failed."""
+        self.sync()
+        return text_of(self.pieces.items)
+
+    def error(self) -> BaseException | None:
+        self.sync()
+        failed = next((piece.error for piece in self.pieces.items if piece.error), None)
+        return failed or self.failure or self.body_error
+
+    def messages(self, wait: bool = True) -> list[dict[str, Any]]:
+        """The finished turns; the contents without leading white space."""
+        if wait:
+            self.sync()
+        return messages_of(self.conversation.finished, self.pieces.items)
+
+    # --- what programs read of the executor ----------------------------------------------------------------------
+
+    @property
+    def variables(self) -> dict[Name, Any]:
+        """The variables that have their value by now."""
+        return self.vars.ready()
+
+    @property
+    def variable_event(self) -> dict[Name, Binding]:
+        return self.vars.pending()
+
+    @property
+    def meta_info(self) -> dict[Name, Any]:
+        return {name: binding.meta_info for name, binding in self.vars.pending().items() if binding.done}
+
+    @property
+    def text_(self) -> str:
+        return text_of(self.pieces.items, wait=False)
+
+    @property
+    def messages_(self) -> list[dict[str, Any]]:
+        return self.messages(wait=False)
+
+    @property
+    def images_(self) -> list[Any]:
+        return [piece.media.source for piece in self.pieces.items if isinstance(piece, Literal) and piece.media]
+
+    @property
+    def cur_role(self) -> str | None:
+        return self.conversation.role
+
+    @property
+    def working(self) -> bool:
+        """Operations of this state are queued or running."""
+        return self._pending > 0
+
+    @property
+    def is_finished(self) -> bool:
+        return self.ended and not self._pending
+
+
+def _abort(stream: Stream) -> None:
+    try:
+        stream.abort()
+    except Exception:  # those who wait are let go all the same
+        log.exception("%r could not be aborted", stream)
+
+

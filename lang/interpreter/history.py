@@ -1,0 +1,67 @@
+"""What a run has made, for those who look at it: its branches, with their pieces of text and their times."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from typing import TYPE_CHECKING
+
+from ..concurrency.feed import Feed
+
+if TYPE_CHECKING:
+    from ..backend import Backend
+    from ..chat import Conversation, Turn
+    from .transcript import Piece
+    from .usage import Usage
+
+
+class Branch:
+    """The text of one state, as pieces. The pieces before `start` are shared with the branch it forked off.
+
+    `opened` and `closed` are times of time.perf_counter() in seconds, `closed` None while it goes on.
+    """
+
+    __slots__ = ("__weakref__", "_parent", "backend", "children", "closed", "conversation", "label", "opened", "pieces", "program", "start", "turns")  # fmt: skip
+
+    def __init__(self, backend: Backend, program: str = "", parent: Branch | None = None) -> None:
+        self.backend = backend
+        self.program = program
+        self._parent = parent and weakref.ref(parent)
+        self.pieces: Feed[Piece] = Feed(parent.pieces.items if parent else None)
+        self.turns: list[Turn] = []
+        self.conversation: Conversation | None = None
+        self.children: list[Branch] = []
+        self.label: str = "0" if parent is None else f"{parent.label}.{len(parent.children) + 1}"
+        self.start = len(self.pieces)
+        self.opened = time.perf_counter()
+        self.closed: float | None = None
+
+    @property
+    def parent(self) -> Branch | None:
+        return self._parent() if self._parent else None
+
+    def fork(self) -> Branch:
+        """A branch that goes on from here."""
+        child = Branch(self.backend, self.program, self)
+        self.children.append(child)
+        return child
+
+    def close(self) -> None:
+        if self.closed is None:
+            self.closed = time.perf_counter()
+
+    @property
+    def own(self) -> list[Piece]:
+        """The pieces that this branch has added."""
+        return self.pieces.items[self.start :]
+
+    def all(self) -> list[Branch]:
+        """This branch and all that forked off it, each before its own children."""
+        return [self, *(branch for child in self.children for branch in child.all())]
+
+    def usage(self) -> Usage:
+        """What this branch and its children have used so far."""
+        from .usage import Usage
+
+        pieces = (piece for branch in self.all() for piece in branch.own)
+        return Usage.total(piece.usage for piece in pieces if piece.usage is not None)

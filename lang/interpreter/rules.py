@@ -1,0 +1,183 @@
+"""What each kind of node does to the state that it is appended to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..backend import GenRequest, Media, SelectRequest
+from ..chat.reasoning import marks_of, split_reasoning
+from ..errors import Place, ProgramError, node_failure
+from ..nodes.ir import (
+    SglCommitLazy,
+    SglConstantText,
+    SglExpr,
+    SglGen,
+    SglImage,
+    SglPastCalls,
+    SglRoleBegin,
+    SglRoleEnd,
+    SglSelect,
+    SglSeparateReasoning,
+    SglTools,
+    SglVarScopeBegin,
+    SglVarScopeEnd,
+    SglVideo,
+    flatten,
+)
+from ..nodes.primitives import as_node, role_turn
+from ..sampling.options import derive_seed
+from ..tools.nodes import SglContinued, SglToolCall
+from .transcript import Pending, Span, Split, Thought, again
+
+if TYPE_CHECKING:
+    from .executor import StreamExecutor
+
+Rule = Callable[["StreamExecutor", Any, Place | None], None]
+
+
+def apply(executor: StreamExecutor, node: SglExpr, where: Place | None) -> None:
+    """Do what the node says. Raises ProgramError with its place, for what can be known at once."""
+    rule = RULES.get(type(node))
+    if rule is None:
+        raise ProgramError(f"{node!r} cannot be run; it belongs to a trace", where)
+    try:
+        rule(executor, node, where)
+    except ProgramError as error:
+        if error.where is None:
+            raise again(error, where) from error.__cause__
+        raise
+    except Exception as error:
+        raise node_failure(node, error, where) from error
+
+
+def literal(executor: StreamExecutor, node: SglConstantText, where: Place | None) -> None:
+    executor.write(node.value, executor.stream.append, where)
+
+
+def gen(executor: StreamExecutor, node: SglGen[Any], where: Place | None, split: Split | None = None) -> None:
+    options = node.sampling_params
+    piece = executor.bind(node.name, Pending(node, where, options.over(executor.options).n or 1, split))
+    if node.reading is not None:  # it has to see what the gen itself says, not what the run says
+        options = executor.attempt(piece, partial(node.reading.constrain, options, executor.backend))
+    options = options.over(executor.options)
+    on_chunk = piece.chunk if executor.streaming and split is None else None
+    keep = None if split is None else lambda text: split(text)[1]
+    others = executor.forked_streams(options.n - 1) if options.n and options.n > 1 else []
+    for index, stream in enumerate([executor.stream, *others]):
+        sample = options.for_sample(index)
+        request = GenRequest(sample, executor.chat_template.stops, node.name, where, keep)
+        call = partial(stream.generate, request, on_chunk if index == 0 else None)
+        executor.start(piece, index, call, options.timeout, stream if index else None)
+
+
+def select(executor: StreamExecutor, node: SglSelect, where: Place | None) -> None:
+    piece = executor.bind(node.name, Pending(node, where))
+    seed = executor.options.seed
+    if seed is not None and node.temperature > 0:
+        operations = sum(isinstance(before, Pending) for before in executor.branch.own)
+        seed = derive_seed(seed, -2, operations)
+    request = SelectRequest(
+        node.choices, node.choices_method, node.temperature, node.name, where, seed
+    )
+    executor.start(piece, 0, partial(executor.stream.select, request))
+
+
+def role_begin(executor: StreamExecutor, node: SglRoleBegin, where: Place | None) -> None:
+    conversation = executor.conversation
+    if conversation.wants_default_system(node.role) and conversation.role is None:
+        role_begin(executor, SglRoleBegin("system"), where)
+        literal(executor, SglConstantText(conversation.template.default_system_prompt or ""), where)
+        role_end(executor, SglRoleEnd("system"), where)
+    prefix = conversation.prefix(node.role)
+    executor.write(prefix, partial(executor.stream.begin_turn, node.role), where)
+    conversation.begin(node.role, len(executor.pieces))
+
+
+def role_end(executor: StreamExecutor, node: SglRoleEnd, where: Place | None) -> None:
+    suffix = executor.conversation.suffix(node.role)
+    end = len(executor.pieces)
+    executor.write(suffix, partial(executor.stream.end_turn, node.role), where)
+    executor.conversation.end(end)
+
+
+def image(executor: StreamExecutor, node: SglImage, where: Place | None) -> None:
+    executor.attach(Media("image", node.path), where)
+
+
+def video(executor: StreamExecutor, node: SglVideo, where: Place | None) -> None:
+    executor.attach(Media("video", node.path, node.num_frames), where)
+
+
+def separate_reasoning(
+    executor: StreamExecutor, node: SglSeparateReasoning, where: Place | None
+) -> None:
+    marks_of(node.model_type)
+    split = partial(split_reasoning, model_type=node.model_type)
+    for part in flatten(node.expr, executor):
+        if isinstance(part, SglGen):
+            gen(executor, part, where, split)
+        else:
+            apply(executor, part, where)
+        piece = executor.pieces.items[-1]
+        if isinstance(part, SglGen | SglSelect) and isinstance(piece, Pending):
+            executor.name(node.process_name_for_reasoning(part.name or ""), Thought(piece))
+
+
+def tools(executor: StreamExecutor, node: SglTools, where: Place | None) -> None:
+    text = node.toolbox.describe(executor.backend)
+    for part in flatten(as_node(text) if executor.conversation.role else role_turn("system", text), executor):
+        apply(executor, part, where)
+
+
+def past_calls(executor: StreamExecutor, node: SglPastCalls, where: Place | None) -> None:
+    from ..tools.formats import choose_format
+
+    format = node.format or choose_format(executor.backend)
+    for part in format.past(node.text, node.calls):
+        apply(executor, part, where)
+
+
+def tool_call(executor: StreamExecutor, node: Any, where: Place | None) -> None:
+    from ..tools.running import append_step
+
+    append_step(executor, node, where)
+
+
+def continued(executor: StreamExecutor, node: Any, where: Place | None) -> None:
+    from ..tools.running import append_continued
+
+    append_continued(executor, node, where)
+
+
+def scope_begin(executor: StreamExecutor, node: SglVarScopeBegin, where: Place | None) -> None:
+    executor.scopes.setdefault(node.name, []).append(len(executor.pieces))
+
+
+def scope_end(executor: StreamExecutor, node: SglVarScopeEnd, where: Place | None) -> None:
+    start = executor.scopes[node.name].pop()
+    executor.name(node.name, Span(executor.pieces.items[start:]))
+
+
+def commit(executor: StreamExecutor, node: SglCommitLazy, where: Place | None) -> None:
+    executor.stream.prefill()
+
+
+RULES: dict[type[SglExpr], Rule] = {
+    SglConstantText: literal,
+    SglGen: gen,
+    SglSelect: select,
+    SglRoleBegin: role_begin,
+    SglRoleEnd: role_end,
+    SglImage: image,
+    SglVideo: video,
+    SglSeparateReasoning: separate_reasoning,
+    SglTools: tools,
+    SglPastCalls: past_calls,
+    SglToolCall: tool_call,
+    SglContinued: continued,
+    SglVarScopeBegin: scope_begin,
+    SglVarScopeEnd: scope_end,
+    SglCommitLazy: commit,
+}

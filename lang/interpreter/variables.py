@@ -1,0 +1,103 @@
+"""The variables of one state: values, and the pieces of text whose value will come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..concurrency.feed import Feed
+from ..errors import ProgramError, UnknownVariableError
+from ..nodes.ir import SglExpr, SglVariable
+from .transcript import Pending, Span, Thought
+
+Binding = Pending | Span | Thought
+Name = str | None  # None: the last gen without a name
+
+
+class Variables:
+    """Names with what was bound to them last. `names` tells readers in other threads what has come."""
+
+    def __init__(self) -> None:
+        self.names: Feed[str] = Feed()
+        self._bindings: dict[Name, Binding] = {}
+        self._values: dict[Name, Any] = {}
+        self._nodes: dict[Name, SglExpr] = {}
+        self._body_error: BaseException | None = None
+
+    def copy(self) -> Variables:
+        """For a fork: the same values, and the same pending pieces."""
+        other = Variables()
+        other._bindings, other._values = dict(self._bindings), dict(self._values)
+        other._nodes = dict(self._nodes)
+        return other
+
+    def bind(self, name: Name, binding: Binding) -> None:
+        """From now on the name means what the piece will give."""
+        self._bindings[name] = binding
+        self._values.pop(name, None)
+        self._tell(name)
+
+    def set(self, name: Name, value: Any, node: SglExpr | None = None) -> None:
+        """From now on the name means `value`, which `node` made, if that is known."""
+        self._values[name] = value
+        self._bindings.pop(name, None)
+        self._nodes.pop(name, None)
+        if node is not None:
+            self._nodes[name] = node
+        self._tell(name)
+
+    def node_of(self, name: Name) -> SglExpr | None:
+        """The node that makes or made the value of a name, if that is known."""
+        binding = self._bindings.get(name)
+        return self._nodes.get(name) if binding is None else binding.node
+
+    def bind_error(self, name: str, error: ProgramError) -> None:
+        """From now on reading the name raises the error."""
+        piece = Pending(SglVariable(name, None), error.where)
+        piece.fail(error)
+        self.bind(name, piece)
+
+    def find(self, name: Name, wait: bool) -> Binding | None:
+        """What is bound to a name, None for a plain value. KeyError if nothing is.
+
+        `wait`: the body is still running in another thread and may bind the name later.
+        """
+        if wait and not self.knows(name):
+            for declared in self.names:
+                if declared == name:
+                    break
+        if name in self._values:
+            return None
+        if name not in self._bindings and self._body_error is not None:
+            raise ProgramError(f"the program ended before variable {name!r} was made") from self._body_error
+        if name not in self._bindings:
+            raise UnknownVariableError(name, self.declared())
+        return self._bindings[name]
+
+    def get(self, name: Name, wait: bool) -> Any:
+        """The value. Waits for it; KeyError if there is none, ProgramError if its node failed."""
+        binding = self.find(name, wait)
+        return self._values[name] if binding is None else binding.get()
+
+    def knows(self, name: Name) -> bool:
+        return name in self._values or name in self._bindings
+
+    def declared(self) -> list[Name]:
+        """All names, pending ones too, in the order of their declaration."""
+        return [*self._values, *self._bindings]
+
+    def pending(self) -> dict[Name, Binding]:
+        return dict(self._bindings)
+
+    def ready(self) -> dict[Name, Any]:
+        """The variables that have their value by now."""
+        ready = {n: b.value for n, b in self.pending().items() if b.done and b.error is None}
+        return {**self._values, **ready}
+
+    def close(self, body_error: BaseException | None) -> None:
+        """The body has ended: no more names come."""
+        self._body_error = body_error
+        self.names.close()
+
+    def _tell(self, name: Name) -> None:
+        if name is not None:
+            self.names.put(name)

@@ -1,0 +1,411 @@
+"""The nodes of a program. They are plain values: running or tracing one never changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from copy import copy
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
+
+from ..errors import LanguageError, Place, TraceError
+from ..sampling.choices import ChoicesSamplingMethod
+from ..sampling.options import (
+    REGEX_BOOL,
+    REGEX_FLOAT,
+    REGEX_INT,
+    REGEX_STR,
+    SamplingOptions,
+)
+
+if TYPE_CHECKING:
+    from ..backend import Backend
+
+SglSamplingParams = SamplingOptions
+Value_co = TypeVar("Value_co", covariant=True)
+
+__all__ = [
+    "REGEX_BOOL", "REGEX_FLOAT", "REGEX_INT", "REGEX_STR", "Reading", "SglArgument", "SglCommitLazy",
+    "SglConcateAndAppend", "SglConstantText", "SglExpr", "SglExprList", "SglFork", "SglGen", "SglGetForkItem",
+    "SglImage", "SglPastCalls", "SglRoleBegin", "SglRoleEnd", "SglSamplingParams", "SglSelect", "SglSeparateReasoning", "SglSeparated",
+    "SglSubmitted", "SglTools", "SglVarScopeBegin", "SglVarScopeEnd", "SglVariable", "SglVideo", "flatten",
+    "print_graph",
+]  # fmt: skip
+
+
+class TextOfNodeError(LanguageError, TypeError):
+    """A node was turned into a string: its text exists only once the program has run."""
+
+
+class SglExpr:
+    """Base of all nodes. `+` joins nodes and strings from left to right.
+
+    `node_id`, `prev_node`, `source` and `where` are set in the graph of a trace, on a copy of the node.
+    """
+
+    node_id: int | None = None
+    where: Place | None = None
+    stands_alone = False  # True for forks and their like, which add no text
+    prev_node: SglExpr | None = None
+    source: SglExpr | None = None
+
+    def __add__(self, other: Any) -> SglExprList:
+        return SglExprList([*_parts(self, None), *_parts(other, self)])
+
+    def __radd__(self, other: Any) -> SglExprList:
+        return SglExprList([*_parts(other, self), *_parts(self, None)])
+
+    def __str__(self) -> str:
+        self._no_text()
+
+    def __format__(self, spec: str) -> str:
+        self._no_text()
+
+    def _no_text(self) -> NoReturn:
+        raise TextOfNodeError(
+            f"{self!r} was used as a string (in an f-string, str() or print()), but it has no text before the "
+            f'program runs. Append it with + instead: s += "..." + node + "..."'
+        )
+
+    def placed(self, node_id: int, prev: SglExpr | None) -> SglExpr:
+        """A copy of this node at a place of a traced graph."""
+        node = copy(self)
+        node.node_id, node.prev_node = node_id, prev
+        return node
+
+    @property
+    def predecessors(self) -> list[SglExpr]:
+        """The nodes of the graph that this one depends on directly."""
+        return [node for node in (self.prev_node, self.source) if node is not None]
+
+    def print_graph_dfs(self) -> str:
+        """The graph that leads to this node, a line for each node, predecessors first."""
+        return print_graph(self)
+
+
+class SglExprList(SglExpr):
+    """Several nodes, one after another."""
+
+    def __init__(self, expr_list: Iterable[SglExpr | str]) -> None:
+        self.expr_list = [SglConstantText(part) if isinstance(part, str) else part for part in expr_list]
+
+    def __repr__(self) -> str:
+        return f"ExprList({self.expr_list})"
+
+
+class SglSubmitted(SglExpr):
+    """What `s.user(...)` returns: it is already part of `owner`, where appending it again adds nothing."""
+
+    def __init__(self, expr: SglExpr, owner: object) -> None:
+        self.expr = expr
+        self.owner = owner
+
+    def __repr__(self) -> str:
+        return repr(self.expr)
+
+
+class SglConstantText(SglExpr):
+    """A literal piece of text."""
+
+    def __init__(self, value: str) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"Constant({self.value!r})"
+
+
+class Reading(Protocol[Value_co]):
+    """How the text of a gen becomes a value, and what keeps the text readable."""
+
+    def constrain(self, options: SamplingOptions, backend: Backend) -> SamplingOptions:
+        """The options of the gen, with a grammar that only readable texts fulfil."""
+
+    def read(self, text: str, backend: Backend) -> Value_co:
+        """The value of a finished text. Raises ValueError, naming the text, if it has none."""
+
+
+class SglGen(SglExpr, Generic[Value_co]):
+    """Text that the model writes, bound to the variable `name`. `reading` tells what `s.get` makes of it."""
+
+    def __init__(
+        self,
+        name: str | None,
+        sampling_params: SamplingOptions,
+        reading: Reading[Value_co] | None = None,
+    ) -> None:
+        self.name = name
+        self.sampling_params = sampling_params
+        self.reading = reading
+
+    def __repr__(self) -> str:
+        return f"Gen({self.name!r})"
+
+
+class SglSelect(SglExpr):
+    """One of several texts, the one that the model finds most likely."""
+
+    def __init__(
+        self, name: str | None, choices: list[str], temperature: float, choices_method: ChoicesSamplingMethod
+    ) -> None:
+        self.name = name
+        self.choices = choices
+        self.temperature = temperature
+        self.choices_method = choices_method
+
+    def __repr__(self) -> str:
+        return f"Select({self.name}, choices={self.choices}, choices_method={self.choices_method})"
+
+
+class SglRoleBegin(SglExpr):
+    def __init__(self, role: str) -> None:
+        self.role = role
+
+    def __repr__(self) -> str:
+        return f"RoleBegin({self.role})"
+
+
+class SglRoleEnd(SglExpr):
+    def __init__(self, role: str) -> None:
+        self.role = role
+
+    def __repr__(self) -> str:
+        return f"RoleEnd({self.role})"
+
+
+class SglImage(SglExpr):
+    """A picture: a path, a URL, bytes or a PIL image."""
+
+    def __init__(self, path: Any) -> None:
+        self.path = path
+
+    def __repr__(self) -> str:
+        return f"SglImage({_short(self.path)})"
+
+
+class SglVideo(SglExpr):
+    """A film, shown to the model as `num_frames` of its frames."""
+
+    def __init__(self, path: Any, num_frames: int) -> None:
+        self.path = path
+        self.num_frames = num_frames
+
+    def __repr__(self) -> str:
+        return f"SglVideo({_short(self.path)}, {self.num_frames})"
+
+
+class SglSeparateReasoning(SglExpr):
+    """An expression whose named gens are split into what the model thought and what it said.
+
+    The thought of gen `x` is the variable `x_reasoning_content`; the text of the state keeps the answer only.
+    """
+
+    def __init__(self, model_type: str | None, expr: SglExpr) -> None:
+        self.model_type = model_type
+        self.expr = expr
+
+    @property
+    def name(self) -> str | None:
+        """The variable of the (first) thought."""
+        named = (part.name for part in flatten(self.expr) if isinstance(part, SglGen | SglSelect))
+        return next((self.process_name_for_reasoning(name) for name in named if name), None)
+
+    @staticmethod
+    def process_name_for_reasoning(name: str) -> str:
+        """The variable of what the gen `name` thought."""
+        return f"{name}_reasoning_content"
+
+    def __repr__(self) -> str:
+        return f"SeparateReasoning(model_type={self.model_type}, name={self.name})"
+
+
+class SglSeparated(SglExprList):
+    """What `separate_reasoning` gives. It reads as [expression, SeparateReasoning]; the second runs the first."""
+
+    def __init__(self, model_type: str | None, expr: SglExpr) -> None:
+        self.separation = SglSeparateReasoning(model_type, expr)
+        super().__init__([expr, self.separation])
+
+
+class SglTools(SglExpr):
+    """The descriptions of tools, written as the model's format wants them. `toolbox` is what `sgl.tools` gave."""
+
+    def __init__(self, toolbox: Any) -> None:
+        self.toolbox = toolbox
+
+    def __repr__(self) -> str:
+        return f"Tools({self.toolbox!r})"
+
+
+class SglPastCalls(SglExpr):
+    """Calls of tools that were made earlier, and what was said with them, as the model's format writes them.
+
+    `calls` are ToolCalls; `format` is a ToolFormat, None: that of the backend's model.
+    """
+
+    def __init__(self, text: str, calls: list[Any], format: Any = None) -> None:
+        self.text = text
+        self.calls = calls
+        self.format = format
+
+    def __repr__(self) -> str:
+        return f"PastCalls({self.text!r}, {self.calls})"
+
+
+class SglCommitLazy(SglExpr):
+    """Have the text so far computed. Old programs' forks queued it; ours need nothing of the kind."""
+
+    def __repr__(self) -> str:
+        return "CommitLazy()"
+
+
+class SglVarScopeBegin(SglExpr):
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"VarScopeBegin({self.name!r})"
+
+
+class SglVarScopeEnd(SglExpr):
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"VarScopeEnd({self.name!r})"
+
+
+class SglFork(SglExpr):
+    """In a trace: the place where a state splits."""
+
+    stands_alone = True
+
+    def __init__(self, number: int, position_ids_offset: list[int] | None = None) -> None:
+        self.number = number
+        self.position_ids_offset = position_ids_offset
+
+    def __repr__(self) -> str:
+        return (
+            f"Fork(%{_id(self.prev_node)}, number={self.number}, "
+            f"position_ids_offset={self.position_ids_offset})"
+        )
+
+
+class SglGetForkItem(SglExpr):
+    """In a trace: the start of one branch of a fork."""
+
+    stands_alone = True
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def __repr__(self) -> str:
+        return f"GetForkItem(%{_id(self.prev_node)}, index={self.index})"
+
+
+class SglJoin(SglExpr):
+    """In a trace: branches of a fork come back to their parent. `states` are their last nodes."""
+
+    word = "Join"
+
+    def __init__(self, states: list[SglExpr]) -> None:
+        self.states = states
+
+    @property
+    def predecessors(self) -> list[SglExpr]:
+        return [*super().predecessors, *self.states]
+
+    def __repr__(self) -> str:
+        return f"{self.word}({', '.join(f'%{node.node_id}' for node in self.states)})"
+
+
+class SglConcateAndAppend(SglJoin):
+    """In a trace: the text of the branches is appended to their parent."""
+
+    word = "ConcatenateAndAppend"
+
+
+class SglVariable(SglExpr):
+    """In a trace: the value of a variable, made at the node `source`."""
+
+    def __init__(self, name: str, source: SglExpr | None) -> None:
+        self.name = name
+        self.source = source
+
+    def __repr__(self) -> str:
+        return f"Variable({self.name!r}, source=%{_id(self.source)})"
+
+
+class SglArgument(SglExpr):
+    """In a trace: a parameter of the program whose value is not known."""
+
+    def __init__(self, name: str, value: object = None) -> None:
+        self.name = name
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"Argument(name={self.name}, value={self.value!r})"
+
+    def __format__(self, spec: str) -> str:
+        self._no_value()
+
+    def _no_value(self, *_: object) -> NoReturn:
+        raise TraceError(
+            f"the trace needs the value of the argument {self.name!r}: give it to trace(), bind() it, or join "
+            f"it with + instead of formatting it"
+        )
+
+    __len__ = __getitem__ = __int__ = __float__ = __index__ = __iter__ = _no_value
+    __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __call__ = __contains__ = _no_value
+
+
+def flatten(expr: SglExpr, owner: object = None) -> Iterator[SglExpr]:
+    """The nodes of an expression, lists opened, in order; without those that `owner` has already."""
+    if isinstance(expr, SglSeparated):
+        yield expr.separation
+    elif isinstance(expr, SglExprList):
+        for part in expr.expr_list:
+            yield from flatten(part, owner)
+    elif not isinstance(expr, SglSubmitted):
+        yield expr
+    elif expr.owner is not owner:
+        yield from flatten(expr.expr, owner)
+
+
+def print_graph(last: SglExpr) -> str:
+    """One line for each node that `last` depends on, predecessors first: `%id = %prev + Node`."""
+    lines: list[str] = []
+    seen: set[int] = set()
+    stack: list[tuple[SglExpr, bool]] = [(last, False)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            lines.append(graph_line(node))
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            stack += [(before, False) for before in reversed(node.predecessors)]
+    return "\n".join(lines) + "\n"
+
+
+def graph_line(node: SglExpr) -> str:
+    """`%id = %prev + Node`; without the node before it at the start of a state and for forks."""
+    if node.prev_node is None or node.stands_alone:
+        return f"%{node.node_id} = {node!r}"
+    return f"%{node.node_id} = %{node.prev_node.node_id} + {node!r}"
+
+
+def _id(node: SglExpr | None) -> int | None:
+    return None if node is None else node.node_id
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _parts(value: Any, beside: SglExpr | None) -> list[SglExpr]:
+    if isinstance(value, SglExprList) and not isinstance(value, SglSeparated):
+        return value.expr_list
+    if isinstance(value, SglExpr):
+        return [value]
+    if isinstance(value, str):
+        return [SglConstantText(value)]
+    raise TextOfNodeError(f"{value!r} cannot be joined with {beside!r}: join strings and nodes only")

@@ -1,0 +1,358 @@
+"""The words of the language: what a program appends to its state."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+
+from ..errors import BadValueError, UnknownOptionError, reject_unknown
+from ..sampling.choices import ChoicesSamplingMethod, token_length_normalized
+from ..sampling.gen_options import GenOptions, Strings
+from ..sampling.options import CONSTRAINTS, NAMES, SamplingOptions, make_options
+from .ir import (
+    SglConstantText,
+    SglExpr,
+    SglExprList,
+    SglGen,
+    SglImage,
+    SglRoleBegin,
+    SglRoleEnd,
+    SglSelect,
+    SglSeparated,
+    SglVideo,
+    flatten,
+)
+
+if TYPE_CHECKING:
+    from ..tools.toolbox import Toolbox
+
+Value = TypeVar("Value")
+ROLES = ("system", "user", "assistant", "tool")
+
+_GEN_NAMES = (frozenset(NAMES) - {"max_new_tokens", "min_new_tokens"}) | {
+    "name", "max_tokens", "min_tokens", "choices", "choices_method", "type",
+}  # fmt: skip
+
+
+def _gen(
+    name: str | None = None,
+    max_tokens: Any = None,
+    min_tokens: int | None = None,
+    n: int | None = None,
+    stop: Strings = None,
+    stop_token_ids: list[int] | None = None,
+    stop_regex: Strings = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    min_p: float | None = None,
+    frequency_penalty: float | None = None,
+    presence_penalty: float | None = None,
+    ignore_eos: bool | None = None,
+    return_logprob: bool | None = None,
+    logprob_start_len: int | None = None,
+    top_logprobs_num: int | None = None,
+    return_text_in_logprobs: bool | None = None,
+    dtype: type | str | None = None,
+    choices: list[str] | None = None,
+    choices_method: ChoicesSamplingMethod | None = None,
+    regex: str | None = None,
+    json_schema: Any = None,
+    *,
+    type: Any = None,
+    ebnf: str | None = None,
+    structural_tag: Any = None,
+    seed: int | None = None,
+    repetition_penalty: float | None = None,
+    logit_bias: dict[int, float] | None = None,
+    keep_stop: bool | None = None,
+    close_at_limit: bool | None = None,
+    error_on_truncation: bool | None = None,
+    timeout: float | None = None,
+    **unknown: Any,
+) -> Any:
+    """Let the model write; the text is appended to the state and bound to `name`.
+
+    Every option that is None is inherited from `run`. `choices` makes it a `select` (only `temperature` and
+    `choices_method` count then). A stop string is cut off unless `keep_stop`. With `n` > 1 the value is a
+    list and the state goes on with its first item.
+
+    `type`, which may also stand in the second place (`gen("age", int)`), is what `s.get(name)` gives: int,
+    float, bool, str, Literal, Enum, dataclass, TypedDict, pydantic model, list of these ... The text is
+    constrained to what can be read as that; `s[name]` stays the text.
+    `dtype` (int, float, bool, str), `regex`, `json_schema` (text, dict or pydantic class), `ebnf` and
+    `structural_tag` constrain the text too; the value stays a str.
+
+    `close_at_limit` closes a constrained text by the shortest possible end when `max_tokens` is reached;
+    `error_on_truncation` makes such a cut an error; otherwise meta_info["truncated"] tells. `timeout` (s)
+    counts from here.
+
+    Raises UnknownOptionError, BadValueError.
+    """
+    given = {key: value for key, value in locals().items() if key not in _NOT_OPTIONS}
+    reject_unknown("gen", unknown, _GEN_NAMES)
+    if choices:
+        return select(name, choices, temperature or 0.0, choices_method or token_length_normalized)
+    if dtype is not None and regex is not None:
+        warnings.warn(f"gen({name!r}): dtype={dtype!r} wins over regex={regex!r}", stacklevel=3)
+    try:
+        options = make_options(max_new_tokens=max_tokens, min_new_tokens=min_tokens, **given)
+    except BadValueError as error:
+        raise BadValueError(f"gen({name!r}): {error}") from error
+    _one_constraint(name, options, type)
+    return SglGen(name, options, None if type is None else _reading(type))
+
+
+@overload
+def gen(
+    name: str | None, type: type[Value], /, max_tokens: int | None = None, **options: Unpack[GenOptions]
+) -> SglGen[Value]: ...
+@overload
+def gen(
+    name: str | None = None,
+    *,
+    type: type[Value],
+    max_tokens: int | None = None,
+    **options: Unpack[GenOptions],
+) -> SglGen[Value]: ...
+@overload
+def gen(
+    name: str | None = None, *, choices: list[str], max_tokens: int | None = None, **options: Unpack[GenOptions]
+) -> SglSelect: ...
+@overload
+def gen(
+    name: str | None = None, max_tokens: int | None = None, *positional: Any, **options: Unpack[GenOptions]
+) -> SglGen[str]: ...
+@overload
+def gen(
+    name: str | None, type: Any, /, max_tokens: int | None = None, **options: Unpack[GenOptions]
+) -> SglGen[Any]: ...
+def gen(*positional: Any, **options: Any) -> Any:
+    """See `_gen`, whose signature and words these are; the type may stand in the second place."""
+    if len(positional) > 1 and not _is_number(positional[1]):
+        name, options["type"], *positional = positional  # type: ignore[assignment]
+        positional = (name, *positional)
+    return _gen(*positional, **options)
+
+
+_gen.__name__ = _gen.__qualname__ = "gen"  # for messages of Python about its arguments
+functools.update_wrapper(gen, _gen, assigned=("__doc__",))
+
+
+def gen_int(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    n: int | None = None,
+    stop: Strings = None,
+    stop_token_ids: list[int] | None = None,
+    stop_regex: Strings = None,
+    *args: Any,
+    **options: Any,
+) -> SglExpr:
+    """`gen` of a whole number. The third positional argument is `n`; the value stays a str."""
+    return _typed_gen(int, (name, max_tokens, n, stop, stop_token_ids, stop_regex, *args), options)
+
+
+def gen_string(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    n: int | None = None,
+    stop: Strings = None,
+    stop_token_ids: list[int] | None = None,
+    stop_regex: Strings = None,
+    *args: Any,
+    **options: Any,
+) -> SglExpr:
+    """`gen` of a quoted string. The third positional argument is `n`; the value includes the quotes."""
+    return _typed_gen(str, (name, max_tokens, n, stop, stop_token_ids, stop_regex, *args), options)
+
+
+def select(
+    name: str | None = None,
+    choices: list[str] | None = None,
+    temperature: float = 0.0,
+    choices_method: ChoicesSamplingMethod = token_length_normalized,
+) -> SglSelect:
+    """Append the choice that the model finds most likely, as `choices_method` measures it.
+
+    With a `temperature` above 0 the choice is drawn, by the probabilities of the choices at that temperature
+    (the run's seed makes it reproducible). meta_info["choice_probs"] has P(choice | it is one of them).
+    """
+    if not choices or isinstance(choices, str) or not all(isinstance(choice, str) for choice in choices):
+        raise BadValueError(f"select({name!r}): choices is {choices!r}; give a list of strings")
+    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or temperature < 0:
+        raise BadValueError(f"select({name!r}): temperature is {temperature!r}; give a number from 0")
+    if not callable(choices_method) or isinstance(choices_method, type):
+        raise BadValueError(
+            f"select({name!r}): choices_method is {choices_method!r}; give an instance of a method"
+        )
+    return SglSelect(name, list(choices), temperature, choices_method)
+
+
+def image(expr: Any) -> SglImage:
+    """A picture: a path, a URL, bytes or a PIL image. The backend must take pictures."""
+    return SglImage(expr)
+
+
+def video(path: Any, num_frames: int) -> SglVideo:
+    """A film (path or URL), shown to the model as `num_frames` of its frames."""
+    return SglVideo(path, num_frames)
+
+
+def separate_reasoning(expr: SglExpr, model_type: str | None = None) -> SglExprList:
+    """Split what the named gens of `expr` think from what they say.
+
+    Afterwards `s[name]` is the answer, `s[name + "_reasoning_content"]` the thought, and the state's text
+    goes on behind the answer only. `model_type` names the marks, as "deepseek-r1" or "qwen3".
+    """
+    for part in flatten(expr):
+        if isinstance(part, SglGen | SglSelect) and part.name is None:
+            raise BadValueError(f"separate_reasoning: a name must be provided for {part!r}")
+    return SglSeparated(model_type, expr)
+
+
+def system(expr: SglExpr | str | None = None) -> SglExprList:
+    """A whole system turn."""
+    return role_turn("system", expr)
+
+
+def user(expr: SglExpr | str | None = None) -> SglExprList:
+    """A whole user turn."""
+    return role_turn("user", expr)
+
+
+def assistant(expr: SglExpr | str | None = None) -> SglExprList:
+    """A whole assistant turn."""
+    return role_turn("assistant", expr)
+
+
+def tool(expr: Any = None) -> SglExprList:
+    """A whole turn with what a tool answered: text or nodes as they are, any other value as JSON."""
+    return role_turn("tool", expr)
+
+
+def tools(functions: Iterable[Any], format: Any = None) -> Toolbox:
+    """Tools that the model may call, as an expression that describes them to it.
+
+    `functions`: python functions (the signature and docstring tell the model what they want), pydantic models,
+    and tools as chat APIs have them (`{"type": "function", "function": {"name": ..., "parameters": ...}}`).
+
+        toolbox = sgl.tools([get_weather, search])
+        s += toolbox                                     # or inside: sgl.system("Be brief." + toolbox)
+        s += sgl.user("Is it raining in Rome?")
+        s += sgl.assistant(toolbox.call("step"))         # text or calls; choice="required" or a tool's name
+        for call in s.get("step").calls:
+            s += sgl.tool(toolbox.run(call))
+
+    `format` is how the model writes calls: "hermes" (also Qwen), "llama", "mistral", "pythonic" or "nano"; by
+    default that of the backend's model. Raises BadValueError.
+    """
+    from ..tools.toolbox import Toolbox
+
+    return Toolbox(functions, format)
+
+
+def system_begin() -> SglRoleBegin:
+    """The mark that opens a system turn; `system_end()` closes it."""
+    return SglRoleBegin("system")
+
+
+def system_end() -> SglRoleEnd:
+    """The mark that closes what `system_begin()` opened."""
+    return SglRoleEnd("system")
+
+
+def user_begin() -> SglRoleBegin:
+    """The mark that opens a user's turn; `user_end()` closes it."""
+    return SglRoleBegin("user")
+
+
+def user_end() -> SglRoleEnd:
+    """The mark that closes what `user_begin()` opened."""
+    return SglRoleEnd("user")
+
+
+def assistant_begin() -> SglRoleBegin:
+    """The mark that opens an assistant's turn; `assistant_end()` closes it."""
+    return SglRoleBegin("assistant")
+
+
+def assistant_end() -> SglRoleEnd:
+    """The mark that closes what `assistant_begin()` opened."""
+    return SglRoleEnd("assistant")
+
+
+def tool_begin() -> SglRoleBegin:
+    """The mark that opens a turn with a tool's result; `tool_end()` closes it."""
+    return SglRoleBegin("tool")
+
+
+def tool_end() -> SglRoleEnd:
+    """The mark that closes what `tool_begin()` opened."""
+    return SglRoleEnd("tool")
+
+
+def role_turn(role: str, expr: SglExpr | str | None) -> SglExprList:
+    """RoleBegin, the expression if there is one, RoleEnd."""
+    inside: list[SglExpr] = [] if expr is None else [as_node(_tool_text(expr) if role == "tool" else expr)]
+    return SglExprList([SglRoleBegin(role), *inside, SglRoleEnd(role)])
+
+
+def _tool_text(value: Any) -> Any:
+    if isinstance(value, SglExpr | str):
+        return value
+    from ..tools.toolbox import result_text
+
+    return result_text(value)
+
+
+def as_node(value: Any) -> SglExpr:
+    """A string or node as a node. Raises ValueError for None, BadValueError for anything else."""
+    if isinstance(value, SglExpr):
+        return value
+    if isinstance(value, str):
+        return SglConstantText(value)
+    if value is None:
+        raise ValueError("Tried to append None to state.")
+    raise BadValueError(
+        f"{value!r} cannot be appended to a state; append strings and expressions (str() it?)"
+    )
+
+
+def _is_number(value: Any) -> bool:
+    """Whether the second argument is `max_tokens`: a number, or what will be refused as one."""
+    return value is None or isinstance(value, float | str) or hasattr(type(value), "__index__")
+
+
+_NOT_OPTIONS = {"name", "max_tokens", "min_tokens", "choices", "choices_method", "type", "unknown"}
+
+
+def _one_constraint(name: str | None, options: SamplingOptions, type: Any) -> None:
+    """Raise BadValueError if the text would have to obey more than one grammar."""
+    given = [c for c in CONSTRAINTS if getattr(options, c) is not None]
+    given += [] if type is None else ["type"]
+    if len(given) > 1 and given != ["dtype", "regex"]:
+        raise BadValueError(f"gen({name!r}) has both {' and '.join(given)}; give one of them")
+
+
+def _reading(type: Any) -> Any:
+    from ..typed import reading_of
+
+    return reading_of(type)
+
+
+_TYPED_ORDER = (
+    "name", "max_tokens", "n", "stop", "stop_token_ids", "stop_regex", "temperature", "top_p", "top_k", "min_p",
+    "frequency_penalty", "presence_penalty", "ignore_eos", "return_logprob", "logprob_start_len",
+    "top_logprobs_num", "return_text_in_logprobs",
+)  # fmt: skip
+
+
+def _typed_gen(dtype: type, positional: tuple[Any, ...], options: dict[str, Any]) -> SglExpr:
+    if len(positional) > len(_TYPED_ORDER):
+        raise UnknownOptionError(f"gen_{dtype.__name__} takes {len(_TYPED_ORDER)} positional arguments")
+    given = dict(zip(_TYPED_ORDER, positional, strict=False))
+    _typed: Callable[..., SglExpr] = gen
+    return _typed(**{**given, **options, "dtype": dtype})

@@ -1,0 +1,26 @@
+"""Which line of the user's program is running."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+from ..errors import Place
+
+_OWN_FOLDERS = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, contextlib.__file__)
+
+
+def is_own(file: str) -> bool:
+    """True for files of this package."""
+    return file.startswith(_OWN_FOLDERS)
+
+
+def caller_place() -> Place | None:
+    """The innermost line outside this package."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if not is_own(frame.f_code.co_filename):
+            return Place(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back  # type: ignore[assignment]
+    return None

@@ -1,0 +1,239 @@
+"""Many runs of one program: bodies in a bounded pool of threads, results in the order of the items."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ArgumentsError, BadValueError, ProgramError
+from ..sampling.options import RUN_NAMES
+from .collecting import seldom
+from .run import Call, RunSettings, new_executor, run_body, run_body_async
+from .state import ProgramState
+
+if TYPE_CHECKING:
+    from ..function import SglFunction
+
+OPTION_NAMES = RUN_NAMES | {"backend", "timeout", "budget", "journal"}
+BODIES = 48  # how many bodies run at once by default; they only wait, the engine works
+_INTERRUPTED = "the batch was interrupted"
+WINDOW = 256  # items that a generator-style batch runs ahead of its reader, at least
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    num_threads: int | str = "auto"
+    progress_bar: bool = False
+    return_exceptions: bool = False
+
+    def threads(self, items: int) -> int:
+        """How many bodies run at once."""
+        if self.num_threads == "auto":
+            return max(1, min(items, BODIES))
+        if (
+            isinstance(self.num_threads, bool)
+            or not isinstance(self.num_threads, int)
+            or self.num_threads < 1
+        ):
+            raise BadValueError(f"num_threads is {self.num_threads!r}; give 'auto' or a whole number from 1")
+        return min(items, self.num_threads) or 1
+
+
+@dataclass(slots=True)
+class Outcome:
+    """A state whose body has run, and what the body raised. None: its backend opened no stream for it."""
+
+    state: ProgramState | None
+    raised: BaseException | None = None
+
+
+def make_calls(program: SglFunction, items: Any) -> list[Call]:
+    """The arguments of each item. Raises ArgumentsError for what does not fit the program."""
+    if not isinstance(items, list | tuple):
+        raise ArgumentsError(f"run_batch takes a list of dicts or tuples, not {items!r}")
+    if not items:
+        return []
+    if isinstance(items[0], dict):
+        return [Call((), _keywords(program, item)) for item in items]
+    return [Call((), _positional(program, item)) for item in items]
+
+
+def run_all(program: SglFunction, calls: list[Call], settings: RunSettings, plan: BatchPlan) -> list[Any]:
+    """Run every call to its end; results in order. Raises the first error that a body raised."""
+    bar = _Progress(len(calls), plan.progress_bar)
+    try:
+        with seldom():
+            if plan.threads(len(calls)) > 1:
+                outcomes = _run_pooled(program, calls, settings, plan, bar)
+            else:
+                items = enumerate(calls)
+                outcomes = [_finish(_run_one(program, c, settings.for_item(i), bar)) for i, c in items]
+    finally:
+        bar.close()
+    return _results(outcomes, plan)
+
+
+def iterate(program: SglFunction, calls: list[Call], settings: RunSettings, plan: BatchPlan) -> Iterator[Any]:
+    """Results in order, while later items are running. Leaving the iteration drops what has not begun."""
+    threads = plan.threads(len(calls))
+    ahead: deque[Future[Outcome]] = deque()
+    bar = _Progress(len(calls), plan.progress_bar)
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="sgl-batch")
+    try:
+        for index, call in enumerate(calls):
+            ahead.append(_submit(pool, program, call, settings.for_item(index), bar))
+            if len(ahead) >= max(WINDOW, 2 * threads):
+                yield _results([_finish(ahead.popleft().result())], plan)[0]
+        while ahead:
+            yield _results([_finish(ahead.popleft().result())], plan)[0]
+    except KeyboardInterrupt:
+        bar.cancel()
+        raise
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        bar.close()
+
+
+async def run_all_async(
+    program: SglFunction, calls: list[Call], settings: RunSettings, plan: BatchPlan
+) -> list[Any]:
+    """As `run_all`, on the event loop."""
+    limit = asyncio.Semaphore(max(1, len(calls)) if program.is_async else plan.threads(len(calls)))
+
+    async def one(index: int, call: Call) -> Outcome:
+        async with limit:
+            return await _run_one_async(program, call, settings.for_item(index))
+
+    return _results(list(await asyncio.gather(*map(one, range(len(calls)), calls))), plan)
+
+
+async def _run_one_async(program: SglFunction, call: Call, settings: RunSettings) -> Outcome:
+    state: ProgramState | None = None
+    try:
+        state = ProgramState(new_executor(program, call, settings))
+        await run_body_async(program, call, state)
+    except Exception as error:
+        return Outcome(state, error)
+    return Outcome(state)
+
+
+def _run_pooled(
+    program: SglFunction, calls: list[Call], settings: RunSettings, plan: BatchPlan, bar: _Progress
+) -> list[Outcome]:
+    pool = ThreadPoolExecutor(plan.threads(len(calls)), thread_name_prefix="sgl-batch")
+    try:
+        futures = [_submit(pool, program, call, settings.for_item(i), bar) for i, call in enumerate(calls)]
+        return [_finish(future.result()) for future in futures]
+    except BaseException:
+        bar.cancel()
+        raise
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # a body that sleeps must not hold up Ctrl-C
+
+
+def _submit(
+    pool: ThreadPoolExecutor, program: SglFunction, call: Call, settings: RunSettings, bar: _Progress
+) -> Future[Outcome]:
+    return pool.submit(contextvars.copy_context().run, _run_one, program, call, settings, bar)
+
+
+def _run_one(program: SglFunction, call: Call, settings: RunSettings, bar: _Progress) -> Outcome:
+    state: ProgramState | None = None
+    try:
+        state = ProgramState(new_executor(program, call, settings))
+        bar.begin(state)
+        run_body(program, call, state)
+    except Exception as error:
+        return Outcome(state, error)
+    return Outcome(state)
+
+
+def _finish(outcome: Outcome) -> Outcome:
+    if outcome.state is not None:
+        outcome.state.sync()
+    return outcome
+
+
+def _results(outcomes: list[Outcome], plan: BatchPlan) -> list[Any]:
+    if plan.return_exceptions:
+        return [_error_or_state(outcome) for outcome in outcomes]
+    for outcome in outcomes:
+        if outcome.raised is not None and not isinstance(outcome.raised, ProgramError):
+            raise outcome.raised
+    return [outcome.state for outcome in outcomes]
+
+
+def _error_or_state(outcome: Outcome) -> BaseException | ProgramState | None:
+    if outcome.raised is not None or outcome.state is None:
+        return outcome.raised
+    return outcome.state.error() or outcome.state
+
+
+def _keywords(program: SglFunction, item: Any) -> dict[str, Any]:
+    if not isinstance(item, dict):
+        raise ArgumentsError(f"the first item of the batch is a dict, but there is also {item!r}")
+    for name in item:
+        if name not in program.parameter_names and not program.takes_any_keyword:
+            known = ", ".join(sorted(program.parameter_names))
+            raise ArgumentsError(
+                f"{program.__name__} has no parameter {name!r} (item {item!r}); it has: {known}"
+            )
+    return item
+
+
+def _positional(program: SglFunction, item: Any) -> dict[str, Any]:
+    names = program.arg_names
+    required = len(names) - len(program.arg_defaults)
+    if not isinstance(item, Sequence) or isinstance(item, str) or not required <= len(item) <= len(names):
+        raise ArgumentsError(
+            f"Given arguments mismatch the SGL function signature: {item!r} for {program.__name__}({', '.join(names)})"
+        )
+    return dict(zip(names, item, strict=False))
+
+
+class _Progress:
+    """The programs that have begun, with a bar that counts the finished ones, or none."""
+
+    def __init__(self, total: int, shown: bool) -> None:
+        self._lock = threading.Lock()
+        self._begun: weakref.WeakSet[ProgramState] = weakref.WeakSet()
+        self._cancelled = False
+        self._bar: Any = None
+        if shown:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # in a notebook without ipywidgets it draws with letters
+                from tqdm.auto import tqdm
+
+            self._bar = tqdm(total=total)
+
+    def begin(self, state: ProgramState) -> None:
+        with self._lock:
+            self._begun.add(state)
+        if self._cancelled:
+            state.cancel(_INTERRUPTED)
+        state.stream_executor.when_finished(self.step)
+
+    def cancel(self) -> None:
+        """Stop all that run: nobody waits for them any more."""
+        with self._lock:
+            self._cancelled = True
+            states = list(self._begun)
+        for state in states:
+            state.cancel(_INTERRUPTED)
+
+    def step(self) -> None:
+        if self._bar is not None:
+            with self._lock:
+                self._bar.update(1)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()

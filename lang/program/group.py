@@ -1,0 +1,136 @@
+"""The states of a fork."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+
+from ..errors import BadValueError, ProgramError
+from ..interpreter.transcript import again, text_of
+from ..nodes.ir import SglExpr
+
+if TYPE_CHECKING:
+    from .async_state import AsyncProgramState  # noqa: F401  named in a string below
+    from .state import StateBase
+
+State = TypeVar("State", bound="StateBase")
+
+
+class ProgramStateGroup(Generic[State]):
+    """Forked states, in order. They run at the same time; `join` brings their results to the parent."""
+
+    def __init__(self, states: list[State], src_state: State) -> None:
+        self.states = states
+        self.src_state = src_state
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def __iter__(self) -> Iterator[State]:
+        return iter(self.states)
+
+    @overload
+    def __getitem__(self, index: int) -> State: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[State]: ...
+    def __getitem__(self, index: int | slice) -> State | list[State]:
+        return self.states[index]
+
+    def __setitem__(self, index: int, value: State) -> None:
+        if self.states[index] is not value:
+            raise BadValueError(f"state {index} of a fork cannot be replaced; append to it with +=")
+
+    def __iadd__(
+        self, other: Callable[[int], Any] | SglExpr | str | list[Any] | tuple[Any, ...]
+    ) -> Self:
+        """Append to every state: the same node or text, element i of a list, or what a function of i gives."""
+        for state, part in zip(self.states, self._parts(other), strict=False):
+            state += part
+        return self
+
+    def _parts(self, other: Any) -> list[Any]:
+        count = len(self.states)
+        if isinstance(other, SglExpr | str):
+            return [other] * count
+        if callable(other):
+            return [other(index) for index in range(count)]
+        if not isinstance(other, list | tuple):
+            raise BadValueError(
+                f"{other!r} cannot be appended to a group; give text, a node, a list or a function"
+            )
+        if len(other) < count:
+            raise IndexError(f"a list of {len(other)} elements for a group of {count} states")
+        return list(other)
+
+    def join(self, mode: str = "gather_variable") -> Any:
+        """Wait for the states and end them; they stay readable.
+
+        "gather_variable": each variable that the parent does not have becomes a list there, with the values
+        of the states that have it, in order. If a state failed to make it, reading the list raises its error.
+        "concate_and_append": the parent's text goes on with what each state added, in order.
+        """
+        self._check_mode(mode)
+        known = self._known()
+        for state in self.states:
+            state.stream_executor.sync()
+        self._bring_home(mode, known)
+
+    async def ajoin(self, mode: str = "gather_variable") -> None:
+        """`join` without blocking the event loop."""
+        self._check_mode(mode)
+        known = self._known()
+        for state in self.states:
+            await state._synced()
+        self._bring_home(mode, known)
+
+    def _check_mode(self, mode: str) -> None:
+        if mode not in ("gather_variable", "concate_and_append"):
+            raise ValueError(f"Invalid join mode: {mode!r}; give 'gather_variable' or 'concate_and_append'")
+
+    def _known(self) -> set[Any]:
+        """The variables that the parent has when the join begins: they are not gathered."""
+        return set(self.src_state._variables.declared())
+
+    def _bring_home(self, mode: str, known: set[Any]) -> None:
+        if mode == "gather_variable":
+            self._gather(known)
+        else:
+            self._concatenate()
+        for state in self.states:
+            state.end()
+
+    def _gather(self, known: set[Any]) -> None:
+        parent = self.src_state._variables
+        gathered: dict[Any, list[Any]] = {}
+        nodes: dict[Any, Any] = {}
+        errors: dict[Any, ProgramError] = {}
+        for state in self.states:
+            child = state._variables
+            for name in child.declared():
+                if name in known:
+                    continue
+                values = gathered.setdefault(name, [])
+                nodes.setdefault(name, child.node_of(name))
+                try:
+                    values.append(child.get(name, False))
+                except ProgramError as error:
+                    errors.setdefault(name, error)
+        for name, values in gathered.items():
+            if name in errors:
+                parent.bind_error(name, errors[name])
+            else:
+                parent.set(name, values, nodes[name])
+
+    def _concatenate(self) -> None:
+        for state in self.states:
+            child = state.stream_executor
+            if child.failure:
+                raise again(child.failure)
+            self.src_state.__iadd__(text_of(child.pieces.items[child.fork_start :]))
+
+
+class AsyncProgramStateGroup(ProgramStateGroup["AsyncProgramState"]):
+    """The states of a fork in an `async def` program: `await forks.join()`."""
+
+    async def join(self, mode: str = "gather_variable") -> None:
+        await self.ajoin(mode)

@@ -1,0 +1,254 @@
+"""Runs the body of a program on a fresh state: in this thread, in another one, or on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from ..backend import Backend, Stream
+from ..config import global_config, resolve_backend
+from ..errors import BadValueError, UnknownOptionError, nearest
+from ..interpreter.control import RunControl
+from ..interpreter.executor import StreamExecutor
+from ..interpreter.usage import Budget
+from ..sampling.options import DEFAULTS, RUN_NAMES, SamplingOptions, derive_seed, make_options
+from .async_state import AsyncProgramState
+from .state import ProgramState
+
+if TYPE_CHECKING:
+    from ..function import SglFunction
+
+NO_THREAD = 0
+_SWITCHES = frozenset({"stream", "backend", "use_thread", "timeout", "budget", "journal"})
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one execution of a program."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How to run: where, with which sampling options (no gaps), streaming or not, and for how long at most."""
+
+    backend: Backend
+    options: SamplingOptions
+    stream: bool = False
+    use_thread: bool = True
+    timeout: float | None = None
+    budget: Budget | None = None
+    returns_errors: bool = False  # the caller gets them as results
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], returns_errors: bool = False) -> RunSettings:
+        """From the keyword options of `run`. Raises UnknownOptionError, BadValueError."""
+        for name in options:
+            if name not in RUN_NAMES and name not in _SWITCHES:
+                raise UnknownOptionError(
+                    f"run has no option {name!r}; {nearest(name, RUN_NAMES | _SWITCHES)}"
+                )
+        sampling = make_options(**{name: value for name, value in options.items() if name in RUN_NAMES})
+        return cls(
+            _journalled(resolve_backend(options.get("backend")), options.get("journal")),
+            sampling.over(DEFAULTS),
+            bool(options.get("stream", False)),
+            bool(options.get("use_thread", True)),
+            make_options(timeout=options.get("timeout")).timeout,
+            _budget(options.get("budget")),
+            returns_errors,
+        )
+
+    def for_item(self, index: int) -> RunSettings:
+        """The settings of item `index` of a batch: item 0 runs as a single run would."""
+        seed = self.options.seed
+        if index == 0:
+            return self
+        options = self.options if seed is None else replace(self.options, seed=derive_seed(seed, -1, index))
+        return replace(self, options=options, backend=self.backend.for_item(index))
+
+
+def _budget(value: Any) -> Budget | None:
+    if value is None or isinstance(value, Budget):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Budget(tokens=value)
+    raise BadValueError(f"budget is {value!r}; give an sgl.Budget, or a number of tokens")
+
+
+def _journalled(backend: Backend, path: Any) -> Backend:
+    if path is None:
+        return backend
+    from ..journal import journalled
+
+    return journalled(backend, path)
+
+
+def split_options(program: SglFunction, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The keyword arguments of `run`, as those of the program and options of the run.
+
+    A name that the program declares as a parameter belongs to the program only. Raises UnknownOptionError.
+    """
+    arguments: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    for name, value in kwargs.items():
+        if name in program.parameter_names:
+            arguments[name] = value
+        elif name in RUN_NAMES or name in _SWITCHES:
+            options[name] = value
+        elif program.takes_any_keyword:
+            arguments[name] = value
+        else:
+            known = RUN_NAMES | _SWITCHES | program.parameter_names
+            raise UnknownOptionError(
+                f"{program.__name__} has no parameter or option {name!r}; {nearest(name, known)}"
+            )
+    return arguments, options
+
+
+def new_executor(
+    program: SglFunction, call: Call, settings: RunSettings, stream: Stream | None = None
+) -> StreamExecutor:
+    """A fresh state of a fresh run."""
+    backend = settings.backend
+    control = RunControl(backend, program.__name__, settings.timeout, settings.budget)
+    speculating = program.num_api_spec_tokens
+    executor = StreamExecutor(
+        backend,
+        settings.options,
+        dict(call.kwargs),
+        streaming=settings.stream,
+        inline=not settings.use_thread,
+        stream=backend.open_speculating(speculating) if speculating else stream,
+        control=control,
+    )
+    executor.failure_is_returned = settings.returns_errors
+    executor.when_finished(control.finished)
+    return executor
+
+
+def run_program(program: SglFunction, call: Call, settings: RunSettings) -> ProgramState:
+    """Run the body. Returns when it has ended (at once if streaming); generation may still go on."""
+    executor = new_executor(program, call, settings)
+    state = ProgramState(executor)
+    if settings.stream:
+        executor.body_thread = NO_THREAD  # readers wait for the body from now on
+        context = contextvars.copy_context()
+        thread = threading.Thread(
+            target=context.run,
+            args=(_body_for_readers, program, call, executor),
+            name="sgl-program",
+            daemon=True,
+        )
+        thread.start()
+    else:
+        run_body(program, call, state)
+    return state
+
+
+def run_body(program: SglFunction, call: Call, state: ProgramState) -> None:
+    """Run the body on `state` and end the state, whatever happens."""
+    executor = state.stream_executor
+    try:
+        with executor.control.scope():
+            if program.is_async:
+                executor.ret_value = run_coroutine(program.call(AsyncProgramState(executor), call))
+            else:
+                executor.ret_value = program.call(state, call)
+    except BaseException as error:
+        executor.end(error)
+        raise
+    executor.end()
+    _report(state)
+
+
+async def run_body_async(program: SglFunction, call: Call, state: ProgramState) -> None:
+    """The body on the event loop if it is `async def`, else in a thread; then wait for all its operations.
+
+    When the task is cancelled, so is the run.
+    """
+    try:
+        if program.is_async:
+            await _await_body(program, call, state.stream_executor)
+        else:
+            context = contextvars.copy_context()
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(bodies(), context.run, run_body, program, call, state)
+        await _finished(state.stream_executor)
+    except asyncio.CancelledError:
+        state.cancel("the task that ran the program was cancelled")
+        raise
+
+
+async def _await_body(program: SglFunction, call: Call, executor: StreamExecutor) -> None:
+    try:
+        with executor.control.scope():
+            executor.ret_value = await program.call(AsyncProgramState(executor), call)
+    except BaseException as error:
+        executor.end(error)
+        raise
+    executor.end()
+
+
+async def _finished(executor: StreamExecutor) -> None:
+    loop = asyncio.get_running_loop()
+    finished = asyncio.Event()
+
+    def tell() -> None:
+        try:
+            loop.call_soon_threadsafe(finished.set)
+        except RuntimeError:
+            pass  # the loop is gone: whoever waited was cancelled
+
+    executor.when_finished(tell)
+    await finished.wait()
+
+
+@cache
+def bodies() -> ThreadPoolExecutor:
+    """Threads for plain bodies that event loops wait for."""
+    return ThreadPoolExecutor(48, thread_name_prefix="sgl-body")
+
+
+def _body_for_readers(program: SglFunction, call: Call, executor: StreamExecutor) -> None:
+    """The body of a streaming run: its error reaches those who read the state.
+
+    It writes to a state of its own, so that the caller's can be let go of.
+    """
+    executor.body_thread = threading.get_ident()
+    try:
+        run_body(program, call, ProgramState(executor))
+    except Exception:
+        pass  # state.error(), the iterators and reads of variables raise it
+
+
+def run_coroutine(coroutine: Any) -> Any:
+    """The result of an `async def` body: on a loop of its own, in another thread if this one has a loop running."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    context = contextvars.copy_context()
+    result: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(context.run(asyncio.run, coroutine))
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="sgl-program", daemon=True).start()
+    return result.result()
+
+
+def _report(state: ProgramState) -> None:
+    if global_config.verbosity >= 2:
+        print(state.text())

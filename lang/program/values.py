@@ -1,0 +1,44 @@
+"""What `s.get` makes of a variable's text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ProgramError
+from ..interpreter.transcript import Pending
+from ..interpreter.variables import Variables
+from ..nodes.ir import Reading, SglGen
+
+if TYPE_CHECKING:
+    from ..backend import Backend
+    from ..interpreter.executor import StreamExecutor
+
+
+def typed_value(
+    executor: StreamExecutor, variables: Variables, name: str, value: Any, type: Any = None
+) -> Any:
+    """`value` read as `type`, else as the variable's gen says; other values as they are. ProgramError."""
+    reading = _reading(variables.node_of(name), type)
+    if reading is None:
+        return value
+    binding = executor.find(name, variables)
+    where = binding.where if isinstance(binding, Pending) else None
+    try:
+        return _read(reading, value, executor.backend)
+    except ValueError as error:
+        raise ProgramError(f"variable {name!r} has no value of the type it was asked for: {error}", where) from error
+
+
+def _read(reading: Reading[Any], value: Any, backend: Backend) -> Any:
+    """Texts, in lists of forks and samples; what the program set itself is no text and stays as it is."""
+    if isinstance(value, list):
+        return [_read(reading, item, backend) for item in value]
+    return reading.read(value, backend) if isinstance(value, str) else value
+
+
+def _reading(node: Any, type: Any) -> Reading[Any] | None:
+    if type is not None:
+        from ..typed import reading_of
+
+        return reading_of(type)
+    return node.reading if isinstance(node, SglGen) else None

@@ -1,0 +1,225 @@
+"""Sampling options as a program gives them: what is None is inherited."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
+from typing import Any
+
+from ..errors import BadValueError
+
+REGEX_INT = r"[-+]?[0-9]+[ \n]*"
+REGEX_FLOAT = r"[-+]?[0-9]*\.?[0-9]+[ \n]*"
+REGEX_BOOL = r"(True|False)"
+REGEX_STR = r"\"[\w\d\s]*\""
+
+DTYPE_REGEXES = {"int": REGEX_INT, "float": REGEX_FLOAT, "bool": REGEX_BOOL, "str": REGEX_STR}
+NUMBER_STOPS = (" ", "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingOptions:
+    """Options of one gen or of a whole run; None means "as the run says", then the default.
+
+    `stop` and `stop_regex` are tuples of strings; `json_schema` and `structural_tag` are JSON text; `ebnf` is
+    a grammar; `dtype` is one of int, float, bool and str (as text); `timeout` is in seconds, from the moment
+    the gen is appended.
+    """
+
+    max_new_tokens: int | None = None
+    min_new_tokens: int | None = None
+    n: int | None = None
+    stop: tuple[str, ...] | None = None
+    stop_token_ids: tuple[int, ...] | None = None
+    stop_regex: tuple[str, ...] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    seed: int | None = None
+    ignore_eos: bool | None = None
+    keep_stop: bool | None = None
+    return_logprob: bool | None = None
+    logprob_start_len: int | None = None
+    top_logprobs_num: int | None = None
+    return_text_in_logprobs: bool | None = None
+    dtype: str | None = None
+    regex: str | None = None
+    json_schema: str | None = None
+    ebnf: str | None = None
+    structural_tag: str | None = None
+    close_at_limit: bool | None = None
+    error_on_truncation: bool | None = None
+    timeout: float | None = None
+
+    def over(self, base: SamplingOptions) -> SamplingOptions:
+        """These options, with `base` where they say nothing. Lists replace, they are not joined."""
+        own, others = _values(self), _values(base)
+        return SamplingOptions(*[b if a is None else a for a, b in zip(own, others, strict=True)])
+
+    def for_sample(self, index: int) -> SamplingOptions:
+        """The options of one of `n` samples: the first one's are these, the others have seeds of their own."""
+        if index == 0 or self.seed is None:
+            return self
+        return replace(self, seed=derive_seed(self.seed, 0, index))
+
+    @property
+    def pattern(self) -> str | None:
+        """The regular expression that the output must match: that of the dtype wins over `regex`."""
+        return DTYPE_REGEXES[self.dtype] if self.dtype else self.regex
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        stop = self.stop or ()
+        return stop + NUMBER_STOPS if self.dtype in ("int", "float") else stop
+
+
+NAMES = tuple(field.name for field in fields(SamplingOptions))
+_values = attrgetter(*NAMES)
+
+DEFAULTS = SamplingOptions(
+    max_new_tokens=128,
+    min_new_tokens=0,
+    n=1,
+    stop=(),
+    stop_token_ids=(),
+    stop_regex=(),
+    temperature=1.0,
+    top_p=1.0,
+    top_k=-1,
+    min_p=0.0,
+    frequency_penalty=0.0,
+    presence_penalty=0.0,
+    repetition_penalty=1.0,
+    ignore_eos=False,
+    keep_stop=False,
+    close_at_limit=False,
+    error_on_truncation=False,
+)
+
+# min_new_tokens and the constraints belong to one gen, never to a whole run.
+CONSTRAINTS = ("dtype", "regex", "json_schema", "ebnf", "structural_tag")
+RUN_NAMES = frozenset(NAMES) - {"min_new_tokens", "timeout", *CONSTRAINTS}
+
+
+def make_options(**given: Any) -> SamplingOptions:
+    """Checked and normalised options. Raises BadValueError naming the value."""
+    return SamplingOptions(
+        **{name: _normalise(name, value) for name, value in given.items() if value is not None}
+    )
+
+
+def derive_seed(seed: int, *path: int) -> int:
+    """The seed of a place in a run: forks and batch items must not share their noise."""
+    digest = hashlib.blake2b(repr((seed, *path)).encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little") & 0x7FFFFFFF
+
+
+def schema_text(schema: Any) -> str:
+    """JSON text of a schema given as text, dict, bool or a class with `model_json_schema` (pydantic)."""
+    if isinstance(schema, str):
+        return schema
+    if isinstance(schema, dict | bool):
+        return json.dumps(schema, ensure_ascii=False)
+    if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
+        return json.dumps(schema.model_json_schema(), ensure_ascii=False)
+    raise BadValueError(f"json_schema is {schema!r}; give JSON text, a dict or a pydantic model class")
+
+
+def _normalise(name: str, value: Any) -> Any:
+    normalise = _NORMALISERS.get(name)
+    return normalise(name, value) if normalise else value
+
+
+def _strings(name: str, value: Any) -> tuple[str, ...]:
+    strings = (value,) if isinstance(value, str) else tuple(value)
+    for string in strings:
+        if not isinstance(string, str):
+            raise BadValueError(f"{name} holds {string!r}; give a string or a list of strings")
+    return strings
+
+
+def _patterns(name: str, value: Any) -> tuple[str, ...]:
+    return tuple(_regex(name, pattern) for pattern in _strings(name, value))
+
+
+def _ids(name: str, value: Any) -> tuple[int, ...]:
+    return (value,) if isinstance(value, int) else tuple(int(token) for token in value)
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadValueError(f"{name} is {value!r}; give a whole number")
+    return value
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadValueError(f"{name} is {value!r}; give a number")
+    return float(value)
+
+
+def _count(name: str, value: Any) -> int:
+    if _whole(name, value) < 1:
+        raise BadValueError(f"{name} is {value}; give 1 or more")
+    return int(value)
+
+
+def _seconds(name: str, value: Any) -> float:
+    if _number(name, value) <= 0:
+        raise BadValueError(f"{name} is {value!r}; give a number of seconds above 0")
+    return float(value)
+
+
+def _bias(name: str, value: Any) -> dict[int, float]:
+    return {int(token): float(bias) for token, bias in dict(value).items()}
+
+
+def _dtype(name: str, value: Any) -> str:
+    label = value.__name__ if isinstance(value, type) else value
+    if label not in DTYPE_REGEXES:
+        raise BadValueError(f"dtype is {value!r}; give one of {', '.join(DTYPE_REGEXES)}")
+    return str(label)
+
+
+def _regex(name: str, value: Any) -> str:
+    try:
+        return str(re.compile(value).pattern)
+    except TypeError as error:
+        raise BadValueError(f"{name} is {value!r}; give a pattern as text") from error
+    except (re.error, OverflowError) as error:
+        raise BadValueError(
+            f"{name} {value!r} is not a regular expression: {error}; "
+            "put a backslash before a mark that means itself"
+        ) from error
+
+
+_NORMALISERS = {
+    "max_new_tokens": _whole,
+    "min_new_tokens": _whole,
+    "n": _count,
+    "top_k": _whole,
+    "seed": _whole,
+    "logprob_start_len": _whole,
+    "top_logprobs_num": _whole,
+    **dict.fromkeys(
+        ("temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"),
+        _number,
+    ),
+    "stop": _strings,
+    "stop_regex": _patterns,
+    "stop_token_ids": _ids,
+    "logit_bias": _bias,
+    "dtype": _dtype,
+    "regex": _regex,
+    "json_schema": lambda name, value: schema_text(value),
+    "structural_tag": lambda name, value: value if isinstance(value, str) else json.dumps(value),
+    "timeout": _seconds,
+}
