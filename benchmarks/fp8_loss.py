@@ -27,7 +27,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.common import keep_text
 from sgl.runtime.attention import attention_backend
-from sgl.runtime.cache.kv import KVPool
 from sgl.runtime.engine import NANO
 from sgl.runtime.loading import load_model
 from sgl.runtime.nano.prompts import render
@@ -78,10 +77,9 @@ class Model:
         self.device = device
         transform = transform_for(kind.weights, False, device)
         self.decoder = load_model(NANO, kind.dtype, device, transform=transform)
-        shape = self.decoder.config.attention_shape
+        layout = self.decoder.config.attention
         stored = kv_dtype_for(kind.kv, kind.dtype, device, "torch_native")
-        pool = KVPool(shape.layers, LONGEST + 1, shape.kv_heads, shape.head_dim, stored, device)
-        self.attention = attention_backend("torch_native", pool, shape)
+        self.attention = attention_backend("torch_native", layout.pool(LONGEST + 1, stored, device), layout)
 
     @torch.inference_mode()
     def __call__(self, ids: np.ndarray) -> Tensor:

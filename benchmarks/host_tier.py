@@ -24,7 +24,6 @@ from common import keep_text
 from gpu_shapes import SHAPES, shape_of, write_model
 
 from sgl.runtime import Engine, Generation, SamplingParams
-from sgl.runtime.cache.kv import KVPool
 from sgl.runtime.executor.host_pages import HostPages
 
 VOCABULARY = range(100, 4000)
@@ -91,12 +90,12 @@ def measure(args: argparse.Namespace, model: Path | None, **options: Any) -> tup
 def copies(args: argparse.Namespace, model: Path | None) -> str:
     """Seconds of the ways between the pool and main memory, for 2,048 tokens of this model."""
     with Engine(model, device=args.device, threads=args.threads, dummy=model is not None, kv_tokens=64) as engine:
-        pool, config = engine._core.runner.attention.pool, engine._core.runner.model.config.attention_shape
-        dtype, device = pool.k.dtype, pool.device
-    pool = KVPool(config.layers, 4096, config.kv_heads, config.head_dim, dtype, device)
+        pool, layout = engine._core.runner.attention.pool, engine._core.runner.model.config.attention
+        dtype, device = pool.dtype, pool.device
+    pool = layout.pool(4096, dtype, device)
     host, count = HostPages(pool, 1, 2049), 2048
     pages = np.random.default_rng(0).permutation(np.arange(1, 4096, dtype=np.int32))[:count]
-    places, size = np.arange(1, count + 1, dtype=np.int32), count * KVPool.bytes_per_slot(config.layers, config.kv_heads, config.head_dim, dtype)
+    places, size = np.arange(1, count + 1, dtype=np.int32), count * layout.bytes_per_slot(dtype)
     lines = []
     for name, work in (("out", lambda: host.save(pages, places)), ("back", lambda: host.load(places, pages))):
         best = min(_seconds(work, device) for _ in range(4))

@@ -5,19 +5,24 @@ from __future__ import annotations
 import difflib
 import importlib
 import logging
+from typing import Protocol
 
 import torch
 
 from ..cache.kv import PAD_SLOT, KVPool
+from ..cache.pools import Pool
 from ..errors import ConfigError
-from .base import AttentionBackend, AttentionShape, BackendUnavailable
+from .base import AttentionBackend, AttentionLayout, AttentionShape, BackendUnavailable, LayerAttention
+from .by_layer import AttentionByLayer
 
 __all__ = [
     "BACKENDS",
     "PAD_SLOT",
     "AttentionBackend",
+    "AttentionLayout",
     "AttentionShape",
     "BackendUnavailable",
+    "LayerAttention",
     "attention_backend",
 ]
 
@@ -32,19 +37,38 @@ BACKENDS = {  # imported only once chosen: some need Triton or flashinfer
 }
 
 
-def attention_backend(name: str, pool: KVPool, shape: AttentionShape, **options: object) -> AttentionBackend:
-    """The backend called `name`, or with "auto" the best one that runs here.
+class OneBackend(AttentionBackend, Protocol):
+    """A backend for equal layers."""
 
+    slower: str | None
+
+
+def attention_backend(
+    name: str, pool: Pool, layout: AttentionLayout | AttentionShape, **options: object
+) -> AttentionBackend:
+    """The backend called `name`, or with "auto" the best one that runs here, for each group of equal layers.
+
+    pool: what `layout.pool` gives; a KVPool for a shape.
     options: for the constructors of the GPU backends: page_size, max_running, context, deterministic.
     Raises ConfigError for an unknown name, BackendUnavailable if the named one cannot run here.
     """
-    if name == "auto":
-        return _best(_order(pool, bool(options.get("deterministic"))), pool, shape, options)
-    if name not in BACKENDS:
+    if name != "auto" and name not in BACKENDS:
         near = difflib.get_close_matches(name, BACKENDS, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"known ones: auto, {', '.join(BACKENDS)}"
         raise ConfigError(f"no attention backend is called {name!r}; {hint}")
-    return _explained(_build(name, pool, shape, options), "asked for", [])
+    if isinstance(layout, AttentionShape):
+        return _for_group(name, pool.parts[0], layout, options)
+    homes = [pool.parts[home] for home in layout.homes]
+    backends = [_for_group(name, *of, options) for of in zip(homes, layout.groups, strict=True)]
+    return backends[0] if len(backends) == 1 else AttentionByLayer(pool, layout, backends)
+
+
+def _for_group(name: str, pool: KVPool, shape: AttentionShape, options: dict[str, object]) -> OneBackend:
+    order = _order(pool, bool(options.get("deterministic")))
+    if name == "auto":
+        return _best(order, pool, shape, options)
+    asked = [] if name == order[0] else [f"attention={name!r} was asked for"]
+    return _explained(_build(name, pool, shape, options), "asked for", [], asked)
 
 
 def _order(pool: KVPool, deterministic: bool) -> list[str]:
@@ -56,30 +80,29 @@ def _order(pool: KVPool, deterministic: bool) -> list[str]:
     return ["triton", "torch_native"] if pool.k.dtype == torch.float32 else ["flashinfer", "triton", "torch_native"]
 
 
-def _best(
-    order: list[str], pool: KVPool, shape: AttentionShape, options: dict[str, object]
-) -> AttentionBackend:
+def _best(order: list[str], pool: KVPool, shape: AttentionShape, options: dict[str, object]) -> OneBackend:
     missing: list[str] = []
     for name in order[:-1]:
         try:
-            return _explained(_build(name, pool, shape, options), BEST, missing)
+            return _explained(_build(name, pool, shape, options), BEST, missing, missing)
         except BackendUnavailable as error:
             missing.append(f"no {name}: {error}")
             if pool.k.is_cuda:
                 log.warning("attention falls back from %s: %s", name, str(error))  # a kept error would keep the pool
-    return _explained(_build(order[-1], pool, shape, options), BEST, missing)
+    return _explained(_build(order[-1], pool, shape, options), BEST, missing, missing)
 
 
-def _explained(backend: AttentionBackend, why: str, missing: list[str]) -> AttentionBackend:
+def _explained(backend: OneBackend, why: str, missing: list[str], slower: list[str]) -> OneBackend:
     backend.reason = "; ".join([f"{why}: {backend.reason}", *missing])
+    backend.slower = "; ".join(slower) or None
     return backend
 
 
-def _build(name: str, pool: KVPool, shape: AttentionShape, options: dict[str, object]) -> AttentionBackend:
+def _build(name: str, pool: KVPool, shape: AttentionShape, options: dict[str, object]) -> OneBackend:
     module, kind = BACKENDS[name]
     try:
         found = getattr(importlib.import_module(f".{module}", __name__), kind)
     except ImportError as error:
         raise BackendUnavailable(f"attention={name!r} cannot be imported ({error})") from error
-    backend: AttentionBackend = found(pool, shape, **options)
+    backend: OneBackend = found(pool, shape, **options)
     return backend

@@ -2,60 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
 from ..errors import ConfigError
+from .layout import AttentionLayout, AttentionShape, LayerAttention
 
 if TYPE_CHECKING:
     from ..cache.kv import KVPool
     from ..step.batch import Batch
+
+__all__ = [
+    "AttentionBackend",
+    "AttentionLayout",
+    "AttentionShape",
+    "BackendUnavailable",
+    "LayerAttention",
+    "OnePool",
+]
 
 
 class BackendUnavailable(ConfigError):
     """This backend cannot run here: a package, a compiler, a device or a dtype is missing. "auto" goes on to the next."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionShape:
-    """The part of a model's configuration that attention needs.
-
-    windows: one entry per layer, the number of latest tokens a query sees (itself included), None for all.
-    """
-
-    query_heads: int
-    kv_heads: int
-    head_dim: int
-    windows: tuple[int | None, ...]
-
-    @property
-    def layers(self) -> int:
-        return len(self.windows)
-
-    @property
-    def group(self) -> int:
-        """Query heads that share one KV head."""
-        return self.query_heads // self.kv_heads
-
-    @property
-    def scale(self) -> float:
-        return self.head_dim**-0.5
-
-
 class AttentionBackend(Protocol):
-    """A step calls `plan` once, then for each layer `store` (or a kernel that writes `pool` itself) and `attend`.
+    """A step calls `plan` once, then for each layer `store` (or a kernel that writes `stored` itself) and `attend`.
 
     name: what the setting calls it.  reason: which kernels do what, and once chosen by `attention_backend` why it
     is this one, and why not a better one; for people.
     capturable: static batches may run inside a CUDA graph.
+    pool: a KVPool, or the KVPools of layers that differ in width.
     """
 
     name: str
     reason: str
     capturable: bool
-    pool: KVPool
+    pool: Any
 
     def plan(self, batch: Batch) -> None:
         """Build every index the step needs, once, and store it in `batch.plan`.
@@ -66,8 +50,34 @@ class AttentionBackend(Protocol):
     def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
         """Write the new keys and values [T, kv_heads, head_dim], rotated, into the pool's slots."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, batch: Batch) -> Tensor:
-        """What each query sees, once the step's keys and values are stored.
+    def attend(
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: Batch, sinks: Tensor | None = None
+    ) -> Tensor:
+        """What each query sees, once the step's keys and values are stored: [T, query_heads, value_dim], contiguous.
 
-        q: [T, query_heads, head_dim]; k, v: what was stored, [T, kv_heads, head_dim]; returns q's shape, contiguous.
+        q: [T, query_heads, head_dim].  k, v: what was stored, [T, kv_heads, head_dim]; None in a layer that reads
+        what another one stored.
+        sinks: float32 [query_heads], one more logit for each head, which takes weight and has no value.
         """
+
+    def stored(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Where keys and values of a layer lie: [slots, kv_heads, head_dim]."""
+
+    def reasons(self, layer: int) -> tuple[str, str | None]:
+        """The name of the backend that attends a layer, and why it is no faster one."""
+
+
+class OnePool:
+    """What backends for equal layers have in common. slower: why this is not the fastest backend, if it is not."""
+
+    name: str
+    pool: KVPool
+    shape: AttentionShape
+    slower: str | None = None
+
+    def stored(self, layer: int) -> tuple[Tensor, Tensor]:
+        cache = self.shape.caches[layer]
+        return self.pool.k[cache], self.pool.v[cache]
+
+    def reasons(self, layer: int) -> tuple[str, str | None]:
+        return self.name, self.slower

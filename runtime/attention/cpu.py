@@ -15,7 +15,7 @@ from torch import Tensor
 from ..cache.kv import KVPool
 from ..layers import cpu
 from ..step.batch import Batch
-from .base import AttentionShape, BackendUnavailable
+from .base import AttentionShape, BackendUnavailable, OnePool
 from .plan import SMALL_EXTEND, Span, spans_of
 from .torch_native import Prefill, TorchNativeAttention
 
@@ -47,7 +47,7 @@ class Plan:
     prefills: list[Prefill]
 
 
-class CpuAttention:
+class CpuAttention(OnePool):
     """See `AttentionBackend`. The options of other backends are taken and ignored.
 
     deterministic: bits of a query do not depend on the batch, on chunks or on cache hits.
@@ -72,7 +72,7 @@ class CpuAttention:
         self._torch = TorchNativeAttention(pool, shape)
         self._kind = cpu.KINDS[pool.k.dtype]
         self.pool = pool
-        self._layers = [(k.data_ptr(), v.data_ptr()) for k, v in zip(pool.k, pool.v, strict=True)]
+        self._layers = [(k.data_ptr(), v.data_ptr()) for k, v in map(self.stored, range(shape.layers))]
 
     @staticmethod
     def suits(pool: KVPool, shape: AttentionShape) -> bool:

@@ -18,7 +18,7 @@ from ..cache.kv import KVPool
 from ..kernels.merge_attention import merge_attention
 from ..step.batch import Batch, DeviceBatch
 from . import flashinfer_modules as modules
-from .base import AttentionShape, BackendUnavailable
+from .base import AttentionShape, BackendUnavailable, OnePool
 from .flashinfer_kernel import LARGE, SMALL, TILES, Planned, Planner, Setup, float_bytes
 from .flashinfer_modules import Kind
 from .page_runs import PageRuns
@@ -49,7 +49,7 @@ class Step:
     shared: Shared | None = None
 
 
-class FlashInferAttention:
+class FlashInferAttention(OnePool):
     """See `AttentionBackend`. Raises BackendUnavailable at once if the kernels do not run here.
 
     page_size: slots of a page.  max_running: most sequences of a step.  context: most tokens of one; longer
@@ -203,7 +203,7 @@ class FlashInferAttention:
             whole = self.pool.slots // self.page_size * self.page_size
             self._pages = [
                 (k[:whole].unflatten(0, (-1, self.page_size)), v[:whole].unflatten(0, (-1, self.page_size)))
-                for k, v in zip(self.pool.k.unbind(0), self.pool.v.unbind(0), strict=True)
+                for k, v in map(self.stored, range(self.shape.layers))
             ]
         return self._pages[layer]
 

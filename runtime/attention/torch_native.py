@@ -16,7 +16,7 @@ from ..cache.kv import KVPool
 from ..layers.float8 import FP8, restore, saturate
 from ..step.batch import Batch
 from . import plan as planning
-from .base import AttentionShape, BackendUnavailable
+from .base import AttentionShape, BackendUnavailable, OnePool
 from .plan import Span
 
 QUERY_BLOCK = 256  # queries of a prefill that share one mask; bounds the mask to this many rows
@@ -48,7 +48,7 @@ class Prefill:
 Part = PaddedGroup | Prefill
 
 
-class TorchNativeAttention:
+class TorchNativeAttention(OnePool):
     """See `AttentionBackend`. Padding reads `PAD_SLOT` only, so freed slots may hold anything, even NaN.
 
     The options of other backends are taken and ignored; raises BackendUnavailable for `deterministic`.
@@ -66,7 +66,7 @@ class TorchNativeAttention:
                 "which takes 'triton' on a GPU and 'cpu' on the CPU"
             )
         self.pool, self.shape = pool, shape
-        self._keys, self._values = pool.k.unbind(0), pool.v.unbind(0)
+        self._keys, self._values = zip(*map(self.stored, range(shape.layers)), strict=True)
         self._fp8 = pool.k.dtype == FP8
         self._masks: dict[int | None, Tensor] = {}
 

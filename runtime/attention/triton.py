@@ -18,7 +18,7 @@ from ..kernels.attention_decode import DecodeScratch, DecodeTile, decode
 from ..kernels.attention_prefill import PrefillScratch, PrefillTile, prefill
 from ..kernels.attention_store import store
 from ..step.batch import Batch, DeviceBatch
-from .base import AttentionShape, BackendUnavailable
+from .base import AttentionShape, BackendUnavailable, OnePool
 
 SPLIT_BYTES = 64 << 20  # device memory for partial results of deterministic attention
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn)
@@ -33,7 +33,7 @@ class Plan:
     tiles: int
 
 
-class TritonAttention:
+class TritonAttention(OnePool):
     """See `AttentionBackend`.
 
     page_size: token slots of a page.  max_running: most sequences of a step.  context: most tokens of one, None: what the pool holds.
@@ -151,7 +151,7 @@ class TritonAttention:
         """The pool of a layer; a pool that slept has new tensors."""
         if self._viewed is not self.pool.k:
             self._viewed = self.pool.k
-            self._layers = list(zip(self.pool.k.unbind(0), self.pool.v.unbind(0), strict=True))
+            self._layers = [self.stored(index) for index in range(self.shape.layers)]
         return self._layers[layer]
 
     def _scales(self) -> tuple[float, float]:

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from ..errors import ConfigError
 
-FP8_NAN = 0x7F  # of float8_e4m3fn, as a byte
 PAD_SLOT = 0  # always zero, never handed out: padded gathers read it, so that no freed slot is ever touched
-FLOAT8_NAN = 0x7F
+FLOAT8_NAN = 0x7F  # of float8_e4m3fn, as a byte
 
 
 class KVPool:
-    """Keys and values of all layers.
+    """Keys and values of layers of equal width.
 
-    k, v: [layers, slots, kv_heads, head_dim]. Slot `PAD_SLOT` stays zero and belongs to nobody.
+    k: [layers, slots, kv_heads, head_dim]; v: [layers, slots, kv_heads, value_dim].
+    Slot `PAD_SLOT` stays zero and belongs to nobody.
     k_scale, v_scale: with dtype float8_e4m3fn what is stored is value / scale, and what is too large the largest.
     """
 
@@ -33,24 +33,38 @@ class KVPool:
         head_dim: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        value_dim: int | None = None,
     ) -> None:
         if slots < 2:
             raise ConfigError(
                 f"a KV pool of {slots} slots has no room: slot {PAD_SLOT} is reserved, give at least 2"
             )
-        self._shape = (layers, slots, kv_heads, head_dim)
+        shape = layers, slots, kv_heads
+        self._shapes = (*shape, head_dim), (*shape, head_dim if value_dim is None else value_dim)
         self._kind: dict[str, Any] = {"dtype": dtype, "device": torch.device(device)}
         self.k_scale = self.v_scale = 1.0
         self.restore()
 
     @staticmethod
-    def bytes_per_slot(layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
+    def bytes_per_slot(
+        layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, value_dim: int | None = None
+    ) -> int:
         """Bytes that one token's keys and values take in all layers together."""
-        return 2 * layers * kv_heads * head_dim * dtype.itemsize
+        both = head_dim + (head_dim if value_dim is None else value_dim)
+        return layers * kv_heads * both * dtype.itemsize
+
+    @property
+    def parts(self) -> tuple[KVPool, ...]:
+        """As `KVPools` has them: this pool is one."""
+        return (self,)
 
     @property
     def device(self) -> torch.device:
         return self.k.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.k.dtype
 
     @property
     def bytes(self) -> int:
@@ -62,12 +76,11 @@ class KVPool:
 
     def release(self) -> None:
         """Give the memory back, and with it everything that is stored; `k` and `v` have no slots until `restore`."""
-        layers, _, *heads = self._shape
-        self.k, self.v = (torch.empty((layers, 0, *heads), **self._kind) for _ in range(2))
+        self.k, self.v = (torch.empty((layers, 0, *heads), **self._kind) for layers, _, *heads in self._shapes)
 
     def restore(self) -> None:
         """Memory for all slots, zero. Backends that kept addresses of the old memory are built anew."""
-        self.k, self.v = (torch.zeros(self._shape, **self._kind) for _ in range(2))
+        self.k, self.v = (torch.zeros(shape, **self._kind) for shape in self._shapes)
 
     def fill_nan(self, slots: Sequence[int] | Tensor) -> None:
         """Poison freed slots, so that a stale read turns the output into NaN (for tests)."""

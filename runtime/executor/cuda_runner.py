@@ -63,8 +63,8 @@ class CudaRunner:
         self._mixed = self._mixed_steps(pool) if pool else None
 
     def _mixed_steps(self, pool: GraphPool) -> MixedSteps | None:
-        """None where the layers run by torch's operations, or attention reads more than the pool."""
-        if not (self.model.fused and hasattr(self.attention, "attend_into")):
+        """None where the layers run by torch's operations, differ in width, or attention reads more than the pool."""
+        if not (self.model.fused and self.model.config.attention.even and hasattr(self.attention, "attend_into")):
             return None
         from .piecewise import MixedSteps  # needs Triton
 

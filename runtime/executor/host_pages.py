@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..cache import Ints
-from ..cache.kv import KVPool
+from ..cache.pools import Pool
 from ..errors import ConfigError
 from ..step.staging import upload
 
@@ -33,40 +33,44 @@ class HostPages:
     Raises ConfigError where the driver refuses to lock the memory.
     """
 
-    def __init__(self, pool: KVPool, page_size: int, places: int, staging: int = STAGING) -> None:
-        self._pool: KVPool | None = pool
-        self._layers, _, heads, dim = pool.k.shape
-        self._element = _widest(dim * pool.k.element_size())
-        self._width = page_size * heads * dim * pool.k.element_size() // self._element.itemsize
-        row = self._layers * self._width
-        self._most = max(1, staging // (2 * row * self._element.itemsize))  # pages at a time
+    def __init__(self, pool: Pool, page_size: int, places: int, staging: int = STAGING) -> None:
+        self._pool: Pool | None = pool
+        stored = _tensors(pool)
+        self._element = _widest([tensor.shape[-1] * tensor.element_size() for tensor in stored])
+        self._layers = [len(tensor) for tensor in stored]
+        self._widths = [page_size * tensor[0, 0].nbytes // self._element.itemsize for tensor in stored]
+        self._sizes = [layers * width for layers, width in zip(self._layers, self._widths, strict=True)]
+        page = sum(self._sizes) * self._element.itemsize
+        self._most = max(1, staging // page)  # pages at a time
         self._staging: Tensor | None = None
-        self._kept = _memory(2 * places * row * self._element.itemsize).view(self._element).view(2, places, row)
+        self._kept = _memory(places * page).view(self._element)
         self._unlock = _lock(self, self._kept, pool.device) if pool.device.type == "cuda" else None
 
     def save(self, pages: Ints, places: Ints) -> None:
         """Copy the pool's `pages` to `places`; both distinct."""
         for part in self._parts(len(pages)):
-            rows, staging = self._rows(pages[part]), self._stage(part.stop - part.start)
-            for stored, staged in zip(self._stored(), staging, strict=True):
-                torch.index_select(stored, 0, rows, out=staged.view(-1, self._width))
+            staging = self._stage(part.stop - part.start)
+            for stored, index, staged in zip(self._stored(), self._indices(pages[part]), staging, strict=True):
+                torch.index_select(stored, 0, index, out=staged.view(-1, stored.shape[1]))
             self._put(staging, places[part])
 
     def load(self, places: Ints, pages: Ints) -> None:
         """Copy what was saved at `places` into the pool's `pages`."""
         for part in self._parts(len(pages)):
-            rows, staging = self._rows(pages[part]), self._stage(part.stop - part.start)
-            for kept, staged in zip(self._kept, staging, strict=True):
+            staging = self._stage(part.stop - part.start)
+            for kept, staged in zip(self._split(self._kept), staging, strict=True):
                 for here, there in _runs(places[part]):
                     staged[here].copy_(kept[there], non_blocking=True)
-            for stored, staged in zip(self._stored(), staging, strict=True):
-                stored.index_copy_(0, rows, staged.view(-1, self._width))
+            for stored, index, staged in zip(self._stored(), self._indices(pages[part]), staging, strict=True):
+                stored.index_copy_(0, index, staged.view(-1, stored.shape[1]))
 
     def fill_nan(self, places: Ints) -> None:
         """Poison freed places, so that a stale read is loud (for tests)."""
         for part in self._parts(len(places)):
             staging = self._stage(part.stop - part.start)
-            self._put(staging.fill_(-1), places[part])  # all bits set: NaN in every format
+            for staged in staging:
+                staged.fill_(-1)  # all bits set: NaN in every format
+            self._put(staging, places[part])
 
     def release(self) -> None:
         """Give the staging memory back until the next copy."""
@@ -77,30 +81,40 @@ class HostPages:
         self.release()
         if self._unlock is not None:
             self._unlock()
-        self._kept, self._pool = self._kept[:, :0].clone(), None
+        self._kept, self._pool = self._kept[:0].clone(), None
 
     # inside
 
     def _stored(self) -> list[Tensor]:
-        """The pool's keys and values, a row for each layer of each page."""
+        """The pool's tensors, with a row for each layer of each page."""
         assert self._pool is not None
-        return [stored.view(self._element).view(-1, self._width) for stored in (self._pool.k, self._pool.v)]
+        tensors = zip(_tensors(self._pool), self._widths, strict=True)
+        return [stored.view(self._element).view(-1, width) for stored, width in tensors]
 
-    def _rows(self, pages: Ints) -> Tensor:
+    def _indices(self, pages: Ints) -> list[Tensor]:
+        """The rows of these pages in each of the pool's tensors."""
         assert self._pool is not None
-        stored = self._stored()[0]
-        layers = np.arange(self._layers, dtype=np.int64) * (len(stored) // self._layers)
-        return upload((pages[:, None] + layers).ravel(), self._pool.device)
+        found: dict[tuple[int, int], Tensor] = {}
+        for layers, stored in (kinds := list(zip(self._layers, self._stored(), strict=True))):
+            if (layers, len(stored)) not in found:
+                starts = np.arange(layers, dtype=np.int64) * (len(stored) // layers)
+                found[layers, len(stored)] = upload((pages[:, None] + starts).ravel(), self._pool.device)
+        return [found[layers, len(stored)] for layers, stored in kinds]
 
-    def _stage(self, pages: int) -> Tensor:
+    def _stage(self, pages: int) -> list[Tensor]:
         if self._staging is None:
             assert self._pool is not None
-            shape = (2, self._most, self._layers * self._width)
-            self._staging = torch.empty(shape, dtype=self._element, device=self._pool.device)
-        return self._staging[:, :pages]
+            self._staging = torch.empty(self._most * sum(self._sizes), dtype=self._element, device=self._pool.device)
+        return [part[:pages] for part in self._split(self._staging)]
 
-    def _put(self, staging: Tensor, places: Ints) -> None:
-        for kept, staged in zip(self._kept, staging, strict=True):
+    def _split(self, memory: Tensor) -> list[Tensor]:
+        """Rows for as many pages as there is room for, of each of the pool's tensors."""
+        pages = len(memory) // sum(self._sizes)
+        parts = memory.split([pages * size for size in self._sizes])
+        return [part.view(pages, size) for part, size in zip(parts, self._sizes, strict=True)]
+
+    def _put(self, staging: list[Tensor], places: Ints) -> None:
+        for kept, staged in zip(self._split(self._kept), staging, strict=True):
             for here, there in _runs(places):
                 kept[there].copy_(staged[here], non_blocking=True)
 
@@ -115,9 +129,13 @@ def _memory(size: int) -> Tensor:
     return memory[start : start + size]
 
 
-def _widest(size: int) -> torch.dtype:
-    """The widest element that divides rows of `size` bytes."""
-    return next(element for element in ELEMENTS if size % element.itemsize == 0)
+def _tensors(pool: Pool) -> list[Tensor]:
+    return [tensor for part in pool.parts for tensor in (part.k, part.v)]
+
+
+def _widest(sizes: list[int]) -> torch.dtype:
+    """The widest element that divides rows of all these bytes."""
+    return next(element for element in ELEMENTS if not any(size % element.itemsize for size in sizes))
 
 
 def _runs(places: Ints) -> Iterator[tuple[slice, slice]]:

@@ -38,12 +38,12 @@ Piece = Callable[[], None]
 class PooledAttention(AttentionBackend, Protocol):
     """A backend that reads keys and values in the pool only."""
 
-    def attend_into(self, out: Tensor, q: Tensor, layer: int, batch: Batch) -> None:
-        """`attend` with the result in `out`; q, out: [T, query_heads, head_dim], contiguous."""
+    def attend_into(self, out: Tensor, q: Tensor, layer: int, batch: Batch, sinks: Tensor | None = None) -> None:
+        """`attend` with the result in `out` [T, query_heads, value_dim]; both contiguous."""
 
 
 class MixedSteps:
-    """Runs steps of up to `most` tokens; a size is captured when it turns up again.
+    """Runs steps of up to `most` tokens, of a model with an even `AttentionLayout`; a size is captured when it turns up again.
 
     replay_of: gives the replay of a piece. A piece whose capture raises runs as it is.
     """
@@ -60,10 +60,12 @@ class MixedSteps:
     ) -> None:
         self._model, self._attention, self._table, self._last = model, attention, table, last
         self._replay_of = replay_of
-        shape, dtype = model.config.attention_shape, model.dtype
-        size = (2, self.most, shape.query_heads, shape.head_dim)
+        layer, dtype = model.config.attention.layers[0], model.dtype
+        heads = self.most, layer.query_heads
         self._x = torch.zeros(self.most, model.config.hidden_size, dtype=dtype, device=last.device)
-        self._q, self._mixed = torch.zeros(size, dtype=dtype, device=last.device)
+        self._q, self._mixed = (
+            torch.zeros(*heads, dim, dtype=dtype, device=last.device) for dim in (layer.key_dim, layer.value_dim)
+        )
         self._ints = torch.zeros(ARRAYS, WIDTH, dtype=torch.int32, device=last.device)
         self._arrays = self._ints.unbind(0)
         self._pieces: dict[int, list[Piece]] = {}
@@ -127,6 +129,6 @@ class MixedSteps:
 
     def _make_room(self) -> None:
         """Have the graphs' memory grow at once to what the largest piece needs, not anew for each larger size."""
-        config, shape = self._model.config, self._model.config.attention_shape
-        heads = (shape.query_heads + 2 * shape.kv_heads) * shape.head_dim
+        config, layer = self._model.config, self._model.config.attention.layers[0]
+        heads = (layer.query_heads + layer.kv_heads) * layer.key_dim + layer.kv_heads * layer.value_dim
         self._x.new_empty(self.most, heads + 3 * config.hidden_size + 3 * config.intermediate_size)

@@ -16,9 +16,9 @@ import torch
 
 from sgl.grammars import Vocabulary
 
-from ..attention import AttentionBackend, AttentionShape, attention_backend
+from ..attention import BACKENDS, AttentionBackend, AttentionLayout, attention_backend
 from ..cache import HostTier, Ints, PagePool, PrefixCache
-from ..cache.kv import KVPool
+from ..cache.pools import Pool
 from ..errors import ConfigError
 from ..executor.device import DeviceChoice, apply_threads, choose_device
 from ..executor.host_pages import HostPages
@@ -57,8 +57,8 @@ def assemble(path: Path, options: EngineConfig) -> Assembled:
     pool, plan = assembly.share_memory(model)
     core, attention = assembly.put_together(model, text, pool)
     info, config = assembly.info(model, attention, plan), assembly.config
-    again = replace(config, attention=attention.name)
-    core.sleeper = Sleeper(core, pool, _builder(again, pool, model.config.attention_shape, assembly.context))
+    again = replace(config, attention=attention.name) if attention.name in BACKENDS else config
+    core.sleeper = Sleeper(core, pool, _builder(again, pool, model.config.attention, assembly.context))
     core.start()
     return Assembled(config, text.tokenizer, text.vocabulary, core, info)
 
@@ -93,16 +93,16 @@ class Assembly:
             with self._phase("tokenizer"):  # what is left of it
                 return model, text.result()
 
-    def share_memory(self, model: Decoder) -> tuple[KVPool, memory.MemoryPlan]:
+    def share_memory(self, model: Decoder) -> tuple[Pool, memory.MemoryPlan]:
         with self._phase("measure"):
             plan = memory.after_loading(self._before, model, self.config, self.context, self._allocated)
         with self._phase("kv"):
             return _pool(model, self.config, self.choice, plan)
 
-    def put_together(self, model: Decoder, text: TextSide, pool: KVPool) -> tuple[EngineCore, AttentionBackend]:
+    def put_together(self, model: Decoder, text: TextSide, pool: Pool) -> tuple[EngineCore, AttentionBackend]:
         config, context = self.config, self.context
         with self._phase("attention"):
-            attention = _attention(config, pool, model.config.attention_shape, context)
+            attention = _attention(config, pool, model.config.attention, context)
         with self._phase("runner"):
             runner = _runner(model, attention, config, self.choice, context)
             return _core(runner, config, text, pool, context), attention
@@ -122,10 +122,10 @@ class Assembly:
 
 
 def _builder(
-    config: Resolved, pool: KVPool, shape: AttentionShape, context: int
+    config: Resolved, pool: Pool, layout: AttentionLayout, context: int
 ) -> Callable[[], AttentionBackend]:
     """Builds the attention once more, for a pool that came back from a sleep; holds nothing else."""
-    return lambda: _attention(config, pool, shape, context)
+    return lambda: _attention(config, pool, layout, context)
 
 
 def _context(model: ModelConfig, options: EngineConfig) -> int:
@@ -160,19 +160,19 @@ def _arithmetic(config: Resolved, choice: DeviceChoice) -> Transform | None:
 
 def _pool(
     model: Decoder, config: Resolved, choice: DeviceChoice, plan: memory.MemoryPlan
-) -> tuple[KVPool, memory.MemoryPlan]:
-    shape = model.config.attention_shape
+) -> tuple[Pool, memory.MemoryPlan]:
+    layout = model.config.attention
     dtype = memory.stored_dtype(config, choice.dtype)
-    per_token = KVPool.bytes_per_slot(shape.layers, shape.kv_heads, shape.head_dim, dtype)
+    per_token = layout.bytes_per_slot(dtype)
     plan = memory.with_kv(plan, config, per_token, choice.device)
     slots = plan.kv // per_token + config.page_size  # the page of the padding slot comes on top
-    pool = KVPool(shape.layers, slots, shape.kv_heads, shape.head_dim, dtype, choice.device)
+    pool = layout.pool(slots, dtype, choice.device)
     return pool, replace(plan, kv=pool.bytes)
 
 
-def _attention(config: Resolved, pool: KVPool, shape: AttentionShape, context: int) -> AttentionBackend:
+def _attention(config: Resolved, pool: Pool, layout: AttentionLayout, context: int) -> AttentionBackend:
     return attention_backend(
-        config.attention, pool, shape, page_size=config.page_size, max_running=config.max_running,
+        config.attention, pool, layout, page_size=config.page_size, max_running=config.max_running,
         context=context, deterministic=config.deterministic,
     )  # fmt: skip
 
@@ -190,7 +190,7 @@ def _runner(
     )  # fmt: skip
 
 
-def _core(runner: Any, config: Resolved, text: TextSide, pool: KVPool, context: int) -> EngineCore:
+def _core(runner: Any, config: Resolved, text: TextSide, pool: Pool, context: int) -> EngineCore:
     on_free = _poison(weakref.ref(pool), config.page_size) if config.poison_freed else None
     cache = PrefixCache(PagePool(pool.slots // config.page_size, config.page_size, on_free), _host_tier(config, pool))
     scheduler = Scheduler(cache, config.step_tokens, config.max_running)
@@ -200,7 +200,7 @@ def _core(runner: Any, config: Resolved, text: TextSide, pool: KVPool, context: 
     return EngineCore(runner, life, run_ahead=config.run_ahead)
 
 
-def _host_tier(config: Resolved, pool: KVPool) -> HostTier | None:
+def _host_tier(config: Resolved, pool: Pool) -> HostTier | None:
     size, free = parse_memory(config.host_kv, "host_kv"), free_memory()
     page = pool.bytes // pool.slots * config.page_size
     if not size:
@@ -215,7 +215,7 @@ def _host_tier(config: Resolved, pool: KVPool) -> HostTier | None:
     return HostTier(PagePool(places, config.page_size, copies.fill_nan if config.poison_freed else None), copies)
 
 
-def _poison(pool: weakref.ref[KVPool], page_size: int) -> Callable[[Ints], None]:
+def _poison(pool: weakref.ref[Pool], page_size: int) -> Callable[[Ints], None]:
     def fill(pages: Ints) -> None:
         first = torch.from_numpy(pages.astype("int64")) * page_size
         if (held := pool()) is not None:
@@ -237,7 +237,7 @@ def _info(
         "device": str(choice.device),
         "dtype": str(choice.dtype).removeprefix("torch."),
         "weights": config.weights,
-        "kv_dtype": str(pool.k.dtype).removeprefix("torch."),
+        "kv_dtype": str(pool.dtype).removeprefix("torch."),
         "threads": choice.threads,
         "why": list(choice.reasons),
         "attention": attention.name,

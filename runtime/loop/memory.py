@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..cache.kv import PAD_SLOT, KVPool
+from ..attention.base import AttentionLayout
+from ..cache.kv import PAD_SLOT
 from ..errors import ConfigError
 from ..executor.host_pages import STAGING
 from ..step.batch import Batch, DeviceBatch
@@ -149,11 +150,8 @@ def activation_peak(model: Decoder, config: Resolved, context: int) -> int:
 @torch.inference_mode()
 def dummy_step(model: Decoder, config: Resolved, context: int) -> Tensor:
     """The largest step through the model with an attention that stores nothing; logits [max_running, vocabulary]."""
-    shape = model.config.attention_shape
-    dtype = stored_dtype(config, model.dtype)
-    pool = KVPool(shape.layers, 2 * config.page_size, shape.kv_heads, shape.head_dim, dtype, model.device)
-    batch = dummy_batch(config, context, model.device)
-    return model.forward(batch, _NoAttention(pool))
+    attention = _NoAttention(model.config.attention, 2 * config.page_size, stored_dtype(config, model.dtype), model.device)
+    return model.forward(dummy_batch(config, context, model.device), attention)
 
 
 def dummy_batch(config: Resolved, context: int, device: torch.device) -> Batch:
@@ -198,12 +196,20 @@ class _NoAttention:
     name, reason = "none", "measures the activations"
     capturable = False
 
-    def __init__(self, pool: KVPool) -> None:
-        self.pool = pool
+    def __init__(self, layout: AttentionLayout, slots: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._layout, self.pool = layout, layout.pool(slots, dtype, device)
 
     def plan(self, batch: Batch) -> None: ...
 
     def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None: ...
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, batch: Batch) -> Tensor:
-        return q.clone(memory_format=torch.contiguous_format)
+    def attend(
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: Batch, sinks: Tensor | None = None
+    ) -> Tensor:
+        return q.new_zeros(*q.shape[:2], self._layout.layers[layer].value_dim)
+
+    def stored(self, layer: int) -> tuple[Tensor, Tensor]:
+        return self._layout.stored(self.pool, layer)
+
+    def reasons(self, layer: int) -> tuple[str, str | None]:
+        return self.name, None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from ..attention import AttentionBackend
-from ..cache.kv import KVPool
+from ..cache.pools import Pool
 from ..errors import RuntimeFailure
 from ..executor.offload import HostCopy, tensors_of
 from .config import free_memory
@@ -18,7 +18,7 @@ from .core import EngineCore
 class Sleeper:
     """Puts the device's side of an engine to sleep. `sleep` and `wake` run on the scheduler thread."""
 
-    def __init__(self, core: EngineCore, pool: KVPool, make_attention: Callable[[], AttentionBackend]) -> None:
+    def __init__(self, core: EngineCore, pool: Pool, make_attention: Callable[[], AttentionBackend]) -> None:
         self._core, self._pool, self._make_attention = core, pool, make_attention
         self._weights: HostCopy | None = None
         self.asleep = False

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..attention.base import AttentionShape
+from ..attention.base import AttentionLayout, AttentionShape, LayerAttention
 from ..errors import ConfigError
 from ..layers.rotary import RopeConfig
 from .fields import Fields
@@ -43,6 +43,11 @@ class ModelConfig:
     @property
     def attention_shape(self) -> AttentionShape:
         return AttentionShape(self.num_heads, self.num_kv_heads, self.head_dim, self.windows)
+
+    @property
+    def attention(self) -> AttentionLayout:
+        heads = self.num_heads, self.num_kv_heads, self.head_dim, self.head_dim
+        return AttentionLayout.of([LayerAttention(*heads, self.head_dim**-0.5, window) for window in self.windows])
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any], where: str = "config.json") -> ModelConfig:

@@ -88,13 +88,13 @@ class Half:
         transform: Any = None,
     ) -> None:  # fmt: skip
         self.model = load_model(path, dtype, device, None, transform)
-        shape = self.model.config.attention_shape
-        self.pool = KVPool(shape.layers, SLOTS, shape.kv_heads, shape.head_dim, dtype, device)
+        layout = self.model.config.attention
+        self.pool: Any = layout.pool(SLOTS, dtype, device)
         self.pool.fill_nan(list(range(1, SLOTS)))
         self.attention: Any = (
-            PooledOracle(self.pool, shape)
+            PooledOracle(self.pool, layout.groups[0])
             if attention == "oracle"
-            else attention_backend(attention, self.pool, shape, page_size=1, max_running=ROWS)
+            else attention_backend(attention, self.pool, layout, page_size=1, max_running=ROWS)
         )
         self.device = self.pool.k.device
         self.table = PageTable(ROWS, 512, 1, self.device)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from sgl.runtime.attention import attention_backend
-from sgl.runtime.cache.kv import KVPool
 from sgl.runtime.loading import load_model
 from sgl.runtime.step.batch import Batch
 
@@ -38,9 +38,9 @@ class Rig:
         attention: str = "auto",
     ) -> None:
         self.model = load_model(path, dtype, device)
-        shape = self.model.config.attention_shape
-        self.pool = KVPool(shape.layers, slots, shape.kv_heads, shape.head_dim, dtype, device)
-        self.attention = attention_backend(attention, self.pool, shape)
+        layout = self.model.config.attention
+        self.pool: Any = layout.pool(slots, dtype, device)
+        self.attention = attention_backend(attention, self.pool, layout)
         self.free = list(np.random.default_rng(seed).permutation(np.arange(1, slots)))
         self.pool.fill_nan(self.free)
 

@@ -1,0 +1,82 @@
+"""Attention of models whose layers differ in more than their windows: a backend for each group of equal layers."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from ..cache.pools import Pool
+from ..step.batch import Batch
+from .base import AttentionLayout
+
+if TYPE_CHECKING:
+    from . import OneBackend
+
+
+class AttentionByLayer:
+    """See `AttentionBackend`. Layers are counted as the model counts them; a plan is the list of its groups' plans."""
+
+    def __init__(self, pool: Pool, layout: AttentionLayout, backends: Sequence[OneBackend]) -> None:
+        self.pool, self._places, self._backends = pool, layout.places, list(backends)
+        names = list(dict.fromkeys(backend.name for backend in backends))
+        self.name = names[0] if len(names) == 1 else "mixed"
+        self.capturable = all(backend.capturable for backend in backends)
+        self.reason = "; ".join(f"layers {self._listed(i)}: {b.name}, {b.reason}" for i, b in enumerate(backends))
+        if all(hasattr(backend, "attend_into") for backend in backends):
+            self.attend_into = self._attend_into
+
+    def plan(self, batch: Batch) -> None:
+        plans: list[Any] = []
+        for backend in self._backends:
+            backend.plan(batch)
+            plans.append(batch.plan)
+        batch.plan = plans
+
+    def variant(self, batch: Batch) -> Hashable:
+        """Which graph the planned static batch needs, beside its size; None is the usual one."""
+        plans, found = batch.plan, []
+        for backend, batch.plan in zip(self._backends, plans, strict=True):
+            variant = getattr(backend, "variant", None)
+            found.append(variant(batch) if variant else None)
+        batch.plan = plans
+        return tuple(found) if any(found) else None
+
+    def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
+        group, index = self._places[layer]
+        self._backends[group].store(k, v, index, batch)
+
+    def attend(
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: Batch, sinks: Tensor | None = None
+    ) -> Tensor:
+        group, index = self._places[layer]
+        plans, batch.plan = batch.plan, batch.plan[group]
+        out = self._backends[group].attend(q, k, v, index, batch, sinks)
+        batch.plan = plans
+        return out
+
+    def stored(self, layer: int) -> tuple[Tensor, Tensor]:
+        group, index = self._places[layer]
+        return self._backends[group].stored(index)
+
+    def reasons(self, layer: int) -> tuple[str, str | None]:
+        group, index = self._places[layer]
+        return self._backends[group].reasons(index)
+
+    def _attend_into(self, out: Tensor, q: Tensor, layer: int, batch: Batch, sinks: Tensor | None = None) -> None:
+        group, index = self._places[layer]
+        plans, batch.plan = batch.plan, batch.plan[group]
+        self._backends[group].attend_into(out, q, index, batch, sinks)  # type: ignore[attr-defined]
+        batch.plan = plans
+
+    def _listed(self, group: int) -> str:
+        return listed([layer for layer, (own, _) in enumerate(self._places) if own == group])
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Rising numbers, with neighbours joined: 0-2, 5."""
+    starts = [numbers[0], *(b for a, b in pairwise(numbers) if b != a + 1)]
+    ends = [*(a for a, b in pairwise(numbers) if b != a + 1), numbers[-1]]
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))

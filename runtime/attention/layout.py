@@ -1,0 +1,174 @@
+"""What the layers of a model ask of attention, and how they are gathered for the backends and for the KV pool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..cache.pools import KVPart, Pool, make_pool
+from ..errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class LayerAttention:
+    """What one layer asks of attention.
+
+    scale: scores are q k * scale.
+    window: latest tokens that a query sees, itself included.  chunk: a query sees keys of its own chunk of positions
+    only, those with the same position // chunk.
+    softcap: scores become softcap * tanh(score / softcap), before what is not seen is masked.
+    alibi: slope of each query head, times the distance of query and key subtracted from the score, after the softcap.
+    source: index of the layer whose keys and values this one reads; it stores none itself.
+    """
+
+    query_heads: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    scale: float
+    window: int | None = None
+    chunk: int | None = None
+    softcap: float | None = None
+    alibi: tuple[float, ...] | None = None
+    source: int | None = None
+
+    @property
+    def stored(self) -> tuple[int, int, int]:
+        """What decides which layers may lie in one pool."""
+        return self.kv_heads, self.key_dim, self.value_dim
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """Layers that are equal in all but window and chunk: what one backend serves.
+
+    windows, chunks: one entry per layer, see `LayerAttention`; chunks empty: none anywhere.
+    value_dim: 0 for head_dim, the width of queries and keys.  scale: 0 for head_dim ** -0.5.
+    caches: which layer of the pool each layer reads; empty: its own.
+    """
+
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    windows: tuple[int | None, ...]
+    value_dim: int = 0
+    scale: float = 0.0
+    softcap: float | None = None
+    alibi: tuple[float, ...] | None = None
+    chunks: tuple[int | None, ...] = ()
+    caches: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value_dim", self.value_dim or self.head_dim)
+        object.__setattr__(self, "scale", self.scale or self.head_dim**-0.5)
+        object.__setattr__(self, "chunks", self.chunks or (None,) * self.layers)
+        object.__setattr__(self, "caches", self.caches or tuple(range(self.layers)))
+
+    @property
+    def layers(self) -> int:
+        return len(self.windows)
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one KV head."""
+        return self.query_heads // self.kv_heads
+
+    @property
+    def reaches(self) -> tuple[tuple[int | None, int | None], ...]:
+        """Window and chunk of each layer: what decides which keys its queries see."""
+        return tuple(zip(self.windows, self.chunks, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionLayout:
+    """The attention of all layers of a model.
+
+    groups: each for one backend.  places: of each layer its group, and its index in there.
+    parts: each one pool.  homes: the part that each group reads; several may read the same.
+    """
+
+    layers: tuple[LayerAttention, ...]
+    groups: tuple[AttentionShape, ...]
+    places: tuple[tuple[int, int], ...]
+    parts: tuple[KVPart, ...]
+    homes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, layers: Sequence[LayerAttention]) -> AttentionLayout:
+        """Raises ConfigError for layers that cannot be."""
+        for index, layer in enumerate(layers):
+            _check(index, layer, layers)
+        caches, parts = _stored(layers)
+        kinds = [replace(layer, window=None, chunk=None, source=None) for layer in layers]
+        members = [[i for i, other in enumerate(kinds) if other == kind] for kind in dict.fromkeys(kinds)]
+        whose = {layer: (group, index) for group, found in enumerate(members) for index, layer in enumerate(found)}
+        return cls(
+            layers=tuple(layers),
+            groups=tuple(_shape([(layers[i], caches[i][1]) for i in found]) for found in members),
+            places=tuple(whose[i] for i in range(len(layers))),
+            parts=parts,
+            homes=tuple(caches[found[0]][0] for found in members),
+        )
+
+    @property
+    def even(self) -> bool:
+        """Queries have the same width in all layers, and so has what comes out."""
+        return len({(layer.query_heads, layer.key_dim, layer.value_dim) for layer in self.layers}) == 1
+
+    def bytes_per_slot(self, dtype: torch.dtype) -> int:
+        """Bytes that one token's keys and values take in all layers together."""
+        return sum(part.bytes_per_slot(dtype) for part in self.parts)
+
+    def pool(self, slots: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Pool:
+        return make_pool(self.parts, slots, dtype, device)
+
+    def stored(self, pool: Pool, layer: int) -> tuple[Tensor, Tensor]:
+        """Where in a pool of this layout the keys and values of a layer lie: [slots, kv_heads, width]."""
+        group, index = self.places[layer]
+        part, cache = pool.parts[self.homes[group]], self.groups[group].caches[index]
+        return part.k[cache], part.v[cache]
+
+
+def _check(index: int, layer: LayerAttention, layers: Sequence[LayerAttention]) -> None:
+    if layer.query_heads % layer.kv_heads:
+        raise ConfigError(
+            f"layer {index}: {layer.query_heads} query heads cannot share {layer.kv_heads} KV heads evenly"
+        )
+    if layer.alibi is not None and len(layer.alibi) != layer.query_heads:
+        raise ConfigError(f"layer {index}: {len(layer.alibi)} ALiBi slopes for {layer.query_heads} query heads")
+    if layer.source is None:
+        return
+    if not 0 <= layer.source < index or layers[layer.source].source is not None:
+        raise ConfigError(f"layer {index} reads layer {layer.source}, which must come before it and store its own keys")
+    if layers[layer.source].stored != layer.stored:
+        raise ConfigError(
+            f"layer {index} reads layer {layer.source}, but KV heads, key and value width differ: "
+            f"{layer.stored}, {layers[layer.source].stored}"
+        )
+
+
+def _stored(layers: Sequence[LayerAttention]) -> tuple[list[tuple[int, int]], tuple[KVPart, ...]]:
+    """Of each layer the part that it reads and the layer of that part; and the parts."""
+    counts: dict[tuple[int, int, int], int] = {}
+    caches: list[tuple[int, int]] = []
+    for layer in layers:
+        if layer.source is not None:
+            caches.append(caches[layer.source])
+            continue
+        before = counts.get(layer.stored, 0)
+        counts[layer.stored] = before + 1
+        caches.append((list(counts).index(layer.stored), before))
+    return caches, tuple(KVPart(count, *stored) for stored, count in counts.items())
+
+
+def _shape(members: Sequence[tuple[LayerAttention, int]]) -> AttentionShape:
+    """Of equal layers, each with the layer of the pool that it reads."""
+    first = members[0][0]
+    return AttentionShape(
+        first.query_heads, first.kv_heads, first.key_dim, tuple(layer.window for layer, _ in members),
+        first.value_dim, first.scale, first.softcap, first.alibi,
+        tuple(layer.chunk for layer, _ in members), tuple(cache for _, cache in members),
+    )  # fmt: skip

@@ -1,0 +1,70 @@
+"""KV pools of models whose layers differ in width: one pool for each width, over the same slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .kv import KVPool
+
+
+class KVPart(NamedTuple):
+    """Layers whose keys and values lie in one pool."""
+
+    layers: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+
+    def bytes_per_slot(self, dtype: torch.dtype) -> int:
+        return KVPool.bytes_per_slot(self.layers, self.kv_heads, self.key_dim, dtype, self.value_dim)
+
+    def pool(self, slots: int, dtype: torch.dtype, device: torch.device | str) -> KVPool:
+        return KVPool(self.layers, slots, self.kv_heads, self.key_dim, dtype, device, self.value_dim)
+
+
+class KVPools:
+    """Several pools that are handed out, poisoned and given back as one. See `KVPool`, whose methods it has."""
+
+    def __init__(self, parts: Sequence[KVPool]) -> None:
+        self.parts = tuple(parts)
+
+    @property
+    def device(self) -> torch.device:
+        return self.parts[0].device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.parts[0].dtype
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes for part in self.parts)
+
+    @property
+    def slots(self) -> int:
+        return self.parts[0].slots
+
+    def release(self) -> None:
+        for part in self.parts:
+            part.release()
+
+    def restore(self) -> None:
+        for part in self.parts:
+            part.restore()
+
+    def fill_nan(self, slots: Sequence[int] | Tensor) -> None:
+        for part in self.parts:
+            part.fill_nan(slots)
+
+
+Pool = KVPool | KVPools
+
+
+def make_pool(parts: Sequence[KVPart], slots: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Pool:
+    """Memory for the keys and values of all parts: a plain `KVPool` where there is one part only."""
+    pools = [part.pool(slots, dtype, device) for part in parts]
+    return pools[0] if len(pools) == 1 else KVPools(pools)

@@ -1,0 +1,105 @@
+"""Layers of a model gathered into groups for the backends and into pools, and one backend for each group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from sgl.runtime.attention import AttentionLayout, LayerAttention
+from sgl.runtime.attention.by_layer import listed
+from sgl.runtime.cache.kv import PAD_SLOT, KVPool
+from sgl.runtime.cache.pools import KVPools
+from sgl.runtime.errors import ConfigError
+from sgl.runtime.executor.host_pages import HostPages
+from sgl.runtime.layers import cpu
+
+FULL = LayerAttention(4, 2, 16, 16, 0.25)
+NEAR = replace(FULL, window=5)
+WIDE = LayerAttention(4, 1, 24, 8, 1.0)
+compiled = pytest.mark.skipif(cpu.kernels is None, reason="needs the compiled kernels")
+
+
+def test_layers_that_differ_in_what_they_see_are_one_group() -> None:
+    layout = AttentionLayout.of([NEAR, FULL, replace(FULL, chunk=7)])
+    (shape,) = layout.groups
+    assert shape.windows == (5, None, None) and shape.chunks == (None, None, 7) and shape.caches == (0, 1, 2)
+    assert layout.places == ((0, 0), (0, 1), (0, 2)) and layout.even
+    assert isinstance(layout.pool(10, torch.float32), KVPool)
+
+
+def test_layers_of_other_widths_have_a_pool_of_their_own() -> None:
+    layout = AttentionLayout.of([NEAR, WIDE, NEAR, FULL])
+    assert layout.places == ((0, 0), (1, 0), (0, 1), (0, 2)) and layout.homes == (0, 1) and not layout.even
+    pool = layout.pool(10, torch.bfloat16)
+    assert isinstance(pool, KVPools) and pool.slots == 10 and pool.dtype == torch.bfloat16
+    assert [tuple(part.v.shape) for part in pool.parts] == [(3, 10, 2, 16), (1, 10, 1, 8)]
+    assert layout.bytes_per_slot(torch.bfloat16) * 10 == pool.bytes == 2 * 10 * (3 * 2 * 32 + 32)
+    assert layout.stored(pool, 3)[0].data_ptr() == pool.parts[0].k[2].data_ptr()
+
+
+def test_groups_of_another_scale_read_the_same_pool() -> None:
+    layout = AttentionLayout.of([FULL, replace(FULL, scale=1.0), FULL, replace(FULL, query_heads=2, source=0)])
+    assert [shape.caches for shape in layout.groups] == [(0, 2), (1,), (0,)] and layout.homes == (0, 0, 0)
+    assert [part.layers for part in layout.parts] == [3]
+
+
+def test_a_layer_that_reads_another_stores_nothing() -> None:
+    layout = AttentionLayout.of([FULL, WIDE, NEAR, replace(NEAR, source=2), replace(WIDE, source=1)])
+    assert [shape.caches for shape in layout.groups] == [(0, 1, 1), (0, 0)]
+    assert [part.layers for part in layout.parts] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([FULL, replace(FULL, source=1)], "layer 1 reads layer 1"),
+        ([FULL, replace(FULL, source=0), replace(FULL, source=1)], "layer 2 reads layer 1"),
+        ([FULL, replace(WIDE, source=0)], "width differ"),
+        ([replace(FULL, kv_heads=3)], "4 query heads"),
+        ([replace(FULL, alibi=(1.0,))], "1 ALiBi slopes for 4"),
+    ],
+)
+def test_what_cannot_be_is_named(layers: list[LayerAttention], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        AttentionLayout.of(layers)
+
+
+def test_several_pools_are_handled_as_one() -> None:
+    pool = AttentionLayout.of([FULL, WIDE]).pool(6, torch.float32)
+    pool.fill_nan([2, 4])
+    for part in pool.parts:
+        for stored in (part.k, part.v):
+            assert stored[:, [2, 4]].isnan().all() and not stored[:, [0, 1, 3, 5]].isnan().any()
+    size = pool.bytes
+    pool.release()
+    assert pool.bytes == pool.slots == 0
+    pool.restore()
+    assert pool.bytes == size and not any(part.k.any() or part.v.any() for part in pool.parts)
+
+
+@pytest.mark.parametrize("staging", [1, 5000])
+@pytest.mark.parametrize("page_size", [1, 3])
+def test_pages_of_several_pools_come_back_from_main_memory(page_size: int, staging: int) -> None:
+    pool = AttentionLayout.of([FULL, WIDE, replace(WIDE, key_dim=3, value_dim=5)]).pool(20 * page_size, torch.bfloat16)
+    tensors = [tensor for part in pool.parts for tensor in (part.k, part.v)]
+    for tensor in tensors:
+        tensor.normal_()
+    before = [tensor.clone() for tensor in tensors]
+    copies, rng = HostPages(pool, page_size, 12, staging), np.random.default_rng(0)
+    pages, others = (rng.permutation(np.arange(1, 20, dtype=np.int32))[:9] for _ in range(2))
+    places = rng.permutation(np.arange(1, 12, dtype=np.int32))[:9]
+    copies.save(pages, places)
+    pool.fill_nan(torch.arange(1, 20 * page_size))
+    copies.load(places, others)
+    for tensor, expected in zip(tensors, before, strict=True):
+        found, expected = (x.unflatten(1, (-1, page_size)) for x in (tensor, expected))
+        assert torch.equal(found[:, others], expected[:, pages])
+        assert found[:, np.setdiff1d(np.arange(1, 20), others)].isnan().all()
+        assert torch.equal(found[:, 0, 0], expected[:, 0, PAD_SLOT])
+
+
+def test_lists_of_layers() -> None:
+    assert listed([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8" and listed([3]) == "3"
