@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .chat import ChatTemplate, get_chat_template
-from .errors import Place, UnsupportedByBackendError
+from .errors import UnsupportedByBackendError
+from .places.place import Place
 from .sampling.choices import ChoicesDecision, ChoicesSamplingMethod
 from .sampling.options import SamplingOptions
 

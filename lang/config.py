@@ -1,19 +1,16 @@
-"""What holds for the whole process: the default backend and a few switches."""
+"""What holds for the whole process: a few switches, and which backend is the default one."""
 
 from __future__ import annotations
 
-import atexit
-import threading
 from typing import Any
 
-from .backend import Backend
-from .errors import BadValueError, UnknownOptionError, nearest
+from .errors import UnknownOptionError, nearest
 
 
 class GlobalConfig:
     """Programs write these attributes directly.
 
-    verbosity: 2 or more prints the final text of each run. default_backend: what `set_default_backend` set.
+    verbosity: 2 or more prints the final text of each run. default_backend: what `set_default_backend` set, or None.
     skip_special_tokens_in_output: leave special tokens out of generated text.
     enable_precache_with_tracing, enable_parallel_encoding, spaces_between_special_tokens_in_out: accepted
     from old programs; the embedded runtime shares prefixes by itself and needs none of them.
@@ -46,82 +43,3 @@ class GlobalConfig:
 
 
 global_config = GlobalConfig()
-
-
-def set_default_backend(backend: Any) -> None:
-    """Use `backend` (a Backend or an sgl.Engine) for programs that name none. None: the bundled model."""
-    if backend is not None:
-        _shared.keep(as_backend(backend))
-    global_config.default_backend = backend
-
-
-def resolve_backend(backend: Any = None) -> Backend:
-    """The backend to run on: the one given, else the default one, else the bundled model (started once)."""
-    if backend is not None:
-        return as_backend(backend)
-    chosen = global_config.default_backend
-    return _shared.keep(as_backend(chosen if chosen is not None else _shared.engine()))
-
-
-def as_backend(value: Any) -> Backend:
-    """A Backend from a Backend, an Engine, or an object whose `.endpoint` is one. BadValueError otherwise."""
-    value = getattr(value, "endpoint", value)
-    if isinstance(value, Backend):
-        return value
-    if not all(hasattr(value, name) for name in ("open", "tokenizer", "vocabulary")):
-        raise BadValueError(
-            f"{value!r} is no backend; give an sgl.Engine or an instance of sgl.lang.backend.Backend"
-        )
-    from .backends.embedded.backend import EmbeddedBackend
-
-    return EmbeddedBackend.of(value)
-
-
-def flush_cache(backend: Any = None) -> Any:
-    """Empty the prefix cache of the backend, or of the default one. False if there is none yet."""
-    found = _existing(backend)
-    return False if found is None else found.flush_cache()
-
-
-def get_server_info(backend: Any = None) -> dict[str, Any] | None:
-    """What the backend says of itself: model_path, tokenizer_path, version, max_total_num_tokens ..."""
-    found = _existing(backend)
-    return None if found is None else found.get_server_info()
-
-
-def _existing(backend: Any) -> Backend | None:
-    chosen = backend if backend is not None else global_config.default_backend
-    if chosen is None:
-        chosen = _shared.started
-    return None if chosen is None else as_backend(chosen)
-
-
-class _DefaultBackend:
-    """What programs without a backend share: by default one engine with the bundled model."""
-
-    def __init__(self) -> None:
-        self.started: Any = None
-        self._lock = threading.Lock()
-        self._kept: Backend | None = None
-
-    def keep(self, backend: Backend) -> Backend:
-        """Hold on to the backend that is in use as the default one."""
-        self._kept = backend
-        return backend
-
-    def engine(self) -> Any:
-        with self._lock:
-            if self.started is None or self.started.closed:
-                from sgl.runtime.engine import Engine
-
-                self.started = Engine()
-                atexit.register(self.started.close)
-            return self.started
-
-
-_shared = _DefaultBackend()
-
-
-def shared_engine() -> Any:
-    """The engine of programs that name no backend: the bundled model, started once."""
-    return _shared.engine()

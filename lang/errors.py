@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
-from .places.cells import cell_name
+from .places.place import Place
 
 
 class LanguageError(Exception):
@@ -30,6 +30,10 @@ class TemplateError(LanguageError, KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
+
+
+class TextOfNodeError(LanguageError, TypeError):
+    """A node was turned into a string: its text exists only once the program has run."""
 
 
 class TraceError(LanguageError, TypeError):
@@ -135,17 +139,6 @@ class RecordedError(LanguageError, RuntimeError):
 
 class ScriptError(LanguageError, AssertionError):
     """A scripted backend was asked what its script does not answer, or would answer what no model could."""
-
-
-class Place(NamedTuple):
-    """A line of a user's program."""
-
-    file: str
-    line: int
-
-    def __str__(self) -> str:
-        cell = cell_name(self.file)
-        return f"{cell}, line {self.line}" if cell else f"{self.file}:{self.line}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, overload
 
-from .config import resolve_backend
+from .backends.default import resolve_backend
 from .errors import ArgumentsError, nearest, reject_unknown
 from .graph.trace import TracerProgramState, current_tracer, extract_prefix, trace_program
 from .program import batch

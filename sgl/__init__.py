@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from sgl.lang.backends.apis.anthropic import Anthropic
     from sgl.lang.backends.apis.litellm import LiteLLM
     from sgl.lang.backends.apis.vertex import VertexAI
+    from sgl.lang.backends.default import flush_cache, get_server_info, set_default_backend
     from sgl.lang.backends.native.endpoint import RuntimeEndpoint
     from sgl.lang.backends.openai.backend import Crusoe, OpenAI
     from sgl.lang.backends.scripted.backend import Delayed, Scripted
-    from sgl.lang.config import flush_cache, get_server_info, global_config, set_default_backend
+    from sgl.lang.config import global_config
     from sgl.lang.errors import BudgetExceeded, DeadlineExceeded, ProgramCancelled, ProgramError
     from sgl.lang.function import SglFunction, function
     from sgl.lang.interpreter.usage import Budget, Usage
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
         tool,
         tool_begin,
         tool_end,
-        tools,
         user,
         user_begin,
         user_end,
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         unconditional_likelihood_normalized,
     )
     from sgl.lang.tools.messages import messages
+    from sgl.lang.tools.toolbox import tools
     from sgl.runtime.engine import Engine
 
 _HOMES = {
@@ -64,7 +65,8 @@ _HOMES = {
         "Choice", "ChoicesMethod", "greedy_token_selection", "token_length_normalized",
         "unconditional_likelihood_normalized",
     ),
-    "sgl.lang.config": ("flush_cache", "get_server_info", "global_config", "set_default_backend"),
+    "sgl.lang.config": ("global_config",),
+    "sgl.lang.backends.default": ("flush_cache", "get_server_info", "set_default_backend"),
     "sgl.lang.errors": ("BudgetExceeded", "DeadlineExceeded", "ProgramCancelled", "ProgramError"),
     "sgl.lang.function": ("SglFunction", "function"),
     "sgl.lang.program.async_state": ("AsyncProgramState",),
@@ -72,7 +74,7 @@ _HOMES = {
     "sgl.lang.interpreter.usage": ("Budget", "Usage"),
     "sgl.lang.nodes.primitives": (
         "assistant", "assistant_begin", "assistant_end", "gen", "gen_int", "gen_string", "image", "select",
-        "separate_reasoning", "system", "system_begin", "system_end", "tool", "tool_begin", "tool_end", "tools",
+        "separate_reasoning", "system", "system_begin", "system_end", "tool", "tool_begin", "tool_end",
         "user", "user_begin", "user_end", "video",
     ),
     "sgl.lang.backends.apis.anthropic": ("Anthropic",),
@@ -84,6 +86,7 @@ _HOMES = {
     "sgl.lang.journal": ("Journal", "once", "record", "replay", "resume"),
     "sgl.lang.journal.backend": ("journal",),
     "sgl.lang.tools.messages": ("messages",),
+    "sgl.lang.tools.toolbox": ("tools",),
     "sgl.lang.report": ("report",),
     "sgl.lang.program.state": ("ProgramState",),
     "sgl.runtime.engine": ("Engine",),

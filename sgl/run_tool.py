@@ -97,8 +97,8 @@ def _arrange_arguments(options: argparse.Namespace) -> None:
 def _prepare(options: argparse.Namespace) -> None:
     """The alias, and the default backend. Raises what keeps them from being there."""
     from sgl.lang import compat
+    from sgl.lang.backends.default import set_default_backend
     from sgl.lang.compat.settings import configure
-    from sgl.lang.config import set_default_backend
 
     compat.install(force=options.force)
     configure(local=options.backend is None, url=options.backend, model=options.model)

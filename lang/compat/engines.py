@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ..config import shared_engine
+from ..backends.default import shared_engine
 
 
 @dataclass

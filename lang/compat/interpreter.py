@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..config import as_backend, resolve_backend
+from ..backends.default import as_backend, resolve_backend
 from ..function import SglFunction
 from ..graph.trace import TracerProgramState, current_tracer, extract_prefix
 from ..program.run import Call, RunSettings

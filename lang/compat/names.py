@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from . import __name__ as _HERE
-
+_HERE = __name__.rpartition(".")[0]
 UPSTREAM = "0.5.12"  # the version whose frontend the alias stands for
 
 _LANGUAGE = (
-    "sgl.lang.nodes.primitives", "sgl.lang.function", "sgl.lang.config", "sgl.lang.sampling.choices", f"{_HERE}.front",
+    "sgl.lang.nodes.primitives", "sgl.lang.function", "sgl.lang.backends.default", "sgl.lang.config",
+    "sgl.lang.sampling.choices", f"{_HERE}.front",
     f"{_HERE}.old_names",
 )  # fmt: skip
 _RUN = (

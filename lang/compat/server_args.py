@@ -5,8 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from ..errors import Place
-from ..places.place import caller_place
+from ..places.place import Place, caller_place
 from .settings import settings
 
 # option of a server -> option of sgl.Engine

@@ -75,7 +75,7 @@ def get_tokenizer(tokenizer_name: str, *args: Any, tokenizer_mode: str = "auto",
     """The tokenizer of the model that the program gets when it asks for this one."""
     path = choose_model(tokenizer_name).path
     if path is None:
-        from ..config import shared_engine
+        from ..backends.default import shared_engine
 
         path = shared_engine().model_path
     return hugging_face_tokenizer(

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from ..chat import ChatTemplate
-from ..errors import Place
 from ..nodes.ir import (
     SglConstantText,
     SglExpr,
@@ -26,7 +25,7 @@ from ..nodes.ir import (
     flatten,
 )
 from ..nodes.primitives import as_node, role_turn
-from ..places.place import caller_place
+from ..places.place import Place, caller_place
 from ..tools.nodes import SglToolCall
 from .placeholders import TextSum
 from .recording import TracedState

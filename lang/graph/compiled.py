@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..backend import Backend, Stream
-from ..config import as_backend, global_config
-from ..errors import LanguageError, Place, TraceError, reject_unknown
-from ..places.place import is_own
+from ..backends.default import as_backend
+from ..config import global_config
+from ..errors import LanguageError, TraceError, reject_unknown
+from ..places.place import Place, is_own
 from ..program.batch import OPTION_NAMES, WINDOW, make_calls
 from ..program.run import Call, RunSettings, new_executor, split_options
 from ..program.state import ProgramState

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import TraceError
 from ..nodes.ir import (
-    Reading,
     SglArgument,
     SglExpr,
     SglExprList,
@@ -22,6 +21,7 @@ from ..nodes.ir import (
 )
 from ..nodes.primitives import as_node
 from ..places.place import caller_place
+from ..typed.reading import Reading
 
 if TYPE_CHECKING:
     from ..backend import Backend

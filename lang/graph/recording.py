@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..chat import ChatTemplate, Conversation
-from ..errors import Place, StateEndedError, TraceError
+from ..errors import StateEndedError, TraceError
 from ..nodes.ir import SglArgument, SglConstantText, SglExpr, SglJoin
-from ..places.place import caller_place
+from ..places.place import Place, caller_place
 from .placeholders import Key, Traced, UnboundArgument, Unknown
 from .steps import Step
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import Place
 from ..nodes.ir import SglArgument, SglConstantText, SglExpr, SglPastCalls, SglRoleBegin, SglRoleEnd, SglTools
+from ..places.place import Place
 from .placeholders import Key, Traced, placeholders
 
 Makes = tuple[tuple[Key, str | None], ...]

@@ -9,8 +9,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..backend import Backend
+from ..backends.default import as_backend
 from ..chat import ChatTemplate, get_chat_template
-from ..config import as_backend
 from ..errors import TraceError
 from ..nodes.ir import (
     SglConstantText,

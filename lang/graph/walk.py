@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ..errors import Place
 from ..interpreter.executor import StreamExecutor
 from ..interpreter.transcript import Literal, Span, again, messages_of, text_of
 from ..interpreter.variables import Variables
 from ..nodes.ir import SglExpr
+from ..places.place import Place
 from ..program.run import NO_THREAD, Call, RunSettings, new_executor
 from .later import Binding, Later
 from .placeholders import Key, Traced, filled

@@ -20,10 +20,10 @@ from ..chat import Conversation
 from ..concurrency.deadlines import Alarm, deadlines
 from ..concurrency.ids import fresh_id
 from ..concurrency.once import when_done
-from ..errors import DeadlineExceeded, Place, ProgramCancelled, ProgramError, StateEndedError, node_failure
+from ..errors import DeadlineExceeded, ProgramCancelled, ProgramError, StateEndedError, node_failure
 from ..nodes.ir import flatten
 from ..nodes.primitives import as_node
-from ..places.place import caller_place
+from ..places.place import Place, caller_place
 from ..sampling.options import SamplingOptions, derive_seed
 from .control import RunControl
 from .history import Branch

@@ -8,27 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 from ..backend import GenRequest, Media, SelectRequest
 from ..chat.reasoning import marks_of, split_reasoning
-from ..errors import Place, ProgramError, node_failure
+from ..errors import ProgramError, node_failure
 from ..nodes.ir import (
     SglCommitLazy,
     SglConstantText,
     SglExpr,
     SglGen,
     SglImage,
-    SglPastCalls,
     SglRoleBegin,
     SglRoleEnd,
     SglSelect,
     SglSeparateReasoning,
-    SglTools,
     SglVarScopeBegin,
     SglVarScopeEnd,
     SglVideo,
     flatten,
 )
-from ..nodes.primitives import as_node, role_turn
+from ..places.place import Place
 from ..sampling.options import derive_seed
-from ..tools.nodes import SglContinued, SglToolCall
 from .transcript import Pending, Span, Split, Thought, again
 
 if TYPE_CHECKING:
@@ -125,32 +122,6 @@ def separate_reasoning(
             executor.name(node.process_name_for_reasoning(part.name or ""), Thought(piece))
 
 
-def tools(executor: StreamExecutor, node: SglTools, where: Place | None) -> None:
-    text = node.toolbox.describe(executor.backend)
-    for part in flatten(as_node(text) if executor.conversation.role else role_turn("system", text), executor):
-        apply(executor, part, where)
-
-
-def past_calls(executor: StreamExecutor, node: SglPastCalls, where: Place | None) -> None:
-    from ..tools.formats import choose_format
-
-    format = node.format or choose_format(executor.backend)
-    for part in format.past(node.text, node.calls):
-        apply(executor, part, where)
-
-
-def tool_call(executor: StreamExecutor, node: Any, where: Place | None) -> None:
-    from ..tools.running import append_step
-
-    append_step(executor, node, where)
-
-
-def continued(executor: StreamExecutor, node: Any, where: Place | None) -> None:
-    from ..tools.running import append_continued
-
-    append_continued(executor, node, where)
-
-
 def scope_begin(executor: StreamExecutor, node: SglVarScopeBegin, where: Place | None) -> None:
     executor.scopes.setdefault(node.name, []).append(len(executor.pieces))
 
@@ -164,7 +135,7 @@ def commit(executor: StreamExecutor, node: SglCommitLazy, where: Place | None) -
     executor.stream.prefill()
 
 
-RULES: dict[type[SglExpr], Rule] = {
+RULES: dict[type[SglExpr], Rule] = {  # nodes of other rooms add their own
     SglConstantText: literal,
     SglGen: gen,
     SglSelect: select,
@@ -173,10 +144,6 @@ RULES: dict[type[SglExpr], Rule] = {
     SglImage: image,
     SglVideo: video,
     SglSeparateReasoning: separate_reasoning,
-    SglTools: tools,
-    SglPastCalls: past_calls,
-    SglToolCall: tool_call,
-    SglContinued: continued,
     SglVarScopeBegin: scope_begin,
     SglVarScopeEnd: scope_end,
     SglCommitLazy: commit,

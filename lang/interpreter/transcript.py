@@ -11,8 +11,11 @@ from typing import Any
 from ..backend import Generated, Media
 from ..chat import Turn
 from ..concurrency.feed import Feed
-from ..errors import Place, ProgramError
+from ..errors import ProgramError
+from ..media.content import content_of
+from ..media.urls import as_url
 from ..nodes.ir import SglExpr
+from ..places.place import Place
 from ..sampling.choices import ChoicesDecision
 from .usage import Usage
 
@@ -293,9 +296,6 @@ def text_of(pieces: list[Piece], strict: bool = False, wait: bool = True) -> str
 
 def messages_of(turns: list[Turn], pieces: list[Piece]) -> list[dict[str, Any]]:
     """Finished turns as {"role", "content"}: text without leading white space, content parts with pictures."""
-    from ..backends.remote.prompt import content_of
-    from ..media.urls import as_url
-
     messages = []
     for turn in list(turns):
         parts: list[str | Media] = []

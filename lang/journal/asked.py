@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..backend import GenRequest, SelectRequest
-from ..errors import Place
+from ..places.place import Place
 from ..sampling.options import DEFAULTS, NAMES
+from .names import written_name
 from .node import Node
 
 Path = tuple[int, ...]
@@ -132,9 +133,8 @@ def _named(value: Any) -> Any:
     """What is not JSON counts by its type and by those of its attributes that are plain values."""
     if hasattr(value, "tolist"):
         return value.tolist()
-    kind = type(value)
     attributes = getattr(value, "__dict__", {})
     plain = {
         name: attribute for name, attribute in attributes.items() if isinstance(attribute, str | int | float)
     }
-    return [f"{kind.__module__}.{kind.__qualname__}", plain]
+    return [written_name(type(value)), plain]

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..backend import Backend, Stream
+from ..backends.default import resolve_backend
 from ..chat import ChatTemplate
-from ..config import resolve_backend
-from ..errors import BadValueError, JournalError, Place
-from ..places.place import caller_place
+from ..errors import BadValueError, JournalError
+from ..places.place import Place, caller_place
 from ..sampling.options import SamplingOptions
 from .journal import Journal
 from .node import Node

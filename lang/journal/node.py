@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
-import importlib
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ..backend import Generated
 from ..errors import RecordedError
 from ..sampling.choices import ChoicesDecision
+from .names import named_here, written_name
 
 NodeId = tuple[str, str, int]
 
@@ -97,8 +96,7 @@ _DEFAULTS: dict[str, Any] = {
 
 def describe(error: BaseException, at_once: bool = False) -> dict[str, Any]:
     """An exception as JSON."""
-    kind = type(error)
-    return {"type": f"{kind.__module__}.{kind.__qualname__}", "message": str(error), "at_once": at_once}
+    return {"type": written_name(type(error)), "message": str(error), "at_once": at_once}
 
 
 def rebuild(error: dict[str, Any]) -> Exception:
@@ -113,14 +111,5 @@ def rebuild(error: dict[str, Any]) -> Exception:
 
 
 def _error_type(path: str) -> type[Exception] | None:
-    module, _, name = path.rpartition(".")
-    if module == "builtins":
-        found = getattr(builtins, name, None)
-    elif module.startswith("sgl."):
-        try:
-            found = getattr(importlib.import_module(module), name, None)
-        except ImportError:
-            return None
-    else:
-        return None
+    found = named_here(path) if path.startswith(("builtins.", "sgl.")) else None
     return found if isinstance(found, type) and issubclass(found, Exception) else None

@@ -11,7 +11,8 @@ from typing import Any
 
 from ..backend import Backend, Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
 from ..backends.held import pass_on
-from ..errors import Place, ProgramCancelled
+from ..errors import ProgramCancelled
+from ..places.place import Place
 from ..sampling.choices import ChoicesDecision
 from .asked import Asked, Content, Path, content_of, once_content, program_at
 from .chain import Link, address, encode, media_part, result_part, result_place, turn_part

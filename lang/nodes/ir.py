@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from copy import copy
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
-from ..errors import LanguageError, Place, TraceError
+from ..errors import TextOfNodeError, TraceError
+from ..places.place import Place
 from ..sampling.choices import ChoicesSamplingMethod
 from ..sampling.options import (
     REGEX_BOOL,
@@ -15,9 +16,7 @@ from ..sampling.options import (
     REGEX_STR,
     SamplingOptions,
 )
-
-if TYPE_CHECKING:
-    from ..backend import Backend
+from ..typed.reading import Reading
 
 SglSamplingParams = SamplingOptions
 Value_co = TypeVar("Value_co", covariant=True)
@@ -29,10 +28,6 @@ __all__ = [
     "SglSubmitted", "SglTools", "SglVarScopeBegin", "SglVarScopeEnd", "SglVariable", "SglVideo", "flatten",
     "print_graph",
 ]  # fmt: skip
-
-
-class TextOfNodeError(LanguageError, TypeError):
-    """A node was turned into a string: its text exists only once the program has run."""
 
 
 class SglExpr:
@@ -110,16 +105,6 @@ class SglConstantText(SglExpr):
 
     def __repr__(self) -> str:
         return f"Constant({self.value!r})"
-
-
-class Reading(Protocol[Value_co]):
-    """How the text of a gen becomes a value, and what keeps the text readable."""
-
-    def constrain(self, options: SamplingOptions, backend: Backend) -> SamplingOptions:
-        """The options of the gen, with a grammar that only readable texts fulfil."""
-
-    def read(self, text: str, backend: Backend) -> Value_co:
-        """The value of a finished text. Raises ValueError, naming the text, if it has none."""
 
 
 class SglGen(SglExpr, Generic[Value_co]):

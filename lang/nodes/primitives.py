@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+import json
 import warnings
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from collections.abc import Callable
+from typing import Any, TypeVar, Unpack, overload
 
 from ..errors import BadValueError, UnknownOptionError, reject_unknown
 from ..sampling.choices import ChoicesSamplingMethod, token_length_normalized
 from ..sampling.gen_options import GenOptions, Strings
 from ..sampling.options import CONSTRAINTS, NAMES, SamplingOptions, make_options
+from ..typed import reading_of
 from .ir import (
     SglConstantText,
     SglExpr,
@@ -24,9 +26,6 @@ from .ir import (
     SglVideo,
     flatten,
 )
-
-if TYPE_CHECKING:
-    from ..tools.toolbox import Toolbox
 
 Value = TypeVar("Value")
 ROLES = ("system", "user", "assistant", "tool")
@@ -102,7 +101,7 @@ def _gen(
     except BadValueError as error:
         raise BadValueError(f"gen({name!r}): {error}") from error
     _one_constraint(name, options, type)
-    return SglGen(name, options, None if type is None else _reading(type))
+    return SglGen(name, options, None if type is None else reading_of(type))
 
 
 @overload
@@ -233,27 +232,6 @@ def tool(expr: Any = None) -> SglExprList:
     return role_turn("tool", expr)
 
 
-def tools(functions: Iterable[Any], format: Any = None) -> Toolbox:
-    """Tools that the model may call, as an expression that describes them to it.
-
-    `functions`: python functions (the signature and docstring tell the model what they want), pydantic models,
-    and tools as chat APIs have them (`{"type": "function", "function": {"name": ..., "parameters": ...}}`).
-
-        toolbox = sgl.tools([get_weather, search])
-        s += toolbox                                     # or inside: sgl.system("Be brief." + toolbox)
-        s += sgl.user("Is it raining in Rome?")
-        s += sgl.assistant(toolbox.call("step"))         # text or calls; choice="required" or a tool's name
-        for call in s.get("step").calls:
-            s += sgl.tool(toolbox.run(call))
-
-    `format` is how the model writes calls: "hermes" (also Qwen), "llama", "mistral", "pythonic" or "nano"; by
-    default that of the backend's model. Raises BadValueError.
-    """
-    from ..tools.toolbox import Toolbox
-
-    return Toolbox(functions, format)
-
-
 def system_begin() -> SglRoleBegin:
     """The mark that opens a system turn; `system_end()` closes it."""
     return SglRoleBegin("system")
@@ -301,11 +279,12 @@ def role_turn(role: str, expr: SglExpr | str | None) -> SglExprList:
 
 
 def _tool_text(value: Any) -> Any:
+    """What a tool answered, as a model reads it: text and nodes as they are, everything else as JSON."""
     if isinstance(value, SglExpr | str):
         return value
-    from ..tools.toolbox import result_text
+    from pydantic_core import to_jsonable_python
 
-    return result_text(value)
+    return json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
 
 
 def as_node(value: Any) -> SglExpr:
@@ -335,12 +314,6 @@ def _one_constraint(name: str | None, options: SamplingOptions, type: Any) -> No
     given += [] if type is None else ["type"]
     if len(given) > 1 and given != ["dtype", "regex"]:
         raise BadValueError(f"gen({name!r}) has both {' and '.join(given)}; give one of them")
-
-
-def _reading(type: Any) -> Any:
-    from ..typed import reading_of
-
-    return reading_of(type)
 
 
 _TYPED_ORDER = (

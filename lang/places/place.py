@@ -1,14 +1,26 @@
-"""Which line of the user's program is running."""
+"""Lines of the user's program, and which of them is running."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
+from typing import NamedTuple
 
-from ..errors import Place
+from .cells import cell_name
 
 _OWN_FOLDERS = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, contextlib.__file__)
+
+
+class Place(NamedTuple):
+    """A line of a user's program."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        cell = cell_name(self.file)
+        return f"{cell}, line {self.line}" if cell else f"{self.file}:{self.line}"
 
 
 def is_own(file: str) -> bool:

@@ -12,7 +12,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..backend import Backend, Stream
-from ..config import global_config, resolve_backend
+from ..backends.default import resolve_backend
+from ..config import global_config
 from ..errors import BadValueError, UnknownOptionError, nearest
 from ..interpreter.control import RunControl
 from ..interpreter.executor import StreamExecutor

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ProgramError
 from ..interpreter.transcript import Pending
 from ..interpreter.variables import Variables
-from ..nodes.ir import Reading, SglGen
+from ..nodes.ir import SglGen
+from ..typed.reading import Reading
 
 if TYPE_CHECKING:
     from ..backend import Backend

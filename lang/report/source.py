@@ -6,7 +6,7 @@ import linecache
 import os
 from typing import Any
 
-from ..errors import Place
+from ..places.place import Place
 
 AROUND = 3  # lines shown before and after
 

@@ -10,8 +10,12 @@ for call in s.get("step").calls:
 
 from __future__ import annotations
 
+from ..interpreter.rules import RULES
 from .calls import ToolCall, ToolCalls
 from .formats import format_named, register_format
+from .running import TOOL_RULES
 from .toolbox import Toolbox
 
 __all__ = ["ToolCall", "ToolCalls", "Toolbox", "format_named", "register_format"]
+
+RULES.update(TOOL_RULES)  # the interpreter knows the nodes of this room once anything of it is imported

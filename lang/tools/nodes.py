@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..backend import Generated
-from ..nodes.ir import Reading, SglGen
+from ..nodes.ir import SglGen
 from ..sampling.options import SamplingOptions
 from ..typed.constraint import constrained, reject_constraints
+from ..typed.reading import Reading
 from .calls import ToolCalls
 
 if TYPE_CHECKING:

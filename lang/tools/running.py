@@ -6,15 +6,33 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..backend import GenRequest
-from ..errors import Place, node_failure
-from ..interpreter.rules import apply, gen
+from ..errors import node_failure
+from ..interpreter.rules import Rule, apply, gen
 from ..interpreter.transcript import Pending
+from ..nodes.ir import SglExpr, SglPastCalls, SglTools, flatten
+from ..nodes.primitives import as_node, role_turn
+from ..places.place import Place
 from ..sampling.options import SamplingOptions
+from .formats import choose_format
 from .gated import GatedStream
 from .nodes import SglContinued, SglToolCall
 
 if TYPE_CHECKING:
     from ..interpreter.executor import StreamExecutor
+
+
+def append_description(executor: StreamExecutor, node: SglTools, where: Place | None) -> None:
+    """What tells the model of the tools, in a system turn of its own where no turn is open."""
+    text = node.toolbox.describe(executor.backend)
+    for part in flatten(as_node(text) if executor.conversation.role else role_turn("system", text), executor):
+        apply(executor, part, where)
+
+
+def append_past_calls(executor: StreamExecutor, node: SglPastCalls, where: Place | None) -> None:
+    """Calls that were made earlier, as the format of the model writes them."""
+    format = node.format or choose_format(executor.backend)
+    for part in format.past(node.text, node.calls):
+        apply(executor, part, where)
 
 
 def append_step(executor: StreamExecutor, node: SglToolCall, where: Place | None) -> None:
@@ -45,3 +63,11 @@ def append_continued(executor: StreamExecutor, node: SglContinued, where: Place 
     on_chunk = piece.chunk if executor.streaming else None
     timeout = node.sampling_params.over(executor.options).timeout
     executor.start(piece, 0, partial(stream.go_on, node.go_on, request, on_chunk), timeout)
+
+
+TOOL_RULES: dict[type[SglExpr], Rule] = {
+    SglTools: append_description,
+    SglPastCalls: append_past_calls,
+    SglToolCall: append_step,
+    SglContinued: append_continued,
+}

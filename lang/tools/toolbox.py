@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValueError, nearest
 from ..nodes.ir import SglExprList, SglTools
+from ..nodes.primitives import gen
 from ..typed.json_text import reasons
 from .calls import ToolCall, ToolCalls
 from .formats import ToolFormat, choose_format, format_named
@@ -19,6 +19,25 @@ if TYPE_CHECKING:
     from ..backend import Backend
 
 ANY = ("auto", "required")
+
+
+def tools(functions: Iterable[Any], format: Any = None) -> Toolbox:
+    """Tools that the model may call, as an expression that describes them to it.
+
+    `functions`: python functions (the signature and docstring tell the model what they want), pydantic models,
+    and tools as chat APIs have them (`{"type": "function", "function": {"name": ..., "parameters": ...}}`).
+
+        toolbox = sgl.tools([get_weather, search])
+        s += toolbox                                     # or inside: sgl.system("Be brief." + toolbox)
+        s += sgl.user("Is it raining in Rome?")
+        s += sgl.assistant(toolbox.call("step"))         # text or calls; choice="required" or a tool's name
+        for call in s.get("step").calls:
+            s += sgl.tool(toolbox.run(call))
+
+    `format` is how the model writes calls: "hermes" (also Qwen), "llama", "mistral", "pythonic" or "nano"; by
+    default that of the backend's model. Raises BadValueError.
+    """
+    return Toolbox(functions, format)
 
 
 class Toolbox(SglExprList):
@@ -56,8 +75,6 @@ class Toolbox(SglExprList):
         However the model decides, a call names one of the tools and its arguments fit the tool's schema,
         unless the backend cannot constrain text; there the text is read as it comes.
         """
-        from ..nodes.primitives import gen
-
         if choice not in ANY and choice not in self.tools:
             known = nearest(choice, [*ANY, *self.tools])
             raise BadValueError(f"call({name!r}): choice is {choice!r}, which is no tool; {known}")
@@ -126,15 +143,6 @@ class Toolbox(SglExprList):
     def parse(self, text: str, backend: Backend) -> ToolCalls:
         """The calls in any text. Raises nothing; what is no call stays text."""
         return self.format_for(backend).parse(text, list(self.tools))
-
-
-def result_text(value: Any) -> str:
-    """What a tool answered, as a model reads it: text as it is, everything else as JSON."""
-    if isinstance(value, str):
-        return value
-    from pydantic_core import to_jsonable_python
-
-    return json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
 
 
 def _answer(error: Exception, raise_errors: bool) -> dict[str, str]:

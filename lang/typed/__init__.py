@@ -15,9 +15,9 @@ from functools import lru_cache
 from typing import Any, TypeVar, overload
 
 from ..errors import BadValueError
-from ..nodes.ir import Reading
 from .bare import bare_reading
 from .json_text import JsonReading
+from .reading import Reading
 
 __all__ = ["reading_of"]
 

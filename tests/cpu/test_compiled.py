@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from random_programs import operations, program_of
 
 import sgl
-from sgl.lang.config import as_backend
+from sgl.lang.backends.default import as_backend
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,10 @@ from checkpoints import write_checkpoint, write_tokenizer
 import sgl
 from sgl.grammars import GrammarError
 from sgl.lang import config
+from sgl.lang.backends.default import as_backend
 from sgl.lang.backends.embedded.backend import EmbeddedBackend, model_name_of
 from sgl.lang.backends.embedded.tail import common_prefix
 from sgl.lang.chat import get_chat_template
-from sgl.lang.config import as_backend
 from sgl.lang.errors import BadValueError
 from sgl.runtime.errors import EngineClosed
 from sgl.runtime.sampling.params import SamplingParams

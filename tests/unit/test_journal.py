@@ -19,6 +19,7 @@ import pytest
 from journal_programs import CITIES, LoggedBackend, digest, facts, play, random_spec, trip
 
 import sgl
+from sgl.lang.backend import SelectRequest
 from sgl.lang.backends.scripted.backend import Delayed, Scripted
 from sgl.lang.chat import ChatTemplate
 from sgl.lang.errors import (
@@ -28,8 +29,11 @@ from sgl.lang.errors import (
     ProgramError,
     RecordedError,
     ReplayMismatch,
+    TextOfNodeError,
 )
 from sgl.lang.journal import Journal, journalled, record, replay, resume
+from sgl.lang.journal.asked import once_content, select_content
+from sgl.lang.journal.node import rebuild
 
 ITEMS = 3
 
@@ -295,6 +299,15 @@ def test_failures_of_unknown_types_keep_their_name(path):
         one.run(backend=backend)
     error = one.run(backend=replay(path)).error()
     assert isinstance(error.__cause__, RecordedError) and "Strange: 1 2" in str(error)
+
+
+def test_the_names_of_classes_in_journals_outlive_moves_of_their_modules():
+    """Addresses are made of them, so these names must never change."""
+    written = select_content(SelectRequest(["a", "b"], sgl.token_length_normalized))
+    assert written.values["method"] == ["sgl.lang.choices.TokenLengthNormalized", {}]
+    assert once_content("x", (sgl.gen("y"),), {}).values["args"] == [["sgl.lang.ir.SglGen", {"name": "y"}]]
+    error = rebuild({"type": "sgl.lang.ir.TextOfNodeError", "message": "no text"})
+    assert isinstance(error, TextOfNodeError) and str(error) == "no text"
 
 
 def test_what_is_raised_at_once_is_raised_at_once_again(path):

@@ -9,7 +9,7 @@ import IPython
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from sgl.lang.errors import Place
+from sgl.lang.places.place import Place
 
 CELL = """
 import sgl

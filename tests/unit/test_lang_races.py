@@ -17,7 +17,8 @@ import sgl
 from sgl.lang.backend import Generated
 from sgl.lang.concurrency.deadlines import Deadlines
 from sgl.lang.concurrency.feed import Feed
-from sgl.lang.errors import BudgetExceeded, DeadlineExceeded, Place, ProgramCancelled, ProgramError
+from sgl.lang.errors import BudgetExceeded, DeadlineExceeded, ProgramCancelled, ProgramError
+from sgl.lang.places.place import Place
 
 
 class Instrument(RuleBackend):

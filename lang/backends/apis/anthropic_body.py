@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ...backend import GenRequest
+from ...media.content import Message
 from ...sampling.options import SamplingOptions
 from ..openai.body import chat_start, given, stops_of
 from ..openai.forms import Form, Traits
-from ..remote.prompt import Message, Prompt
+from ..remote.prompt import Prompt
 
 Body = dict[str, Any]
 

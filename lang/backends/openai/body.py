@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ...backend import GenRequest
+from ...media.content import Message
 from ...sampling.options import DEFAULTS, SamplingOptions
-from ..remote.prompt import Message, Prompt
+from ..remote.prompt import Prompt
 from .forms import Form, Traits
 
 Body = dict[str, Any]
