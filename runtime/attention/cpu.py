@@ -106,7 +106,7 @@ class CpuAttention(OnePool):
         if plan.tokens is not None:
             out[plan.tokens.rows] = self._attend(plan.tokens, q[plan.tokens.rows], layer)
         for part in plan.prefills:
-            out[part.rows] = self._torch.attend_prefill(part, q[part.rows], k[part.rows], v[part.rows], layer)
+            out[part.rows] = self._torch.attend_prefill(part, q, k, v, layer)
         return out
 
     def _attend(self, tokens: Tokens, q: Tensor, layer: int) -> Tensor:

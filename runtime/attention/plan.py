@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,10 @@ BUCKET_WASTE = 2048  # padded tokens that cost about as much as the dozen calls 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One sequence of a step: its rows in the batch and the slots its queries may look at, in order."""
+    """Queries of one sequence of a step: their rows in the batch and the slots they may look at, in order.
+
+    The last query sees the last slot, each one before it a slot less.
+    """
 
     start: int
     queries: int
@@ -36,16 +40,29 @@ class Span:
 
 
 def spans_of(
-    query_lens: Sequence[int], context_slots: Sequence[np.ndarray], window: int | None
+    query_lens: Sequence[int], context_slots: Sequence[np.ndarray], window: int | None, chunk: int | None = None
 ) -> list[Span]:
-    """The sequences of a step; a window drops the slots that no query of the step can see any more."""
+    """The sequences of a step; a window drops the slots that no query of the step can see any more.
+
+    With chunks of positions a sequence is as many spans as its queries lie in chunks, each without the chunks before.
+    """
     spans, start = [], 0
     for queries, slots in zip(query_lens, context_slots, strict=True):
-        if window is not None:
-            slots = slots[-(window + queries - 1) :]
-        spans.append(Span(start, queries, slots))
-        start += queries
+        for begin, end in _within_chunks(len(slots) - queries, len(slots), chunk):
+            first = 0 if chunk is None else begin - begin % chunk
+            if window is not None:
+                first = max(first, begin - window + 1)
+            spans.append(Span(start, end - begin, slots[first:end]))
+            start += end - begin
     return spans
+
+
+def _within_chunks(begin: int, end: int, chunk: int | None) -> list[tuple[int, int]]:
+    """The positions begin .. end, cut where chunks end."""
+    if chunk is None or begin // chunk == (end - 1) // chunk:
+        return [(begin, end)]
+    borders = range((begin // chunk + 1) * chunk, end, chunk)
+    return list(pairwise([begin, *borders, end]))
 
 
 def groups_of(spans: list[Span]) -> tuple[list[list[Span]], list[Span]]:
@@ -84,20 +101,25 @@ def padded_slots(group: list[Span]) -> np.ndarray:
     return slots
 
 
-def visible(group: list[Span], window: int | None) -> np.ndarray | None:
-    """bool [sequences, most queries, longest context]: may this query see this key? None when all may.
+def all_visible(group: list[Span]) -> bool:
+    """Whether every query sees every key of its padded group."""
+    return all(span.queries == 1 and span.context == group[0].context for span in group)
 
-    The rows that pad the queries see at least the first key: their softmax must stay finite.
+
+def distances(group: list[Span]) -> np.ndarray:
+    """int32 [sequences, most queries, longest context]: how far before the query the key is, negative behind it.
+
+    The rows that pad the queries are where the last query is: their softmax must stay finite.
     """
-    queries = max(span.queries for span in group)
-    contexts = np.array([span.context for span in group])
-    if queries == 1 and (contexts == contexts[0]).all():
-        return None
-    cached = np.array([span.cached for span in group])
-    last_key = np.minimum(cached[:, None] + np.arange(queries), contexts[:, None] - 1)[:, :, None]
-    keys = np.arange(contexts.max())
-    allowed = keys <= last_key
-    return allowed if window is None else allowed & (keys > last_key - window)
+    contexts, cached = np.array([(span.context, span.cached) for span in group], np.int32).T
+    offsets = np.arange(max(span.queries for span in group), dtype=np.int32)
+    last_key = np.minimum(cached[:, None] + offsets, contexts[:, None] - 1)
+    return last_key[:, :, None] - np.arange(contexts.max(), dtype=np.int32)
+
+
+def visible(distance: np.ndarray, window: int | None) -> np.ndarray:
+    """May a query see a key so far before it?"""
+    return distance >= 0 if window is None else (distance >= 0) & (distance < window)
 
 
 class Rows(NamedTuple):
@@ -125,8 +147,7 @@ def rows_of(group: list[Span]) -> Rows:
     return Rows(padded, real, padded[real])
 
 
-def causal_mask(queries: int, keys: int, window: int | None) -> np.ndarray:
-    """bool [queries, keys] for queries at the end of the keys: what the last rows and columns of it say
-    depends on distances only, so any smaller block aligned at the bottom right is a view of it."""
-    distance = np.arange(queries)[:, None] + (keys - queries) - np.arange(keys)
-    return distance >= 0 if window is None else (distance >= 0) & (distance < window)
+def distances_in_block(queries: int, keys: int) -> np.ndarray:
+    """int32 [queries, keys], as `distances`, for queries at the end of the keys: any smaller block aligned at the
+    bottom right is a view of it."""
+    return np.arange(keys - queries, keys, dtype=np.int32)[:, None] - np.arange(keys, dtype=np.int32)

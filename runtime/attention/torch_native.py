@@ -1,4 +1,4 @@
-"""Attention over the paged pool with torch operations only: runs anywhere, no loop over decodes.
+"""Attention over the paged pool with torch operations only: runs anywhere, no loop over decodes, has every option.
 
 The query heads that share a KV head become query rows of one head, so keys and values are never repeated.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention as attend
+from torch.nn.functional import scaled_dot_product_attention
 
 from ..cache.kv import KVPool
 from ..layers.float8 import FP8, restore, saturate
@@ -18,6 +18,7 @@ from ..step.batch import Batch
 from . import plan as planning
 from .base import AttentionShape, BackendUnavailable, OnePool
 from .plan import Span
+from .written import attend_written
 
 QUERY_BLOCK = 256  # queries of a prefill that share one mask; bounds the mask to this many rows
 
@@ -25,7 +26,7 @@ QUERY_BLOCK = 256  # queries of a prefill that share one mask; bounds the mask t
 @dataclass(frozen=True, slots=True)
 class PaddedGroup:
     """Sequences attended in one call. rows: where their queries are in the batch, int64 [sequences * queries]
-    or a slice; real: those of the padded rows that are no padding (None: all); mask: additive, 0 or -inf."""
+    or a slice; real: those of the padded rows that are no padding (None: all); mask: added to the scores."""
 
     sequences: int
     queries: int
@@ -38,10 +39,11 @@ class PaddedGroup:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """One sequence with many queries; slots is None when nothing is cached: its keys are the new ones."""
+    """Many queries of one sequence. slots: of its keys.  fresh: they are the new ones, in the same rows."""
 
     rows: slice
-    slots: Tensor | None
+    slots: Tensor
+    fresh: bool
     window: int | None
 
 
@@ -68,37 +70,41 @@ class TorchNativeAttention(OnePool):
         self.pool, self.shape = pool, shape
         self._keys, self._values = zip(*map(self.stored, range(shape.layers)), strict=True)
         self._fp8 = pool.k.dtype == FP8
+        self._mask_dtype = torch.float32 if self._fp8 or shape.alibi else pool.k.dtype
+        self._slopes = None if shape.alibi is None else torch.tensor(shape.alibi, device=pool.k.device)
         self._masks: dict[int | None, Tensor] = {}
 
     def plan(self, batch: Batch) -> None:
         longest = max(batch.context_lens)
-        parts: dict[int | None, list[Part]] = {}
-        for window in set(self.shape.windows):
-            effective = None if window is None or window >= longest else window
-            if effective not in parts:
-                parts[effective] = self._parts(batch, effective)
-            parts[window] = parts[effective]
-        batch.plan = [parts[window] for window in self.shape.windows]
+        parts: dict[tuple[int | None, int | None], list[Part]] = {}
+        for reach in set(self.shape.reaches):
+            window, chunk = (None if limit is None or limit >= longest else limit for limit in reach)
+            if (window, chunk) not in parts:
+                parts[window, chunk] = self._parts(batch, window, chunk)
+            parts[reach] = parts[window, chunk]
+        batch.plan = [parts[reach] for reach in self.shape.reaches]
 
     def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
         slots = batch.slots.long()
         self._write(self._keys[layer], slots, k, self.pool.k_scale)
         self._write(self._values[layer], slots, v, self.pool.v_scale)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, batch: Batch) -> Tensor:
+    def attend(
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: Batch, sinks: Tensor | None = None
+    ) -> Tensor:
         parts: list[Part] = batch.plan[layer]
         if len(parts) == 1:  # the kernels of a device may lay their results out in another order
             part = parts[0]
             if isinstance(part, Prefill):
-                return self.attend_prefill(part, q, k, v, layer).contiguous()
+                return self.attend_prefill(part, q, k, v, layer, sinks).contiguous()
             if isinstance(part.targets, slice):
-                return self._attend_group(part, q, layer).contiguous()
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+                return self._attend_group(part, q, layer, sinks).contiguous()
+        out = q.new_empty(*q.shape[:2], self.shape.value_dim)
         for part in parts:
             if isinstance(part, Prefill):
-                out[part.rows] = self.attend_prefill(part, q[part.rows], k[part.rows], v[part.rows], layer)
+                out[part.rows] = self.attend_prefill(part, q, k, v, layer, sinks)
             else:
-                out[part.targets] = self._attend_group(part, q[part.rows], layer)
+                out[part.targets] = self._attend_group(part, q, layer, sinks)
         return out
 
     def _write(self, pool: Tensor, slots: Tensor, new: Tensor, scale: float) -> None:
@@ -113,74 +119,101 @@ class TorchNativeAttention(OnePool):
             return keys, values
         return restore(keys, self.pool.k_scale, dtype), restore(values, self.pool.v_scale, dtype)
 
-    def _attend_group(self, group: PaddedGroup, q: Tensor, layer: int) -> Tensor:
-        """q [sequences * queries, heads, dim] -> the same for the real rows."""
+    def _attend_group(self, group: PaddedGroup, q: Tensor, layer: int, sinks: Tensor | None) -> Tensor:
+        """q [T, heads, dim] -> [real rows, heads, value_dim]."""
         shape, sequences, queries = self.shape, group.sequences, group.queries
-        stored = (sequences, -1, shape.kv_heads, shape.head_dim)
-        keys, values = (part.view(stored).transpose(1, 2) for part in self._read(group.slots, layer, q.dtype))
-        mask = group.mask if group.mask is None else group.mask.to(q.dtype)
-        if queries == 1:
-            rows = q.view(sequences, shape.kv_heads, shape.group, shape.head_dim)
-            return attend(rows, keys, values, mask).reshape(q.shape)
+        keys, values = (part.unflatten(0, (sequences, -1)).transpose(1, 2) for part in self._read(group.slots, layer, q.dtype))
+        q = q[group.rows]
         split = (sequences, queries, shape.kv_heads, shape.group, shape.head_dim)
         rows = q.reshape(split).transpose(1, 2).flatten(2, 3)
-        out = attend(rows, keys, values, mask)
-        out = out.unflatten(2, (queries, shape.group)).transpose(1, 2).reshape(-1, *q.shape[1:])
+        if sinks is not None:
+            sinks = sinks.view(shape.kv_heads, 1, shape.group).expand(-1, queries, -1).reshape(shape.kv_heads, -1, 1)
+        out = self._attend(rows, keys, values, group.mask, sinks)
+        out = out.unflatten(2, (queries, shape.group)).transpose(1, 2).reshape(-1, shape.query_heads, shape.value_dim)
         return out if group.real is None else out.index_select(0, group.real)
 
-    def attend_prefill(self, part: Prefill, q: Tensor, k: Tensor, v: Tensor, layer: int) -> Tensor:
-        """q [queries, heads, dim] -> the same."""
-        shape, queries = self.shape, len(q)
-        rows = q.unflatten(1, (shape.kv_heads, shape.group)).permute(1, 2, 0, 3)
-        if part.slots is not None:
+    def attend_prefill(
+        self, part: Prefill, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, sinks: Tensor | None = None
+    ) -> Tensor:
+        """q [T, heads, dim] -> [queries of this part, heads, value_dim]."""
+        shape = self.shape
+        rows = q[part.rows].unflatten(1, (shape.kv_heads, shape.group)).permute(1, 2, 0, 3)
+        if k is None or v is None or not part.fresh:
             k, v = self._read(part.slots, layer, q.dtype)
-        across_group = (shape.kv_heads, shape.group, -1, shape.head_dim)
-        keys = k.transpose(0, 1).unsqueeze(1).expand(across_group)
-        values = v.transpose(0, 1).unsqueeze(1).expand(across_group)
-        if part.slots is None and part.window is None:
-            out = attend(rows, keys, values, is_causal=True)
         else:
-            out = self._attend_blocks(rows, keys, values, part.window)
-        return out.permute(2, 0, 1, 3).reshape(queries, shape.query_heads, shape.head_dim)
+            k, v = k[part.rows], v[part.rows]
+        keys, values = (
+            x.transpose(0, 1).unsqueeze(1).expand(-1, shape.group, -1, -1) for x in (k, v)
+        )
+        if sinks is not None:
+            sinks = sinks.view(shape.kv_heads, shape.group, 1, 1)
+        if part.fresh and part.window is None and not self._must_write(sinks):
+            out = scaled_dot_product_attention(rows, keys, values, is_causal=True, scale=shape.scale)
+        else:
+            out = self._attend_blocks(rows, keys, values, part.window, sinks)
+        return out.permute(2, 0, 1, 3).reshape(-1, shape.query_heads, shape.value_dim)
 
-    def _attend_blocks(self, q: Tensor, k: Tensor, v: Tensor, window: int | None) -> Tensor:
+    def _attend_blocks(self, q: Tensor, k: Tensor, v: Tensor, window: int | None, sinks: Tensor | None) -> Tensor:
         """Blocks of queries, each over no more keys than its last query sees."""
         queries, cached = q.shape[2], k.shape[2] - q.shape[2]
-        mask = self._mask(k.shape[2], window).to(q.dtype)
+        mask = self._mask(k.shape[2], window)
         blocks = []
         for start in range(0, queries, QUERY_BLOCK):
             stop = min(start + QUERY_BLOCK, queries)
             first = 0 if window is None else max(0, cached + start - window + 1)
             last, size = cached + stop, stop - start
-            block = mask[QUERY_BLOCK - size :, mask.shape[1] - (last - first) :]
+            block = mask[..., QUERY_BLOCK - size :, mask.shape[-1] - (last - first) :]
             if block.is_cuda:
                 block = block.clone()  # the CUDA kernels read masks from aligned addresses only
-            blocks.append(attend(q[:, :, start:stop], k[:, :, first:last], v[:, :, first:last], block))
+            blocks.append(self._attend(q[:, :, start:stop], k[:, :, first:last], v[:, :, first:last], block, sinks))
         return torch.cat(blocks, 2)
 
+    def _must_write(self, sinks: Tensor | None) -> bool:
+        """Whether torch's own operation cannot say it. It wants masks of the queries' type, too coarse for ALiBi."""
+        return sinks is not None or self.shape.softcap is not None or self.shape.alibi is not None
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sinks: Tensor | None) -> Tensor:
+        shape = self.shape
+        if self._must_write(sinks):
+            return attend_written(q, k, v, mask, shape.scale, shape.softcap, sinks)
+        if mask is not None:
+            mask = mask.to(q.dtype)
+        return scaled_dot_product_attention(q, k, v, mask, scale=shape.scale)
+
     def _mask(self, keys: int, window: int | None) -> Tensor:
-        """Additive causal mask of one block of queries at the end of at least `keys` keys, kept for later steps."""
+        """What is added to the scores of one block of queries at the end of at least `keys` keys, kept for later
+        steps: [queries, keys], with ALiBi [kv_heads, group, queries, keys]."""
         mask = self._masks.get(window)
-        if mask is None or mask.shape[1] < keys:
+        if mask is None or mask.shape[-1] < keys:
             width = max(1 << (keys - 1).bit_length(), QUERY_BLOCK)
-            mask = self._masks[window] = self._additive(planning.causal_mask(QUERY_BLOCK, width, window))
+            mask = self._masks[window] = self._block_mask(planning.distances_in_block(QUERY_BLOCK, width), window)
         return mask
 
-    def _parts(self, batch: Batch, window: int | None) -> list[Part]:
-        spans = planning.spans_of(batch.query_lens, batch.context_slots, window)
+    def _block_mask(self, distance: np.ndarray, window: int | None) -> Tensor:
+        mask = self._additive(planning.visible(distance, window))
+        if self._slopes is None:
+            return mask
+        slopes = self._slopes.view(self.shape.kv_heads, self.shape.group, 1, 1)
+        return mask - slopes * self._index(distance)
+
+    def _group_mask(self, distance: np.ndarray, window: int | None) -> Tensor:
+        """[sequences, 1 or kv_heads, queries * group, keys]"""
+        shape = self.shape
+        mask = self._additive(planning.visible(distance, window))[:, None, :, None]
+        if self._slopes is not None:
+            slopes = self._slopes.view(shape.kv_heads, 1, shape.group, 1)
+            mask = mask - slopes * self._index(distance)[:, None, :, None]
+        return mask.expand(-1, -1, -1, shape.group, -1).flatten(2, 3)
+
+    def _parts(self, batch: Batch, window: int | None, chunk: int | None) -> list[Part]:
+        spans = planning.spans_of(batch.query_lens, batch.context_slots, window, chunk)
         groups, prefills = planning.groups_of(spans)
         parts: list[Part] = [self._group(group, window) for group in groups]
         return parts + [self.prefill(span, window) for span in prefills]
 
     def _group(self, group: list[Span], window: int | None) -> PaddedGroup:
         rows = planning.rows_of(group)
-        visible = planning.visible(group, window)
-        mask = None
-        if visible is not None:
-            queries_and_group = self._additive(visible)[:, None, :, None].expand(
-                -1, 1, -1, self.shape.group, -1
-            )
-            mask = queries_and_group.flatten(2, 3)
+        unmasked = planning.all_visible(group) and self._slopes is None
         return PaddedGroup(
             sequences=len(group),
             queries=max(span.queries for span in group),
@@ -188,14 +221,14 @@ class TorchNativeAttention(OnePool):
             real=None if rows.real is None else self._index(rows.real),
             targets=self._place(rows.targets),
             slots=self._index(planning.padded_slots(group).reshape(-1)),
-            mask=mask,
+            mask=None if unmasked else self._group_mask(planning.distances(group), window),
         )
 
     def prefill(self, span: Span, window: int | None) -> Prefill:
-        stored = span.cached or self._fp8  # what float8 rounds off is gone for every query alike
-        slots = self._index(span.slots.astype(np.int64)) if stored else None
+        fresh = not span.cached and not self._fp8  # what float8 rounds off is gone for every query alike
         seen = window if window is not None and window < span.context else None
-        return Prefill(slice(span.start, span.start + span.queries), slots, seen)
+        rows = slice(span.start, span.start + span.queries)
+        return Prefill(rows, self._index(span.slots.astype(np.int64)), fresh, seen)
 
     def _index(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(self.pool.k.device)
@@ -204,5 +237,5 @@ class TorchNativeAttention(OnePool):
         return rows if isinstance(rows, slice) else self._index(rows)
 
     def _additive(self, visible: np.ndarray) -> Tensor:
-        mask = torch.zeros(visible.shape, dtype=torch.float32 if self._fp8 else self.pool.k.dtype)
+        mask = torch.zeros(visible.shape, dtype=self._mask_dtype)
         return mask.masked_fill_(torch.from_numpy(~visible), float("-inf")).to(self.pool.k.device)
