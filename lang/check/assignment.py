@@ -6,8 +6,9 @@ import ast
 from typing import TYPE_CHECKING
 
 from . import states
-from .expressions import element, evaluate, iterated
+from .expressions import evaluate
 from .facts import Env
+from .items import element, iterated
 from .operators import combine
 from .values import ANY, PLAIN, Const, Function, Group, Many, State, Value, holds_nodes, is_plain, options_of
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ..nodes.primitives import ROLES
 from . import programs, states, words
 from .facts import Env
+from .items import element, iterated
+from .names import is_stdlib
 from .operators import parts_of
 from .values import (
     ANY,
@@ -55,20 +57,18 @@ class Arguments:
     """The values of a call's arguments. Not `whole` if it has * or **."""
 
     def __init__(self, c: Checker, node: ast.Call, env: Env) -> None:
-        from .expressions import evaluate
-
         self.node = node
         self.positional: list[Value] = []
         self.named: dict[str, Value] = {}
         self.rest: list[Value] = []
         for item in node.args:
             if isinstance(item, ast.Starred):
-                self.rest.append(evaluate(c, item.value, env))
+                self.rest.append(c.value(item.value, env))
             else:
-                value = evaluate(c, item, env)
+                value = c.value(item, env)
                 (self.rest if self.rest else self.positional).append(value)
         for keyword in node.keywords:
-            value = evaluate(c, keyword.value, env)
+            value = c.value(keyword.value, env)
             if keyword.arg is None:
                 self.rest.append(value)
             else:
@@ -86,9 +86,7 @@ class Arguments:
 
 def call(c: Checker, node: ast.Call, env: Env) -> Value:
     """The value of a call."""
-    from .expressions import evaluate
-
-    callee = evaluate(c, node.func, env)
+    callee = c.value(node.func, env)
     arguments = Arguments(c, node, env)
     values = [_call_one(c, option, node, arguments, env) for option in options_of(callee)]
     return either(values)
@@ -320,8 +318,6 @@ def _change(c: Checker, owner: Value, name: str, node: ast.Call, values: list[Va
 
 
 def _other(c: Checker, callee: Value, node: ast.Call, arguments: Arguments, env: Env) -> Value:
-    from .expressions import element, is_stdlib, iterated
-
     name = node.func.id if isinstance(node.func, ast.Name) else ""
     values = arguments.all()
     for value in values:
@@ -383,8 +379,6 @@ def _range(values: list[Value]) -> Value:
 
 def _pairs(columns: list[Value], counted: bool = False) -> Value:
     """The tuples that zip gives; `counted`: those that enumerate gives."""
-    from .expressions import element, iterated
-
     seen = [items for column in columns if (items := iterated(column)) is not None]
     if len(seen) == len(columns):
         rows = [tuple(row) for row in zip(*seen, strict=False)]

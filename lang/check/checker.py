@@ -61,6 +61,10 @@ class Checker(Paths):
 
     # --- values ------------------------------------------------------------------------------------------
 
+    def value(self, node: ast.expr, env: Env) -> Value:
+        """What the expression may be at this place; reports what is wrong in it."""
+        return expressions.evaluate(self, node, env)
+
     def quietly(self, node: ast.expr, env: Env) -> Value:
         """Only the value."""
         with self.silence():

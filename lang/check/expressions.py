@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from . import calls, states
 from .facts import Env
+from .items import any_item, element, iterated
 from .operators import check_equal, check_number, combine, is_number
 from .values import (
     ANY,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from .checker import Checker
 
 Rule = Callable[["Checker", Any, Env], Value]
-MOST_UNROLLED = 16
 _TYPES = {
     name: getattr(builtins, name) for name in ("int", "float", "str", "bool", "list", "dict", "tuple", "set")
 }
@@ -141,10 +140,6 @@ def _element(many: Many, key: Value, node: ast.Subscript) -> Value:
     ):
         return many.items[key.value]
     return any_item(many)
-
-
-def any_item(many: Many) -> Value:
-    return either(many.items) if many.items else ANY
 
 
 def _joined_text(c: Checker, node: ast.JoinedStr, env: Env) -> Value:
@@ -317,31 +312,6 @@ def _dict_comprehension(c: Checker, node: ast.DictComp, env: Env) -> Value:
     return PLAIN if all(map(is_plain, values)) else ANY
 
 
-def iterated(value: Value) -> list[Value] | None:
-    """The items that a loop over the value goes through, if the source tells them and they are few."""
-    items: list[Value] | None = None
-    if isinstance(value, Const) and isinstance(value.value, list | tuple | str | range | dict):
-        items = [Const(item) for item in value.value] if len(value.value) <= MOST_UNROLLED else None
-    elif isinstance(value, Many) and value.complete:
-        items = list(value.items)
-    elif isinstance(value, Group) and len(value.children) > 1:
-        items = [State((number,)) for number in value.children]
-    return items if items is None or len(items) <= MOST_UNROLLED else None
-
-
-def element(value: Value) -> Value:
-    """Any item of the value."""
-    if isinstance(value, Group):
-        return State(value.children)
-    if isinstance(value, Many):
-        return any_item(value)
-    if isinstance(value, Choice):
-        return either(element(option) for option in value.options)
-    if isinstance(value, Unknown):
-        return value
-    return PLAIN if is_plain(value) else ANY
-
-
 def _lambda(c: Checker, node: ast.Lambda, env: Env) -> Value:
     return Function(node, closure=env.names)
 
@@ -376,10 +346,6 @@ def _slice(c: Checker, node: ast.Slice, env: Env) -> Value:
 
 def evaluate_all(c: Checker, nodes: Iterable[ast.AST], env: Env) -> list[Value]:
     return [evaluate(c, node, env) for node in nodes]
-
-
-def is_stdlib(name: str) -> bool:
-    return name.partition(".")[0] in sys.stdlib_module_names
 
 
 _RULES: dict[type[ast.AST], Rule] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable, Iterable
 
 from .values import ANY, PLAIN, Const, Module, Value, Word, either, is_plain
@@ -174,3 +175,7 @@ def _member(node: ast.ImportFrom, name: str) -> Value:
 
 def _is_scalar(value: Value) -> bool:
     return isinstance(value, Const) and isinstance(value.value, str | int | float | bool | type(None))
+
+
+def is_stdlib(name: str) -> bool:
+    return name.partition(".")[0] in sys.stdlib_module_names

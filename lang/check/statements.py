@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from . import loops, states
 from .assignment import augmented, bind
-from .expressions import element, evaluate, iterated
+from .expressions import evaluate
 from .facts import ANY_ROLE, LOOP, SURE, Bound, Env
+from .items import element, iterated
 from .values import (
     ANY,
     PLAIN,

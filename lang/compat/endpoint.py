@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from .local import LocalBackend
 from .runtime import by_url
 from .server_args import ServerArgs
-from .servers import launched_at
 from .settings import say_once, settings
+from .stand_ins import launched_at
 
 PROBE_SECONDS = 1.0
 

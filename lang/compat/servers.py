@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shlex
 import signal
@@ -13,54 +12,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from .server_args import ServerArgs
-from .settings import say_once, settings
+from .endpoint import answers
+from .settings import settings
+from .stand_ins import stand_in_for, with_pid
 
 LAUNCHERS = ("sglang.launch_server", "sglang_router.launch_server", "sglang serve")
-_PIDS = itertools.count(1 << 30)  # no process has such an id: a signal to it reaches nobody
-_launched: dict[int, ServerStandIn] = {}  # by port
-
-
-class ServerStandIn:
-    """What a program gets as the process of a server that was not started."""
-
-    stdin = stdout = stderr = None
-
-    def __init__(self, args: ServerArgs, port: int) -> None:
-        self.server_args = args
-        self.port = port
-        self.pid = next(_PIDS)
-        self.returncode: int | None = None
-
-    def poll(self) -> int | None:
-        return self.returncode
-
-    def wait(self, timeout: float | None = None) -> int:
-        self.terminate()
-        return 0
-
-    def terminate(self) -> None:
-        self.returncode = 0
-        _launched.pop(self.port, None)
-
-    kill = terminate
-
-    def communicate(self, *args: Any, **kwargs: Any) -> tuple[None, None]:
-        self.terminate()
-        return None, None
-
-
-def launched_at(base_url: str) -> ServerArgs | None:
-    """The options of the server that the program believes to have launched at this URL."""
-    port = urlsplit(base_url).port
-    return _launched[port].server_args if port in _launched else None
 
 
 def execute_shell_command(command: str) -> Any:
     """Start a command; that of a server is stood in for, where endpoints are local."""
     words = shlex.split(command.replace("\\\n", " "))
     if settings.servers_stand and any(launcher in " ".join(words) for launcher in LAUNCHERS):
-        return _stand_in(words)
+        return stand_in_for(words)
     return subprocess.Popen(words, text=True, stderr=subprocess.STDOUT)
 
 
@@ -86,7 +49,7 @@ def popen_launch_server(
     words = ["python", "-m", "sglang.launch_server", "--model-path", model]
     words += ["--host", str(where.hostname), "--port", str(where.port), *map(str, other_args or ())]
     if settings.servers_stand:
-        return _stand_in(words)
+        return stand_in_for(words)
     process = subprocess.Popen([*words, *(["--api-key", api_key] if api_key else [])], env=env)
     wait_for_server(base_url, int(timeout), process)
     return process
@@ -94,8 +57,6 @@ def popen_launch_server(
 
 def wait_for_server(base_url: str, timeout: int | None = None, process: Any = None) -> None:
     """Wait until the server answers. RuntimeError if its process ended, TimeoutError after `timeout` s."""
-    from .endpoint import answers
-
     started = time.monotonic()
     while not settings.servers_stand and not answers(base_url):
         if process is not None and process.poll() is not None:
@@ -116,10 +77,9 @@ def kill_process_tree(
     parent_pid: int | None, include_parent: bool = True, skip_pid: int | None = None
 ) -> None:
     """Kill the descendants of a process, and the process itself."""
-    for stand_in in list(_launched.values()):
-        if stand_in.pid == parent_pid:
-            stand_in.terminate()
-            return
+    if stand_in := with_pid(parent_pid):
+        stand_in.terminate()
+        return
     parent = os.getpid() if parent_pid is None else parent_pid
     include_parent = include_parent and parent_pid is not None
     for pid in [*_descendants(parent), *([parent] if include_parent else [])]:
@@ -132,26 +92,6 @@ def free_port(host: str = "127.0.0.1") -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _stand_in(words: Sequence[str]) -> ServerStandIn:
-    options = dict(_options(words))
-    port = int(options.pop("port", 30000))
-    args = ServerArgs(options.pop("model_path", None) or options.pop("model", None), **options)
-    who = settings.url or "the embedded engine"
-    say_once(f"no server is launched for {args.model_path!r} at port {port}: {who} answers")
-    _launched[port] = ServerStandIn(args, port)
-    return _launched[port]
-
-
-def _options(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """`--name value`, `--name=value` and `--flag` of a command line."""
-    for index, word in enumerate(words):
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            after = words[index + 1] if index + 1 < len(words) else "--"
-            found = value if equals else (True if after.startswith("--") else after)
-            yield name.replace("-", "_"), int(found) if str(found).lstrip("-").isdigit() else found
 
 
 def _descendants(parent: int) -> list[int]:

@@ -13,9 +13,14 @@ from __future__ import annotations
 from ..interpreter.rules import RULES
 from .calls import ToolCall, ToolCalls
 from .formats import format_named, register_format
+from .mistral import FORMAT as MISTRAL
+from .nano import FORMAT as NANO
 from .running import TOOL_RULES
 from .toolbox import Toolbox
 
 __all__ = ["ToolCall", "ToolCalls", "Toolbox", "format_named", "register_format"]
 
-RULES.update(TOOL_RULES)  # the interpreter knows the nodes of this room once anything of it is imported
+# whoever imports anything of this room brings its rules to the interpreter, and the formats whose steps are several nodes
+RULES.update(TOOL_RULES)
+register_format("mistral", lambda: MISTRAL)
+register_format("nano", lambda: NANO)

@@ -6,7 +6,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from sgl.runtime.dialects import Call, Dialect, dialect_named, known_name
@@ -79,7 +78,6 @@ class DialectFormat(ToolFormat):
         return self.dialect.write(text, [Call(call.name, call.arguments, call.id) for call in calls])
 
 
-_OWN = ("nano", "mistral")  # formats whose steps are several nodes, each in a module of its name
 _KNOWN = ("nano", "hermes", "qwen", "llama", "mistral", "pythonic")
 _MADE: dict[str, Callable[[], ToolFormat]] = {}
 _TEMPLATES = {
@@ -98,13 +96,13 @@ def format_named(name: str) -> ToolFormat:
     if name in _MADE:
         return _MADE[name]()
     if name not in _KNOWN:
-        raise BadValueError(f"there is no tool format {name!r}; {nearest(name, [*_MADE, *_KNOWN])}")
+        raise BadValueError(f"there is no tool format {name!r}; {nearest(name, {*_MADE, *_KNOWN})}")
     return _known("hermes" if name == "qwen" else name)
 
 
 @lru_cache(maxsize=16)
 def _known(name: str) -> ToolFormat:
-    return import_module(f".{name}", __package__).FORMAT if name in _OWN else DialectFormat(dialect_named(name))
+    return DialectFormat(dialect_named(name))
 
 
 def choose_format(backend: Backend) -> ToolFormat:

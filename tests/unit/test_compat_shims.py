@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from sgl.lang import compat
 from sgl.lang.chat.reasoning import split_reasoning
-from sgl.lang.compat import servers, settings, testing, utils
+from sgl.lang.compat import servers, settings, stand_ins, testing, utils
 from sgl.lang.compat.engines import SharedEngines
 from sgl.lang.compat.reasoning_parser import ReasoningParser
 from sgl.lang.compat.server_args import ServerArgs
@@ -90,7 +90,7 @@ def test_a_server_that_is_not_launched(local, capsys):
         "python -m sglang.launch_server --model-path a/b --context-length 99"
     )
     url = f"http://localhost:{port}"
-    args = servers.launched_at(url)
+    args = stand_ins.launched_at(url)
     assert args is not None
     assert (args.model_path, args.engine_options(replaced=False)) == ("a/b", {"context": 99})
     assert process.poll() is None
@@ -98,7 +98,7 @@ def test_a_server_that_is_not_launched(local, capsys):
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
     servers.terminate_process(process)
-    assert (process.poll(), servers.launched_at(url)) == (0, None)
+    assert (process.poll(), stand_ins.launched_at(url)) == (0, None)
     assert "no server is launched for 'a/b'" in capsys.readouterr().err
 
 
