@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, overload
 
 from .backends.default import resolve_backend
-from .errors import ArgumentsError, nearest, reject_unknown
-from .graph.trace import TracerProgramState, current_tracer, extract_prefix, trace_program
+from .errors import reject_unknown
+from .graph.trace import current_tracer, extract_prefix, trace_nested, trace_program
+from .graph.tracer import TracerProgramState
 from .program import batch
-from .program.run import Call, RunSettings, new_executor, run_body_async, run_program, split_options
+from .program.program import Call, Program
+from .program.run import RunSettings, new_executor, run_body_async, run_program, split_options
 from .program.state import ProgramState
 
 if TYPE_CHECKING:
@@ -22,39 +22,10 @@ if TYPE_CHECKING:
 MIN_PREFIX = 64  # characters; a shorter prefix is not worth an entry in the cache
 
 
-class SglFunction:
+class SglFunction(Program):
     """What `@sgl.function` makes of a function whose first parameter is `s`."""
 
     pin_prefix_rid: str | None = None
-    __name__: str
-
-    def __init__(
-        self,
-        func: Callable[..., Any],
-        num_api_spec_tokens: int | None = None,
-        bind_arguments: dict[str, Any] | None = None,
-    ) -> None:
-        functools.update_wrapper(self, func)
-        self.__name__ = getattr(func, "__name__", type(func).__name__)
-        self.func = func
-        self.num_api_spec_tokens = num_api_spec_tokens
-        self.bind_arguments = bind_arguments or {}
-        parameters = list(inspect.signature(func).parameters.values())
-        if not parameters or parameters[0].name != "s":
-            raise ArgumentsError(
-                f"the first parameter of {func.__qualname__} must be `s`, the state of the program"
-            )
-        positional = [p for p in parameters[1:] if p.kind is p.POSITIONAL_OR_KEYWORD]
-        self.arg_names = [p.name for p in positional]
-        self.arg_defaults = [p.default for p in positional if p.default is not p.empty]
-        self.parameter_names = frozenset(
-            p.name for p in parameters[1:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-        )
-        self.is_async = inspect.iscoroutinefunction(func)
-        self.takes_any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters)
-
-    def __repr__(self) -> str:
-        return f"<sgl.function {self.__name__}>"
 
     def __reduce__(self) -> Any:
         """By name, as functions are; with the arguments that are bound."""
@@ -79,7 +50,7 @@ class SglFunction:
         Raises what the body raises; UnknownOptionError, BadValueError for the options.
         """
         if tracer := current_tracer():
-            return tracer.trace_nested(self, args, kwargs)  # type: ignore[return-value]
+            return trace_nested(tracer, self, args, kwargs)  # type: ignore[return-value]
         arguments, options = split_options(self, kwargs)
         return run_program(self, Call(args, arguments), RunSettings.of(options))
 
@@ -120,7 +91,7 @@ class SglFunction:
         the state comes at once and is read with `async for`. Cancelling the task cancels the run.
         """
         if tracer := current_tracer():
-            return tracer.trace_nested(self, args, kwargs)  # type: ignore[return-value]
+            return trace_nested(tracer, self, args, kwargs)  # type: ignore[return-value]
         arguments, options = split_options(self, kwargs)
         call, settings = Call(args, arguments), RunSettings.of(options)
         if settings.stream:
@@ -147,20 +118,9 @@ class SglFunction:
         """Run the program; inside a trace, trace it."""
         return self.run(*args, **kwargs)
 
-    def call(self, state: Any, call: Call) -> Any:
-        """The body on `state`; bound arguments win over given ones."""
-        return self.func(state, *call.args, **{**call.kwargs, **self.bind_arguments})
-
     # --- binding, tracing, caching -----------------------------------------------------------------------
 
-    def bind(self, **kwargs: Any) -> SglFunction:
-        """The same program with some of its arguments given."""
-        for name in kwargs:
-            if name not in self.parameter_names and not self.takes_any_keyword:
-                raise ArgumentsError(
-                    f"{self.__name__} has no parameter {name!r}; {nearest(name, self.parameter_names)}"
-                )
-        return SglFunction(self.func, self.num_api_spec_tokens, {**self.bind_arguments, **kwargs})
+    # --- tracing, caching ------------------------------------------------------------------------------------
 
     def trace(self, *, backend: Any = None, **kwargs: Any) -> TracerProgramState:
         """The graph of the program's nodes. Arguments that are not given become placeholders."""

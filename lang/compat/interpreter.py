@@ -7,8 +7,10 @@ from typing import Any
 
 from ..backends.default import as_backend, resolve_backend
 from ..function import SglFunction
-from ..graph.trace import TracerProgramState, current_tracer, extract_prefix
-from ..program.run import Call, RunSettings
+from ..graph.trace import current_tracer, extract_prefix
+from ..graph.tracer import TracerProgramState
+from ..program.program import Call
+from ..program.run import RunSettings
 from ..program.run import run_program as run_here
 from ..program.state import ProgramState
 from ..sampling.options import SamplingOptions

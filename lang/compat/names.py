@@ -17,7 +17,7 @@ _RUN = (
     "sgl.lang.program.group",
     "sgl.lang.sampling.choices",
 )
-_TRACE = (f"{_HERE}.interpreter", "sgl.lang.graph.trace")
+_TRACE = (f"{_HERE}.interpreter", "sgl.lang.graph.trace", "sgl.lang.graph.tracer")
 _BACKENDS = {
     "runtime_endpoint": (
         f"{_HERE}.endpoint",

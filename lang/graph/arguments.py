@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import ArgumentsError, nearest
 from ..nodes.ir import SglArgument
 from ..nodes.primitives import as_node
+from ..program.program import Program
 from .placeholders import placeholders
 from .plan import Plan
-
-if TYPE_CHECKING:
-    from ..function import SglFunction
 
 
 class Parameters:
@@ -22,7 +20,7 @@ class Parameters:
     `fixed` are defaults that the body used as values when it was traced: a run cannot change them any more.
     """
 
-    def __init__(self, program: SglFunction, fixed: Mapping[str, Any], plan: Plan) -> None:
+    def __init__(self, program: Program, fixed: Mapping[str, Any], plan: Plan) -> None:
         self.program = program
         self.fixed = fixed
         nodes = (step.node for step in plan.appended())

@@ -5,13 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..program.program import Call, Program
 from .joins import AsyncTracerGroup
-from .trace import TracerProgramState
-
-if TYPE_CHECKING:
-    from ..function import SglFunction
+from .tracer import TracerProgramState
 
 
 class AsyncTracerProgramState(TracerProgramState):
@@ -35,10 +33,8 @@ class AsyncTracerProgramState(TracerProgramState):
             await group.join()
 
     async def call(  # type: ignore[override]
-        self, program: SglFunction, /, *args: Any, **kwargs: Any
+        self, program: Program, /, *args: Any, **kwargs: Any
     ) -> AsyncTracerProgramState:
-        from ..program.run import Call
-
         inner = AsyncTracerProgramState(self._scoped())
         result = program.call(inner, Call(args, kwargs))
         inner.ret_value = await result if inspect.isawaitable(result) else result

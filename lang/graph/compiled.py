@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..backend import Backend, Stream
 from ..backends.default import as_backend
@@ -18,7 +18,8 @@ from ..config import global_config
 from ..errors import LanguageError, TraceError, reject_unknown
 from ..places.place import Place, is_own
 from ..program.batch import OPTION_NAMES, WINDOW, make_calls
-from ..program.run import Call, RunSettings, new_executor, split_options
+from ..program.program import Call, Program
+from ..program.run import RunSettings, new_executor, split_options
 from ..program.state import ProgramState
 from .arguments import Parameters
 from .batches import counted, finished, in_order, result_of, shared_arguments
@@ -29,15 +30,13 @@ from .passes import AHEAD, HOIST, PASSES, improve
 from .placeholders import placeholders
 from .plan import Plan
 from .prefix import PinnedPrefix, hoist_prefix, unhoisted
-from .trace import TracerProgramState, trace_program
+from .trace import trace_program
+from .tracer import TracerProgramState
 from .walk import Walk
-
-if TYPE_CHECKING:
-    from ..function import SglFunction
 
 
 def compile_program(
-    program: SglFunction, backend: Any = None, bound: Mapping[str, Any] | None = None, passes: Collection[str] = tuple(PASSES)
+    program: Program, backend: Any = None, bound: Mapping[str, Any] | None = None, passes: Collection[str] = tuple(PASSES)
 ) -> CompiledProgram:
     """Trace a program and improve its graph by the passes of those names.
 
@@ -51,7 +50,7 @@ def compile_program(
     return CompiledProgram(given, tracer, found, passes)
 
 
-def _traced(program: SglFunction, backend: Backend | None) -> TracerProgramState:
+def _traced(program: Program, backend: Backend | None) -> TracerProgramState:
     try:
         return trace_program(program, {}, backend, strict=True)
     except (LanguageError, KeyError):
@@ -63,7 +62,7 @@ def _traced(program: SglFunction, backend: Backend | None) -> TracerProgramState
         ) from error
 
 
-def _place_of(error: BaseException, program: SglFunction) -> Place | None:
+def _place_of(error: BaseException, program: Program) -> Place | None:
     """The line of the program's file, or else of the user's code, that raised."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_own(frame.filename)]
     here = [frame for frame in frames if frame.filename == program.func.__code__.co_filename] or frames
@@ -78,7 +77,7 @@ class CompiledProgram:
     """
 
     def __init__(
-        self, program: SglFunction, tracer: TracerProgramState, backend: Backend | None, passes: Collection[str]
+        self, program: Program, tracer: TracerProgramState, backend: Backend | None, passes: Collection[str]
     ) -> None:
         self.program = program
         self._tracer = tracer

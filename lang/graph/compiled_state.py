@@ -11,7 +11,7 @@ from ..program.group import ProgramStateGroup
 from ..program.state import ProgramState
 from .joins import TracerGroup
 from .placeholders import TextSum, Traced
-from .trace import TracerProgramState
+from .tracer import TracerProgramState
 
 if TYPE_CHECKING:
     from .walk import Walk

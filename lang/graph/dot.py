@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from ..nodes.ir import SglExpr, SglFork
-from .graph import CALL, FORK, JOIN, VARIABLE, Graph
 from .labels import FORK as FORK_NODE
 from .labels import GEN, SELECT, kind_of, label_of, printable
 from .recording import TracedState
+from .structure import CALL, FORK, JOIN, VARIABLE, Structure
 
 _STYLES = {FORK: "", JOIN: "", VARIABLE: "style=dashed", CALL: "style=dotted"}
 _SHAPES = {GEN: "box, style=bold", SELECT: "box, style=bold", FORK_NODE: "ellipse"}
 
 
-def dotted(graph: Graph) -> str:
+def dotted(graph: Structure) -> str:
     """The graph with a cluster for each state."""
     lines = ["digraph program {", "  node [shape=box, fontname=monospace];"]
     for state in graph.states:

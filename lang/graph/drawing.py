@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 
 from ..nodes.ir import SglExpr
-from .graph import CALL, FORK, JOIN, Edge, Graph
 from .labels import details_of, kind_of, label_of, printable
+from .structure import CALL, FORK, JOIN, Edge, Structure
 
 WIDTH, HEIGHT = 190, 26  # of a node, in pixels
 COLUMN, ROW, MARGIN = 250, 42, 30
@@ -52,7 +52,7 @@ _ARROW = (
 )
 
 
-def drawn(graph: Graph) -> str:
+def drawn(graph: Structure) -> str:
     """The graph as an SVG document. It follows the light or dark scheme of the page."""
     places = Layout(graph)
     parts = [
@@ -70,7 +70,7 @@ def drawn(graph: Graph) -> str:
 class Layout:
     """Where each node stands: in the column of its state, below all that it depends on."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Structure) -> None:
         self.graph = graph
         self.rows = _rows(graph)
         self.columns = _columns(graph, self.rows)
@@ -110,7 +110,7 @@ class Layout:
         return f'<path class="{edge.kind}-edge" marker-end="url(#sgl-arrow)" d="{_curve(edge, x, y, u, v)}">{title}</path>'
 
 
-def _rows(graph: Graph) -> dict[int, int]:
+def _rows(graph: Structure) -> dict[int, int]:
     """A row for each node, by its id: below all that it depends on and below those before it in its state."""
     rows: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -123,7 +123,7 @@ def _rows(graph: Graph) -> dict[int, int]:
     return rows
 
 
-def _columns(graph: Graph, rows: dict[int, int]) -> dict[int, int]:
+def _columns(graph: Structure, rows: dict[int, int]) -> dict[int, int]:
     """A column for each state: the first, right of its parent's, that is free from where the state begins."""
     columns: dict[int, int] = {}
     free_from: dict[int, int] = {}

@@ -11,7 +11,7 @@ from .recording import SglGather
 from .steps import Concatenate, Gather, Wait
 
 if TYPE_CHECKING:
-    from .async_trace import AsyncTracerProgramState
+    from .async_tracer import AsyncTracerProgramState
 
 
 class TracerGroup(ProgramStateGroup[Any]):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..nodes.ir import SglExpr, SglFork, SglJoin, SglVariable, graph_line
 from .recording import TracedState
@@ -22,7 +21,7 @@ class Edge:
     name: str = ""
 
 
-class Graph:
+class Structure:
     """`states`: the program, the branches of its forks and the programs that it calls, in order of their start.
 
     Each has `nodes` in their order, `kind` ("program", "fork", "call"), `label` and `parent`.
@@ -63,25 +62,3 @@ class Graph:
             lines = "\n".join(graph_line(node) for node in state.nodes)
             parts.append(f"# {state.kind} {state.label}\n{lines}\n")
         return "".join(parts)
-
-    # --- drawings ----------------------------------------------------------------------------------------
-
-    def svg(self) -> str:
-        """A drawing with a column for each state."""
-        from .drawing import drawn
-
-        return drawn(self)
-
-    def dot(self) -> str:
-        """The graph in Graphviz' language."""
-        from .dot import dotted
-
-        return dotted(self)
-
-    def save(self, path: str | Path) -> None:
-        """Write the drawing (.svg) or the Graphviz text (.dot, .gv)."""
-        path = Path(path)
-        path.write_text(self.dot() if path.suffix in (".dot", ".gv") else self.svg(), encoding="utf-8")
-
-    def _repr_svg_(self) -> str:
-        return self.svg()

@@ -1,16 +1,11 @@
-"""Runs a program's body with placeholders for what is not known, and keeps the graph of its nodes."""
+"""The `s` of a trace: variables are placeholders, nodes get a place in a graph."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-from ..backend import Backend
-from ..backends.default import as_backend
-from ..chat import ChatTemplate, get_chat_template
 from ..errors import TraceError
 from ..nodes.ir import (
     SglConstantText,
@@ -20,44 +15,12 @@ from ..nodes.ir import (
     SglGetForkItem,
 )
 from ..places.place import caller_place
+from ..program.program import Call, Program
+from ..typed import reading_of
 from .appending import TracedText
+from .joins import TracerGroup
 from .placeholders import Key, Traced, filled
-from .recording import PrefixEnded, Recording, TracedState
-from .steps import Assign, Close, Open, Snapshot, Split, Wait, keys_in
-
-if TYPE_CHECKING:
-    from ..function import SglFunction
-    from .joins import TracerGroup
-
-_current: ContextVar[TracerProgramState | None] = ContextVar("sgl_tracer", default=None)
-
-
-def current_tracer() -> TracerProgramState | None:
-    """The innermost trace that is running in this context."""
-    return _current.get()
-
-
-def trace_program(
-    program: SglFunction, arguments: dict[str, Any], backend: Any = None, strict: bool = False
-) -> TracerProgramState:
-    """The traced state of a whole program; missing arguments are placeholders.
-
-    `strict`: whatever would depend on a value that only a run has raises TraceError.
-    """
-    template = get_chat_template("default") if backend is None else as_backend(backend).get_chat_template()
-    tracer = TracerProgramState.root(program, template, Recording(strict=strict))
-    tracer.run(program, (), tracer.with_placeholders(program, arguments))
-    return tracer
-
-
-def extract_prefix(program: SglFunction, backend: Backend) -> str:
-    """The constant text that every run of the program starts with, whatever its unbound arguments."""
-    tracer = TracerProgramState.root(program, backend.get_chat_template(), Recording(only_prefix=True))
-    try:
-        tracer.run(program, (), tracer.with_placeholders(program, {}))
-    except Exception:
-        pass  # the body needed a value or came to its first node that is not constant: the prefix ends there
-    return tracer.constant_prefix()
+from .steps import Assign, Close, Snapshot, Split, Wait, keys_in
 
 
 class TracerProgramState(TracedText):
@@ -66,59 +29,9 @@ class TracerProgramState(TracedText):
     `traced` is the text, which the programs of `s.call` share; `variables` are those of this program.
     """
 
-    @classmethod
-    def root(cls, program: SglFunction, template: ChatTemplate, recording: Recording) -> TracerProgramState:
-        return cls(TracedState(recording, template, "program", program.__name__))
-
-    def with_placeholders(self, program: SglFunction, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments, with placeholders for the parameters that are not given."""
-        parameters = inspect.signature(program.func).parameters
-        given = {**arguments, **program.bind_arguments}
-        for name in program.parameter_names - set(given):
-            default = parameters[name].default
-            known = {} if default is inspect.Parameter.empty else {"value": default}
-            arguments = {**arguments, name: self.recording.argument(name, **known)}
-        return arguments
-
-    def run(self, program: SglFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Run the body on this state, inside the scope of this trace."""
-        from ..program.run import Call, run_coroutine
-
-        token = _current.set(self)
-        try:
-            if inspect.iscoroutinefunction(program.func):
-                from .async_trace import AsyncTracerProgramState
-
-                state = AsyncTracerProgramState(self)
-                self.ret_value = run_coroutine(program.call(state, Call(args, kwargs)))
-            else:
-                self.ret_value = program.call(self, Call(args, kwargs))
-        finally:
-            _current.reset(token)
-
-    def trace_nested(
-        self, program: SglFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> TracerProgramState:
-        """Trace a program that this one calls: a state of its own."""
-        from ..program.run import split_options
-
-        if self.recording.only_prefix:
-            raise PrefixEnded
-        arguments, options = split_options(program, kwargs)
-        traced = TracedState(self.recording, self.chat_template, "call", program.__name__, self.traced)
-        where, parent = caller_place(), self.traced.index
-        self.recording.steps.append(Open(traced.index, where, 0, parent, program, options, arguments))
-        nested = TracerProgramState(traced)
-        self.child_states.append(nested)
-        nested.run(program, args, arguments)
-        nested.end()
-        return nested
-
     # --- forks and calls ---------------------------------------------------------------------------------
 
     def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> TracerGroup:
-        from .joins import TracerGroup
-
         return TracerGroup(self._fork(size, position_ids_offset), self)
 
     def _fork(self, size: int, position_ids_offset: list[int] | None) -> list[Any]:
@@ -142,10 +55,8 @@ class TracerProgramState(TracedText):
         finally:
             group.join()
 
-    def call(self, program: SglFunction, /, *args: Any, **kwargs: Any) -> TracerProgramState:
+    def call(self, program: Program, /, *args: Any, **kwargs: Any) -> TracerProgramState:
         """Trace another program's body here: the same text, variables of its own."""
-        from ..program.run import Call
-
         inner = self._scoped()
         inner.ret_value = program.call(inner, Call(args, kwargs))
         return inner
@@ -180,8 +91,6 @@ class TracerProgramState(TracedText):
 
     def get(self, name: Any, type: Any = None) -> Any:
         """The variable as what its gen was asked for, or as `type`."""
-        from ..typed import reading_of
-
         title: Any = name.name if isinstance(name, SglGen) else name
         value = self[title]
         reading = None if type is None else reading_of(type)

@@ -16,7 +16,8 @@ from ..interpreter.transcript import Literal, Span, again, messages_of, text_of
 from ..interpreter.variables import Variables
 from ..nodes.ir import SglExpr
 from ..places.place import Place
-from ..program.run import NO_THREAD, Call, RunSettings, new_executor
+from ..program.program import Call
+from ..program.run import NO_THREAD, RunSettings, new_executor
 from .later import Binding, Later
 from .placeholders import Key, Traced, filled
 from .plan import Lane, Plan

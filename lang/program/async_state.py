@@ -5,21 +5,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from pathlib import Path
+from typing import Any, TypeVar, overload
 
 from ..errors import WouldBlockError
 from ..interpreter.usage import Usage
 from ..nodes.ir import SglGen
+from .above import Picture, Report, reports
 from .group import AsyncProgramStateGroup
 from .probabilities import probabilities
+from .program import Call, Program
 from .state import StateBase
 from .values import typed_value
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ..function import SglFunction
-    from ..report import Picture, Report
 
 Value = TypeVar("Value")
 
@@ -47,10 +44,8 @@ class AsyncProgramState(StateBase):
         finally:
             await group.join()
 
-    async def call(self, program: SglFunction, /, *args: Any, **kwargs: Any) -> AsyncProgramState:
+    async def call(self, program: Program, /, *args: Any, **kwargs: Any) -> AsyncProgramState:
         """Run another `async def` program's body here, with variables of its own. Returns a state to read them."""
-        from .run import Call
-
         inner = self._scope()
         result = program.call(inner, Call(args, kwargs))
         inner.ret_value = await result if inspect.isawaitable(result) else result
@@ -121,17 +116,13 @@ class AsyncProgramState(StateBase):
 
     async def report(self, path: str | Path | None = None, *, title: str | None = None) -> Report:
         """The whole run as one HTML page, with what was appended here done; see ProgramState.report."""
-        from ..report import report
-
         await self._synced()
-        return report(self, path, title=title, wait=False)
+        return reports().report(self, path, title=title, wait=False)
 
     async def picture(self, path: str | Path | None = None, *, lanes: int = 40) -> Picture:
         """The branches of the whole run over time, with what was appended here done; see ProgramState.picture."""
-        from ..report import picture
-
         await self._synced()
-        return picture(self, path, lanes=lanes, wait=False)
+        return reports().picture(self, path, lanes=lanes, wait=False)
 
     def text_iter(self, var_name: str | None = None) -> AsyncIterator[str]:
         """Deltas of the text, or of one variable: `async for part in s.text_iter("x")`."""

@@ -11,16 +11,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import ArgumentsError, BadValueError, ProgramError
 from ..sampling.options import RUN_NAMES
 from .collecting import seldom
-from .run import Call, RunSettings, new_executor, run_body, run_body_async
+from .program import Call, Program
+from .run import RunSettings, new_executor, run_body, run_body_async
 from .state import ProgramState
-
-if TYPE_CHECKING:
-    from ..function import SglFunction
 
 OPTION_NAMES = RUN_NAMES | {"backend", "timeout", "budget", "journal"}
 BODIES = 48  # how many bodies run at once by default; they only wait, the engine works
@@ -55,7 +53,7 @@ class Outcome:
     raised: BaseException | None = None
 
 
-def make_calls(program: SglFunction, items: Any) -> list[Call]:
+def make_calls(program: Program, items: Any) -> list[Call]:
     """The arguments of each item. Raises ArgumentsError for what does not fit the program."""
     if not isinstance(items, list | tuple):
         raise ArgumentsError(f"run_batch takes a list of dicts or tuples, not {items!r}")
@@ -66,7 +64,7 @@ def make_calls(program: SglFunction, items: Any) -> list[Call]:
     return [Call((), _positional(program, item)) for item in items]
 
 
-def run_all(program: SglFunction, calls: list[Call], settings: RunSettings, plan: BatchPlan) -> list[Any]:
+def run_all(program: Program, calls: list[Call], settings: RunSettings, plan: BatchPlan) -> list[Any]:
     """Run every call to its end; results in order. Raises the first error that a body raised."""
     bar = _Progress(len(calls), plan.progress_bar)
     try:
@@ -81,7 +79,7 @@ def run_all(program: SglFunction, calls: list[Call], settings: RunSettings, plan
     return _results(outcomes, plan)
 
 
-def iterate(program: SglFunction, calls: list[Call], settings: RunSettings, plan: BatchPlan) -> Iterator[Any]:
+def iterate(program: Program, calls: list[Call], settings: RunSettings, plan: BatchPlan) -> Iterator[Any]:
     """Results in order, while later items are running. Leaving the iteration drops what has not begun."""
     threads = plan.threads(len(calls))
     ahead: deque[Future[Outcome]] = deque()
@@ -103,7 +101,7 @@ def iterate(program: SglFunction, calls: list[Call], settings: RunSettings, plan
 
 
 async def run_all_async(
-    program: SglFunction, calls: list[Call], settings: RunSettings, plan: BatchPlan
+    program: Program, calls: list[Call], settings: RunSettings, plan: BatchPlan
 ) -> list[Any]:
     """As `run_all`, on the event loop."""
     limit = asyncio.Semaphore(max(1, len(calls)) if program.is_async else plan.threads(len(calls)))
@@ -115,7 +113,7 @@ async def run_all_async(
     return _results(list(await asyncio.gather(*map(one, range(len(calls)), calls))), plan)
 
 
-async def _run_one_async(program: SglFunction, call: Call, settings: RunSettings) -> Outcome:
+async def _run_one_async(program: Program, call: Call, settings: RunSettings) -> Outcome:
     state: ProgramState | None = None
     try:
         state = ProgramState(new_executor(program, call, settings))
@@ -126,7 +124,7 @@ async def _run_one_async(program: SglFunction, call: Call, settings: RunSettings
 
 
 def _run_pooled(
-    program: SglFunction, calls: list[Call], settings: RunSettings, plan: BatchPlan, bar: _Progress
+    program: Program, calls: list[Call], settings: RunSettings, plan: BatchPlan, bar: _Progress
 ) -> list[Outcome]:
     pool = ThreadPoolExecutor(plan.threads(len(calls)), thread_name_prefix="sgl-batch")
     try:
@@ -140,12 +138,12 @@ def _run_pooled(
 
 
 def _submit(
-    pool: ThreadPoolExecutor, program: SglFunction, call: Call, settings: RunSettings, bar: _Progress
+    pool: ThreadPoolExecutor, program: Program, call: Call, settings: RunSettings, bar: _Progress
 ) -> Future[Outcome]:
     return pool.submit(contextvars.copy_context().run, _run_one, program, call, settings, bar)
 
 
-def _run_one(program: SglFunction, call: Call, settings: RunSettings, bar: _Progress) -> Outcome:
+def _run_one(program: Program, call: Call, settings: RunSettings, bar: _Progress) -> Outcome:
     state: ProgramState | None = None
     try:
         state = ProgramState(new_executor(program, call, settings))
@@ -177,7 +175,7 @@ def _error_or_state(outcome: Outcome) -> BaseException | ProgramState | None:
     return outcome.state.error() or outcome.state
 
 
-def _keywords(program: SglFunction, item: Any) -> dict[str, Any]:
+def _keywords(program: Program, item: Any) -> dict[str, Any]:
     if not isinstance(item, dict):
         raise ArgumentsError(f"the first item of the batch is a dict, but there is also {item!r}")
     for name in item:
@@ -189,7 +187,7 @@ def _keywords(program: SglFunction, item: Any) -> dict[str, Any]:
     return item
 
 
-def _positional(program: SglFunction, item: Any) -> dict[str, Any]:
+def _positional(program: Program, item: Any) -> dict[str, Any]:
     names = program.arg_names
     required = len(names) - len(program.arg_defaults)
     if not isinstance(item, Sequence) or isinstance(item, str) or not required <= len(item) <= len(names):

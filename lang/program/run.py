@@ -7,9 +7,9 @@ import contextvars
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..backend import Backend, Stream
 from ..backends.default import resolve_backend
@@ -19,22 +19,13 @@ from ..interpreter.control import RunControl
 from ..interpreter.executor import StreamExecutor
 from ..interpreter.usage import Budget
 from ..sampling.options import DEFAULTS, RUN_NAMES, SamplingOptions, derive_seed, make_options
+from .above import journals
 from .async_state import AsyncProgramState
+from .program import Call, Program
 from .state import ProgramState
-
-if TYPE_CHECKING:
-    from ..function import SglFunction
 
 NO_THREAD = 0
 _SWITCHES = frozenset({"stream", "backend", "use_thread", "timeout", "budget", "journal"})
-
-
-@dataclass(frozen=True)
-class Call:
-    """The arguments of one execution of a program."""
-
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -58,8 +49,9 @@ class RunSettings:
                     f"run has no option {name!r}; {nearest(name, RUN_NAMES | _SWITCHES)}"
                 )
         sampling = make_options(**{name: value for name, value in options.items() if name in RUN_NAMES})
+        backend, journal = resolve_backend(options.get("backend")), options.get("journal")
         return cls(
-            _journalled(resolve_backend(options.get("backend")), options.get("journal")),
+            backend if journal is None else journals().journalled(backend, journal),
             sampling.over(DEFAULTS),
             bool(options.get("stream", False)),
             bool(options.get("use_thread", True)),
@@ -85,15 +77,7 @@ def _budget(value: Any) -> Budget | None:
     raise BadValueError(f"budget is {value!r}; give an sgl.Budget, or a number of tokens")
 
 
-def _journalled(backend: Backend, path: Any) -> Backend:
-    if path is None:
-        return backend
-    from ..journal import journalled
-
-    return journalled(backend, path)
-
-
-def split_options(program: SglFunction, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_options(program: Program, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The keyword arguments of `run`, as those of the program and options of the run.
 
     A name that the program declares as a parameter belongs to the program only. Raises UnknownOptionError.
@@ -116,7 +100,7 @@ def split_options(program: SglFunction, kwargs: dict[str, Any]) -> tuple[dict[st
 
 
 def new_executor(
-    program: SglFunction, call: Call, settings: RunSettings, stream: Stream | None = None
+    program: Program, call: Call, settings: RunSettings, stream: Stream | None = None
 ) -> StreamExecutor:
     """A fresh state of a fresh run."""
     backend = settings.backend
@@ -136,7 +120,7 @@ def new_executor(
     return executor
 
 
-def run_program(program: SglFunction, call: Call, settings: RunSettings) -> ProgramState:
+def run_program(program: Program, call: Call, settings: RunSettings) -> ProgramState:
     """Run the body. Returns when it has ended (at once if streaming); generation may still go on."""
     executor = new_executor(program, call, settings)
     state = ProgramState(executor)
@@ -155,7 +139,7 @@ def run_program(program: SglFunction, call: Call, settings: RunSettings) -> Prog
     return state
 
 
-def run_body(program: SglFunction, call: Call, state: ProgramState) -> None:
+def run_body(program: Program, call: Call, state: ProgramState) -> None:
     """Run the body on `state` and end the state, whatever happens."""
     executor = state.stream_executor
     try:
@@ -171,7 +155,7 @@ def run_body(program: SglFunction, call: Call, state: ProgramState) -> None:
     _report(state)
 
 
-async def run_body_async(program: SglFunction, call: Call, state: ProgramState) -> None:
+async def run_body_async(program: Program, call: Call, state: ProgramState) -> None:
     """The body on the event loop if it is `async def`, else in a thread; then wait for all its operations.
 
     When the task is cancelled, so is the run.
@@ -189,7 +173,7 @@ async def run_body_async(program: SglFunction, call: Call, state: ProgramState) 
         raise
 
 
-async def _await_body(program: SglFunction, call: Call, executor: StreamExecutor) -> None:
+async def _await_body(program: Program, call: Call, executor: StreamExecutor) -> None:
     try:
         with executor.control.scope():
             executor.ret_value = await program.call(AsyncProgramState(executor), call)
@@ -219,7 +203,7 @@ def bodies() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(48, thread_name_prefix="sgl-body")
 
 
-def _body_for_readers(program: SglFunction, call: Call, executor: StreamExecutor) -> None:
+def _body_for_readers(program: Program, call: Call, executor: StreamExecutor) -> None:
     """The body of a streaming run: its error reaches those who read the state.
 
     It writes to a state of its own, so that the caller's can be let go of.

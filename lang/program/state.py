@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from pathlib import Path
+from typing import Any, TypeVar, overload
 
 from ..backend import Generated
 from ..concurrency.deadlines import deadlines
@@ -24,15 +25,11 @@ from ..nodes.ir import (
     SglVarScopeEnd,
 )
 from ..nodes.primitives import role_turn
+from .above import Picture, Report, reports
 from .group import ProgramStateGroup
 from .probabilities import probabilities
+from .program import Call, Program
 from .values import typed_value
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ..function import SglFunction
-    from ..report import Picture, Report
 
 _NOTHING: Any = object()
 Value = TypeVar("Value")
@@ -235,13 +232,11 @@ class ProgramState(StateBase):
         finally:
             group.join()
 
-    def call(self, program: SglFunction, /, *args: Any, **kwargs: Any) -> ProgramState:
+    def call(self, program: Program, /, *args: Any, **kwargs: Any) -> ProgramState:
         """Run another program's body here: its text goes on from this one, its variables are its own.
 
         Returns a state to read them from: `s.call(ask, "Why?")["answer"]`; `ret_value` is what it returned.
         """
-        from .run import Call
-
         inner = self._scope()
         inner.ret_value = program.call(inner, Call(args, kwargs))
         return inner
@@ -314,23 +309,17 @@ class ProgramState(StateBase):
 
         `wait=False` shows what is there by now. `sgl.report(states, path)` does the same for a batch.
         """
-        from ..report import report
-
-        return report(self, path, title=title, wait=wait)
+        return reports().report(self, path, title=title, wait=wait)
 
     def picture(self, path: str | Path | None = None, *, lanes: int = 40, wait: bool = True) -> Picture:
         """The branches of the whole run over time as a still drawing (SVG), saved at `path` if that is given.
 
         Notebooks show it. `lanes`: how many branches are drawn at most. `wait=False` shows what is there by now.
         """
-        from ..report import picture
-
-        return picture(self, path, lanes=lanes, wait=wait)
+        return reports().picture(self, path, lanes=lanes, wait=wait)
 
     def _repr_html_(self) -> str:
-        from ..report import brief
-
-        return brief(self)
+        return reports().brief(self)
 
     def __repr__(self) -> str:
         return f"ProgramState({self.text()})"

@@ -8,8 +8,11 @@ from typing import Any, Literal, TypedDict, assert_type
 from pydantic import BaseModel
 
 import sgl
+import sgl.lang.journal
+import sgl.lang.report
 from sgl import tools
 from sgl.lang.nodes.ir import SglExprList, SglGen, SglSelect
+from sgl.lang.program.above import Journals, Reports
 from sgl.lang.program.async_state import AsyncProgramState
 from sgl.lang.tools import Toolbox, ToolCall, ToolCalls
 
@@ -92,3 +95,6 @@ async def later(s: AsyncProgramState) -> None:
 
 assert_type(program, sgl.SglFunction)
 assert_type(program.run("How old?", temperature=0), sgl.ProgramState)
+
+reports: Reports = sgl.lang.report  # the rooms that states find by name have what they ask for
+journals: Journals = sgl.lang.journal

@@ -1,0 +1,93 @@
+"""Runs a program's body with placeholders for what is not known, and keeps the graph of its nodes."""
+
+from __future__ import annotations
+
+import inspect
+from contextvars import ContextVar
+from typing import Any
+
+from ..backend import Backend
+from ..backends.default import as_backend
+from ..chat import ChatTemplate, get_chat_template
+from ..places.place import caller_place
+from ..program.program import Call, Program
+from ..program.run import run_coroutine, split_options
+from .async_tracer import AsyncTracerProgramState
+from .recording import PrefixEnded, Recording, TracedState
+from .steps import Open
+from .tracer import TracerProgramState
+
+_current: ContextVar[TracerProgramState | None] = ContextVar("sgl_tracer", default=None)
+
+
+def current_tracer() -> TracerProgramState | None:
+    """The innermost trace that is running in this context."""
+    return _current.get()
+
+
+def trace_program(
+    program: Program, arguments: dict[str, Any], backend: Any = None, strict: bool = False
+) -> TracerProgramState:
+    """The traced state of a whole program; missing arguments are placeholders.
+
+    `strict`: whatever would depend on a value that only a run has raises TraceError.
+    """
+    template = get_chat_template("default") if backend is None else as_backend(backend).get_chat_template()
+    tracer = _root(program, template, Recording(strict=strict))
+    _run(tracer, program, Call((), _with_placeholders(tracer, program, arguments)))
+    return tracer
+
+
+def extract_prefix(program: Program, backend: Backend) -> str:
+    """The constant text that every run of the program starts with, whatever its unbound arguments."""
+    tracer = _root(program, backend.get_chat_template(), Recording(only_prefix=True))
+    try:
+        _run(tracer, program, Call((), _with_placeholders(tracer, program, {})))
+    except Exception:
+        pass  # the body needed a value or came to its first node that is not constant: the prefix ends there
+    return tracer.constant_prefix()
+
+
+def trace_nested(
+    tracer: TracerProgramState, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> TracerProgramState:
+    """Trace a program that the one of `tracer` calls: a state of its own."""
+    recording = tracer.recording
+    if recording.only_prefix:
+        raise PrefixEnded
+    arguments, options = split_options(program, kwargs)
+    traced = TracedState(recording, tracer.chat_template, "call", program.__name__, tracer.traced)
+    parent = tracer.traced.index
+    recording.steps.append(Open(traced.index, caller_place(), 0, parent, program, options, arguments))
+    nested = TracerProgramState(traced)
+    tracer.child_states.append(nested)
+    _run(nested, program, Call(args, arguments))
+    nested.end()
+    return nested
+
+
+def _root(program: Program, template: ChatTemplate, recording: Recording) -> TracerProgramState:
+    return TracerProgramState(TracedState(recording, template, "program", program.__name__))
+
+
+def _with_placeholders(tracer: TracerProgramState, program: Program, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments, with placeholders for the parameters that are not given."""
+    parameters = inspect.signature(program.func).parameters
+    given = {**arguments, **program.bind_arguments}
+    for name in program.parameter_names - set(given):
+        default = parameters[name].default
+        known = {} if default is inspect.Parameter.empty else {"value": default}
+        arguments = {**arguments, name: tracer.recording.argument(name, **known)}
+    return arguments
+
+
+def _run(tracer: TracerProgramState, program: Program, call: Call) -> None:
+    """Run the body on the tracer, inside the scope of its trace."""
+    token = _current.set(tracer)
+    try:
+        if program.is_async:
+            tracer.ret_value = run_coroutine(program.call(AsyncTracerProgramState(tracer), call))
+        else:
+            tracer.ret_value = program.call(tracer, call)
+    finally:
+        _current.reset(token)

@@ -1,0 +1,67 @@
+"""What a program is: its body, the names of its parameters, and the arguments that are bound."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from ..errors import ArgumentsError, nearest
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one execution of a program."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Program:
+    """A function whose first parameter is `s`; `sgl.SglFunction` is one that can be run, traced and compiled."""
+
+    __name__: str
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        num_api_spec_tokens: int | None = None,
+        bind_arguments: dict[str, Any] | None = None,
+    ) -> None:
+        itself: Any = self
+        functools.update_wrapper(itself, func)
+        self.__name__ = getattr(func, "__name__", type(func).__name__)
+        self.func = func
+        self.num_api_spec_tokens = num_api_spec_tokens
+        self.bind_arguments = bind_arguments or {}
+        parameters = list(inspect.signature(func).parameters.values())
+        if not parameters or parameters[0].name != "s":
+            raise ArgumentsError(
+                f"the first parameter of {func.__qualname__} must be `s`, the state of the program"
+            )
+        positional = [p for p in parameters[1:] if p.kind is p.POSITIONAL_OR_KEYWORD]
+        self.arg_names = [p.name for p in positional]
+        self.arg_defaults = [p.default for p in positional if p.default is not p.empty]
+        self.parameter_names = frozenset(
+            p.name for p in parameters[1:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        )
+        self.is_async = inspect.iscoroutinefunction(func)
+        self.takes_any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+    def __repr__(self) -> str:
+        return f"<sgl.function {self.__name__}>"
+
+    def call(self, state: Any, call: Call) -> Any:
+        """The body on `state`; bound arguments win over given ones."""
+        return self.func(state, *call.args, **{**call.kwargs, **self.bind_arguments})
+
+    def bind(self, **kwargs: Any) -> Self:
+        """The same program with some of its arguments given."""
+        for name in kwargs:
+            if name not in self.parameter_names and not self.takes_any_keyword:
+                raise ArgumentsError(
+                    f"{self.__name__} has no parameter {name!r}; {nearest(name, self.parameter_names)}"
+                )
+        return type(self)(self.func, self.num_api_spec_tokens, {**self.bind_arguments, **kwargs})
