@@ -59,12 +59,8 @@ class CpuAttention(OnePool):
     def __init__(
         self, pool: KVPool, shape: AttentionShape, deterministic: bool = False, **options: object
     ) -> None:
-        if not self.suits(pool, shape):
-            raise BackendUnavailable(
-                f"attention='cpu' needs the compiled kernels, a CPU, float32 or bfloat16 and head_dim <= "
-                f"{cpu.MOST_DIM}; here: {pool.k.device}, {pool.k.dtype}, {shape.head_dim}; "
-                "use attention='torch_native'"
-            )
+        if missing := _missing(pool, shape):
+            raise BackendUnavailable(f"attention='cpu' needs {missing}; use attention='torch_native'")
         self.shape = shape
         self._small = NO_LIMIT if deterministic else SMALL_EXTEND
         if deterministic:
@@ -72,18 +68,14 @@ class CpuAttention(OnePool):
         self._torch = TorchNativeAttention(pool, shape)
         self._kind = cpu.KINDS[pool.k.dtype]
         self.pool = pool
-        self._layers = [(k.data_ptr(), v.data_ptr()) for k, v in map(self.stored, range(shape.layers))]
-
-    @staticmethod
-    def suits(pool: KVPool, shape: AttentionShape) -> bool:
-        return cpu.can_compute(pool.k.dtype, pool.k.device) and shape.head_dim <= cpu.MOST_DIM
+        self.addresses = [(k.data_ptr(), v.data_ptr()) for k, v in map(self.stored, range(shape.layers))]
 
     def plan(self, batch: Batch) -> None:
-        plans = {window: self._plan(batch, window) for window in set(self.shape.windows)}
-        batch.plan = [plans[window] for window in self.shape.windows]
+        plans = {reach: self._plan(batch, *reach) for reach in set(self.shape.reaches)}
+        batch.plan = [plans[reach] for reach in self.shape.reaches]
 
     def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
-        keys, values = self._layers[layer]
+        keys, values = self.addresses[layer]
         width = self.shape.kv_heads * self.shape.head_dim
         cpu.kernels.store(
             self._kind,
@@ -98,40 +90,57 @@ class CpuAttention(OnePool):
             width,
         )
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, batch: Batch) -> Tensor:
+    def attend(
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: Batch, sinks: Tensor | None = None
+    ) -> Tensor:
         plan: Plan = batch.plan[layer]
         if plan.tokens is not None and plan.tokens.rows is None:
-            return self._attend(plan.tokens, q, layer)
+            return self._attend(plan.tokens, q, layer, sinks)
         out = torch.empty(q.shape, dtype=q.dtype)
         if plan.tokens is not None:
-            out[plan.tokens.rows] = self._attend(plan.tokens, q[plan.tokens.rows], layer)
+            out[plan.tokens.rows] = self._attend(plan.tokens, q[plan.tokens.rows], layer, sinks)
         for part in plan.prefills:
-            out[part.rows] = self._torch.attend_prefill(part, q, k, v, layer)
+            out[part.rows] = self._torch.attend_prefill(part, q, k, v, layer, sinks)
         return out
 
-    def _attend(self, tokens: Tokens, q: Tensor, layer: int) -> Tensor:
-        shape, (keys, values) = self.shape, self._layers[layer]
+    def _attend(self, tokens: Tokens, q: Tensor, layer: int, sinks: Tensor | None) -> Tensor:
+        shape, (keys, values) = self.shape, self.addresses[layer]
         out = torch.empty(q.shape, dtype=q.dtype)
         cpu.kernels.attend(
             self._kind, q.data_ptr(), q.stride(0), keys, values, out.data_ptr(), *tokens.pointers,
             q.shape[0], shape.kv_heads, shape.group, shape.head_dim,
+            0 if sinks is None else sinks.data_ptr(), shape.scale, shape.softcap or 0.0,
         )  # fmt: skip
         return out
 
-    def _plan(self, batch: Batch, window: int | None) -> Plan:
+    def _plan(self, batch: Batch, window: int | None, chunk: int | None) -> Plan:
         if max(batch.query_lens) == 1:
-            return Plan(_single_tokens(batch, window), [])
-        spans = spans_of(batch.query_lens, batch.context_slots, window)
+            return Plan(_single_tokens(batch, window, chunk), [])
+        spans = spans_of(batch.query_lens, batch.context_slots, window, chunk)
         small = [span for span in spans if span.queries <= self._small]
         prefills = [self._torch.prefill(span, window) for span in spans if span.queries > self._small]
         tokens = _tokens(small, window, everything=not prefills) if small else None
         return Plan(tokens, prefills)
 
 
-def _single_tokens(batch: Batch, window: int | None) -> Tokens:
+def _missing(pool: KVPool, shape: AttentionShape) -> str | None:
+    """What the kernels would need to be taken."""
+    if not cpu.can_compute(pool.k.dtype, pool.k.device):
+        there = "" if cpu.kernels else ", and the compiled kernels are not there"
+        return f"the compiled kernels on a CPU and float32 or bfloat16; here: {pool.k.device}, {pool.k.dtype}{there}"
+    if shape.head_dim > cpu.MOST_DIM:
+        return f"head_dim <= {cpu.MOST_DIM}, not {shape.head_dim}"
+    if shape.value_dim != shape.head_dim:
+        return f"values as wide as keys, not {shape.value_dim} and {shape.head_dim}"
+    return "a model without ALiBi" if shape.alibi else None
+
+
+def _single_tokens(batch: Batch, window: int | None, chunk: int | None) -> Tokens:
     """Of sequences with one new token each."""
     contexts = np.array(batch.context_lens)
-    length = contexts if window is None else np.minimum(contexts, window)
+    length = contexts if chunk is None else (contexts - 1) % chunk + 1
+    if window is not None:
+        length = np.minimum(length, window)
     slots = np.ascontiguousarray(np.concatenate(batch.context_slots), np.int32)
     return Tokens(None, slots, slots.ctypes.data + slots.itemsize * (np.cumsum(contexts) - length), length)
 

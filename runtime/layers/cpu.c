@@ -22,7 +22,7 @@
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
-enum { MOST_DIM = 256, KEYS = 64, QUERIES = 8, AHEAD = 16, FEW = 4, SOME_ROWS = 4, LANES = 16 };
+enum { MOST_DIM = 512, KEYS = 64, QUERIES = 8, AHEAD = 16, FEW = 4, SOME_ROWS = 4, LANES = 16 };
 
 typedef uint16_t bfloat16;
 
@@ -63,6 +63,16 @@ INLINE float exponential(float x) { /* relative error below 2e-7, for x <= 88; N
     return p * scale;
 }
 
+INLINE float hyperbolic_tangent(float x) { /* relative error below 3e-7; NaN stays NaN */
+    float size = fabsf(x), square = x * x;
+    float small = -17.0f / 315 + square * (62.0f / 2835);
+    small = 2.0f / 15 + square * small;
+    small = -1.0f / 3 + square * small;
+    small = x + x * square * small;
+    float large = 1.0f - 2.0f / (exponential(2.0f * (size > 10.0f ? 10.0f : size)) + 1.0f);
+    return size < 0.3f ? small : copysignf(large, x);
+}
+
 INLINE void prefetch(const void *from, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)from + i);
 }
@@ -79,8 +89,21 @@ typedef struct {
     const int32_t *const *slots; /* [rows] where the slots of the tokens begin that a row sees */
     const int64_t *length;       /* [rows] how many they are */
     long rows, kv_heads, group, dim, q_stride;
-    float scale;
+    float scale, softcap; /* scores are capped after scaling; 0: they are not */
+    const float *sinks;   /* [heads] one more logit each, which has no value; or 0 */
 } Attention;
+
+INLINE void cap(float *score, long count, float most) {
+#pragma omp simd
+    for (long j = 0; j < count; j++) score[j] = most * hyperbolic_tangent(score[j] / most);
+}
+
+/* 1 / the sum of all weights; `total` is that of the keys, measured from `most`. */
+INLINE float share_of_keys(const Attention *job, long head, float most, float total) {
+    if (!job->sinks) return 1.0f / total;
+    const float sink = job->sinks[head], top = sink > most ? sink : most, keep = exponential(most - top);
+    return keep / (total * keep + exponential(sink - top));
+}
 
 /* The next two are what Python lays out in arrays of int64, 8 bytes a field: see models/step.py. */
 
@@ -190,13 +213,16 @@ static PyObject *py_rotate(PyObject *Py_UNUSED(self), PyObject *const *args, Py_
     Py_RETURN_NONE;
 }
 
-/* attend(kind, q, q_stride, keys, values, out, slots, length, rows, kv_heads, group, dim) */
+/* attend(kind, q, q_stride, keys, values, out, slots, length, rows, kv_heads, group, dim, sinks, scale, softcap): the
+   last two are floats; softcap and sinks may be 0 */
 static PyObject *py_attend(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
-    long long a[12];
-    if (!parse(args, n, 12, a)) return NULL;
+    long long a[13];
+    if (!parse(args, n - 2, 13, a)) return NULL;
+    const double scale = PyFloat_AsDouble(args[13]), softcap = PyFloat_AsDouble(args[14]);
+    if (PyErr_Occurred()) return NULL;
     if (a[11] < 1 || a[11] > MOST_DIM) return PyErr_Format(PyExc_ValueError, "head_dim %lld", a[11]);
     Attention job = {POINTER(1), POINTER(3), POINTER(4), POINTER(5), POINTER(6), POINTER(7),
-                     a[8], a[9], a[10], a[11], a[2], 1.0f / sqrtf((float)a[11])};
+                     a[8], a[9], a[10], a[11], a[2], (float)scale, (float)softcap, POINTER(12)};
     Py_BEGIN_ALLOW_THREADS
     DISPATCH(attend, &job);
     Py_END_ALLOW_THREADS

@@ -29,6 +29,7 @@ INLINE void NAME(attend_head)(const Attention *job, long row, long head, long fr
         }
         for (long g = 0; g < queries; g++) {
             float top = most[g], sum = 0;
+            if (job->softcap) cap(score[g], count, job->softcap);
 #pragma omp simd reduction(max : top)
             for (long j = 0; j < count; j++) top = score[g][j] > top ? score[g][j] : top;
             float keep = begin ? exponential(most[g] - top) : 0.0f;
@@ -50,7 +51,7 @@ INLINE void NAME(attend_head)(const Attention *job, long row, long head, long fr
     }
     TYPE *out = (TYPE *)job->out + ((row * job->kv_heads + head) * job->group + from) * dim;
     for (long g = 0; g < queries; g++) {
-        float share = 1.0f / total[g];
+        float share = share_of_keys(job, head * job->group + from + g, most[g], total[g]);
         for (long i = 0; i < dim; i++) out[g * dim + i] = NAME(from_float)(mixed[g * dim + i] * share);
     }
 }

@@ -63,6 +63,8 @@ WIDE INLINE void NAME(attend_few)(const Attention *job, long row, long head, lon
 #pragma GCC unroll 4
             for (long g = 0; g < queries; g++) NAME(score_keys)(q + g * dim, key + j, job->scale, &score[g][j], dim);
         }
+        if (job->softcap)
+            for (long g = 0; g < queries; g++) cap(score[g], count, job->softcap);
         for (long g = 0; g < queries; g++) keep[g] = soften(score[g], count, &most[g], &total[g]);
         long i = 0;
         for (; i + 2 * CHUNK <= dim; i += 2 * CHUNK) NAME(mix)(value, score, keep, mixed, count, i, queries, 2);
@@ -70,7 +72,7 @@ WIDE INLINE void NAME(attend_few)(const Attention *job, long row, long head, lon
     }
     TYPE *out = (TYPE *)job->out + (row * job->kv_heads * job->group + first) * dim;
     for (long g = 0; g < queries; g++) {
-        const __m512 share = _mm512_set1_ps(1.0f / total[g]);
+        const __m512 share = _mm512_set1_ps(share_of_keys(job, first + g, most[g], total[g]));
         for (long i = 0; i < dim; i += CHUNK)
             NAME(join_chunk)(out + g * dim + i, _mm512_mul_ps(_mm512_loadu_ps(mixed[g] + i), share),
                              _mm512_mul_ps(_mm512_loadu_ps(mixed[g] + i + LANES), share));

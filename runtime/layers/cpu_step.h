@@ -60,7 +60,7 @@ static void NAME(attend_all)(const NAME(Walk) *walk) {
     const Seen *seen = &step->seen[step->windows[walk->index]];
     Attention job = {walk->wide, (const TYPE *)step->keys + pool, (const TYPE *)step->values + pool, walk->mixed, seen->slots, seen->length,
                      walk->rows, model->kv_heads, model->heads / model->kv_heads, dim, (model->heads + 2 * model->kv_heads) * dim,
-                     1.0f / sqrtf((float)dim)};
+                     (float)(1.0 / sqrt((double)dim))};
     NAME(attend)(&job);
 }
 
