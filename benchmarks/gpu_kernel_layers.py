@@ -14,7 +14,7 @@ from sgl.runtime.kernels.activation import silu_and_mul
 from sgl.runtime.kernels.embed import embed
 from sgl.runtime.kernels.heads import rotate_and_store
 from sgl.runtime.kernels.norm import add_rms_norm, rms_norm
-from sgl.runtime.layers.rotary import RopeConfig, Rotary
+from sgl.runtime.layers.rotary import Rope, Rotary
 from sgl.runtime.step.batch import Batch, DeviceBatch
 
 EPS, MOST_COPIES = 1e-5, 16
@@ -65,7 +65,7 @@ def _heads(lab: Lab, rows: int) -> Row:
     """Rotary of queries and keys, keys and values to the pool."""
     shape, device = lab.shape, lab.device
     queries, keys, dim = shape.heads, shape.kv_heads, shape.head_dim
-    rotary = Rotary(RopeConfig(5e5), dim, lab.dtype, device, shape.context)
+    rotary = Rotary(Rope(5e5, dim, dim), lab.dtype, device, shape.context)
     positions = (torch.arange(rows, device=device) % (shape.context // 2)).int()
     slots = torch.randperm(rows, device=device).int() + 1
     k_pool, v_pool = (torch.zeros(rows + 1, keys, dim, device=device, dtype=lab.dtype) for _ in range(2))

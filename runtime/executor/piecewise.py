@@ -131,4 +131,4 @@ class MixedSteps:
         """Have the graphs' memory grow at once to what the largest piece needs, not anew for each larger size."""
         config, layer = self._model.config, self._model.config.attention.layers[0]
         heads = (layer.query_heads + layer.kv_heads) * layer.key_dim + layer.kv_heads * layer.value_dim
-        self._x.new_empty(self.most, heads + 3 * config.hidden_size + 3 * config.intermediate_size)
+        self._x.new_empty(self.most, heads + 3 * config.hidden_size + 3 * config.layers[0].ffn.inner)

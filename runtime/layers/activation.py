@@ -1,11 +1,44 @@
-"""Gated activations."""
+"""Activations, alone and gated."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from . import cpu
+
+
+def _relu2(x: Tensor) -> Tensor:
+    return F.relu(x).square()
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+def _quick_gelu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": _gelu_tanh,
+    "quick_gelu": _quick_gelu,
+    "relu": F.relu,
+    "relu2": _relu2,
+}
+
+
+def gated(name: str, gate_up: Tensor) -> Tensor:
+    """[T, 2 n], contiguous -> [T, n]: the activation of the first half times the second."""
+    if name == "silu":
+        return silu_and_mul(gate_up)
+    gate, up = gate_up.chunk(2, -1)
+    return ACTIVATIONS[name](gate).mul_(up)
 
 
 def silu_and_mul(gate_up: Tensor) -> Tensor:
@@ -17,3 +50,9 @@ def silu_and_mul(gate_up: Tensor) -> Tensor:
         return y
     gate, up = gate_up.chunk(2, -1)
     return F.silu(gate).mul_(up)
+
+
+def xielu(x: Tensor, alpha_p: float, alpha_n: float, beta: float, eps: float) -> Tensor:
+    """Apertus' activation (arXiv 2411.13010): quadratic above zero, an integral of ELU below."""
+    below = alpha_n * (torch.expm1(torch.clamp_max(x, eps)) - x) + beta * x
+    return torch.where(x > 0, alpha_p * x * x + beta * x, below)

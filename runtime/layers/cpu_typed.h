@@ -1,13 +1,13 @@
 /* The kernels of cpu.c for one element type: TYPE, with NAME(f) giving f its suffix. */
 
-CLONES static void NAME(rms_norm)(const TYPE *x, const TYPE *w, TYPE *y, long rows, long n, float eps) {
+CLONES static void NAME(rms_norm)(const TYPE *x, const float *w, TYPE *y, long rows, long n, float eps) {
     for (long row = 0; row < rows; row++, x += n, y += n) {
         float sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (long i = 0; i < n; i++) sum += NAME(to_float)(x[i]) * NAME(to_float)(x[i]);
         float scale = 1.0f / sqrtf(sum / n + eps);
 #pragma omp simd
-        for (long i = 0; i < n; i++) y[i] = NAME(from_float)(NAME(to_float)(x[i]) * scale * NAME(to_float)(w[i]));
+        for (long i = 0; i < n; i++) y[i] = NAME(from_float)(NAME(to_float)(x[i]) * scale * w[i]);
     }
 }
 
@@ -38,7 +38,7 @@ CLONES static void NAME(rotate)(TYPE *x, long stride, const TYPE *table, long ro
 }
 
 /* Heads x [rows, heads, dim], rows `stride` apart, normed one by one in place; w [heads, dim]. */
-CLONES static void NAME(norm_heads)(TYPE *x, long stride, const TYPE *w, long rows, long heads, long dim, float eps) {
+CLONES static void NAME(norm_heads)(TYPE *x, long stride, const float *w, long rows, long heads, long dim, float eps) {
     for (long row = 0; row < rows; row++)
         for (long head = 0; head < heads; head++) {
             TYPE *at = x + row * stride + head * dim;
@@ -47,7 +47,7 @@ CLONES static void NAME(norm_heads)(TYPE *x, long stride, const TYPE *w, long ro
             for (long i = 0; i < dim; i++) sum += NAME(to_float)(at[i]) * NAME(to_float)(at[i]);
             float scale = 1.0f / sqrtf(sum / dim + eps);
 #pragma omp simd
-            for (long i = 0; i < dim; i++) at[i] = NAME(from_float)(NAME(to_float)(at[i]) * scale * NAME(to_float)(w[head * dim + i]));
+            for (long i = 0; i < dim; i++) at[i] = NAME(from_float)(NAME(to_float)(at[i]) * scale * w[head * dim + i]);
         }
 }
 

@@ -38,11 +38,18 @@ class Linear:
 
         keep_plain: a second layout may be kept beside the first where that is faster.
         """
+        self.weight = self.weight.contiguous()
         if self.weight.device.type != "cpu":
             return self
         if BlockedLinear.suits(self.weight, keep_plain):
             return BlockedLinear(self.weight, self.bias)
         return _for_many_rows(self.weight, self.bias)
+
+    def take_rows(self, order: Tensor) -> None:
+        """Keep these rows of the loaded weight and bias, in this order. order: int64."""
+        self.weight = self.weight.index_select(0, order)
+        if self.bias is not None:
+            self.bias = self.bias.index_select(0, order)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: [T, in] -> [T, out]."""

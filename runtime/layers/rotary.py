@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -14,11 +14,19 @@ from . import cpu
 
 
 @dataclass(frozen=True, slots=True)
-class RopeConfig:
-    """kind is one of `ROPE_KINDS`; fields that a kind does not use keep their defaults."""
+class Rope:
+    """Rotation of a head of `width` numbers, `dim` of which turn; `kind` is one of `ROPE_KINDS`.
+
+    interleaved: neighbours turn together (GPT-J), not halves (GPT-NeoX). Weights are brought into halves while loading,
+    see `order`, so that nothing else has to know.  factors: of longrope, what the wavelengths are multiplied with.
+    Fields that a kind does not use keep their defaults.
+    """
 
     theta: float
+    dim: int
+    width: int
     kind: str = "default"
+    interleaved: bool = False
     factor: float = 1.0
     original_context: int = 0
     low_freq_factor: float = 1.0
@@ -27,44 +35,83 @@ class RopeConfig:
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     truncate: bool = True
+    factors: tuple[float, ...] = ()
+
+    @property
+    def order(self) -> list[int] | None:
+        """Which number of a checkpoint's head comes to each place, so that number i turns with i + width / 2.
+
+        None: they are there already. Scores do not change: queries and keys are reordered alike.
+        """
+        if self.kind == "proportional":
+            return None
+        turning, half = range(self.dim), self.dim // 2
+        first, second = (turning[::2], turning[1::2]) if self.interleaved else (turning[:half], turning[half:])
+        still, split = range(self.dim, self.width), self.width // 2 - half
+        order = [*first, *still[:split], *second, *still[split:]]
+        return None if order == list(range(self.width)) else order
 
 
-def _default(rope: RopeConfig, dim: int) -> Tensor:
-    return 1.0 / rope.theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
+def frequencies(rope: Rope) -> Tensor:
+    """float32 [width / 2], radians a position; 0 for what does not turn."""
+    turning = ROPE_KINDS[rope.kind](rope)
+    return torch.cat((turning, torch.zeros(rope.width // 2 - len(turning))))
 
 
-def _linear(rope: RopeConfig, dim: int) -> Tensor:
-    return _default(rope, dim) / rope.factor
+def _default(rope: Rope) -> Tensor:
+    return 1.0 / rope.theta ** (torch.arange(0, rope.dim, 2, dtype=torch.float32) / rope.dim)
 
 
-def _llama3(rope: RopeConfig, dim: int) -> Tensor:
+def _linear(rope: Rope) -> Tensor:
+    return _default(rope) / rope.factor
+
+
+def _llama3(rope: Rope) -> Tensor:
     """Long wavelengths are stretched by `factor`, short ones kept, those between blended."""
-    frequency = _default(rope, dim)
+    frequency = _default(rope)
     turns = rope.original_context * frequency / (2 * math.pi)
     blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
     return torch.lerp(frequency / rope.factor, frequency, blend.clamp(0, 1))
 
 
-def _yarn(rope: RopeConfig, dim: int) -> Tensor:
+def _yarn(rope: Rope) -> Tensor:
     """Dimensions that turn more than beta_fast times keep their frequency, below beta_slow are stretched."""
 
     def dimension_of(turns: float) -> float:
-        return dim * math.log(rope.original_context / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+        return rope.dim * math.log(rope.original_context / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
 
     low, high = dimension_of(rope.beta_fast), dimension_of(rope.beta_slow)
     if rope.truncate:
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, dim - 1)
-    ramp = (torch.arange(dim // 2, dtype=torch.float32) - low) / (high - low or 1e-3)
-    frequency = _default(rope, dim)
+    low, high = max(low, 0), min(high, rope.dim - 1)
+    ramp = (torch.arange(rope.dim // 2, dtype=torch.float32) - low) / (high - low or 1e-3)
+    frequency = _default(rope)
     return torch.lerp(frequency, frequency / rope.factor, ramp.clamp(0, 1))
 
 
-ROPE_KINDS: dict[str, Callable[[RopeConfig, int], Tensor]] = {
+def _longrope(rope: Rope) -> Tensor:
+    """Every wavelength has a factor of its own (LongRoPE, arXiv 2402.13753)."""
+    return _default(rope) / torch.tensor(rope.factors)
+
+
+def _alpha(rope: Rope) -> Tensor:
+    """The base is raised once, for every length (NTK-aware with a fixed `factor`)."""
+    return _default(replace(rope, theta=rope.theta * rope.factor ** (rope.dim / (rope.dim - 2))))
+
+
+def _proportional(rope: Rope) -> Tensor:
+    """The frequencies of the whole head, of which the first `dim / 2` turn (Gemma 4)."""
+    return 1.0 / rope.theta ** (torch.arange(0, rope.dim, 2, dtype=torch.float32) / rope.width) / rope.factor
+
+
+ROPE_KINDS: dict[str, Callable[[Rope], Tensor]] = {
     "default": _default,
     "linear": _linear,
     "llama3": _llama3,
     "yarn": _yarn,
+    "longrope": _longrope,
+    "alpha": _alpha,
+    "proportional": _proportional,
 }
 
 
@@ -80,11 +127,11 @@ class Rotary:
     """
 
     def __init__(
-        self, rope: RopeConfig, head_dim: int, dtype: torch.dtype, device: torch.device, positions: int = 64
+        self, rope: Rope, dtype: torch.dtype, device: torch.device, positions: int = 64
     ) -> None:
-        self._frequency = ROPE_KINDS[rope.kind](rope, head_dim).to(device)
-        self._scale = rope.attention_factor
-        self._half = head_dim // 2
+        self._frequency = frequencies(rope).to(device)
+        self._factor = torch.where(self._frequency == 0, 1.0, rope.attention_factor)  # what does not turn keeps its size
+        self._half = rope.width // 2
         self._dtype, self._device = dtype, device
         self.table = self._build(positions)
 
@@ -94,7 +141,7 @@ class Rotary:
             stop = min(start + PIECE, rows)
             positions = torch.arange(start, stop, dtype=torch.float32, device=self._device)
             angle = torch.outer(positions, self._frequency)
-            cos, sin = angle.cos() * self._scale, angle.sin() * self._scale
+            cos, sin = angle.cos() * self._factor, angle.sin() * self._factor
             table[start:stop] = torch.stack((cos, cos, -sin, sin), 1)
         return table.view(rows, 4 * self._half)
 

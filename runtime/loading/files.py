@@ -9,7 +9,8 @@ from typing import Any
 from sgl.grammars import GrammarError, SchemaOptions
 
 from ..errors import CheckpointError
-from ..models.config import ModelConfig
+from ..models.families import read_model
+from ..models.spec import Model
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -31,10 +32,10 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def load_config(path: str | Path) -> ModelConfig:
-    """The configuration of a model directory."""
+def load_config(path: str | Path, context: int | None = None) -> Model:
+    """The model that a directory's config.json describes. context: the longest sequence that is wanted."""
     config = Path(path) / "config.json"
-    return ModelConfig.from_hf(read_json(config), str(config))
+    return read_model(read_json(config), str(config), context)
 
 
 def load_json_options(path: str | Path) -> dict[str, Any]:

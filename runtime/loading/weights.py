@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
-from ..models.config import ModelConfig
 from ..models.decoder import Decoder
+from ..models.spec import Model
 from .files import load_config, weight_files
 from .header import FLOATS, Stored, damaged, read_header
 from .transfer import Chunk, chunks, transfer
@@ -31,25 +32,27 @@ def load_model(
     device: torch.device | str = "cpu",
     dummy_seed: int | None = None,
     transform: Transform | None = None,
+    context: int | None = None,
 ) -> Decoder:
     """The decoder of a model directory, its weights converted to `dtype` on `device`.
 
     Reads local files only. With `dummy_seed` nothing but the configuration is read and the weights are random.
-    `transform` is given to `Decoder.seal`, which applies it to each matrix. Raises CheckpointError for files and
-    tensors that are absent, unexpected, damaged or wrongly shaped, and ConfigError for a configuration that is
-    not supported.
+    `transform` is given to `Decoder.seal`, which applies it to each matrix. context: see `read_model`. Raises
+    CheckpointError for files and tensors that are absent, unexpected, damaged or wrongly shaped, before memory is
+    taken for them, and ConfigError for a configuration that is not supported.
     """
-    config = load_config(path)
+    config = load_config(path, context)
     if dummy_seed is not None:
         return dummy_model(config, dtype, device, dummy_seed, transform)
+    found = pieces_of(config, Path(path))
     model = Decoder(config, dtype, device)
-    fill(model, Path(path))
+    fill(model, found)
     return _sealed(model, transform)
 
 
 @torch.no_grad()
 def dummy_model(
-    config: ModelConfig,
+    config: Model,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     seed: int = 0,
@@ -58,8 +61,8 @@ def dummy_model(
     """A decoder with random weights, the same for the same seed and kind of device; norms are one, biases small."""
     model = Decoder(config, dtype, device)
     generator = torch.Generator(model.device).manual_seed(seed)
-    for name, target in model.parameters().items():
-        if name.endswith("norm.weight"):
+    for name, target in model.places():
+        if target.dim() == 1 and name.endswith(("weight", "scalar")):
             target.fill_(1.0)
         elif target.is_cuda:
             target.normal_(0.0, 0.02, generator=generator)
@@ -73,11 +76,11 @@ def _sealed(model: Decoder, transform: Transform | None) -> Decoder:
 
 
 class Piece(NamedTuple):
-    """A tensor of a file and its place in the model."""
+    """A tensor of a file. place: what it is called in the model."""
 
     file: Path
     stored: Stored
-    place: Tensor
+    place: str
 
     def reader(self, offset: int) -> Callable[[Tensor], None]:
         return lambda part: self._read(offset, part)
@@ -93,43 +96,67 @@ class Piece(NamedTuple):
                 view = view[count:]
 
 
-def fill(model: Decoder, path: Path) -> None:
-    """Copy every tensor of the checkpoint in `path` to its place in an unsealed model.
-
-    Everything that the headers tell is checked before the first tensor is read.
-    """
-    pieces = _pieces(model, path)
+def fill(model: Decoder, pieces: list[Piece]) -> None:
+    """Copy every piece to its place in an unsealed model."""
     with torch.no_grad(), _progress(sum(p.stored.stop - p.stored.start for p in pieces)) as done:
-        transfer(_chunks(pieces), model.device, done)
+        transfer(_chunks(dict(model.places()), pieces), model.device, done)
 
 
-def _chunks(pieces: list[Piece]) -> Iterator[Chunk]:
+def _chunks(places: dict[str, Tensor], pieces: list[Piece]) -> Iterator[Chunk]:
     for piece in pieces:
-        yield from chunks(piece.reader, FLOATS[piece.stored.dtype], piece.place)
+        yield from chunks(piece.reader, FLOATS[piece.stored.dtype], places[piece.place])
 
 
-def _pieces(model: Decoder, path: Path) -> list[Piece]:
-    places = model.parameters()
-    ignored = _ignored(model.config)
-    found: list[Piece] = []
-    for file in weight_files(path):
-        for stored in read_header(file):
-            if stored.name in places:
-                found.append(_checked(Piece(file, stored, places[stored.name])))
-            elif not ignored(stored.name):
+def pieces_of(config: Model, path: Path) -> list[Piece]:
+    """The tensors of the checkpoint in `path` that the model needs: all of them, each of the right shape.
+
+    Headers alone are read, and no memory is taken for weights. Raises CheckpointError for a tensor that is missing,
+    has another shape or has no place and is none of those that may be left aside.
+    """
+    files = [(file, read_header(file)) for file in weight_files(path)]
+    _check_layers(config, files)
+    places = dict(Decoder(config, torch.float32, "meta").places())
+    found: dict[str, Piece] = {}
+    for file, tensors in files:
+        for stored in tensors:
+            name = _renamed(stored.name, config, places)
+            if name in found:
+                raise CheckpointError(f"{file}: tensor {stored.name!r} is there twice, also as {found[name].stored.name!r} in {found[name].file.name}")
+            if name in places:
+                found[name] = _checked(Piece(file, stored, name), places[name])
+            elif not is_ignored(stored.name, config):
                 raise CheckpointError(_unexpected(stored.name, file, places))
-    waiting = set(places) - {piece.stored.name for piece in found}
+    _require_all(path, places, found)
+    return list(found.values())
+
+
+def _renamed(name: str, config: Model, places: dict[str, Tensor]) -> str:
+    """What a tensor is called in the model."""
+    for begin, instead in config.names.prefixes:
+        if name not in places and name.startswith(begin):
+            return instead + name.removeprefix(begin)
+    return name
+
+
+def _check_layers(config: Model, files: list[tuple[Path, list[Stored]]]) -> None:
+    """A model of more layers than the files have tensors is none of theirs."""
+    tensors = sum(len(stored) for _, stored in files)
+    if len(config.layers) > tensors:
+        raise CheckpointError(f"config.json has {len(config.layers)} layers, the files hold {tensors} tensors; they do not belong together")
+
+
+def _require_all(path: Path, places: dict[str, Tensor], found: dict[str, Piece]) -> None:
+    waiting = sorted(set(places) - set(found))
     if waiting:
-        some = ", ".join(sorted(waiting)[:5])
+        some = ", ".join(waiting[:5])
         raise CheckpointError(
             f"{path} lacks {len(waiting)} of {len(places)} tensors: {some}"
             f"{' ...' if len(waiting) > 5 else ''}; the weights do not belong to config.json or are incomplete"
         )
-    return found
 
 
-def _checked(piece: Piece) -> Piece:
-    file, stored, place = piece
+def _checked(piece: Piece, place: Tensor) -> Piece:
+    file, stored, _ = piece
     if stored.shape != list(place.shape):
         raise CheckpointError(
             f"{file}: tensor {stored.name!r} has shape {stored.shape}, config.json asks for {list(place.shape)}"
@@ -160,10 +187,13 @@ def _progress(total: int) -> Iterator[Callable[[int], None] | None]:
         yield done
 
 
-def _ignored(config: ModelConfig) -> Callable[[str], bool]:
-    """Tensors that a checkpoint may hold without a place here: a tied head's copy, saved rotary tables."""
-    tied_head = f"{config.architecture.names.head}.weight" if config.tied_embeddings else None
-    return lambda name: name == tied_head or name.endswith("rotary_emb.inv_freq")
+BUFFERS = (r".*rotary_emb\.(inv_freq|cos_cached|sin_cached)", r".*\.attn\.(masked_)?bias", r".*\.position_ids")  # saved, but no weights
+
+
+def is_ignored(name: str, config: Model) -> bool:
+    """Whether a checkpoint may hold the tensor without a place here: a tied head's copy, saved tables, a wrapper's towers."""
+    copies = [re.escape(f"{config.names.head}.weight")] if config.tied else []
+    return any(re.fullmatch(pattern, name) for pattern in (*BUFFERS, *config.names.ignored, *copies))
 
 
 def _unexpected(name: str, file: Path, places: dict[str, Tensor]) -> str:

@@ -25,8 +25,8 @@ from ..executor.host_pages import HostPages
 from ..executor.runner import Runner
 from ..layers import cpu
 from ..loading import load_config, load_json_options, load_model
-from ..models.config import ModelConfig
 from ..models.decoder import Decoder
+from ..models.spec import Model
 from ..quantization import Transform, kv_dtype_for, transform_for
 from ..scheduling.scheduler import Scheduler
 from ..sequences.jump import JumpForward
@@ -73,7 +73,7 @@ class Assembly:
         self.path = path
         self.seconds: dict[str, float] = {}
         with self._phase("config"):
-            self.context = _context(load_config(path), options)
+            self.context = _context(load_config(path, options.context), options)
             options = options.for_model(load_json_options(path))
         with self._phase("device"):
             self.choice = choose_device(options.device, options.dtype, options.threads)
@@ -89,7 +89,9 @@ class Assembly:
         with ThreadPoolExecutor(1, "sgl-tokenizer") as beside:
             text = beside.submit(_text_side, self.path, config)
             with self._phase("weights"):
-                model = load_model(self.path, choice.dtype, choice.device, _dummy_seed(config), self._transform)
+                model = load_model(
+                    self.path, choice.dtype, choice.device, _dummy_seed(config), self._transform, self.context
+                )
             with self._phase("tokenizer"):  # what is left of it
                 return model, text.result()
 
@@ -128,7 +130,7 @@ def _builder(
     return lambda: _attention(config, pool, layout, context)
 
 
-def _context(model: ModelConfig, options: EngineConfig) -> int:
+def _context(model: Model, options: EngineConfig) -> int:
     asked = options.context
     if asked is not None and asked > model.max_position:
         raise ConfigError(f"context={asked} is beyond the {model.max_position} positions of the model; ask for less")
@@ -231,7 +233,7 @@ def _info(
     return {
         "pid": os.getpid(),
         "restarts": 0,
-        "architecture": model.config.architecture.name,
+        "architecture": model.config.architecture,
         "parameters": model.parameter_count,
         "hidden_size": model.config.hidden_size,
         "device": str(choice.device),

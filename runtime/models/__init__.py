@@ -1,7 +1,8 @@
-"""The models: one configurable decoder, a table of architectures, the reader of their configuration."""
+"""The models: what they are made of (`spec`), the families that say so, and the decoder that computes it."""
 
-from .config import ModelConfig
 from .decoder import Decoder
-from .registry import ARCHITECTURES, Architecture, WeightNames, register
+from .families import FAMILIES, Family, family, read_model
+from .names import Merged, Names
+from .spec import Model
 
-__all__ = ["ARCHITECTURES", "Architecture", "Decoder", "ModelConfig", "WeightNames", "register"]
+__all__ = ["FAMILIES", "Decoder", "Family", "Merged", "Model", "Names", "family", "read_model"]

@@ -17,36 +17,39 @@ from ..cache.kv import KVPool
 from ..layers import cpu
 from ..layers.linear import BlockedLinear
 from ..step.batch import Batch
+from .claims import model_refusal
 
 if TYPE_CHECKING:
-    from .decoder import Decoder, Layer
+    from .block import Block
+    from .decoder import Decoder
 
 MOST_TOKENS = 512  # of a step; what it needs for each of them is kept
 MOST_TO_MOVE = 512 * 2**20  # bytes of weights that are laid together: for a moment they are there twice
-PROJECTIONS = ("qkv", "output", "gate_up", "down")
 
 
 class CompiledStep:
     """Runs steps of a sealed decoder, one at a time: it keeps the space that they need."""
 
     def __init__(self, model: Decoder) -> None:
-        config = model.config
-        self._vocabulary = config.vocab_size
-        self._rotary = model.rotary
+        self._vocabulary = model.config.vocab_size
+        self._rotary = next(iter(model.rotaries.values()))
         self._most = min(MOST_TOKENS, cpu.most_rows(model.dtype) or MOST_TOKENS)
         self._model = _words(model)
-        windows = sorted(set(config.windows), key=config.windows.index)
-        self._windows = np.array([windows.index(window) for window in config.windows], np.int64)
-        self._firsts = [config.windows.index(window) for window in windows]
+        windows = [layer.mixer.part.window for layer in model.layers]
+        different = sorted(set(windows), key=windows.index)
+        self._windows = np.array([different.index(window) for window in windows], np.int64)
+        self._firsts = [windows.index(window) for window in different]
         self._numbers = _numbers(model)
         self._space = torch.empty(0, dtype=model.dtype)
 
     @classmethod
     def of(cls, model: Decoder) -> CompiledStep | None:
         """None where the kernels cannot compute what the model has."""
-        products = [model.head, *(getattr(layer, name) for layer in model.layers for name in PROJECTIONS)]
+        if model_refusal(model) is not None or model.layers[0].layer.mixer.dim > cpu.MOST_DIM:
+            return None
+        products = [model.head.product, *(getattr(*place) for layer in model.layers for place in layer.products())]
         blocked = [product for product in products if isinstance(product, BlockedLinear)]
-        if len(blocked) < len(products) or model.config.head_dim > cpu.MOST_DIM:
+        if len(blocked) < len(products):
             return None
         if sum(product.weight.nbytes for product in blocked) <= MOST_TO_MOVE:
             BlockedLinear.lay_together(blocked)
@@ -78,27 +81,29 @@ class CompiledStep:
 
 def _words(model: Decoder) -> np.ndarray:
     """The struct Model."""
-    config = model.config
+    config, mixer, ffn, norm = model.config, model.layers[0].layer.mixer, model.layers[0].layer.ffn, model.config.norm
+    assert norm is not None and model.head.norm is not None
     sizes = [
-        cpu.KINDS[model.dtype], config.num_layers, config.hidden_size, config.intermediate_size, config.num_heads,
-        config.num_kv_heads, config.head_dim, round(config.rms_eps * 1e12),
+        cpu.KINDS[model.dtype], len(model.layers), config.hidden_size, ffn.inner, mixer.heads,
+        mixer.kv_heads, mixer.dim, round(norm.eps * 1e12),
     ]  # fmt: skip
-    places = [model.embedding.data_ptr(), model.norm.weight.data_ptr()]
-    head = cast(BlockedLinear, model.head).words
+    places = [model.embedding.table.data_ptr(), model.head.norm.weight.data_ptr()]
+    head = cast(BlockedLinear, model.head.product).words
     layers = [_layer_words(layer) for layer in model.layers]
     return np.concatenate([sizes, places, head, *layers]).astype(np.int64)
 
 
-def _layer_words(layer: Layer) -> np.ndarray:
+def _layer_words(block: Block) -> np.ndarray:
     """The struct Layer."""
-    head_norm = 0 if layer.qk_norm is None else layer.qk_norm.weight.data_ptr()
-    norms = [layer.attention_norm.weight.data_ptr(), head_norm, layer.mlp_norm.weight.data_ptr()]
-    return np.concatenate([norms, *(getattr(layer, name).words for name in PROJECTIONS)])
+    head_norm = 0 if block.mixer.norm is None else block.mixer.norm.weight.data_ptr()
+    assert block.before_mixer is not None and block.before_ffn is not None
+    norms = [block.before_mixer.weight.data_ptr(), head_norm, block.before_ffn.weight.data_ptr()]
+    return np.concatenate([norms, *(getattr(*place).words for place in block.products())])
 
 
 def _numbers(model: Decoder) -> int:
     """How many a token needs: see run_step."""
-    config = model.config
-    mixed = config.num_heads * config.head_dim
-    wide = max(mixed + 2 * config.num_kv_heads * config.head_dim, 2 * config.intermediate_size)
-    return 2 * config.hidden_size + wide + mixed + config.intermediate_size
+    mixer, inner = model.layers[0].layer.mixer, model.layers[0].layer.ffn.inner
+    mixed = mixer.heads * mixer.dim
+    wide = max(mixed + 2 * mixer.kv_heads * mixer.dim, 2 * inner)
+    return 2 * model.config.hidden_size + wide + mixed + inner

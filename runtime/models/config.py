@@ -1,122 +1,178 @@
-"""A model's shape, read from the `config.json` of a Hugging Face directory."""
+"""A checkpoint's config.json, with what all families ask of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, cast, get_args
 
-from ..attention.base import AttentionLayout, AttentionShape, LayerAttention
 from ..errors import ConfigError
-from ..layers.rotary import RopeConfig
+from ..layers.rotary import Rope
 from .fields import Fields
-from .registry import Architecture, architecture
-from .rope import rope_config
+from .names import Names
+from .rope import read_rope
+from .spec import Activation, Attention, Feedforward, Gated, HeadNorm, Layer, Model, Norm, Norms
+
+KINDS = ("full_attention", "sliding_attention", "chunked_attention")
+MOST_LAYERS, MOST_HEADS, MOST_WIDTH, MOST_TOKENS = 2_000, 4_096, 2**20, 2**24
+SAME_ACTIVATION = {
+    "swish": "silu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh", "relu_squared": "relu2",
+}  # fmt: skip
+
+# say nothing about what the network computes
+WITHOUT_EFFECT = frozenset({
+    "transformers_version", "architectures", "model_type", "_name_or_path", "name_or_path", "dtype", "torch_dtype",
+    "auto_map", "custom_pipelines", "task_specific_params", "id2label", "label2id", "num_labels", "problem_type", "output_attentions",
+    "output_hidden_states", "return_dict", "torchscript", "pruned_heads", "chunk_size_feed_forward", "gradient_checkpointing",
+    "use_cache", "cache_implementation", "use_return_dict", "use_bfloat16", "tokenizer_class", "prefix", "finetuning_task",
+    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "mask_token_id", "decoder_start_token_id",
+    "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids",
+    "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty", "temperature",
+    "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
+    "num_return_sequences", "output_scores", "return_dict_in_generate", "remove_invalid_values", "exponential_decay_length_penalty",
+    "initializer_range", "initializer_factor", "initializer_cutoff_factor", "init_std", "attention_dropout", "hidden_dropout", "dropout", "resid_pdrop",
+    "embd_pdrop", "attn_pdrop", "ffn_pdrop", "embd_dropout", "residual_dropout", "embedding_dropout", "hidden_dropout_prob",
+    "activation_dropout", "layerdrop", "classifier_dropout", "classifier_dropout_prob", "summary_type", "summary_use_proj",
+    "summary_activation", "summary_proj_to_labels", "summary_first_dropout", "attention_probs_dropout_prob", "rescale_every",
+    "_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "_flash_attn_2_enabled", "use_flash_attn",
+    "flash_attn", "flash_rotary", "fused_dense", "use_flash_attention", "is_decoder",
+    "cross_attention_hidden_size", "tie_encoder_decoder", "tf_legacy_loss", "pretraining_tp", "slow_but_exact", "unsloth_version",
+    "unsloth_fixed", "model_max_length", "special_tokens_map", "transformers.js_config", "onnx_config", "quantization", "use_mrope", "offset_alibi",
+})  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """Everything the decoder needs to know; see `from_hf` for where it comes from.
+class Config(Fields):
+    """config.json of a decoder, or the text part of a wrapper's. Sizes are checked where they are read.
 
-    windows: per layer the latest tokens a query sees, None for all. dtype: what the checkpoint was saved as, if it says so.
+    context: the longest sequence that is wanted, None for what the model was made for.
     """
 
-    architecture: Architecture
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    rms_eps: float
-    rope: RopeConfig
-    windows: tuple[int | None, ...]
-    max_position: int
-    tied_embeddings: bool
-    qkv_bias: bool
-    output_bias: bool
-    qk_norm: bool
-    mlp_bias: bool
-    dtype: str | None = None
+    def __init__(self, values: Mapping[str, Any], where: str, architecture: str, context: int | None = None) -> None:
+        super().__init__(values, where)
+        self.architecture, self.context = architecture, context
+        self.notes: list[str] = []
+
+    # sizes
 
     @property
-    def attention_shape(self) -> AttentionShape:
-        return AttentionShape(self.num_heads, self.num_kv_heads, self.head_dim, self.windows)
+    def hidden(self) -> int:
+        return self.positive(("hidden_size", "n_embd", "d_model"), most=MOST_WIDTH)
 
     @property
-    def attention(self) -> AttentionLayout:
-        heads = self.num_heads, self.num_kv_heads, self.head_dim, self.head_dim
-        return AttentionLayout.of([LayerAttention(*heads, self.head_dim**-0.5, window) for window in self.windows])
+    def inner(self) -> int:
+        return self.positive(("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"), most=MOST_WIDTH)
 
-    @classmethod
-    def from_hf(cls, config: Mapping[str, Any], where: str = "config.json") -> ModelConfig:
-        """Parse the decoded `config.json` (EOS and BOS ids are the tokenizer's affair).
+    @property
+    def count(self) -> int:
+        """Of layers."""
+        return self.positive(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), most=MOST_LAYERS)
 
-        Raises ConfigError naming `where`, the key and its value.
-        """
-        fields = Fields(config, where)
-        arch = architecture(config.get("architectures"), where)
-        _reject_unsupported(fields)
-        heads = fields.positive("num_attention_heads")
-        kv_heads = fields.positive("num_key_value_heads", arch.default_kv_heads or heads)
-        if heads % kv_heads:
+    @property
+    def vocabulary(self) -> int:
+        return self.positive(("vocab_size", "padded_vocab_size"), most=MOST_TOKENS)
+
+    @property
+    def positions(self) -> int:
+        return self.positive(("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length", "max_seq_len"))
+
+    @property
+    def heads(self) -> int:
+        return self.positive(("num_attention_heads", "n_head", "n_heads"), most=MOST_HEADS)
+
+    def kv_heads(self, default: int | None = None) -> int:
+        heads = self.heads
+        found = self.positive("num_key_value_heads", default or heads)
+        if heads % found:
+            raise ConfigError(f"{self.where}: num_attention_heads={heads} is no multiple of num_key_value_heads={found}")
+        return found
+
+    def width(self, default: int | None = None) -> int:
+        """Of a head."""
+        if default is None and self.hidden % self.heads and self.values.get("head_dim") is None:
             raise ConfigError(
-                f"{where}: num_attention_heads={heads} is no multiple of num_key_value_heads={kv_heads}"
+                f"{self.where}: hidden_size={self.hidden} is no multiple of num_attention_heads={self.heads}, and there is no head_dim"
             )
-        hidden = fields.positive("hidden_size")
-        head_dim = fields.positive("head_dim", arch.default_head_dim or hidden // heads)
-        if head_dim % 2:
-            raise ConfigError(f"{where}: head_dim={head_dim} must be even for rotary positions")
-        layers = fields.positive("num_hidden_layers")
-        attention_bias = arch.reads_attention_bias and fields.get("attention_bias", bool, False)
-        return cls(
-            architecture=arch,
-            vocab_size=fields.positive("vocab_size"),
-            hidden_size=hidden,
-            intermediate_size=fields.positive("intermediate_size"),
-            num_layers=layers,
-            num_heads=heads,
-            num_kv_heads=kv_heads,
-            head_dim=head_dim,
-            rms_eps=fields.get("rms_norm_eps", float, 1e-6),
-            rope=rope_config(fields),
-            windows=_windows(fields, arch, layers),
-            max_position=fields.positive("max_position_embeddings"),
-            tied_embeddings=fields.get("tie_word_embeddings", bool, False),
-            qkv_bias=arch.qkv_bias or attention_bias,
-            output_bias=attention_bias,
-            qk_norm=arch.qk_norm,
-            mlp_bias=arch.reads_mlp_bias and fields.get("mlp_bias", bool, False),
-            dtype=config.get("dtype") or config.get("torch_dtype"),
-        )
+        return self.positive("head_dim", default or self.hidden // self.heads, most=MOST_WIDTH)
+
+    # parts
+
+    def rms(self, default: float = 1e-6, offset: float = 0.0) -> Norm:
+        return Norm(self.number(("rms_norm_eps", "norm_eps", "layer_norm_epsilon", "layernorm_epsilon"), default), offset=offset)
+
+    def layer_norm(self, default: float = 1e-5, weight: bool = True, bias: bool = True, offset: float = 0.0) -> Norm:
+        keys = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
+        return Norm(self.number(keys, default), "layer", offset, weight, bias)
+
+    def activation(self, default: str = "silu", *keys: str) -> Activation:
+        keys = keys or ("hidden_act", "hidden_activation", "activation_function")
+        name = self.get(keys, str, default)
+        found = SAME_ACTIVATION.get(name, name)
+        if found not in get_args(Activation):
+            supported = ", ".join(sorted({*get_args(Activation), *SAME_ACTIVATION}))
+            key = next(key for key in keys if self.values.get(key) is not None)
+            raise ConfigError(f"{self.where}: {key}={name!r} is not supported; supported: {supported}")
+        return cast(Activation, found)
+
+    def rope(self, width: int, kind: str | None = None, **family: Any) -> Rope:
+        """See `read_rope`. kind: of the layers, where each has its own parameters."""
+        if width % 2:
+            raise ConfigError(f"{self.where}: head_dim={width} must be even for rotary positions")
+        return read_rope(self, width, kind, context=self.context, **family)
+
+    def attention(
+        self, *, kv_heads: int | None = None, width: int | None = None, norm: HeadNorm | None = None, bias: bool = False,
+        out_bias: bool = False, scale: float | None = None, rope: Rope | None = None, **options: Any,
+    ) -> Attention:  # fmt: skip
+        """Llama's; what the family says besides. kv_heads, width: where config.json does not say."""
+        dim = self.width(width)
+        return Attention(
+            self.heads, self.kv_heads(kv_heads), dim, dim**-0.5 if scale is None else scale,
+            rope=rope, bias=bias, out_bias=out_bias, norm=norm, **options,
+        )  # fmt: skip
+
+    # layers
+
+    def windows(self, default: Iterable[str] | None = None) -> tuple[int | None, ...]:
+        """The sliding window of each layer, by `layer_types` or by the kinds that the family takes where it is absent."""
+        window = self.raw("sliding_window")
+        kinds = self.kinds(default)
+        if window is None:
+            return (None,) * len(kinds)
+        size = self.positive("sliding_window")
+        return tuple(size if kind == "sliding_attention" else None for kind in kinds)
+
+    def kinds(self, default: Iterable[str] | None = None) -> list[str]:
+        """`layer_types`: of each layer one of KINDS. `sliding_window_pattern`, which said it before, counts where it is absent."""
+        found, pattern = self.raw("layer_types"), self.optional(("sliding_window_pattern", "_sliding_window_pattern"), int)
+        if found is None and default is not None and pattern is not None:
+            default = every(self.count, pattern)
+        kinds = list(default or ["full_attention"] * self.count) if found is None else found
+        if not isinstance(kinds, list) or len(kinds) != self.count or not set(kinds) <= set(KINDS):
+            raise ConfigError(f"{self.where}: layer_types={kinds!r} must name {' or '.join(KINDS[:2])} {self.count} times")
+        return kinds
+
+    def layer(self, norms: Norms, mixer: Attention, ffn: Feedforward | None = None, **options: Any) -> Layer:
+        return Layer(norms, mixer, ffn or Gated(self.inner, self.activation()), **options)
+
+    def model(self, layers: Iterable[Layer], norm: Norm | None, *, tied: bool = False, names: Names | None = None, **options: Any) -> Model:
+        """tied: where config.json does not say. names: as the family calls its tensors."""
+        options.setdefault("max_position", self.positions)
+        return Model(
+            self.architecture, self.vocabulary, self.hidden, layers=tuple(layers), norm=norm,
+            tied=self.flag("tie_word_embeddings", tied), names=names or Names(), dtype=self.optional(("dtype", "torch_dtype"), str),
+            notes=tuple(self.notes), **options,
+        )  # fmt: skip
+
+    def finish(self) -> None:
+        """Raises ConfigError for a key that nobody has read and that may change results."""
+        for key in self.unread():
+            if key not in WITHOUT_EFFECT:
+                raise ConfigError(
+                    f"{self.where}: key {key!r} ({self.values[key]!r}) is not understood by {self.architecture}; "
+                    "if it changes nothing in the network, take it out of config.json"
+                )
 
 
-def _reject_unsupported(fields: Fields) -> None:
-    if method := fields.values.get("quantization_config"):
-        name = method.get("quant_method", method) if isinstance(method, dict) else method
-        raise ConfigError(
-            f"{fields.where}: quantised checkpoints ({name!r}) are not supported; use the original one"
-        )
-    if (act := fields.get("hidden_act", str, "silu")) not in ("silu", "swish"):
-        raise ConfigError(f"{fields.where}: hidden_act={act!r} is not supported; supported: silu")
-
-
-def _windows(fields: Fields, arch: Architecture, layers: int) -> tuple[int | None, ...]:
-    """The sliding window of each layer: everywhere, by `layer_types`, or from `max_window_layers` on."""
-    window = fields.values.get("sliding_window")
-    if not arch.sliding_window or window is None:
-        return (None,) * layers
-    window = fields.positive("sliding_window")
-    if arch.sliding_window == "all":
-        return (window,) * layers
-    if not fields.get("use_sliding_window", bool, False):
-        return (None,) * layers
-    first = fields.get("max_window_layers", int, arch.default_window_layers)
-    default = ["sliding_attention" if i >= first else "full_attention" for i in range(layers)]
-    types = fields.values.get("layer_types") or default
-    if len(types) != layers or not set(types) <= {"sliding_attention", "full_attention"}:
-        raise ConfigError(
-            f"{fields.where}: layer_types={types!r} must name full_attention or sliding_attention {layers} times"
-        )
-    return tuple(window if kind == "sliding_attention" else None for kind in types)
+def every(count: int, each: int, kind: str = "full_attention", others: str = "sliding_attention") -> list[str]:
+    """Layers of which each `each`-th is of `kind`."""
+    return [kind if (index + 1) % each == 0 else others for index in range(count)]

@@ -1,71 +1,144 @@
-"""Rotary parameters as checkpoints write them, before and since transformers 5."""
+"""Rotary parameters as checkpoints write them: before and since transformers 5, one for all layers or one for each kind."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from ..errors import ConfigError
-from ..layers.rotary import ROPE_KINDS, RopeConfig
+from ..layers.rotary import Rope
 from .fields import Fields
 
-
-def rope_config(fields: Fields) -> RopeConfig:
-    """Of `rope_parameters` (transformers 5) or `rope_scaling` with `rope_theta` beside it (before)."""
-    nested = fields.values.get("rope_parameters") or fields.values.get("rope_scaling") or {}
-    where = (
-        f"{fields.where}: rope_parameters"
-        if "rope_parameters" in fields.values
-        else f"{fields.where}: rope_scaling"
-    )
-    rope = Fields(nested, where)
-    kind = rope.get("rope_type", str, rope.get("type", str, "default"))
-    if kind not in ROPE_KINDS:
-        raise ConfigError(f"{where}: rope_type={kind!r} is not supported; supported: {', '.join(ROPE_KINDS)}")
-    for holder in (fields, rope):
-        if (part := holder.get("partial_rotary_factor", float, 1.0)) != 1.0:
-            raise ConfigError(f"{holder.where}: partial_rotary_factor={part} is not supported, only 1.0")
-    theta = rope.get("rope_theta", float, fields.get("rope_theta", float, 10000.0))
-    if kind == "default":
-        return RopeConfig(theta)
-    factor = rope.get("factor", float)
-    trained = rope.positive("original_max_position_embeddings", fields.positive("max_position_embeddings"))
-    common = RopeConfig(theta, kind, factor, fields.positive("original_max_position_embeddings", trained))
-    return _SCALING[kind](common, rope)
+RENAMED = {"su": "longrope", "mrope": "default"}  # for text all axes of mrope are the same
+SHARE_KEYS = ("partial_rotary_factor", "rotary_pct")
+THETA_KEYS = ("rope_theta", "rotary_emb_base")
+OF_PICTURES = ("mrope_section", "mrope_interleaved")  # which axes of a picture turn what
 
 
-def _linear(common: RopeConfig, rope: Fields) -> RopeConfig:
-    return common
+def read_rope(
+    fields: Fields, width: int, kind: str | None = None, *, theta: float = 1e4, share: float = 1.0,
+    dim: int | None = None, interleaved: bool = False, context: int | None = None,
+) -> Rope:  # fmt: skip
+    """Of `rope_parameters` (transformers 5) or `rope_scaling` with `rope_theta` beside it (before).
+
+    width: of a head.  kind: of the layers, where each has its own.  theta, share: what the family takes where nothing
+    is written.  dim: numbers that turn, where the family counts them itself.  context: the longest sequence wanted.
+    """
+    rope, where = _parameters(fields, kind)
+    name = rope.get(("rope_type", "type"), str, "default")
+    name = RENAMED.get(name, name)
+    rope.raw(*OF_PICTURES)
+    base = rope.number(THETA_KEYS, fields.number(THETA_KEYS, theta))
+    part = rope.number(SHARE_KEYS, fields.number(SHARE_KEYS, share))
+    turned = int(width * part) if dim is None else dim
+    if not 0 < turned <= width or turned % 2:
+        raise ConfigError(f"{where}: {turned} of {width} numbers of a head turn; they must be even, and not more than all")
+    if base <= 1:
+        raise ConfigError(f"{where}: rope_theta={base} must be above 1")
+    found = _SCALING.get(name)
+    if found is None:
+        raise ConfigError(f"{where}: rope_type={name!r} is not supported; supported: {', '.join(_SCALING)}")
+    result = found(Rope(base, turned, width, name, interleaved), rope, fields, context)
+    if unread := rope.unread():
+        raise ConfigError(f"{where}: key {unread[0]!r} ({rope.values[unread[0]]!r}) is not understood for rope_type={name!r}")
+    return result
 
 
-def _llama3(common: RopeConfig, rope: Fields) -> RopeConfig:
-    low, high = rope.get("low_freq_factor", float), rope.get("high_freq_factor", float)
-    return replace(common, low_freq_factor=low, high_freq_factor=high)
+def _parameters(fields: Fields, kind: str | None) -> tuple[Fields, str]:
+    written = next((key for key in ("rope_parameters", "rope_scaling") if fields.raw(key) is not None), None)
+    values: Any = fields.raw(written) if written else {}
+    where = f"{fields.where}: {written}" if written else fields.where
+    if not isinstance(values, dict):
+        raise ConfigError(f"{where} must be an object, not {values!r}")
+    if kind is not None and values and all(isinstance(value, dict | None) for value in values.values()):
+        values, where = values.get(kind) or {}, f"{where}.{kind}"
+    return Fields(values, where), where
 
 
-def _yarn(common: RopeConfig, rope: Fields) -> RopeConfig:
-    mscale, mscale_all = rope.get("mscale", float, 0.0), rope.get("mscale_all_dim", float, 0.0)
-    if mscale and mscale_all:
-        natural = _yarn_temperature(common.factor, mscale) / _yarn_temperature(common.factor, mscale_all)
-    else:
-        natural = _yarn_temperature(common.factor)
+def _plain(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:
+    own.raw("factor", "attention_factor", "original_max_position_embeddings")  # some configurations write them without a use
+    fields.raw("original_max_position_embeddings")
+    return rope
+
+
+def _dynamic(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:
+    """Below max_position_embeddings, which a sequence stays, nothing is scaled; with `alpha` the base is raised for all."""
+    own.raw("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "original_max_position_embeddings")
+    alpha = own.optional("alpha", float)
+    return replace(rope, kind="default") if alpha is None else replace(rope, kind="alpha", factor=alpha)
+
+
+def _linear(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:
+    return replace(rope, factor=own.number("factor"))
+
+
+def _proportional(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:
+    share = rope.dim / rope.width
+    return replace(rope, factor=own.number("factor", 1.0), dim=2 * int(share * rope.width // 2))
+
+
+def _llama3(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:
+    low, high = own.number("low_freq_factor"), own.number("high_freq_factor")
     return replace(
-        common,
-        attention_factor=rope.get("attention_factor", float, natural),
-        beta_fast=rope.get("beta_fast", float, 32.0),
-        beta_slow=rope.get("beta_slow", float, 1.0),
-        truncate=rope.get("truncate", bool, True),
+        rope, factor=own.number("factor"), original_context=_original(own, fields), low_freq_factor=low, high_freq_factor=high
     )
 
 
-def _yarn_temperature(factor: float, mscale: float = 1.0) -> float:
+def _yarn(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:
+    original = _original(own, fields)
+    factor = own.number("factor", fields.positive("max_position_embeddings", original) / original)
+    mscale, mscale_all = own.number("mscale", 0.0), own.number("mscale_all_dim", 0.0)
+    if mscale and mscale_all:
+        natural = _temperature(factor, mscale) / _temperature(factor, mscale_all)
+    else:
+        natural = _temperature(factor)
+    return replace(
+        rope,
+        factor=factor,
+        original_context=original,
+        attention_factor=own.number("attention_factor", natural),
+        beta_fast=own.number("beta_fast", 32.0),
+        beta_slow=own.number("beta_slow", 1.0),
+        truncate=own.flag("truncate", True),
+    )
+
+
+def _longrope(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:
+    """One choice for the engine, by the longest sequence that it allows: keys in the cache could not follow a change."""
+    original, longest = _original(own, fields), fields.positive("max_position_embeddings")
+    factor = own.number("factor", longest / original)
+    natural = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    lists = {name: own.raw(name) for name in ("short_factor", "long_factor")}
+    for name, values in lists.items():
+        if not isinstance(values, list) or len(values) != rope.dim // 2:
+            raise ConfigError(f"{own.where}: {name} must be a list of {rope.dim // 2} numbers, not {values!r}")
+    chosen = "long_factor" if (context or longest) > original else "short_factor"
+    return replace(
+        rope, attention_factor=own.number("attention_factor", natural), original_context=original,
+        factors=tuple(map(float, lists[chosen])),
+    )  # fmt: skip
+
+
+def _original(own: Fields, fields: Fields) -> int:
+    """The one beside rope_parameters counts before the one in it."""
+    key = "original_max_position_embeddings"
+    inside = own.positive(key, fields.positive("max_position_embeddings"))
+    return fields.positive(key, inside)
+
+
+def _temperature(factor: float, mscale: float = 1.0) -> float:
     """How much YaRN scales cosines and sines to keep the attention's entropy."""
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 
-_SCALING: dict[str, Callable[[RopeConfig, Fields], RopeConfig]] = {
+_SCALING: dict[str, Callable[[Rope, Fields, Fields, int | None], Rope]] = {
+    "default": _plain,
     "linear": _linear,
+    "dynamic": _dynamic,
     "llama3": _llama3,
     "yarn": _yarn,
+    "longrope": _longrope,
+    "proportional": _proportional,
 }

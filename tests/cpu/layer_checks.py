@@ -8,7 +8,7 @@ from rig import Rig, Row
 from torch import Tensor
 
 from sgl.runtime.layers.linear import BlockedLinear, Linear
-from sgl.runtime.layers.rotary import RopeConfig, Rotary
+from sgl.runtime.layers.rotary import Rope, Rotary
 from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.quantization import Fp8Linear
 from sgl.runtime.step.batch import Batch, DeviceBatch
@@ -81,7 +81,7 @@ def check_heads(
     from sgl.runtime.kernels.heads import rotate_and_store
 
     qkv = torch.randn(tokens, (queries + 2 * keys) * dim, device=device).to(dtype)
-    table = Rotary(RopeConfig(1e4), dim, dtype, torch.device(device), 500).table
+    table = Rotary(Rope(1e4, dim, dim), dtype, torch.device(device), 500).table
     positions = torch.randint(0, 500, (tokens,), device=device, dtype=torch.int32)
     slots = torch.randperm(tokens + 5, device=device)[:tokens].int()
     slots[0] = 0
@@ -168,10 +168,10 @@ class FusedRig(Rig):
 def lay_plain(model: Decoder) -> None:
     """Weights as a GPU keeps them, in the model's memory on the CPU."""
     for layer in model.layers:
-        for name in ("qkv", "output", "gate_up", "down"):
-            sealed = getattr(layer, name)
-            setattr(layer, name, Linear(loaded_weight(sealed), sealed.bias))
-    model.head = Linear(loaded_weight(model.head))
+        for holder, name in layer.products():
+            sealed = getattr(holder, name)
+            setattr(holder, name, Linear(loaded_weight(sealed), sealed.bias))
+    model.head.product = Linear(loaded_weight(model.head.product))
 
 
 def loaded_weight(layer: Linear) -> Tensor:
@@ -185,10 +185,10 @@ def lay_fp8(model: Decoder, exact: Decoder) -> None:
     """Plain weights in float8, and in `exact` the numbers that these stand for."""
     exact.step = None  # it knows the weights that are replaced
     for layer, other in zip(model.layers, exact.layers, strict=True):
-        for name in ("qkv", "output", "gate_up", "down"):
-            kept = Fp8Linear.of(getattr(layer, name))
-            setattr(layer, name, kept)
-            setattr(other, name, Linear(kept.weight.float() * kept.scale[:, None], kept.bias))
+        for (holder, name), (same, _) in zip(layer.products(), other.products(), strict=True):
+            kept = Fp8Linear.of(getattr(holder, name))
+            setattr(holder, name, kept)
+            setattr(same, name, Linear(kept.weight.float() * kept.scale[:, None], kept.bias))
 
 
 PROMPTS = (1, 18, 4, 7)

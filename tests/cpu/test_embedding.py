@@ -158,7 +158,7 @@ def test_refusals(open_engine):
 
 def test_states_that_are_not_finite_are_an_error(tmp_path, open_engine):
     engine = open_engine(model=write_checkpoint(tmp_path, "llama", tokenizer=True))
-    engine._core.runner.model.norm.weight.fill_(float("nan"))
+    engine._core.runner.model.head.norm.weight.fill_(float("nan"))
     with pytest.raises(Exception, match="not finite"):
         engine.embed("x")
 

@@ -17,7 +17,7 @@ if torch.cuda.is_available():
 import layer_checks as checks
 
 from sgl.runtime.layers.linear import Linear
-from sgl.runtime.layers.rotary import RopeConfig, Rotary
+from sgl.runtime.layers.rotary import Rope, Rotary
 from sgl.runtime.loading import load_config
 from sgl.runtime.models import decoder
 
@@ -136,10 +136,10 @@ def test_sequences_beyond_the_table_are_refused(tmp_path: Path, fused: None) -> 
 def test_a_table_built_in_pieces_is_that_built_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from sgl.runtime.layers import rotary
 
-    rope, cpu = RopeConfig(5e5, "llama3", 8.0, 64, 1.0, 4.0), torch.device("cpu")
-    once = Rotary(rope, 24, torch.float32, cpu, 100).table
+    rope, cpu = Rope(5e5, 24, 24, "llama3", False, 8.0, 64, 1.0, 4.0), torch.device("cpu")
+    once = Rotary(rope, torch.float32, cpu, 100).table
     monkeypatch.setattr(rotary, "PIECE", 7)
-    assert torch.equal(Rotary(rope, 24, torch.float32, cpu, 100).table, once)
+    assert torch.equal(Rotary(rope, torch.float32, cpu, 100).table, once)
 
 
 def test_seal_asks_the_transform_for_every_projection(tmp_path: Path) -> None:
@@ -157,10 +157,10 @@ def test_seal_asks_the_transform_for_every_projection(tmp_path: Path) -> None:
 
     config = load_config(write_checkpoint(tmp_path, num_hidden_layers=2))
     model = decoder.Decoder(config, torch.float32)
-    for place in model.parameters().values():
+    for _, place in model.places():
         place.normal_()
-    weight = model.layers[1].down.weight
+    weight = model.layers[1].ffn.down.weight
     model.seal(transform)
     assert asked == ["qkv", "output", "gate_up", "down"] * 2 + ["head"]
-    assert torch.equal(model.layers[1].down.weight, weight * 2)
-    assert type(model.layers[1].qkv) is not Linear and not isinstance(model.layers[1].qkv, Doubled)
+    assert torch.equal(model.layers[1].ffn.down.weight, weight * 2)
+    assert type(model.layers[1].mixer.qkv) is not Linear and not isinstance(model.layers[1].mixer.qkv, Doubled)

@@ -26,7 +26,7 @@ def test_closing_gives_back_the_weights_the_cache_and_the_thread(tiny):
         engine = Engine(tiny, dtype="float32", threads=1, kv_tokens=2048)
         engine.generate("hello", ONE)
         core = engine._core
-        alive = [weakref.ref(core.runner.model), weakref.ref(core.runner.model.embedding), weakref.ref(core.runner.attention)]
+        alive = [weakref.ref(core.runner.model), weakref.ref(core.runner.model.embedding.table), weakref.ref(core.runner.attention)]
         assert scheduler_threads() == before + 1
         engine.close()
         del core

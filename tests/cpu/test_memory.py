@@ -149,10 +149,10 @@ def test_every_weight_is_found(tiny):
     model = load_model(tiny)
     found = {id(tensor) for tensor in tensors_of(model)}
     for layer in model.layers:
-        for linear in (layer.qkv, layer.output, layer.gate_up, layer.down):
-            assert id(linear.weight) in found
-        assert id(layer.attention_norm.weight) in found
-    assert id(model.embedding) in found and id(model.head.weight) in found
+        for holder, name in layer.products():
+            assert id(getattr(holder, name).weight) in found
+        assert id(layer.before_mixer.weight) in found
+    assert id(model.embedding.table) in found and id(model.head.product.weight) in found
 
 
 def test_host_copies_bring_shared_memory_back_once(monkeypatch):

@@ -20,7 +20,7 @@ from checkpoints import write_checkpoint  # noqa: E402
 from rig import Rig  # noqa: E402
 from test_models import VARIANTS  # noqa: E402
 
-from sgl.runtime.layers.rotary import RopeConfig, Rotary  # noqa: E402
+from sgl.runtime.layers.rotary import Rope, Rotary  # noqa: E402
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -84,7 +84,7 @@ def test_a_captured_step_follows_its_inputs() -> None:
 
     tokens, dim, dtype = 8, 64, torch.bfloat16
     embedding, weight = (torch.randn(*shape, device="cuda").to(dtype) for shape in ((90, 6 * dim), (6 * dim,)))
-    angles = Rotary(RopeConfig(1e4), dim, dtype, torch.device("cuda"), 400).table
+    angles = Rotary(Rope(1e4, dim, dim), dtype, torch.device("cuda"), 400).table
     ids, positions, slots, rows = (torch.zeros(tokens, dtype=torch.int32, device="cuda") for _ in range(4))
     table, last = torch.zeros(9, 400, dtype=torch.int32, device="cuda"), torch.zeros(9, dtype=torch.int32, device="cuda")
     pool = torch.zeros(2, 50, 1, dim, dtype=dtype, device="cuda")

@@ -1,0 +1,136 @@
+"""Attention of a layer in torch: project, norm, rotate, store, attend. The law that other executors are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..attention.base import AttentionBackend
+from ..layers.rotary import Angles, Rope, rotate
+from ..step.batch import Batch
+from .head_norm import HeadNorms
+from .names import Names, Order
+from .places import Place, bias_of, matrix, weight_of
+from .spec import Attention, Temperature
+
+
+class Step(NamedTuple):
+    """What all layers of a step share. angles: of the step's tokens, by rotation."""
+
+    batch: Batch
+    attention: AttentionBackend
+    angles: dict[Rope, Angles]
+
+
+class AttentionPart:
+    """`qkv` gives queries, keys and values of all heads, [T, rows]; `output` takes what attention mixed."""
+
+    def __init__(
+        self, part: Attention, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.part, self.index, self._names = part, index, names
+        self.heads = (part.heads, 0 if part.source is not None else part.kv_heads)
+        self.qkv = matrix(sum(part.rows), hidden, part.bias, names.transposed, dtype, device)
+        self.output = matrix(hidden, part.heads * part.values, part.out_bias, names.transposed, dtype, device)
+        self.norm = None if part.norm is None else HeadNorms(part.norm, *self.heads, part.dim, device)
+        self.sinks = torch.zeros(part.heads, dtype=torch.float32, device=device) if part.sinks else None
+
+    def places(self, prefix: str) -> Iterator[Place]:
+        names = self._names
+        if names.qkv is not None:
+            yield from weight_of(prefix + names.qkv.name, self.qkv)
+        else:
+            yield from self._apart(prefix)
+        yield from weight_of(prefix + names.output, self.output)
+        if self.norm is not None:
+            yield from self.norm.places(prefix + names.q_norm, prefix + names.k_norm)
+        if self.sinks is not None:
+            yield Place(prefix + names.sinks, self.sinks)
+
+    def _apart(self, prefix: str) -> Iterator[Place]:
+        """Queries, keys and values have a tensor each; the rows of values that are keys come with `order`."""
+        start = 0
+        names = (self._names.q, self._names.k, self._names.v)
+        for name, rows in zip(names, self.part.rows, strict=True):
+            if rows and not (name == self._names.v and self.part.value_is_key):
+                yield Place(f"{prefix}{name}.weight", self.qkv.weight[start : start + rows])
+                yield from bias_of(prefix + name, self.qkv, start, start + rows)
+            start += rows
+
+    def seal(self) -> None:
+        """Bring the loaded rows into order: queries, keys, values; what turns together half a head apart."""
+        order = self.order()
+        if order is not None:
+            self.qkv.take_rows(torch.from_numpy(order).to(self.qkv.weight.device))
+        if self.norm is not None:
+            self.norm.seal(None if self.part.rope is None else self.part.rope.order)
+
+    def order(self) -> np.ndarray | None:
+        """int64: the row of the file for each row of `qkv`; None where they are the same."""
+        merged = self._names.qkv
+        rows = rows_in_file(self.part, "rows" if merged is None else merged.order)
+        return None if np.array_equal(rows, np.arange(len(rows))) else rows
+
+    def attend(self, x: Tensor, step: Step) -> Tensor:
+        """x [T, hidden], normed -> what each token mixes, [T, heads * value_dim]; keys and values are written."""
+        part, (queries, keys) = self.part, self.heads
+        y = self.qkv(x)
+        if part.clip is not None:
+            y = y.clamp_(-part.clip, part.clip)
+        turning = (queries + keys) * part.dim
+        qk = y[:, :turning].unflatten(1, (queries + keys, part.dim))
+        q, k = self._turned(qk, step).split_with_sizes((queries, keys), 1)
+        if part.temperature is not None:
+            q = q * temperatures(part.temperature, step.batch.positions)[:, None, None].to(q.dtype)
+        sinks = () if self.sinks is None else (self.sinks,)
+        if part.source is not None:
+            return step.attention.attend(q, None, None, self.index, step.batch, *sinks).reshape(len(x), -1)
+        v = self._values(y[:, turning:].unflatten(1, (keys, part.values)))
+        step.attention.store(k, v, self.index, step.batch)
+        return step.attention.attend(q, k, v, self.index, step.batch, *sinks).reshape(len(x), -1)
+
+    def _values(self, v: Tensor) -> Tensor:
+        eps = self.part.value_norm_eps
+        return v if eps is None else F.rms_norm(v.float(), v.shape[-1:], None, eps).to(v.dtype)
+
+    def _turned(self, qk: Tensor, step: Step) -> Tensor:
+        rope, norm = self.part.rope, self.norm
+        if norm is not None and not norm.after:
+            qk = norm(qk)
+        if rope is not None:
+            qk = rotate(qk, step.angles[rope])
+        return norm(qk) if norm is not None and norm.after else qk
+
+
+def temperatures(part: Temperature, positions: Tensor) -> Tensor:
+    """float32 [T]"""
+    return 1 + part.beta * torch.log1p(((positions.float() + part.shift) / part.period).floor())
+
+
+def rows_in_file(part: Attention, order: Order) -> np.ndarray:
+    """int64: where a merged projection in this order has each row of queries, keys and values, rotation included."""
+    heads, kv_heads, dim = part.heads, part.kv_heads, part.dim
+    if part.source is not None:
+        return _turning(np.arange(heads * dim).reshape(heads, dim), part.rope).ravel()
+    group, values = heads // kv_heads, 0 if part.value_is_key else part.values
+    if order == "rows":
+        q = np.arange(heads * dim)
+        k = len(q) + np.arange(kv_heads * dim)
+        v = len(q) + len(k) + np.arange(kv_heads * values)
+    else:
+        block = np.arange(kv_heads * (group * dim + dim + values)).reshape(kv_heads, -1)
+        q, k, v = block[:, : group * dim], block[:, group * dim : group * dim + dim], block[:, group * dim + dim :]
+    if part.value_is_key:
+        v = k
+    q, k = (_turning(rows.reshape(-1, dim), part.rope) for rows in (q, k))
+    return np.concatenate([rows.ravel() for rows in (q, k, v)])
+
+
+def _turning(rows: np.ndarray, rope: Rope | None) -> np.ndarray:
+    """Rows of heads [heads, dim] in the order in which they turn."""
+    return rows if rope is None or rope.order is None else rows[:, rope.order]

@@ -1,0 +1,146 @@
+"""From token ids to the first hidden states, and from the last ones to logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..layers.linear import Linear
+from ..step.batch import Batch
+from .block import Transform, normed, sealed
+from .places import Place, bias_of, matrix, norm_for, norm_places, weight_of
+from .spec import Model, PerLayer
+
+
+class Embedding:
+    """`table` [vocabulary, embed_size or hidden], and what is done to its rows."""
+
+    def __init__(self, model: Model, dtype: torch.dtype, device: torch.device) -> None:
+        self.model, hidden = model, model.hidden_size
+        self.table = torch.empty(model.vocab_size, model.embed_size or hidden, dtype=dtype, device=device)
+        self.norm = norm_for(model.embed_norm, hidden, device)
+        learned = model.positions
+        self.positions = None
+        if learned is not None:
+            self.positions = torch.empty(learned.count + learned.offset, hidden, dtype=dtype, device=device)
+        self.project = matrix(hidden, model.embed_size, False, False, dtype, device) if model.embed_size else None
+        self.scale = float(torch.tensor(model.embed_scale, dtype=dtype))  # as the families round it
+        self.own = None if model.per_layer is None else OwnEmbeddings(model.per_layer, len(model.layers), hidden, dtype, device)
+
+    def places(self) -> Iterator[Place]:
+        names = self.model.names
+        yield Place(f"{names.embedding}.weight", self.table)
+        yield from norm_places(names.embed_norm, self.model.embed_norm, self.norm)
+        if self.positions is not None:
+            yield Place(f"{names.positions}.weight", self.positions)
+        if self.project is not None:
+            yield from weight_of(names.project_in, self.project)
+        if self.own is not None:
+            yield from self.own.places()
+
+    def seal(self) -> None:
+        for norm in (self.norm, None if self.own is None else self.own.norm):
+            if norm is not None:
+                norm.seal()
+
+    @property
+    def plain(self) -> bool:
+        """Whether a token's hidden state is its row times `scale`, and nothing else."""
+        return self.norm is None and self.positions is None and self.project is None and self.own is None
+
+    def __call__(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """[T] -> [T, hidden]"""
+        x = self.table.index_select(0, ids)
+        if self.scale != 1:
+            x = x.mul_(self.scale)
+        if self.project is not None:
+            x = self.project(x)
+        if self.positions is not None:
+            learned = self.model.positions
+            x = x + self.positions.index_select(0, positions + (learned.offset if learned else 0))
+        return normed(self.norm, x)
+
+
+class OwnEmbeddings:
+    """Each layer's own embeddings of a token (Gemma 4): a table's row beside a projection of the hidden state."""
+
+    def __init__(self, part: PerLayer, layers: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.part, self._layers = part, layers
+        self.table = torch.empty(part.vocab_size, layers * part.width, dtype=dtype, device=device)
+        self.project = matrix(layers * part.width, hidden, False, False, dtype, device)
+        self._scale = float(torch.tensor(part.width**0.5, dtype=dtype))
+        self._hidden_scale = hidden**-0.5
+        norm = norm_for(part.norm, part.width, device)
+        assert norm is not None
+        self.norm = norm
+
+    def places(self) -> Iterator[Place]:
+        yield Place("model.embed_tokens_per_layer.weight", self.table)
+        yield from weight_of("model.per_layer_model_projection", self.project)
+        yield from norm_places("model.per_layer_projection_norm", self.part.norm, self.norm)
+
+    def __call__(self, ids: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+        """ids [T], their hidden states x [T, hidden] -> for each layer [T, width]"""
+        shape = (len(ids), self._layers, self.part.width)
+        projected = self.norm((self.project(x) * self._hidden_scale).view(-1, self.part.width)).view(shape)
+        looked_up = self.table.index_select(0, ids).mul_(self._scale).view(shape)
+        return ((projected + looked_up) * 2.0**-0.5).unbind(1)
+
+
+class Head:
+    """Hidden states, normed, to logits. `product` [vocabulary, hidden]; tied, it is the embedding's table."""
+
+    def __init__(self, model: Model, embedding: Embedding, dtype: torch.dtype, device: torch.device) -> None:
+        self.model, width = model, model.embed_size or model.hidden_size
+        self.norm = norm_for(model.norm, model.hidden_size, device)
+        self.project = matrix(width, model.hidden_size, False, False, dtype, device) if model.embed_size else None
+        bias = torch.empty(model.vocab_size, dtype=dtype, device=device) if model.head_bias else None
+        self.product = Linear(embedding.table, bias)
+        if not model.tied:
+            self.product = Linear.empty(model.vocab_size, width, model.head_bias, dtype, device)
+
+    def places(self) -> Iterator[Place]:
+        names = self.model.names
+        yield from norm_places(names.norm, self.model.norm, self.norm)
+        if self.project is not None:
+            yield from weight_of(names.project_out, self.project)
+        if not self.model.tied:
+            yield Place(f"{names.head}.weight", self.product.weight)
+        yield from bias_of(names.head, self.product, 0, self.model.vocab_size)
+
+    def seal(self, small: bool, transform: Transform | None) -> None:
+        if self.norm is not None:
+            self.norm.seal()
+        if self.model.head_unit:
+            self.product.weight.copy_(F.normalize(self.product.weight.float(), dim=1))
+        if small or not self.model.tied:
+            self.product = sealed("head", self.product, small, transform)
+        elif transform is not None:
+            self.product = transform("head", self.product)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the logits are the product, and nothing else."""
+        return self.project is None and self.model.logit_scale == 1 and self.model.logit_softcap is None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [R, hidden], normed -> [R, vocabulary]"""
+        return self.adjusted(self.product(x if self.project is None else self.project(x)))
+
+    def adjusted(self, logits: Tensor) -> Tensor:
+        if self.model.logit_scale != 1:
+            logits = logits * self.model.logit_scale
+        if (cap := self.model.logit_softcap) is not None:
+            logits = torch.tanh(logits / cap) * cap
+        return logits
+
+
+def known_ids(batch: Batch) -> Tensor:
+    """The batch's tokens, those that only the device knows looked up there."""
+    ids = batch.token_ids
+    if batch.device is None:
+        return ids
+    return torch.where(ids < 0, batch.device.last.index_select(0, (-1 - ids).clamp_(min=0)), ids)

@@ -1,0 +1,93 @@
+"""Which function reads the config.json of which architecture."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...errors import ConfigError
+from ..config import Config
+from ..spec import Model
+
+Reader = Callable[[Config], Model]
+
+OUTER = ("tie_word_embeddings", "dtype", "torch_dtype")  # keys of a wrapper that hold for its text model too
+WRAPPED = (("model.language_model.", "model."), ("language_model.model.", "model."), ("language_model.lm_head", "lm_head"))
+TOWERS = (
+    r"(model\.)?(visual|vision_tower|vision_model|vision_embedder|audio_tower|embed_vision|embed_audio|multi_modal_projector|mm_projector|"
+    r"vision_projection|connector)\..*",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """name: of the function, for people.  architectures: what it reads, as `architectures` of config.json says it."""
+
+    name: str
+    architectures: tuple[str, ...]
+    read: Reader
+
+
+FAMILIES: dict[str, Family] = {}  # by architecture
+
+
+def family(*architectures: str) -> Callable[[Reader], Reader]:
+    """Have checkpoints of these architectures read by the decorated function."""
+
+    def register(read: Reader) -> Reader:
+        for name in architectures:
+            FAMILIES[name] = Family(read.__name__, architectures, read)
+        return read
+
+    return register
+
+
+def read_model(values: Mapping[str, Any], where: str = "config.json", context: int | None = None) -> Model:
+    """The model that a decoded config.json describes. context: the longest sequence that is wanted.
+
+    Of a wrapper around a text model (`text_config`) it is the text model; `Model.notes` says so. Raises ConfigError
+    naming `where`, the key and its value; also for a key that may change results and is not understood.
+    """
+    name = architecture_of(values, where)
+    text = values.get("text_config")
+    if text is not None and not isinstance(text, dict):
+        raise ConfigError(f"{where}: text_config must be an object, not {text!r}")
+    merged = dict(values) if text is None else {key: values[key] for key in OUTER if key in values} | text
+    config = Config(merged, where if text is None else f"{where}: text_config", name, context)
+    if text is not None:
+        config.notes.append(f"{name}: its text model only; towers and projectors of pictures or sound are left aside")
+    _reject(config)
+    model = FAMILIES[name].read(config)
+    config.finish()
+    if text is None:
+        return model
+    names = replace(model.names, prefixes=WRAPPED + model.names.prefixes, ignored=TOWERS + model.names.ignored)
+    return replace(model, names=names)
+
+
+def architecture_of(values: Mapping[str, Any], where: str) -> str:
+    """The first known one of config.json's `architectures`."""
+    names = values.get("architectures")
+    if not isinstance(names, list) or not names:
+        raise ConfigError(f"{where}: key 'architectures' must list the model class, not {names!r}; {_supported()}")
+    for name in names:
+        if name in FAMILIES:
+            return str(name)
+    near = difflib.get_close_matches(str(names[0]), FAMILIES, 1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ConfigError(f"{where}: architecture {names[0]!r} is not supported; {hint}{_supported()}")
+
+
+def _supported() -> str:
+    return f"supported: {', '.join(sorted(FAMILIES))}"
+
+
+def _reject(config: Config) -> None:
+    if method := config.raw("quantization_config"):
+        name = method.get("quant_method", method) if isinstance(method, dict) else method
+        raise ConfigError(f"{config.where}: quantised checkpoints ({name!r}) are not supported; use the original one")
+    config.require("is_encoder_decoder", False)
+    config.require("add_cross_attention", False)
+    config.require("use_bidirectional_attention", False)

@@ -1,0 +1,60 @@
+"""What checkpoints call the parts of a decoder, and in which order they keep merged rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Order = Literal["rows", "heads", "groups"]
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Several projections in one tensor.
+
+    order: "rows", one whole projection after the other (q, k, v; gate, up); "heads", [q, k, v] of one head after the
+    other; "groups", [its query heads, k, v] of one key head after the other.
+    """
+
+    name: str
+    order: Order = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Llama's names; a family gives where it differs. Those of a layer's parts stand behind `layer`.
+
+    prefixes: (begin, instead): a tensor whose name begins so is looked up under the other name, first match first.
+    ignored: regular expressions of whole names of tensors without a place here, beside those that `loading` knows.
+    transposed: matrices of the layers are stored as [in, out].
+    """
+
+    embedding: str = "model.embed_tokens"
+    embed_norm: str = "model.embed_norm"
+    positions: str = "model.embed_positions"
+    project_in: str = "model.project_in"
+    project_out: str = "model.project_out"
+    norm: str = "model.norm"
+    head: str = "lm_head"
+    layer: str = "model.layers.{}."
+    before_mixer: str = "input_layernorm"
+    after_mixer: str = "post_attention_layernorm"
+    before_ffn: str = "post_attention_layernorm"
+    after_ffn: str = "post_feedforward_layernorm"
+    q: str = "self_attn.q_proj"
+    k: str = "self_attn.k_proj"
+    v: str = "self_attn.v_proj"
+    qkv: Merged | None = None
+    q_norm: str = "self_attn.q_norm"
+    k_norm: str = "self_attn.k_norm"
+    sinks: str = "self_attn.sinks"
+    output: str = "self_attn.o_proj"
+    gate: str = "mlp.gate_proj"
+    up: str = "mlp.up_proj"
+    gate_up: Merged | None = None
+    down: str = "mlp.down_proj"
+    activation: str = "mlp.act_fn"
+    scalar: str = "layer_scalar"
+    prefixes: tuple[tuple[str, str], ...] = ()
+    ignored: tuple[str, ...] = ()
+    transposed: bool = False

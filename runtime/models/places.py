@@ -1,0 +1,59 @@
+"""Where the tensors of a checkpoint go: names, and the memory that each is to be copied into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..layers.linear import Linear
+from ..layers.norm import LayerNorm, RMSNorm
+from .spec import Norm
+
+
+class Place(NamedTuple):
+    """name: of the tensor in the checkpoint.  target: takes it, of its shape, contiguous."""
+
+    name: str
+    target: Tensor
+
+
+def matrix(
+    outputs: int, inputs: int, bias: bool, transposed: bool, dtype: torch.dtype, device: torch.device
+) -> Linear:
+    """A projection to load into. transposed: its weight lies as [in, out] until it is sealed."""
+    if not transposed:
+        return Linear.empty(outputs, inputs, bias, dtype, device)
+    stored = torch.empty(inputs, outputs, dtype=dtype, device=device)
+    return Linear(stored.t(), torch.empty(outputs, dtype=dtype, device=device) if bias else None)
+
+
+def weight_of(name: str, layer: Linear) -> Iterator[Place]:
+    """Of a projection that has a tensor of its own."""
+    weight = layer.weight
+    yield Place(f"{name}.weight", weight if weight.is_contiguous() else weight.t())
+    yield from bias_of(name, layer, 0, len(weight))
+
+
+def bias_of(name: str, layer: Linear, start: int, stop: int) -> Iterator[Place]:
+    if layer.bias is not None:
+        yield Place(f"{name}.bias", layer.bias[start:stop])
+
+
+def norm_for(part: Norm | None, size: int, device: torch.device) -> RMSNorm | None:
+    if part is None:
+        return None
+    if part.kind == "layer":
+        return LayerNorm(size, part.eps, device, part.offset, part.bias)
+    return RMSNorm(size, part.eps, device, part.offset)
+
+
+def norm_places(name: str, part: Norm | None, norm: RMSNorm | None) -> Iterator[Place]:
+    if part is None or norm is None:
+        return
+    if part.weight:
+        yield Place(f"{name}.weight", norm.weight)
+    if norm.bias is not None:
+        yield Place(f"{name}.bias", norm.bias)

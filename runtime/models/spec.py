@@ -1,0 +1,224 @@
+"""What a decoder is made of, as data: a family's function makes a `Model` of its config.json, everything else reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from ..attention.layout import AttentionLayout, LayerAttention
+from ..layers.rotary import Rope
+from .names import Names
+
+Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "xielu"]
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """A norm over the last dimension, computed in float32: y = x / rms(x) * (weight + offset) + bias.
+
+    kind: "rms", or "layer", which takes the mean away first.  weight, bias: whether the checkpoint has them.
+    """
+
+    eps: float
+    kind: Literal["rms", "layer"] = "rms"
+    offset: float = 0.0
+    weight: bool = True
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorm:
+    """Norm of queries and keys.
+
+    over: "head", each head with one weight [dim] for all; "each", each head with its own [heads, dim]; "all", the
+    whole projection at once, [heads * dim].  after: it stands behind the rotation.
+    """
+
+    norm: Norm
+    over: Literal["head", "each", "all"] = "head"
+    after: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Temperature:
+    """Queries are multiplied by 1 + beta * log(1 + floor((position + shift) / period)), behind the rotation."""
+
+    beta: float
+    period: float
+    shift: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Softmax attention of `heads` query heads over `kv_heads` heads of keys and values.
+
+    scale: of the scores.  bias: of q, k and v; out_bias: of the projection behind.  rope: None for no rotation.
+    norm: of queries and keys; value_norm_eps: each head of values is divided by its root mean square.  clip: queries, keys and values stay within it.
+    window, chunk, softcap, alibi: see `LayerAttention`.  sinks: a learned logit of each head without a value.
+    value_is_key: the values are the keys' projection, before norm and rotation.
+    source: the layer whose keys and values are read; this one projects queries only.
+    """
+
+    heads: int
+    kv_heads: int
+    dim: int
+    scale: float
+    value_dim: int = 0  # 0: dim
+    rope: Rope | None = None
+    bias: bool = False
+    out_bias: bool = False
+    norm: HeadNorm | None = None
+    value_norm_eps: float | None = None
+    clip: float | None = None
+    temperature: Temperature | None = None
+    window: int | None = None
+    chunk: int | None = None
+    softcap: float | None = None
+    alibi: tuple[float, ...] | None = None
+    sinks: bool = False
+    value_is_key: bool = False
+    source: int | None = None
+
+    @property
+    def values(self) -> int:
+        """Width of a head of values."""
+        return self.value_dim or self.dim
+
+    @property
+    def rows(self) -> tuple[int, int, int]:
+        """Outputs of the merged projection: of queries, keys, values."""
+        own = 0 if self.source is not None else self.kv_heads
+        return self.heads * self.dim, own * self.dim, own * self.values
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """down(activation(gate(x)) * up(x))."""
+
+    inner: int
+    activation: Activation = "silu"
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """down(activation(up(x)))."""
+
+    inner: int
+    activation: Activation
+    bias: bool = False
+
+
+Mixer = Attention
+Feedforward = Gated | Plain
+
+
+@dataclass(frozen=True, slots=True)
+class Norms:
+    """Where norms stand in a layer.
+
+    before_*: of what goes into the mixer or the FFN; after_*: of what comes out, before it is added.
+    parallel: both read the layer's input, the FFN behind `before_mixer` where it has no norm of its own.
+    of_sum: the norms behind stand behind the addition.
+    """
+
+    before_mixer: Norm | None = None
+    after_mixer: Norm | None = None
+    before_ffn: Norm | None = None
+    after_ffn: Norm | None = None
+    parallel: bool = False
+    of_sum: bool = False
+
+    @classmethod
+    def pre(cls, norm: Norm) -> Norms:
+        return cls(before_mixer=norm, before_ffn=norm)
+
+    @classmethod
+    def post(cls, norm: Norm) -> Norms:
+        return cls(after_mixer=norm, after_ffn=norm)
+
+    @classmethod
+    def both(cls, norm: Norm) -> Norms:
+        return cls(norm, norm, norm, norm)
+
+    @classmethod
+    def beside(cls, norm: Norm, own: bool = False) -> Norms:
+        """Mixer and FFN beside each other, behind one norm, or each behind its own."""
+        return cls(before_mixer=norm, before_ffn=norm if own else None, parallel=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PerLayer:
+    """Embeddings of each layer's own (Gemma 4): a table of `width` numbers a token and layer, gated into the residual."""
+
+    width: int
+    vocab_size: int
+    activation: Activation
+    norm: Norm
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """branch: what mixer and FFN give is multiplied with it.  scalar: the output is multiplied with a learned number."""
+
+    norms: Norms
+    mixer: Mixer
+    ffn: Feedforward
+    branch: float = 1.0
+    scalar: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """A table of `count` positions, added to the embeddings; position p is in row p + offset."""
+
+    count: int
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Model:
+    """A decoder. What its checkpoint calls the parts is in `names`.
+
+    norm: the last one.  tied: the head is the embedding.  head_unit: the head's rows are brought to length 1.
+    embed_scale: of the embeddings, rounded to the model's type; embed_norm: of them; embed_size: their width, where
+    projections lead to `hidden_size` and back.  logit_scale, logit_softcap: of the logits.
+    dtype: what the checkpoint was saved as, if it says so.  notes: what of the checkpoint is left aside, for people.
+    """
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    max_position: int
+    layers: tuple[Layer, ...]
+    norm: Norm | None
+    tied: bool
+    names: Names = field(default_factory=Names)
+    embed_scale: float = 1.0
+    embed_norm: Norm | None = None
+    embed_size: int | None = None
+    positions: Learned | None = None
+    per_layer: PerLayer | None = None
+    head_bias: bool = False
+    head_unit: bool = False
+    logit_scale: float = 1.0
+    logit_softcap: float | None = None
+    dtype: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def attention(self) -> AttentionLayout:
+        """What the layers ask of attention."""
+        return AttentionLayout.of([asked_of(layer.mixer) for layer in self.layers])
+
+    @cached_property
+    def ropes(self) -> tuple[Rope, ...]:
+        """The different rotations of the layers."""
+        return tuple(dict.fromkeys(layer.mixer.rope for layer in self.layers if layer.mixer.rope is not None))
+
+
+def asked_of(part: Attention) -> LayerAttention:
+    return LayerAttention(
+        part.heads, part.kv_heads, part.dim, part.values, part.scale, part.window, part.chunk, part.softcap, part.alibi, part.source
+    )

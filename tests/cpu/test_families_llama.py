@@ -1,0 +1,23 @@
+"""Llama's relatives against transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from family_checks import check_family
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True}),
+    "mistral": ("MistralForCausalLM", {"sliding_window": 9, "head_dim": 32}),
+    "qwen2": ("Qwen2ForCausalLM", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 2}),
+    "qwen3": ("Qwen3ForCausalLM", {"head_dim": 32, "attention_bias": True}),
+    "phi3": ("Phi3ForCausalLM", {"sliding_window": 9}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_family_is_that_of_transformers(case: str, tmp_path: Path) -> None:
+    architecture, keys = CASES[case]
+    check_family(architecture, tmp_path, **keys)
