@@ -18,7 +18,7 @@ from checkpoints import write_checkpoint, write_tokenizer
 
 import sgl
 from sgl.grammars import GrammarError
-from sgl.lang import config
+from sgl.lang.backends import default
 from sgl.lang.backends.default import as_backend
 from sgl.lang.backends.embedded.backend import EmbeddedBackend, model_name_of
 from sgl.lang.backends.embedded.tail import common_prefix
@@ -711,16 +711,16 @@ def test_the_bundled_engine_is_shared_and_starts_late(path, monkeypatch):
 
     sgl.set_default_backend(None)
     monkeypatch.setattr("sgl.runtime.engine.NANO", path)
-    monkeypatch.setattr(config, "_shared", config._DefaultBackend())
+    monkeypatch.setattr(default, "_shared", default._DefaultBackend())
     assert sgl.flush_cache() is False and sgl.get_server_info() is None
     first, second = program.run(**GREEDY), program.run(**GREEDY)
     assert first.text() == second.text()
-    started = config._shared.started
+    started = default._shared.started
     assert first.stream_executor.backend is second.stream_executor.backend
     assert sgl.get_server_info()["model_path"] == str(path)
     started.close()
     assert program.run(**GREEDY).text() == first.text()
-    config._shared.started.close()
+    default._shared.started.close()
 
 
 @pytest.mark.parametrize("whitespace,item,key", [("compact", ",", ":"), ("spaced", ", ", ": ")])
