@@ -1,6 +1,11 @@
-"""The families: each a short function from config.json to a `Model`."""
+"""The families: each a short function from config.json to a `Model`. Every file of this folder is one lineage."""
 
-from .llama import llama
+import importlib
+import pkgutil
+
 from .registry import FAMILIES, Family, family, read_model
 
-__all__ = ["FAMILIES", "Family", "family", "llama", "read_model"]
+for _file in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_file.name}")
+
+__all__ = ["FAMILIES", "Family", "family", "read_model"]
