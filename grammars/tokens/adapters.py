@@ -52,9 +52,9 @@ def _fast(tokenizer: Any) -> TokenTable:
     added = backend.get_added_tokens_decoder()
     decoder = None if backend.decoder is None else json.loads(backend.decoder.__getstate__())
     contents = {index: token.content for index, token in added.items()}
-    tokens, exact = token_bytes(backend.get_vocab(with_added_tokens=True), contents, decoder)
     special = {index for index, token in added.items() if token.special}
     special.update(getattr(tokenizer, "all_special_ids", ()))
+    tokens, exact = token_bytes(backend.get_vocab(with_added_tokens=True), contents, decoder, special)
     own = getattr(tokenizer, "eos_token_id", None)
     return TokenTable(tokens, [] if own is None else [own], sorted(special), exact)
 

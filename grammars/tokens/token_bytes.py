@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 ToBytes = Callable[[str], bytes]
@@ -19,13 +19,17 @@ def byte_alphabet() -> dict[str, int]:
 
 
 def token_bytes(
-    vocab: Mapping[str, int], added: Mapping[int, str], decoder: Mapping[str, Any] | None
+    vocab: Mapping[str, int],
+    added: Mapping[int, str],
+    decoder: Mapping[str, Any] | None,
+    special: Collection[int] = (),
 ) -> tuple[list[bytes], bool]:
     """Bytes by token id (b"" where no token has the id), and whether decoding is their plain concatenation.
 
-    `vocab` maps every token to its id, `added` the ids of added tokens to their text, which is what they
-    stand for; `decoder` is that part of tokenizer.json. Where it looks at more than one token (WordPiece,
-    CTC), the bytes are those of the bare token and the answer is False.
+    `vocab` maps every token to its id, `added` the ids of added tokens to their text, which is what they stand for:
+    but one that is not `special` is spelled as the vocabulary's are where spaces have a sign of their own (Gemma's
+    "▁▁"). `decoder` is that part of tokenizer.json. Where it looks at more than one token (WordPiece, CTC), the bytes
+    are those of the bare token and the answer is False.
     """
     to_bytes = _reader(decoder)
     table = [b""] * (max([*vocab.values(), *added, -1]) + 1)
@@ -33,7 +37,8 @@ def token_bytes(
     for token, index in vocab.items():
         table[index] = read(token)
     for index, content in added.items():
-        table[index] = content.encode()
+        plain = index in special or to_bytes is _byte_level
+        table[index] = content.encode() if plain else read(content)
     return table, to_bytes is not None
 
 

@@ -138,7 +138,7 @@ def _context(model: Model, options: EngineConfig) -> int:
 
 
 def _text_side(path: Path, config: Resolved) -> TextSide:
-    tokenizer = Tokenizer.load(path)
+    tokenizer = Tokenizer.load(path, config.chat_template)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     return TextSide(tokenizer, vocabulary, JumpForward(tokenizer) if config.jump_forward else None)
 

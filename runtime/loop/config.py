@@ -43,6 +43,7 @@ class EngineConfig:
     jump_forward append what a grammar forces without sampling it (on a GPU: while few sequences run, where it pays)
     json_options how JSON is written and read from schemas, see `sgl.grammars.SchemaOptions`; what it does not say is as
                  the model writes it (`json_options` of the `sgl.json` in its directory), else the defaults
+    chat_template  in place of the checkpoint's: Jinja text, the path of a .jinja file, or the name of a known format
     dummy        random weights of the model's shape: nothing but its config.json is read
     seed         of the dummy weights, and of the row of seeds that generations without one draw from
     process      run the model in a process of its own, which is started anew when it dies
@@ -68,6 +69,7 @@ class EngineConfig:
     deterministic: bool = False
     jump_forward: bool = True
     json_options: dict[str, Any] | None = None
+    chat_template: str | None = None
     dummy: bool = False
     seed: int | None = None
     process: bool = False
@@ -110,6 +112,7 @@ class EngineConfig:
         if parse_memory(self.host_kv, "host_kv") < 0:
             raise ConfigError(f"Engine(host_kv={self.host_kv!r}): must be a size such as '4GB', or 0 for none")
         self._check_json_options()
+        self._check_chat_template()
 
     def on(self, device: str) -> Resolved:
         """With everything settled that depends on the kind of device: "cpu", "cuda", ..."""
@@ -139,6 +142,16 @@ class EngineConfig:
             SchemaOptions.of(self.json_options or {})
         except GrammarError as error:
             raise ConfigError(f"Engine(json_options={self.json_options!r}): {error}") from error
+
+
+    def _check_chat_template(self) -> None:
+        from ..text.chat_files import given_source
+
+        try:
+            if self.chat_template is not None:
+                given_source(self.chat_template)
+        except ConfigError as error:
+            raise ConfigError(f"Engine(chat_template={str(self.chat_template)[:80]!r}): {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

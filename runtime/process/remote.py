@@ -41,7 +41,7 @@ def connect(path: Path, options: EngineConfig) -> Assembled:
     core = RemoteCore(path, options)
     try:
         with ThreadPoolExecutor(1, "sgl-tokenizer") as beside:
-            text = beside.submit(Tokenizer.load, path)
+            text = beside.submit(Tokenizer.load, path, options.chat_template)
             config = core.started.result().config
             tokenizer = text.result()
         core.vocabulary = Vocabulary.from_tokenizer(tokenizer)

@@ -15,6 +15,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sgl.runtime.errors import ConfigError
 
+REASONING = ("reasoning_content", "thinking", "reasoning")
+
 
 class _Generation(Extension):
     """`{% generation %}` marks the assistant's text for training; here its body is just text."""
@@ -52,6 +54,12 @@ def _environment() -> ImmutableSandboxedEnvironment:
     return environment
 
 
+def _with_reasoning(message: Any) -> Any:
+    """Under all the names that templates read a message's reasoning by."""
+    said = next((message[name] for name in REASONING if message.get(name) is not None), None) if isinstance(message, Mapping) else None
+    return message if said is None else {"thinking": said, **message, "reasoning_content": said}
+
+
 class ChatTemplate:
     """A compiled template; rendering is thread-safe. `variables` are the names that it reads from outside."""
 
@@ -76,7 +84,7 @@ class ChatTemplate:
         """
         try:
             return self._template.render(
-                messages=list(messages), add_generation_prompt=add_generation_prompt, **variables
+                messages=[_with_reasoning(message) for message in messages], add_generation_prompt=add_generation_prompt, **variables
             )
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
             raise ConfigError(f"the chat template refuses these messages: {error}") from error

@@ -34,9 +34,9 @@ class Marks:
 
     def __init__(self, tokenizer: Tokenizer, added: Mapping[int, AddedToken]) -> None:
         self._tokenizer = tokenizer
-        template = tokenizer.chat_template or ""
+        templates = "\0".join(tokenizer.chat_sources)
         special = frozenset(i for i, token in added.items() if token.special)
-        self.ids = special | {i for i, token in added.items() if token.content in template}
+        self.ids = special | {i for i, token in added.items() if token.content in templates}
         self._ids = (self.ids, special)
         self._patterns = tuple(_any_of(added[i].content for i in ids) for ids in self._ids)
         self._normalized = any(added[i].normalized for i in self.ids)

@@ -15,9 +15,11 @@ from tokenizers.decoders import DecodeStream
 
 from sgl.grammars.tokens.token_bytes import token_bytes
 from sgl.runtime.errors import ConfigError
+from sgl.runtime.text.chat_files import how_to_give_one, named_templates, templates_for
 from sgl.runtime.text.chat_template import ChatTemplate
 from sgl.runtime.text.detokenizer import detokenizer
 from sgl.runtime.text.quoting import Marks, Quotation
+from sgl.runtime.text.token_files import read_json, read_tokenizer
 
 _LONG = 500  # characters; of longer texts other threads run meanwhile
 _PROBE = "a"  # any text whose tokens do not depend on what a post-processor puts around them
@@ -46,37 +48,39 @@ class Tokenizer:
         self._lock = threading.Lock()
         self._variants: dict[tuple[bool, bool, bool], Backend] = {(False, True, True): backend}
         added = backend.get_added_tokens_decoder()
+        self.special_ids = frozenset(index for index, token in added.items() if token.special)
         self.token_bytes, self.exact_bytes = token_bytes(
             backend.get_vocab(with_added_tokens=True),
             {index: token.content for index, token in added.items()},
             _part(backend.decoder),
+            self.special_ids,
         )
         self.vocab_size = len(self.token_bytes)
-        self.special_ids = frozenset(index for index, token in added.items() if token.special)
         self.special_tokens = _special_tokens(config)
         self.bos_id: int | None = self._special_id("bos_token")
         self.eos_ids: tuple[int, ...] = self._merged_eos(eos_ids)
         self.prefix_ids = self._ask_prefix()
-        self._chat = ChatTemplate(source, self.special_tokens) if (source := _template_of(config)) else None
+        self._chats = {name: ChatTemplate(source, self.special_tokens) for name, source in named_templates(config).items()}
+        self.without_template = "name one of the language's templates instead"
         self._visible = [
             token if i not in self.special_ids else b"" for i, token in enumerate(self.token_bytes)
         ]
 
     @classmethod
-    def load(cls, path: str | Path) -> Tokenizer:
+    def load(cls, path: str | Path, chat_template: str | None = None) -> Tokenizer:
         """From a model directory.
 
+        Args:
+            chat_template: instead of the checkpoint's own: Jinja source, a .jinja file, or the name of a known format.
+
         Raises:
-            ConfigError: there is no tokenizer in it.
+            ConfigError: there is no tokenizer in it, a file of it cannot be read, or the template does not compile.
         """
         folder = Path(path)
-        config = _read_json(folder / "tokenizer_config.json")
-        tokens_map = _read_json(folder / "special_tokens_map.json")
-        template = folder / "chat_template.jinja"
-        if template.is_file():
-            config["chat_template"] = template.read_text(encoding="utf-8")
-        given = {name: value for name, value in config.items() if value is not None}
-        tokenizer = cls(_load_backend(folder), tokens_map | given, _declared_ids(folder, "eos_token_id"))
+        backend, config = read_tokenizer(folder)
+        config["chat_template"] = templates_for(folder, config, backend.get_added_tokens_decoder().values(), chat_template)
+        tokenizer = cls(backend, config, _declared_ids(folder, "eos_token_id"))
+        tokenizer.without_template = how_to_give_one(folder)
         if tokenizer.bos_id is None:
             declared = _declared_ids(folder, "bos_token_id")
             tokenizer.bos_id = next((i for i in declared if i < tokenizer.vocab_size), None)
@@ -176,13 +180,18 @@ class Tokenizer:
 
     @property
     def chat_template(self) -> str | None:
-        """The Jinja source."""
-        return self._chat.source if self._chat else None
+        """The Jinja source that conversations without tools are written by."""
+        return chat.source if (chat := self._chats.get("default")) else None
+
+    @property
+    def chat_sources(self) -> list[str]:
+        """Of all its templates."""
+        return [chat.source for chat in self._chats.values()]
 
     @property
     def chat_variables(self) -> frozenset[str]:
-        """What the template reads besides special tokens, such as `messages`, `tools` or `enable_thinking`."""
-        return self._chat.variables if self._chat else frozenset()
+        """What the templates read besides special tokens, such as `messages`, `tools` or `enable_thinking`."""
+        return frozenset().union(*(chat.variables for chat in self._chats.values()))
 
     def render_chat(
         self, messages: Iterable[Mapping[str, Any]], add_generation_prompt: bool = False, **variables: Any
@@ -192,12 +201,21 @@ class Tokenizer:
         Raises:
             ConfigError: there is no template, or it refuses the messages.
         """
-        if self._chat is None:
-            raise ConfigError(
-                "this tokenizer has no chat template; name one of the language's templates instead"
-            )
         known = {"tools": None, "documents": None}
-        return self._chat.render(messages, add_generation_prompt, **(known | variables))
+        chat = self._chat_for(variables.get("tools"))
+        return chat.render(messages, add_generation_prompt, **(known | variables))
+
+    def _chat_for(self, tools: Any) -> ChatTemplate:
+        """With tools the template for their use, where the checkpoint has one."""
+        chat = self._chats.get("tool_use" if tools is not None and "tool_use" in self._chats else "default")
+        if chat is None and self._chats:
+            raise ConfigError(
+                f"of this tokenizer's chat templates ({', '.join(sorted(self._chats))}) none is the default; give one: "
+                "Engine(chat_template=...)"
+            )
+        if chat is None:
+            raise ConfigError(f"this tokenizer has no chat template; {self.without_template}")
+        return chat
 
     def encode_chat(
         self, messages: Iterable[Mapping[str, Any]], add_generation_prompt: bool = False, **variables: Any
@@ -225,15 +243,11 @@ class Tokenizer:
         return tuple(dict.fromkeys(i for i in found if 0 <= i < self.vocab_size))
 
     def _ask_prefix(self) -> tuple[int, ...]:
-        """What comes before a text by the post-processor; an `add_bos_token` in the config has the last word."""
+        """What comes before a text by the post-processor; what it puts behind one is left out: texts go on."""
         plain = self._backend.encode(_PROBE, add_special_tokens=False).ids
         dressed = self._backend.encode(_PROBE, add_special_tokens=True).ids
         starts = (i for i in range(len(dressed) + 1) if dressed[i : i + len(plain)] == plain)
-        prefix = tuple(dressed[: next(starts, 0)])
-        wish = self._config.get("add_bos_token")
-        if self.bos_id is None or wish is None or bool(wish) == (self.bos_id in prefix):
-            return prefix
-        return (self.bos_id, *prefix) if wish else tuple(i for i in prefix if i != self.bos_id)
+        return tuple(dressed[: next(starts, 0)])
 
 
 def _ids_of(backend: Backend, text: str) -> list[int]:
@@ -243,29 +257,9 @@ def _ids_of(backend: Backend, text: str) -> list[int]:
     return backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
 
-def _load_backend(folder: Path) -> Backend:
-    file = folder / "tokenizer.json"
-    if file.is_file():
-        return Backend.from_file(str(file))
-    try:
-        from transformers import AutoTokenizer
-
-        slow = AutoTokenizer.from_pretrained(str(folder))
-        return Backend.from_str(slow.backend_tokenizer.to_str())
-    except Exception as error:
-        raise ConfigError(
-            f"{folder} has no tokenizer.json and transformers cannot make one ({type(error).__name__}: {error}); "
-            "save the model with a fast tokenizer"
-        ) from error
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-
-
 def _declared_ids(folder: Path, name: str) -> list[int]:
     """An id or ids of generation_config.json and config.json, in that order."""
-    generation, config = _read_json(folder / "generation_config.json"), _read_json(folder / "config.json")
+    generation, config = read_json(folder / "generation_config.json"), read_json(folder / "config.json")
     ids: list[int] = []
     for source in (generation, config, config.get("text_config") or {}):
         value = source.get(name)
@@ -285,21 +279,13 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _template_of(config: Mapping[str, Any]) -> str | None:
-    template = config.get("chat_template")
-    if isinstance(template, list):
-        named = {entry["name"]: entry["template"] for entry in template}
-        return named.get("default") or next(iter(named.values()), None)
-    return template
-
-
 def _part(component: Any) -> dict[str, Any] | None:
     """A component of the tokenizer as it stands in tokenizer.json."""
     return None if component is None else json.loads(component.__getstate__())
 
 
 def _unprefixed(step: dict[str, Any] | None) -> dict[str, Any] | None:
-    if step is None or step["type"] == "Prepend":
+    if step is None or step["type"] in ("Prepend", "Strip"):
         return None
     changed = dict(step)
     for parts in ("normalizers", "pretokenizers"):

@@ -76,13 +76,6 @@ def test_prefixes() -> None:
     assert tiny.metaspace().prefix_ids == (1,)
 
 
-def test_config_wishes_for_bos() -> None:
-    spec = tiny.Backend.from_str(tiny.byte_level_backend())
-    assert Tokenizer(spec, tiny.CONFIG | {"add_bos_token": True}).prefix_ids == (0,)
-    spec = tiny.Backend.from_str(tiny.byte_level_backend(bos=True))
-    assert Tokenizer(spec, tiny.CONFIG | {"add_bos_token": False}).prefix_ids == ()
-
-
 @pytest.mark.parametrize("tokenizer", [tiny.byte_level(bos=True), tiny.metaspace()])
 def test_bos_is_not_doubled(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("<s>Hello", special_prefix=True).tolist()
@@ -201,16 +194,6 @@ def test_template_refusals(source: str, message: str) -> None:
 def test_template_that_does_not_compile() -> None:
     with pytest.raises(ConfigError, match="does not compile"):
         Tokenizer(tiny.Backend.from_str(tiny.byte_level_backend()), {"chat_template": "{% if %}"})
-
-
-def test_named_templates_and_none() -> None:
-    named = [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]
-    spec = tiny.byte_level_backend()
-    assert Tokenizer(tiny.Backend.from_str(spec), {"chat_template": named}).render_chat(MESSAGES) == "D"
-    bare = Tokenizer(tiny.Backend.from_str(spec), {})
-    assert bare.chat_template is None
-    with pytest.raises(ConfigError, match="no chat template"):
-        bare.render_chat(MESSAGES)
 
 
 def test_many_threads_at_once() -> None:

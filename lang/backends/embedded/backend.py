@@ -26,8 +26,8 @@ MANY = 256  # sampling parameters that are kept; those with a seed are used once
 class EmbeddedBackend(Backend):
     """Opens one Sequence of the engine for each state and keeps it for the state's whole life.
 
-    `chat_template` is what was assigned here or to the engine's `chat_template`, else the known template that
-    matches the model's path, else the tokenizer's own, else `default`.
+    `chat_template` is what was assigned here or to the engine's `chat_template`, else the tokenizer's own, else the
+    known template that matches the model's path, else `default`.
     """
 
     def __init__(self, engine: Any, chat_template: ChatTemplate | None = None) -> None:
@@ -180,12 +180,9 @@ class EmbeddedBackend(Backend):
 
     @cached_property
     def _found_template(self) -> ChatTemplate:
-        known = match_chat_template(model_name_of(self.engine.model_path))
-        if known is not None:
-            return known
         if self.tokenizer.chat_template:
             return JinjaChatTemplate(self.tokenizer)
-        return get_chat_template("default")
+        return match_chat_template(model_name_of(self.engine.model_path)) or get_chat_template("default")
 
 
 _of_engine: weakref.WeakValueDictionary[int, EmbeddedBackend] = weakref.WeakValueDictionary()

@@ -1,0 +1,79 @@
+"""Rank files in the way of tiktoken (`*.tiktoken`, some `tokenizer.model`): the same tokenizer in the tokenizers library."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from pathlib import Path
+
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
+
+from sgl.grammars.tokens.token_bytes import byte_alphabet
+from sgl.runtime.errors import ConfigError
+
+_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+\r?\n")
+_LETTER = {byte: char for char, byte in byte_alphabet().items()}
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+DIGITS_IN_THREES = _WORDS.format(digits=r"\p{N}{1,3}")
+DIGITS_ALONE = _WORDS.format(digits=r"\p{N}")
+
+
+def is_tiktoken(file: Path) -> bool:
+    """Whether the file begins as a list of ranks does."""
+    with file.open("rb") as stream:
+        return _LINE.match(stream.read(1024)) is not None
+
+
+def tiktoken_backend(file: Path, pattern: str, extra: dict[int, AddedToken], nfc: bool = False) -> Backend:
+    """The tokenizer of a rank file.
+
+    Args:
+        pattern: cuts a text into the words that are tokenised apart.
+        extra: tokens by id that the checkpoint adds; ids between that nothing has are named `<|unused_N|>`.
+        nfc: texts are composed before.
+    """
+    ranks = _ranks(file)
+    size = len(ranks)
+    backend = Backend(_model(ranks))
+    backend.normalizer = normalizers.NFC() if nfc else None
+    words = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    backend.decoder = decoders.ByteLevel()
+    backend.post_processor = processors.ByteLevel(trim_offsets=False)
+    unused = (AddedToken(f"<|unused_{i}|>", normalized=False, special=True) for i in range(size, max(extra, default=-1) + 1))
+    backend.add_tokens([extra.get(i, token) for i, token in enumerate(unused, size)])
+    return backend
+
+
+def _ranks(file: Path) -> dict[bytes, int]:
+    found: dict[bytes, int] = {}
+    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+        try:
+            if line:
+                token, rank = line.split()
+                found[base64.b64decode(token, validate=True)] = int(rank)
+        except (ValueError, binascii.Error):
+            raise ConfigError(f"{file}: line {number} is no 'base64 rank'; download it again, or save a tokenizer.json") from None
+    if not found or sorted(found.values()) != list(range(len(found))):
+        raise ConfigError(f"{file}: its {len(found)} ranks are not 0 to {len(found) - 1}, each once; download it again")
+    return found
+
+
+def _model(ranks: dict[bytes, int]) -> models.BPE:
+    vocab = {_letters(token): rank for token, rank in ranks.items()}
+    merges = [
+        (rank, ranks[token[:cut]], ranks[token[cut:]], token, cut)
+        for token, rank in ranks.items()
+        for cut in range(1, len(token))
+        if token[:cut] in ranks and token[cut:] in ranks
+    ]
+    pairs = [(_letters(token[:cut]), _letters(token[cut:])) for *_, token, cut in sorted(merges)]
+    return models.BPE(vocab, pairs, ignore_merges=True)
+
+
+def _letters(token: bytes) -> str:
+    return "".join([_LETTER[byte] for byte in token])

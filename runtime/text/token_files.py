@@ -1,0 +1,238 @@
+"""The tokenizer of a model directory, in whatever files it comes."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+from tokenizers.processors import Sequence as Processors
+from tokenizers.processors import TemplateProcessing
+
+from sgl.runtime.errors import ConfigError
+
+from .sentencepiece_file import sentencepiece_backend
+from .tiktoken_file import DIGITS_ALONE, DIGITS_IN_THREES, is_tiktoken, tiktoken_backend
+
+log = logging.getLogger("sgl.runtime")
+
+AS_SAVED = (None, "PreTrainedTokenizerFast", "TokenizersBackend")  # tokenizer classes that take tokenizer.json as it stands
+WITHOUT_CLASS = (None, "llama")  # kinds of models that have no tokenizer class of their own
+MODELS = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tiktoken.model", "tokenizer.model.v*", "*.tiktoken", "*.model")
+REMEDY = "save tokenizer.json beside it: AutoTokenizer.from_pretrained(...).save_pretrained(...) where its tokenizer runs"
+MOST_TOKENS = 1 << 22  # ids beyond are a mistake
+FLAGS = ("content", "lstrip", "rstrip", "single_word", "normalized", "special")
+
+
+class Custom(NamedTuple):
+    """What a checkpoint's own code does with the files of a known kind.
+
+    pattern: of a rank file; tokens: put behind those of the file; prefix: comes before every text.
+    """
+
+    pattern: str = DIGITS_IN_THREES
+    nfc: bool = False
+    tokens: tuple[str, ...] = ()
+    prefix: tuple[str, ...] = ()
+
+
+CUSTOM = {
+    "QWenTokenizer": Custom(
+        DIGITS_ALONE, True, ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{i}|>" for i in range(205)))
+    ),
+    "ChatGLMTokenizer": Custom(tokens=("[MASK]", "[gMASK]", "[sMASK]", "sop", "eop"), prefix=("[gMASK]", "sop")),
+    "ChatGLM4Tokenizer": Custom(prefix=("[gMASK]", "<sop>")),
+}
+
+
+class TokenFiles(NamedTuple):
+    """config: of tokenizer_config.json, completed by what the other files say of special tokens."""
+
+    backend: Backend
+    config: dict[str, Any]
+
+
+def read_tokenizer(folder: Path) -> TokenFiles:
+    """The tokenizer of a model directory, with the ids that transformers gives.
+
+    Raises:
+        ConfigError: there is none in it, or a file of it cannot be read.
+    """
+    config = _config(folder)
+    model = read_json(folder / "config.json")
+    if (folder / "tokenizer.json").is_file():
+        found = _saved(folder, config, model)
+    elif file := _model_file(folder):
+        found = _converted(folder, file, config)
+    else:
+        found = _by_transformers(folder, config)
+    rows = model.get("vocab_size") or (model.get("text_config") or {}).get("vocab_size")
+    return found._replace(backend=_within(found.backend, rows))
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a JSON file; {} without one. Raises ConfigError for anything else."""
+    if not file.is_file():
+        return {}
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{file} is no JSON ({error}); {_hint(file)}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{file} holds {type(found).__name__}, not an object; {_hint(file)}")
+    return found
+
+
+def _hint(file: Path) -> str:
+    with file.open("rb") as stream:
+        pointer = stream.read(40).startswith(b"version https://git-lfs")
+    return "it is a pointer of git-lfs: run `git lfs pull`" if pointer else "download it again"
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    config = read_json(folder / "tokenizer_config.json")
+    return read_json(folder / "special_tokens_map.json") | {name: value for name, value in config.items() if value is not None}
+
+
+# tokenizer.json
+
+
+def _saved(folder: Path, config: dict[str, Any], model: Mapping[str, Any]) -> TokenFiles:
+    file = folder / "tokenizer.json"
+    try:
+        backend = Backend.from_file(str(file))
+    except Exception as error:
+        raise ConfigError(f"{file} is no tokenizer that the tokenizers library reads ({error}); {_hint(file)}") from None
+    if not model or _stands(config, model.get("model_type"), _extra(folder, config), backend):
+        return TokenFiles(backend, config)
+    try:
+        return _by_transformers(folder, config)
+    except ConfigError as error:
+        log.warning("%s; tokenizer.json is taken as it stands", error)
+        return TokenFiles(backend, config)
+
+
+def _stands(config: Mapping[str, Any], kind: str | None, extra: dict[int, AddedToken], backend: Backend) -> bool:
+    """Whether transformers takes tokenizer.json as it stands, rather than build a class of its own from its words."""
+    if "AutoTokenizer" in (config.get("auto_map") or ()):
+        return True
+    added = backend.get_added_tokens_decoder()
+    same = all(i in added and _flags(added[i]) == _flags(token) for i, token in extra.items())
+    return same and config.get("tokenizer_class") in AS_SAVED and kind in WITHOUT_CLASS
+
+
+def _flags(token: AddedToken) -> tuple[Any, ...]:
+    return tuple(getattr(token, name) for name in FLAGS)
+
+
+# by transformers
+
+
+def _by_transformers(folder: Path, config: dict[str, Any]) -> TokenFiles:
+    """As transformers reads it, without network and without code of the checkpoint."""
+    words = len(read_json(folder / "vocab.json"))
+    reasons = []
+    for name in ("AutoTokenizer", *(["GPT2Tokenizer"] if words else [])):
+        try:
+            found = _ask_transformers(name, folder)
+        except Exception as error:
+            reasons.append(f"{name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+            continue
+        if found.backend_tokenizer.get_vocab_size() >= words > 0 or not words:
+            backend = Backend.from_str(found.backend_tokenizer.to_str())
+            return TokenFiles(backend, dict(found.special_tokens_map) | config)
+        reasons.append(f"{name}: it does not use vocab.json")
+    raise ConfigError(_nothing(folder, reasons))
+
+
+def _ask_transformers(name: str, folder: Path) -> Any:
+    import transformers
+
+    return getattr(transformers, name).from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
+
+
+def _nothing(folder: Path, reasons: Iterable[str]) -> str:
+    there = ", ".join(sorted(file.name for file in folder.iterdir() if "token" in file.name or "vocab" in file.name)) or "none"
+    return (
+        f"{folder} has no tokenizer that can be read: no tokenizer.json, and transformers cannot make one of its files "
+        f"({there}): {'; '.join(reasons)}. {REMEDY[0].upper()}{REMEDY[1:]}"
+    )
+
+
+# sentencepiece and tiktoken
+
+
+def _model_file(folder: Path) -> Path | None:
+    return next((file for pattern in MODELS for file in sorted(folder.glob(pattern)) if file.is_file()), None)
+
+
+def _converted(folder: Path, file: Path, config: dict[str, Any]) -> TokenFiles:
+    name, extra = config.get("tokenizer_class"), _extra(folder, config)
+    custom, names = CUSTOM.get(str(name)), dict[str, str]()
+    if is_tiktoken(file):
+        if custom is None and "AutoTokenizer" in (config.get("auto_map") or ()):
+            raise ConfigError(f"{file}: how {name} cuts texts is written in the checkpoint's own code, which is not run; {REMEDY}")
+        rules = custom or Custom()
+        backend = tiktoken_backend(file, rules.pattern, extra, rules.nfc)
+    else:
+        backend, names = sentencepiece_backend(file, extra, first_only=not config.get("legacy", False))
+    if custom and not extra:
+        backend.add_special_tokens([AddedToken(token, normalized=False) for token in custom.tokens])
+    config = names | config
+    _put_before(backend, custom.prefix if custom and custom.prefix else _bos(config, "bos_token" in names))
+    return TokenFiles(backend, config)
+
+
+def _bos(config: Mapping[str, Any], unless_said: bool) -> tuple[str, ...]:
+    """What comes before every text."""
+    token = config.get("bos_token")
+    content = token.get("content") if isinstance(token, dict) else token
+    return (str(content),) if content and config.get("add_bos_token", unless_said) else ()
+
+
+def _put_before(backend: Backend, tokens: Iterable[str]) -> None:
+    ids = {token: index for token in tokens if (index := backend.token_to_id(token)) is not None}
+    if not ids:
+        return
+    template = TemplateProcessing(single=[*ids, "$A"], pair=[*ids, "$A", "$B"], special_tokens=list(ids.items()))
+    own = backend.post_processor
+    backend.post_processor = template if own is None else Processors([own, template])
+
+
+# added tokens
+
+
+def _extra(folder: Path, config: Mapping[str, Any]) -> dict[int, AddedToken]:
+    """Tokens that the checkpoint adds to those of its vocabulary file, by id."""
+    said = config.get("added_tokens_decoder") or {}
+    try:
+        found = {int(i): AddedToken(**{name: token[name] for name in FLAGS if name in token}) for i, token in said.items()}
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{folder / 'tokenizer_config.json'}: added_tokens_decoder cannot be read ({error}); mend it") from None
+    if found:
+        return _checked(found, folder / "tokenizer_config.json")
+    special = {str(value.get("content") if isinstance(value, dict) else value) for name, value in config.items() if name.endswith("_token")}
+    special.update(str(token) for token in config.get("additional_special_tokens") or ())
+    added = read_json(folder / "added_tokens.json")
+    found = {i: AddedToken(text, normalized=text not in special, special=text in special) for text, i in added.items()}
+    return _checked(found, folder / "added_tokens.json")
+
+
+def _checked(extra: dict[Any, AddedToken], file: Path) -> dict[int, AddedToken]:
+    if wrong := [i for i in extra if not isinstance(i, int) or not 0 <= i < MOST_TOKENS]:
+        raise ConfigError(f"{file}: {wrong[0]!r} is no id of a token; mend it")
+    return extra
+
+
+def _within(backend: Backend, rows: int | None) -> Backend:
+    """Without added tokens behind the rows of the model's embedding: a text that spells one stays text."""
+    beyond = {i for i in backend.get_added_tokens_decoder() if rows is not None and i >= rows}
+    if not beyond or backend.get_vocab_size(with_added_tokens=False) > (rows or 0):
+        return backend
+    spec = json.loads(backend.to_str())
+    spec["added_tokens"] = [token for token in spec["added_tokens"] if token["id"] not in beyond]
+    return Backend.from_str(json.dumps(spec))
