@@ -14,5 +14,5 @@ def _gpu() -> bool:
     return torch.cuda.is_available()
 
 
-if not _gpu():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
+if "TRITON_INTERPRET" not in os.environ and not _gpu():
+    os.environ["TRITON_INTERPRET"] = "1"

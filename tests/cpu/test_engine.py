@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from alone import alone
 from checkpoints import reference_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -317,6 +318,7 @@ def test_abort_in_every_state(open_engine, reference):
     assert waiting.generate(GREEDY).result(60).token_ids == reference([*prompt(3, 30), 5])
 
 
+@alone
 def test_close_fails_all_that_wait(open_engine):
     """Trap 7.11."""
     before = set(threading.enumerate())

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from alone import alone
 from rig import Rig, Row
 
 from sgl.runtime import Engine, SamplingParams
@@ -135,6 +136,7 @@ def test_a_thread_may_begin_with_no_rows(product: str) -> None:
     assert found[0].shape == (0, 16)
 
 
+@alone
 @pytest.mark.skipif(not compiled, reason="the compiled product keeps memory by thread")
 def test_a_thread_that_ends_gives_its_memory_back() -> None:
     layer, x = int8.in_int8(Linear(random(32, 4096))), torch.ones(2048, 4096)

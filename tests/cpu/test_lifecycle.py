@@ -9,6 +9,8 @@ import sys
 import threading
 import weakref
 
+from alone import alone
+
 import sgl
 from sgl.runtime import Engine, SamplingParams
 
@@ -19,6 +21,7 @@ def scheduler_threads() -> int:
     return sum(thread.name == "sgl-scheduler" for thread in threading.enumerate())
 
 
+@alone
 def test_closing_gives_back_the_weights_the_cache_and_the_thread(tiny):
     """A reference to every tensor dies with the engine, and a second one opens."""
     for _ in range(2):
@@ -35,6 +38,7 @@ def test_closing_gives_back_the_weights_the_cache_and_the_thread(tiny):
         assert not any(ref() is not None for ref in alive)
 
 
+@alone
 def test_dropping_the_last_reference_closes(tiny):
     before = scheduler_threads()
     engine = Engine(tiny, dtype="float32", threads=1, kv_tokens=512)

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from alone import alone
 from server_rig import await_true
 
 from sgl.grammars.compile import Recipe
@@ -157,6 +158,7 @@ def test_one_that_dies_again_and_again_stays_down(engine, monkeypatch):
 # the end
 
 
+@alone
 def test_dropping_the_last_reference_leaves_no_thread_process_or_descriptor(tiny):
     """`close` does the same by the same finalizer. A grammar that takes long to compile is not waited for."""
 

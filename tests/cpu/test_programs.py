@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from alone import alone
 from checkpoints import write_checkpoint, write_tokenizer
 
 import sgl
@@ -313,6 +314,7 @@ def test_the_other_methods(engine):
     assert info["unconditional_token_logprobs"][0][0][0] is None
 
 
+@alone
 def test_selects_chain_without_a_thread_that_waits(engine):
     @sgl.function
     def program(s, i):

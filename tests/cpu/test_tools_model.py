@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from alone import alone
 
 import sgl
 from sgl import tools
@@ -116,6 +117,7 @@ def test_any_temperature_gives_calls_that_fit(engine, choice):
         BOX.tools[call.name].check(call.arguments)
 
 
+@alone
 def test_appending_a_step_does_not_wait(engine):
     """In one thread: the second operation depends on the first, and the loop goes on meanwhile."""
 

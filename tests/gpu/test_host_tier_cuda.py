@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from alone import alone
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -205,6 +206,7 @@ def test_random_operations_lose_no_page_and_change_no_text(tiny):
     run_state_machine_as_test(EngineMachine, settings=settings(max_examples=15, stateful_step_count=60, deadline=None))
 
 
+@alone
 def test_close_gives_everything_back(tiny):
     with open_engine(tiny) as warm:
         cached(warm, prompt(1, 50))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from alone import alone
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
 from checkpoints import write_checkpoint
@@ -67,6 +68,7 @@ def test_dummy_weights_are_seeded_on_the_device(tiny):
     assert bool((a["model.norm.weight"] == 1).all())
 
 
+@alone
 def test_the_share_of_the_memory_is_kept(tiny):
     free = torch.cuda.mem_get_info()[0]
     with open_engine(tiny, kv_memory=None, memory=0.01) as engine:
@@ -80,6 +82,7 @@ def test_the_share_of_the_memory_is_kept(tiny):
         open_engine(tiny, kv_memory="9000GB")
 
 
+@alone
 def test_close_gives_everything_back(tiny):
     with open_engine(tiny) as warm:  # libraries allocate once
         expected = ids(warm)
@@ -102,6 +105,7 @@ def test_two_engines_beside_each_other(tiny):
         assert ids(second) == ids(second)
 
 
+@alone
 @pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_sleep_frees_and_wake_restores(tiny, graphs, dtype):

@@ -157,11 +157,11 @@ def test_the_time_is_linear(name, part):
     assert dialect_named(name).parse(part * 1500, ["get"])[1] == []
 
     def seconds(text):
-        start = time.process_time()
+        start = time.thread_time()
         for at in range(0, len(text), 4):
             one.feed(text[at : at + 4])
         one.feed("", last=True)
-        return time.process_time() - start
+        return time.thread_time() - start
 
     one = reader(name, ["get"])
     assert seconds(part * 1500) < 5  # a reader that looks at everything twice takes minutes

@@ -10,6 +10,7 @@ import weakref
 from concurrent.futures import Future
 
 import pytest
+from alone import alone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lang_rules import RuleBackend, RuleStream
@@ -263,6 +264,7 @@ def test_failures(backend):
     assert isinstance(results[0], ProgramError) and results[1]["first"] == "ok"
 
 
+@alone
 def test_nothing_waits_and_everything_can_be_read_while_it_runs(backend):
     backend.gate.clear()
     program = summary.compile(backend)

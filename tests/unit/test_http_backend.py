@@ -10,6 +10,7 @@ from typing import Any
 
 import certifi
 import pytest
+from alone import alone
 from api_loopback import Fault
 from api_toy import TOKENIZER, write
 from native_programs import expected, options, two_gens
@@ -118,6 +119,7 @@ def test_roles_and_messages(endpoint: RuntimeEndpoint) -> None:
     )
 
 
+@alone
 def test_many_programs_at_once_need_no_threads(endpoint: RuntimeEndpoint) -> None:
     @sgl.function
     def program(s: Any, q: str) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from alone import alone
 from lang_rules import RuleBackend
 
 import sgl
@@ -309,6 +310,7 @@ def test_async_programs_await_what_waits(backend):
     assert asyncio.run(inside_a_loop()) == state.ret_value, "and in a notebook, where a loop is running"
 
 
+@alone
 def test_a_thousand_async_programs(backend):
     @sgl.function
     async def program(s, i):

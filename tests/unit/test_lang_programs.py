@@ -11,6 +11,7 @@ import weakref
 from pathlib import Path
 
 import pytest
+from alone import alone
 from lang_rules import RuleBackend
 
 import sgl
@@ -74,6 +75,7 @@ def test_run_returns_before_generation_ends(backend):
     assert state["b"] == "<4>"
 
 
+@alone
 def test_one_thread_runs_a_whole_batch_that_reads_nothing(backend):
     backend.gate.clear()
     before = threading.active_count()
@@ -596,6 +598,7 @@ def test_batch_arguments_are_checked(backend):
         chain.run_batch([("a",)] * 2, backend=backend, num_threads=0)
 
 
+@alone
 def test_ten_thousand_programs_need_few_threads(backend):
     before, peak = threading.active_count(), []
 

@@ -17,6 +17,7 @@ from email.utils import format_datetime
 from typing import Any
 
 import pytest
+from alone import alone
 from lang_rules import RuleBackend
 
 import sgl
@@ -168,6 +169,7 @@ def test_a_stream_that_nobody_holds_finishes_what_was_queued() -> None:
     raise AssertionError("the stream is still held")
 
 
+@alone
 def test_one_thread_serves_all() -> None:
     backends = [CountingBackend(max_concurrency=5) for _ in range(10)]
     streams = [backend.open() for backend in backends for _ in range(100)]
@@ -180,6 +182,7 @@ def test_one_thread_serves_all() -> None:
     assert max(backend.most_running for backend in backends) <= 5
 
 
+@alone
 def test_five_hundred_programs_with_forks() -> None:
     @sgl.function
     def program(s: Any, words: int) -> None:

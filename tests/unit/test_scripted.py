@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from alone import alone
 
 import sgl
 from sgl.lang.backend import Generated
@@ -174,6 +175,7 @@ def test_a_delayed_run_can_be_cancelled():
     assert isinstance(state.error(), ProgramCancelled)
 
 
+@alone
 def test_no_threads_without_delays():
     before = threading.active_count()
     plan.run_batch([{"topic": "a"}] * 5, backend=Scripted({"plan": "p", "mood": "good"}), num_threads=1)

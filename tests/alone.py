@@ -1,0 +1,41 @@
+"""Tests that count the memory, threads, processes or open files of their own process, in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+INSIDE = "SGL_TEST_ALONE"  # set where the body itself is to run
+
+
+def alone(test: Callable[..., None]) -> Callable[..., None]:
+    """Runs the test, with its fixtures and parameters, in a fresh pytest; the outermost decorator."""
+    if INSIDE in os.environ:
+        return test
+
+    def run(request: pytest.FixtureRequest) -> None:
+        outcome(run_alone(request.node.nodeid, str(request.config.rootpath)))
+
+    run.__name__, run.__doc__, run.__module__ = test.__name__, test.__doc__, test.__module__
+    return run
+
+
+def run_alone(node: str, root: str) -> subprocess.CompletedProcess[str]:
+    """It imports what this process would: the same path, and not the working directory before it (-P)."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    env |= {INSIDE: "1", "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-rs", "--no-header", "-p", "no:cacheprovider", node]
+    return subprocess.run(command, cwd=root, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def outcome(run: subprocess.CompletedProcess[str]) -> None:
+    """Passes, skips or fails as the run did; a failure shows all that it said."""
+    last = run.stdout.rstrip().rpartition("\n")[2]
+    if run.returncode:
+        pytest.fail(f"in a process of its own (exit status {run.returncode}):\n{run.stdout}", pytrace=False)
+    if "passed" not in last:
+        pytest.skip(f"in a process of its own: {last}")
