@@ -20,9 +20,8 @@ from gpu_shapes import write_model
 
 import sgl
 from sgl.runtime.cache import IntRow
-from sgl.runtime.scheduling.scheduler import Work
 from sgl.runtime.sequences.ops import Op
-from sgl.runtime.sequences.sequence import SequenceState, Status
+from sgl.runtime.sequences.sequence import SequenceState, Status, Work
 
 EXTRA, WARM, BEHIND_SLEEP = 4, 4, 3  # tokens; steps; steps
 SLEEP = 72_000_000  # clock cycles, as long as the host needs for three steps

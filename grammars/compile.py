@@ -66,7 +66,7 @@ class Grammar:
 
     def matcher(self) -> Matcher:
         """A matcher at the start of a text."""
-        return Matcher(self, self.automaton)
+        return Matcher(self.automaton)
 
     @property
     def memory(self) -> int:

@@ -1,45 +1,103 @@
-"""The house rules that a script can see: arrows between the floors, and sizes. Run by `make check`."""
+"""The house rules that a script can see: who may import whom, and sizes. Run by `make check`."""
 
 from __future__ import annotations
 
 import ast
+import re
 import statistics
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+from house_imports import FLOORS, Import, circle, imports, modules
+from house_rooms import LOOSE, ROOMS, Rows
+
 ROOT = Path(__file__).parent.parent
-FLOORS = ("sgl", "lang", "runtime", "grammars")  # each may import itself and those after it
 LONGEST_FILE = 600
 FORBIDDEN = {
     "sgl": {"torch", "transformers"},
     "lang": {"torch", "transformers"},
     "grammars": {"torch", "transformers", "triton"},
 }
-EXEMPT = ("grammars/kernels.py", "grammars/device/")  # imported only where they are used
+EXEMPT = ("grammars.device",)  # imported only where it is used
+READING, MOST_READ, MOST_PAGES = "docs/reading.md", 6000, 30  # the guided path, its lines, its files
 
 
-def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, absolute module) of every import statement, nested ones too."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield node.lineno, node.module
-            if node.module == "sgl":
-                yield from ((node.lineno, f"sgl.{alias.name}") for alias in node.names)
+def floor_of(module: str) -> str:
+    return module.partition(".")[0]
 
 
-def arrows(floor: str, path: Path, tree: ast.AST) -> Iterator[str]:
+def room_of(module: str) -> str:
+    """`cache` for runtime.cache.row; a floor's front is called as the floor."""
+    return module.split(".")[1] if "." in module else module
+
+
+def arrows(edges: list[Import]) -> Iterator[str]:
     """Imports that run up the tower, or that pull torch into a floor without it."""
-    above = FLOORS[: FLOORS.index(floor)]
-    for line, module in imports(tree):
-        head, _, rest = module.partition(".")
-        target = rest.partition(".")[0]
-        if head in FORBIDDEN.get(floor, ()) and not path.as_posix().startswith(EXEMPT):
-            yield f"{path}:{line} imports {head}; {floor}/ must work without it"
-        if head == "sgl" and floor != "sgl" and (target in above or target not in FLOORS):
-            yield f"{path}:{line} imports {module}; {floor}/ may import only {', '.join(FLOORS[FLOORS.index(floor) :])}"
+    for edge in edges:
+        floor = floor_of(edge.source)
+        below = FLOORS[FLOORS.index(floor) :]
+        if edge.foreign and edge.target in FORBIDDEN.get(floor, ()) and not edge.source.startswith(EXEMPT):
+            yield f"{edge.place} imports {edge.target}; {floor}/ must work without it"
+        if not edge.foreign and floor_of(edge.target) not in below:
+            yield f"{edge.place} imports {edge.target}; {floor}/ may import only {', '.join(below)}"
+
+
+def doors(floor: str, rows: Rows, edges: list[Import]) -> Iterator[str]:
+    """Imports between rooms for which the table has no door."""
+    for edge in edges:
+        here, there = room_of(edge.source), room_of(edge.target)
+        if here not in (there, floor) and there not in rows.get(here, there).split():
+            yield f"{edge.place} imports {edge.target}; the room {floor}/{here} may import only: {rows[here] or 'no other'}"
+
+
+def plan(floor: str, rows: Rows, names: list[str]) -> Iterator[str]:
+    """Where the table and the tree disagree, or a row names what does not stand above it."""
+    built = {room_of(name) for name in names} - {floor}
+    yield from (f"{floor}/{room} has no row in house_rooms.py" for room in sorted(built - set(rows)))
+    yield from (f"house_rooms.py has {floor}/{room}, the tree has not" for room in rows if room not in built)
+    above = {floor}
+    for room, allowed in rows.items():
+        wrong = [name for name in allowed.split() if name not in above]
+        yield from (f"house_rooms.py: {floor}/{room} names {name}, which does not stand above it" for name in wrong)
+        above.add(room)
+
+
+def loose(floor: str, names: list[str], files: dict[str, Path]) -> Iterator[str]:
+    lying = [name for name in names if "." in name and files[name].parent == Path(floor)]
+    if len(lying) > LOOSE[floor]:
+        yield f"{len(lying)} files lie loose in {floor}/ ({', '.join(map(room_of, lying))}); {LOOSE[floor]} may: give them a room"
+
+
+def rooms(root: Path, table: dict[str, Rows]) -> Iterator[str]:
+    """What the table, the tree and its imports say against each other, and circles of files."""
+    files, edges = modules(root), imports(root)
+    yield from arrows(edges)
+    for floor in FLOORS:
+        names = [name for name in files if floor_of(name) == floor]
+        within = [edge for edge in edges if floor_of(edge.source) == floor_of(edge.target) == floor and not edge.foreign]
+        yield from plan(floor, table[floor], names)
+        yield from doors(floor, table[floor], within)
+        yield from loose(floor, names, files)
+        if ring := circle([edge for edge in within if not edge.typing]):
+            yield f"a circle of files: {' -> '.join(ring)}"
+
+
+def path_read(root: Path) -> list[Path]:
+    """The files of the guided path, in its order; empty where there is no such page."""
+    page = root / READING
+    links = re.findall(r"\]\((\.\./[^)\s]+\.(?:py|c|h))\)", page.read_text()) if page.exists() else []
+    return [(page.parent / link).resolve() for link in links]
+
+
+def reading(root: Path) -> Iterator[str]:
+    pages = path_read(root)
+    missing = [page for page in pages if not page.exists()]
+    yield from (f"{READING} leads to {page}, which is not there" for page in missing)
+    lines = sum(len(page.read_text().splitlines()) for page in pages if page not in missing)
+    if lines > MOST_READ or len(pages) > MOST_PAGES:
+        yield f"{READING} leads through {len(pages)} files of {lines} lines; at most {MOST_PAGES} and {MOST_READ}"
 
 
 def functions(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -48,21 +106,16 @@ def functions(tree: ast.AST) -> Iterator[tuple[str, int]]:
             yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
 
 
-def main() -> int:
-    problems: list[str] = []
+def sizes(root: Path) -> Iterator[str]:
+    """Files that are too long; prints a line of sizes for each floor."""
     for floor in FLOORS:
         files, spans = [], []
-        for path in sorted((ROOT / floor).rglob("*.py")):
-            text = path.read_text()
-            tree = ast.parse(text)
-            short = path.relative_to(ROOT)
-            problems += arrows(floor, short, tree)
+        for path in sorted((root / floor).rglob("*.py")):
+            text, short = path.read_text(), path.relative_to(root)
             files.append((sum(1 for line in text.splitlines() if line.strip()), short))
-            spans += [(length, f"{short}:{name}") for name, length in functions(tree)]
-        problems += [f"{path} has {size} lines; split it" for size, path in files if size > LONGEST_FILE]
+            spans += [(length, f"{short}:{name}") for name, length in functions(ast.parse(text))]
         print(summary(floor, files, spans))
-    print("\n".join(problems) or "arrows: all downwards")
-    return 1 if problems else 0
+        yield from (f"{path} has {size} lines; split it" for size, path in files if size > LONGEST_FILE)
 
 
 def summary(floor: str, files: list[tuple[int, Path]], spans: list[tuple[int, str]]) -> str:
@@ -73,6 +126,13 @@ def summary(floor: str, files: list[tuple[int, Path]], spans: list[tuple[int, st
         f"({longest_file[0]}) · functions: median {statistics.median(lengths):.0f}, p90 "
         f"{lengths[int(0.9 * (len(lengths) - 1))]}, longest {longest[1]} ({longest[0]})"
     )
+
+
+def main(root: Path = ROOT) -> int:
+    problems = [*sizes(root), *rooms(root, ROOMS), *reading(root)]
+    counted = ", ".join(f"{floor} {len(rows)}" for floor, rows in ROOMS.items())
+    print("\n".join(problems) or f"rooms: {counted} · arrows: all downwards, no circles · {READING}: {len(path_read(root))} files")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

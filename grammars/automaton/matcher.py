@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from sgl.grammars.automaton.automaton import Automaton
 from sgl.grammars.automaton.twin import DEAD
-
-if TYPE_CHECKING:
-    from sgl.grammars.compile import Grammar
 
 _ENDED = -1
 
@@ -21,10 +16,9 @@ class Matcher:
     `accept` and `rollback` move it, the rest only looks.
     """
 
-    __slots__ = ("_automaton", "_masks", "_moves", "_states", "grammar")
+    __slots__ = ("_automaton", "_masks", "_moves", "_states")
 
-    def __init__(self, grammar: Grammar, automaton: Automaton) -> None:
-        self.grammar = grammar
+    def __init__(self, automaton: Automaton) -> None:
         self._automaton = automaton
         self._masks = automaton.masks
         self._moves = automaton.moves
@@ -90,8 +84,7 @@ class Matcher:
     def copy(self) -> Matcher:
         """An independent matcher at the same position."""
         twin = Matcher.__new__(Matcher)
-        twin.grammar, twin._automaton = self.grammar, self._automaton
-        twin._masks, twin._moves = self._masks, self._moves
+        twin._automaton, twin._masks, twin._moves = self._automaton, self._masks, self._moves
         twin._states = self._states.copy()
         return twin
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from sgl.grammars.algebra.charset import ByteRanges, utf8_sequences
 from sgl.grammars.algebra.expr import (
@@ -21,13 +21,11 @@ from sgl.grammars.algebra.expr import (
     OtherThan,
     Part,
     Repeat,
+    Rule,
     Seq,
     Words,
 )
 from sgl.grammars.network.nodes import BYTE, CALL, ENTER, FIELDS, LOOP, NEXT, PICK, RETURN, SEEN, SPLIT, TABLE
-
-if TYPE_CHECKING:
-    from sgl.grammars.network.network import Network
 
 _UNROLLED = 3
 
@@ -44,10 +42,22 @@ Items = tuple[Expr, ...]
 Word = TypeVar("Word", bytes, str)
 
 
+class Tables(Protocol):
+    """What a network keeps, as far as a rule is written into it."""
+
+    @property
+    def nodes(self) -> array[int]: ...
+    @property
+    def edges(self) -> array[int]: ...
+    def __len__(self) -> int: ...
+    def class_id(self, mask: int) -> int: ...
+    def rule_id(self, rule: Rule) -> int: ...
+
+
 class Lowering:
     """Lowers one rule from its end to its start; equal tails are shared. `core/lower.h` is the same in C."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Tables) -> None:
         self.network = network
         self.done: dict[tuple[int, int, Scope], int] = {}
         self.shared: dict[tuple[int, ...], int] = {}

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from .tree import CacheNode, CacheRow, CacheTree
+from .nodes import CacheNode, CacheRow
+
+if TYPE_CHECKING:
+    from .tree import CacheTree
 
 LONGEST_TEXT = 60  # columns
 _SIGNS = str.maketrans({"\n": "↵", "\r": "↵", "\t": "→"})

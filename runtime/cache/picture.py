@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
+from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
+from .nodes import CacheNode, CacheRow
 from .outline import columns, counted, shortened, summary
-from .tree import CacheNode, CacheRow, CacheTree
+
+if TYPE_CHECKING:
+    from .tree import CacheTree
 
 ROWS = 36
 NARROWEST, WIDEST = 200, 20_000  # pixels

@@ -3,80 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from .nodes import CacheNode, CacheRow
+from .outline import outline
+from .picture import draw
 from .row import Ints
 from .snapshot import Snapshot
-
-
-@dataclass(frozen=True, slots=True)
-class CacheRow:
-    """A sequence that holds pages, beyond the deepest node that it stands on.
-
-    sequence: its number, as `Sequence.id`.  status: "running", "waiting", "idle" or "pinned".
-    tokens: int32 [n], computed behind the node and not in the tree (yet); n is often 0.  text: of these.
-    """
-
-    sequence: int
-    status: str
-    tokens: Ints
-    text: str
-
-
-@dataclass(slots=True, eq=False)
-class CacheNode:
-    """A stretch of tokens whose keys and values are cached, behind those of its `parent`.
-
-    tokens: int32 [n], read-only; none for the root of a namespace.  start: tokens before it.
-    text: of `tokens` alone: a character whose tokens are spread over two nodes reads as U+FFFD in both.
-    locks: how many sequences stand on it or below. Only what none stands on is ever evicted.
-    last_used: larger is later.  rows: the sequences that stand here.
-    """
-
-    tokens: Ints
-    text: str
-    start: int
-    locks: int
-    last_used: int
-    parent: CacheNode | None = None
-    children: list[CacheNode] = field(default_factory=list)
-    rows: list[CacheRow] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        """How many tokens it holds itself."""
-        return len(self.tokens)
-
-    def __bool__(self) -> bool:
-        return True
-
-    @property
-    def locked(self) -> bool:
-        return self.locks > 0
-
-    @property
-    def pinned(self) -> bool:
-        """Whether an `Engine.pin` keeps it: one that ends here or below."""
-        return any(row.status == "pinned" for node in self.nodes() for row in node.rows)
-
-    def nodes(self) -> Iterator[CacheNode]:
-        """It and all below, parents first."""
-        stack = [self]
-        while stack:
-            node = stack.pop()
-            yield node
-            stack.extend(reversed(node.children))
-
-    def path_text(self) -> str:
-        """The text from the root to its end."""
-        texts, node = [self.text], self.parent
-        while node is not None:
-            texts.append(node.text)
-            node = node.parent
-        return "".join(reversed(texts))
-
-    def __repr__(self) -> str:
-        return f"<CacheNode of {len(self)} tokens {self.text[:40]!r}, {len(self.children)} children, {self.locks} locks>"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,8 +63,6 @@ class CacheTree:
 
         Raises ConfigError for a width that is not from 200 to 20,000.
         """
-        from .picture import draw
-
         return draw(self, width)
 
     def save(self, path: str | Path, width: int = 1000) -> None:
@@ -141,8 +73,6 @@ class CacheTree:
         return self.svg()
 
     def __str__(self) -> str:
-        from .outline import outline
-
         return outline(self)
 
 

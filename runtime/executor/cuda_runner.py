@@ -19,8 +19,7 @@ from .step_arrays import StepArrays, last_tokens
 
 if TYPE_CHECKING:
     from ..models.decoder import Decoder
-    from ..scheduling.scheduler import Work
-    from ..sequences.sequence import SequenceState
+    from ..sequences.sequence import SequenceState, Work
     from .piecewise import MixedSteps, PooledAttention
 
 

@@ -13,8 +13,7 @@ from .rows import RowMap
 
 if TYPE_CHECKING:
     from ..cache import IntRow
-    from ..scheduling.scheduler import Work
-    from ..sequences.sequence import SequenceState
+    from ..sequences.sequence import SequenceState, Work
 
 Upload = Callable[[np.ndarray], Tensor]
 

@@ -15,8 +15,7 @@ from .rows import RowMap
 
 if TYPE_CHECKING:
     from ..models.decoder import Decoder
-    from ..scheduling.scheduler import Work
-    from ..sequences.sequence import SequenceState
+    from ..sequences.sequence import SequenceState, Work
 
 
 class Runner:

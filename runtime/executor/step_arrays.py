@@ -14,7 +14,7 @@ from .page_table import PageTable
 from .runner import logit_rows, pools
 
 if TYPE_CHECKING:
-    from ..scheduling.scheduler import Work
+    from ..sequences.sequence import Work
 
 PER_TOKEN = 4  # the first ones of `arrays`
 

@@ -30,11 +30,12 @@ from ..models.spec import Model
 from ..quantization import Transform, kv_dtype_for, transform_for
 from ..scheduling.scheduler import Scheduler
 from ..sequences.jump import JumpForward
+from ..sequences.life import TextSide
 from ..text.tokenizer import Tokenizer
 from . import memory
 from .config import EngineConfig, Resolved, free_memory, parse_memory
 from .core import EngineCore
-from .lifecycle import Lifecycle, TextSide
+from .lifecycle import Lifecycle
 from .sleeping import Sleeper
 
 MOST_TO_JUMP = 32  # running sequences on a GPU: with more, a forced token costs less as one row of a decode step

@@ -25,6 +25,7 @@ from .step_trace import StepRecord, StepTraces
 from .stepping import Step, Stepper
 
 if TYPE_CHECKING:
+    from ..sequences.life import Life
     from .sleeping import Sleeper
 
 log = logging.getLogger("sgl.runtime")
@@ -295,6 +296,6 @@ class _Call(Op):
         super().__init__()
         self.task = task
 
-    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+    def begin(self, seq: SequenceState, life: Life) -> bool:
         self.resolve(self.task())
         return True

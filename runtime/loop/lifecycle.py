@@ -8,29 +8,17 @@ import random
 import sys
 import time
 from collections import deque
-from typing import NamedTuple
-
-from sgl.grammars import Vocabulary
 
 from ..cache import Ints, PrefixCache
 from ..errors import ConfigError, ContextLengthError, DeadlineExceeded, EngineClosed, RequestAborted
 from ..scheduling.scheduler import Scheduler
 from ..sequences.deadlines import Deadlines
 from ..sequences.decoding import Decoding
-from ..sequences.jump import JumpForward
+from ..sequences.life import TextSide
 from ..sequences.ops import Close, Extend, Fork, Generate, Op, Pin, TokenLogprobs
 from ..sequences.sequence import SequenceState, Status
 from ..sequences.terms import USUAL, Terms
-from ..text.tokenizer import Tokenizer
 from .metrics import Stats
-
-
-class TextSide(NamedTuple):
-    """What it takes to turn tokens into text."""
-
-    tokenizer: Tokenizer
-    vocabulary: Vocabulary
-    jumps: JumpForward | None
 
 
 class Lifecycle:

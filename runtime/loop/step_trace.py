@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import EngineDied
 from ..sequences.ops import Generate
-from ..sequences.sequence import SequenceState
+from ..sequences.sequence import SequenceState, Work
 
 if TYPE_CHECKING:
-    from ..scheduling.scheduler import Scheduler, Work
+    from ..scheduling.scheduler import Scheduler
 
 
 class StepPart(NamedTuple):

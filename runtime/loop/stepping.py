@@ -23,10 +23,9 @@ from sgl.grammars.automaton.batch import fill_masks
 from ..errors import RuntimeFailure
 from ..executor.runner import Runner
 from ..sampling import Samples, SamplingBatch, launch_top_logprobs, make_sampler
-from ..scheduling.scheduler import Work
 from ..sequences.embedding import Embed, Floats
 from ..sequences.ops import Generate, Op, TokenLogprobs
-from ..sequences.sequence import SequenceState
+from ..sequences.sequence import SequenceState, Work
 from ..step.staging import fetch
 from .lifecycle import Lifecycle
 

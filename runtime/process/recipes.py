@@ -15,6 +15,7 @@ from ..sequences.sequence import Status
 
 if TYPE_CHECKING:
     from ..loop.lifecycle import Lifecycle
+    from ..sequences.life import Life
     from ..sequences.sequence import SequenceState
 
 MOST_KEPT = 256
@@ -56,7 +57,7 @@ class LateGenerate(Generate):
     def blocked(self) -> bool:
         return not self.ready.done()
 
-    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+    def begin(self, seq: SequenceState, life: Life) -> bool:
         self.grammar = self.ready.result()
         return super().begin(seq, life)
 

@@ -8,8 +8,9 @@ from sgl.runtime.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from sgl.runtime.sampling.batch import SamplingBatch, SamplingRow
+    from sgl.runtime.sampling.kinds import make_sampler
     from sgl.runtime.sampling.logprobs import launch_top_logprobs, top_logprobs
-    from sgl.runtime.sampling.sampler import Sampler, Samples, make_sampler
+    from sgl.runtime.sampling.sampler import Sampler, Samples
 
 __all__ = [
     "Sampler", "Samples", "SamplingBatch", "SamplingParams", "SamplingRow", "launch_top_logprobs", "make_sampler",
@@ -22,7 +23,7 @@ _HOMES = {
     "SamplingBatch": "batch",
     "SamplingRow": "batch",
     "launch_top_logprobs": "logprobs",
-    "make_sampler": "sampler",
+    "make_sampler": "kinds",
     "top_logprobs": "logprobs",
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Protocol
 
 import numpy as np
@@ -64,15 +63,6 @@ class Launches(Protocol):
         ...
 
     def warm(self, dtype: torch.dtype, width: int) -> None: ...
-
-
-def make_sampler(vocab_size: int | None, device: torch.device) -> Launches:
-    """The kernels' sampler on a CUDA device where Triton is installed, else torch's operations."""
-    if device.type == "cuda" and find_spec("triton"):
-        from sgl.runtime.sampling.device import DeviceSampler
-
-        return DeviceSampler(vocab_size, device)
-    return Sampler(vocab_size)
 
 
 class Sampler:

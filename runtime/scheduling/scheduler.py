@@ -10,28 +10,19 @@ passed over too often comes first, so that everybody gets there.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
 from ..cache import WORTH_LOADING, PrefixCache
 from ..errors import OutOfPages
 from ..sequences.ops import Generate
-from ..sequences.sequence import SequenceState, Status
+from ..sequences.sequence import SequenceState, Status, Work
 from .estimate import LengthEstimate
 from .fairness import Counters, Offer, Queue, in_turn, turn
 from .newcomers import PATIENCE, WORTH_WAITING, Newcomers
 
 GRACE = 8  # steps that a sequence keeps its place after it lost one, twice as many after the next loss ...
 LONGEST_GRACE = 64
-
-
-class Work(NamedTuple):
-    """Compute the tokens lo..hi of a sequence in this step (none, if its target is reached already)."""
-
-    seq: SequenceState
-    lo: int
-    hi: int
 
 
 class Scheduler:

@@ -16,8 +16,8 @@ from .stops import Finish, StopChecker
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
 
-    from ..loop.lifecycle import Lifecycle
     from ..sampling import Samples
+    from .life import Life
     from .sequence import SequenceState
 
 GRAMMAR_END = {"type": "stop", "matched": None}
@@ -27,7 +27,7 @@ WRONG_VOCABULARY = "the grammar was compiled for another vocabulary; compile it 
 class Decoding:
     """Takes sampled tokens until something says stop; then the sequence ends with exactly the kept ones."""
 
-    def __init__(self, life: Lifecycle, seq: SequenceState, op: Generate) -> None:
+    def __init__(self, life: Life, seq: SequenceState, op: Generate) -> None:
         params = op.params
         params.validate(life.vocab_size)
         self.life, self.op = life, op
@@ -193,7 +193,7 @@ class Decoding:
         return fresh
 
 
-def _matcher(life: Lifecycle, op: Generate) -> Matcher | None:
+def _matcher(life: Life, op: Generate) -> Matcher | None:
     if op.grammar is None:
         return None
     if op.grammar.vocabulary is not life.text.vocabulary:

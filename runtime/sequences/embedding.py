@@ -11,7 +11,7 @@ from ..errors import ConfigError, RuntimeFailure
 from .ops import Op, TokenLogprobs
 
 if TYPE_CHECKING:
-    from ..loop.lifecycle import Lifecycle
+    from .life import Life
     from .sequence import SequenceState
 
 Floats = NDArray[np.float32]
@@ -32,7 +32,7 @@ class Embed(Op):
         self._asked = self._summed = 0
         self._total: Any = 0.0
 
-    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+    def begin(self, seq: SequenceState, life: Life) -> bool:
         if not len(seq):
             raise ConfigError("embed() on an empty sequence: extend it with at least one token first")
         life.check_length(seq)
@@ -58,7 +58,7 @@ class Embed(Op):
         self._summed += len(positions)
 
     def collect(
-        self, seq: SequenceState, life: Lifecycle, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
+        self, seq: SequenceState, life: Life, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
     ) -> bool:
         if self._summed < len(seq):
             return False

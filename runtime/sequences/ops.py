@@ -22,8 +22,8 @@ from ..errors import ConfigError
 from ..sampling.params import SamplingParams
 
 if TYPE_CHECKING:
-    from ..loop.lifecycle import Lifecycle
     from .decoding import Decoding
+    from .life import Life
     from .sequence import SequenceState
 
 TokenLogprobs = list[tuple[float, int]]  # log-probability (natural logarithm) and token id
@@ -79,7 +79,7 @@ class Op:
         """It waits for other sequences, not for its own tokens."""
         return False
 
-    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+    def begin(self, seq: SequenceState, life: Life) -> bool:
         raise NotImplementedError
 
     def admitted(self, seq: SequenceState, reused: int) -> None:
@@ -104,7 +104,7 @@ class Op:
         return [[]] * rows
 
     def collect(
-        self, seq: SequenceState, life: Lifecycle, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
+        self, seq: SequenceState, life: Life, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
     ) -> bool:
         return seq.computed >= self.target(seq)
 
@@ -130,7 +130,7 @@ class Extend(Op):
         super().__init__()
         self.new, self.drop = tokens, drop
 
-    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+    def begin(self, seq: SequenceState, life: Life) -> bool:
         life.check_tokens(self.new)
         if not 0 <= self.drop <= len(seq):
             raise ConfigError(f"extend(drop={self.drop}) on a sequence of {len(seq)} tokens")
@@ -142,13 +142,13 @@ class Extend(Op):
 
 
 class Read(Op):
-    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+    def begin(self, seq: SequenceState, life: Life) -> bool:
         self.resolve(seq.tokens.array.copy())
         return True
 
 
 class Close(Op):
-    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+    def begin(self, seq: SequenceState, life: Life) -> bool:
         life.retire(seq)
         self.resolve()
         return True
@@ -170,7 +170,7 @@ class Prefill(Op):
     def rejoined(self, tokens: int) -> None:
         self.cached = (self.cached or 0) + tokens
 
-    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+    def begin(self, seq: SequenceState, life: Life) -> bool:
         life.check_length(seq)
         return self.collect(seq, life, [], [])
 
@@ -178,7 +178,7 @@ class Prefill(Op):
         return len(seq)
 
     def collect(
-        self, seq: SequenceState, life: Lifecycle, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
+        self, seq: SequenceState, life: Life, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
     ) -> bool:
         if seq.computed < len(seq):
             return False
@@ -186,14 +186,14 @@ class Prefill(Op):
         self.done(seq, life)
         return True
 
-    def done(self, seq: SequenceState, life: Lifecycle) -> None:
+    def done(self, seq: SequenceState, life: Life) -> None:
         self.resolve(len(seq) if self.cached is None else self.cached)
 
 
 class Pin(Prefill):
     """Compute the tokens that fill whole pages, and keep those until the sequence is closed. Result: how many."""
 
-    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+    def begin(self, seq: SequenceState, life: Life) -> bool:
         size = life.cache.pool.page_size
         if len(seq) < size:
             raise ConfigError(f"pin() of {len(seq)} tokens: they fill no page of {size}; pin a longer prefix")
@@ -201,7 +201,7 @@ class Pin(Prefill):
         life.scheduler.check_pinned(len(seq) // size)
         return super().begin(seq, life)
 
-    def done(self, seq: SequenceState, life: Lifecycle) -> None:
+    def done(self, seq: SequenceState, life: Life) -> None:
         life.scheduler.pin(seq)
         self.resolve(len(seq))
 
@@ -215,7 +215,7 @@ class Fork(Prefill):
         super().__init__()
         self.children = children
 
-    def done(self, seq: SequenceState, life: Lifecycle) -> None:
+    def done(self, seq: SequenceState, life: Life) -> None:
         for child in self.children:
             life.scheduler.reused_tokens += life.give_birth(seq, child)
         self.resolve()
@@ -235,7 +235,7 @@ class Logprobs(Op):
         self.fan_found: TokenLogprobs = []
         self.top_found: list[TokenLogprobs] = []
 
-    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+    def begin(self, seq: SequenceState, life: Life) -> bool:
         if self.start < 1:
             raise ConfigError(f"logprobs(start={self.start}): the first token has no context; start at 1 or later")
         life.check_length(seq)
@@ -257,7 +257,7 @@ class Logprobs(Op):
         return [[token] for token in tokens] + [self.fan] * (rows - len(tokens))
 
     def collect(
-        self, seq: SequenceState, life: Lifecycle, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
+        self, seq: SequenceState, life: Life, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
     ) -> bool:
         missing = len(seq) - self.start - len(self.found)
         self.found += [row[0] for row in pairs[:missing]]
@@ -286,7 +286,7 @@ class Generate(Op):
         self.cached: int | None = None
         self.queue_seconds = 0.0
 
-    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+    def begin(self, seq: SequenceState, life: Life) -> bool:
         if not len(seq):
             raise ConfigError("generate() on an empty sequence: extend it with at least one token first")
         life.check_length(seq, 1)

@@ -16,7 +16,7 @@ from ..errors import ConfigError
 from .ops import Close, Extend, Logprobs, Op, TokenLogprobs
 
 if TYPE_CHECKING:
-    from ..loop.lifecycle import Lifecycle
+    from .life import Life
     from .sequence import SequenceState
 
 
@@ -113,7 +113,7 @@ class Score(Op):
         self.scored = 0
         self.results = Scores([] for _ in choices)
 
-    def begin(self, seq: SequenceState, life: Lifecycle) -> bool:
+    def begin(self, seq: SequenceState, life: Life) -> bool:
         if not len(seq):
             raise ConfigError("score() on an empty sequence: the first token of a choice would have no context")
         for choice in self.choices:
@@ -153,7 +153,7 @@ class Score(Op):
         return [self.trie.fan] * rows
 
     def collect(
-        self, seq: SequenceState, life: Lifecycle, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
+        self, seq: SequenceState, life: Life, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
     ) -> bool:
         if not self.launched:
             if self.flat and seq.computed >= self.target(seq):
@@ -170,7 +170,7 @@ class Score(Op):
         self.resolve(self.results)
         return True
 
-    def _spread(self, owner: SequenceState, life: Lifecycle) -> None:
+    def _spread(self, owner: SequenceState, life: Life) -> None:
         """A probe for each choice: it computes the sequence's last token and all of its own."""
         self.launched = True
         for index in self.trie.ends:
@@ -182,7 +182,7 @@ class Score(Op):
     def _grow(
         self,
         owner: SequenceState,
-        life: Lifecycle,
+        life: Life,
         parent: SequenceState,
         twig: Twig,
         path: TokenLogprobs,
@@ -202,7 +202,7 @@ class Score(Op):
     def _probe(
         self,
         owner: SequenceState,
-        life: Lifecycle,
+        life: Life,
         parent: SequenceState,
         twig: Twig,
         path: TokenLogprobs,
@@ -221,7 +221,7 @@ class Score(Op):
     def _take(
         self,
         owner: SequenceState,
-        life: Lifecycle,
+        life: Life,
         probe: SequenceState,
         twig: Twig,
         path: TokenLogprobs,

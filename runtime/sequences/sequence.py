@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,7 +33,7 @@ from .scoring import Score, Scores
 from .terms import USUAL, Terms
 
 if TYPE_CHECKING:
-    from ..loop.core import EngineCore
+    from .life import Core
 
 
 class Status(enum.Enum):
@@ -90,6 +90,14 @@ class SequenceState:
         return self.target - self.computed
 
 
+class Work(NamedTuple):
+    """Compute the tokens lo..hi of a sequence in this step (none, if its target is reached already)."""
+
+    seq: SequenceState
+    lo: int
+    hi: int
+
+
 class Sequence:
     """A handle on one row of tokens in the engine. Every method returns at once; results are futures.
 
@@ -98,7 +106,7 @@ class Sequence:
     after its queued operations.
     """
 
-    def __init__(self, core: EngineCore, state: SequenceState) -> None:
+    def __init__(self, core: Core, state: SequenceState) -> None:
         self._core = core
         self._state = state
         self._finalizer = weakref.finalize(self, core.submit, state, Close())

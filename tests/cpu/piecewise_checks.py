@@ -18,8 +18,7 @@ from sgl.runtime.executor.page_table import PageTable
 from sgl.runtime.executor.piecewise import MixedSteps, Piece
 from sgl.runtime.executor.step_arrays import StepArrays
 from sgl.runtime.loading import load_model
-from sgl.runtime.scheduling.scheduler import Work
-from sgl.runtime.sequences.sequence import Status
+from sgl.runtime.sequences.sequence import Status, Work
 from sgl.runtime.step.batch import Batch
 
 ROWS, SLOTS = 40, 1200

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sgl.runtime.cache import IntRow, PagePool, PrefixCache, common_prefix
+from sgl.runtime.cache.nodes import CacheNode
 from sgl.runtime.cache.outline import columns, shortened
 from sgl.runtime.cache.picture import ROWS
 from sgl.runtime.cache.snapshot import Snapshot, snapshot
-from sgl.runtime.cache.tree import CacheNode, CacheTree
+from sgl.runtime.cache.tree import CacheTree
 from sgl.runtime.errors import ConfigError
 
 

@@ -76,7 +76,7 @@ def accepts(grammar: Grammar, text: str) -> bool:
 
 def walk(matcher: Matcher, rng: random.Random, most: int = 60) -> bytes:
     """A random text: tokens drawn from the masks, completed by `shortest_end` when it grows long."""
-    vocabulary = matcher.grammar.vocabulary
+    vocabulary = matcher.automaton.vocabulary
     text = bytearray()
     for _ in range(most):
         choices = sorted(allowed(matcher.mask()))

@@ -35,7 +35,7 @@ def matchers(rng, count):
 
 
 def fresh(core, expr):
-    return Matcher(None, automaton(expr, VOCABULARY, core))
+    return Matcher(automaton(expr, VOCABULARY, core))
 
 
 def test_a_batch_gives_the_masks_of_its_matchers():

@@ -210,7 +210,7 @@ def test_a_grammar_over_its_limit_fails_alone():
     letters = "abcdefghijklmnopqrstuvwxyz"
     machine = Automaton(Network(parse_regex(letters)), VOCABULARY, None, 12)
     good = compile_regex(letters, VOCABULARY)
-    matchers = {0: Matcher(good, machine), 1: good.matcher()}
+    matchers = {0: Matcher(machine), 1: good.matcher()}
     pool = DevicePool(VOCABULARY, "cpu", slots=2, most_states=64, most_rows=16)
     pool.assign(matchers)
     for letter in letters[:11]:

@@ -1,0 +1,88 @@
+"""The rooms of each floor, and which others each of them may import: only those that stand above it here.
+
+A room is a folder with all below it, or a file that lies directly in the floor. The front of a floor, its
+`__init__.py`, may name any of its rooms; a room that imports the front says so by the floor's name. What imports
+run between the floors themselves is `FLOORS` in `house_imports.py`.
+"""
+
+from __future__ import annotations
+
+Rows = dict[str, str]
+
+LOOSE = {"sgl": 12, "lang": 4, "runtime": 4, "grammars": 4}  # files that may lie directly in a floor, its front not counted
+
+ROOMS: dict[str, Rows] = {
+    "sgl": {
+        "words": "",
+        "tracebacks": "",
+        "compat": "",
+        "chat_tool": "words",
+        "check_tool": "",
+        "doctor_tool": "sgl",
+        "grammar_tool": "",
+        "run_tool": "tracebacks",
+        "serve_tool": "words",
+        "cli": "sgl chat_tool check_tool doctor_tool grammar_tool run_tool serve_tool",
+        "__main__": "cli",
+    },
+    "lang": {
+        "places": "",
+        "concurrency": "",
+        "errors": "places",
+        "chat": "errors",
+        "config": "errors",
+        "sampling": "errors",
+        "backend": "places errors chat sampling",
+        "media": "errors backend",
+        "typed": "errors sampling backend",
+        "nodes": "places errors sampling typed",
+        "backends": "concurrency errors chat config sampling backend media",
+        "interpreter": "places concurrency errors chat sampling backend media nodes",
+        "tools": "places concurrency errors sampling backend typed nodes backends interpreter",
+        "program": "concurrency errors config sampling backend typed nodes backends interpreter",
+        "journal": "places concurrency errors chat sampling backend backends",
+        "graph": "places errors chat config sampling backend typed nodes backends interpreter tools program",
+        "report": "places errors chat sampling backend media nodes interpreter program graph",
+        "function": "errors backends program graph",
+        "check": "errors sampling nodes tools program function",
+        "compat": "places concurrency errors chat config sampling backend nodes backends program graph function",
+    },
+    "runtime": {
+        "errors": "",
+        "step": "errors",  # what one step computes, and its way to the device
+        "layers": "errors step",
+        "kernels": "errors step layers",
+        "quantization": "errors step layers kernels",
+        "cache": "errors step layers",
+        "attention": "errors step layers kernels quantization cache",
+        "models": "errors step layers kernels quantization cache attention",
+        "loading": "errors step layers quantization models",
+        "text": "errors",
+        "sampling": "errors step kernels text",
+        "sequences": "errors cache text sampling",
+        "scheduling": "errors cache sequences",
+        "executor": "errors step layers kernels quantization cache attention models loading sequences",
+        "loop": "errors step layers quantization cache attention models loading text sampling sequences scheduling executor",
+        "process": "errors text sequences loop",
+        "engine": "errors cache loading sampling sequences loop process",
+        "nano": "",
+        "dialects": "errors nano",
+        "server": "errors cache loading text sampling sequences loop engine dialects",
+    },
+    "grammars": {
+        "errors": "",
+        "cache": "",
+        "algebra": "errors",
+        "regex": "errors algebra",
+        "choices": "errors algebra",
+        "schema": "errors algebra regex",
+        "ebnf": "errors algebra regex schema",
+        "tokens": "errors cache algebra regex",  # families of tokens are classes of characters, as regex has them
+        "structural": "errors algebra regex choices schema ebnf tokens",
+        "network": "errors algebra",
+        "automaton": "errors algebra tokens network",
+        "drawing": "algebra network automaton",
+        "compile": "errors algebra regex choices schema ebnf tokens structural network automaton",
+        "device": "errors tokens automaton compile",
+    },
+}
