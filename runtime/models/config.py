@@ -52,6 +52,10 @@ class Config(Fields):
         self.architecture, self.context = architecture, context
         self.notes: list[str] = []
 
+    def assume(self, **values: Any) -> None:
+        """What the family takes for keys that are absent; null stays null."""
+        self.values = values | dict(self.values)
+
     # sizes
 
     @property

@@ -18,20 +18,24 @@ OF_PICTURES = ("mrope_section", "mrope_interleaved")  # which axes of a picture 
 
 
 def read_rope(
-    fields: Fields, width: int, kind: str | None = None, *, theta: float = 1e4, share: float = 1.0,
-    dim: int | None = None, interleaved: bool = False, context: int | None = None,
+    fields: Fields, width: int, kind: str | None = None, *, theta: float = 1e4, theta_keys: tuple[str, ...] = THETA_KEYS,
+    share: float | None = None, dim: int | None = None, interleaved: bool = False, others: tuple[str, ...] = (),
+    context: int | None = None,
 ) -> Rope:  # fmt: skip
     """Of `rope_parameters` (transformers 5) or `rope_scaling` with `rope_theta` beside it (before).
 
     width: of a head.  kind: of the layers, where each has its own.  theta, share: what the family takes where nothing
-    is written.  dim: numbers that turn, where the family counts them itself.  context: the longest sequence wanted.
+    is written; share None: it turns whole heads only.  theta_keys: of the base, beside.  dim: numbers that turn, where
+    the family counts them itself.  others: keys that it reads itself.  context: the longest sequence wanted.
     """
     rope, where = _parameters(fields, kind)
     name = rope.get(("rope_type", "type"), str, "default")
     name = RENAMED.get(name, name)
-    rope.raw(*OF_PICTURES)
-    base = rope.number(THETA_KEYS, fields.number(THETA_KEYS, theta))
-    part = rope.number(SHARE_KEYS, fields.number(SHARE_KEYS, share))
+    rope.raw(*OF_PICTURES, *others)
+    base = rope.number(THETA_KEYS, fields.number(theta_keys, theta))
+    part = rope.number(SHARE_KEYS, fields.number(SHARE_KEYS, share or 1.0))
+    if part != 1 and share is None and dim is None and name != "proportional":
+        raise ConfigError(f"{where}: partial_rotary_factor={part} is not supported by this architecture: it turns whole heads")
     turned = int(width * part) if dim is None else dim
     if not 0 < turned <= width or turned % 2:
         raise ConfigError(f"{where}: {turned} of {width} numbers of a head turn; they must be even, and not more than all")
@@ -52,9 +56,18 @@ def _parameters(fields: Fields, kind: str | None) -> tuple[Fields, str]:
     where = f"{fields.where}: {written}" if written else fields.where
     if not isinstance(values, dict):
         raise ConfigError(f"{where} must be an object, not {values!r}")
-    if kind is not None and values and all(isinstance(value, dict | None) for value in values.values()):
-        values, where = values.get(kind) or {}, f"{where}.{kind}"
+    if kind is not None and values:
+        values, where = _of_kind(values, kind, written, where)
     return Fields(values, where), where
+
+
+def _of_kind(values: dict[str, Any], kind: str, written: str | None, where: str) -> tuple[dict[str, Any], str]:
+    """The old `rope_scaling` of a model with kinds scales its full layers only."""
+    if all(isinstance(value, dict | None) for value in values.values()):
+        return values.get(kind) or {}, f"{where}.{kind}"
+    if written == "rope_parameters":
+        raise ConfigError(f"{where}={values!r} must have an object for each kind of layers, {kind!r} among them")
+    return (values if kind == "full_attention" else {}), where
 
 
 def _plain(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:

@@ -90,4 +90,4 @@ def _reject(config: Config) -> None:
         raise ConfigError(f"{config.where}: quantised checkpoints ({name!r}) are not supported; use the original one")
     config.require("is_encoder_decoder", False)
     config.require("add_cross_attention", False)
-    config.require("use_bidirectional_attention", False)
+    config.require("use_bidirectional_attention", False, "vision")  # of pictures' tokens only

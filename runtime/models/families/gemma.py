@@ -1,0 +1,78 @@
+"""Gemma: norms of 1 + weight, gelu, scaled embeddings; from the second on norms on both sides of a branch, and windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..config import Config, every
+from ..names import Names
+from ..spec import Activation, Attention, Gated, HeadNorm, Model, Norm, Norms
+from .registry import family
+
+SANDWICH = Names(before_ffn="pre_feedforward_layernorm")
+
+
+def _gelu(c: Config) -> Activation:
+    c.require("hidden_act", "gelu", "gelu_pytorch_tanh")  # a relic beside hidden_activation
+    return c.activation("gelu_tanh", "hidden_activation")
+
+
+def _model(c: Config, mixers: list[Attention], norms: Norms, last: Norm, ffn: Gated, names: Names) -> Model:
+    cap = c.optional("final_logit_softcapping", float)
+    layers = [c.layer(norms, mixer, ffn) for mixer in mixers]
+    return c.model(layers, last, tied=True, embed_scale=c.hidden**0.5, logit_softcap=cap, names=names)
+
+
+@family("GemmaForCausalLM")
+def gemma(c: Config) -> Model:
+    """Where the files say gelu they mean its approximation by tanh."""
+    rms, bias, dim = c.rms(offset=1.0), c.flag("attention_bias"), c.width(256)
+    act = c.activation("gelu_tanh", "hidden_activation", "hidden_act")
+    mixer = c.attention(width=dim, bias=bias, out_bias=bias, rope=c.rope(dim))
+    ffn = Gated(c.inner, "gelu_tanh" if act == "gelu" else act)
+    return _model(c, [mixer] * c.count, Norms.pre(rms), rms, ffn, Names())
+
+
+def _second(c: Config) -> list[Attention]:
+    c.assume(sliding_window=4096, attn_logit_softcapping=50.0, final_logit_softcapping=30.0)
+    dim, bias = c.width(256), c.flag("attention_bias")
+    asked: dict[str, Any] = {
+        "scale": c.number("query_pre_attn_scalar", 256.0) ** -0.5, "softcap": c.optional("attn_logit_softcapping", float),
+        "rope": c.rope(dim), "bias": bias, "out_bias": bias,
+    }  # fmt: skip
+    return [c.attention(kv_heads=4, width=dim, window=window, **asked) for window in c.windows(every(c.count, 2))]
+
+
+@family("Gemma2ForCausalLM")
+def gemma2(c: Config) -> Model:
+    rms, mixers = c.rms(offset=1.0), _second(c)
+    return _model(c, mixers, Norms.both(rms), rms, Gated(c.inner, _gelu(c)), SANDWICH)
+
+
+@family("VaultGemmaForCausalLM")
+def vault_gemma(c: Config) -> Model:
+    """Gemma 2 without the norms behind the branches."""
+    rms, mixers = c.rms(offset=1.0), _second(c)
+    return _model(c, mixers, Norms.pre(rms), rms, Gated(c.inner, _gelu(c)), SANDWICH)
+
+
+@family("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration")
+def gemma3(c: Config) -> Model:
+    """Files of the wrapper leave out what the smallest one has."""
+    c.assume(
+        vocab_size=262_208, hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8,
+        num_key_value_heads=4, head_dim=256, max_position_embeddings=131_072, sliding_window=4096,
+    )  # fmt: skip
+    c.require("attn_logit_softcapping")
+    rms, dim, bias = c.rms(offset=1.0), c.width(), c.flag("attention_bias")
+    kinds = c.kinds(every(c.count, c.positive("sliding_window_pattern", 6)))
+    ropes = {
+        "full_attention": c.rope(dim, "full_attention", theta=1e6),
+        "sliding_attention": c.rope(dim, "sliding_attention", theta_keys=("rope_local_base_freq",)),
+    }
+    scale = c.number("query_pre_attn_scalar", 256.0) ** -0.5
+    mixers = [
+        c.attention(norm=HeadNorm(rms), scale=scale, rope=ropes[kind], window=window, bias=bias, out_bias=bias)
+        for kind, window in zip(kinds, c.windows(kinds), strict=True)
+    ]
+    return _model(c, mixers, Norms.both(rms), rms, Gated(c.inner, _gelu(c)), SANDWICH)

@@ -1,0 +1,29 @@
+"""GLM-4 dense: half of each head turns, neighbours together; the 0414 ones have norms on both sides of a branch."""
+
+from __future__ import annotations
+
+from ..config import Config
+from ..names import Merged, Names
+from ..spec import Model, Norms
+from .registry import family
+
+GLM = Names(gate_up=Merged("mlp.gate_up_proj"))
+GLM4 = Names(gate_up=GLM.gate_up, after_mixer="post_self_attn_layernorm", after_ffn="post_mlp_layernorm")
+
+
+@family("GlmForCausalLM")
+def glm(c: Config) -> Model:
+    return _glm(c, both=False)
+
+
+@family("Glm4ForCausalLM")
+def glm4(c: Config) -> Model:
+    return _glm(c, both=True)
+
+
+def _glm(c: Config, both: bool) -> Model:
+    rms, dim = c.rms(1.5625e-7), c.width(128)
+    rope = c.rope(dim, share=0.5, interleaved=True)
+    mixer = c.attention(kv_heads=2, width=dim, bias=c.flag("attention_bias", True), rope=rope)
+    norms, names = (Norms.both(rms), GLM4) if both else (Norms.pre(rms), GLM)
+    return c.model([c.layer(norms, mixer)] * c.count, rms, names=names)

@@ -1,0 +1,35 @@
+"""OLMo: first without parameters in its norms, then with norms behind the branches and of whole queries and keys."""
+
+from __future__ import annotations
+
+from ..config import Config, every
+from ..spec import HeadNorm, Model, Norm, Norms
+from .registry import family
+
+
+@family("OlmoForCausalLM")
+def olmo(c: Config) -> Model:
+    norm, bias = Norm(1e-5, "layer", weight=False), c.flag("attention_bias")
+    mixer = c.attention(bias=bias, out_bias=bias, clip=c.optional("clip_qkv", float), rope=c.rope(c.width()))
+    return c.model([c.layer(Norms.pre(norm), mixer)] * c.count, norm)
+
+
+@family("Olmo2ForCausalLM")
+def olmo2(c: Config) -> Model:
+    rms, bias = c.rms(1e-5), c.flag("attention_bias")
+    mixer = c.attention(norm=HeadNorm(rms, "all"), bias=bias, out_bias=bias, rope=c.rope(c.width()))
+    return c.model([c.layer(Norms.post(rms), mixer)] * c.count, rms)
+
+
+@family("Olmo3ForCausalLM")
+def olmo3(c: Config) -> Model:
+    """Three layers with a window, then one without, and only that one's rotation is scaled."""
+    c.assume(sliding_window=4096)
+    rms, bias, dim = c.rms(1e-5), c.flag("attention_bias"), c.width()
+    kinds = c.kinds(every(c.count, 4))
+    ropes = {kind: c.rope(dim, kind, theta=5e5) for kind in dict.fromkeys(kinds)}
+    mixers = [
+        c.attention(norm=HeadNorm(rms, "all"), bias=bias, out_bias=bias, rope=ropes[kind], window=window)
+        for kind, window in zip(kinds, c.windows(kinds), strict=True)
+    ]
+    return c.model([c.layer(Norms.post(rms), mixer) for mixer in mixers], rms)
