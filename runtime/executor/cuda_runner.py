@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..attention.base import AttentionBackend
+from ..models.decoder import Decoder
 from ..step.batch import Batch, DeviceBatch
 from ..step.staging import upload, upload_into
 from .graphs import DecodeGraphs, GraphPool
@@ -18,7 +19,7 @@ from .page_table import PageTable
 from .step_arrays import StepArrays, last_tokens
 
 if TYPE_CHECKING:
-    from ..models.decoder import Decoder
+    from ..models.generic import AnyDecoder
     from ..sequences.sequence import SequenceState, Work
     from .piecewise import MixedSteps, PooledAttention
 
@@ -32,7 +33,7 @@ class CudaRunner:
 
     def __init__(
         self,
-        model: Decoder,
+        model: AnyDecoder,
         attention: AttentionBackend,
         device: torch.device,
         *,
@@ -63,7 +64,7 @@ class CudaRunner:
 
     def _mixed_steps(self, pool: GraphPool) -> MixedSteps | None:
         """None where the layers run by torch's operations, differ in width, or attention reads more than the pool."""
-        if not (self.model.fused and self.model.config.attention.even and hasattr(self.attention, "attend_into")):
+        if not (isinstance(self.model, Decoder) and self.model.fused and self.model.config.attention.even and hasattr(self.attention, "attend_into")):
             return None
         from .piecewise import MixedSteps  # needs Triton
 

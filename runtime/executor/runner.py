@@ -14,7 +14,7 @@ from ..step.batch import Batch
 from .rows import RowMap
 
 if TYPE_CHECKING:
-    from ..models.decoder import Decoder
+    from ..models.generic import AnyDecoder
     from ..sequences.sequence import SequenceState, Work
 
 
@@ -27,7 +27,7 @@ class Runner:
     """
 
     def __init__(
-        self, model: Decoder, attention: AttentionBackend, device: torch.device, rows: int | None = None
+        self, model: AnyDecoder, attention: AttentionBackend, device: torch.device, rows: int | None = None
     ) -> None:
         self.model, self.attention, self.device = model, attention, device
         self.vocab_size = model.config.vocab_size

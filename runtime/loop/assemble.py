@@ -24,8 +24,9 @@ from ..executor.device import DeviceChoice, apply_threads, choose_device
 from ..executor.host_pages import HostPages
 from ..executor.runner import Runner
 from ..layers import cpu
-from ..loading import load_config, load_json_options, load_model
+from ..loading import describe, load_json_options, load_model
 from ..models.decoder import Decoder
+from ..models.generic import AnyDecoder, GenericModel, load_generic
 from ..models.spec import Model
 from ..quantization import Transform, kv_dtype_for, transform_for
 from ..scheduling.scheduler import Scheduler
@@ -74,35 +75,42 @@ class Assembly:
         self.path = path
         self.seconds: dict[str, float] = {}
         with self._phase("config"):
-            self.context = _context(load_config(path, options.context), options)
+            self.model = describe(path, options.context, options.implementation, options.trust_remote_code)
+            self.context = _context(self.model, options)
             options = options.for_model(load_json_options(path))
         with self._phase("device"):
             self.choice = choose_device(options.device, options.dtype, options.threads)
             self.config = options.on(self.choice.device.type)
             apply_threads(self.choice.threads)
             self._transform = _arithmetic(self.config, self.choice)
+            if isinstance(self.model, GenericModel):
+                _require_plain(self.model, self.config, self._transform)
             self._before = memory.before_loading(self.choice.device)
         self._allocated = _allocated(self.choice.device)
 
-    def load(self) -> tuple[Decoder, TextSide]:
+    def load(self) -> tuple[AnyDecoder, TextSide]:
         """The model, and beside it in a thread the tokenizer."""
-        config, choice = self.config, self.choice
+        config = self.config
         with ThreadPoolExecutor(1, "sgl-tokenizer") as beside:
             text = beside.submit(_text_side, self.path, config)
             with self._phase("weights"):
-                model = load_model(
-                    self.path, choice.dtype, choice.device, _dummy_seed(config), self._transform, self.context
-                )
+                model = self._weights()
             with self._phase("tokenizer"):  # what is left of it
                 return model, text.result()
 
-    def share_memory(self, model: Decoder) -> tuple[Pool, memory.MemoryPlan]:
+    def _weights(self) -> AnyDecoder:
+        seed, choice = _dummy_seed(self.config), self.choice
+        if isinstance(self.model, GenericModel):
+            return load_generic(self.model, choice.dtype, choice.device, seed)
+        return load_model(self.path, choice.dtype, choice.device, seed, self._transform, self.context)
+
+    def share_memory(self, model: AnyDecoder) -> tuple[Pool, memory.MemoryPlan]:
         with self._phase("measure"):
             plan = memory.after_loading(self._before, model, self.config, self.context, self._allocated)
         with self._phase("kv"):
             return _pool(model, self.config, self.choice, plan)
 
-    def put_together(self, model: Decoder, text: TextSide, pool: Pool) -> tuple[EngineCore, AttentionBackend]:
+    def put_together(self, model: AnyDecoder, text: TextSide, pool: Pool) -> tuple[EngineCore, AttentionBackend]:
         config, context = self.config, self.context
         with self._phase("attention"):
             attention = _attention(config, pool, model.config.attention, context)
@@ -110,7 +118,7 @@ class Assembly:
             runner = _runner(model, attention, config, self.choice, context)
             return _core(runner, config, text, pool, context), attention
 
-    def info(self, model: Decoder, attention: AttentionBackend, plan: memory.MemoryPlan) -> dict[str, Any]:
+    def info(self, model: AnyDecoder, attention: AttentionBackend, plan: memory.MemoryPlan) -> dict[str, Any]:
         found = _info(model, attention, self.config, self.choice, self.context)
         return {"model_path": str(self.path), **found, "memory": plan.as_dict(), "startup": self.seconds}
 
@@ -131,7 +139,7 @@ def _builder(
     return lambda: _attention(config, pool, layout, context)
 
 
-def _context(model: Model, options: EngineConfig) -> int:
+def _context(model: Model | GenericModel, options: EngineConfig) -> int:
     asked = options.context
     if asked is not None and asked > model.max_position:
         raise ConfigError(f"context={asked} is beyond the {model.max_position} positions of the model; ask for less")
@@ -142,6 +150,13 @@ def _text_side(path: Path, config: Resolved) -> TextSide:
     tokenizer = Tokenizer.load(path, config.chat_template)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     return TextSide(tokenizer, vocabulary, JumpForward(tokenizer) if config.jump_forward else None)
+
+
+def _require_plain(model: GenericModel, config: Resolved, transform: Transform | None) -> None:
+    """Weights that transformers computes with are as they are. Raises ConfigError for what would change them."""
+    if transform is not None:
+        asked = "deterministic=True" if config.deterministic else f"weights={config.weights!r}"
+        raise ConfigError(f"Engine({asked}): {model.architecture} runs by transformers' own implementation, which has none of it")
 
 
 def _dummy_seed(config: Resolved) -> int | None:
@@ -162,7 +177,7 @@ def _arithmetic(config: Resolved, choice: DeviceChoice) -> Transform | None:
 
 
 def _pool(
-    model: Decoder, config: Resolved, choice: DeviceChoice, plan: memory.MemoryPlan
+    model: AnyDecoder, config: Resolved, choice: DeviceChoice, plan: memory.MemoryPlan
 ) -> tuple[Pool, memory.MemoryPlan]:
     layout = model.config.attention
     dtype = memory.stored_dtype(config, choice.dtype)
@@ -181,7 +196,7 @@ def _attention(config: Resolved, pool: Pool, layout: AttentionLayout, context: i
 
 
 def _runner(
-    model: Decoder, attention: AttentionBackend, config: Resolved, choice: DeviceChoice, context: int
+    model: AnyDecoder, attention: AttentionBackend, config: Resolved, choice: DeviceChoice, context: int
 ) -> Any:
     if choice.device.type != "cuda":
         return Runner(model, attention, choice.device, config.max_running if config.run_ahead else None)
@@ -189,7 +204,8 @@ def _runner(
 
     return CudaRunner(
         model, attention, choice.device, context=context, page_size=config.page_size,
-        max_running=config.max_running, graphs=config.graphs,
+        max_running=config.max_running,
+        graphs=config.graphs and isinstance(model, Decoder),
     )  # fmt: skip
 
 
@@ -228,7 +244,7 @@ def _poison(pool: weakref.ref[Pool], page_size: int) -> Callable[[Ints], None]:
 
 
 def _info(
-    model: Decoder, attention: AttentionBackend, config: Resolved, choice: DeviceChoice, context: int
+    model: AnyDecoder, attention: AttentionBackend, config: Resolved, choice: DeviceChoice, context: int
 ) -> dict[str, Any]:
     pool = attention.pool
     return {

@@ -14,6 +14,7 @@ CHOICES = {
     "dtype": ("auto", "float32", "bfloat16", "float16"),
     "kv_dtype": ("auto", "fp8"),
     "weights": ("auto", "fp8", "int8"),
+    "implementation": ("auto", "sgl", "transformers"),
 }
 BATCH_DEPENDENT = ("flashinfer", "torch_native")  # attention whose bits depend on the other sequences of a step
 
@@ -44,6 +45,9 @@ class EngineConfig:
     json_options how JSON is written and read from schemas, see `sgl.grammars.SchemaOptions`; what it does not say is as
                  the model writes it (`json_options` of the `sgl.json` in its directory), else the defaults
     chat_template  in place of the checkpoint's: Jinja text, the path of a .jinja file, or the name of a known format
+    implementation  who computes the model: "sgl", "transformers" (over our cache, without our kernels), or "auto": transformers
+                 where no family of ours describes the architecture
+    trust_remote_code  transformers may run Python that comes with the checkpoint
     dummy        random weights of the model's shape: nothing but its config.json is read
     seed         of the dummy weights, and of the row of seeds that generations without one draw from
     process      run the model in a process of its own, which is started anew when it dies
@@ -70,6 +74,8 @@ class EngineConfig:
     jump_forward: bool = True
     json_options: dict[str, Any] | None = None
     chat_template: str | None = None
+    implementation: str = "auto"
+    trust_remote_code: bool = False
     dummy: bool = False
     seed: int | None = None
     process: bool = False
@@ -95,7 +101,7 @@ class EngineConfig:
         for name, choices in CHOICES.items():
             if (value := getattr(self, name)) not in choices:
                 raise ConfigError(f"Engine({name}={value!r}): must be {', '.join(choices[:-1])} or {choices[-1]}")
-        for name in ("graphs", "deterministic", "jump_forward", "dummy", "process", "poison_freed"):
+        for name in ("graphs", "deterministic", "jump_forward", "dummy", "process", "trust_remote_code", "poison_freed"):
             if not isinstance(value := getattr(self, name), bool):
                 raise ConfigError(f"Engine({name}={value!r}): must be True or False")
         if self.run_ahead not in (None, True, False):

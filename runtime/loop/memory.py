@@ -19,7 +19,7 @@ from ..step.batch import Batch, DeviceBatch
 from .config import Resolved, free_memory, parse_memory
 
 if TYPE_CHECKING:
-    from ..models.decoder import Decoder
+    from ..models.generic import AnyDecoder
 
 CPU_SHARE = 0.25  # of the free memory goes to KV on the CPU, where nothing is asked for
 CPU_TOKENS = 131_072
@@ -78,7 +78,7 @@ def _main_memory() -> int:
         return int(next(lines).split()[1]) * 1024
 
 
-def after_loading(plan: MemoryPlan, model: Decoder, config: Resolved, context: int, allocated: int) -> MemoryPlan:
+def after_loading(plan: MemoryPlan, model: AnyDecoder, config: Resolved, context: int, allocated: int) -> MemoryPlan:
     """The plan with what the model takes. allocated: bytes that the device held before the weights came."""
     if model.device.type != "cuda":
         return replace(plan, weights=model.weight_bytes)
@@ -134,7 +134,7 @@ def stored_dtype(config: Resolved, dtype: torch.dtype) -> torch.dtype:
     return torch.float8_e4m3fn if config.kv_dtype == "fp8" else dtype
 
 
-def activation_peak(model: Decoder, config: Resolved, context: int) -> int:
+def activation_peak(model: AnyDecoder, config: Resolved, context: int) -> int:
     """Bytes that one step of `step_tokens` tokens holds at its peak beside weights and KV, on a CUDA device."""
     device = model.device
     torch.cuda.synchronize(device)
@@ -148,7 +148,7 @@ def activation_peak(model: Decoder, config: Resolved, context: int) -> int:
 
 
 @torch.inference_mode()
-def dummy_step(model: Decoder, config: Resolved, context: int) -> Tensor:
+def dummy_step(model: AnyDecoder, config: Resolved, context: int) -> Tensor:
     """The largest step through the model with an attention that stores nothing; logits [max_running, vocabulary]."""
     attention = _NoAttention(model.config.attention, 2 * config.page_size, stored_dtype(config, model.dtype), model.device)
     return model.forward(dummy_batch(config, context, model.device), attention)

@@ -36,8 +36,9 @@ class Rig:
         seed: int = 0,
         device: str = "cpu",
         attention: str = "auto",
+        model: Any = None,
     ) -> None:
-        self.model = load_model(path, dtype, device)
+        self.model = model or load_model(path, dtype, device)
         layout = self.model.config.attention
         self.pool: Any = layout.pool(slots, dtype, device)
         self.attention = attention_backend(attention, self.pool, layout)

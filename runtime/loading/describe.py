@@ -1,0 +1,52 @@
+"""Who computes a model directory's architecture: a family of ours, or transformers."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError
+from ..models.families import FAMILIES, read_model
+from ..models.families.registry import architecture_of
+from ..models.generic import GenericModel, read_generic
+from ..models.spec import Model
+from .files import read_json
+
+log = logging.getLogger("sgl")
+
+
+def describe(
+    path: str | Path, context: int | None = None, implementation: str = "auto", remote_code: bool = False
+) -> Model | GenericModel:
+    """The model that a directory's config.json describes.
+
+    context: the longest sequence that is wanted.  implementation: "sgl", "transformers", or "auto" for transformers where
+    no family of ours describes the architecture, which is said aloud.  remote_code: transformers may run the checkpoint's Python.
+    Raises ConfigError where nobody computes it.
+    """
+    file = Path(path) / "config.json"
+    values, where = read_json(file), str(file)
+    if implementation == "transformers":
+        return read_generic(values, where, Path(path), remote_code, chosen=True)
+    if implementation == "sgl" or _is_known(values):
+        return read_model(values, where, context)
+    return _by_transformers(values, where, Path(path), remote_code)
+
+
+def _is_known(values: dict[str, Any]) -> bool:
+    names = values.get("architectures")
+    return isinstance(names, list) and any(name in FAMILIES for name in names)
+
+
+def _by_transformers(values: dict[str, Any], where: str, path: Path, remote_code: bool) -> GenericModel:
+    try:
+        architecture_of(values, where)
+    except ConfigError as ours:
+        try:
+            model = read_generic(values, where, path, remote_code)
+        except ConfigError as theirs:
+            raise ConfigError(f"{ours}. Nor by transformers' own implementation: {theirs}") from theirs
+        log.warning("%s: no family describes %s; transformers' own implementation computes it, without our kernels", where, model.architecture)
+        return model
+    raise AssertionError("an architecture that no family describes has one")

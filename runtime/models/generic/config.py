@@ -1,0 +1,109 @@
+"""What is known of a model that transformers computes, before it is loaded, and what is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import ConfigError
+
+# of `model_type`: what computes otherwise when sequences lie one behind the other, or with positions of its own
+DENIED = {
+    "llama4": "its temperatures and chunks follow positions of the library's own cache",
+    "llama4_text": "its temperatures and chunks follow positions of the library's own cache",
+    "deepseek_v32": "its sparse attention needs a mask that is not given to other attention functions",
+    "glm_moe_dsa": "its sparse attention needs a mask that is not given to other attention functions",
+    "deepseek_v4": "its sparse attention needs a mask that is not given to other attention functions",
+}
+BY_LENGTH = ("dynamic", "longrope")  # rotations that the longest sequence of a batch decides for its neighbours
+STATES = ("linear_attention", "mamba", "mamba2", "conv", "recurrent", "gated_delta_net")
+
+
+@dataclass(frozen=True)
+class GenericModel:
+    """A model of transformers. values: its config.json; the rest as in `Model`."""
+
+    architecture: str
+    path: str
+    values: Mapping[str, Any]
+    vocab_size: int
+    hidden_size: int
+    max_position: int
+    dtype: str | None
+    remote_code: bool
+    chosen: bool
+    notes: tuple[str, ...]
+
+
+def read_generic(values: Mapping[str, Any], where: str, path: Path, remote_code: bool = False, chosen: bool = False) -> GenericModel:
+    """Raises ConfigError for what transformers does not know, or what it would compute wrongly over our cache.
+
+    remote_code: whether Python of the checkpoint may be run.  chosen: by the user, whether or not a family describes it.
+    """
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=remote_code, local_files_only=True)
+    except Exception as error:  # whatever the library finds wrong
+        raise ConfigError(f"{where}: transformers cannot read it either: {_first_line(error)}") from error
+    text = config.get_text_config()
+    names = values.get("architectures") or [type(config).__name__]
+    if not remote_code:
+        _require_class(config.model_type, names, where)
+    _refuse(text, where, str(names[0]))
+    return GenericModel(
+        architecture=str(names[0]),
+        path=str(path),
+        values=values,
+        vocab_size=_size(text, where, "vocab_size"),
+        hidden_size=_size(text, where, "hidden_size"),
+        max_position=_size(text, where, "max_position_embeddings"),
+        dtype=str(text.dtype).removeprefix("torch.") if getattr(text, "dtype", None) else None,
+        remote_code=remote_code,
+        chosen=chosen,
+        notes=(f"{names[0]} runs by transformers' own implementation over our cache, without our kernels",),
+    )
+
+
+def _require_class(model_type: str, names: list[Any], where: str) -> None:
+    """The class that transformers takes for `model_type` is one of `architectures`."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as known
+
+    found = known.get(model_type)
+    classes = [found] if isinstance(found, str) else list(found or [])
+    if not set(classes) & set(map(str, names)):
+        takes = f"belongs to {' or '.join(classes)}" if classes else "is no decoder that generates text"
+        raise ConfigError(f"{where}: architectures={names!r}, but model_type={model_type!r} {takes} in transformers")
+
+
+def _refuse(text: Any, where: str, name: str) -> None:
+    if why := DENIED.get(text.model_type):
+        raise ConfigError(f"{where}: {name} cannot run by transformers over our cache: {why}")
+    if getattr(text, "is_encoder_decoder", False):
+        raise ConfigError(f"{where}: {name} is no decoder: is_encoder_decoder=True")
+    if getattr(text, "quantization_config", None):
+        raise ConfigError(f"{where}: quantised checkpoints are not supported; use the original one")
+    states = sorted(set(getattr(text, "layer_types", None) or []) & set(STATES))
+    if states:
+        raise ConfigError(f"{where}: {name} has layers with a state ({', '.join(states)}), which would run on from one sequence into the next")
+    if (kind := _rope_kind(text)) in BY_LENGTH:
+        raise ConfigError(f"{where}: rope_type={kind!r} lets the longest sequence of a step decide for the others; {name} cannot run so")
+
+
+def _rope_kind(text: Any) -> str | None:
+    found = getattr(text, "rope_parameters", None) or {}
+    kinds = [found, *(value for value in found.values() if isinstance(value, dict))]
+    return next((kind["rope_type"] for kind in kinds if kind.get("rope_type") in BY_LENGTH), None)
+
+
+def _size(text: Any, where: str, name: str) -> int:
+    value = getattr(text, name, None)
+    if not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{where}: {name}={value!r} must be a number above 0 for a model that transformers computes")
+    return value
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason given'}"

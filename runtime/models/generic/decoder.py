@@ -1,0 +1,82 @@
+"""A model of transformers as the runner wants it: a packed step in, logits out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...attention.base import AttentionBackend
+from ...attention.layout import AttentionLayout
+from ...errors import ConfigError
+from ...step.batch import Batch
+from ..embedding import known_ids
+from .attend import Running, Watching, during
+from .config import GenericModel
+
+WATCHED = 3  # tokens of the pass that tells what the layers ask of attention
+
+
+class GenericDecoder:
+    """See `Decoder`, whose methods the engine uses; no kernels of ours compute its layers.
+
+    config: with `attention` it is what the engine asks a `Model`.
+    """
+
+    fused, step = False, None
+
+    def __init__(self, model: GenericModel, module: Any, dtype: torch.dtype, device: torch.device) -> None:
+        self.module, self.dtype, self.device = module, dtype, device
+        self.weights = [*module.parameters(), *module.buffers()]  # found by those who move them
+        self.parameter_count = sum(parameter.numel() for parameter in module.parameters())
+        self.config = Described(model, self._watch())
+
+    @torch.inference_mode()
+    def _watch(self) -> AttentionLayout:
+        watching = Watching()
+        ids = torch.zeros(1, WATCHED, dtype=torch.int64, device=self.device)
+        with during(watching):
+            self._run(ids, torch.arange(WATCHED, device=self.device)[None])
+        if not watching.found:
+            raise ConfigError(f"{type(self.module).__name__} never calls the attention that it was given")
+        return AttentionLayout.of(watching.found)
+
+    def _run(self, ids: Tensor, positions: Tensor, **options: Any) -> Any:
+        return self.module(input_ids=ids, position_ids=positions, use_cache=False, **options)
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch, attention: AttentionBackend) -> Tensor:
+        """Logits of the batch's `logit_rows`, [R, vocabulary], float32 on the CPU, else `dtype`."""
+        running = Running(batch, attention)
+        ids, positions = known_ids(batch).long()[None], batch.positions.long()[None]
+        rows = batch.logit_rows.long()
+        wanted = rows if len(rows) else rows.new_zeros(1)  # a step that wants none computes one
+        with during(running):
+            out = self._run(ids, positions, logits_to_keep=wanted, output_hidden_states=bool(batch.pools))
+        if running.layer != len(self.config.attention.layers):
+            raise RuntimeError(f"{running.layer} layers attended, {len(self.config.attention.layers)} were expected")
+        if batch.pools:
+            hidden = out.hidden_states[-1][0]
+            batch.sums = torch.stack([hidden[start:stop].sum(0, dtype=torch.float32) for start, stop in batch.pools])
+        logits: Tensor = out.logits[0] if len(rows) else out.logits[0][:0]
+        return logits.float() if self.device.type == "cpu" else logits
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(tensor.numel() * tensor.itemsize for tensor in {id(tensor): tensor for tensor in self.weights}.values())
+
+    def executors(self) -> list[tuple[str, str | None]]:
+        """Who computes each layer, and why nobody faster."""
+        why = "no family describes this architecture" if not self.config.chosen else "implementation='transformers' was asked for"
+        return [("transformers", why)] * len(self.config.attention.layers)
+
+
+class Described:
+    """A GenericModel, with what its layers ask of attention. chosen: by the user, where a family would have been there."""
+
+    def __init__(self, model: GenericModel, attention: AttentionLayout) -> None:
+        self.model, self.attention = model, attention
+        self.architecture, self.notes, self.dtype = model.architecture, model.notes, model.dtype
+        self.vocab_size, self.hidden_size, self.max_position = model.vocab_size, model.hidden_size, model.max_position
+        self.chosen = model.chosen
