@@ -122,6 +122,8 @@ def rows_in_file(part: Attention, order: Order) -> np.ndarray:
         q = np.arange(heads * dim)
         k = len(q) + np.arange(kv_heads * dim)
         v = len(q) + len(k) + np.arange(kv_heads * values)
+    elif order == "quarters":
+        q, v, k = np.arange(3 * heads * dim).reshape(4, 3, -1).swapaxes(0, 1)
     else:
         block = np.arange(kv_heads * (group * dim + dim + values)).reshape(kv_heads, -1)
         q, k, v = block[:, : group * dim], block[:, group * dim : group * dim + dim], block[:, group * dim + dim :]

@@ -81,7 +81,7 @@ class Config(Fields):
 
     @property
     def heads(self) -> int:
-        return self.positive(("num_attention_heads", "n_head", "n_heads"), most=MOST_HEADS)
+        return self.positive(("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads"), most=MOST_HEADS)
 
     def kv_heads(self, default: int | None = None) -> int:
         heads = self.heads

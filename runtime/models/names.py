@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Order = Literal["rows", "heads", "groups"]
+Order = Literal["rows", "heads", "groups", "quarters"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,8 @@ class Merged:
     """Several projections in one tensor.
 
     order: "rows", one whole projection after the other (q, k, v; gate, up); "heads", [q, k, v] of one head after the
-    other; "groups", [its query heads, k, v] of one key head after the other.
+    other; "groups", [its query heads, k, v] of one key head after the other; "quarters", [q, v, k] of one quarter of the
+    heads after the other.
     """
 
     name: str
