@@ -137,7 +137,7 @@ BAD_CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"num_key_value_heads": 3}, "num_attention_heads=4 is no multiple of num_key_value_heads=3"),
     ({"head_dim": 15}, "head_dim=15 must be even"),
     ({"architectures": ["LamaForCausalLM"]}, "did you mean 'LlamaForCausalLM'.*Qwen3ForCausalLM"),
-    ({"architectures": ["BertModel"]}, "'BertModel' is not supported; supported: Llama"),
+    ({"architectures": ["BertModel"]}, "'BertModel' is not supported; supported: .*, LlamaForCausalLM, .*Qwen3ForCausalLM"),
     ({"architectures": ...}, "'architectures' must list"),
     ({"hidden_act": "mish"}, "hidden_act='mish' is not supported; supported: gelu"),
     ({"rope_scaling": {"type": "linear", "factor": 2.0, "fctor": 1}, "rope_parameters": ...}, "'fctor' .1. is not understood for rope_type='linear'"),
@@ -149,7 +149,8 @@ BAD_CONFIGS: list[tuple[dict[str, Any], str]] = [
         "rope_type='dynamo' is not supported; supported: default, linear",
     ),
     ({"rope_parameters": {"rope_type": "linear"}}, "rope_parameters: key 'factor' is missing"),
-    ({"partial_rotary_factor": 1.5}, "24 of 16 numbers of a head turn"),
+    ({"partial_rotary_factor": 1.5}, "partial_rotary_factor=1.5 is not supported"),
+    ({"architectures": ["GlmForCausalLM"], "partial_rotary_factor": 1.5}, "24 of 16 numbers of a head turn"),
     ({"quantization_config": {"quant_method": "awq"}}, "quantised checkpoints \\('awq'\\)"),
 ]
 
