@@ -85,17 +85,19 @@ def rooms(root: Path, table: dict[str, Rows]) -> Iterator[str]:
 
 
 def path_read(root: Path) -> list[Path]:
-    """The files of the guided path, in its order; empty where there is no such page."""
+    """The files of the guided path, in its order."""
     page = root / READING
-    links = re.findall(r"\]\((\.\./[^)\s]+\.(?:py|c|h))\)", page.read_text()) if page.exists() else []
+    links = re.findall(r"\]\((\.\./[^)\s]+\.(?:py|c|h))\)", page.read_text())
     return [(page.parent / link).resolve() for link in links]
 
 
+def lines_read(root: Path) -> int:
+    return sum(len(page.read_text().splitlines()) for page in path_read(root) if page.exists())
+
+
 def reading(root: Path) -> Iterator[str]:
-    pages = path_read(root)
-    missing = [page for page in pages if not page.exists()]
-    yield from (f"{READING} leads to {page}, which is not there" for page in missing)
-    lines = sum(len(page.read_text().splitlines()) for page in pages if page not in missing)
+    pages, lines = path_read(root), lines_read(root)
+    yield from (f"{READING} leads to {page}, which is not there" for page in pages if not page.exists())
     if lines > MOST_READ or len(pages) > MOST_PAGES:
         yield f"{READING} leads through {len(pages)} files of {lines} lines; at most {MOST_PAGES} and {MOST_READ}"
 
@@ -131,7 +133,8 @@ def summary(floor: str, files: list[tuple[int, Path]], spans: list[tuple[int, st
 def main(root: Path = ROOT) -> int:
     problems = [*sizes(root), *rooms(root, ROOMS), *reading(root)]
     counted = ", ".join(f"{floor} {len(rows)}" for floor, rows in ROOMS.items())
-    print("\n".join(problems) or f"rooms: {counted} · arrows: all downwards, no circles · {READING}: {len(path_read(root))} files")
+    told = f"rooms: {counted} · arrows: all downwards, no circles · {READING}: {len(path_read(root))} files, {lines_read(root)} lines"
+    print("\n".join(problems) or told)
     return 1 if problems else 0
 
 
