@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import gc
+import logging
 import os
 import time
 import weakref
@@ -34,6 +35,7 @@ from .sequences.sequence import Sequence
 from .sequences.terms import Terms
 
 NANO = Path(__file__).parent / "nano"
+log = logging.getLogger("sgl")
 
 
 class Engine:
@@ -58,6 +60,8 @@ class Engine:
         self._owner = os.getpid()
         self._finalizer = weakref.finalize(self, _stop, parts.core, self._owner)
         self._info["startup_seconds"] = time.perf_counter() - started
+        for line in self._info["slower"]:
+            log.warning("%s: %s", path.name, line)
 
     # sequences and text
 
@@ -174,6 +178,8 @@ class Engine:
     def info(self) -> dict[str, Any]:
         """What runs, on what, and why. `memory` in bytes; `startup`: seconds of each part of the start.
 
+        `layers`: who computes which layers, and why not faster (see `models.explain.Layers`); `slower`: a line for each
+        such reason, empty where all run by the fastest that the machine has.
         `pid` is the process that computes, `restarts` counts how often one died and was started anew.
         """
         return dict(self._info)

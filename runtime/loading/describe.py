@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ from ..models.generic import GenericModel, read_generic
 from ..models.spec import Model
 from .files import read_json
 
-log = logging.getLogger("sgl")
-
 
 def describe(
     path: str | Path, context: int | None = None, implementation: str = "auto", remote_code: bool = False
@@ -22,7 +19,7 @@ def describe(
     """The model that a directory's config.json describes.
 
     context: the longest sequence that is wanted.  implementation: "sgl", "transformers", or "auto" for transformers where
-    no family of ours describes the architecture, which is said aloud.  remote_code: transformers may run the checkpoint's Python.
+    no family of ours describes the architecture, which the engine says aloud.  remote_code: transformers may run the checkpoint's Python.
     Raises ConfigError where nobody computes it.
     """
     file = Path(path) / "config.json"
@@ -44,9 +41,7 @@ def _by_transformers(values: dict[str, Any], where: str, path: Path, remote_code
         architecture_of(values, where)
     except ConfigError as ours:
         try:
-            model = read_generic(values, where, path, remote_code)
+            return read_generic(values, where, path, remote_code)
         except ConfigError as theirs:
             raise ConfigError(f"{ours}. Nor by transformers' own implementation: {theirs}") from theirs
-        log.warning("%s: no family describes %s; transformers' own implementation computes it, without our kernels", where, model.architecture)
-        return model
     raise AssertionError("an architecture that no family describes has one")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from ..executor.runner import Runner
 from ..layers import cpu
 from ..loading import describe, load_json_options, load_model
 from ..models.decoder import Decoder
+from ..models.explain import Layers, layers_of, slower
 from ..models.generic import AnyDecoder, GenericModel, load_generic
 from ..models.spec import Model
 from ..quantization import Transform, kv_dtype_for, transform_for
@@ -114,12 +115,16 @@ class Assembly:
         config, context = self.config, self.context
         with self._phase("attention"):
             attention = _attention(config, pool, model.config.attention, context)
+            self.layers = layers_of(model, attention)
+            if config.strict:
+                require_fastest(self.layers)
         with self._phase("runner"):
             runner = _runner(model, attention, config, self.choice, context)
             return _core(runner, config, text, pool, context), attention
 
     def info(self, model: AnyDecoder, attention: AttentionBackend, plan: memory.MemoryPlan) -> dict[str, Any]:
         found = _info(model, attention, self.config, self.choice, self.context)
+        found |= {"layers": [asdict(row) for row in self.layers], "slower": slower(self.layers)}
         return {"model_path": str(self.path), **found, "memory": plan.as_dict(), "startup": self.seconds}
 
     @contextmanager
@@ -130,6 +135,15 @@ class Assembly:
         if name not in ("config", "device") and self.choice.device.type == "cuda":
             torch.cuda.synchronize(self.choice.device)
         self.seconds[name] = time.perf_counter() - started
+
+
+def require_fastest(layers: Sequence[Layers]) -> None:
+    """Raises ConfigError with everything that does not run by the fastest."""
+    if reasons := slower(layers):
+        raise ConfigError(
+            f"Engine(strict=True): {'; '.join(reasons)}. Change the options that it names, or take another model or machine; "
+            "without strict it runs, and says so"
+        )
 
 
 def _builder(

@@ -50,6 +50,7 @@ class EngineConfig:
     trust_remote_code  transformers may run Python that comes with the checkpoint
     dummy        random weights of the model's shape: nothing but its config.json is read
     seed         of the dummy weights, and of the row of seeds that generations without one draw from
+    strict       an error where a layer or its attention does not run by the fastest that this machine has (`info()["slower"]`)
     process      run the model in a process of its own, which is started anew when it dies
     poison_freed fill freed pages with NaN, so that a stale read is loud (for tests)
     """
@@ -78,6 +79,7 @@ class EngineConfig:
     trust_remote_code: bool = False
     dummy: bool = False
     seed: int | None = None
+    strict: bool = False
     process: bool = False
     poison_freed: bool = False
 
@@ -101,7 +103,7 @@ class EngineConfig:
         for name, choices in CHOICES.items():
             if (value := getattr(self, name)) not in choices:
                 raise ConfigError(f"Engine({name}={value!r}): must be {', '.join(choices[:-1])} or {choices[-1]}")
-        for name in ("graphs", "deterministic", "jump_forward", "dummy", "process", "trust_remote_code", "poison_freed"):
+        for name in ("graphs", "deterministic", "jump_forward", "dummy", "strict", "process", "trust_remote_code", "poison_freed"):
             if not isinstance(value := getattr(self, name), bool):
                 raise ConfigError(f"Engine({name}={value!r}): must be True or False")
         if self.run_ahead not in (None, True, False):

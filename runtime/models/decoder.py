@@ -16,10 +16,9 @@ from .block import Block, Transform
 from .claims import model_refusal
 from .compiled import CompiledStep
 from .embedding import Embedding, Head, known_ids
+from .executors import SMALL_MODEL, Ran, executors
 from .places import Place
 from .spec import Model
-
-SMALL_MODEL = 512 * 2**20  # bytes of weights up to which faster layouts are kept beside plain and shared ones
 
 
 class Decoder:
@@ -95,6 +94,10 @@ class Decoder:
         for layer in self.layers:
             yield from layer.places()
         yield from self.head.places()
+
+    def executors(self) -> list[Ran]:
+        """Of each layer who computes it, and why nothing faster does; of a sealed model."""
+        return executors(self)
 
     @property
     def weight_bytes(self) -> int:

@@ -68,7 +68,7 @@ class GenericDecoder:
 
     def executors(self) -> list[tuple[str, str | None]]:
         """Who computes each layer, and why nobody faster."""
-        why = "no family describes this architecture" if not self.config.chosen else "implementation='transformers' was asked for"
+        why = f"no family describes {self.config.architecture}" if not self.config.chosen else "implementation='transformers' was asked for"
         return [("transformers", why)] * len(self.config.attention.layers)
 
 

@@ -1,0 +1,74 @@
+"""Who computes which layers of a model, and why not faster: a table, and what of it is worth a line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..attention.base import AttentionBackend
+from ..attention.by_layer import listed
+from .wording import attention_described, described
+from .executors import Ran
+
+if TYPE_CHECKING:
+    from .generic import AnyDecoder
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Layers that are the same and run the same.
+
+    layers: their numbers, "0-3, 5-8".  parts: what each is made of.  executor: "fused", "compiled", "torch", "transformers".
+    attention: the backend's name.  why, attention_why: not a faster one; None: there is none.
+    """
+
+    layers: str
+    count: int
+    parts: str
+    executor: str
+    why: str | None
+    attention: str
+    attention_why: str | None
+
+
+def layers_of(model: AnyDecoder, attention: AttentionBackend) -> tuple[Layers, ...]:
+    """Of a sealed model with the attention that it runs with."""
+    layers = model.config.attention.layers
+    attends = [Ran(*attention.reasons(index)) for index in range(len(layers))]
+    runs = [_beside(Ran(*ran), by) for ran, (by, _) in zip(model.executors(), attends, strict=True)]
+    blocks = getattr(model, "layers", None)
+    parts = [attention_described(layer) for layer in layers] if blocks is None else [described(block.layer) for block in blocks]
+    return table(parts, runs, attends)
+
+
+def _beside(ran: Ran, attention: str) -> Ran:
+    """Compiled layers attend by the compiled kernels, or not at all."""
+    return Ran("torch", f"attention goes by {attention}") if ran.by == "compiled" and attention != "cpu" else ran
+
+
+def table(parts: Sequence[str], runs: Sequence[Ran], attends: Sequence[Ran]) -> tuple[Layers, ...]:
+    """Of each layer what it is made of, who runs it and who attends."""
+    found: dict[tuple[str, Ran, Ran], list[int]] = {}
+    for index, layer in enumerate(zip(parts, runs, attends, strict=True)):
+        found.setdefault(layer, []).append(index)
+    return tuple(
+        Layers(listed(numbers), len(numbers), parts, runs.by, runs.why, attends.by, attends.why)
+        for (parts, runs, attends), numbers in found.items()
+    )
+
+
+def slower(rows: Iterable[Layers]) -> list[str]:
+    """What does not run by the fastest, with counts: "30 of 36 layers run by torch: ALiBi positions"."""
+    rows = list(rows)
+    total, runs, attends = sum(row.count for row in rows), Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for row in rows:
+        if row.why is not None:
+            runs[row.executor, row.why] += row.count
+        if row.attention_why is not None:
+            attends[row.attention, row.attention_why] += row.count
+    return [
+        *(f"{count} of {total} layers run by {by}: {why}" for (by, why), count in runs.items()),
+        *(f"{count} of {total} layers attend by {by}: {why}" for (by, why), count in attends.items()),
+    ]

@@ -1,0 +1,108 @@
+"""What a layer is made of, in one line, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..attention.layout import LayerAttention
+from .spec import Attention, Feedforward, Gated, HeadNorm, Layer, Norm, Norms
+
+OVER = {"head": "norm of heads", "each": "norms of each head", "all": "norm over all heads"}
+SIDES: dict[tuple[bool, ...], str] = {
+    (True, False, True, False): "before",
+    (False, True, False, True): "behind",
+    (True, True, True, True): "before and behind",
+}  # of mixer and feedforward network
+
+
+def described(layer: Layer) -> str:
+    """attention 8 heads, 4 kv, dim 256, window 1024, norm of heads; gated gelu_tanh 10240; norms before and behind"""
+    return "; ".join([", ".join(_attention(layer.mixer)), _feedforward(layer.ffn), *_sums(layer)])
+
+
+def attention_described(part: LayerAttention) -> str:
+    """Of a layer of which no more is known than what it asks of attention."""
+    return ", ".join(_attention(Attention(
+        part.query_heads, part.kv_heads, part.key_dim, part.scale, part.value_dim, window=part.window, chunk=part.chunk,
+        softcap=part.softcap, alibi=part.alibi, source=part.source,
+    ), known=False))  # fmt: skip
+
+
+def _attention(part: Attention, known: bool = True) -> Iterator[str]:
+    yield f"attention {part.heads} heads"
+    if part.kv_heads != part.heads:
+        yield f"{part.kv_heads} kv"
+    yield f"dim {part.dim}" if part.values == part.dim else f"dim {part.dim}, values {part.values}"
+    if known:
+        yield from _positions(part)
+    for name in ("window", "chunk", "softcap", "clip"):
+        if (value := getattr(part, name)) is not None:
+            yield f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+    if part.norm is not None:
+        yield _head_norm(part.norm)
+    yield from _extras(part)
+
+
+def _positions(part: Attention) -> Iterator[str]:
+    rope = part.rope
+    if rope is None:
+        yield "no rotation" if part.alibi is None else "ALiBi positions"
+        return
+    if rope.dim != rope.width:
+        yield f"rotation of {rope.dim}"
+    if rope.kind != "default":
+        yield f"rotation {rope.kind}"
+    if rope.interleaved:
+        yield "rotation of neighbours"
+
+
+def _head_norm(part: HeadNorm) -> str:
+    kind = "" if part.norm.kind == "rms" else "layer "
+    return f"{kind}{OVER[part.over]}{' behind the rotation' if part.after else ''}"
+
+
+def _extras(part: Attention) -> Iterator[str]:
+    if part.bias or part.out_bias:
+        yield "biases" if part.bias and part.out_bias else "bias of q, k, v" if part.bias else "bias of the output"
+    if part.value_norm_eps is not None:
+        yield "norm of values"
+    if part.temperature is not None:
+        yield "queries scaled by position"
+    if part.sinks:
+        yield "sinks"
+    if part.value_is_key:
+        yield "values are keys"
+    if part.source is not None:
+        yield f"reads layer {part.source}"
+
+
+def _feedforward(part: Feedforward) -> str:
+    kind = "gated" if isinstance(part, Gated) else "plain"
+    return f"{kind} {part.activation} {part.inner}{', biases' if part.bias else ''}"
+
+
+def _sums(layer: Layer) -> Iterator[str]:
+    yield _norms(layer.norms)
+    if layer.branch != 1:
+        yield f"branches times {layer.branch:g}"
+    if layer.scalar:
+        yield "times a learned number"
+
+
+def _norms(norms: Norms) -> str:
+    four = (norms.before_mixer, norms.after_mixer, norms.before_ffn, norms.after_ffn)
+    kinds = sorted({_kind(norm) for norm in four if norm is not None})
+    where = SIDES.get(tuple(norm is not None for norm in four))
+    if norms.parallel:
+        where = "in parallel" if norms.before_ffn is None else "in parallel, one each"
+    elif norms.of_sum:
+        where = "of the sums"
+    if where is None:
+        names = ("before_mixer", "after_mixer", "before_ffn", "after_ffn")
+        where = ", ".join(name for name, norm in zip(names, four, strict=True) if norm is not None)
+    return f"{' and '.join(kinds)} {where}" if kinds else "no norms"
+
+
+def _kind(norm: Norm) -> str:
+    kind = "norms" if norm.kind == "rms" else "layer norms"
+    return f"{kind} without weights" if not norm.weight else kind
