@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ..attention.base import AttentionBackend
 from ..attention.by_layer import listed
-from .wording import attention_described, described
 from .executors import Ran
+from .wording import attention_described, described
 
 if TYPE_CHECKING:
     from .generic import AnyDecoder

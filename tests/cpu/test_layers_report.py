@@ -18,11 +18,11 @@ from sgl.runtime.layers import cpu
 from sgl.runtime.layers.rotary import Rope
 from sgl.runtime.loading import dummy_model, load_config
 from sgl.runtime.models.decoder import Decoder
-from sgl.runtime.models.wording import described
 from sgl.runtime.models.executors import expected
 from sgl.runtime.models.explain import Layers, slower
 from sgl.runtime.models.families import read_model
 from sgl.runtime.models.spec import Attention, Gated, HeadNorm, Layer, Norm, Norms, Plain
+from sgl.runtime.models.wording import described
 
 needs_kernels = pytest.mark.skipif(
     not cpu.can_multiply(torch.float32, torch.device("cpu")), reason="this CPU has no compiled products"
