@@ -60,7 +60,7 @@ class Config(Fields):
 
     @property
     def hidden(self) -> int:
-        return self.positive(("hidden_size", "n_embd", "d_model"), most=MOST_WIDTH)
+        return self.positive(("hidden_size", "n_embd", "d_model", "n_embed"), most=MOST_WIDTH)
 
     @property
     def inner(self) -> int:
@@ -160,7 +160,8 @@ class Config(Fields):
 
     def model(self, layers: Iterable[Layer], norm: Norm | None, *, tied: bool = False, names: Names | None = None, **options: Any) -> Model:
         """tied: where config.json does not say. names: as the family calls its tensors."""
-        options.setdefault("max_position", self.positions)
+        if "max_position" not in options:
+            options["max_position"] = self.positions
         return Model(
             self.architecture, self.vocabulary, self.hidden, layers=tuple(layers), norm=norm,
             tied=self.flag("tie_word_embeddings", tied), names=names or Names(), dtype=self.optional(("dtype", "torch_dtype"), str),

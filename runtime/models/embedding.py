@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -12,7 +13,7 @@ from ..layers.linear import Linear
 from ..step.batch import Batch
 from .block import Transform, normed, sealed
 from .places import Place, bias_of, matrix, norm_for, norm_places, weight_of
-from .spec import Model, PerLayer
+from .spec import Learned, Model, PerLayer, Sines
 
 
 class Embedding:
@@ -22,10 +23,7 @@ class Embedding:
         self.model, hidden = model, model.hidden_size
         self.table = torch.empty(model.vocab_size, model.embed_size or hidden, dtype=dtype, device=device)
         self.norm = norm_for(model.embed_norm, hidden, device)
-        learned = model.positions
-        self.positions = None
-        if learned is not None:
-            self.positions = torch.empty(learned.count + learned.offset, hidden, dtype=dtype, device=device)
+        self.positions = None if model.positions is None else position_table(model.positions, hidden, dtype, device)
         self.project = matrix(hidden, model.embed_size, False, False, dtype, device) if model.embed_size else None
         self.scale = float(torch.tensor(model.embed_scale, dtype=dtype))  # as the families round it
         self.own = None if model.per_layer is None else OwnEmbeddings(model.per_layer, len(model.layers), hidden, dtype, device)
@@ -34,7 +32,7 @@ class Embedding:
         names = self.model.names
         yield Place(f"{names.embedding}.weight", self.table)
         yield from norm_places(names.embed_norm, self.model.embed_norm, self.norm)
-        if self.positions is not None:
+        if isinstance(self.model.positions, Learned) and self.positions is not None:
             yield Place(f"{names.positions}.weight", self.positions)
         if self.project is not None:
             yield from weight_of(names.project_in, self.project)
@@ -59,9 +57,20 @@ class Embedding:
         if self.project is not None:
             x = self.project(x)
         if self.positions is not None:
-            learned = self.model.positions
-            x = x + self.positions.index_select(0, positions + (learned.offset if learned else 0))
+            first = self.model.positions.offset if self.model.positions else 0
+            x = x + self.positions.index_select(0, positions + first)
         return normed(self.norm, x)
+
+
+def position_table(part: Learned | Sines, hidden: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[count + offset, hidden], to be loaded into or computed."""
+    rows = part.count + part.offset
+    if isinstance(part, Learned):
+        return torch.empty(rows, hidden, dtype=dtype, device=device)
+    half = hidden // 2
+    frequencies = torch.exp(torch.arange(half, dtype=torch.float32, device=device) * (-math.log(1e4) / (half - 1)))
+    angles = torch.outer(torch.arange(rows, dtype=torch.float32, device=device), frequencies)
+    return torch.cat((angles.sin(), angles.cos()), 1).to(dtype)
 
 
 class OwnEmbeddings:

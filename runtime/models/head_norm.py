@@ -22,6 +22,7 @@ class HeadNorms:
     def __init__(self, part: HeadNorm, queries: int, keys: int, dim: int, device: torch.device) -> None:
         self.part, self.after, self._counts, self._dim = part, part.after, (queries, keys), dim
         self.queries, self.keys = (torch.ones(self._shape(count), dtype=torch.float32, device=device) for count in (queries, keys))
+        self.biases = [torch.zeros_like(weight) for weight in (self.queries, self.keys)] if part.norm.bias else []
         self.each_head: norms.HeadNorm | None = None
 
     @property
@@ -33,23 +34,29 @@ class HeadNorms:
 
     def places(self, q_name: str, k_name: str) -> Iterator[Place]:
         """A name with {} in it stands for a tensor of each head."""
-        if not self.part.norm.weight:
-            return
-        for name, weight, count in zip((q_name, k_name), (self.queries, self.keys), self._counts, strict=True):
-            if not count:
-                continue
+        if self.part.norm.weight:
+            yield from self._places(".weight", q_name, k_name, self.queries, self.keys)
+        if self.biases:
+            yield from self._places(".bias", q_name, k_name, *self.biases)
+
+    def _places(self, ending: str, q_name: str, k_name: str, *tensors: Tensor) -> Iterator[Place]:
+        for name, tensor, count in zip((q_name, k_name), tensors, self._counts, strict=True):
             if "{}" in name:
-                yield from (Place(f"{name.format(head)}.weight", weight[head]) for head in range(count))
-            else:
-                yield Place(f"{name}.weight", weight)
+                yield from (Place(name.format(head) + ending, tensor[head]) for head in range(count))
+            elif count:
+                yield Place(name + ending, tensor)
 
     def seal(self, order: list[int] | None) -> None:
         """order: in which the numbers of a head lie, see `Rope.order`."""
-        heads = [self._of_heads(weight, count) for weight, count in zip((self.queries, self.keys), self._counts, strict=True)]
-        weight = torch.cat(heads) + self.part.norm.offset
-        self.weight = weight if order is None else weight[:, order]
+        self.weight = self._sealed([self.queries, self.keys], order) + self.part.norm.offset
+        self.bias = self._sealed(self.biases, order) if self.biases else None
         if self.part.norm.kind == "rms" and self.part.over != "all":
             self.each_head = norms.HeadNorm(self.weight, self.part.norm.eps)
+
+    def _sealed(self, tensors: list[Tensor], order: list[int] | None) -> Tensor:
+        """float32 [query heads + key heads, dim]"""
+        joined = torch.cat([self._of_heads(tensor, count) for tensor, count in zip(tensors, self._counts, strict=True)])
+        return joined if order is None else joined[:, order]
 
     def _of_heads(self, weight: Tensor, count: int) -> Tensor:
         return weight.view(count, -1) if self.part.over == "all" else weight.expand(count, self._dim)
@@ -62,7 +69,8 @@ class HeadNorms:
             unit = torch.cat([self._unit(part.flatten(1)).view(part.shape) for part in parts], 1)
         else:
             unit = self._unit(x.float())
-        return (unit * self.weight).to(x.dtype)
+        unit = unit * self.weight
+        return (unit if self.bias is None else unit + self.bias).to(x.dtype)
 
     def _unit(self, x: Tensor) -> Tensor:
         """Normed over the last dimension, without a weight."""

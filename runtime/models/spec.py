@@ -177,6 +177,15 @@ class Learned:
     offset: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Sines:
+    """A computed table of `count` positions, added to the embeddings: row p + offset has the sines of as many angles as
+    half its width, then the cosines; angles are the row times 1 to 1e-4."""
+
+    count: int
+    offset: int = 0
+
+
 @dataclass(frozen=True)
 class Model:
     """A decoder. What its checkpoint calls the parts is in `names`.
@@ -198,7 +207,7 @@ class Model:
     embed_scale: float = 1.0
     embed_norm: Norm | None = None
     embed_size: int | None = None
-    positions: Learned | None = None
+    positions: Learned | Sines | None = None
     per_layer: PerLayer | None = None
     head_bias: bool = False
     head_unit: bool = False

@@ -1,0 +1,108 @@
+"""Bloom, MPT and Falcon: ALiBi, or rotation in Falcon from 7B on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...errors import ConfigError
+from ..alibi import alibi_slopes
+from ..config import Config
+from ..names import Merged, Names
+from ..spec import Attention, Model, Norm, Norms, Plain
+from .registry import family
+
+BLOOM = Names(
+    embedding="transformer.word_embeddings", embed_norm="transformer.word_embeddings_layernorm", norm="transformer.ln_f",
+    layer="transformer.h.{}.", qkv=Merged("self_attention.query_key_value", "groups"), output="self_attention.dense",
+    up="mlp.dense_h_to_4h", down="mlp.dense_4h_to_h",
+    prefixes=tuple((begin, f"transformer.{begin}") for begin in ("word_embeddings", "h.", "ln_f.")),
+)  # fmt: skip
+OF_KERNELS = ("attention_softmax_in_fp32", "masked_softmax_fusion", "bias_dropout_fusion", "skip_bias_add", "skip_bias_add_qkv")
+UNWRITTEN = 2048  # the longest sequence, where config.json does not say
+
+
+@family("BloomForCausalLM")
+def bloom(c: Config) -> Model:
+    c.require("apply_residual_connection_post_layernorm", False)
+    c.require("slow_but_exact", False)  # would leave biases out
+    c.require("n_inner", 4 * c.hidden)
+    c.raw(*OF_KERNELS)
+    norm, mixer = c.layer_norm(), c.attention(bias=True, out_bias=True, alibi=alibi_slopes(c.heads))
+    layer = c.layer(Norms.pre(norm), mixer, Plain(4 * c.hidden, "gelu_tanh", bias=True))
+    longest = c.positive("seq_length", UNWRITTEN)
+    return c.model([layer] * c.count, norm, tied=True, names=BLOOM, embed_norm=norm, max_position=longest)
+
+
+FALCON_BESIDE = replace(BLOOM, before_mixer="ln_attn", before_ffn="ln_mlp")
+
+
+@family("FalconForCausalLM")
+def falcon(c: Config) -> Model:
+    """Mixer and FFN beside each other behind one norm (7B) or each its own (40B), or in turn (RW).
+
+    ALiBi is exact here; transformers rounds it to bfloat16, position by position.
+    """
+    bias, dim, grouped = c.flag("bias"), c.width(), c.flag("new_decoder_architecture")
+    norms, names = _placement(c, c.layer_norm(), grouped)
+    c.raw("rope_parameters", "rope_scaling", "rope_theta")  # may be there beside ALiBi
+    alibi = alibi_slopes(c.heads, dim**-0.5) if c.flag("alibi") else None  # added before the scores are scaled
+    rope = None if alibi else c.rope(dim)
+    mixer = Attention(c.heads, _kv_heads(c, grouped), dim, dim**-0.5, rope=rope, bias=bias, out_bias=bias, alibi=alibi)
+    ffn = Plain(c.positive("ffn_hidden_size", 4 * c.hidden), c.activation("gelu", "activation"), bias)
+    longest = c.positive("max_position_embeddings", UNWRITTEN)
+    return c.model([c.layer(norms, mixer, ffn)] * c.count, c.layer_norm(), tied=True, names=names, max_position=longest)
+
+
+def _placement(c: Config, norm: Norm, grouped: bool) -> tuple[Norms, Names]:
+    beside = c.flag("parallel_attn", True)
+    if grouped:
+        c.require("parallel_attn", True)
+        c.require("num_ln_in_parallel_attn", 1, 2)
+        own = c.get("num_ln_in_parallel_attn", int, 2) == 2
+        return Norms.beside(norm, own), FALCON_BESIDE if own else BLOOM
+    if beside:
+        c.require("num_ln_in_parallel_attn", 1)
+    c.raw("num_ln_in_parallel_attn")
+    return Norms.beside(norm) if beside else Norms.pre(norm), BLOOM
+
+
+def _kv_heads(c: Config, grouped: bool) -> int:
+    shared, wanted = c.flag("multi_query", True), c.positive("num_kv_heads", c.heads)
+    found = wanted if grouped else 1 if shared else c.heads
+    if c.heads % found or (not grouped and not shared and wanted != found):
+        raise ConfigError(f"{c.where}: num_kv_heads={wanted} does not fit {c.heads} heads of queries")
+    return found
+
+
+MPT = Names(
+    embedding="transformer.wte", norm="transformer.norm_f", layer="transformer.blocks.{}.", before_mixer="norm_1",
+    before_ffn="norm_2", qkv=Merged("attn.Wqkv"), output="attn.out_proj", up="ffn.up_proj", down="ffn.down_proj",
+)  # fmt: skip
+
+
+@family("MptForCausalLM", "MPTForCausalLM")
+def mpt(c: Config) -> Model:
+    c.raw("learned_pos_emb", "init_config", "init_device", "embedding_fraction", "emb_pdrop", "tokenizer_name", "verbose")
+    c.require("expansion_ratio", 4)
+    c.require("no_bias", True)
+    c.require("norm_type", "low_precision_layernorm", "layernorm")
+    if (scale := c.raw("logit_scale")) is not None:
+        raise ConfigError(f"{c.where}: logit_scale={scale!r} is not supported; only null is")
+    norm = c.layer_norm(bias=False)
+    layer = c.layer(Norms.pre(norm), _mpt_attention(c), Plain(4 * c.hidden, "gelu"))
+    return c.model([layer] * c.count, norm, tied=True, names=MPT)
+
+
+def _mpt_attention(c: Config) -> Attention:
+    values = c.raw("attn_config") or {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{c.where}: attn_config must be an object, not {values!r}")
+    own = Config(values, f"{c.where}: attn_config", c.architecture)
+    own.raw("attn_impl", "attn_pdrop")
+    for key, only in (("attn_type", "multihead_attention"), ("alibi", True), ("alibi_bias_max", 8)):
+        own.require(key, only)
+    for key in ("prefix_lm", "qk_ln", "attn_uses_sequence_id"):
+        own.require(key, False)
+    scale, clip = own.optional("softmax_scale", float), own.optional("clip_qkv", float)
+    own.finish()
+    return c.attention(scale=scale, clip=clip or None, alibi=alibi_slopes(c.heads))

@@ -1,0 +1,66 @@
+"""OPT and those of its build: BioGPT, XGLM. Positions begin at row 2."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...errors import ConfigError
+from ..config import Config
+from ..names import Names
+from ..spec import Learned, Model, Norm, Norms, Plain, Sines
+from .registry import family
+
+FIRST = 2  # row of the first position
+OPT = Names(
+    embedding="model.decoder.embed_tokens", positions="model.decoder.embed_positions", norm="model.decoder.final_layer_norm",
+    project_in="model.decoder.project_in", project_out="model.decoder.project_out", layer="model.decoder.layers.{}.",
+    before_mixer="self_attn_layer_norm", after_mixer="self_attn_layer_norm", before_ffn="final_layer_norm",
+    after_ffn="final_layer_norm", output="self_attn.out_proj", up="fc1", down="fc2", prefixes=(("decoder.", "model.decoder."),),
+)  # fmt: skip
+
+
+@family("OPTForCausalLM")
+def opt(c: Config) -> Model:
+    """Norms before mixer and FFN, or, in OPT-350M, of the sum behind; there the embeddings are narrower too."""
+    bias, affine, before = c.flag("enable_bias", True), c.flag("layer_norm_elementwise_affine", True), c.flag("do_layer_norm_before", True)
+    norm, width = Norm(1e-5, "layer", weight=affine, bias=affine), c.positive("word_embed_proj_dim", c.hidden)
+    norms = Norms.pre(norm) if before else replace(Norms.post(norm), of_sum=True)
+    ffn = Plain(c.inner, c.activation("relu", "activation_function"), bias)
+    layer = c.layer(norms, c.attention(bias=bias, out_bias=bias), ffn)
+    return c.model(
+        [layer] * c.count, norm if before and not c.flag("_remove_final_layer_norm") else None, tied=True, names=OPT,
+        positions=Learned(c.positions, FIRST), embed_size=None if width == c.hidden else width,
+    )  # fmt: skip
+
+
+BIOGPT = replace(
+    OPT, embedding="biogpt.embed_tokens", positions="biogpt.embed_positions", norm="biogpt.layer_norm", head="output_projection",
+    layer="biogpt.layers.{}.", prefixes=(),
+)  # fmt: skip
+
+
+def _biased(c: Config, activation: str, positions: Learned | Sines, names: Names) -> Model:
+    """Biases everywhere; embeddings may be scaled; the norms' eps is fixed."""
+    norm, scale = Norm(1e-5, "layer", bias=True), c.hidden**0.5 if c.flag("scale_embedding", True) else 1.0
+    layer = c.layer(Norms.pre(norm), c.attention(bias=True, out_bias=True), Plain(c.inner, c.activation("gelu", activation), True))
+    return c.model([layer] * c.count, norm, tied=True, names=names, positions=positions, embed_scale=scale)
+
+
+@family("BioGptForCausalLM")
+def biogpt(c: Config) -> Model:
+    c.raw("layer_norm_eps")  # which no norm takes
+    return _biased(c, "hidden_act", Learned(c.positions, FIRST), BIOGPT)
+
+
+XGLM = replace(
+    OPT, embedding="model.embed_tokens", norm="model.layer_norm", layer="model.layers.{}.", prefixes=(),
+    ignored=(r"model\.embed_positions\.weights",),
+)  # fmt: skip
+
+
+@family("XGLMForCausalLM")
+def xglm(c: Config) -> Model:
+    """Row `pad_token_id` of the positions is zero, which only rows without a position may be."""
+    if c.get("pad_token_id", int, 1) >= FIRST or c.hidden % 2:
+        raise ConfigError(f"{c.where}: pad_token_id={c.raw('pad_token_id')} must be below {FIRST}, d_model={c.hidden} even")
+    return _biased(c, "activation_function", Sines(c.positions, FIRST), XGLM)
