@@ -102,27 +102,28 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _saved(folder: Path, config: dict[str, Any], model: Mapping[str, Any]) -> TokenFiles:
-    file = folder / "tokenizer.json"
-    try:
-        backend = Backend.from_file(str(file))
-    except Exception as error:
-        raise ConfigError(f"{file} is no tokenizer that the tokenizers library reads ({error}); {_hint(file)}") from None
-    if not model or _stands(config, model.get("model_type"), _extra(folder, config), backend):
-        return TokenFiles(backend, config)
+    """As it stands, but where transformers builds a class of its own from its words: by that class."""
+    if not model or "AutoTokenizer" in (config.get("auto_map") or ()):
+        return TokenFiles(_from_file(folder), config)
+    if config.get("tokenizer_class") in AS_SAVED and model.get("model_type") in WITHOUT_CLASS:
+        backend = _from_file(folder)
+        added = backend.get_added_tokens_decoder()
+        if all(i in added and _flags(added[i]) == _flags(token) for i, token in _extra(folder, config).items()):
+            return TokenFiles(backend, config)
     try:
         return _by_transformers(folder, config)
     except ConfigError as error:
+        found = TokenFiles(_from_file(folder), config)
         log.warning("%s; tokenizer.json is taken as it stands", error)
-        return TokenFiles(backend, config)
+        return found
 
 
-def _stands(config: Mapping[str, Any], kind: str | None, extra: dict[int, AddedToken], backend: Backend) -> bool:
-    """Whether transformers takes tokenizer.json as it stands, rather than build a class of its own from its words."""
-    if "AutoTokenizer" in (config.get("auto_map") or ()):
-        return True
-    added = backend.get_added_tokens_decoder()
-    same = all(i in added and _flags(added[i]) == _flags(token) for i, token in extra.items())
-    return same and config.get("tokenizer_class") in AS_SAVED and kind in WITHOUT_CLASS
+def _from_file(folder: Path) -> Backend:
+    file = folder / "tokenizer.json"
+    try:
+        return Backend.from_file(str(file))
+    except Exception as error:
+        raise ConfigError(f"{file} is no tokenizer that the tokenizers library reads ({error}); {_hint(file)}") from None
 
 
 def _flags(token: AddedToken) -> tuple[Any, ...]:
@@ -143,8 +144,7 @@ def _by_transformers(folder: Path, config: dict[str, Any]) -> TokenFiles:
             reasons.append(f"{name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
             continue
         if found.backend_tokenizer.get_vocab_size() >= words > 0 or not words:
-            backend = Backend.from_str(found.backend_tokenizer.to_str())
-            return TokenFiles(backend, dict(found.special_tokens_map) | config)
+            return TokenFiles(found.backend_tokenizer, dict(found.special_tokens_map) | config)
         reasons.append(f"{name}: it does not use vocab.json")
     raise ConfigError(_nothing(folder, reasons))
 

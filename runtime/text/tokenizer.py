@@ -38,6 +38,7 @@ class Tokenizer:
         special_ids: never part of plain text.
         eos_ids: any of these ends a text.
         prefix_ids: what the post-processor puts before a text, e.g. (BOS,).
+        without_template: what an error says to do about a missing chat template.
     """
 
     def __init__(self, backend: Backend, config: Mapping[str, Any], eos_ids: Iterable[int] = ()) -> None:

@@ -86,6 +86,25 @@ def test_the_bytes_of_segments_are_the_text(kind: TokenizerKind, segments: list[
     assert "".join([*map(follower.push, ids), follower.flush()]) == found == tokenizer.decode(ids, skip_special_tokens=False)
 
 
+@pytest.mark.parametrize("kind", by_library, ids=[kind.name for kind in by_library])
+@settings(max_examples=20, deadline=None)
+@given(said=st.text(max_size=20), prompt=st.booleans())
+def test_conversations_have_the_ids_of_transformers(kind: TokenizerKind, said: str, prompt: bool) -> None:
+    tokenizer = ours(kind)
+    template = "".join(tokenizer.token_bytes[i].decode() for i in tokenizer.prefix_ids) + TEMPLATE
+    chatting, talk = conversing(kind, template), [{"role": "user", "content": said}, {"role": "assistant", "content": "fox"}]
+    expected = theirs(kind).apply_chat_template(talk, chat_template=template, add_generation_prompt=prompt)
+    assert chatting.encode_chat(talk, add_generation_prompt=prompt).tolist() == expected["input_ids"]
+
+
+TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>{% endif %}"
+
+
+@cache
+def conversing(kind: TokenizerKind, template: str) -> Tokenizer:
+    return Tokenizer.load(folder_of(kind), template)
+
+
 @every
 def test_what_a_tokenizer_says_of_itself(kind: TokenizerKind) -> None:
     tokenizer = ours(kind)

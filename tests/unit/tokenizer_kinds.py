@@ -149,6 +149,16 @@ def tiktoken_file(name: str, model_type: str, size: int = 0, **config: Any) -> C
     return write
 
 
+def tekken(folder: Path) -> None:
+    """As Mistral writes byte-level BPE."""
+    write_configs(folder, "mistral", {})
+    specials = [{"rank": i, "token_str": text, "is_control": True} for i, text in enumerate(["<unk>", "<s>", "</s>", "[INST]", "[/INST]"])]
+    words = [{"rank": i, "token_bytes": base64.b64encode(token).decode(), "token_str": None} for i, token in enumerate(ranked())]
+    size = len(words) + len(specials)
+    about = {"pattern": GPT4O, "num_vocab_tokens": len(words), "default_vocab_size": size, "default_num_special_tokens": len(specials), "version": "v3"}
+    (folder / "tekken.json").write_text(json.dumps({"config": about, "vocab": words, "special_tokens": specials}))
+
+
 @cache
 def ranked() -> tuple[bytes, ...]:
     from sgl.grammars.tokens.token_bytes import byte_alphabet
@@ -290,6 +300,7 @@ KINDS = [
     TokenizerKind("gemma3", saved(gemma, "gemma3_text", tokenizer_class="GemmaTokenizer", bos_token="<bos>", eos_token="<eos>")),
     TokenizerKind("unigram", saved(lambda: unigram(True, metaspace("always")), "llama", **GENERIC)),
     TokenizerKind("unigram-unknowns", saved(lambda: unigram(False, metaspace("first"), decoder=decoders.Metaspace("▁", "first")), "llama", **GENERIC), lossy=True),
+    TokenizerKind("tekken", tekken),
     TokenizerKind("spm-bpe", sentencepiece(sentencepiece_bpe, 2), library=False),
     TokenizerKind("spm-bpe-no-dummy", sentencepiece(lambda: sentencepiece_bpe(("▁▁", "\n\n")), 2, dummy=False), library=False),
     TokenizerKind("spm-bpe-always", sentencepiece(sentencepiece_bpe, 2, legacy=True), library=False),
