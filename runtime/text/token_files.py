@@ -107,8 +107,7 @@ def _saved(folder: Path, config: dict[str, Any], model: Mapping[str, Any]) -> To
         return TokenFiles(_from_file(folder), config)
     if config.get("tokenizer_class") in AS_SAVED and model.get("model_type") in WITHOUT_CLASS:
         backend = _from_file(folder)
-        added = backend.get_added_tokens_decoder()
-        if all(i in added and _flags(added[i]) == _flags(token) for i, token in _extra(folder, config).items()):
+        if _complete(backend, _extra(folder, config), config):
             return TokenFiles(backend, config)
     try:
         return _by_transformers(folder, config)
@@ -116,6 +115,20 @@ def _saved(folder: Path, config: dict[str, Any], model: Mapping[str, Any]) -> To
         found = TokenFiles(_from_file(folder), config)
         log.warning("%s; tokenizer.json is taken as it stands", error)
         return found
+
+
+def _complete(backend: Backend, extra: dict[int, AddedToken], config: Mapping[str, Any]) -> bool:
+    """Whether all tokens that the configs name are in tokenizer.json, as they name them."""
+    added = backend.get_added_tokens_decoder()
+    same = all(i in added and _flags(added[i]) == _flags(token) for i, token in extra.items())
+    return same and _named(config) <= {token.content for token in added.values()}
+
+
+def _named(config: Mapping[str, Any]) -> set[str]:
+    """The special tokens of a config: `bos_token` and its like, and the lists of further ones."""
+    said = [value for name, value in config.items() if name.endswith("_token")]
+    said += [token for name in ("additional_special_tokens", "extra_special_tokens") for token in config.get(name) or ()]
+    return {content for token in said if isinstance(content := token.get("content") if isinstance(token, dict) else token, str)}
 
 
 def _from_file(folder: Path) -> Backend:
@@ -215,8 +228,7 @@ def _extra(folder: Path, config: Mapping[str, Any]) -> dict[int, AddedToken]:
         raise ConfigError(f"{folder / 'tokenizer_config.json'}: added_tokens_decoder cannot be read ({error}); mend it") from None
     if found:
         return _checked(found, folder / "tokenizer_config.json")
-    special = {str(value.get("content") if isinstance(value, dict) else value) for name, value in config.items() if name.endswith("_token")}
-    special.update(str(token) for token in config.get("additional_special_tokens") or ())
+    special = _named(config)
     added = read_json(folder / "added_tokens.json")
     found = {i: AddedToken(text, normalized=text not in special, special=text in special) for text, i in added.items()}
     return _checked(found, folder / "added_tokens.json")

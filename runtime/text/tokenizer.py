@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -245,10 +245,16 @@ class Tokenizer:
 
     def _ask_prefix(self) -> tuple[int, ...]:
         """What comes before a text by the post-processor; what it puts behind one is left out: texts go on."""
-        plain = self._backend.encode(_PROBE, add_special_tokens=False).ids
-        dressed = self._backend.encode(_PROBE, add_special_tokens=True).ids
+        probe = next((text for text in self._probes() if self._backend.encode(text, add_special_tokens=False).ids), "")
+        plain = self._backend.encode(probe, add_special_tokens=False).ids
+        dressed = self._backend.encode(probe, add_special_tokens=True).ids
         starts = (i for i in range(len(dressed) + 1) if dressed[i : i + len(plain)] == plain)
         return tuple(dressed[: next(starts, 0)])
+
+    def _probes(self) -> Iterator[str]:
+        """Texts that a vocabulary may know."""
+        yield _PROBE
+        yield from (token.decode("utf-8", "ignore") for i, token in enumerate(self.token_bytes) if i not in self.special_ids)
 
 
 def _ids_of(backend: Backend, text: str) -> list[int]:

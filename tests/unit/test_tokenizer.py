@@ -214,3 +214,12 @@ def test_many_threads_at_once() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_prefix_is_found_without_the_letter_a() -> None:
+    vocab = {"<s>": 0, "7": 1, "8": 2}
+    backend = tiny.Backend(tiny.models.BPE(vocab, []))
+    backend.decoder = tiny.decoders.Fuse()
+    backend.add_special_tokens(["<s>"])
+    backend.post_processor = tiny.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    assert Tokenizer(backend, {}).prefix_ids == (0,)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tokenizer_kinds import KINDS, TokenizerKind
 
@@ -93,6 +93,7 @@ def test_conversations_have_the_ids_of_transformers(kind: TokenizerKind, said: s
     tokenizer = ours(kind)
     template = "".join(tokenizer.token_bytes[i].decode() for i in tokenizer.prefix_ids) + TEMPLATE
     chatting, talk = conversing(kind, template), [{"role": "user", "content": said}, {"role": "assistant", "content": "fox"}]
+    assume(not chatting.marks.spelled(said))  # what texts spell of marks stays text here
     expected = theirs(kind).apply_chat_template(talk, chat_template=template, add_generation_prompt=prompt)
     assert chatting.encode_chat(talk, add_generation_prompt=prompt).tolist() == expected["input_ids"]
 
@@ -109,11 +110,12 @@ def conversing(kind: TokenizerKind, template: str) -> Tokenizer:
 def test_what_a_tokenizer_says_of_itself(kind: TokenizerKind) -> None:
     tokenizer = ours(kind)
     assert tokenizer.exact_bytes
-    assert len(set(tokenizer.prefix_ids)) == len(tokenizer.prefix_ids) <= 1
+    assert len(set(tokenizer.prefix_ids)) == len(tokenizer.prefix_ids)
     assert all(i < tokenizer.vocab_size for i in (*tokenizer.prefix_ids, *tokenizer.eos_ids))
     written = "".join(tokenizer.token_bytes[i].decode() for i in tokenizer.prefix_ids)
     ids = tokenizer.encode(written + "The fox", special_prefix=True)
-    assert ids.tolist().count(tokenizer.bos_id) == len(tokenizer.prefix_ids)
+    assert tuple(ids[: len(tokenizer.prefix_ids)]) == tokenizer.prefix_ids
+    assert not set(ids[len(tokenizer.prefix_ids) :].tolist()) & set(tokenizer.prefix_ids)
 
 
 WALKS = [r'\{"name": "[a-z ]{1,8}", "n": \d{1,4}\}', r"(日本|naïve|👍🏽| the quick){1,3}\n\n", r"    return a \+ b|  \w{3}"]

@@ -260,6 +260,8 @@ DEEPSEEK = pre_tokenizers.Sequence(
 BLOOM = pre_tokenizers.Sequence(
     [pre_tokenizers.Split(Regex(r" ?[^(\s|[.,!?…。，、।۔،])]+"), "isolated"), byte_level(use_regex=False)]
 )
+GLM = processors.TemplateProcessing(single="<|endoftext|> <|padding|> $A", special_tokens=[("<|endoftext|>", 5), ("<|padding|>", 6)])
+NEW = [(bpe(byte_level()).get_vocab_size() + n, text) for n, text in enumerate(["<tool>", "words"])]
 BOS_LAST = processors.Sequence([processors.ByteLevel(trim_offsets=False), bos()])
 GENERIC: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
 GPT2: dict[str, Any] = {"tokenizer_class": "GPT2Tokenizer", "bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
@@ -285,6 +287,10 @@ KINDS = [
     TokenizerKind("cohere", saved(lambda: bpe(pre_tokenizers.Sequence([DIGITS, byte_level()]), normalizers.NFC(), bos()), "cohere", tokenizer_class="CohereTokenizerFast", bos_token="<s>"), composes=True),
     TokenizerKind("starcoder2", saved(lambda: bpe(pre_tokenizers.Sequence([DIGITS, byte_level()])), "starcoder2", **GPT2)),
     TokenizerKind("deepseek", saved(lambda: bpe(DEEPSEEK, post=BOS_LAST), "llama", **GENERIC | {"tokenizer_class": "LlamaTokenizerFast"})),
+    TokenizerKind("glm4", saved(lambda: bpe(words(LLAMA3), post=GLM), "glm4", **GENERIC)),
+    TokenizerKind("named-only-in-config", saved(lambda: bpe(byte_level()), "llama", **GENERIC, pad_token="[PAD]", extra_special_tokens=["<tool>"])),
+    TokenizerKind("added-only-in-config", saved(lambda: bpe(byte_level()), "llama", **GENERIC, added_tokens_decoder={str(i): {"content": text, "special": False} for i, text in NEW})),
+    TokenizerKind("flags-only-in-config", saved(lambda: bpe(byte_level(), added=PLUS[1:2]), "llama", **GENERIC, added_tokens_decoder={str(NEW[0][0]): {"content": "<tool>", "rstrip": True, "special": False}}), lossy=True),
     TokenizerKind("falcon", saved(lambda: bpe(FALCON), "falcon", **GENERIC)),
     TokenizerKind("bloom", saved(lambda: bpe(BLOOM), "bloom", **GENERIC | {"tokenizer_class": "BloomTokenizerFast"})),
     TokenizerKind("olmo2", saved(lambda: bpe(words(LLAMA3)), "olmo2", **GENERIC)),
