@@ -18,7 +18,7 @@ class Rope:
     """Rotation of a head of `width` numbers, `dim` of which turn; `kind` is one of `ROPE_KINDS`.
 
     interleaved: neighbours turn together (GPT-J), not halves (GPT-NeoX). Weights are brought into halves while loading,
-    see `order`, so that nothing else has to know.  factors: of longrope, what the wavelengths are multiplied with.
+    see `order`, so that nothing else has to know.  backwards: it turns the other way round (nanochat).  factors: of longrope, what the wavelengths are multiplied with.
     Fields that a kind does not use keep their defaults.
     """
 
@@ -27,6 +27,7 @@ class Rope:
     width: int
     kind: str = "default"
     interleaved: bool = False
+    backwards: bool = False
     factor: float = 1.0
     original_context: int = 0
     low_freq_factor: float = 1.0
@@ -47,6 +48,8 @@ class Rope:
             return None
         turning, half = range(self.dim), self.dim // 2
         first, second = (turning[::2], turning[1::2]) if self.interleaved else (turning[:half], turning[half:])
+        if self.backwards:
+            first, second = second, first
         still, split = range(self.dim, self.width), self.width // 2 - half
         order = [*first, *still[:split], *second, *still[split:]]
         return None if order == list(range(self.width)) else order

@@ -9,7 +9,7 @@ from ..errors import ConfigError
 from ..layers.rotary import Rope
 from .fields import Fields
 from .names import Names
-from .rope import read_rope
+from .rope import read_rope, written_rope
 from .spec import Activation, Attention, Feedforward, Gated, HeadNorm, Layer, Model, Norm, Norms
 
 KINDS = ("full_attention", "sliding_attention", "chunked_attention")
@@ -25,8 +25,7 @@ WITHOUT_EFFECT = frozenset({
     "auto_map", "custom_pipelines", "task_specific_params", "id2label", "label2id", "num_labels", "problem_type", "output_attentions",
     "output_hidden_states", "return_dict", "torchscript", "pruned_heads", "chunk_size_feed_forward", "gradient_checkpointing",
     "use_cache", "cache_implementation", "use_return_dict", "use_bfloat16", "tokenizer_class", "prefix", "finetuning_task",
-    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "mask_token_id", "decoder_start_token_id",
-    "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids",
+    "suppress_tokens", "begin_suppress_tokens", "bad_words_ids",
     "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty", "temperature",
     "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
     "num_return_sequences", "output_scores", "return_dict_in_generate", "remove_invalid_values", "exponential_decay_length_penalty",
@@ -39,6 +38,7 @@ WITHOUT_EFFECT = frozenset({
     "cross_attention_hidden_size", "tie_encoder_decoder", "tf_legacy_loss", "pretraining_tp", "slow_but_exact", "unsloth_version",
     "unsloth_fixed", "model_max_length", "special_tokens_map", "transformers.js_config", "onnx_config", "quantization", "use_mrope", "offset_alibi",
 })  # fmt: skip
+OF_A_TOKEN = ("_token_id", "_token_ids", "_token_index")  # endings of keys
 
 
 class Config(Fields):
@@ -55,6 +55,11 @@ class Config(Fields):
     def assume(self, **values: Any) -> None:
         """What the family takes for keys that are absent; null stays null."""
         self.values = values | dict(self.values)
+
+    def assume_rope(self, **parameters: Any) -> None:
+        """What the family takes where no rotary parameters are written, as `rope_parameters`."""
+        if self.raw("rope_parameters", "rope_scaling") is None:
+            self.values = dict(self.values) | {"rope_parameters": parameters}
 
     # sizes
 
@@ -123,6 +128,10 @@ class Config(Fields):
             raise ConfigError(f"{self.where}: head_dim={width} must be even for rotary positions")
         return read_rope(self, width, kind, context=self.context, **family)
 
+    def rope_fields(self) -> Fields:
+        """The rotary parameters as they are written, for what a family keeps there besides."""
+        return written_rope(self)[0]
+
     def attention(
         self, *, kv_heads: int | None = None, width: int | None = None, norm: HeadNorm | None = None, bias: bool = False,
         out_bias: bool = False, scale: float | None = None, rope: Rope | None = None, **options: Any,
@@ -171,7 +180,7 @@ class Config(Fields):
     def finish(self) -> None:
         """Raises ConfigError for a key that nobody has read and that may change results."""
         for key in self.unread():
-            if key not in WITHOUT_EFFECT:
+            if key not in WITHOUT_EFFECT and not key.endswith(OF_A_TOKEN):
                 raise ConfigError(
                     f"{self.where}: key {key!r} ({self.values[key]!r}) is not understood by {self.architecture}; "
                     "if it changes nothing in the network, take it out of config.json"

@@ -28,9 +28,9 @@ def read_rope(
     is written; share None: it turns whole heads only.  theta_keys: of the base, beside.  dim: numbers that turn, where
     the family counts them itself.  others: keys that it reads itself.  context: the longest sequence wanted.
     """
-    rope, where = _parameters(fields, kind)
+    rope, where = written_rope(fields, kind)
     name = rope.get(("rope_type", "type"), str, "default")
-    name = RENAMED.get(name, name)
+    name = "longrope" if "short_factor" in rope.values else RENAMED.get(name, name)  # the first Phi-3 call it yarn
     rope.raw(*OF_PICTURES, *others)
     base = rope.number(THETA_KEYS, fields.number(theta_keys, theta))
     part = rope.number(SHARE_KEYS, fields.number(SHARE_KEYS, share or 1.0))
@@ -50,7 +50,8 @@ def read_rope(
     return result
 
 
-def _parameters(fields: Fields, kind: str | None) -> tuple[Fields, str]:
+def written_rope(fields: Fields, kind: str | None = None) -> tuple[Fields, str]:
+    """The object with the rotary parameters of all layers, or those of a kind; and its name for errors."""
     written = next((key for key in ("rope_parameters", "rope_scaling") if fields.raw(key) is not None), None)
     values: Any = fields.raw(written) if written else {}
     where = f"{fields.where}: {written}" if written else fields.where

@@ -1,0 +1,59 @@
+"""Granite and what follows it: multipliers of embeddings, scores, branches and logits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ...errors import ConfigError
+from ...layers.rotary import Rope
+from ..config import Config, every
+from ..names import Names
+from ..spec import Attention, Gated, Model, Norms
+from .registry import family
+
+HYPERCLOVAX = Names(after_mixer="post_norm1", after_ffn="post_norm2")
+
+
+def _mixer(c: Config, scale: float | None = 1.0, **options: Any) -> Attention:
+    bias = c.flag("attention_bias")
+    return c.attention(scale=c.optional("attention_multiplier", float) or scale, bias=bias, out_bias=bias, **options)
+
+
+def _model(c: Config, norms: Norms, mixers: list[Attention], logit_scale: float, **options: Any) -> Model:
+    ffn, branch = Gated(c.inner, c.activation(), c.flag("mlp_bias")), c.number("residual_multiplier", 1.0)
+    layers = [c.layer(norms, mixer, ffn, branch=branch) for mixer in mixers]
+    return c.model(layers, norms.before_mixer, embed_scale=c.number("embedding_multiplier", 1.0), logit_scale=logit_scale, **options)
+
+
+@family("GraniteForCausalLM")
+def granite(c: Config) -> Model:
+    mixer = _mixer(c, rope=c.rope(c.width()))
+    return _model(c, Norms.pre(c.rms()), [mixer] * c.count, 1 / c.number("logits_scaling", 1.0))
+
+
+@family("HyperCLOVAXForCausalLM")
+def hyperclovax(c: Config) -> Model:
+    """Its `logits_scaling` multiplies; its norms may stand on both sides of a branch."""
+    rms = c.rms()
+    norms = Norms.both(rms) if c.flag("use_post_norm", True) else Norms.pre(rms)
+    mixer = _mixer(c, None, rope=c.rope(c.width()))
+    return _model(c, norms, [mixer] * c.count, c.number("logits_scaling", 1.0), names=HYPERCLOVAX)
+
+
+@family("GraniteSWAForCausalLM")
+def granite_swa(c: Config) -> Model:
+    """One full layer, then three with a window; sinks; each layer may have a base of its own, 0 for no positions."""
+    c.assume(sliding_window=128, num_key_value_heads=4)
+    windows = c.windows(every(c.count + 3, 4)[3:])
+    mixers = [_mixer(c, window=window, rope=rope, sinks=True) for window, rope in zip(windows, _ropes(c), strict=True)]
+    return _model(c, Norms.pre(c.rms(1e-5)), mixers, 1 / c.number("logits_scaling", 1.0), tied=True)
+
+
+def _ropes(c: Config) -> list[Rope | None]:
+    common, bases = c.rope(c.width()), c.raw("layer_rope_theta")
+    if bases is None:
+        return [common] * c.count
+    if not isinstance(bases, list) or len(bases) != c.count or not all(base == 0 or base > 1 for base in bases):
+        raise ConfigError(f"{c.where}: layer_rope_theta={bases!r} must hold {c.count} numbers above 1, or 0")
+    return [replace(common, theta=float(base)) if base else None for base in bases]

@@ -1,0 +1,15 @@
+"""InternLM 3: Llama with its own names for the biases."""
+
+from __future__ import annotations
+
+from ..config import Config
+from ..spec import Gated, Model, Norms
+from .registry import family
+
+
+@family("InternLM3ForCausalLM")
+def internlm3(c: Config) -> Model:
+    c.assume(num_key_value_heads=2, head_dim=128)
+    rms, bias = c.rms(1e-5), c.flag(("bias", "mlp_bias"))
+    mixer = c.attention(bias=c.flag(("qkv_bias", "attention_bias")), out_bias=bias, rope=c.rope(c.width()))
+    return c.model([c.layer(Norms.pre(rms), mixer, Gated(c.inner, c.activation(), bias))] * c.count, rms)

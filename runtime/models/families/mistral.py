@@ -1,0 +1,36 @@
+"""Mistral's smaller ones: windows by layer, and queries that grow with the position."""
+
+from __future__ import annotations
+
+from ..config import Config
+from ..spec import Model, Norms, Temperature
+from .registry import family
+
+
+@family("MinistralForCausalLM")
+def ministral(c: Config) -> Model:
+    c.assume(sliding_window=4096, num_key_value_heads=8)
+    rms, rope = c.rms(), c.rope(c.width())
+    mixers = [c.attention(rope=rope, window=window) for window in c.windows(["sliding_attention"] * c.count)]
+    return c.model([c.layer(Norms.pre(rms), mixer) for mixer in mixers], rms)
+
+
+@family("Ministral3ForCausalLM")
+def ministral3(c: Config) -> Model:
+    """A window, if there is one, holds for all layers."""
+    c.assume(num_key_value_heads=8, head_dim=128)
+    c.assume_rope(
+        rope_type="yarn", rope_theta=1e6, factor=16.0, original_max_position_embeddings=16384, beta_fast=32.0,
+        beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1,
+    )  # fmt: skip
+    c.require("layer_types", ["full_attention"] * c.count)
+    rms, window = c.rms(1e-5), c.optional("sliding_window", int)
+    rope = c.rope(c.width(), others=("llama_4_scaling_beta", "max_position_embeddings"))
+    mixer = c.attention(rope=rope, window=window, temperature=_temperature(c))
+    return c.model([c.layer(Norms.pre(rms), mixer)] * c.count, rms)
+
+
+def _temperature(c: Config) -> Temperature | None:
+    written = c.rope_fields()
+    beta = written.optional("llama_4_scaling_beta", float)
+    return None if beta is None else Temperature(beta, written.positive("original_max_position_embeddings"))

@@ -1,0 +1,44 @@
+"""Decoders whose feedforward networks have no gate: Nemotron, Jais 2, Arcee, Apertus."""
+
+from __future__ import annotations
+
+from ..config import Config
+from ..names import Names
+from ..spec import HeadNorm, Model, Norms, Plain
+from .registry import family
+
+APERTUS = Names(before_mixer="attention_layernorm", before_ffn="feedforward_layernorm")
+
+
+@family("NemotronForCausalLM")
+def nemotron(c: Config) -> Model:
+    """Half of each head turns."""
+    norm, bias = c.layer_norm(offset=1.0), c.flag("attention_bias")
+    mixer = c.attention(bias=bias, out_bias=bias, rope=c.rope(c.width(), share=0.5))
+    ffn = Plain(c.inner, c.activation("relu2"), c.flag("mlp_bias"))
+    return c.model([c.layer(Norms.pre(norm), mixer, ffn)] * c.count, norm)
+
+
+@family("Jais2ForCausalLM")
+def jais2(c: Config) -> Model:
+    norm, bias = c.layer_norm(), c.flag("attention_bias", True)
+    mixer = c.attention(bias=bias, out_bias=bias, rope=c.rope(c.width()))
+    ffn = Plain(c.inner, c.activation("relu2"), c.flag("mlp_bias", True))
+    return c.model([c.layer(Norms.pre(norm), mixer, ffn)] * c.count, norm)
+
+
+@family("ArceeForCausalLM")
+def arcee(c: Config) -> Model:
+    rms, bias = c.rms(1e-5), c.flag("attention_bias")
+    mixer = c.attention(bias=bias, out_bias=bias, rope=c.rope(c.width()))
+    return c.model([c.layer(Norms.pre(rms), mixer, Plain(c.inner, c.activation("relu2"), c.flag("mlp_bias")))] * c.count, rms)
+
+
+@family("ApertusForCausalLM")
+def apertus(c: Config) -> Model:
+    c.assume_rope(
+        rope_type="llama3", rope_theta=1.2e7, factor=8.0, original_max_position_embeddings=8192, low_freq_factor=1.0, high_freq_factor=4.0
+    )
+    rms, bias = c.rms(1e-5), c.flag("attention_bias")
+    mixer = c.attention(norm=HeadNorm(rms), bias=bias, out_bias=bias, rope=c.rope(c.width(), theta=1.2e7))
+    return c.model([c.layer(Norms.pre(rms), mixer, Plain(c.inner, c.activation("xielu")))] * c.count, rms, names=APERTUS)

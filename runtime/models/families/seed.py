@@ -1,0 +1,15 @@
+"""Seed-OSS: Llama with biases of queries, keys and values."""
+
+from __future__ import annotations
+
+from ..config import Config
+from ..spec import Gated, Model, Norms
+from .registry import family
+
+
+@family("SeedOssForCausalLM")
+def seed_oss(c: Config) -> Model:
+    c.assume(num_key_value_heads=8, head_dim=128)
+    rms = c.rms()
+    mixer = c.attention(bias=c.flag("attention_bias", True), out_bias=c.flag("attention_out_bias"), rope=c.rope(c.width()))
+    return c.model([c.layer(Norms.pre(rms), mixer, Gated(c.inner, c.activation(), c.flag("mlp_bias")))] * c.count, rms)

@@ -1,0 +1,20 @@
+"""StableLM: LayerNorm, a quarter of each head turns; the second ones may have a norm for each head, and branches beside each other."""
+
+from __future__ import annotations
+
+from ..config import Config
+from ..names import Names
+from ..spec import HeadNorm, Model, Norms
+from .registry import family
+
+STABLELM = Names(q_norm="self_attn.q_layernorm.norms.{}", k_norm="self_attn.k_layernorm.norms.{}")
+
+
+@family("StableLmForCausalLM")
+def stablelm(c: Config) -> Model:
+    c.require("head_dim", c.hidden // c.heads)
+    norm, rope = c.layer_norm(), c.rope(c.width(), share=0.25)
+    heads = HeadNorm(c.layer_norm(bias=False), "each") if c.flag("qk_layernorm") else None
+    mixer = c.attention(norm=heads, bias=c.flag("use_qkv_bias"), rope=rope)
+    norms = Norms.beside(norm) if c.flag("use_parallel_residual") else Norms.pre(norm)
+    return c.model([c.layer(norms, mixer)] * c.count, norm, names=STABLELM)

@@ -1,0 +1,22 @@
+"""StarCoder 2: LayerNorm, gelu without a gate, biases everywhere, a window on all layers."""
+
+from __future__ import annotations
+
+from ..config import Config
+from ..names import Names
+from ..spec import Model, Norm, Norms, Plain
+from .registry import family
+
+STARCODER = Names(up="mlp.c_fc", down="mlp.c_proj")
+
+
+@family("Starcoder2ForCausalLM")
+def starcoder2(c: Config) -> Model:
+    c.assume(num_key_value_heads=2)
+    c.raw("layer_norm_epsilon")  # a relic beside norm_epsilon
+    c.require("mlp_type", "default")
+    c.require("norm_type", "layer_norm")
+    norm, bias = Norm(c.number("norm_epsilon", 1e-5), "layer", bias=True), c.flag("use_bias", True)
+    mixer = c.attention(bias=bias, out_bias=bias, rope=c.rope(c.width()), window=c.optional("sliding_window", int))
+    ffn = Plain(c.inner, c.activation("gelu_tanh"), bias)
+    return c.model([c.layer(Norms.pre(norm), mixer, ffn)] * c.count, norm, tied=True, names=STARCODER)
