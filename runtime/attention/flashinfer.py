@@ -6,6 +6,7 @@ for all queries together, and that is merged with what Triton's kernel sees behi
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -119,30 +120,39 @@ class FlashInferAttention(OnePool):
     def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
         self._own.store(k, v, layer, batch)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, batch: Batch) -> Tensor:
+    def attend(
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: Batch, sinks: Tensor | None = None
+    ) -> Tensor:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        self.attend_into(out, q, layer, batch)
+        self.attend_into(out, q, layer, batch, sinks)
         return out
 
-    def attend_into(self, out: Tensor, q: Tensor, layer: int, batch: Batch) -> None:
+    def attend_into(self, out: Tensor, q: Tensor, layer: int, batch: Batch, sinks: Tensor | None = None) -> None:
         """`attend` with the result in `out`, contiguous."""
         step: Step = batch.plan
         if step.shared is not None:
-            self._attend_shared(step.shared, q[: step.decodes], out[: step.decodes], layer, batch)
+            self._attend_shared(step.shared, q[: step.decodes], out[: step.decodes], layer, batch, sinks)
         else:
-            self._own.attend_decodes(q, out, layer, batch, step.decodes)
+            self._own.attend_decodes(q, out, layer, batch, step.decodes, sinks=sinks)
         if isinstance(step.prefills, Plan):
-            self._own.attend_prefills(q, out, layer, batch, step.prefills)
+            self._own.attend_prefills(q, out, layer, batch, step.prefills, sinks)
         elif step.prefills is not None:
-            planned = step.prefills[self.shape.windows[layer]]
-            self._run(planned, q[step.decodes :], out[step.decodes :], layer)
+            planned, q, out = step.prefills[self.shape.windows[layer]], q[step.decodes :], out[step.decodes :]
+            lse = None if sinks is None else torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+            self._run(planned, q, out, layer, lse)
+            _sink(out, lse, sinks)
 
-    def _attend_shared(self, shared: Shared, q: Tensor, out: Tensor, layer: int, batch: Batch) -> None:
+    def _attend_shared(
+        self, shared: Shared, q: Tensor, out: Tensor, layer: int, batch: Batch, sinks: Tensor | None
+    ) -> None:
         lse, prefix_lse = torch.empty(2, *q.shape[:2], dtype=torch.float32, device=q.device)
         prefix = torch.empty_like(out)
         self._run(shared.kernel, q, prefix, layer, prefix_lse)
         self._own.attend_decodes(q, out, layer, batch, len(q), shared.skip, lse)
         merge_attention(out, lse, prefix, prefix_lse, shared.skip)
+        if sinks is not None:
+            lse = torch.where(shared.skip[:, None] > 0, torch.logaddexp2(lse, prefix_lse), lse)
+            _sink(out, lse, sinks)
 
     def _run(self, planned: Planned, q: Tensor, out: Tensor, layer: int, lse: Tensor | None = None) -> None:
         planned.run(q, self._paged(layer), self.shape.scale * self.pool.k_scale, out, lse)
@@ -194,7 +204,8 @@ class FlashInferAttention(OnePool):
         return ("fa2", "fa3") if self._hopper else ("fa2",)
 
     def _kind(self, backend: str, window: int | None) -> Kind:
-        return Kind(backend, self._query_dtype, self.pool.k.dtype, self.shape.head_dim, window is not None)
+        capped = self.shape.softcap is not None
+        return Kind(backend, self._query_dtype, self.pool.k.dtype, self.shape.head_dim, window is not None, capped)
 
     def _paged(self, layer: int) -> tuple[Tensor, Tensor]:
         """The pool of a layer as [pages, page_size, kv_heads, head_dim]."""
@@ -228,9 +239,15 @@ class FlashInferAttention(OnePool):
         size = sum(batch.query_lens), self.shape.query_heads, self.shape.head_dim
         q = torch.zeros(size, dtype=self._query_dtype, device=self.pool.k.device)
         for window in self._windows:
-            self.attend(q, q, q, self.shape.windows.index(window), batch)
+            self.attend(q, None, None, self.shape.windows.index(window), batch)
         if q.is_cuda:
             torch.cuda.synchronize(q.device)
+
+
+def _sink(out: Tensor, lse: Tensor | None, sinks: Tensor | None) -> None:
+    """Give each head's sink its share of the weight. lse: of the keys' weights, [rows, query_heads], to base 2."""
+    if lse is not None and sinks is not None:
+        out.mul_(torch.sigmoid(lse * math.log(2) - sinks)[..., None])
 
 
 def _check(pool: KVPool, shape: AttentionShape, deterministic: bool) -> None:
@@ -238,6 +255,12 @@ def _check(pool: KVPool, shape: AttentionShape, deterministic: bool) -> None:
         raise BackendUnavailable("flashinfer's results depend on the rest of the batch; use attention='triton'")
     if shape.head_dim not in HEAD_DIMS:
         raise BackendUnavailable(f"flashinfer has head_dim {', '.join(map(str, HEAD_DIMS))}, not {shape.head_dim}")
+    if shape.value_dim != shape.head_dim:
+        raise BackendUnavailable(f"flashinfer has values as wide as keys, not {shape.value_dim} and {shape.head_dim}")
+    if any(shape.chunks):
+        raise BackendUnavailable("flashinfer has no chunks of positions")
+    if shape.alibi:
+        raise BackendUnavailable("flashinfer's kernels are compiled here without ALiBi")
     if pool.k.dtype not in (torch.bfloat16, torch.float16, torch.float8_e4m3fn):
         raise BackendUnavailable(f"flashinfer has keys in bfloat16, float16 or float8_e4m3fn, not {pool.k.dtype}")
 

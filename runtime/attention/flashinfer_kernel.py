@@ -72,7 +72,7 @@ class Planned:
             self.setup.floats, self.integers, self.info, q, *pool,
             runs.queries, runs.pages, runs.indices, runs.last, out, lse,
             int(self.causal), 0, self.window_left, self.setup.early_launch,
-            *nothing, *nothing, 0.0, scale, *nothing, ROPE_SCALE, ROPE_THETA, 0, 0,
+            *nothing, *nothing, self.setup.shape.softcap or 0.0, scale, *nothing, ROPE_SCALE, ROPE_THETA, 0, 0,
         )  # fmt: skip
 
 

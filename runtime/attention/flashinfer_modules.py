@@ -25,11 +25,12 @@ class Kind(NamedTuple):
     kv_dtype: torch.dtype
     head_dim: int
     windowed: bool
+    capped: bool = False
 
     def arguments(self) -> tuple[Any, ...]:
-        """In flashinfer's order; no rotary or ALiBi inside, no soft cap, scores in float32."""
+        """In flashinfer's order; no rotary or ALiBi inside, scores in float32."""
         dtypes = (self.query_dtype, self.kv_dtype, self.query_dtype, torch.int32)
-        return self.backend, *dtypes, self.head_dim, self.head_dim, 0, self.windowed, False, False
+        return self.backend, *dtypes, self.head_dim, self.head_dim, 0, self.windowed, self.capped, False
 
 
 def load(kinds: Sequence[Kind]) -> dict[Kind, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from ..step.batch import Batch, DeviceBatch
 from .base import AttentionShape, BackendUnavailable, OnePool
 
 SPLIT_BYTES = 64 << 20  # device memory for partial results of deterministic attention
+WIDEST = 512
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn)
 
 
@@ -59,6 +61,8 @@ class TritonAttention(OnePool):
         self.lone_tile = replace(self.decode_tile, warps=2) if pool.k.dtype.itemsize == 2 else self.decode_tile
         self.most = 1 << (max_running - 1).bit_length()
         self._viewed: Tensor | None = None
+        alike = {"scale": shape.scale, "softcap": shape.softcap}
+        self._asked: list[dict[str, Any]] = [{"window": window, "chunk": chunk, **alike} for window, chunk in shape.reaches]
         self._scratch = DecodeScratch(
             self.most, shape.kv_heads, shape.group, shape.head_dim, self.decode_tile, pool.k.device
         )
@@ -86,46 +90,48 @@ class TritonAttention(OnePool):
     def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
         store(k, v, batch.slots, *self._kv(layer), *self._scales())
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, batch: Batch) -> Tensor:
+    def attend(
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: Batch, sinks: Tensor | None = None
+    ) -> Tensor:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        self.attend_into(out, q, layer, batch)
+        self.attend_into(out, q, layer, batch, sinks)
         return out
 
-    def attend_into(self, out: Tensor, q: Tensor, layer: int, batch: Batch) -> None:
+    def attend_into(self, out: Tensor, q: Tensor, layer: int, batch: Batch, sinks: Tensor | None = None) -> None:
         """`attend` with the result in `out`, contiguous."""
         plan: Plan = batch.plan
-        self.attend_decodes(q, out, layer, batch, plan.decodes)
-        self.attend_prefills(q, out, layer, batch, plan)
+        self.attend_decodes(q, out, layer, batch, plan.decodes, sinks=sinks)
+        self.attend_prefills(q, out, layer, batch, plan, sinks)
 
     def attend_decodes(
         self, q: Tensor, out: Tensor, layer: int, batch: Batch, sequences: int,
-        skip: Tensor | None = None, lse: Tensor | None = None,
+        skip: Tensor | None = None, lse: Tensor | None = None, sinks: Tensor | None = None,
     ) -> None:  # fmt: skip
         """The first `sequences` of the step, one query each. skip, lse: see `decode`."""
         if not sequences:
             return
-        device = batch.device
+        device, (k_scale, v_scale) = batch.device, self._scales()
         assert device is not None
-        k_scale, v_scale = self._scales()
         decode(
             q, *self._kv(layer), out, device.rows, device.contexts[:sequences], device.table,
-            page_size=device.page_size, window=self.shape.windows[layer], scale=self.shape.scale,
-            k_scale=k_scale, v_scale=v_scale, scratch=self._scratch,
-            tile=self.lone_tile if sequences == 1 else self.decode_tile, skip=skip, lse=lse,
+            page_size=device.page_size, scratch=self._scratch,
+            tile=self.lone_tile if sequences == 1 else self.decode_tile, skip=skip, lse=lse, sinks=sinks,
+            k_scale=k_scale, v_scale=v_scale, **self._asked[layer],
         )  # fmt: skip
 
-    def attend_prefills(self, q: Tensor, out: Tensor, layer: int, batch: Batch, plan: Plan) -> None:
+    def attend_prefills(
+        self, q: Tensor, out: Tensor, layer: int, batch: Batch, plan: Plan, sinks: Tensor | None = None
+    ) -> None:
         """The sequences of the step behind its decodes."""
         if not plan.prefills:
             return
-        device = batch.device
+        device, (k_scale, v_scale) = batch.device, self._scales()
         assert device is not None
-        k_scale, v_scale = self._scales()
         prefill(
             q, *self._kv(layer), out, device.rows, device.starts, device.contexts, device.table,
             first=plan.decodes, sequences=plan.prefills, most_sequences=self.most, tiles=plan.tiles,
-            page_size=device.page_size, window=self.shape.windows[layer], scale=self.shape.scale,
-            k_scale=k_scale, v_scale=v_scale, tile=self.prefill_tile, ordered=self._splits,
+            page_size=device.page_size, tile=self.prefill_tile, ordered=self._splits, sinks=sinks,
+            k_scale=k_scale, v_scale=v_scale, **self._asked[layer],
         )  # fmt: skip
 
     @torch.inference_mode()
@@ -138,8 +144,8 @@ class TritonAttention(OnePool):
                 size = (sum(lengths), self.shape.query_heads, self.shape.head_dim)
                 q = torch.zeros(size, dtype=q_dtype, device=self.pool.k.device)
                 self.plan(batch)
-                for window in set(self.shape.windows):
-                    self.attend(q, q, q, self.shape.windows.index(window), batch)
+                for reach in set(self.shape.reaches):
+                    self.attend(q, None, None, self.shape.reaches.index(reach), batch)
             torch.cuda.synchronize(self.pool.k.device)
         except Exception as error:
             first_line = str(error).strip().partition("\n")[0]
@@ -163,6 +169,8 @@ def tiles_for(pool: KVPool, shape: AttentionShape, deterministic: bool) -> tuple
     would spill, and compile for a quarter of a minute."""
     wide = shape.head_dim > 128
     least = max(16, 1 << (shape.group - 1).bit_length())
+    if shape.head_dim > 256:
+        return DecodeTile(block=16, stages=2), PrefillTile(max(least, 32), 16, warps=8, stages=2)
     if pool.k.dtype == torch.float32:
         return DecodeTile(block=16, stages=2), PrefillTile(least, 16, warps=4, stages=2)
     if deterministic:
@@ -192,8 +200,14 @@ def _require(pool: KVPool, shape: AttentionShape) -> None:
         raise BackendUnavailable(f"attention='triton' needs a CUDA device, the pool is on {pool.k.device}")
     if pool.k.dtype not in DTYPES:
         raise BackendUnavailable(f"attention='triton' has no kernels for a KV pool of {pool.k.dtype}")
-    if not 16 <= shape.head_dim <= 256:
-        raise BackendUnavailable(f"attention='triton' needs 16 <= head_dim <= 256, not {shape.head_dim}")
+    if not 16 <= shape.head_dim <= WIDEST:
+        raise BackendUnavailable(f"attention='triton' needs 16 <= head_dim <= {WIDEST}, not {shape.head_dim}")
+    if shape.value_dim != shape.head_dim:
+        raise BackendUnavailable(
+            f"attention='triton' needs values as wide as keys, not {shape.value_dim} and {shape.head_dim}"
+        )
+    if shape.alibi:
+        raise BackendUnavailable("attention='triton' has no ALiBi")
     if shape.group > 64:
         raise BackendUnavailable(
             f"attention='triton' needs at most 64 query heads per KV head, not {shape.group}"

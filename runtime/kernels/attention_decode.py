@@ -18,23 +18,52 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-INDICES = ["rows_ptr", "contexts_ptr", "table_ptr", "skip_ptr"]  # parts of larger buffers, anywhere in them
+INDICES = ["rows_ptr", "contexts_ptr", "table_ptr", "skip_ptr", "sinks_ptr"]  # parts of larger buffers, anywhere in them
 LOG2E = 1.4426950408889634
+
+
+def scales(scale: float, softcap: float | None) -> tuple[float, float]:
+    """How a kernel makes logarithms to base 2 of weights out of products: outer * product, or with a cap
+    outer * tanh(inner * product); outer, inner."""
+    if softcap is None:
+        return scale * LOG2E, 1.0
+    return softcap * LOG2E, scale / softcap
+
+
+@triton.jit
+def tanh(x):
+    return 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0)
+
+
+@triton.jit
+def share(highest, weight, sinks_ptr, heads, real):
+    """What mixed values are multiplied with: 1 / the sum of all weights, each head's sink among them if it has one.
+
+    weight: the sum of the keys' weights, 2 ** (score - highest).
+    """
+    if sinks_ptr is None:
+        found = 1.0 / weight
+    else:
+        sinks = tl.load(sinks_ptr + heads, mask=real, other=0.0) * 1.4426950408889634
+        top = tl.maximum(highest, sinks)
+        fade = tl.exp2(highest - top)
+        found = fade / (weight * fade + tl.exp2(sinks - top))
+    return found
 
 
 @triton.jit(do_not_specialize=["sequences", "table_row"], do_not_specialize_on_alignment=INDICES)
 def decode_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr,
-    rows_ptr, contexts_ptr, table_ptr, skip_ptr, lse_ptr,
+    rows_ptr, contexts_ptr, table_ptr, skip_ptr, lse_ptr, sinks_ptr,
     partial_ptr, maxima_ptr, sums_ptr, counter_ptr,
-    sequences, extra, scale, v_scale,
+    sequences, extra, scale, inner, v_scale,
     q_token, q_head, kv_slot, kv_head, table_row,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_P2: tl.constexpr, DIM: tl.constexpr, DIM_P2: tl.constexpr,
-    PAGE: tl.constexpr, WINDOW: tl.constexpr, SEQUENCES_P2: tl.constexpr,
+    PAGE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAPPED: tl.constexpr, SEQUENCES_P2: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SHORTEST: tl.constexpr, MERGED: tl.constexpr,
     STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Grid: (sequences + extra) * KV_HEADS. scale: of the scores, times log2(e) and the keys' scale."""
+    """Grid: (sequences + extra) * KV_HEADS. scale, inner: see `scales`; the keys' scale is in them."""
     head = tl.program_id(0) % KV_HEADS
     item = tl.program_id(0) // KV_HEADS
 
@@ -43,10 +72,12 @@ def decode_kernel(
     lengths = tl.load(contexts_ptr + all_sequences, mask=all_sequences < sequences, other=0)
     if skip_ptr is not None:
         lengths -= tl.load(skip_ptr + all_sequences, mask=all_sequences < sequences, other=0) * PAGE
+    if CHUNK > 0:
+        lengths = tl.minimum(lengths, (lengths + CHUNK - 1) % CHUNK + 1)
     if WINDOW > 0:
         lengths = tl.minimum(lengths, WINDOW)
-    share = tl.maximum(tl.cdiv(tl.sum(lengths, 0), extra), SHORTEST)
-    items = tl.maximum((lengths + share // 2) // share, 1)
+    each = tl.maximum(tl.cdiv(tl.sum(lengths, 0), extra), SHORTEST)
+    items = tl.maximum((lengths + each // 2) // each, 1)
     items = tl.where(all_sequences < sequences, items, 0)
     ends = tl.cumsum(items, 0)
     sequence = tl.sum((ends <= item).to(tl.int32), 0)
@@ -61,6 +92,8 @@ def decode_kernel(
         start = tl.load(skip_ptr + sequence) * PAGE
     if WINDOW > 0:
         start = tl.maximum(context - WINDOW, 0)
+    if CHUNK > 0:
+        start = tl.maximum(start, (context - 1) // CHUNK * CHUNK)
     run = tl.cdiv(tl.cdiv(context - start, own_items), BLOCK_N) * BLOCK_N
     live = tl.cdiv(context - start, run)
     begin = start + (item - first_item) * run
@@ -91,6 +124,8 @@ def decode_kernel(
         else:
             k = tl.load(k_base + places, mask=dims[None, :] < DIM, other=0.0)
         scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+        if CAPPED:
+            scores = tanh(scores * inner)
         scores = tl.where(seen[None, :], scores, float("-inf"))
         higher = tl.maximum(highest, tl.max(scores, 1) * scale)
         weights = tl.exp2(scores * scale - higher[:, None])
@@ -106,7 +141,8 @@ def decode_kernel(
 
     out_places = (sequence * KV_HEADS + head) * GROUP * DIM + members[:, None] * DIM + dims[None, :]
     if live == 1:
-        done = mixed * (v_scale / weight)[:, None]
+        shares = share(highest, weight, sinks_ptr, head * GROUP + members, members < GROUP)
+        done = mixed * (v_scale * shares)[:, None]
         tl.store(out_ptr + out_places, done.to(out_ptr.dtype.element_ty), mask=real)
         if lse_ptr is not None:
             heads = (sequence * KV_HEADS + head) * GROUP + members
@@ -145,7 +181,8 @@ def decode_kernel(
             total = total * fade_all + tl.sum(sums * factors, 0)
             result = result * fade_all[:, None] + tl.sum(tiles * factors[:, :, None], 0)
             top = new_top
-        result = result * (v_scale / total)[:, None]
+        shares = share(top, total, sinks_ptr, head * GROUP + few, few < GROUP)
+        result = result * (v_scale * shares)[:, None]
         real_few = (few[:, None] < GROUP) & (dims[None, :] < DIM)
         few_places = (sequence * KV_HEADS + head) * GROUP * DIM + few[:, None] * DIM + dims[None, :]
         tl.store(out_ptr + few_places, result.to(out_ptr.dtype.element_ty), mask=real_few)
@@ -190,13 +227,16 @@ def decode(
     q: Tensor, keys: Tensor, values: Tensor, out: Tensor, rows: Tensor, contexts: Tensor, table: Tensor, *,
     page_size: int, window: int | None, scale: float, k_scale: float, v_scale: float,
     scratch: DecodeScratch, tile: DecodeTile, skip: Tensor | None = None, lse: Tensor | None = None,
+    chunk: int | None = None, softcap: float | None = None, sinks: Tensor | None = None,
 ) -> None:  # fmt: skip
     """out[s] = attention of q[s] over the first contexts[s] positions of sequence s, for s < len(contexts).
 
     q, out: [S or more, query_heads, head_dim], out contiguous.  keys, values: [slots, kv_heads, head_dim].
     rows, contexts: int32 [S].  table: int32 [rows, pages].  window: latest keys seen, None for all.
-    skip: int32 [S], pages at the start that are not seen, if there is no window.
-    lse: float32 [S or more, query_heads], filled with the log to base 2 of what the weights were divided by.
+    chunk: keys of the last chunk of so many positions are seen, None for all.
+    skip: int32 [S], pages at the start that are not seen, if there is neither window nor chunk.
+    lse: float32 [S or more, query_heads], filled with the log to base 2 of the sum of the keys' weights.
+    softcap, sinks: see `LayerAttention` and `AttentionBackend.attend`.
     """
     sequences, kv_heads, head_dim = len(contexts), keys.shape[1], keys.shape[2]
     if sequences > scratch.sequences:
@@ -205,14 +245,15 @@ def decode(
         )
     group, extra = q.shape[1] // kv_heads, tile.extra(kv_heads)
     rows_of_tile = max(16, triton.next_power_of_2(group))
+    outer, inner = scales(scale * k_scale, softcap)
     decode_kernel[((sequences + extra) * kv_heads,)](
-        q, keys, values, out, rows, contexts, table, skip, lse,
+        q, keys, values, out, rows, contexts, table, skip, lse, sinks,
         scratch.partial, scratch.maxima, scratch.sums, scratch.counters,
-        sequences, extra, scale * k_scale * LOG2E, v_scale,
+        sequences, extra, outer, inner, v_scale,
         q.stride(0), q.stride(1), keys.stride(0), keys.stride(1), table.stride(0),
         KV_HEADS=kv_heads, GROUP=group, GROUP_P2=triton.next_power_of_2(group),
         DIM=head_dim, DIM_P2=triton.next_power_of_2(head_dim),
-        PAGE=page_size, WINDOW=window or 0,
+        PAGE=page_size, WINDOW=window or 0, CHUNK=chunk or 0, CAPPED=softcap is not None,
         SEQUENCES_P2=1 if sequences == 1 else max(2, triton.next_power_of_2(scratch.sequences)),
         BLOCK_M=rows_of_tile, BLOCK_N=tile.block, SHORTEST=tile.shortest, MERGED=tile.merged,
         STAGES=tile.stages, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",

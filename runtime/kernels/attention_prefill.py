@@ -1,4 +1,4 @@
-"""Attention of new tokens over KV pages, cached prefix included: causal, with an optional window.
+"""Attention of new tokens over KV pages, cached prefix included: causal, with an optional window or chunk.
 
 A program attends one tile: some neighbouring queries of one sequence, times the query heads that share a KV head, as
 rows of one matrix. It finds its tile on the device from where the sequences start. With `ORDERED` every query goes
@@ -17,8 +17,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-INDICES = ["rows_ptr", "starts_ptr", "contexts_ptr", "table_ptr"]  # parts of larger buffers, anywhere in them
-LOG2E = 1.4426950408889634
+from .attention_decode import scales, share, tanh
+
+INDICES = ["rows_ptr", "starts_ptr", "contexts_ptr", "table_ptr", "sinks_ptr"]  # parts of larger buffers, anywhere in them
 EVEN, OCTAVE = 8, 4  # segments of equal length; segments to each doubling of the position behind them
 
 
@@ -41,8 +42,9 @@ def _fold(top, total, result, highest, weight, mixed):
 
 @triton.jit
 def _block(
-    q, highest, weight, mixed, block, positions, context, page_row, k_base, v_base, kv_slot, scale,
-    DIM: tl.constexpr, DIM_P2: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr,
+    q, highest, weight, mixed, block, positions, context, page_row, k_base, v_base, kv_slot, scale, inner,
+    DIM: tl.constexpr, DIM_P2: tl.constexpr, PAGE: tl.constexpr,
+    WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAPPED: tl.constexpr,
     BLOCK_N: tl.constexpr, MASKED: tl.constexpr, UNSEEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One turn of the online softmax: the keys from `block` on."""
@@ -60,10 +62,14 @@ def _block(
     else:
         k = tl.load(k_base + places, mask=dims[None, :] < DIM, other=0.0)
     scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+    if CAPPED:
+        scores = tanh(scores * inner)
     if MASKED:
         seen = keys[None, :] <= positions[:, None]
         if WINDOW > 0:
             seen = seen & (keys[None, :] > positions[:, None] - WINDOW)
+        if CHUNK > 0:
+            seen = seen & (keys[None, :] >= positions[:, None] // CHUNK * CHUNK)
         scores = tl.where(seen, scores, float("-inf"))
     higher = tl.maximum(highest, tl.max(scores, 1) * scale)
     finite = higher
@@ -84,16 +90,16 @@ def _block(
 @triton.jit(do_not_specialize=["first", "sequences", "table_row", "parts"], do_not_specialize_on_alignment=INDICES)
 def prefill_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr,
-    rows_ptr, starts_ptr, contexts_ptr, table_ptr,
+    rows_ptr, starts_ptr, contexts_ptr, table_ptr, sinks_ptr,
     partial_ptr, maxima_ptr, sums_ptr, counter_ptr,
-    first, sequences, parts, scale, v_scale,
+    first, sequences, parts, scale, inner, v_scale,
     q_token, q_head, kv_slot, kv_head, table_row,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, DIM_P2: tl.constexpr,
-    PAGE: tl.constexpr, WINDOW: tl.constexpr, SEQUENCES_P2: tl.constexpr,
+    PAGE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAPPED: tl.constexpr, SEQUENCES_P2: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SEGMENT: tl.constexpr, STAGES: tl.constexpr,
     ORDERED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Grid: tiles * parts * KV_HEADS or more; sequences first .. first + sequences. scale: see attention_decode.
+    """Grid: tiles * parts * KV_HEADS or more; sequences first .. first + sequences. scale, inner: see attention_decode.
 
     parts: 1, or with ORDERED the number of a tile's programs, each for one segment.
     """
@@ -139,25 +145,30 @@ def prefill_kernel(
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     weight = tl.zeros([BLOCK_M], tl.float32)
     mixed = tl.zeros([BLOCK_M, DIM_P2], tl.float32)
+    LIMITED: tl.constexpr = WINDOW + CHUNK > 0
     begin = 0
     if WINDOW > 0:
-        begin = tl.maximum(first_position - WINDOW + 1, 0) // BLOCK_N * BLOCK_N
+        begin = tl.maximum(first_position - WINDOW + 1, 0)
+    if CHUNK > 0:
+        begin = tl.maximum(begin, first_position // CHUNK * CHUNK)
+    if LIMITED:
+        begin = begin // BLOCK_N * BLOCK_N
     out_places = (tokens * (KV_HEADS * GROUP) + heads)[:, None] * DIM + dims[None, :]
     if not ORDERED:
-        if WINDOW == 0:
+        if not LIMITED:
             seen_by_all = (first_position + 1) // BLOCK_N * BLOCK_N
             for block in tl.range(0, seen_by_all, BLOCK_N, num_stages=STAGES):
                 highest, weight, mixed = _block(
-                    q, highest, weight, mixed, block, positions, context, page_row, k_base, v_base, kv_slot, scale,
-                    DIM, DIM_P2, PAGE, WINDOW, BLOCK_N, False, False, PRECISION,
+                    q, highest, weight, mixed, block, positions, context, page_row, k_base, v_base, kv_slot, scale, inner,
+                    DIM, DIM_P2, PAGE, WINDOW, CHUNK, CAPPED, BLOCK_N, False, False, PRECISION,
                 )  # fmt: skip
             begin = seen_by_all
         for block in tl.range(begin, stop, BLOCK_N, num_stages=STAGES):
             highest, weight, mixed = _block(
-                q, highest, weight, mixed, block, positions, context, page_row, k_base, v_base, kv_slot, scale,
-                DIM, DIM_P2, PAGE, WINDOW, BLOCK_N, True, WINDOW > 0, PRECISION,
+                q, highest, weight, mixed, block, positions, context, page_row, k_base, v_base, kv_slot, scale, inner,
+                DIM, DIM_P2, PAGE, WINDOW, CHUNK, CAPPED, BLOCK_N, True, LIMITED, PRECISION,
             )  # fmt: skip
-        done = mixed * (v_scale / weight)[:, None]
+        done = mixed * (v_scale * share(highest, weight, sinks_ptr, heads, real))[:, None]
         tl.store(out_ptr + out_places, done.to(out_ptr.dtype.element_ty), mask=wanted)
     else:
         numbers = tl.arange(0, 64)
@@ -179,12 +190,12 @@ def prefill_kernel(
             to_key = tl.minimum(_bound(segment + 1, SEGMENT), stop)
             for block in tl.range(from_key, to_key, BLOCK_N, num_stages=STAGES):
                 highest, weight, mixed = _block(
-                    q, highest, weight, mixed, block, positions, context, page_row, k_base, v_base, kv_slot, scale,
-                    DIM, DIM_P2, PAGE, WINDOW, BLOCK_N, True, True, PRECISION,
+                    q, highest, weight, mixed, block, positions, context, page_row, k_base, v_base, kv_slot, scale, inner,
+                    DIM, DIM_P2, PAGE, WINDOW, CHUNK, CAPPED, BLOCK_N, True, True, PRECISION,
                 )  # fmt: skip
             top, total, result = _fold(top, total, result, highest, weight, mixed)
         if other - one == latest - earliest:
-            done = result * (v_scale / total)[:, None]
+            done = result * (v_scale * share(top, total, sinks_ptr, heads, real))[:, None]
             tl.store(out_ptr + out_places, done.to(out_ptr.dtype.element_ty), mask=wanted)
             return
 
@@ -212,7 +223,7 @@ def prefill_kernel(
                     mask=real[:, None], other=0.0, cache_modifier=".cg",
                 )  # fmt: skip
                 top, total, result = _fold(top, total, result, highest, weight, mixed)
-            done = result * (v_scale / total)[:, None]
+            done = result * (v_scale * share(top, total, sinks_ptr, heads, real))[:, None]
             tl.store(out_ptr + out_places, done.to(out_ptr.dtype.element_ty), mask=wanted)
             tl.store(counter_ptr + program, 0)
 
@@ -259,24 +270,27 @@ def prefill(
     first: int, sequences: int, most_sequences: int, tiles: int,
     page_size: int, window: int | None, scale: float, k_scale: float, v_scale: float,
     tile: PrefillTile, ordered: PrefillScratch | None = None,
+    chunk: int | None = None, softcap: float | None = None, sinks: Tensor | None = None,
 ) -> None:  # fmt: skip
     """out of the tokens of sequences first .. first + sequences: each token sees its sequence up to itself.
 
     q, out: [T, query_heads, head_dim], out contiguous.  keys, values: [slots, kv_heads, head_dim].
     rows, contexts: int32 [S].  starts: int32 [S + 1].  table: int32 [rows, pages].
     tiles: at least what these sequences need.  most_sequences: bound of `sequences`, fixes the compiled kernel.
+    chunk, softcap, sinks: see `LayerAttention` and `AttentionBackend.attend`.
     ordered: bits that depend on a query's own tokens; the scratch has a part for each segment of the longest context.
     """
     kv_heads, head_dim = keys.shape[1], keys.shape[2]
     parts = ordered.parts if ordered and tiles <= ordered.tiles else 1
+    outer, inner = scales(scale * k_scale, softcap)
     scratch = (ordered.partial, ordered.maxima, ordered.sums, ordered.counters) if ordered else (None,) * 4
     prefill_kernel[(tiles * parts * kv_heads,)](
-        q, keys, values, out, rows, starts, contexts, table, *scratch,
-        first, sequences, parts, scale * k_scale * LOG2E, v_scale,
+        q, keys, values, out, rows, starts, contexts, table, sinks, *scratch,
+        first, sequences, parts, outer, inner, v_scale,
         q.stride(0), q.stride(1), keys.stride(0), keys.stride(1), table.stride(0),
         KV_HEADS=kv_heads, GROUP=q.shape[1] // kv_heads,
         DIM=head_dim, DIM_P2=triton.next_power_of_2(head_dim),
-        PAGE=page_size, WINDOW=window or 0,
+        PAGE=page_size, WINDOW=window or 0, CHUNK=chunk or 0, CAPPED=softcap is not None,
         SEQUENCES_P2=max(2, triton.next_power_of_2(max(most_sequences, sequences))),
         BLOCK_M=tile.rows, BLOCK_N=tile.block, SEGMENT=tile.segment, STAGES=tile.stages,
         ORDERED=ordered is not None, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",

@@ -39,33 +39,35 @@ class World:
     """A step of `work` on scattered pages. Cached tokens have random keys and values in every layer that stores."""
 
     def __init__(
-        self, layout: AttentionLayout, work: Work, dtype: torch.dtype = torch.float32, page_size: int = 1, seed: int = 0
-    ) -> None:
+        self, layout: AttentionLayout, work: Work, dtype: torch.dtype = torch.float32, page_size: int = 1, seed: int = 0,
+        device: str = "cpu", pages: int = PAGES,
+    ) -> None:  # fmt: skip
+        self.device = torch.device(device)
         self.layout, self.work, self.dtype, self.page_size = layout, work, dtype, page_size
         self.random, rng = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
-        self.pool = layout.pool(PAGES * page_size, dtype)
-        self.pool.fill_nan(torch.arange(1, PAGES * page_size))
+        self.pool = layout.pool(pages * page_size, dtype, device)
+        self.pool.fill_nan(torch.arange(1, pages * page_size))
         counts = [-(-sum(lengths) // page_size) for lengths in work]
-        pages = np.split(rng.permutation(np.arange(1, PAGES))[: sum(counts)], np.cumsum(counts)[:-1])
+        taken = np.split(rng.permutation(np.arange(1, pages))[: sum(counts)], np.cumsum(counts)[:-1])
         table = np.full((len(work) + 2, max(counts) + 1), 2**30, np.int32)
         rows = rng.permutation(len(work))
-        for row, own in zip(rows, pages, strict=True):
+        for row, own in zip(rows, taken, strict=True):
             table[row, : len(own)] = own
         self.slots = [
             (own[:, None] * page_size + np.arange(page_size)).reshape(-1)[: sum(lengths)].astype(np.int32)
-            for own, lengths in zip(pages, work, strict=True)
+            for own, lengths in zip(taken, work, strict=True)
         ]
-        self.batch = _batch(work, self.slots, rows, table, page_size, torch.device("cpu"))
+        self.batch = _batch(work, self.slots, rows, table, page_size, self.device)
         for slots, (cached, _) in zip(self.slots, work, strict=True):
             for part in self.pool.parts:
                 for stored in (part.k, part.v):
                     stored[:, slots[:cached]] = self.normal(len(stored), cached, *stored.shape[2:])
 
     def normal(self, *size: int) -> torch.Tensor:
-        return torch.randn(size, generator=self.random).to(self.dtype)
+        return torch.randn(size, generator=self.random).to(self.device, self.dtype)
 
     def backend(self, name: str, **options: Any) -> AttentionBackend:
-        if name != "triton":
+        if self.device.type == "cpu" and name != "triton":
             self.batch = replace(self.batch, slots=self.batch.slots.long())
         return attention_backend(name, self.pool, self.layout, page_size=self.page_size, max_running=16, **options)
 
@@ -77,7 +79,7 @@ class World:
             found, q = self.attend(backend, index, layer, given)
             expected = self.expected(q, index, layer, given)
             assert found.is_contiguous() and found.shape == expected.shape and found.dtype == q.dtype
-            torch.testing.assert_close(found.float(), expected, atol=tolerance, rtol=tolerance)
+            torch.testing.assert_close(found.float().cpu(), expected, atol=tolerance, rtol=tolerance)
         for part in self.pool.parts:
             assert not part.k[:, 0].any() and not part.v[:, 0].any()
 
@@ -98,9 +100,9 @@ class World:
     ) -> torch.Tensor:
         stored = self.layout.stored(self.pool, index)
         out = np.zeros((len(q), layer.query_heads, layer.value_dim))
-        queries, token = q.double().numpy(), 0
+        queries, token = q.double().cpu().numpy(), 0
         for slots, (cached, new) in zip(self.slots, self.work, strict=True):
-            keys, values = (part[slots].double().numpy() for part in stored)
+            keys, values = (part[slots].double().cpu().numpy() for part in stored)
             for seen in range(cached + 1, cached + new + 1):
                 for head in range(layer.query_heads):
                     own = head // (layer.query_heads // layer.kv_heads)

@@ -78,7 +78,7 @@ class World:
         shape = (sum(batch.query_lens), self.shape.query_heads, self.shape.head_dim)
         return torch.randn(shape, device=self.device).to(dtype)
 
-    def expected(self, batch: Batch, q: Tensor, layer: int) -> Tensor:
+    def expected(self, batch: Batch, q: Tensor, layer: int, sinks: Tensor | None = None) -> Tensor:
         """float32: a softmax written out, over the slots that the host knows."""
         out, start = [], 0
         scales = [float(getattr(self.pool, name, 1.0)) for name in ("k_scale", "v_scale")]
@@ -89,10 +89,14 @@ class World:
                 for place, scale in zip((self.pool.k, self.pool.v), scales, strict=True)
             )
             scores = torch.einsum("qhd,khd->hqk", q[start : start + new].float(), k) * self.shape.scale
+            if (cap := self.shape.softcap) is not None:
+                scores = cap * torch.tanh(scores / cap)
             at = torch.arange(len(slots) - new, len(slots), device=self.device)[:, None]
             keys = torch.arange(len(slots), device=self.device)
             window = self.shape.windows[layer] or len(slots) + 1
             scores.masked_fill_((keys > at) | (keys <= at - window), float("-inf"))
-            out.append(torch.einsum("hqk,khd->qhd", scores.softmax(-1), v))
+            if sinks is not None:
+                scores = torch.cat([scores, sinks[:, None, None].expand(-1, new, 1)], -1)
+            out.append(torch.einsum("hqk,khd->qhd", scores.softmax(-1)[..., : len(k)], v))
             start += new
         return torch.cat(out)

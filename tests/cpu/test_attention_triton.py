@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -20,11 +22,18 @@ from attention_cases import (
     run,
     with_padding,
 )
-from hypothesis import given, settings
+from attention_oracle import World, layers
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from interpreted import products_as_on_a_tensor_core
 
-from sgl.runtime.attention import AttentionShape, BackendUnavailable, attention_backend
+from sgl.runtime.attention import (
+    AttentionLayout,
+    AttentionShape,
+    BackendUnavailable,
+    LayerAttention,
+    attention_backend,
+)
 from sgl.runtime.attention.triton import TritonAttention
 from sgl.runtime.kernels.attention_decode import DecodeScratch, DecodeTile
 from sgl.runtime.kernels.attention_prefill import PrefillTile
@@ -45,7 +54,7 @@ def small(backend: TritonAttention, splits: int = 4) -> TritonAttention:
     backend.decode_tile = backend.lone_tile = DecodeTile(16, 16, splits * shape.kv_heads, merged=2)
     backend.prefill_tile = PrefillTile(min(rows, 16 if shape.group <= 16 else rows), 16, segment=16)
     if backend.deterministic:
-        backend._splits = backend._split_scratch(64)
+        backend._splits = backend._split_scratch(192)
     backend._scratch = DecodeScratch(
         backend.most, shape.kv_heads, shape.group, shape.head_dim, backend.decode_tile, torch.device("cpu")
     )
@@ -212,7 +221,49 @@ def deterministic(shape, dtype, kv, q, own: Work, others: Work, seed: int) -> to
     return run(backend, batch, work, stored, torch.cat([beside, q[cached : cached + new]]))[-new:]
 
 
+@settings(max_examples=6, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(
+    work=works(), layers=layers((16, 24), alibi=False, uneven=False), sinks=st.booleans(), exact=st.booleans(),
+    page_size=st.sampled_from([1, 4]), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_every_option(work, layers, sinks, exact, page_size, seed):
+    world = World(AttentionLayout.of(layers), work, page_size=page_size, seed=seed)
+    backend = world.backend("triton", deterministic=exact)
+    for one in getattr(backend, "_backends", [backend]):
+        small(one)
+    world.check(backend, sinks)
+
+
+def test_sinks_take_their_share_of_sequences_that_are_split():
+    layer = LayerAttention(6, 2, 16, 16, 0.3, softcap=2.0)
+    for work in ([(150, 1), (3, 1)], [(150, 1), (60, 3)]):
+        for exact in (False, True):
+            world = World(AttentionLayout.of([layer]), work)
+            world.check(small(world.backend("triton", deterministic=exact)), sinks=True)
+
+
+def test_a_long_prefill_in_chunks():
+    layer = LayerAttention(2, 1, 16, 16, 0.3, chunk=20)
+    for exact in (False, True):
+        world = World(AttentionLayout.of([layer, replace(layer, window=13)]), [(15, 40)])
+        world.check(small(world.backend("triton", deterministic=exact)))
+
+
+def test_the_widest_heads():
+    layer = LayerAttention(4, 2, 512, 512, 1.0 / 32)
+    for dtype, tolerance in ((torch.float32, 2e-5), (torch.bfloat16, 2e-2)):
+        world = World(AttentionLayout.of([layer]), [(40, 1), (20, 5)], dtype)
+        world.check(world.backend("triton"), tolerance=tolerance)
+
+
 def test_what_the_kernels_cannot_do_is_said():
+    for change, message in (({"value_dim": 8}, "16 and 8|8 and 16"), ({"alibi": (0.5, 0.1)}, "ALiBi")):
+        layout = AttentionLayout.of([replace(LayerAttention(2, 1, 16, 16, 1.0), **change)])
+        with pytest.raises(BackendUnavailable, match=message):
+            attention_backend("triton", layout.pool(8, torch.float32), layout)
+
+
+def test_what_pools_the_kernels_cannot_read_is_said():
     shape = AttentionShape(4, 2, 8, (None,))
     with pytest.raises(BackendUnavailable, match="head_dim"):
         attention_backend("triton", make_pool(shape, 8, torch.float32), shape)

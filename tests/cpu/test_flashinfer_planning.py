@@ -52,8 +52,8 @@ class StandIn:
         self, floats, integers, info, q, k, v, queries, pages, indices, last, out, lse, mask, layout,
         window_left, early, *rest,
     ):  # fmt: skip
-        scale = rest[7]
-        assert len(rest) == 15
+        cap, scale = rest[6:8]
+        assert len(rest) == 15 and (cap > 0) == self.kind.capped
         host_queries, host_pages, tokens, page_size, causal, planned_window = info
         assert queries.tolist() == host_queries.tolist() and pages.tolist() == host_pages.tolist()
         assert window_left == planned_window and mask == int(causal) and out.is_contiguous()
@@ -63,11 +63,12 @@ class StandIn:
             assert count == (len(run) - 1) * page_size + int(last[i])
             rows = slice(int(queries[i]), int(queries[i + 1]))
             self.attend(q[rows], k[run].flatten(0, 1)[:count], v[run].flatten(0, 1)[:count],
-                        out[rows], None if lse is None else lse[rows], scale, causal, window_left)  # fmt: skip
+                        out[rows], None if lse is None else lse[rows], scale, cap, causal, window_left)  # fmt: skip
 
-    def attend(self, q, k, v, out, lse, scale, causal, window_left):
+    def attend(self, q, k, v, out, lse, scale, cap, causal, window_left):
         k, v = (x.float().repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
         scores = torch.einsum("qhd,khd->hqk", q.float(), k) * scale
+        scores = cap * torch.tanh(scores / cap) if cap else scores
         at = torch.arange(len(k) - len(q), len(k))[:, None] if len(q) <= len(k) else torch.zeros(len(q), 1)
         keys = torch.arange(len(k))
         hidden = (keys > at) & causal
@@ -103,14 +104,14 @@ def made(world, **options):
     return backend.FlashInferAttention(world.pool, world.shape, world.page_size, **options)
 
 
-def check(attention, world, batch, layers=(0,)):
+def check(attention, world, batch, layers=(0,), sinks=None):
     attention.plan(batch)
     world.embed(batch)
     for layer in layers:
         q = world.queries(batch, torch.bfloat16)
-        found = attention.attend(q, q, q, layer, batch)
+        found = attention.attend(q, q, q, layer, batch, sinks)
         assert found.is_contiguous()
-        torch.testing.assert_close(found.float(), world.expected(batch, q, layer), rtol=2e-2, atol=1e-2)
+        torch.testing.assert_close(found.float(), world.expected(batch, q, layer, sinks), rtol=2e-2, atol=1e-2)
 
 
 def make_world(shape, page_size=1, dtype=torch.bfloat16, pages=600):
@@ -170,6 +171,17 @@ def test_windows_have_plans_of_their_own(calls):
     assert [call[1] for call in calls] == ["plan"] * 3 + ["run"] * 4
 
 
+@pytest.mark.parametrize("softcap", [None, 1.5])
+@pytest.mark.parametrize("window", [None, 20])
+def test_soft_caps_and_sinks(calls, softcap, window):
+    world = make_world(AttentionShape(4, 2, 64, (window,), scale=0.5, softcap=softcap))
+    attention = made(world, max_running=4, context=64)
+    sinks = torch.tensor([-3.0, 0.0, 1.5, 4.0])
+    check(attention, world, world.batch([world.sequence(n) for n in (60, 10, 50)], [1, 1, 30]), sinks=sinks)
+    check(attention, world, world.batch([world.sequence(n) for n in (60, 200)], [1, 150]), sinks=sinks)
+    check(attention, world, world.batch([world.sequence(n) for n in (5, 60, 40)], [1, 40, 40]), sinks=sinks)
+
+
 def test_float8_keys(calls):
     world = make_world(SHAPE, dtype=torch.float8_e4m3fn)
     world.pool.k_scale, world.pool.v_scale = 0.5, 2.0
@@ -195,8 +207,8 @@ def test_store_leaves_the_padding_slot_alone(calls, dtype):
     assert not world.pool.k[:, 0].float().any() and not world.pool.v[:, 0].float().any()
 
 
-@pytest.mark.parametrize("page_size", [1, 4])
-def test_shared_prefix(calls, monkeypatch, page_size):
+@pytest.mark.parametrize(("page_size", "sinks"), [(1, None), (4, None), (4, torch.tensor([-3.0, 0.0, 1.5, 4.0]))])
+def test_shared_prefix(calls, monkeypatch, page_size, sinks):
     monkeypatch.setattr("sgl.runtime.attention.shared_prefix.LEAST_TOKENS", 40)
     monkeypatch.setattr("sgl.runtime.attention.shared_prefix.LEAST_SAVED", 100)
     world = make_world(SHAPE, page_size, pages=900 // page_size)
@@ -208,7 +220,7 @@ def test_shared_prefix(calls, monkeypatch, page_size):
         shared = [world.sequence(49 + step + 5 * n, prefix) for n in range(9)]
         batch = world.batch([world.sequence(70), *shared, world.sequence(3)], [1] * 11, pad_to=16)
         before = len(calls)
-        check(attention, world, batch)
+        check(attention, world, batch, sinks=sinks)
         assert attention.variant(batch) == "shared prefix"
         runs.append([call for call in calls[before:] if call[1] == "run"] + [batch.plan.shared.skip.data_ptr()])
     assert [call[1:] for call in calls if call[1] == "graph"] == [("graph", 16, 1)] * 2
@@ -264,6 +276,14 @@ def test_what_cannot_run_is_said_at_once(calls, monkeypatch):
         backend.FlashInferAttention(pool, SHAPE, deterministic=True)
     with pytest.raises(BackendUnavailable, match="head_dim"):
         backend.FlashInferAttention(pool, AttentionShape(4, 2, 80, (None,)))
+
+    for shape, message in (
+        (AttentionShape(2, 2, 64, (None,), alibi=(0.5, 0.1)), "ALiBi"),
+        (AttentionShape(2, 2, 64, (None,), value_dim=32), "32 and 64"),
+        (AttentionShape(2, 2, 64, (None, None), chunks=(None, 8)), "chunks"),
+    ):
+        with pytest.raises(BackendUnavailable, match=message):
+            backend.FlashInferAttention(pool, shape)
 
     def fail(self, *arguments):
         raise RuntimeError("Ninja build failed. Ninja output:\n[1/2] nvcc\nx.cu: error: no such thing\n")

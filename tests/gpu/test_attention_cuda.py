@@ -30,8 +30,15 @@ from attention_cases import (  # noqa: E402
     run,
     with_padding,
 )
+from attention_oracle import World  # noqa: E402
 
-from sgl.runtime.attention import AttentionShape, BackendUnavailable, attention_backend  # noqa: E402
+from sgl.runtime.attention import (  # noqa: E402
+    AttentionLayout,
+    AttentionShape,
+    BackendUnavailable,
+    LayerAttention,
+    attention_backend,
+)
 from sgl.runtime.attention.triton import TritonAttention  # noqa: E402
 from sgl.runtime.kernels import merge_attention, page_indices  # noqa: E402
 from sgl.runtime.kernels.attention_decode import decode_kernel  # noqa: E402
@@ -287,3 +294,25 @@ def test_auto_says_what_it_chose_and_why():
     assert ("flashinfer's" if backend.name == "flashinfer" else "no flashinfer") in backend.reason
     exact = attention_backend("auto", make_pool(LLAMA, 64, torch.float32, "cuda"), LLAMA)
     assert exact.name == "triton"
+
+
+PLAIN = LayerAttention(8, 2, 128, 128, 0.1)
+ASKED = {
+    "soft cap": replace(PLAIN, softcap=5.0),
+    "soft cap and window": replace(PLAIN, softcap=5.0, window=100),
+    "chunk": replace(PLAIN, chunk=64),
+    "chunk and window": replace(PLAIN, chunk=64, window=30),
+    "wide": LayerAttention(4, 1, 512, 512, 1.0 / 32),
+    "middling": LayerAttention(4, 2, 80, 80, 0.1),
+}
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("backend", ["triton", "auto", "exact"])
+@pytest.mark.parametrize("asked", ASKED)
+def test_what_a_layer_may_ask(asked: str, backend: str, sinks: bool) -> None:
+    work = [(300, 1), (3, 1), (70, 9), (20, 40)]
+    world = World(AttentionLayout.of([PLAIN, ASKED[asked]]), work, torch.bfloat16, 16, device="cuda")
+    found = world.backend("triton", deterministic=True) if backend == "exact" else world.backend(backend)
+    assert found.capturable and all(found.reasons(layer)[0] != "torch_native" for layer in range(2))
+    world.check(found, sinks, tolerance=2e-2)
