@@ -1,0 +1,28 @@
+"""Qwen, the first generation: Llama with GPT-2's names; w2 is the gate, and intermediate_size counts gate and up together."""
+
+from __future__ import annotations
+
+from ..config import Config
+from ..names import Merged, Names
+from ..spec import Attention, Gated, Model, Norms
+from .registry import family
+
+QWEN = Names(
+    embedding="transformer.wte", norm="transformer.ln_f", layer="transformer.h.{}.", before_mixer="ln_1", before_ffn="ln_2",
+    qkv=Merged("attn.c_attn"), output="attn.c_proj", gate="mlp.w2", up="mlp.w1", down="mlp.c_proj",
+)  # fmt: skip
+OF_PRECISION = ("bf16", "fp16", "fp32", "softmax_in_fp32", "use_cache_quantization", "use_cache_kernel", "onnx_safe")
+BEYOND = ("use_dynamic_ntk", "use_logn_attn", "max_position_embeddings")  # what is done about sequences above seq_length
+
+
+@family("QWenLMHeadModel")
+def qwen(c: Config) -> Model:
+    c.require("no_bias", True)
+    c.require("scale_attn_weights", True)
+    c.require("apply_residual_connection_post_layernorm", False)
+    c.raw("attn_dropout_prob", "emb_dropout_prob", *OF_PRECISION, *BEYOND)
+    rms, dim = c.rms(1e-6), c.positive("kv_channels", 128)
+    mixer = Attention(c.heads, c.heads, dim, dim**-0.5, rope=c.rope(dim), bias=True)
+    layer = c.layer(Norms.pre(rms), mixer, Gated(c.inner // 2, "silu"))
+    longest = c.positive(("seq_length", "n_positions", "max_position_embeddings"))
+    return c.model([layer] * c.count, rms, names=QWEN, max_position=longest)
