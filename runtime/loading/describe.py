@@ -33,7 +33,7 @@ def describe(
 
 def _is_known(values: dict[str, Any]) -> bool:
     names = values.get("architectures")
-    return isinstance(names, list) and any(name in FAMILIES for name in names)
+    return isinstance(names, list) and any(isinstance(name, str) and name in FAMILIES for name in names)
 
 
 def _by_transformers(values: dict[str, Any], where: str, path: Path, remote_code: bool) -> GenericModel:

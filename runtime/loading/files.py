@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +9,37 @@ from sgl.grammars import GrammarError, SchemaOptions
 
 from ..errors import CheckpointError
 from ..models.families import read_model
+from ..models.fields import shown
 from ..models.spec import Model
+from .objects import parse_object
 
+MOST_JSON, MOST_INDEX = 4 * 2**20, 64 * 2**20  # bytes; of config.json and of an index of shards
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 OWN = "sgl.json"  # what a model says to sgl alone
 WRITING = {"whitespace", "ascii", "integers"}  # options that change how JSON is written, not what is enforced
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, most: int = MOST_JSON) -> dict[str, Any]:
+    """The object in a file of at most `most` bytes. Raises CheckpointError for any other file, saying what is wrong."""
+    if not path.exists():
+        raise CheckpointError(f"{path} is missing; {path.parent} must be a Hugging Face model directory")
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(
-            f"{path} is missing; {path.parent} must be a Hugging Face model directory"
-        ) from None
+        value = parse_object(_bounded(path, most))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON ({error}); restore the file") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} must hold a JSON object, not {type(value).__name__}")
     return value
+
+
+def _bounded(path: Path, most: int) -> bytes:
+    """Of a regular file: a pipe could make the reader wait for ever."""
+    if not path.is_file():
+        raise ValueError("it is no regular file")
+    with open(path, "rb") as stream:
+        data = stream.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"it has {path.stat().st_size:,} bytes, at most {most:,} are read")
+    return data
 
 
 def load_config(path: str | Path, context: int | None = None) -> Model:
@@ -56,19 +66,32 @@ def load_json_options(path: str | Path) -> dict[str, Any]:
 
 def weight_files(path: Path) -> list[Path]:
     """The safetensors files of a directory: the shards of its index, or the single one."""
-    if (path / INDEX).is_file():
-        shards = read_json(path / INDEX).get("weight_map")
-        if not isinstance(shards, dict) or not shards:
-            raise CheckpointError(f"{path / INDEX} has no 'weight_map'; restore the file")
-        files = [path / name for name in sorted(set(shards.values()))]
-    else:
-        files = [path / WEIGHTS]
+    names = _shards(path / INDEX) if (path / INDEX).exists() else [WEIGHTS]
+    files = [path / name for name in names]
     if absent := [file.name for file in files if not file.is_file()]:
         found = sorted(
             file.name for file in path.iterdir() if file.suffix in (".safetensors", ".bin", ".pt", ".gguf")
         )
         raise CheckpointError(
-            f"{path} lacks the weights {', '.join(absent)} (found: {', '.join(found) or 'no weights at all'}); "
+            f"{path} lacks the weights {_some(absent)} (found: {_some(found) or 'no weights at all'}); "
             "complete the download, or convert the checkpoint to safetensors"
         )
     return files
+
+
+def _shards(index: Path) -> list[str]:
+    """The files that an index names, each beside it."""
+    shards = read_json(index, MOST_INDEX).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise CheckpointError(f"{index} has no 'weight_map'; restore the file")
+    for tensor, name in shards.items():
+        if not isinstance(name, str) or not name.endswith(".safetensors") or Path(name).name != name or "\0" in name:
+            raise CheckpointError(
+                f"{index}: weight_map has {shown(tensor)} in {shown(name)}, which is not the name of a safetensors file "
+                "beside it; restore the file"
+            )
+    return sorted(set(shards.values()))
+
+
+def _some(names: list[str]) -> str:
+    return f"{', '.join(names[:8])}{f' and {len(names) - 8} more' if len(names) > 8 else ''}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +9,11 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import CheckpointError
+from ..models.fields import shown
+from .objects import parse_object
 
+MOST_HEADER = 100_000_000  # bytes; the format allows no more
+MOST_DIMENSIONS = 16
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -30,16 +33,16 @@ def read_header(file: Path) -> list[Stored]:
     try:
         with open(file, "rb") as stream:
             length = int.from_bytes(_exactly(stream, 8), "little")
-            if length > size - 8:
-                raise ValueError(f"a header of {length:,} bytes does not fit")
-            entries = json.loads(_exactly(stream, length))
+            if length > min(size - 8, MOST_HEADER):
+                raise ValueError(f"a header of {length:,} bytes does not fit; at most {min(size - 8, MOST_HEADER):,} are read")
+            entries = parse_object(_exactly(stream, length))
         tensors = sorted(
             (_stored(name, entry, 8 + length) for name, entry in entries.items() if name != "__metadata__"),
             key=lambda tensor: (tensor.start, tensor.stop),
         )
         _check(tensors, 8 + length, size)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise damaged(file, f"{type(error).__name__}: {error}") from error
+    except ValueError as error:
+        raise damaged(file, str(error)) from error
     return tensors
 
 
@@ -56,9 +59,19 @@ def _exactly(stream: Any, count: int) -> bytes:
     return data
 
 
-def _stored(name: str, entry: dict[str, Any], begin: int) -> Stored:
-    start, stop = entry["data_offsets"]
-    return Stored(name, entry["dtype"], list(entry["shape"]), begin + start, begin + stop)
+def _stored(name: str, entry: Any, begin: int) -> Stored:
+    if not isinstance(entry, dict):
+        raise ValueError(f"tensor {shown(name)} is described by {shown(entry)}, not by an object")
+    dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+    if not isinstance(dtype, str) or not _are_sizes(shape) or len(shape) > MOST_DIMENSIONS:
+        raise ValueError(f"tensor {shown(name)} has dtype {shown(dtype)} and shape {shown(shape)}")
+    if not _are_sizes(offsets) or len(offsets) != 2:
+        raise ValueError(f"tensor {shown(name)} has data_offsets {shown(offsets)}")
+    return Stored(name, dtype, shape, begin + offsets[0], begin + offsets[1])
+
+
+def _are_sizes(values: Any) -> bool:
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**63 for value in values)
 
 
 def _check(tensors: list[Stored], begin: int, size: int) -> None:
@@ -66,9 +79,9 @@ def _check(tensors: list[Stored], begin: int, size: int) -> None:
     for tensor in tensors:
         known = FLOATS.get(tensor.dtype)
         if known is not None and tensor.stop - tensor.start != math.prod(tensor.shape) * known.itemsize:
-            raise ValueError(f"tensor {tensor.name!r} has {tensor.stop - tensor.start:,} bytes for {tensor.shape}")
+            raise ValueError(f"tensor {shown(tensor.name)} has {tensor.stop - tensor.start:,} bytes for {tensor.dtype} {tensor.shape}")
         if tensor.start != begin or tensor.stop < begin:
-            raise ValueError(f"tensor {tensor.name!r} begins at byte {tensor.start:,}, not at {begin:,}")
+            raise ValueError(f"tensor {shown(tensor.name)} begins at byte {tensor.start:,}, not at {begin:,}")
         begin = tensor.stop
     if begin != size:
         raise ValueError(f"the tensors end at byte {begin:,}")

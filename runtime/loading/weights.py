@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 from ..models.decoder import Decoder
+from ..models.fields import shown
 from ..models.spec import Model
 from .files import load_config, weight_files
 from .header import FLOATS, Stored, damaged, read_header
@@ -92,7 +93,7 @@ class Piece(NamedTuple):
             while len(view):
                 count = stream.readinto(view)
                 if not count:
-                    raise damaged(self.file, f"it ended within tensor {self.stored.name!r}")
+                    raise damaged(self.file, f"it ended within tensor {shown(self.stored.name)}")
                 view = view[count:]
 
 
@@ -114,18 +115,20 @@ def pieces_of(config: Model, path: Path) -> list[Piece]:
     has another shape or has no place and is none of those that may be left aside.
     """
     files = [(file, read_header(file)) for file in weight_files(path)]
-    _check_layers(config, files)
+    _check_layers(config, path, files)
     places = dict(Decoder(config, torch.float32, "meta").places())
     found: dict[str, Piece] = {}
     for file, tensors in files:
         for stored in tensors:
             name = _renamed(stored.name, config, places)
             if name in found:
-                raise CheckpointError(f"{file}: tensor {stored.name!r} is there twice, also as {found[name].stored.name!r} in {found[name].file.name}")
+                raise CheckpointError(f"{file}: tensor {shown(stored.name)} is there twice, also as {shown(found[name].stored.name)} in {found[name].file.name}")
             if name in places:
                 found[name] = _checked(Piece(file, stored, name), places[name])
             elif not is_ignored(stored.name, config):
                 raise CheckpointError(_unexpected(stored.name, file, places))
+            elif config.tied and name == f"{config.names.head}.weight":
+                _checked(Piece(file, stored, name), places[f"{config.names.embedding}.weight"])
     _require_all(path, places, found)
     return list(found.values())
 
@@ -138,11 +141,14 @@ def _renamed(name: str, config: Model, places: dict[str, Tensor]) -> str:
     return name
 
 
-def _check_layers(config: Model, files: list[tuple[Path, list[Stored]]]) -> None:
+def _check_layers(config: Model, path: Path, files: list[tuple[Path, list[Stored]]]) -> None:
     """A model of more layers than the files have tensors is none of theirs."""
     tensors = sum(len(stored) for _, stored in files)
     if len(config.layers) > tensors:
-        raise CheckpointError(f"config.json has {len(config.layers)} layers, the files hold {tensors} tensors; they do not belong together")
+        raise CheckpointError(
+            f"{path / 'config.json'}: num_hidden_layers gives {len(config.layers)} layers, the files hold {tensors} tensors; "
+            "they do not belong together"
+        )
 
 
 def _require_all(path: Path, places: dict[str, Tensor], found: dict[str, Piece]) -> None:
@@ -159,11 +165,11 @@ def _checked(piece: Piece, place: Tensor) -> Piece:
     file, stored, _ = piece
     if stored.shape != list(place.shape):
         raise CheckpointError(
-            f"{file}: tensor {stored.name!r} has shape {stored.shape}, config.json asks for {list(place.shape)}"
+            f"{file}: tensor {shown(stored.name)} has shape {shown(stored.shape)}, config.json asks for {list(place.shape)}"
         )
     if stored.dtype not in FLOATS:
         raise CheckpointError(
-            f"{file}: tensor {stored.name!r} holds {stored.dtype}, supported are {', '.join(FLOATS)}; "
+            f"{file}: tensor {shown(stored.name)} holds {shown(stored.dtype)[1:-1]}, supported are {', '.join(FLOATS)}; "
             "use the checkpoint before its quantisation"
         )
     return piece
@@ -199,4 +205,4 @@ def is_ignored(name: str, config: Model) -> bool:
 def _unexpected(name: str, file: Path, places: dict[str, Tensor]) -> str:
     near = difflib.get_close_matches(name, places, 1)
     hint = f"; nearest expected name: {near[0]!r}" if near else ""
-    return f"{file}: tensor {name!r} has no place in the model that config.json describes{hint}"
+    return f"{file}: tensor {shown(name)} has no place in the model that config.json describes{hint}"

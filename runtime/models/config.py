@@ -7,13 +7,14 @@ from typing import Any, cast, get_args
 
 from ..errors import ConfigError
 from ..layers.rotary import Rope
-from .fields import Fields
+from .fields import Fields, shown
 from .names import Names
 from .rope import read_rope, written_rope
 from .spec import Activation, Attention, Feedforward, Gated, HeadNorm, Layer, Model, Norm, Norms
 
 KINDS = ("full_attention", "sliding_attention", "chunked_attention")
 MOST_LAYERS, MOST_HEADS, MOST_WIDTH, MOST_TOKENS = 2_000, 4_096, 2**20, 2**24
+LIMITS = (("window", "sliding_window"), ("chunk", "attention_chunk_size"), ("softcap", "attn_logit_softcapping"), ("clip", "clip_qkv"))
 SAME_ACTIVATION = {
     "swish": "silu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_python_tanh": "gelu_tanh", "relu_squared": "relu2",
@@ -106,11 +107,17 @@ class Config(Fields):
     # parts
 
     def rms(self, default: float = 1e-6, offset: float = 0.0) -> Norm:
-        return Norm(self.number(("rms_norm_eps", "norm_eps", "layer_norm_epsilon", "layernorm_epsilon"), default), offset=offset)
+        return Norm(self.epsilon(("rms_norm_eps", "norm_eps", "layer_norm_epsilon", "layernorm_epsilon"), default), offset=offset)
 
     def layer_norm(self, default: float = 1e-5, weight: bool = True, bias: bool = True, offset: float = 0.0) -> Norm:
         keys = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
-        return Norm(self.number(keys, default), "layer", offset, weight, bias)
+        return Norm(self.epsilon(keys, default), "layer", offset, weight, bias)
+
+    def epsilon(self, keys: tuple[str, ...], default: float) -> float:
+        value = self.number(keys, default)
+        if not 0 <= value < 1:
+            raise ConfigError(f"{self.where}: key {self.named(keys)!r} must be at least 0 and below 1, not {value}")
+        return value
 
     def activation(self, default: str = "silu", *keys: str) -> Activation:
         keys = keys or ("hidden_act", "hidden_activation", "activation_function")
@@ -118,8 +125,7 @@ class Config(Fields):
         found = SAME_ACTIVATION.get(name, name)
         if found not in get_args(Activation):
             supported = ", ".join(sorted({*get_args(Activation), *SAME_ACTIVATION}))
-            key = next(key for key in keys if self.values.get(key) is not None)
-            raise ConfigError(f"{self.where}: {key}={name!r} is not supported; supported: {supported}")
+            raise ConfigError(f"{self.where}: {self.named(keys)}={shown(name)} is not supported; supported: {supported}")
         return cast(Activation, found)
 
     def rope(self, width: int, kind: str | None = None, **family: Any) -> Rope:
@@ -138,6 +144,9 @@ class Config(Fields):
     ) -> Attention:  # fmt: skip
         """Llama's; what the family says besides. kv_heads, width: where config.json does not say."""
         dim = self.width(width)
+        for name, key in LIMITS:
+            if (value := options.get(name)) is not None and value <= 0:
+                raise ConfigError(f"{self.where}: key {key!r} must be above 0, not {value}")
         return Attention(
             self.heads, self.kv_heads(kv_heads), dim, dim**-0.5 if scale is None else scale,
             rope=rope, bias=bias, out_bias=out_bias, norm=norm, **options,
@@ -156,12 +165,12 @@ class Config(Fields):
 
     def kinds(self, default: Iterable[str] | None = None) -> list[str]:
         """`layer_types`: of each layer one of KINDS. `sliding_window_pattern`, which said it before, counts where it is absent."""
-        found, pattern = self.raw("layer_types"), self.optional(("sliding_window_pattern", "_sliding_window_pattern"), int)
+        found, pattern = self.raw("layer_types"), self.raw("sliding_window_pattern", "_sliding_window_pattern")
         if found is None and default is not None and pattern is not None:
-            default = every(self.count, pattern)
+            default = every(self.count, self.positive(("sliding_window_pattern", "_sliding_window_pattern")))
         kinds = list(default or ["full_attention"] * self.count) if found is None else found
-        if not isinstance(kinds, list) or len(kinds) != self.count or not set(kinds) <= set(KINDS):
-            raise ConfigError(f"{self.where}: layer_types={kinds!r} must name {' or '.join(KINDS[:2])} {self.count} times")
+        if not isinstance(kinds, list) or len(kinds) != self.count or any(kind not in KINDS for kind in kinds):
+            raise ConfigError(f"{self.where}: layer_types={shown(kinds)} must name {' or '.join(KINDS[:2])} {self.count} times")
         return kinds
 
     def layer(self, norms: Norms, mixer: Attention, ffn: Feedforward | None = None, **options: Any) -> Layer:
@@ -182,7 +191,7 @@ class Config(Fields):
         for key in self.unread():
             if key not in WITHOUT_EFFECT and not key.endswith(OF_A_TOKEN):
                 raise ConfigError(
-                    f"{self.where}: key {key!r} ({self.values[key]!r}) is not understood by {self.architecture}; "
+                    f"{self.where}: key {shown(key)} ({shown(self.values[key])}) is not understood by {self.architecture}; "
                     "if it changes nothing in the network, take it out of config.json"
                 )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import reprlib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -9,6 +11,16 @@ from ..errors import ConfigError
 
 T = TypeVar("T", int, float, bool, str)
 LARGEST = 2**31 - 1  # of any size
+LARGEST_FLOAT = 2**1000
+
+_brief = reprlib.Repr()
+_brief.maxstring = _brief.maxother = _brief.maxlong = 120
+_brief.maxlist = _brief.maxdict = 8
+
+
+def shown(value: object) -> str:
+    """A value of a file as an error quotes it, shortened where it is long."""
+    return _brief.repr(value)
 
 
 class Fields:
@@ -27,20 +39,23 @@ class Fields:
         self.seen.update(keys)
         return next((self.values[key] for key in keys if self.values.get(key) is not None), None)
 
-    def get(self, key: str | tuple[str, ...], kind: type[T], default: T | None = None) -> T:
+    def named(self, key: str | tuple[str, ...]) -> str:
+        """Under which of its names a value is there; the first one where it is not."""
         keys = (key,) if isinstance(key, str) else key
-        value = self.raw(*keys)
+        return next((key for key in keys if self.values.get(key) is not None), keys[0])
+
+    def get(self, key: str | tuple[str, ...], kind: type[T], default: T | None = None) -> T:
+        named, value = self.named(key), self.raw(*((key,) if isinstance(key, str) else key))
         if value is None:
             if default is None:
-                raise ConfigError(
-                    f"{self.where}: key {keys[0]!r} is missing; it must be given as {kind.__name__}"
-                )
+                raise ConfigError(f"{self.where}: key {named!r} is missing; it must be given as {kind.__name__}")
             return default
-        named = next(key for key in keys if self.values.get(key) is not None)
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        if kind is float and type(value) is int and abs(value) <= LARGEST_FLOAT:
             value = float(value)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise ConfigError(f"{self.where}: key {named!r} must be {kind.__name__}, not {value!r}")
+            raise ConfigError(f"{self.where}: key {named!r} must be {kind.__name__}, not {shown(value)}")
+        if kind is float and not math.isfinite(value):
+            raise ConfigError(f"{self.where}: key {named!r} must be a finite number, not {value}")
         return value
 
     def flag(self, key: str | tuple[str, ...], default: bool = False) -> bool:
@@ -49,12 +64,18 @@ class Fields:
     def number(self, key: str | tuple[str, ...], default: float | None = None) -> float:
         return self.get(key, float, default)
 
+    def rate(self, key: str | tuple[str, ...], default: float | None = None) -> float:
+        """A number above 0."""
+        value = self.number(key, default)
+        if value <= 0:
+            raise ConfigError(f"{self.where}: key {self.named(key)!r} must be above 0, not {value}")
+        return value
+
     def positive(self, key: str | tuple[str, ...], default: int | None = None, most: int = LARGEST) -> int:
         value = self.get(key, int, default)
         if not 1 <= value <= most:
             bound = "at least 1" if value < 1 else f"at most {most:,}"
-            shown = key if isinstance(key, str) else next((k for k in key if self.values.get(k) is not None), key[0])
-            raise ConfigError(f"{self.where}: key {shown!r} must be {bound}, not {value}")
+            raise ConfigError(f"{self.where}: key {self.named(key)!r} must be {bound}, not {shown(value)}")
         return value
 
     def optional(self, key: str | tuple[str, ...], kind: type[T]) -> T | None:
@@ -67,7 +88,7 @@ class Fields:
         value = self.raw(key)
         if value is not None and value not in allowed:
             only = " or ".join(map(repr, allowed))
-            raise ConfigError(f"{self.where}: {key}={value!r} is not supported; only {only} is")
+            raise ConfigError(f"{self.where}: {key}={shown(value)} is not supported; only {only} is")
 
     def unread(self) -> list[str]:
         """Keys that hold something and that nobody has asked for."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ..errors import ConfigError
-from ..layers.rotary import Rope
-from .fields import Fields
+from ..layers.rotary import Rope, frequencies
+from .fields import LARGEST, Fields, shown
 
 RENAMED = {"su": "longrope", "mrope": "default"}  # for text all axes of mrope are the same
 SHARE_KEYS = ("partial_rotary_factor", "rotary_pct")
@@ -43,11 +43,22 @@ def read_rope(
         raise ConfigError(f"{where}: rope_theta={base} must be above 1")
     found = _SCALING.get(name)
     if found is None:
-        raise ConfigError(f"{where}: rope_type={name!r} is not supported; supported: {', '.join(_SCALING)}")
+        raise ConfigError(f"{where}: rope_type={shown(name)} is not supported; supported: {', '.join(_SCALING)}")
     result = found(Rope(base, turned, width, name, interleaved), rope, fields, context)
     if unread := rope.unread():
-        raise ConfigError(f"{where}: key {unread[0]!r} ({rope.values[unread[0]]!r}) is not understood for rope_type={name!r}")
+        raise ConfigError(f"{where}: key {unread[0]!r} ({shown(rope.values[unread[0]])}) is not understood for rope_type={name!r}")
+    _require_turning(result, where, rope.values)
     return result
+
+
+def _require_turning(rope: Rope, where: str, values: Mapping[str, Any]) -> None:
+    """Raises ConfigError where the parameters give no usable frequencies."""
+    try:
+        found = frequencies(rope)
+    except (ArithmeticError, ValueError) as error:
+        raise ConfigError(f"{where}={shown(values)} gives no rotation ({error}); restore these numbers") from error
+    if not bool(found.isfinite().all()) or math.isnan(rope.attention_factor):
+        raise ConfigError(f"{where}={shown(values)} gives rotations that are no numbers; restore these")
 
 
 def written_rope(fields: Fields, kind: str | None = None) -> tuple[Fields, str]:
@@ -56,7 +67,7 @@ def written_rope(fields: Fields, kind: str | None = None) -> tuple[Fields, str]:
     values: Any = fields.raw(written) if written else {}
     where = f"{fields.where}: {written}" if written else fields.where
     if not isinstance(values, dict):
-        raise ConfigError(f"{where} must be an object, not {values!r}")
+        raise ConfigError(f"{where} must be an object, not {shown(values)}")
     if kind is not None and values:
         values, where = _of_kind(values, kind, written, where)
     return Fields(values, where), where
@@ -67,7 +78,7 @@ def _of_kind(values: dict[str, Any], kind: str, written: str | None, where: str)
     if all(isinstance(value, dict | None) for value in values.values()):
         return values.get(kind) or {}, f"{where}.{kind}"
     if written == "rope_parameters":
-        raise ConfigError(f"{where}={values!r} must have an object for each kind of layers, {kind!r} among them")
+        raise ConfigError(f"{where}={shown(values)} must have an object for each kind of layers, {kind!r} among them")
     return (values if kind == "full_attention" else {}), where
 
 
@@ -80,29 +91,32 @@ def _plain(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope
 def _dynamic(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:
     """Below max_position_embeddings, which a sequence stays, nothing is scaled; with `alpha` the base is raised for all."""
     own.raw("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "original_max_position_embeddings")
-    alpha = own.optional("alpha", float)
-    return replace(rope, kind="default") if alpha is None else replace(rope, kind="alpha", factor=alpha)
+    if own.optional("alpha", float) is None:
+        return replace(rope, kind="default")
+    return replace(rope, kind="alpha", factor=own.rate("alpha"))
 
 
 def _linear(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:
-    return replace(rope, factor=own.number("factor"))
+    return replace(rope, factor=own.rate("factor"))
 
 
 def _proportional(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:
     share = rope.dim / rope.width
-    return replace(rope, factor=own.number("factor", 1.0), dim=2 * int(share * rope.width // 2))
+    return replace(rope, factor=own.rate("factor", 1.0), dim=2 * int(share * rope.width // 2))
 
 
 def _llama3(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:
     low, high = own.number("low_freq_factor"), own.number("high_freq_factor")
+    if low >= high:
+        raise ConfigError(f"{own.where}: low_freq_factor={low} must be below high_freq_factor={high}")
     return replace(
-        rope, factor=own.number("factor"), original_context=_original(own, fields), low_freq_factor=low, high_freq_factor=high
+        rope, factor=own.rate("factor"), original_context=_original(own, fields), low_freq_factor=low, high_freq_factor=high
     )
 
 
 def _yarn(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:
     original = _original(own, fields)
-    factor = own.number("factor", fields.positive("max_position_embeddings", original) / original)
+    factor = own.rate("factor", fields.positive("max_position_embeddings", original) / original)
     mscale, mscale_all = own.number("mscale", 0.0), own.number("mscale_all_dim", 0.0)
     if mscale and mscale_all:
         natural = _temperature(factor, mscale) / _temperature(factor, mscale_all)
@@ -113,8 +127,8 @@ def _yarn(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:
         factor=factor,
         original_context=original,
         attention_factor=own.number("attention_factor", natural),
-        beta_fast=own.number("beta_fast", 32.0),
-        beta_slow=own.number("beta_slow", 1.0),
+        beta_fast=own.rate("beta_fast", 32.0),
+        beta_slow=own.rate("beta_slow", 1.0),
         truncate=own.flag("truncate", True),
     )
 
@@ -122,17 +136,22 @@ def _yarn(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:
 def _longrope(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:
     """One choice for the engine, by the longest sequence that it allows: keys in the cache could not follow a change."""
     original, longest = _original(own, fields), fields.positive("max_position_embeddings")
-    factor = own.number("factor", longest / original)
-    natural = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
-    lists = {name: own.raw(name) for name in ("short_factor", "long_factor")}
-    for name, values in lists.items():
-        if not isinstance(values, list) or len(values) != rope.dim // 2:
-            raise ConfigError(f"{own.where}: {name} must be a list of {rope.dim // 2} numbers, not {values!r}")
+    factor = own.rate("factor", longest / original)
+    natural = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(max(original, 2)))
+    lists = {name: _stretches(own, name, rope.dim // 2) for name in ("short_factor", "long_factor")}
     chosen = "long_factor" if (context or longest) > original else "short_factor"
     return replace(
         rope, attention_factor=own.number("attention_factor", natural), original_context=original,
-        factors=tuple(map(float, lists[chosen])),
+        factors=lists[chosen],
     )  # fmt: skip
+
+
+def _stretches(own: Fields, name: str, count: int) -> tuple[float, ...]:
+    values = own.raw(name)
+    numbers = isinstance(values, list) and all(type(value) in (int, float) and 0 < value < LARGEST for value in values)
+    if not numbers or len(values) != count:
+        raise ConfigError(f"{own.where}: {name} must be a list of {count} numbers above 0, not {shown(values)}")
+    return tuple(map(float, values))
 
 
 def _original(own: Fields, fields: Fields) -> int:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from ...errors import ConfigError
 from ..alibi import alibi_slopes
 from ..config import Config
+from ..fields import shown
 from ..names import Merged, Names
 from ..spec import Attention, Model, Norm, Norms, Plain
 from .registry import family
@@ -87,7 +88,7 @@ def mpt(c: Config) -> Model:
     c.require("no_bias", True)
     c.require("norm_type", "low_precision_layernorm", "layernorm")
     if (scale := c.raw("logit_scale")) is not None:
-        raise ConfigError(f"{c.where}: logit_scale={scale!r} is not supported; only null is")
+        raise ConfigError(f"{c.where}: logit_scale={shown(scale)} is not supported; only null is")
     norm = c.layer_norm(bias=False)
     layer = c.layer(Norms.pre(norm), _mpt_attention(c), Plain(4 * c.hidden, "gelu"))
     return c.model([layer] * c.count, norm, tied=True, names=MPT)
@@ -96,7 +97,7 @@ def mpt(c: Config) -> Model:
 def _mpt_attention(c: Config) -> Attention:
     values = c.raw("attn_config") or {}
     if not isinstance(values, dict):
-        raise ConfigError(f"{c.where}: attn_config must be an object, not {values!r}")
+        raise ConfigError(f"{c.where}: attn_config must be an object, not {shown(values)}")
     own = Config(values, f"{c.where}: attn_config", c.architecture)
     own.raw("attn_impl", "attn_pdrop")
     for key, only in (("attn_type", "multihead_attention"), ("alibi", True), ("alibi_bias_max", 8)):

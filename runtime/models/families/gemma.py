@@ -37,7 +37,7 @@ def _second(c: Config) -> list[Attention]:
     c.assume(sliding_window=4096, attn_logit_softcapping=50.0, final_logit_softcapping=30.0)
     dim, bias = c.width(256), c.flag("attention_bias")
     asked: dict[str, Any] = {
-        "scale": c.number("query_pre_attn_scalar", 256.0) ** -0.5, "softcap": c.optional("attn_logit_softcapping", float),
+        "scale": c.rate("query_pre_attn_scalar", 256.0) ** -0.5, "softcap": c.optional("attn_logit_softcapping", float),
         "rope": c.rope(dim), "bias": bias, "out_bias": bias,
     }  # fmt: skip
     return [c.attention(kv_heads=4, width=dim, window=window, **asked) for window in c.windows(every(c.count, 2))]
@@ -70,7 +70,7 @@ def gemma3(c: Config) -> Model:
         "full_attention": c.rope(dim, "full_attention", theta=1e6),
         "sliding_attention": c.rope(dim, "sliding_attention", theta_keys=("rope_local_base_freq",)),
     }
-    scale = c.number("query_pre_attn_scalar", 256.0) ** -0.5
+    scale = c.rate("query_pre_attn_scalar", 256.0) ** -0.5
     mixers = [
         c.attention(norm=HeadNorm(rms), scale=scale, rope=ropes[kind], window=window, bias=bias, out_bias=bias)
         for kind, window in zip(kinds, c.windows(kinds), strict=True)

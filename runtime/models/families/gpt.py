@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ...errors import ConfigError
 from ..config import Config
+from ..fields import shown
 from ..names import Merged, Names
 from ..spec import Attention, Learned, Model, Norms, Plain
 from .registry import family
@@ -78,7 +79,7 @@ def _reaches(c: Config) -> list[str]:
             raise ValueError
     except (TypeError, ValueError):
         raise ConfigError(
-            f"{c.where}: attention_types={types!r} (attention_layers={kinds!r}) must give {c.count} layers of 'global' or 'local'"
+            f"{c.where}: attention_types={shown(types)} (attention_layers={shown(kinds)}) must give {c.count} layers of 'global' or 'local'"
         ) from None
     return found
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...errors import ConfigError
 from ..config import Config
+from ..fields import shown
 from ..spec import Model
 
 Reader = Callable[[Config], Model]
@@ -53,7 +54,7 @@ def read_model(values: Mapping[str, Any], where: str = "config.json", context: i
     name = architecture_of(values, where)
     text = values.get("text_config")
     if text is not None and not isinstance(text, dict):
-        raise ConfigError(f"{where}: text_config must be an object, not {text!r}")
+        raise ConfigError(f"{where}: text_config must be an object, not {shown(text)}")
     merged = dict(values) if text is None else {key: values[key] for key in OUTER if key in values} | text
     config = Config(merged, where if text is None else f"{where}: text_config", name, context)
     if text is not None:
@@ -71,13 +72,13 @@ def architecture_of(values: Mapping[str, Any], where: str) -> str:
     """The first known one of config.json's `architectures`."""
     names = values.get("architectures")
     if not isinstance(names, list) or not names:
-        raise ConfigError(f"{where}: key 'architectures' must list the model class, not {names!r}; {_supported()}")
+        raise ConfigError(f"{where}: key 'architectures' must list the model class, not {shown(names)}; {_supported()}")
     for name in names:
-        if name in FAMILIES:
-            return str(name)
+        if isinstance(name, str) and name in FAMILIES:
+            return name
     near = difflib.get_close_matches(str(names[0]), FAMILIES, 1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise ConfigError(f"{where}: architecture {names[0]!r} is not supported; {hint}{_supported()}")
+    raise ConfigError(f"{where}: key 'architectures': {shown(names[0])} is not supported; {hint}{_supported()}")
 
 
 def _supported() -> str:
@@ -87,7 +88,7 @@ def _supported() -> str:
 def _reject(config: Config) -> None:
     if method := config.raw("quantization_config"):
         name = method.get("quant_method", method) if isinstance(method, dict) else method
-        raise ConfigError(f"{config.where}: quantised checkpoints ({name!r}) are not supported; use the original one")
+        raise ConfigError(f"{config.where}: quantised checkpoints ({shown(name)}) are not supported; use the original one")
     config.require("is_encoder_decoder", False)
     config.require("add_cross_attention", False)
     config.require("use_bidirectional_attention", False, "vision")  # of pictures' tokens only
