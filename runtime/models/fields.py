@@ -54,7 +54,7 @@ class Fields:
             value = float(value)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise ConfigError(f"{self.where}: key {named!r} must be {kind.__name__}, not {shown(value)}")
-        if kind is float and not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{self.where}: key {named!r} must be a finite number, not {value}")
         return value
 
