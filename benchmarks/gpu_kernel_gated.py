@@ -8,8 +8,8 @@ from gpu_kernel_lab import Lab, Row
 from gpu_kernel_matmul import cost, sizes
 from torch import Tensor
 
-from sgl.runtime.kernels.activation import silu_and_mul
-from sgl.runtime.kernels.gated import gate_up_silu
+from sgl.runtime.kernels.activation import activate_gated
+from sgl.runtime.kernels.gated import gate_up
 
 DIFFERENCE = 0.02  # of the largest number, at most
 
@@ -21,7 +21,7 @@ def measure(lab: Lab) -> None:
 def _row(lab: Lab, rows: int) -> Row:
     size = sizes(lab)["gate_up"]
     weights, x = lab.weights(size), lab.random(rows, size[1])
-    ways = {"one kernel": gate_up_silu, "cuBLAS, then a kernel": _apart, "cuBLAS alone": F.linear}
+    ways = {"one kernel": gate_up, "cuBLAS, then a kernel": _apart, "cuBLAS alone": F.linear}
     label, load = f"gated {rows} rows", lab.sizes.load
     times = {name: lab.attempt(f"{label} {name}", lambda w, way=way: way(x, w), weights, load) for name, way in ways.items()}
     _check(lab, label, x, weights[0])
@@ -31,11 +31,11 @@ def _row(lab: Lab, rows: int) -> Row:
 
 
 def _apart(x: Tensor, weight: Tensor) -> Tensor:
-    return silu_and_mul(F.linear(x, weight))
+    return activate_gated(F.linear(x, weight))
 
 
 def _check(lab: Lab, label: str, x: Tensor, weight: Tensor) -> None:
     expected = _apart(x, weight).float()
-    if not torch.allclose(gate_up_silu(x, weight).float(), expected, rtol=0, atol=DIFFERENCE * float(expected.abs().max())):
+    if not torch.allclose(gate_up(x, weight).float(), expected, rtol=0, atol=DIFFERENCE * float(expected.abs().max())):
         lab.failures.append(f"{label} differs")
         lab.say(f"  {label} FAILED: the two ways differ")

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from gpu_kernel_lab import Lab, Row
 from torch import Tensor
 
-from sgl.runtime.kernels.activation import silu_and_mul
+from sgl.runtime.kernels.activation import activate_gated
 from sgl.runtime.kernels.embed import embed
 from sgl.runtime.kernels.heads import rotate_and_store
 from sgl.runtime.kernels.norm import add_rms_norm, rms_norm
@@ -56,7 +56,7 @@ def _added_norm(lab: Lab, rows: int) -> Row:
 def _activation(lab: Lab, rows: int) -> Row:
     inner = lab.shape.inner
     return _row(
-        lab, "silu_and_mul", rows, 3 * inner, lambda item: silu_and_mul(item[0]),
+        lab, "silu_and_mul", rows, 3 * inner, lambda item: activate_gated(item[0]),
         lambda item: F.silu(item[0][:, :inner]) * item[0][:, inner:], _copies(lab, rows, 2 * inner),
     )  # fmt: skip
 

@@ -62,7 +62,7 @@ class OneRow:
                 self.place, *self.pools, launch=launch, weight_scale=scale,
             )  # fmt: skip
         if kind == "gate_up":
-            return one_row.gate_up_silu(x, self.norm, EPS, weight, launch=launch, weight_scale=scale)
+            return one_row.gate_up(x, self.norm, EPS, weight, launch=launch, weight_scale=scale)
         if kind == "head":
             return one_row.head(x, self.norm, EPS, weight, launch)
         return one_row.linear_add(self.inputs[kind] if y is None else y, weight, x, launch=launch, weight_scale=scale)

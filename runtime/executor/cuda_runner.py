@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, cast
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from ..sequences.sequence import SequenceState, Work
     from .piecewise import MixedSteps, PooledAttention
 
+
+log = logging.getLogger("sgl.runtime")
 
 # Of closed engines, to be used again: torch keeps a workspace of cuBLAS (32 MB on Hopper) for every stream for ever.
 _idle_streams: dict[torch.device, list[torch.cuda.Stream]] = {}
@@ -63,11 +66,14 @@ class CudaRunner:
         self._mixed = self._mixed_steps(pool) if pool else None
 
     def _mixed_steps(self, pool: GraphPool) -> MixedSteps | None:
-        """None where the layers run by torch's operations, differ in width, or attention reads more than the pool."""
-        if not (isinstance(self.model, Decoder) and self.model.fused and self.model.config.attention.even and hasattr(self.attention, "attend_into")):
+        """None where steps cannot be cut, see `piecewise.refusal`."""
+        if not (isinstance(self.model, Decoder) and self.model.fused):
             return None
-        from .piecewise import MixedSteps  # needs Triton
+        from .piecewise import MixedSteps, refusal  # need Triton
 
+        if why := refusal(self.model, self.attention):
+            log.info("steps of several tokens run without CUDA graphs: %s", why)
+            return None
         assert self.last is not None
         return MixedSteps(self.model, cast("PooledAttention", self.attention), self.table, self.last, pool.replay_of)
 

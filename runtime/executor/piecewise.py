@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..attention.base import AttentionBackend
 from ..models import fused
+from ..models.gpu_layers import FusedLayer, LawLayer
 from ..step.batch import Batch, DeviceBatch
 from ..step.staging import upload_into
 from .graphs import EAGER_RUNS
@@ -42,8 +43,18 @@ class PooledAttention(AttentionBackend, Protocol):
         """`attend` with the result in `out` [T, query_heads, value_dim]; both contiguous."""
 
 
+def refusal(model: Decoder, attention: AttentionBackend) -> str | None:
+    """Why steps of this model are not cut, for people; None: they can be."""
+    if not hasattr(attention, "attend_into"):
+        return f"attention={attention.name!r} reads more than the pool"
+    if not model.fused:
+        return "torch's operations compute the layers"
+    by_law = [layer for layer in model.course.layers if isinstance(layer, LawLayer)]
+    return f"torch's operations compute layer {by_law[0].block.index}: {by_law[0].refusal}" if by_law else None
+
+
 class MixedSteps:
-    """Runs steps of up to `most` tokens, of a model with an even `AttentionLayout`; a size is captured when it turns up again.
+    """Runs steps of up to `most` tokens, see `refusal`; a size is captured when it turns up again.
 
     replay_of: gives the replay of a piece. A piece whose capture raises runs as it is.
     """
@@ -60,12 +71,11 @@ class MixedSteps:
     ) -> None:
         self._model, self._attention, self._table, self._last = model, attention, table, last
         self._replay_of = replay_of
-        layer, dtype = model.config.attention.layers[0], model.dtype
-        heads = self.most, layer.query_heads
-        self._x = torch.zeros(self.most, model.config.hidden_size, dtype=dtype, device=last.device)
-        self._q, self._mixed = (
-            torch.zeros(*heads, dim, dtype=dtype, device=last.device) for dim in (layer.key_dim, layer.value_dim)
-        )
+        self._x = torch.zeros(self.most, model.config.hidden_size, dtype=model.dtype, device=last.device)
+        self._layers = model.config.attention.layers
+        most = self.most * max(layer.query_heads * layer.key_dim for layer in self._layers)
+        self._q, self._mixed = (torch.zeros(most, dtype=model.dtype, device=last.device) for _ in range(2))
+        self._sinks = [layer.sinks for layer in model.course.layers if isinstance(layer, FusedLayer)]
         self._ints = torch.zeros(ARRAYS, WIDTH, dtype=torch.int32, device=last.device)
         self._arrays = self._ints.unbind(0)
         self._pieces: dict[int, list[Piece]] = {}
@@ -82,15 +92,26 @@ class MixedSteps:
         return self._run(self._pieces_of(size), batch, step.tokens)
 
     def _run(self, pieces: list[Piece], batch: Batch, tokens: int) -> Tensor:
-        q, mixed, attend = self._q[:tokens], self._mixed[:tokens], self._attention.attend_into
-        for layer, piece in enumerate(pieces[:-1]):
+        rooms, attend = self._rooms(tokens), self._attention.attend_into
+        for layer, (piece, (q, mixed), sinks) in enumerate(zip(pieces[:-1], rooms, self._sinks, strict=False)):
             piece()
-            attend(mixed, q, layer, batch)
+            attend(mixed, q, layer, batch, *sinks)
         pieces[-1]()
         if not len(batch.logit_rows):
             return self._model.no_logits()
-        attend(mixed, q, len(pieces) - 1, batch)
+        q, mixed = rooms[-1]
+        attend(mixed, q, len(pieces) - 1, batch, *self._sinks[-1])
         return fused.finish(self._model, self._x[:tokens], mixed.view(tokens, -1), batch)
+
+    def _rooms(self, tokens: int) -> list[tuple[Tensor, Tensor]]:
+        """Of each layer, where the queries of so many tokens lie, and what they attend."""
+        found: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+        for layer in self._layers:
+            shape = tokens, layer.query_heads, layer.key_dim
+            if shape not in found:
+                count = tokens * layer.query_heads * layer.key_dim
+                found[shape] = self._q[:count].view(shape), self._mixed[:count].view(shape)
+        return [found[tokens, layer.query_heads, layer.key_dim] for layer in self._layers]
 
     def _upload(self, step: StepArrays, size: int) -> None:
         host = np.zeros((ARRAYS, WIDTH), np.int32)  # padding: token 0 at position 0, in slot 0
@@ -112,8 +133,7 @@ class MixedSteps:
         table, none = self._table, rows[:0]
         around = DeviceBatch(none, rows, none, none, table.pages, table.page_size, self._last, static=True)
         batch = Batch(ids, positions, slots, [], [], [], none, device=around)
-        x, q, mixed = self._x[:size], self._q[:size], self._mixed[:size].view(size, -1)
-        return fused.pieces(self._model, batch, self._attention, x, q, mixed)
+        return fused.pieces(self._model, batch, self._attention, self._x[:size], self._rooms(size))
 
     def _capture(self, size: int) -> None:
         first, *others = self._pieces[size]
@@ -129,6 +149,6 @@ class MixedSteps:
 
     def _make_room(self) -> None:
         """Have the graphs' memory grow at once to what the largest piece needs, not anew for each larger size."""
-        config, layer = self._model.config, self._model.config.attention.layers[0]
-        heads = (layer.query_heads + layer.kv_heads) * layer.key_dim + layer.kv_heads * layer.value_dim
-        self._x.new_empty(self.most, heads + 3 * config.hidden_size + 3 * config.layers[0].ffn.inner)
+        layers = self._model.config.layers
+        wide = max(sum(layer.mixer.rows) for layer in layers), max(layer.ffn.inner for layer in layers)
+        self._x.new_empty(self.most, wide[0] + 3 * self._model.config.hidden_size + 3 * wide[1])

@@ -1,4 +1,4 @@
-"""Gated activations, bound by memory."""
+"""Activations, alone and gated, bound by memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,26 @@ BLOCK, WARPS = 2048, 4  # 16 numbers of each half a thread: two loads of 16 byte
 
 
 @triton.jit
-def _silu_and_mul(gate_up, out, stride, size, BLOCK: tl.constexpr):
+def activated(x, NAME: tl.constexpr):
+    """x: float32. gelu_tanh is written with a sigmoid: (1 + tanh(u)) / 2 = sigmoid(2 u)."""
+    if NAME == "silu":
+        return x / (1.0 + tl.exp(-x))
+    elif NAME == "gelu":
+        return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    elif NAME == "gelu_tanh":
+        return x / (1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
+    elif NAME == "quick_gelu":
+        return x / (1.0 + tl.exp(-1.702 * x))
+    elif NAME == "relu":
+        return tl.maximum(x, 0.0)
+    else:
+        tl.static_assert(NAME == "relu2")
+        positive = tl.maximum(x, 0.0)
+        return positive * positive
+
+
+@triton.jit
+def _gated(gate_up, out, stride, size, NAME: tl.constexpr, BLOCK: tl.constexpr):
     """Grid (rows, blocks of `size`)."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -18,16 +37,33 @@ def _silu_and_mul(gate_up, out, stride, size, BLOCK: tl.constexpr):
     start = gate_up + row * stride + columns
     gate = tl.load(start, inside, other=0.0).to(tl.float32)
     up = tl.load(start + size, inside, other=0.0).to(tl.float32)
-    tl.store(out + row * size + columns, gate / (1.0 + tl.exp(-gate)) * up, inside)
+    tl.store(out + row * size + columns, activated(gate, NAME) * up, inside)
 
 
-def silu_and_mul(gate_up: Tensor) -> Tensor:
-    """[T, 2 n], rows contiguous -> [T, n]: silu of the first half times the second, rounded once."""
+@triton.jit
+def _alone(x, stride, size, NAME: tl.constexpr, BLOCK: tl.constexpr):
+    """Grid (rows, blocks of `size`)."""
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < size
+    place = x + tl.program_id(0).to(tl.int64) * stride + columns
+    tl.store(place, activated(tl.load(place, inside, other=0.0).to(tl.float32), NAME), inside)
+
+
+def activate_gated(gate_up: Tensor, name: str = "silu") -> Tensor:
+    """[T, 2 n], rows contiguous -> [T, n]: the activation of the first half times the second, rounded once."""
     rows, width = gate_up.shape
     size = width // 2
     y = gate_up.new_empty(rows, size)
     if rows:
-        _silu_and_mul[(rows, triton.cdiv(size, BLOCK))](
-            gate_up, y, gate_up.stride(0), size, BLOCK=BLOCK, num_warps=WARPS
+        _gated[(rows, triton.cdiv(size, BLOCK))](
+            gate_up, y, gate_up.stride(0), size, NAME=name, BLOCK=BLOCK, num_warps=WARPS
         )
     return y
+
+
+def activate(x: Tensor, name: str) -> Tensor:
+    """The activation of x [T, n], rows contiguous, in place. Returns x."""
+    rows, size = x.shape
+    if rows:
+        _alone[(rows, triton.cdiv(size, BLOCK))](x, x.stride(0), size, NAME=name, BLOCK=BLOCK, num_warps=WARPS)
+    return x

@@ -12,10 +12,18 @@ from .norm import block_of
 PER_TOKEN = ("token_ids", "positions", "slots", "token_rows", "last")  # views of one upload, aligned as it falls
 
 
+@triton.jit
+def _enter(token, positions, slots, token_rows, table, table_stride, PAGE: tl.constexpr):
+    slot = tl.load(slots + token)
+    if slot != 0:
+        pages = table + tl.load(token_rows + token).to(tl.int64) * table_stride
+        tl.store(pages + tl.load(positions + token) // PAGE, (slot // PAGE).to(tl.int32))
+
+
 @triton.jit(do_not_specialize_on_alignment=PER_TOKEN)
 def _embed(
     token_ids, positions, slots, token_rows, last, table, embedding, out,
-    table_stride, size, PAGE: tl.constexpr, BLOCK: tl.constexpr,
+    table_stride, size, scale, SCALED: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One program a token."""
     token = tl.program_id(0).to(tl.int64)
@@ -25,15 +33,20 @@ def _embed(
     columns = tl.arange(0, BLOCK)
     inside = columns < size
     row = tl.load(embedding + token_id.to(tl.int64) * size + columns, inside)
+    if SCALED:
+        row = (row.to(tl.float32) * scale).to(row.dtype)
     tl.store(out + token * size + columns, row, inside)
-    slot = tl.load(slots + token)
-    if slot != 0:
-        pages = table + tl.load(token_rows + token).to(tl.int64) * table_stride
-        tl.store(pages + tl.load(positions + token) // PAGE, (slot // PAGE).to(tl.int32))
+    _enter(token, positions, slots, token_rows, table, table_stride, PAGE)
 
 
-def embed(batch: Batch, embedding: Tensor, out: Tensor | None = None) -> Tensor:
-    """The rows of `embedding` [vocabulary, hidden] of a batch's tokens, [T, hidden], in `out` or a new tensor.
+@triton.jit(do_not_specialize_on_alignment=PER_TOKEN[1:4])
+def _pages(positions, slots, token_rows, table, table_stride, PAGE: tl.constexpr):
+    """One program a token."""
+    _enter(tl.program_id(0).to(tl.int64), positions, slots, token_rows, table, table_stride, PAGE)
+
+
+def embed(batch: Batch, embedding: Tensor, out: Tensor | None = None, scale: float = 1.0) -> Tensor:
+    """The rows of `embedding` [vocabulary, hidden] of a batch's tokens times `scale`, [T, hidden], in `out` or a new tensor.
 
     Ids below 0 are those sampled last (see `Batch`). Enters each token's page into `batch.device.table`, except
     for tokens in slot 0.
@@ -46,6 +59,16 @@ def embed(batch: Batch, embedding: Tensor, out: Tensor | None = None) -> Tensor:
         block, warps = block_of(size)
         _embed[(tokens,)](
             batch.token_ids, batch.positions, batch.slots, device.token_rows, device.last, device.table,
-            embedding, x, device.table.stride(0), size, PAGE=device.page_size, BLOCK=block, num_warps=warps,
+            embedding, x, device.table.stride(0), size, scale, SCALED=scale != 1, PAGE=device.page_size, BLOCK=block, num_warps=warps,
         )  # fmt: skip
     return x
+
+
+def enter_pages(batch: Batch) -> None:
+    """Enters each token's page into `batch.device.table`, for steps that `embed` does not begin."""
+    device, tokens = batch.device, len(batch.token_ids)
+    assert device is not None
+    if tokens:
+        _pages[(tokens,)](
+            batch.positions, batch.slots, device.token_rows, device.table, device.table.stride(0), PAGE=device.page_size, num_warps=1
+        )

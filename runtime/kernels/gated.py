@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from .activation import activated
 from .matmul import aligned, can_multiply, capability, processors, tile_at
 
 LEAST_ROWS = 256  # below, products are bound by reading the weight and a library splits them better
@@ -22,9 +23,9 @@ ROWS, OUTPUTS, DEPTH, GROUP = 128, 128, 64, 16  # of a tile, and row tiles that 
 @triton.jit(do_not_specialize=["rows"])
 def _gated(
     x, weight, y, rows, inner, inputs,
-    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr, NAME: tl.constexpr,
 ):  # fmt: skip
-    """y [rows, inner] = silu(x @ gate^T) * (x @ up^T); weight [2 inner, inputs] holds gate above up. Any grid."""
+    """y [rows, inner] = activation(x @ gate^T) * (x @ up^T); weight [2 inner, inputs] holds gate above up. Any grid."""
     row_tiles, output_tiles = tl.cdiv(rows, ROWS), tl.cdiv(inner, OUTPUTS)
     for tile in range(tl.program_id(0), row_tiles * output_tiles, tl.num_programs(0)):
         row_tile, output_tile = tile_at(tile, row_tiles, output_tiles, GROUP)
@@ -35,11 +36,11 @@ def _gated(
             left = x.load([row, step * DEPTH])
             gate = tl.dot(left, weight.load([output, step * DEPTH]).T, gate)
             up = tl.dot(left, weight.load([inner + output, step * DEPTH]).T, up)
-        y.store([row, output], (gate / (1.0 + tl.exp(-gate)) * up).to(y.dtype))
+        y.store([row, output], (activated(gate, NAME) * up).to(y.dtype))
 
 
 def suits(x: Tensor, weight: Tensor) -> bool:
-    """Whether `gate_up_silu` is the fastest for these: many rows of half precision on Hopper or later."""
+    """Whether `gate_up` is the fastest for these: many rows of half precision on Hopper or later."""
     return (
         x.shape[0] >= LEAST_ROWS
         and x.dtype in (torch.bfloat16, torch.float16)
@@ -50,8 +51,8 @@ def suits(x: Tensor, weight: Tensor) -> bool:
     )
 
 
-def gate_up_silu(x: Tensor, weight: Tensor) -> Tensor:
-    """x [T, hidden], weight [2 inner, hidden] with gate above up -> silu(gate) * up, [T, inner], rounded once."""
+def gate_up(x: Tensor, weight: Tensor, name: str = "silu") -> Tensor:
+    """x [T, hidden], weight [2 inner, hidden] with gate above up -> activation(gate) * up, [T, inner], rounded once."""
     rows, inputs = x.shape
     inner = weight.shape[0] // 2
     y = x.new_empty(rows, inner)
@@ -62,6 +63,6 @@ def gate_up_silu(x: Tensor, weight: Tensor) -> Tensor:
             TensorDescriptor.from_tensor(weight, [OUTPUTS, DEPTH]),
             TensorDescriptor.from_tensor(y, [ROWS, OUTPUTS]),
             rows, inner, inputs,
-            ROWS=ROWS, OUTPUTS=OUTPUTS, DEPTH=DEPTH, GROUP=GROUP, num_warps=8, num_stages=3,
+            ROWS=ROWS, OUTPUTS=OUTPUTS, DEPTH=DEPTH, GROUP=GROUP, NAME=name, num_warps=8, num_stages=3,
         )  # fmt: skip
     return y

@@ -1,7 +1,7 @@
 """The decode layer for one row: every product reads its weight once, at the speed of the memory.
 
 Each function is one kernel with what stands around the product folded in: the norm before it; rotary and the
-store of keys and values, silu and mul, or the residual after it. Sums are float32 and are rounded once, at the end.
+store of keys and values, a gated activation, or the residual after it. Sums are float32 and are rounded once, at the end.
 
 A weight of float8 has a `weight_scale`, float32, for each of its rows.
 
@@ -23,12 +23,14 @@ from .one_row_launch import Launch, best_launch, can_overlap
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
-def suits(x: Tensor, head_dim: int = 2, head_norm: bool = False) -> bool:
-    """Whether these functions take this x [T, hidden]: one contiguous row, on CUDA.
+def suits(x: Tensor) -> bool:
+    """Whether these functions take this x [T, hidden]: one contiguous row, on CUDA."""
+    return x.shape[0] == 1 and x.is_cuda and x.dtype in DTYPES
 
-    head_norm: a model that normalises query and key heads (whole heads) needs `norm_linear` and its own rotary.
-    """
-    return x.shape[0] == 1 and x.is_cuda and x.dtype in DTYPES and head_dim % 2 == 0 and not head_norm
+
+def overlaps(device: torch.device) -> bool:
+    """Whether kernels are to start under the tail of the one before."""
+    return one_row_launch.OVERLAP and can_overlap(device)
 
 
 def norm_linear(
@@ -53,24 +55,36 @@ def linear_add(
     return _linear(y, None, 0.0, weight, weight_scale, bias, x, x, launch)
 
 
-def gate_up_silu(
-    x: Tensor, norm_weight: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None,
-    launch: Launch | None = None, weight_scale: Tensor | None = None,
+def linear(
+    y: Tensor, weight: Tensor, bias: Tensor | None = None, launch: Launch | None = None, weight_scale: Tensor | None = None
+) -> Tensor:
+    """y [1, in] @ weight[out, in].T + bias [out] -> [1, out], of the dtype of y."""
+    return _linear(y, None, 0.0, weight, weight_scale, bias, None, y.new_empty(1, weight.shape[0]), launch)
+
+
+def gate_up(
+    x: Tensor, norm_weight: Tensor | None, eps: float, weight: Tensor, bias: Tensor | None = None,
+    launch: Launch | None = None, weight_scale: Tensor | None = None, name: str = "silu",
 ) -> Tensor:  # fmt: skip
-    """silu(gate) * up of norm(x [1, hidden]), where weight [2 inner, hidden] holds gate above up -> [1, inner]."""
+    """activation(gate) * up of norm(x [1, hidden]), where weight [2 inner, hidden] holds gate above up -> [1, inner].
+
+    norm_weight: None for no norm.  name: of the activation.
+    """
     outputs = weight.shape[0]
     out = x.new_empty(1, outputs // 2)
     launch = launch or _best(weight)
     kernels.gate_up[(-(-outputs // launch.rows),)](
-        x, norm_weight, *_scaled(weight, weight_scale), weight if bias is None else bias, out, outputs // 2, eps,
-        SCALED=weight_scale is not None, BIASED=bias is not None, **_cut(weight, launch),
+        x, weight if norm_weight is None else norm_weight, *_scaled(weight, weight_scale),
+        weight if bias is None else bias, out, outputs // 2, eps,
+        SCALED=weight_scale is not None, NORMED=norm_weight is not None, BIASED=bias is not None, NAME=name,
+        **_cut(weight, launch),
     )  # fmt: skip
     return out
 
 
 def qkv_rotate_store(
     x: Tensor,
-    norm_weight: Tensor,
+    norm_weight: Tensor | None,
     eps: float,
     weight: Tensor,
     bias: Tensor | None,
@@ -88,7 +102,7 @@ def qkv_rotate_store(
 ) -> Tensor:
     """Queries of norm(x [1, hidden]), rotated: [1, query_heads, head_dim]; keys and values go to their slot.
 
-    weight: [(query_heads + 2 kv_heads) * head_dim, hidden]. angles_table: [positions, 2 head_dim], as Rotary's.
+    norm_weight: None for no norm. weight: [(query_heads + 2 kv_heads) * head_dim, hidden]. angles_table: [positions, 2 head_dim], as Rotary's.
     positions, slots: [1]; slot 0 is not written. k_pool, v_pool: [slots, kv_heads, head_dim] of one layer,
     contiguous, of any float dtype, holding values divided by k_scale and v_scale.
     """
@@ -97,10 +111,10 @@ def qkv_rotate_store(
     launch = launch or _best(weight)
     programs = (query_heads + 2 * kv_heads) * -(-dim // launch.rows)
     kernels.heads[(programs,)](
-        x, norm_weight, *_scaled(weight, weight_scale), weight if bias is None else bias,
+        x, weight if norm_weight is None else norm_weight, *_scaled(weight, weight_scale), weight if bias is None else bias,
         angles_table, positions, slots, q, k_pool, v_pool, eps, k_scale, v_scale,
         QUERIES=query_heads, KEYS=kv_heads, HALF=dim // 2,
-        SCALED=weight_scale is not None, BIASED=bias is not None, **_cut(weight, launch),
+        SCALED=weight_scale is not None, NORMED=norm_weight is not None, BIASED=bias is not None, **_cut(weight, launch),
     )  # fmt: skip
     return q
 
@@ -130,7 +144,7 @@ def _best(weight: Tensor) -> Launch:
 
 def _cut(weight: Tensor, launch: Launch) -> dict[str, Any]:
     """The keywords that every kernel takes."""
-    overlap = one_row_launch.OVERLAP and can_overlap(weight.device)
+    overlap = overlaps(weight.device)
     cut = {
         "SIZE": weight.shape[1],
         "ROWS": launch.rows,

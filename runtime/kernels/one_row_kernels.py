@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from .activation import activated
+
 
 @triton.jit
 def _block(start, rows, k, SIZE: tl.constexpr, VECTOR: tl.constexpr, EVEN: tl.constexpr):
@@ -106,19 +108,20 @@ def linear(
 @triton.jit
 def gate_up(
     x, norm, weight, scale, bias, out, outputs, eps, SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-    VECTOR: tl.constexpr, SCALED: tl.constexpr, BIASED: tl.constexpr, DEPENDENT: tl.constexpr,
+    VECTOR: tl.constexpr, SCALED: tl.constexpr, NORMED: tl.constexpr, BIASED: tl.constexpr, NAME: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """out = silu(gate) * up, [outputs]; a program owns ROWS / 2 pairs; grid (ceil(2 * outputs / ROWS),)."""
+    """out = activation(gate) * up, [outputs]; a program owns ROWS / 2 pairs; grid (ceil(2 * outputs / ROWS),)."""
     PAIRS: tl.constexpr = ROWS // 2
     first = tl.program_id(0) * PAIRS
     lane = tl.arange(0, ROWS)
     rows = tl.minimum(first + lane // 2, outputs - 1) + lane % 2 * outputs
     block = _begin(weight, rows, SIZE, BLOCK, VECTOR, DEPENDENT)
     y = _at(bias, rows, BIASED)
-    y += _products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, True, SCALED)
+    y += _products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
     gate, up = tl.split(tl.reshape(y, [PAIRS, 2]))
     pair = first + tl.arange(0, PAIRS)
-    tl.store(out + pair, gate * tl.sigmoid(gate) * up, pair < outputs)
+    tl.store(out + pair, activated(gate, NAME) * up, pair < outputs)
 
 
 @triton.jit
@@ -131,7 +134,8 @@ def _store_halves(start, dim, low, high, HALF: tl.constexpr, wanted):
 def heads(
     x, norm, weight, scale, bias, angles, positions, slots, q, k_pool, v_pool, eps, k_scale, v_scale,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, HALF: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr, VECTOR: tl.constexpr, SCALED: tl.constexpr, BIASED: tl.constexpr, DEPENDENT: tl.constexpr,
+    BLOCK: tl.constexpr, VECTOR: tl.constexpr, SCALED: tl.constexpr, NORMED: tl.constexpr, BIASED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Queries, keys and values, rotated and written to their place.
 
@@ -152,7 +156,7 @@ def heads(
     sin = tl.load(row + 3 * HALF + dim, inside, other=0).to(tl.float32)
     slot = tl.load(slots).to(tl.int64)
     y = _at(bias, rows, BIASED)
-    y += _products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, True, SCALED)
+    y += _products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
     low, high = tl.split(tl.reshape(y, [PAIRS, 2]))
     if head < QUERIES + KEYS:
         low, high = low * cos - high * sin, high * cos + low * sin

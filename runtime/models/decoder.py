@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,19 +15,22 @@ from ..layers.rotary import Rotary
 from ..step.batch import Batch
 from .attention import Step
 from .block import Block, Transform
-from .claims import model_refusal
 from .compiled import CompiledStep
 from .embedding import Embedding, Head, known_ids
 from .executors import SMALL_MODEL, Ran, executors
 from .places import Place
 from .spec import Model
 
+if TYPE_CHECKING:
+    from .fused import Course
+
 
 class Decoder:
     """Weights are allocated empty; fill what `places` names, then call `seal` once.
 
     dtype: of weights, activations and KV; norms compute in float32.
-    fused: steps run by Triton's kernels (fused.py), on a GPU where Triton is; otherwise by torch and cpu.c.
+    fused: steps run by fused.py, on a GPU where Triton is: layer by layer by its kernels, or by torch; otherwise by
+    torch and cpu.c.
     step: runs steps of few tokens whole (compiled.py), once sealed, on a CPU with cpu.c; None: layer by layer.
     """
 
@@ -88,6 +93,13 @@ class Decoder:
         dtype = torch.float32 if self.device.type == "cpu" else self.dtype
         return torch.empty(0, self.config.vocab_size, dtype=dtype, device=self.device)
 
+    @cached_property
+    def course(self) -> Course:
+        """How steps run on a GPU, once sealed."""
+        from .fused import course_of
+
+        return course_of(self)
+
     def places(self) -> Iterator[Place]:
         """Where each tensor of a checkpoint goes, before `seal`."""
         yield from self.embedding.places()
@@ -134,6 +146,4 @@ class Decoder:
 
 
 def _can_fuse(model: Decoder) -> bool:
-    if model.device.type != "cuda" or importlib.util.find_spec("triton") is None:
-        return False
-    return model_refusal(model) is None
+    return model.device.type == "cuda" and importlib.util.find_spec("triton") is not None

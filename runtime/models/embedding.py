@@ -52,8 +52,10 @@ class Embedding:
     def __call__(self, ids: Tensor, positions: Tensor) -> Tensor:
         """[T] -> [T, hidden]"""
         x = self.table.index_select(0, ids)
-        if self.scale != 1:
-            x = x.mul_(self.scale)
+        return self.placed(x if self.scale == 1 else x.mul_(self.scale), positions)
+
+    def placed(self, x: Tensor, positions: Tensor) -> Tensor:
+        """What is done to rows of the table [T, embed_size or hidden], once they are scaled: [T, hidden]."""
         if self.project is not None:
             x = self.project(x)
         if self.positions is not None:

@@ -10,6 +10,7 @@ import torch
 from ..layers import cpu
 from ..layers.linear import BlockedLinear
 from .claims import layer_refusal, model_refusal
+from .claims_gpu import fused_refusal
 
 if TYPE_CHECKING:
     from .block import Block
@@ -57,6 +58,8 @@ def expected(model: Decoder, device: torch.device, weights: str = "auto") -> lis
     fastest = best(device, model.dtype)
     if fastest.by == "torch":
         return [fastest] * len(model.layers)
+    if fastest.by == "fused":
+        return [fastest if (why := fused_refusal(block, model.dtype)) is None else Ran("torch", why) for block in model.layers]
     whole = model_refusal(model) or (_layout_refusal(model) if (fastest.by, weights) == ("compiled", "auto") else None)
     whys = [layer_refusal(block) or (_width_refusal(block) if fastest.by == "compiled" else None) or whole for block in model.layers]
     return [fastest if why is None else Ran("torch", why) for why in whys]
@@ -77,8 +80,10 @@ def _layout_refusal(model: Decoder) -> str | None:
 
 def executors(model: Decoder) -> list[Ran]:
     """Of each layer of a sealed model."""
-    if model.fused or model.step is not None:
-        return [Ran("fused" if model.fused else "compiled", None)] * len(model.layers)
+    if model.step is not None:
+        return [Ran("compiled", None)] * len(model.layers)
+    if model.fused:
+        return expected(model, model.device)
     return [Ran("torch", _products_refusal(model)) if ran.by != "torch" else ran for ran in expected(model, model.device)]
 
 

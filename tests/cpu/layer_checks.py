@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from rig import Rig, Row
 from torch import Tensor
 
+from sgl.runtime.layers.activation import ACTIVATIONS as TORCH_ACTIVATIONS
 from sgl.runtime.layers.linear import BlockedLinear, Linear
 from sgl.runtime.layers.rotary import Rope, Rotary
+from sgl.runtime.models.claims_gpu import ACTIVATIONS
 from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.quantization import Fp8Linear
 from sgl.runtime.step.batch import Batch, DeviceBatch
@@ -49,14 +54,95 @@ def check_norm_of_strided_rows(device: str) -> None:
     assert torch.equal(wide[:, 58:], untouched)
 
 
+def check_join(rows: int, size: int, dtype: torch.dtype, device: str) -> None:
+    """Every order of additions and norms, against float64."""
+    from sgl.runtime.kernels.join import NormWeights, join
+
+    def random() -> Tensor:
+        return torch.randn(rows, size, device=device).to(dtype)
+
+    def norm(layer: bool, bias: bool, kept: torch.dtype) -> NormWeights:
+        weight, added = (torch.randn(size, device=device).to(kept) for _ in range(2))
+        return NormWeights(weight, added if bias else None, 1e-3, layer)
+
+    scalar = torch.tensor([0.7], device=device)
+    norms = [None, norm(False, False, dtype), norm(False, True, torch.float32), norm(True, True, dtype), norm(True, False, torch.float32)]
+    for after, before in itertools.product(norms, norms):
+        for options in ({}, {"branch": 0.3, "other": random()}, {"scalar": scalar, "of_sum": True}):
+            x, delta = random(), random()
+            total = joined(x, delta, after, **options)
+            y = join(x, delta, after=after, before=before, **options)
+            close(x, total.to(dtype))
+            close(y, normed(x.double(), before).to(dtype))
+            assert before is not None or y is x
+        if before is not None:
+            kept = x.clone()
+            close(join(x, None, after=after, before=before), normed(x.double(), before).to(dtype))
+            assert torch.equal(x, kept)
+
+
+def normed(x: Tensor, norm: Any) -> Tensor:
+    """float64"""
+    if norm is None:
+        return x
+    x = x - x.mean(-1, keepdim=True) if norm.layer else x
+    y = x * (x.square().mean(-1, keepdim=True) + norm.eps).rsqrt() * norm.weight.double()
+    return y if norm.bias is None else y + norm.bias.double()
+
+
+def joined(
+    x: Tensor, delta: Tensor, after: Any, branch: float = 1.0, other: Tensor | None = None,
+    scalar: Tensor | None = None, of_sum: bool = False,
+) -> Tensor:  # fmt: skip
+    """float64"""
+    delta = delta.double() if other is None else delta.double() + other.double()
+    total = normed(x.double() + branch * delta, after) if of_sum else x.double() + branch * normed(delta, after)
+    return total if scalar is None else total * scalar.double()
+
+
+def check_activations(rows: int, size: int, dtype: torch.dtype, device: str) -> None:
+    """Alone and gated, from tiny numbers to such whose squares are beyond the type."""
+    from sgl.runtime.kernels.activation import activate, activate_gated
+
+    spread = torch.logspace(-3, 2.5, rows, device=device)[:, None]
+    for name in ACTIVATIONS:
+        gate_up = (torch.randn(rows, 2 * size, device=device) * spread).to(dtype)
+        gate, up = gate_up.double().chunk(2, -1)
+        expected = TORCH_ACTIVATIONS[name](gate)
+        _near(activate_gated(gate_up, name), expected * up, gate * up)
+        alone = gate_up[:, :size]
+        assert activate(alone, name) is alone
+        _near(alone, expected, gate)
+        assert torch.equal(gate_up[:, size:].double(), up)
+
+
+def _near(actual: Tensor, expected: Tensor, size: Tensor) -> None:
+    """size: of the numbers that nearly cancel each other."""
+    bound = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}[actual.dtype]
+    most = torch.finfo(actual.dtype).max
+    error = (actual.double() - expected.clamp(-most, most)).abs()
+    assert (error <= bound * (expected.abs() + 0.02 * size.abs() + 1e-3)).logical_or(expected.abs() >= most / 2).all()
+
+
+def check_logits(rows: int, size: int, dtype: torch.dtype, device: str) -> None:
+    from sgl.runtime.kernels.logits import adjust
+
+    for scale, cap in ((0.3, None), (1.0, 30.0), (2.0, 5.0)):
+        logits = (torch.randn(rows, size, device=device) * 40).to(dtype)
+        expected = logits.double() * scale
+        expected = expected if cap is None else torch.tanh(expected / cap) * cap
+        assert adjust(logits, scale, cap) is logits
+        close(logits, expected.to(dtype))
+
+
 def check_silu(rows: int, size: int, dtype: torch.dtype, device: str) -> None:
-    from sgl.runtime.kernels.activation import silu_and_mul
+    from sgl.runtime.kernels.activation import activate_gated
 
     spread = torch.logspace(-3, 2.5, rows, device=device)[:, None]
     gate_up = (torch.randn(rows, 2 * size, device=device) * spread).to(dtype)
     gate, up = gate_up.float().chunk(2, -1)
     expected = (F.silu(gate) * up).to(dtype)
-    actual = silu_and_mul(gate_up)
+    actual = activate_gated(gate_up)
     assert actual.shape == (rows, size)
     close(actual, expected)
 
@@ -78,7 +164,7 @@ def check_heads(
     tokens: int, queries: int, keys: int, dim: int, dtype: torch.dtype, device: str,
     normed: bool = False, pool_dtype: torch.dtype | None = None, scales: tuple[float, float] = (1.0, 1.0),
 ) -> None:  # fmt: skip
-    from sgl.runtime.kernels.heads import rotate_and_store
+    from sgl.runtime.kernels.heads import HeadWeights, rotate_and_store
 
     qkv = torch.randn(tokens, (queries + 2 * keys) * dim, device=device).to(dtype)
     table = Rotary(Rope(1e4, dim, dim), dtype, torch.device(device), 500).table
@@ -89,7 +175,7 @@ def check_heads(
     norm = torch.randn(queries + keys, dim, device=device).to(dtype) if normed else None
     q, k, v = oracle_heads(qkv, queries, keys, table, positions, norm, 1e-4)
     got = rotate_and_store(
-        qkv, queries, keys, table, positions, slots, pool[0], pool[1], norm, 1e-4 if normed else 0.0, *scales
+        qkv, queries, keys, table, positions, slots, pool[0], pool[1], HeadWeights(norm, 1e-4) if normed else None, *scales
     )
     close(got, q)
     inside = qkv.view(tokens, -1, dim)
@@ -107,9 +193,76 @@ def check_heads(
             assert torch.equal(stored.view(torch.uint8), expected.view(torch.uint8))
 
 
+HEAD_OPTIONS: list[dict[str, Any]] = [
+    {"turn": False},
+    {"layer": True},
+    {"layer": True, "bias": True, "after": True},
+    {"whole": True, "value_eps": 1e-4},
+    {"after": True, "apart": True, "value_eps": 1e-4},
+    {"whole": True, "turn": False, "apart": True},
+]
+
+
+def check_other_heads(
+    tokens: int, queries: int, keys: int, dim: int, dtype: torch.dtype, device: str, stores: bool = True, layer: bool = False,
+    bias: bool = False, whole: bool = False, after: bool = False, turn: bool = True, apart: bool = False, value_eps: float | None = None,
+) -> None:  # fmt: skip
+    """Norms and rotations that families other than Llama have; stores=False: a layer that projects queries only."""
+    from sgl.runtime.kernels.heads import HeadWeights, rotate_and_store
+
+    own = keys if stores else 0
+    qkv = torch.randn(tokens, (queries + 2 * own) * dim, device=device).to(dtype)
+    table = Rotary(Rope(1e4, dim, dim), dtype, torch.device(device), 500).table if turn else None
+    positions = torch.randint(0, 500, (tokens,), device=device, dtype=torch.int32)
+    slots = torch.randperm(tokens + 5, device=device)[:tokens].int()
+    slots[0] = 0
+    pool = torch.zeros(2, tokens + 5, keys, dim, device=device).to(dtype)
+    weight, added = torch.randn(2, queries + own, dim, device=device)
+    norm = HeadWeights(weight, 1e-4, added if bias else None, layer, whole, after)
+    heads = qkv.view(tokens, -1, dim).double()
+    qk, v = heads.split([queries + own, own], 1)
+    qk = _headed(_turned(qk, table, positions), norm, queries) if after else _turned(_headed(qk, norm, queries), table, positions)
+    if value_eps is not None:
+        v = v * (v.square().mean(-1, keepdim=True) + value_eps).rsqrt()
+    out = torch.empty(tokens, queries, dim, dtype=dtype, device=device) if apart else None
+    kept = qkv.clone()
+    got = rotate_and_store(qkv, queries, own, table, positions, slots, pool[0], pool[1], norm, out=out, value_eps=value_eps)
+    close(got, qk[:, :queries].to(dtype))
+    assert torch.equal(qkv, kept) if apart else True
+    if not stores:
+        assert not pool.any()
+        return
+    used = slots != 0
+    for stored, expected in zip(pool, (qk[:, queries:], v), strict=True):
+        close(stored[slots[used].long()], expected[used].to(dtype))
+        assert not stored[0].any()
+        if not apart:
+            close(qkv.view(tokens, -1, dim)[:, queries:], torch.cat((qk[:, queries:], v), 1).to(dtype))
+
+
+def _turned(x: Tensor, table: Tensor | None, positions: Tensor) -> Tensor:
+    if table is None:
+        return x
+    cos, sin = table[positions.long()].double()[:, None].chunk(2, -1)
+    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
+
+
+def _headed(x: Tensor, norm: Any, queries: int) -> Tensor:
+    """float64, [tokens, heads, dim]"""
+    x = x - x.mean(-1, keepdim=True) if norm.layer else x
+    square = x.square()
+    if norm.whole:
+        parts = [part for part in square.split([queries, x.shape[1] - queries], 1) if part.shape[1]]
+        mean = torch.cat([part.mean((1, 2), keepdim=True).expand(-1, part.shape[1], 1) for part in parts], 1)
+    else:
+        mean = square.mean(-1, keepdim=True)
+    y = x * (mean + norm.eps).rsqrt() * norm.weight.double()
+    return y if norm.bias is None else y + norm.bias.double()
+
+
 def check_embed(tokens: int, hidden: int, page_size: int, dtype: torch.dtype, device: str) -> None:
     """Sequences of up to 9 tokens; some tokens are those sampled last, some are in no slot."""
-    from sgl.runtime.kernels.embed import embed
+    from sgl.runtime.kernels.embed import embed, enter_pages
 
     embedding = torch.randn(50, hidden, device=device).to(dtype)
     token_rows = torch.arange(tokens, device=device).int() // 9
@@ -127,6 +280,10 @@ def check_embed(tokens: int, hidden: int, page_size: int, dtype: torch.dtype, de
             expected[row, position // page_size] = slot // page_size
     known = torch.where(ids < 0, last[(-1 - ids).clamp(min=0).long()], ids)
     assert torch.equal(embed(batch, embedding), embedding[known.long()])
+    assert torch.equal(table, expected)
+    close(embed(batch, embedding, scale=3.3), embedding[known.long()] * 3.3)
+    table.fill_(-7)
+    enter_pages(batch)
     assert torch.equal(table, expected)
 
 
@@ -162,7 +319,7 @@ class FusedRig(Rig):
         return super().run(batch)
 
     def _put(self, x: Tensor) -> Tensor:
-        return x.to(self.pool.k.device, torch.int32)
+        return x.to(self.pool.device, torch.int32)
 
 
 def lay_plain(model: Decoder) -> None:

@@ -9,15 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from part_models import decoder
 from torch import Tensor
 
-from sgl.runtime.attention import AttentionShape, attention_backend
+from sgl.runtime.attention import AttentionLayout, attention_backend
+from sgl.runtime.attention.written import attend_written
 from sgl.runtime.cache import IntRow
-from sgl.runtime.cache.kv import KVPool
 from sgl.runtime.executor.page_table import PageTable
 from sgl.runtime.executor.piecewise import MixedSteps, Piece
 from sgl.runtime.executor.step_arrays import StepArrays
 from sgl.runtime.loading import load_model
+from sgl.runtime.models.spec import Model
 from sgl.runtime.sequences.sequence import Status, Work
 from sgl.runtime.step.batch import Batch
 
@@ -61,41 +63,53 @@ class _State(SimpleNamespace):
 
 
 class PooledOracle:
-    """Attention by its definition, of what the pool holds. For models without windows."""
+    """Attention by its definition, of what the pool holds."""
 
-    def __init__(self, pool: KVPool, shape: AttentionShape) -> None:
-        self.pool, self.shape = pool, shape
+    def __init__(self, pool: Any, layout: AttentionLayout) -> None:
+        self.pool, self.layout = pool, layout
 
     def plan(self, batch: Batch) -> None: ...
 
-    def attend_into(self, out: Tensor, q: Tensor, layer: int, batch: Batch) -> None:
-        start = 0
-        for count, slots in zip(batch.query_lens, batch.context_slots, strict=True):
-            keys, values = (pool[layer, slots].repeat_interleave(self.shape.group, 1) for pool in (self.pool.k, self.pool.v))
-            scores = torch.einsum("qhd,khd->hqk", q[start : start + count], keys) * self.shape.scale
-            later = torch.ones(count, len(slots), dtype=torch.bool).triu(len(slots) - count + 1)
-            weights = scores.masked_fill(later, -torch.inf).softmax(-1)
-            out[start : start + count] = torch.einsum("hqk,khd->qhd", weights, values)
-            start += count
+    def attend_into(self, out: Tensor, q: Tensor, layer: int, batch: Batch, sinks: Tensor | None = None) -> None:
+        attend_pool(out, q, *self.layout.stored(self.pool, layer), self.layout.layers[layer], batch, sinks)
+
+
+def attend_pool(
+    out: Tensor, q: Tensor, keys: Tensor, values: Tensor, asked: Any, batch: Batch, sinks: Tensor | None = None
+) -> None:
+    """keys, values: [slots, kv_heads, width].  asked: has scale, softcap, window."""
+    start = 0
+    for count, slots in zip(batch.query_lens, batch.context_slots, strict=True):
+        rows, group = slice(start, start + count), q.shape[1] // keys.shape[1]
+        k, v = (part[slots].repeat_interleave(group, 1).transpose(0, 1) for part in (keys, values))
+        distance = torch.arange(count)[:, None] + len(slots) - count - torch.arange(len(slots))
+        seen = (distance >= 0) & (distance < (asked.window or len(slots)))
+        mask = torch.zeros(seen.shape).masked_fill(~seen, -torch.inf).to(q.device)
+        logits = None if sinks is None else sinks.view(-1, 1, 1)
+        out[rows] = attend_written(q[rows].transpose(0, 1), k, v, mask, asked.scale, asked.softcap, logits).transpose(0, 1)
+        start += count
 
 
 class Half:
     """A model on a pool of its own, whose free slots hold NaN; in pieces where `replay_of` is given."""
 
     def __init__(
-        self, path: Path, device: str, dtype: torch.dtype, attention: str, replay_of: Callable[[Piece], Piece] | None,
+        self, path: Path | Model, device: str, dtype: torch.dtype, attention: str, replay_of: Callable[[Piece], Piece] | None,
         transform: Any = None,
     ) -> None:  # fmt: skip
-        self.model = load_model(path, dtype, device, None, transform)
+        if isinstance(path, Model):
+            self.model = decoder(path, dtype, device)
+        else:
+            self.model = load_model(path, dtype, device, None, transform)
         layout = self.model.config.attention
         self.pool: Any = layout.pool(SLOTS, dtype, device)
         self.pool.fill_nan(list(range(1, SLOTS)))
         self.attention: Any = (
-            PooledOracle(self.pool, layout.groups[0])
+            PooledOracle(self.pool, layout)
             if attention == "oracle"
             else attention_backend(attention, self.pool, layout, page_size=1, max_running=ROWS)
         )
-        self.device = self.pool.k.device
+        self.device = self.pool.device
         self.table = PageTable(ROWS, 512, 1, self.device)
         self.last = torch.zeros(ROWS + 1, dtype=torch.int32, device=device)
         self.states: dict[Row, Any] = {}
@@ -132,7 +146,7 @@ class Pair:
 
     def __init__(
         self,
-        path: Path,
+        path: Path | Model,
         device: str,
         replay_of: Callable[[Piece], Piece] = lambda piece: piece,
         dtype: torch.dtype = torch.float32,
@@ -158,14 +172,17 @@ class Pair:
         assert not got.isnan().any()
         error = (got - expected).norm() / expected.norm().clamp_min(1e-9)
         assert error < bound, f"step {counts}: {float(error)}"
-        for ours, theirs in ((self.mixed.pool.k, self.whole.pool.k), (self.mixed.pool.v, self.whole.pool.v)):
-            ours, theirs = ours.float(), theirs.float()
+        for ours, theirs in zip(stored(self.mixed.pool), stored(self.whole.pool), strict=True):
             assert torch.equal(ours.isnan(), theirs.isnan()), counts
             assert (ours - theirs).nan_to_num().norm() <= bound * theirs.nan_to_num().norm(), counts
 
 
+def stored(pool: Any) -> list[Tensor]:
+    return [kept.float() for part in pool.parts for kept in (part.k, part.v)]
+
+
 def check_random_steps(
-    path: Path, device: str, steps: int, most: int = 9, sequences: int = 3, bound: float = 1e-5, **options: Any
+    path: Path | Model, device: str, steps: int, most: int = 9, sequences: int = 3, bound: float = 1e-5, **options: Any
 ) -> Pair:
     """Sequences that come and go, decodes first, then chunks of up to `most` tokens; some steps want all logits
     or none."""

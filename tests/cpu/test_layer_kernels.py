@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,6 +39,29 @@ def test_norm_of_strided_rows() -> None:
 @pytest.mark.parametrize("rows, size", [(7, 77), (1, 2100), (0, 4)])
 def test_silu_and_mul(rows: int, size: int, dtype: torch.dtype) -> None:
     checks.check_silu(rows, size, dtype, "cpu")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows, size", [(2, 50), (1, 256), (0, 8)])
+def test_join(rows: int, size: int, dtype: torch.dtype) -> None:
+    checks.check_join(rows, size, dtype, "cpu")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_activations(dtype: torch.dtype) -> None:
+    checks.check_activations(7, 77, dtype, "cpu")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_logits(dtype: torch.dtype) -> None:
+    checks.check_logits(3, 1500, dtype, "cpu")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("options", checks.HEAD_OPTIONS, ids=str)
+def test_other_heads(options: dict[str, Any], dtype: torch.dtype) -> None:
+    for queries, keys, dim, stores in ((5, 2, 24, True), (20, 4, 6, True), (3, 1, 16, False)):
+        checks.check_other_heads(5, queries, keys, dim, dtype, "cpu", stores, **options)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -107,7 +131,7 @@ def test_one_row_takes_the_kernels_made_for_it(
     monkeypatch.setattr(one_row, "suits", lambda x: len(x) == 1 and not asked.append(x))
     monkeypatch.setattr(one_row, "best_launch", lambda *shape: one_row.Launch(16, 64, 1))  # few programs
     checks.check_decoder(exact, rig, 1e-5, checks.SINGLE)
-    assert len(asked) == 4  # two steps of a layer and the head
+    assert len(asked) == 2  # steps
 
 
 def test_only_keys_and_values_are_computed_where_no_logits_are_wanted(

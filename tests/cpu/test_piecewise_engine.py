@@ -29,7 +29,10 @@ class Attention(TorchNativeAttention):
     """torch's, which can attend from the pool into a given place."""
 
     capturable = True
-    attend_into = checks.PooledOracle.attend_into
+
+    def attend_into(self, out: torch.Tensor, q: torch.Tensor, layer: int, batch: Any, sinks: torch.Tensor | None = None) -> None:
+        asked = SimpleNamespace(scale=self.shape.scale, softcap=self.shape.softcap, window=self.shape.windows[layer])
+        checks.attend_pool(out, q, *self.stored(layer), asked, batch, sinks)
 
 
 class Graphs:
@@ -58,7 +61,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_runner, "GraphPool", Graphs)
     monkeypatch.setattr(decoder, "_can_fuse", lambda device: True)
     monkeypatch.setattr(assemble, "_runner", runner)
-    monkeypatch.setattr(assemble, "_attention", lambda config, pool, shape, context: Attention(pool, shape))
+    monkeypatch.setattr(assemble, "_attention", lambda config, pool, layout, context: Attention(pool, layout.groups[0]))
 
 
 def found(path: Any) -> tuple[list[Any], list[float], Any]:

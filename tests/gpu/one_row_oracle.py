@@ -128,7 +128,7 @@ def check_gate_up(case: Case, device: str, launch: Launch | None) -> None:
     weight, bias = layer(case, device, 2 * case.inner, case.hidden)
     weight, scale, restored = stored(case, weight)
     gate, up = product(norm(x, weights), restored, bias).chunk(2, -1)
-    found = one_row.gate_up_silu(x, weights, EPS, weight, bias, launch, scale)
+    found = one_row.gate_up(x, weights, EPS, weight, bias, launch, scale)
     close(found, F.silu(gate) * up, case.dtype)
 
 

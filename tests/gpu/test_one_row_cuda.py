@@ -85,7 +85,7 @@ class Chain:
                 *self.pools, weight_scale=a,
             )  # fmt: skip
             one_row.linear_add(q.view(1, -1), output, x, weight_scale=b)
-            y = one_row.gate_up_silu(x, self.norm, EPS, gate_up, weight_scale=c)
+            y = one_row.gate_up(x, self.norm, EPS, gate_up, weight_scale=c)
             one_row.linear_add(y, down, x, weight_scale=d)
         return one_row.head(x, self.norm, EPS, self.head)
 

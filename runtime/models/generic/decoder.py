@@ -48,6 +48,10 @@ class GenericDecoder:
     @torch.inference_mode()
     def forward(self, batch: Batch, attention: AttentionBackend) -> Tensor:
         """Logits of the batch's `logit_rows`, [R, vocabulary], float32 on the CPU, else `dtype`."""
+        if batch.device is not None and batch.token_ids.is_cuda and attention.name != "torch_native":
+            from ...kernels.embed import enter_pages  # needs Triton, as all that reads the table
+
+            enter_pages(batch)
         running = Running(batch, attention)
         ids, positions = known_ids(batch).long()[None], batch.positions.long()[None]
         rows = batch.logit_rows.long()

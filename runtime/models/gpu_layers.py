@@ -1,0 +1,167 @@
+"""Layers as a GPU runs them: Triton's kernels between the matrix products, or the law where these do not suit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..attention.base import AttentionBackend
+from ..kernels import gated
+from ..kernels.activation import activate, activate_gated
+from ..kernels.heads import HeadWeights, rotate_and_store
+from ..kernels.join import NormWeights
+from ..layers.linear import Linear
+from ..layers.rotary import Rope, Rotary
+from ..step.batch import Batch
+from .attention import Step as LawStep
+from .attention import temperatures
+from .block import Block, normed
+from .feedforward import GatedPart, PlainPart
+from .joins import AnyJoin, Pending, between, exact_in, weights_of, within
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What all layers of a step share.
+
+    keys, values: the pool by layer, [slots, kv_heads, head_dim] each.
+    law, own: what layers by the law need: see `attention.Step`, and `OwnEmbeddings`.
+    """
+
+    batch: Batch
+    attention: AttentionBackend
+    keys: Sequence[Tensor]
+    values: Sequence[Tensor]
+    k_scale: float
+    v_scale: float
+    law: LawStep | None = None
+    own: Sequence[Tensor | None] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FusedLayer:
+    """What was decided of a layer once, when its weights were there.
+
+    entry: from what comes before to the mixer.  settle: the same, without the mixer's norm.
+    middle: from the mixer to the feedforward network; in a parallel layer the norm of the latter alone.
+    table: of the rotation's angles; None: nothing turns.  sinks: what attention takes besides.
+    """
+
+    block: Block
+    entry: AnyJoin
+    settle: AnyJoin
+    middle: AnyJoin
+    table: Tensor | None
+    head_norm: HeadWeights | None
+    sinks: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, block: Block, behind: Block | None, rotaries: dict[Rope, Rotary], dtype: torch.dtype) -> FusedLayer:
+        """behind: the layer before; None: the embeddings, or a layer that leaves nothing to be added."""
+        mixer, before = block.mixer, weights_of(block.before_mixer, dtype)
+        return cls(
+            block, between(behind, before, dtype), between(behind, None, dtype), _middle(block, before, dtype),
+            None if mixer.part.rope is None else rotaries[mixer.part.rope].table, _head_weights(block, dtype),
+            () if mixer.sinks is None else (mixer.sinks,),
+        )  # fmt: skip
+
+    def run(self, x: Tensor, delta: Pending, step: Step, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
+        """x += delta and what attention adds; gives x and what is still to be added, of `rows` only if given."""
+        mixed = self.attend(x, delta, step)
+        if rows is not None:
+            x, mixed = x.index_select(0, rows), mixed.index_select(0, rows)
+        return x, self.mix(x, mixed)
+
+    def write(self, x: Tensor, delta: Pending, step: Step) -> None:
+        """x += delta; x's keys and values are written, and nothing else is wanted."""
+        self.queries(x, delta, step)
+
+    def attend(self, x: Tensor, delta: Pending, step: Step) -> Tensor:
+        """x += delta; returns what attention mixes of x, [T, query heads * head_dim]."""
+        mixer = self.block.mixer
+        qkv, q = self.queries(x, delta, step)
+        queries, keys = mixer.heads
+        k = v = None
+        if keys:
+            _, k, v = qkv.view(len(x), -1, mixer.part.dim).split_with_sizes((queries, keys, keys), 1)
+        return step.attention.attend(q, k, v, self.block.index, step.batch, *self.sinks).view(len(x), -1)
+
+    def queries(self, x: Tensor, delta: Pending, step: Step, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """x += delta, then x's keys and values are written; all heads of x, and the queries (in `out`, or among them)."""
+        qkv = self.block.mixer.qkv(self.entry(x, delta))
+        return qkv, self.rotate(qkv, step, out)
+
+    def rotate(self, qkv: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
+        """What happens to the heads between their projection and attention. Returns the queries."""
+        mixer, index, batch = self.block.mixer, self.block.index, step.batch
+        part = mixer.part
+        if part.clip is not None:
+            qkv.clamp_(-part.clip, part.clip)
+        q = rotate_and_store(
+            qkv, *mixer.heads, self.table, batch.positions, batch.slots, step.keys[index], step.values[index],
+            self.head_norm, step.k_scale, step.v_scale, out, part.value_norm_eps,
+        )  # fmt: skip
+        if part.temperature is not None:
+            q.mul_(temperatures(part.temperature, batch.positions)[:, None, None].to(q.dtype))
+        return q
+
+    def mix(self, x: Tensor, mixed: Tensor) -> Pending:
+        """x += the projection of what attention mixed; returns what the feedforward network adds."""
+        block = self.block
+        if block.layer.norms.parallel:
+            return block.mixer.output(mixed), block.ffn.down(_inner(block.ffn, self.middle(x, None)))
+        return block.ffn.down(_inner(block.ffn, self.middle(x, block.mixer.output(mixed))))
+
+
+@dataclass(frozen=True, slots=True)
+class LawLayer:
+    """A layer that torch's operations compute. refusal: why, for people.  settle: from what comes before, without a norm."""
+
+    block: Block
+    settle: AnyJoin
+    refusal: str
+
+    @classmethod
+    def of(cls, block: Block, behind: Block | None, refusal: str, dtype: torch.dtype) -> LawLayer:
+        return cls(block, between(behind, None, dtype), refusal)
+
+    def run(self, x: Tensor, delta: Pending, step: Step, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
+        assert step.law is not None
+        return self.block.forward(self.settle(x, delta), step.law, rows, step.own[self.block.index]), None
+
+    def write(self, x: Tensor, delta: Pending, step: Step) -> None:
+        assert step.law is not None
+        self.block.mixer.attend(normed(self.block.before_mixer, self.settle(x, delta)), step.law)
+
+
+def _middle(block: Block, before_mixer: NormWeights | None, dtype: torch.dtype) -> AnyJoin:
+    before = weights_of(block.before_ffn, dtype)
+    if block.layer.norms.parallel:
+        return between(None, before or before_mixer, dtype)
+    return within(block, before, dtype)
+
+
+def _head_weights(block: Block, dtype: torch.dtype) -> HeadWeights | None:
+    norm = block.mixer.norm
+    if norm is None:
+        return None
+    part, bias = norm.part, None if norm.bias is None else norm.bias.contiguous()
+    return HeadWeights(
+        exact_in(norm.weight.contiguous(), dtype), norm.eps, bias, part.norm.kind == "layer", part.over == "all", part.after
+    )
+
+
+def _inner(ffn: GatedPart | PlainPart, y: Tensor) -> Tensor:
+    """y [T, hidden] -> [T, inner], what `down` takes."""
+    if isinstance(ffn, PlainPart):
+        return activate(ffn.up(y), ffn.part.activation)
+    gate_up, name = ffn.gate_up, ffn.part.activation
+    if type(gate_up) is Linear and gate_up.bias is None and gated.suits(y, gate_up.weight):
+        return gated.gate_up(y, gate_up.weight, name)
+    return activate_gated(gate_up(y), name)

@@ -1,0 +1,93 @@
+"""What stands between two branches of a decoder on a GPU: additions and norms, in one kernel each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..kernels.join import NormWeights, join
+from ..kernels.norm import add_rms_norm, rms_norm
+from ..layers.norm import LayerNorm, RMSNorm
+
+if TYPE_CHECKING:
+    from .block import Block
+
+Pending = Tensor | tuple[Tensor, Tensor] | None  # what is still to be added to x; of two branches beside each other, both
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """x += a branch's output, normed by `after`, times `branch`, all times `scalar`; gives `before` of x.
+
+    of_sum: `after` is taken of the sum.  See `kernels.join`.
+    """
+
+    after: NormWeights | None
+    before: NormWeights | None
+    branch: float = 1.0
+    scalar: Tensor | None = None
+    of_sum: bool = False
+
+    def __call__(self, x: Tensor, delta: Pending, overlap: bool = False) -> Tensor:
+        """x [T, hidden] is written into, unless delta is None; without `before` the result is x itself."""
+        first, other = delta if isinstance(delta, tuple) else (delta, None)
+        return join(
+            x, first, other=other, after=self.after, before=self.before, branch=self.branch, scalar=self.scalar,
+            of_sum=self.of_sum, overlap=overlap,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RmsJoin:
+    """The usual case: x += delta, then an RMS norm."""
+
+    before: NormWeights
+
+    def __call__(self, x: Tensor, delta: Pending, overlap: bool = False) -> Tensor:
+        norm = self.before
+        if delta is None:
+            return rms_norm(x, norm.weight, norm.eps)
+        return add_rms_norm(x, delta, norm.weight, norm.eps)  # type: ignore[arg-type]
+
+
+AnyJoin = Join | RmsJoin
+
+
+def between(behind: Block | None, before: NormWeights | None, dtype: torch.dtype) -> AnyJoin:
+    """From the end of a layer, or of the embeddings, to what comes next."""
+    if behind is None:
+        return _join(None, before, None)
+    layer = behind.layer
+    after = weights_of(behind.after_ffn, dtype)
+    return _join(after, before, behind, behind.scalar, layer.norms.parallel)
+
+
+def within(block: Block, before: NormWeights | None, dtype: torch.dtype) -> AnyJoin:
+    """From a layer's mixer to its feedforward network."""
+    return _join(weights_of(block.after_mixer, dtype), before, block)
+
+
+def _join(
+    after: NormWeights | None, before: NormWeights | None, block: Block | None, scalar: Tensor | None = None, two: bool = False
+) -> AnyJoin:
+    of_sum = block is not None and block.layer.norms.of_sum
+    branch = 1.0 if block is None or of_sum else block.layer.branch
+    if before is not None and not (after or before.layer or before.bias is not None or two) and branch == 1 and scalar is None:
+        return RmsJoin(before)
+    return Join(after, before, branch, scalar, of_sum)
+
+
+def weights_of(norm: RMSNorm | None, dtype: torch.dtype) -> NormWeights | None:
+    """A norm's weights for the kernels, in the model's type where that is exact."""
+    if norm is None:
+        return None
+    return NormWeights(exact_in(norm.weight, dtype), norm.bias, norm.eps, isinstance(norm, LayerNorm))
+
+
+def exact_in(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """float32 numbers in a smaller type if none is rounded: each program of a kernel for one row reads all of them."""
+    narrow = weight.to(dtype)
+    return narrow if torch.equal(narrow.float(), weight) else weight

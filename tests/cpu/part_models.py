@@ -1,0 +1,119 @@
+"""Small models made of parts, with random weights: each has what some family has and Llama has not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from layer_checks import FusedRig
+from rig import Rig
+
+from sgl.runtime.attention import attention_backend
+from sgl.runtime.layers.rotary import Rope
+from sgl.runtime.models.decoder import Decoder
+from sgl.runtime.models.spec import (
+    Attention,
+    Gated,
+    HeadNorm,
+    Layer,
+    Learned,
+    Model,
+    Norm,
+    Norms,
+    Plain,
+    Temperature,
+)
+
+HIDDEN, INNER, VOCABULARY = 48, 80, 60
+RMS, ONE = Norm(1e-5), Norm(1e-5, offset=1.0)
+LAYER, BIASED = Norm(1e-5, "layer"), Norm(1e-5, "layer", bias=True)
+ROPE, OTHER = Rope(1e4, 16, 16), Rope(1e5, 16, 16, "linear", factor=4.0)
+
+
+def attention(**options: Any) -> Attention:
+    options = {"rope": ROPE, "scale": 0.25} | options
+    return Attention(4, options.pop("kv_heads", 2), options.pop("dim", 16), **options)
+
+
+def model(*layers: Layer, norm: Norm | None = RMS, **options: Any) -> Model:
+    return Model("Test", VOCABULARY, HIDDEN, 512, layers, norm, options.pop("tied", False), **options)
+
+
+def plain(activation: Any, bias: bool = False) -> Plain:
+    return Plain(INNER, activation, bias)
+
+
+def _gemma(**options: Any) -> Model:
+    both, gated, head = Norms.both(ONE), Gated(INNER, "gelu_tanh"), HeadNorm(ONE)
+    local = Layer(both, attention(norm=head, window=7), gated)
+    return model(local, Layer(both, attention(norm=head, rope=OTHER), gated), norm=ONE, tied=True, embed_scale=6.9, **options)
+
+
+def _gemma4() -> Model:
+    both, gated, head = Norms.both(RMS), Gated(INNER, "gelu_tanh"), HeadNorm(RMS)
+    wide = Rope(1e4, 8, 32, "proportional")
+    local = Layer(both, attention(norm=head, window=9, scale=1.0, value_norm_eps=1e-5), gated, scalar=True)
+    full = attention(norm=head, dim=32, kv_heads=1, rope=wide, value_norm_eps=1e-5, value_is_key=True, scale=1.0)
+    reader = replace(full, source=1, value_is_key=False)
+    return model(local, Layer(both, full, gated, scalar=True), Layer(both, reader, gated, scalar=True), embed_scale=7.0)
+
+
+MODELS: dict[str, Model] = {
+    "gemma": _gemma(),
+    "gemma, capped": _gemma(logit_softcap=3.0),
+    "gemma 4": _gemma4(),
+    "olmo 2": model(*[Layer(Norms.post(RMS), attention(norm=HeadNorm(RMS, "all")), Gated(INNER))] * 2),
+    "neox": model(*[Layer(Norms.beside(BIASED, own=True), attention(bias=True, out_bias=True, kv_heads=4,
+        rope=Rope(1e4, 4, 16)), plain("gelu", True))] * 2, norm=BIASED),
+    "cohere": model(*[Layer(Norms.beside(LAYER), attention(rope=rope, norm=HeadNorm(LAYER, "each")), Gated(INNER))
+        for rope in (Rope(1e4, 16, 16, interleaved=True), None)], norm=LAYER, logit_scale=0.25),
+    "persimmon": model(*[Layer(Norms.pre(BIASED), attention(norm=HeadNorm(BIASED), bias=True, rope=Rope(1e4, 8, 16)), plain("relu2", True))] * 2,
+        norm=BIASED),
+    "granite": model(*[Layer(Norms.pre(RMS), attention(scale=0.1), Gated(INNER), branch=0.3)] * 2, embed_scale=3.0, logit_scale=0.2),
+    "opt": model(*[Layer(Norms.pre(BIASED), attention(rope=None, bias=True, out_bias=True, kv_heads=4), plain("relu", True))] * 2,
+        norm=BIASED, positions=Learned(512, 2), tied=True),
+    "opt, norms behind": model(*[Layer(replace(Norms.post(BIASED), of_sum=True), attention(rope=None), plain("relu2"))] * 2,
+        norm=None, positions=Learned(512), embed_size=32),
+    "glm 4": model(*[Layer(Norms.both(RMS), attention(bias=True), Gated(INNER))] * 2),
+    "norms behind the rotation": model(*[Layer(Norms.pre(RMS), attention(norm=HeadNorm(RMS, after=True), rope=rope), Gated(INNER))
+        for rope in (ROPE, None)]),
+    "clipped": model(*[Layer(Norms.pre(LAYER), attention(clip=0.7, temperature=Temperature(0.4, 4.0)), Gated(INNER, "quick_gelu"))] * 2),
+    "sinks": model(*[Layer(Norms.pre(RMS), attention(sinks=True, window=window, bias=True), Gated(INNER)) for window in (5, None)]),
+    "a layer by the law": model(Layer(Norms.both(ONE), attention(norm=HeadNorm(ONE)), Gated(INNER, "gelu")),
+        Layer(Norms.pre(RMS), attention(), plain("xielu")), Layer(Norms.pre(RMS), attention(), Gated(INNER))),
+    "the last by the law": model(Layer(Norms.pre(RMS), attention(), Gated(INNER)), Layer(Norms.post(RMS), attention(), plain("xielu"))),
+    "values of their own width": model(*[Layer(Norms.pre(RMS), attention(value_dim=8), Gated(INNER))] * 2),
+}  # fmt: skip
+
+BY_LAW = {"a layer by the law": [1], "the last by the law": [1], "values of their own width": [0, 1]}
+
+
+@torch.no_grad()
+def decoder(spec: Model, dtype: torch.dtype = torch.float32, device: str = "cpu", seed: int = 0) -> Decoder:
+    """The same weights whatever the type and device are."""
+    found, generator = Decoder(spec, dtype, device), torch.Generator().manual_seed(seed)
+    for name, target in found.places():
+        numbers = torch.randn(target.shape, generator=generator)
+        spread = 0.3 if "norm" in name or target.dim() < 2 else target.shape[-1] ** -0.5
+        target.copy_((numbers * spread + (0.7 if "norm" in name else 0.0)).bfloat16())
+    return found.seal()
+
+
+class LawRig(Rig):
+    """A rig of a model made of parts."""
+
+    def __init__(
+        self, spec: Model, dtype: torch.dtype = torch.float32, device: str = "cpu", attention: str = "torch_native", slots: int = 512
+    ) -> None:
+        self.model = decoder(spec, dtype, device)
+        layout = spec.attention
+        self.pool = layout.pool(slots, dtype, device)
+        self.attention = attention_backend(attention, self.pool, layout)
+        self.free = list(np.random.default_rng(0).permutation(np.arange(1, slots)))
+        self.pool.fill_nan(self.free)
+
+
+class PartsRig(FusedRig, LawRig):
+    """The same with a GPU's batches."""
