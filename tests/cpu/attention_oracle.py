@@ -98,7 +98,7 @@ class World:
     def expected(
         self, q: torch.Tensor, index: int, layer: LayerAttention, sinks: torch.Tensor | None
     ) -> torch.Tensor:
-        stored = self.layout.stored(self.pool, index)
+        stored = self.layout.stored(self.pool, index if layer.source is None else layer.source)
         out = np.zeros((len(q), layer.query_heads, layer.value_dim))
         queries, token = q.double().cpu().numpy(), 0
         for slots, (cached, new) in zip(self.slots, self.work, strict=True):

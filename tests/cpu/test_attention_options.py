@@ -8,7 +8,7 @@ import pytest
 import torch
 from attention_cases import Work
 from attention_oracle import World, layers, works
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from sgl.runtime.attention import AttentionLayout, BackendUnavailable, LayerAttention
@@ -17,7 +17,7 @@ from sgl.runtime.layers import cpu
 compiled = pytest.mark.skipif(cpu.kernels is None, reason="needs the compiled kernels")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(work=works(), layers=layers(), sinks=st.booleans(), seed=st.integers(0, 999))
 def test_torch_has_every_option(work: Work, layers: list[LayerAttention], sinks: bool, seed: int) -> None:
     world = World(AttentionLayout.of(layers), work, seed=seed)
@@ -38,7 +38,7 @@ def test_bfloat16() -> None:
 
 
 @compiled
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(
     work=works(), layers=layers((3, 32, 64, 96), alibi=False, uneven=False), sinks=st.booleans(),
     exact=st.booleans(), seed=st.integers(0, 999),
