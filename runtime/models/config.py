@@ -37,7 +37,8 @@ WITHOUT_EFFECT = frozenset({
     "_from_model_config", "_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "_flash_attn_2_enabled", "use_flash_attn",
     "flash_attn", "flash_rotary", "fused_dense", "use_flash_attention", "is_decoder",
     "cross_attention_hidden_size", "tie_encoder_decoder", "tf_legacy_loss", "pretraining_tp", "slow_but_exact", "unsloth_version",
-    "unsloth_fixed", "model_max_length", "special_tokens_map", "transformers.js_config", "onnx_config", "quantization", "use_mrope", "offset_alibi",
+    "unsloth_fixed", "model_max_length", "special_tokens_map", "transformers.js_config", "onnx_config", "quantization", "use_mrope",
+    "offset_alibi", "is_composition", "tie_last_hidden_states",
 })  # fmt: skip
 OF_A_TOKEN = ("_token_id", "_token_ids", "_token_index")  # endings of keys
 
