@@ -148,8 +148,9 @@ def with_own_head(config: Model, path: Path) -> Model:
     """
     if not config.tied:
         return config
-    named = {_renamed(stored.name, config, {}): Piece(file, stored, "") for file in weight_files(path) for stored in read_header(file)}
-    head, table = (named.get(f"{name}.weight") for name in (config.names.head, config.names.embedding))
+    both = {f"{name}.weight": torch.empty(0) for name in (config.names.head, config.names.embedding)}
+    named = {_renamed(stored.name, config, both): Piece(file, stored, "") for file in weight_files(path) for stored in read_header(file)}
+    head, table = (named.get(name) for name in both)
     if head is None or table is None or _same(head, table):
         return config
     note = "config.json ties the head to the embedding, but the files hold another head: that one is used"

@@ -159,6 +159,8 @@ class Config(Fields):
         """The sliding window of each layer, by `layer_types` or by the kinds that the family takes where it is absent."""
         window = self.raw("sliding_window")
         kinds = self.kinds(default)
+        if "chunked_attention" in kinds:
+            raise ConfigError(f"{self.where}: layer_types={shown(kinds)}: layers in chunks are not supported by {self.architecture}")
         if window is None:
             return (None,) * len(kinds)
         size = self.positive("sliding_window")

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import ConfigError
-from ..config import Config, every
+from ..config import MOST_WIDTH, Config, every
+from ..fields import shown
 from ..names import Names
 from ..spec import Attention, Gated, HeadNorm, Layer, Model, Norm, Norms, PerLayer
 from .registry import family
@@ -92,8 +93,9 @@ def _sizes(c: Config, kinds: list[str]) -> list[tuple[int, int]]:
 
 
 def _check_own(c: Config, own: Any) -> None:
-    layers = own.items() if isinstance(own, Mapping) else [(None, own)]
+    layers: list[tuple[Any, Any]] = list(own.items()) if isinstance(own, Mapping) else [(None, own)]
+    there = {str(index) for index in range(c.count)}
     for index, sizes in layers:
-        known = isinstance(sizes, Mapping) and set(sizes) <= OWN and all(type(size) is int and size > 0 for size in sizes.values())
-        if not known or index not in map(str, range(c.count)):
-            raise ConfigError(f"{c.where}: per_layer_config holds {index!r}: {sizes!r}; only {' and '.join(sorted(OWN))} of a layer are supported")
+        known = isinstance(sizes, Mapping) and set(sizes) <= OWN and all(type(size) is int and 0 < size <= MOST_WIDTH for size in sizes.values())
+        if not known or index not in there:
+            raise ConfigError(f"{c.where}: per_layer_config holds {shown(index)}: {shown(sizes)}; only {' and '.join(sorted(OWN))} of a layer are supported")

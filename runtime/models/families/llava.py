@@ -6,6 +6,7 @@ from typing import Any
 
 from ...errors import ConfigError
 from ..config import Config
+from ..fields import shown
 from ..spec import Model
 from .registry import FAMILIES, family
 
@@ -38,7 +39,7 @@ TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
 def wrapped(c: Config) -> Model:
     kind = c.get("model_type", str, "mistral" if c.architecture.startswith("Mistral3") else "llama")
     if kind not in TEXTS:
-        raise ConfigError(f"{c.where}: model_type={kind!r} is not supported; supported: {', '.join(sorted(TEXTS))}")
+        raise ConfigError(f"{c.where}: model_type={shown(kind)} is not supported; supported: {', '.join(sorted(TEXTS))}")
     name, sizes = TEXTS[kind]
     c.assume(**sizes)
     return FAMILIES[name].read(c)
