@@ -65,6 +65,13 @@ class AttentionByLayer:
         group, index = self._places[layer]
         return self._backends[group].reasons(index)
 
+    def seen(self, layer: int, batch: Batch) -> tuple[int, int] | None:
+        group, index = self._places[layer]
+        plans, batch.plan = batch.plan, batch.plan[group]
+        seen = self._backends[group].seen(index, batch)
+        batch.plan = plans
+        return seen
+
     def _attend_into(self, out: Tensor, q: Tensor, layer: int, batch: Batch, sinks: Tensor | None = None) -> None:
         group, index = self._places[layer]
         plans, batch.plan = batch.plan, batch.plan[group]

@@ -103,6 +103,10 @@ class CpuAttention(OnePool):
             out[part.rows] = self._torch.attend_prefill(part, q, k, v, layer, sinks)
         return out
 
+    def seen(self, layer: int, batch: Batch) -> tuple[int, int] | None:
+        plan: Plan = batch.plan[layer]
+        return None if plan.tokens is None or plan.prefills else plan.tokens.pointers
+
     def _attend(self, tokens: Tokens, q: Tensor, layer: int, sinks: Tensor | None) -> Tensor:
         shape, (keys, values) = self.shape, self.addresses[layer]
         out = torch.empty(q.shape, dtype=q.dtype)

@@ -1,4 +1,4 @@
-"""Activations, alone and gated."""
+"""Activations, alone and gated, and how a branch is added."""
 
 from __future__ import annotations
 
@@ -33,23 +33,32 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def activated(name: str, x: Tensor) -> Tensor:
+    """[T, n], contiguous -> [T, n]"""
+    if cpu.suits(x):
+        y = torch.empty_like(x)
+        cpu.kernels.activate(cpu.KINDS[x.dtype], cpu.ACTIVATIONS[name], x.data_ptr(), y.data_ptr(), *x.shape)
+        return y
+    return ACTIVATIONS[name](x)
+
+
 def gated(name: str, gate_up: Tensor) -> Tensor:
     """[T, 2 n], contiguous -> [T, n]: the activation of the first half times the second."""
-    if name == "silu":
-        return silu_and_mul(gate_up)
+    if cpu.suits(gate_up):
+        rows, size = gate_up.shape[0], gate_up.shape[1] // 2
+        y = gate_up.new_empty(rows, size)
+        cpu.kernels.activate_and_mul(cpu.KINDS[y.dtype], cpu.ACTIVATIONS[name], gate_up.data_ptr(), y.data_ptr(), rows, size)
+        return y
     gate, up = gate_up.chunk(2, -1)
     return ACTIVATIONS[name](gate).mul_(up)
 
 
-def silu_and_mul(gate_up: Tensor) -> Tensor:
-    """[T, 2 n], contiguous -> [T, n]: silu of the first half times the second."""
-    if cpu.suits(gate_up):
-        rows, size = gate_up.shape[0], gate_up.shape[1] // 2
-        y = gate_up.new_empty(rows, size)
-        cpu.kernels.silu_and_mul(cpu.KINDS[y.dtype], gate_up.data_ptr(), y.data_ptr(), rows, size)
-        return y
-    gate, up = gate_up.chunk(2, -1)
-    return F.silu(gate).mul_(up)
+def add_scaled(x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
+    """x + y * scale, both contiguous, maybe written into x."""
+    if cpu.suits(x):
+        cpu.kernels.add(cpu.KINDS[x.dtype], x.data_ptr(), y.data_ptr(), x.numel(), scale)
+        return x
+    return x.add_(y, alpha=scale)
 
 
 def xielu(x: Tensor, alpha_p: float, alpha_n: float, beta: float, eps: float) -> Tensor:

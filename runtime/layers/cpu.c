@@ -43,35 +43,7 @@ INLINE bfloat16 from_float_bf16(float x) { /* to nearest, ties to even; NaN stay
     return (bfloat16)(x != x ? 0x7fc0 : rounded);
 }
 
-INLINE float exponential(float x) { /* relative error below 2e-7, for x <= 88; NaN stays NaN */
-    x = x < -87.0f ? -87.0f : x;
-    float turns = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23 rounds to a whole number */
-    float whole = turns - 12582912.0f;
-    float r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    uint32_t bits;
-    memcpy(&bits, &turns, 4);
-    bits = (bits + 127) << 23;
-    float scale;
-    memcpy(&scale, &bits, 4);
-    return p * scale;
-}
-
-INLINE float hyperbolic_tangent(float x) { /* relative error below 3e-7; NaN stays NaN */
-    float size = fabsf(x), square = x * x;
-    float small = -17.0f / 315 + square * (62.0f / 2835);
-    small = 2.0f / 15 + square * small;
-    small = -1.0f / 3 + square * small;
-    small = x + x * square * small;
-    float large = 1.0f - 2.0f / (exponential(2.0f * (size > 10.0f ? 10.0f : size)) + 1.0f);
-    return size < 0.3f ? small : copysignf(large, x);
-}
+#include "cpu_activation.h"
 
 INLINE void prefetch(const void *from, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)from + i);
@@ -105,33 +77,7 @@ INLINE float share_of_keys(const Attention *job, long head, float most, float to
     return keep / (total * keep + exponential(sink - top));
 }
 
-/* The next two are what Python lays out in arrays of int64, 8 bytes a field: see models/step.py. */
-
-typedef struct {
-    const void *attention_norm, *head_norm, *mlp_norm; /* head_norm [heads + kv_heads, head_dim], or 0 */
-    Weight qkv, output, gate_up, down;
-} Layer;
-
-typedef struct {
-    int64_t kind, layers, hidden, inner, heads, kv_heads, head_dim, eps; /* eps in 1e-12 */
-    const void *embedding, *norm;
-    Weight head;
-    Layer layer[];
-} Model;
-
-typedef struct { /* what a row sees, as in Attention; one for every window that layers have */
-    const int32_t *const *slots;
-    const int64_t *length;
-} Seen;
-
-typedef struct {
-    int64_t rows, results, slots;                        /* new tokens; whose logits are wanted; of a layer of the pool */
-    const int64_t *tokens, *positions, *places, *wanted; /* [rows]; places in the pool; [results] rising, 0 for all rows */
-    const int64_t *windows;                              /* [layers] which of `seen` */
-    const void *angles;                                  /* the rotary table, [positions, 2 head_dim] */
-    void *keys, *values, *space, *logits;                /* space: see run_step; logits: float32 [results, vocabulary] */
-    Seen seen[];
-} Step;
+#include "cpu_layer.h"
 
 #define TYPE float
 #define NAME(f) f##_f32
@@ -189,19 +135,37 @@ static PyObject *py_step(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ss
     Py_RETURN_NONE;
 }
 
-/* rms_norm(kind, x, weight, y, rows, size, eps * 1e12) */
-static PyObject *py_rms_norm(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
-    long long a[7];
-    if (!parse(args, n, 7, a)) return NULL;
-    DISPATCH(rms_norm, POINTER(1), POINTER(2), POINTER(3), a[4], a[5], (float)(a[6] * 1e-12));
+/* norm(kind, norm, x, stride, y, to, rows, spans, size): norm is the struct of that name; y may be x */
+static PyObject *py_norm(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[9];
+    if (!parse(args, n, 9, a)) return NULL;
+    DISPATCH(norm, POINTER(1), POINTER(2), a[3], POINTER(4), a[5], a[6], a[7], a[8]);
     Py_RETURN_NONE;
 }
 
-/* silu_and_mul(kind, gate_up, y, rows, size) */
-static PyObject *py_silu_and_mul(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
-    long long a[5];
-    if (!parse(args, n, 5, a)) return NULL;
-    DISPATCH(silu_and_mul, POINTER(1), POINTER(2), a[3], a[4]);
+/* activate(kind, activation, x, y, rows, size): y may be x */
+static PyObject *py_activate(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[6];
+    if (!parse(args, n, 6, a)) return NULL;
+    DISPATCH(activate, a[1], POINTER(2), POINTER(3), a[4], a[5]);
+    Py_RETURN_NONE;
+}
+
+/* activate_and_mul(kind, activation, gate_up, y, rows, size) */
+static PyObject *py_activate_and_mul(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[6];
+    if (!parse(args, n, 6, a)) return NULL;
+    DISPATCH(activate_and_mul, a[1], POINTER(2), POINTER(3), a[4], a[5]);
+    Py_RETURN_NONE;
+}
+
+/* add(kind, x, y, size, scale): x += y * scale; scale is a float */
+static PyObject *py_add(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[4];
+    if (!parse(args, n - 1, 4, a)) return NULL;
+    const double scale = PyFloat_AsDouble(args[4]);
+    if (PyErr_Occurred()) return NULL;
+    DISPATCH(add, POINTER(1), POINTER(2), (float)scale, a[3]);
     Py_RETURN_NONE;
 }
 
@@ -226,14 +190,6 @@ static PyObject *py_attend(PyObject *Py_UNUSED(self), PyObject *const *args, Py_
     Py_BEGIN_ALLOW_THREADS
     DISPATCH(attend, &job);
     Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
-}
-
-/* norm_heads(kind, x, stride, weight, rows, heads, dim, eps * 1e12): in place */
-static PyObject *py_norm_heads(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
-    long long a[8];
-    if (!parse(args, n, 8, a)) return NULL;
-    DISPATCH(norm_heads, POINTER(1), a[2], POINTER(3), a[4], a[5], a[6], (float)(a[7] * 1e-12));
     Py_RETURN_NONE;
 }
 
@@ -265,7 +221,7 @@ static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args
 }
 
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
-static PyMethodDef methods[] = {METHOD(linear), METHOD(step), METHOD(rms_norm), METHOD(norm_heads), METHOD(silu_and_mul), METHOD(rotate),
+static PyMethodDef methods[] = {METHOD(linear), METHOD(step), METHOD(norm), METHOD(activate), METHOD(activate_and_mul), METHOD(add), METHOD(rotate),
                                 METHOD(attend), METHOD(store), METHOD(set_threads), METHOD(use_huge_pages), {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cpu", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
@@ -279,5 +235,8 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     if (made) PyModule_AddIntConstant(made, "VNNI", has_vnni());
     if (made) PyModule_AddIntConstant(made, "MOST_DIM", MOST_DIM);
     if (made) PyModule_AddIntConstant(made, "BLOCK", BLOCK);
+    if (made) PyModule_AddIntConstant(made, "VERSION", 2); /* of the functions and structs: the same in cpu.py */
+    if (made) PyModule_AddIntConstant(made, "LAYER_BYTES", sizeof(Layer));
+    if (made) PyModule_AddIntConstant(made, "MODEL_BYTES", sizeof(Model));
     return made;
 }

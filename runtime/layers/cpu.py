@@ -11,10 +11,15 @@ import os
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+VERSION = 2  # of what the kernels are called with
 KINDS = {torch.float32: 0, torch.bfloat16: 1}
+NORMS = {"rms": 1, "layer": 2}
+ACTIVATIONS = {name: number for number, name in enumerate(("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"))}
+NORM = np.dtype([("weight", "i8"), ("bias", "i8"), ("kind", "i8"), ("eps", "f8")])  # the struct Norm
 
 
 def _load() -> ModuleType | None:
@@ -26,6 +31,9 @@ def _load() -> ModuleType | None:
         logging.getLogger(__name__).info(
             "no compiled CPU kernels (%s): decoding runs on torch operations", error
         )
+        return None
+    if getattr(_cpu, "VERSION", 1) != VERSION:
+        logging.getLogger(__name__).warning("the compiled CPU kernels were built from other sources: build sgl again")
         return None
     _cpu.set_threads(torch.get_num_threads())
     return _cpu
@@ -62,6 +70,11 @@ def huge_space(size: int) -> Tensor:
     kernels.use_huge_pages(space.data_ptr(), size + HUGE_PAGE)
     start = -space.data_ptr() % HUGE_PAGE
     return space[start : start + size]
+
+
+def norm_words(kind: str, weight: Tensor, bias: Tensor | None, eps: float) -> np.ndarray:
+    """The struct Norm of what lies there now. weight, bias: float32."""
+    return np.array((weight.data_ptr(), 0 if bias is None else bias.data_ptr(), NORMS[kind], eps), NORM)
 
 
 def suits(x: Tensor) -> bool:

@@ -1,4 +1,4 @@
-/* A whole step of the decoder in one call, phase by phase, for one element type: TYPE, with NAME(f).
+/* Layers of a decoder in one call, phase by phase, for one element type: TYPE, with NAME(f).
 
    It does what the layers do one by one from Python, and rounds where they round: the numbers are the same bits. */
 
@@ -6,39 +6,15 @@ typedef struct {
     const Model *model;
     const Step *step;
     const Layer *layer;
-    const void *norm;             /* weight of the norm that is due */
-    long index, rows;             /* of the layer; rows that go on */
-    TYPE *x, *normed, *wide, *mixed, *gated; /* [rows, ...]: residual; norms; qkv, then gate and up; attention; their product */
+    const Norm *norm;              /* that is due, of `from` to `to`; or behind a branch, which is then added */
+    const TYPE *from;
+    TYPE *to;
+    long rows;                     /* that go on */
+    TYPE *x, *normed, *wide, *mixed, *inner; /* [rows, ...]: residual; normed, or a branch; qkv, then up; attention; activated */
 } NAME(Walk);
 
 INLINE long NAME(count)(const NAME(Walk) *walk, long row) {
     return walk->rows - row < SOME_ROWS ? walk->rows - row : SOME_ROWS;
-}
-
-static void NAME(norm_piece)(const void *work, long index) {
-    const NAME(Walk) *walk = work;
-    const long row = index * SOME_ROWS, n = walk->model->hidden;
-    NAME(rms_norm)(walk->x + row * n, walk->norm, walk->normed + row * n, NAME(count)(walk, row), n, (float)(walk->model->eps * 1e-12));
-}
-
-static void NAME(place_piece)(const void *work, long index) { /* rotate queries and keys, then store keys and values */
-    const NAME(Walk) *walk = work;
-    const Model *model = walk->model;
-    const long row = index * SOME_ROWS, rows = NAME(count)(walk, row), dim = model->head_dim;
-    const long width = model->kv_heads * dim, stride = model->heads * dim + 2 * width, pool = walk->index * walk->step->slots * width;
-    TYPE *qkv = walk->wide + row * stride, *keys = qkv + model->heads * dim;
-    const int64_t *positions = walk->step->positions + row, *places = walk->step->places + row;
-    if (walk->layer->head_norm) NAME(norm_heads)(qkv, stride, walk->layer->head_norm, rows, model->heads + model->kv_heads, dim, (float)(model->eps * 1e-12));
-    for (long r = 0; r < rows; r++)
-        NAME(rotate)(qkv + r * stride, stride, (const TYPE *)walk->step->angles + positions[r] * 2 * dim, 1, model->heads + model->kv_heads, dim);
-    NAME(store)(keys, stride, places, (TYPE *)walk->step->keys + pool, rows, width);
-    NAME(store)(keys + width, stride, places, (TYPE *)walk->step->values + pool, rows, width);
-}
-
-static void NAME(gate_piece)(const void *work, long index) {
-    const NAME(Walk) *walk = work;
-    const long row = index * SOME_ROWS, n = walk->model->inner;
-    NAME(silu_and_mul)(walk->wide + row * 2 * n, walk->gated + row * n, NAME(count)(walk, row), n);
 }
 
 static void NAME(by_rows)(Piece run, const NAME(Walk) *walk) { share(run, walk, ceiling(walk->rows, SOME_ROWS)); }
@@ -48,63 +24,159 @@ static void NAME(multiply)(const NAME(Walk) *walk, const Weight *weight, const T
     product(&job);
 }
 
-static void NAME(normalise)(NAME(Walk) *walk, const void *norm) {
-    walk->norm = norm;
+/* ----- norms, and branches that are added */
+
+static void NAME(norm_piece)(const void *work, long index) {
+    const NAME(Walk) *walk = work;
+    const long row = index * SOME_ROWS, n = walk->model->hidden;
+    NAME(norm)(walk->norm, walk->from + row * n, n, walk->to + row * n, n, NAME(count)(walk, row), 1, n);
+}
+
+static const TYPE *NAME(normed)(NAME(Walk) *walk, const Norm *norm, TYPE *to) {
+    if (norm->kind == NO_NORM) return walk->x;
+    walk->norm = norm, walk->from = walk->x, walk->to = to;
     NAME(by_rows)(NAME(norm_piece), walk);
+    return to;
+}
+
+static void NAME(join_piece)(const void *work, long index) {
+    const NAME(Walk) *walk = work;
+    const long row = index * SOME_ROWS, n = walk->model->hidden, rows = NAME(count)(walk, row);
+    TYPE *branch = walk->normed + row * n;
+    if (walk->norm->kind != NO_NORM) NAME(norm)(walk->norm, branch, n, branch, n, rows, 1, n);
+    NAME(add)(walk->x + row * n, branch, (float)walk->layer->branch, rows * n);
+}
+
+/* x += what a branch gives; writes over `normed`. */
+static void NAME(add_branch)(NAME(Walk) *walk, const Weight *weight, const TYPE *from, const Norm *after) {
+    const Layer *layer = walk->layer;
+    if (layer->of_sum || (after->kind == NO_NORM && layer->branch == 1)) {
+        NAME(multiply)(walk, weight, from, walk->x, walk->x, 0);
+        NAME(normed)(walk, after, walk->x);
+        return;
+    }
+    NAME(multiply)(walk, weight, from, NULL, walk->normed, 0);
+    walk->norm = after;
+    NAME(by_rows)(NAME(join_piece), walk);
+}
+
+static void NAME(scale_piece)(const void *work, long index) {
+    const NAME(Walk) *walk = work;
+    const long row = index * SOME_ROWS, n = walk->model->hidden;
+    NAME(scale)(walk->x + row * n, *walk->layer->scalar, walk->x + row * n, NAME(count)(walk, row) * n);
+}
+
+/* ----- attention */
+
+INLINE long NAME(width)(const Layer *layer) { return layer->kv_heads * layer->dim; } /* of keys, and of values */
+
+INLINE long NAME(stride)(const Layer *layer) {
+    return layer->heads * layer->dim + (layer->stores ? 2 * NAME(width)(layer) : 0);
+}
+
+INLINE void NAME(norm_heads)(const Layer *layer, const Norm *norm, TYPE *x, long rows, long heads, long whole) {
+    const long stride = NAME(stride)(layer);
+    if (norm->kind == NO_NORM || !heads) return;
+    NAME(norm)(norm, x, stride, x, stride, rows, whole ? 1 : heads, whole ? heads * layer->dim : layer->dim);
+}
+
+static void NAME(place_piece)(const void *work, long index) { /* bring queries and keys into place, then store keys and values */
+    const NAME(Walk) *walk = work;
+    const Layer *layer = walk->layer;
+    const long row = index * SOME_ROWS, rows = NAME(count)(walk, row), dim = layer->dim, heads = layer->heads;
+    const long kv_heads = layer->stores ? layer->kv_heads : 0, width = NAME(width)(layer), stride = NAME(stride)(layer);
+    TYPE *queries = walk->wide + row * stride, *keys = queries + heads * dim, *values = keys + width;
+    const int64_t *positions = walk->step->positions + row, *places = walk->step->places + row;
+    if (layer->clip) NAME(clip)(queries, (float)layer->clip, rows * stride);
+    for (long after = 0; after < 2; after++) {
+        if (layer->norm_after == after) {
+            NAME(norm_heads)(layer, &layer->query_norm, queries, rows, heads, layer->norm_whole);
+            NAME(norm_heads)(layer, &layer->key_norm, keys, rows, kv_heads, layer->norm_whole);
+        }
+        for (long r = 0; !after && layer->turn >= 0 && r < rows; r++) {
+            const TYPE *table = walk->step->tables[layer->turn];
+            NAME(rotate)(queries + r * stride, stride, table + positions[r] * 2 * dim, 1, heads + kv_heads, dim);
+        }
+    }
+    if (!kv_heads) return;
+    NAME(norm_heads)(layer, &layer->value_norm, values, rows, kv_heads, 0);
+    NAME(store)(keys, stride, places, layer->keys, rows, width);
+    NAME(store)(values, stride, places, layer->values, rows, width);
 }
 
 static void NAME(attend_all)(const NAME(Walk) *walk) {
-    const Model *model = walk->model;
-    const Step *step = walk->step;
-    const long dim = model->head_dim, width = model->kv_heads * dim, pool = walk->index * step->slots * width;
-    const Seen *seen = &step->seen[step->windows[walk->index]];
-    Attention job = {walk->wide, (const TYPE *)step->keys + pool, (const TYPE *)step->values + pool, walk->mixed, seen->slots, seen->length,
-                     walk->rows, model->kv_heads, model->heads / model->kv_heads, dim, (model->heads + 2 * model->kv_heads) * dim,
-                     (float)(1.0 / sqrt((double)dim))};
+    const Layer *layer = walk->layer;
+    const Seen *seen = &walk->step->seen[layer->seen];
+    Attention job = {walk->wide, layer->keys, layer->values, walk->mixed, seen->slots, seen->length,
+                     walk->rows, layer->kv_heads, layer->heads / layer->kv_heads, layer->dim, NAME(stride)(layer),
+                     (float)layer->scale, (float)layer->softcap, layer->sinks};
     NAME(attend)(&job);
+}
+
+/* ----- the layer */
+
+static void NAME(activate_piece)(const void *work, long index) {
+    const NAME(Walk) *walk = work;
+    const Layer *layer = walk->layer;
+    const long row = index * SOME_ROWS, n = layer->inner, rows = NAME(count)(walk, row);
+    if (layer->gated) NAME(activate_and_mul)(layer->activation, walk->wide + row * 2 * n, walk->inner + row * n, rows, n);
+    else NAME(activate)(layer->activation, walk->wide + row * n, walk->inner + row * n, rows, n);
+}
+
+static void NAME(keep)(TYPE *x, long n, const int64_t *wanted, long count) { /* rising, so that nothing is lost */
+    for (long i = 0; i < count; i++) memmove(x + i * n, x + wanted[i] * n, n * sizeof(TYPE));
 }
 
 /* From here on only the rows whose logits are wanted. */
 static void NAME(keep_wanted)(NAME(Walk) *walk) {
     const Step *step = walk->step;
-    const long mixed = walk->model->heads * walk->model->head_dim, hidden = walk->model->hidden;
-    if (step->wanted) /* in rising order, so that nothing is overwritten that is still to come */
-        for (long i = 0; i < step->results; i++) {
-            memmove(walk->x + i * hidden, walk->x + step->wanted[i] * hidden, hidden * sizeof(TYPE));
-            memmove(walk->mixed + i * mixed, walk->mixed + step->wanted[i] * mixed, mixed * sizeof(TYPE));
-        }
+    const long hidden = walk->model->hidden;
+    if (step->wanted) {
+        NAME(keep)(walk->x, hidden, step->wanted, step->results);
+        NAME(keep)(walk->mixed, walk->layer->heads * walk->layer->dim, step->wanted, step->results);
+        if (walk->layer->parallel) NAME(keep)(walk->normed, hidden, step->wanted, step->results);
+    }
     walk->rows = step->results;
 }
 
-static void NAME(run_layer)(NAME(Walk) *walk) {
+static void NAME(run_layer)(NAME(Walk) *walk, int last) {
     const Layer *layer = walk->layer;
-    NAME(normalise)(walk, layer->attention_norm);
-    NAME(multiply)(walk, &layer->qkv, walk->normed, NULL, walk->wide, 0);
+    const TYPE *y = NAME(normed)(walk, &layer->before_mixer, walk->normed);
+    NAME(multiply)(walk, &layer->qkv, y, NULL, walk->wide, 0);
     NAME(by_rows)(NAME(place_piece), walk);
-    const int last = walk->index == walk->model->layers - 1;
     if (last && !walk->step->results) return; /* only keys and values are wanted */
     NAME(attend_all)(walk);
     if (last) NAME(keep_wanted)(walk);
-    NAME(multiply)(walk, &layer->output, walk->mixed, walk->x, walk->x, 0);
-    NAME(normalise)(walk, layer->mlp_norm);
-    NAME(multiply)(walk, &layer->gate_up, walk->normed, NULL, walk->wide, 0);
-    NAME(by_rows)(NAME(gate_piece), walk);
-    NAME(multiply)(walk, &layer->down, walk->gated, walk->x, walk->x, 0);
+    if (!layer->parallel) NAME(add_branch)(walk, &layer->output, walk->mixed, &layer->after_mixer);
+    if (!layer->parallel || layer->before_ffn.kind != NO_NORM) y = NAME(normed)(walk, &layer->before_ffn, walk->normed);
+    NAME(multiply)(walk, &layer->up, y, NULL, walk->wide, 0);
+    NAME(by_rows)(NAME(activate_piece), walk);
+    if (layer->parallel) NAME(add_branch)(walk, &layer->output, walk->mixed, &layer->after_mixer);
+    NAME(add_branch)(walk, &layer->down, walk->inner, &layer->after_ffn);
+    if (layer->scalar) NAME(by_rows)(NAME(scale_piece), walk);
 }
 
-static void NAME(run_step)(const Model *model, const Step *step) {
-    const long rows = step->rows, hidden = model->hidden, dim = model->head_dim, mixed = model->heads * dim;
-    const long qkv = mixed + 2 * model->kv_heads * dim, both = 2 * model->inner;
-    TYPE *x = step->space, *normed = x + rows * hidden, *wide = normed + rows * hidden;
-    TYPE *attended = wide + rows * (qkv > both ? qkv : both), *gated = attended + rows * mixed;
-    NAME(Walk) walk = {model, step, NULL, NULL, 0, rows, x, normed, wide, attended, gated};
-    for (long row = 0; row < rows; row++)
-        memcpy(x + row * hidden, (const TYPE *)model->embedding + step->tokens[row] * hidden, hidden * sizeof(TYPE));
-    for (; walk.index < model->layers; walk.index++) {
-        walk.layer = &model->layer[walk.index];
-        NAME(run_layer)(&walk);
+static void NAME(embed)(const NAME(Walk) *walk) {
+    const Model *model = walk->model;
+    const long n = model->hidden;
+    for (long row = 0; row < walk->rows; row++) {
+        const TYPE *from = (const TYPE *)model->embedding + walk->step->tokens[row] * n;
+        if (model->embed_scale == 1) memcpy(walk->x + row * n, from, n * sizeof(TYPE));
+        else NAME(scale)(from, (float)model->embed_scale, walk->x + row * n, n);
     }
-    if (!step->results) return;
-    NAME(normalise)(&walk, model->norm);
-    NAME(multiply)(&walk, &model->head, normed, NULL, step->logits, 1);
+}
+
+/* space: for each row hidden + wide + mixed numbers, and the most that any layer has inside its feedforward network */
+static void NAME(run_step)(const Model *model, const Step *step) {
+    const long rows = step->rows;
+    TYPE *normed = step->space, *wide = normed + rows * model->hidden, *mixed = wide + rows * model->wide;
+    NAME(Walk) walk = {model, step, NULL, NULL, NULL, NULL, rows, step->x, normed, wide, mixed, mixed + rows * model->mixed};
+    if (step->tokens) NAME(embed)(&walk);
+    for (long index = step->first; index < step->stop; index++) {
+        walk.layer = &model->layer[index];
+        NAME(run_layer)(&walk, index == model->layers - 1);
+    }
+    if (!step->logits || !step->results) return;
+    const TYPE *last = NAME(normed)(&walk, &model->norm, normed);
+    NAME(multiply)(&walk, &model->head, last, NULL, step->logits, 1);
 }

@@ -12,16 +12,18 @@ from . import cpu
 class RMSNorm:
     """y = x / sqrt(mean(x^2) + eps) * weight over the last dimension, weight float32 [size].
 
-    Load into `weight`, then call `seal`: it adds `offset`. `bias` is None.
+    Load into `weight`, then call `seal`: it adds `offset`. `bias` is None.  words: the struct Norm of the kernels.
     """
 
-    __slots__ = ("_eps", "_shape", "bias", "eps", "offset", "weight")
+    __slots__ = ("_address", "_shape", "bias", "eps", "offset", "weight", "words")
+    kind = "rms"
 
-    def __init__(self, size: int, eps: float, device: torch.device, offset: float = 0.0) -> None:
+    def __init__(self, size: int, eps: float, device: torch.device, offset: float = 0.0, bias: bool = False) -> None:
         self.weight = torch.ones(size, dtype=torch.float32, device=device)
-        self.bias: Tensor | None = None
-        self.eps, self.offset = eps, offset
-        self._shape, self._eps = (size,), round(eps * 1e12)
+        self.bias = torch.zeros(size, dtype=torch.float32, device=device) if bias else None
+        self.eps, self.offset, self._shape = eps, offset, (size,)
+        self.words = cpu.norm_words(self.kind, self.weight, self.bias, eps)
+        self._address = self.words.ctypes.data
 
     def seal(self) -> None:
         if self.offset:
@@ -30,12 +32,12 @@ class RMSNorm:
     def __call__(self, x: Tensor) -> Tensor:
         """x: [T, size], contiguous."""
         if cpu.suits(x):
-            y = torch.empty_like(x)
-            rows, size = x.shape
-            cpu.kernels.rms_norm(
-                cpu.KINDS[x.dtype], x.data_ptr(), self.weight.data_ptr(), y.data_ptr(), rows, size, self._eps
-            )
+            y, (rows, size) = torch.empty_like(x), x.shape
+            cpu.kernels.norm(cpu.KINDS[x.dtype], self._address, x.data_ptr(), size, y.data_ptr(), size, rows, 1, size)
             return y
+        return self._in_torch(x)
+
+    def _in_torch(self, x: Tensor) -> Tensor:
         return _in_float32(x, self._shape, self.weight, self.eps)
 
 
@@ -43,36 +45,36 @@ class LayerNorm(RMSNorm):
     """y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias; bias float32 [size], or None."""
 
     __slots__ = ()
+    kind = "layer"
 
-    def __init__(self, size: int, eps: float, device: torch.device, offset: float = 0.0, bias: bool = True) -> None:
-        super().__init__(size, eps, device, offset)
-        self.bias = torch.zeros(size, dtype=torch.float32, device=device) if bias else None
-
-    def __call__(self, x: Tensor) -> Tensor:
+    def _in_torch(self, x: Tensor) -> Tensor:
         return F.layer_norm(x.float(), self._shape, self.weight, self.bias, self.eps).to(x.dtype)
 
 
 class HeadNorm:
-    """RMSNorm of each query and key head by itself, all heads at once.
+    """A norm of each query and key head by itself, all heads at once.
 
-    weight: float32 [query heads + key heads, head_dim].
+    weight, bias: float32 [query heads + key heads, head_dim].  kind: "rms" or "layer".
     """
 
-    __slots__ = ("_eps", "_shape", "eps", "weight")
+    __slots__ = ("_address", "_kind", "_shape", "bias", "eps", "weight", "words")
 
-    def __init__(self, weight: Tensor, eps: float) -> None:
-        self.weight, self.eps = weight.contiguous(), eps
-        self._shape, self._eps = weight.shape[-1:], round(eps * 1e12)
+    def __init__(self, weight: Tensor, eps: float, kind: str = "rms", bias: Tensor | None = None) -> None:
+        self.weight, self.bias, self.eps, self._kind, self._shape = weight.contiguous(), bias, eps, kind, weight.shape[-1:]
+        self.words = cpu.norm_words(kind, self.weight, bias, eps)
+        self._address = self.words.ctypes.data
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: [T, query heads then key heads, head_dim], maybe in place; the last two dimensions are contiguous."""
         if cpu.suits(x):
-            kind, (tokens, heads, dim) = cpu.KINDS[x.dtype], x.shape
-            cpu.kernels.norm_heads(
-                kind, x.data_ptr(), x.stride(0), self.weight.data_ptr(), tokens, heads, dim, self._eps
-            )
+            kind, at, (tokens, heads, dim) = cpu.KINDS[x.dtype], (x.data_ptr(), x.stride(0)), x.shape
+            cpu.kernels.norm(kind, self._address, *at, *at, tokens, heads, dim)
             return x
-        return _in_float32(x, self._shape, self.weight, self.eps)
+        if self._kind == "rms" and self.bias is None:
+            return _in_float32(x, self._shape, self.weight, self.eps)
+        unit = F.layer_norm if self._kind == "layer" else F.rms_norm
+        y = unit(x.float(), self._shape, eps=self.eps).mul_(self.weight)
+        return (y if self.bias is None else y.add_(self.bias)).to(x.dtype)
 
 
 def _in_float32(x: Tensor, shape: tuple[int, ...], weight: Tensor, eps: float) -> Tensor:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..attention.base import AttentionBackend
+from ..layers.norm import HeadNorm
 from ..layers.rotary import Angles, Rope, rotate
 from ..step.batch import Batch
 from .head_norm import HeadNorms
@@ -38,6 +38,8 @@ class AttentionPart:
         self.qkv = matrix(sum(part.rows), hidden, part.bias, names.transposed, dtype, device)
         self.output = matrix(hidden, part.heads * part.values, part.out_bias, names.transposed, dtype, device)
         self.norm = None if part.norm is None else HeadNorms(part.norm, *self.heads, part.dim, device)
+        ones = torch.ones(part.kv_heads, part.values, dtype=torch.float32, device=device)
+        self.value_norm = None if part.value_norm_eps is None else HeadNorm(ones, part.value_norm_eps)
         self.sinks = torch.zeros(part.heads, dtype=torch.float32, device=device) if part.sinks else None
 
     def places(self, prefix: str) -> Iterator[Place]:
@@ -90,13 +92,10 @@ class AttentionPart:
         sinks = () if self.sinks is None else (self.sinks,)
         if part.source is not None:
             return step.attention.attend(q, None, None, self.index, step.batch, *sinks).reshape(len(x), -1)
-        v = self._values(y[:, turning:].unflatten(1, (keys, part.values)))
+        v = y[:, turning:].unflatten(1, (keys, part.values))
+        v = v if self.value_norm is None else self.value_norm(v)
         step.attention.store(k, v, self.index, step.batch)
         return step.attention.attend(q, k, v, self.index, step.batch, *sinks).reshape(len(x), -1)
-
-    def _values(self, v: Tensor) -> Tensor:
-        eps = self.part.value_norm_eps
-        return v if eps is None else F.rms_norm(v.float(), v.shape[-1:], None, eps).to(v.dtype)
 
     def _turned(self, qk: Tensor, step: Step) -> Tensor:
         rope, norm = self.part.rope, self.norm

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from ..layers.activation import ACTIVATIONS
+from ..layers.activation import ACTIVATIONS, add_scaled
 from ..layers.linear import Linear
 from ..layers.norm import RMSNorm
 from .attention import AttentionPart, Step
@@ -89,7 +89,7 @@ class Block:
             return normed(after, product.added_to(x, y))
         if after is None and self.layer.branch == 1:
             return product.added_to(x, y)
-        return x.add_(normed(after, product(y)), alpha=self.layer.branch)
+        return add_scaled(x, normed(after, product(y)), self.layer.branch)
 
 
 class PerLayerGate:

@@ -1,40 +1,55 @@
-"""Which layers the fast executors take: so far those of Llama's shape. What they do not take runs by the law."""
+"""Which layers the compiled step takes on a CPU. What it leaves runs by the law, within the same step."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Any
 
-from .spec import Attention, Gated, Norms
+from ..layers import cpu
+from .spec import Attention, Gated, HeadNorm, Layer, Norms, Plain
 
 if TYPE_CHECKING:
     from .block import Block
-    from .decoder import Decoder
+
+COMPILED: dict[type, set[str]] = {  # what of each part the compiled step computes; whatever else a part has, it leaves
+    Layer: {"norms", "mixer", "ffn", "branch", "scalar"},
+    Norms: {"before_mixer", "after_mixer", "before_ffn", "after_ffn", "parallel", "of_sum"},
+    Attention: {
+        "heads", "kv_heads", "dim", "scale", "value_dim", "rope", "bias", "out_bias", "norm", "value_norm_eps", "clip",
+        "window", "chunk", "softcap", "sinks", "value_is_key", "source",
+    },
+    HeadNorm: {"norm", "over", "after"},
+    Gated: {"inner", "activation", "bias"},
+    Plain: {"inner", "activation", "bias"},
+}  # fmt: skip
 
 
-def model_refusal(model: Decoder) -> str | None:
-    """Why a whole step of the model is not taken, for people; None: it is."""
-    if not (model.embedding.plain and model.embedding.scale == 1 and model.head.plain and model.config.norm):
-        return "its embedding or head does more than look up and multiply"
-    if model.config.norm.kind != "rms" or len(model.rotaries) != 1:
-        return "norms or rotations other than Llama's"
-    if len({(block.layer.mixer.heads, block.layer.mixer.kv_heads, block.layer.mixer.dim, block.layer.ffn.inner) for block in model.layers}) > 1:
-        return "its layers differ in size"
-    return next((why for block in model.layers if (why := layer_refusal(block)) is not None), None)
+def compiled_refusal(block: Block) -> str | None:
+    """Why the compiled step on a CPU leaves a layer, whatever becomes of its weights, for people; None: it takes it."""
+    return next(_reasons(block), None)
 
 
-def layer_refusal(block: Block) -> str | None:
-    """Why a layer is not taken, for people; None: it is."""
-    layer, mixer = block.layer, block.layer.mixer
-    norm = layer.norms.before_mixer
-    usual = norm is not None and norm.kind == "rms" and layer.norms == Norms.pre(norm)
-    if not usual or layer.branch != 1 or layer.scalar or block.gate is not None:
-        return "norms or sums other than Llama's"
-    plain = Attention(mixer.heads, mixer.kv_heads, mixer.dim, mixer.dim**-0.5)
-    if replace(mixer, rope=None, bias=False, out_bias=False, window=None, norm=None) != plain or mixer.rope is None:
-        return "attention other than Llama's"
-    if mixer.norm is not None and (mixer.norm.norm.kind != "rms" or mixer.norm.over == "all" or mixer.norm.after):
-        return "a norm of queries and keys other than Qwen3's"
-    if not isinstance(layer.ffn, Gated) or layer.ffn.activation != "silu":
-        return "a feedforward network other than Llama's"
-    return None
+def _reasons(block: Block) -> Iterator[str]:
+    layer, mixer, ffn = block.layer, block.layer.mixer, block.layer.ffn
+    for part in (layer, layer.norms, mixer, ffn, *([] if mixer.norm is None else [mixer.norm])):
+        yield from _unknown(part)
+    if mixer.dim > cpu.MOST_DIM:
+        yield f"heads of {mixer.dim} numbers; the compiled kernels take up to {cpu.MOST_DIM}"
+    if mixer.values != mixer.dim:
+        yield f"values of width {mixer.values} beside keys of width {mixer.dim}"
+    if ffn.activation not in cpu.ACTIVATIONS:
+        yield f"activation {ffn.activation!r}"
+    if block.gate is not None:
+        yield "embeddings of its own are gated in"
+
+
+def _unknown(part: Any) -> Iterator[str]:
+    known = COMPILED.get(type(part))
+    if known is None:
+        yield f"{type(part).__name__} is none of its parts"
+        return
+    for each in fields(part):
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        if each.name not in known and getattr(part, each.name) != default:
+            yield f"{type(part).__name__.lower()} with {each.name}"

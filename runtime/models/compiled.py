@@ -1,23 +1,25 @@
-"""A step of few tokens, all layers in one call of the compiled kernels (cpu_step.h), on a CPU.
+"""Layers of a step of few tokens, neighbours in one call of the compiled kernels (layers/cpu_step.h), on a CPU.
 
-It rounds where the layers of decoder.py round, which are its oracle: set `Decoder.step` to None, and they do the same.
+They round where the layers in torch round, which are their oracle: set `Decoder.step` to None, and those run.
+Embedding and head are inside the call where they stand beside such layers and are plain.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+import weakref
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..attention.base import AttentionBackend
-from ..attention.cpu import CpuAttention
-from ..cache.kv import KVPool
 from ..layers import cpu
 from ..layers.linear import BlockedLinear
 from ..step.batch import Batch
-from .claims import model_refusal
+from .claims import compiled_refusal
+from .compiled_words import Words
 
 if TYPE_CHECKING:
     from .block import Block
@@ -27,83 +29,108 @@ MOST_TOKENS = 512  # of a step; what it needs for each of them is kept
 MOST_TO_MOVE = 512 * 2**20  # bytes of weights that are laid together: for a moment they are there twice
 
 
-class CompiledStep:
-    """Runs steps of a sealed decoder, one at a time: it keeps the space that they need."""
+class Span(NamedTuple):
+    """Neighbouring layers of a step, `start` to `stop`, that the compiled kernels take, or torch."""
 
-    def __init__(self, model: Decoder) -> None:
-        self._vocabulary = model.config.vocab_size
-        self._rotary = next(iter(model.rotaries.values()))
+    start: int
+    stop: int
+    compiled: bool
+
+
+def are_blocked(block: Block) -> bool:
+    """Whether the kernels multiply what a sealed layer has."""
+    return all(isinstance(getattr(*place), BlockedLinear) for place in block.products())
+
+
+class CompiledStep:
+    """Runs layers of a sealed decoder, one step at a time: it keeps the space that they need, and not the model.
+
+    claimed: of each layer, whether it is run where its attention allows.
+    """
+
+    def __init__(self, model: Decoder, claimed: list[bool]) -> None:
+        self.claimed = claimed
+        self._dtype, self._row = model.dtype, model.config.hidden_size
         self._most = min(MOST_TOKENS, cpu.most_rows(model.dtype) or MOST_TOKENS)
-        self._model = _words(model)
-        windows = [layer.mixer.part.window for layer in model.layers]
-        different = sorted(set(windows), key=windows.index)
-        self._windows = np.array([different.index(window) for window in windows], np.int64)
-        self._firsts = [windows.index(window) for window in different]
-        self._numbers = _numbers(model)
+        places = [(model.config.attention.places[i][0], block.mixer.part.window, block.mixer.part.chunk) for i, block in enumerate(model.layers)]
+        different = list(dict.fromkeys(places))
+        self._sees = [different.index(place) for place in places]
+        self._firsts = [places.index(place) for place in different]  # a layer of each kind that sees the same
+        self._words = Words(model, [block for block, ours in zip(model.layers, claimed, strict=True) if ours], self._sees)
+        self._embeds = claimed[0] and model.embedding.plain
+        self._ends = claimed[-1] and model.head.project is None and isinstance(model.head.product, BlockedLinear)
         self._space = torch.empty(0, dtype=model.dtype)
+        self._bound: weakref.ref[AttentionBackend] | None = None
+        self._cuts: dict[tuple[bool, ...], tuple[Span, ...]] = {}
 
     @classmethod
     def of(cls, model: Decoder) -> CompiledStep | None:
-        """None where the kernels cannot compute what the model has."""
-        if model_refusal(model) is not None or model.layers[0].layer.mixer.dim > cpu.MOST_DIM:
+        """None where the kernels take no layer."""
+        there = cpu.can_compute(model.dtype, model.device)
+        claimed = [there and compiled_refusal(block) is None and are_blocked(block) for block in model.layers]
+        if not any(claimed):
             return None
-        products = [model.head.product, *(getattr(*place) for layer in model.layers for place in layer.products())]
+        layers = [block for block, ours in zip(model.layers, claimed, strict=True) if ours]
+        products = [model.head.product, *(getattr(*place) for layer in layers for place in layer.products())]
         blocked = [product for product in products if isinstance(product, BlockedLinear)]
-        if len(blocked) < len(products):
-            return None
         if sum(product.weight.nbytes for product in blocked) <= MOST_TO_MOVE:
             BlockedLinear.lay_together(blocked)
-        return cls(model)
+        return cls(model, claimed)
 
-    def suits(self, batch: Batch, attention: AttentionBackend) -> bool:
-        """Whether a planned batch is one for it: few tokens, all attended by the kernels."""
-        if len(batch.token_ids) > self._most or batch.pools or not isinstance(attention, CpuAttention):
-            return False
-        return not batch.plan[0].prefills
+    def spans(self, batch: Batch, attention: AttentionBackend) -> tuple[Span, ...]:
+        """How a planned batch is cut: compiled are claimed layers of few tokens, all attended by the kernels."""
+        if len(batch.token_ids) > self._most or attention.pool.dtype != self._dtype:
+            return (Span(0, len(self.claimed), False),)
+        attended = tuple(attention.seen(layer, batch) is not None for layer in self._firsts)
+        if attended not in self._cuts:
+            self._cuts[attended] = self._cut(attended)
+        return self._cuts[attended]
 
-    def run(self, batch: Batch, pool: KVPool) -> Tensor:
-        """Logits of the batch's `logit_rows`, float32 [R, vocabulary]; those rows are in rising order."""
-        rows, results = len(batch.token_ids), len(batch.logit_rows)
-        if len(self._space) < rows * self._numbers:
-            self._space = self._space.new_empty(rows * self._numbers)
-        logits = torch.empty(results, self._vocabulary, dtype=torch.float32)
-        seen = [pointer for layer in self._firsts for pointer in batch.plan[layer].tokens.pointers]
+    def _cut(self, attended: tuple[bool, ...]) -> tuple[Span, ...]:
+        ours = [claim and attended[sees] for claim, sees in zip(self.claimed, self._sees, strict=True)]
+        runs = [(compiled, [layer for layer, _ in group]) for compiled, group in groupby(enumerate(ours), lambda each: each[1])]
+        return tuple(Span(layers[0], layers[-1] + 1, compiled) for compiled, layers in runs)
+
+    def run(self, model: Decoder, span: Span, x: Tensor | None, batch: Batch, attention: AttentionBackend) -> Tensor:
+        """Hidden states behind the span's layers, from those before it; behind the last layer the logits.
+
+        x: [T, hidden], written over; None before the first layer.  The batch's `logit_rows` are in rising order.
+        """
+        rows = len(batch.token_ids)
+        self._bind(attention)
+        last = span.stop == len(model.layers)
+        results = len(batch.logit_rows) if last and not batch.pools else rows
+        ends = last and self._ends and not batch.pools
+        logits = torch.empty(results, model.config.vocab_size, dtype=torch.float32) if ends else None
+        tokens = batch.token_ids.data_ptr() if x is None and self._embeds else 0
+        space = self._room(rows)
+        if x is None:
+            x = space[: rows * self._row].view(rows, -1) if tokens else model.embedded(batch)
+        x = x.contiguous()
+        seen = np.array([attention.seen(layer, batch) or (0, 0) for layer in self._firsts], np.int64)
+        longest = max(batch.context_lens)
+        tables = np.array([rotary.reach(longest).data_ptr() for rotary in model.rotaries.values()], np.int64)
         step = np.array([
-            rows, results, pool.slots,
-            batch.token_ids.data_ptr(), batch.positions.data_ptr(), batch.slots.data_ptr(),
-            0 if results == rows else batch.logit_rows.data_ptr(), self._windows.ctypes.data,
-            self._rotary.reach(max(batch.context_lens)).data_ptr(),
-            pool.k.data_ptr(), pool.v.data_ptr(), self._space.data_ptr(), logits.data_ptr(), *seen,
+            span.start, span.stop, rows, results, tokens, batch.positions.data_ptr(), batch.slots.data_ptr(),
+            0 if results == rows else batch.logit_rows.data_ptr(), x.data_ptr(), space[x.numel() :].data_ptr(),
+            0 if logits is None else logits.data_ptr(), seen.ctypes.data, tables.ctypes.data,
         ], np.int64)  # fmt: skip
-        cpu.kernels.step(self._model.ctypes.data, step.ctypes.data)
-        return logits
+        cpu.kernels.step(self._words.address, step.ctypes.data)
+        if logits is not None:
+            return model.head.behind(logits, model.dtype)
+        return model.finished(x[:results], batch) if last else x
 
+    def _room(self, rows: int) -> Tensor:
+        wanted = rows * (self._row + self._words.space)
+        if len(self._space) < wanted:
+            self._space = self._space.new_empty(wanted)
+        return self._space
 
-def _words(model: Decoder) -> np.ndarray:
-    """The struct Model."""
-    config, mixer, ffn, norm = model.config, model.layers[0].layer.mixer, model.layers[0].layer.ffn, model.config.norm
-    assert norm is not None and model.head.norm is not None
-    sizes = [
-        cpu.KINDS[model.dtype], len(model.layers), config.hidden_size, ffn.inner, mixer.heads,
-        mixer.kv_heads, mixer.dim, round(norm.eps * 1e12),
-    ]  # fmt: skip
-    places = [model.embedding.table.data_ptr(), model.head.norm.weight.data_ptr()]
-    head = cast(BlockedLinear, model.head.product).words
-    layers = [_layer_words(layer) for layer in model.layers]
-    return np.concatenate([sizes, places, head, *layers]).astype(np.int64)
-
-
-def _layer_words(block: Block) -> np.ndarray:
-    """The struct Layer."""
-    head_norm = 0 if block.mixer.norm is None else block.mixer.norm.weight.data_ptr()
-    assert block.before_mixer is not None and block.before_ffn is not None
-    norms = [block.before_mixer.weight.data_ptr(), head_norm, block.before_ffn.weight.data_ptr()]
-    return np.concatenate([norms, *(getattr(*place).words for place in block.products())])
-
-
-def _numbers(model: Decoder) -> int:
-    """How many a token needs: see run_step."""
-    mixer, inner = model.layers[0].layer.mixer, model.layers[0].layer.ffn.inner
-    mixed = mixer.heads * mixer.dim
-    wide = max(mixed + 2 * mixer.kv_heads * mixer.dim, 2 * inner)
-    return 2 * model.config.hidden_size + wide + mixed + inner
+    def _bind(self, attention: AttentionBackend) -> None:
+        """Where the layers' keys and values lie; a backend stands for memory that stays."""
+        if self._bound is not None and self._bound() is attention:
+            return
+        stored = [attention.stored(layer) for layer in range(len(self.claimed))]
+        self._words.layers["keys"] = [k.data_ptr() for k, _ in stored]
+        self._words.layers["values"] = [v.data_ptr() for _, v in stored]
+        self._bound = weakref.ref(attention)

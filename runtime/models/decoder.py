@@ -15,7 +15,7 @@ from ..layers.rotary import Rotary
 from ..step.batch import Batch
 from .attention import Step
 from .block import Block, Transform
-from .compiled import CompiledStep
+from .compiled import CompiledStep, Span
 from .embedding import Embedding, Head, known_ids
 from .executors import SMALL_MODEL, Ran, executors
 from .places import Place
@@ -31,7 +31,7 @@ class Decoder:
     dtype: of weights, activations and KV; norms compute in float32.
     fused: steps run by fused.py, on a GPU where Triton is: layer by layer by its kernels, or by torch; otherwise by
     torch and cpu.c.
-    step: runs steps of few tokens whole (compiled.py), once sealed, on a CPU with cpu.c; None: layer by layer.
+    step: runs layers of steps of few tokens (compiled.py), once sealed, on a CPU with cpu.c; None: all run by torch.
     """
 
     def __init__(self, model: Model, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
@@ -55,16 +55,36 @@ class Decoder:
             from . import fused
 
             return fused.forward(self, batch, attention)
-        if self.step is not None and self.step.suits(batch, attention):
-            return self.step.run(batch, attention.pool)
+        spans = (Span(0, len(self.layers), False),) if self.step is None else self.step.spans(batch, attention)
+        step = None if all(span.compiled for span in spans) else self._step(batch, attention)
+        x: Tensor | None = None
+        for span in spans:
+            if span.compiled:
+                assert self.step is not None
+                x = self.step.run(self, span, x, batch, attention)
+            elif step is not None:
+                x = self._by_law(span, x, step)
+        assert x is not None
+        return x
+
+    def _step(self, batch: Batch, attention: AttentionBackend) -> Step:
         longest = max(batch.context_lens)
-        angles = {rope: rotary.gather(batch.positions, longest) for rope, rotary in self.rotaries.items()}
-        step, ids = Step(batch, attention, angles), known_ids(batch)
-        x = self.embedding(ids, batch.positions)
-        own = (None,) * len(self.layers) if self.embedding.own is None else self.embedding.own(ids, x)
-        for layer, extra in zip(self.layers[:-1], own, strict=False):
+        return Step(batch, attention, {rope: rotary.gather(batch.positions, longest) for rope, rotary in self.rotaries.items()})
+
+    def embedded(self, batch: Batch) -> Tensor:
+        """The states before the first layer, [T, hidden]."""
+        return self.embedding(known_ids(batch), batch.positions)
+
+    def _by_law(self, span: Span, x: Tensor | None, step: Step) -> Tensor:
+        """Hidden states [T, hidden] behind a span of layers from those before it, or the logits. x: None at the start."""
+        x = self.embedded(step.batch) if x is None else x
+        own: tuple[Tensor | None, ...] = (None,) * len(self.layers)
+        if self.embedding.own is not None:  # then all layers are one span
+            own = self.embedding.own(known_ids(step.batch), x)
+        count = len(self.layers)
+        for layer, extra in zip(self.layers[span.start : min(span.stop, count - 1)], own[span.start :], strict=False):
             x = layer.forward(x, step, None, extra)
-        return self._finish(x, step, own[-1])
+        return self._finish(x, step, own[-1]) if span.stop == count else x
 
     def _finish(self, x: Tensor, step: Step, own: Tensor | None) -> Tensor:
         """The last layer, and the logits that are wanted."""
@@ -73,7 +93,10 @@ class Decoder:
             last.mixer.attend(last.before_mixer(x) if last.before_mixer else x, step)
             return self.no_logits()
         all_rows = batch.pools or len(batch.logit_rows) == len(x)
-        x = last.forward(x, step, None if all_rows else batch.logit_rows, own)
+        return self.finished(last.forward(x, step, None if all_rows else batch.logit_rows, own), batch)
+
+    def finished(self, x: Tensor, batch: Batch) -> Tensor:
+        """Logits, from the states behind the last layer: of the rows that are wanted, of all rows where some are pooled."""
         x = self.head.norm(x) if self.head.norm else x
         return self.pooled(x, batch) if batch.pools else self._logits(x)
 

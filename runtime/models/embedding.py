@@ -67,7 +67,7 @@ class Embedding:
 def position_table(part: Learned | Sines, hidden: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """[count + offset, hidden], to be loaded into or computed."""
     rows = part.count + part.offset
-    if isinstance(part, Learned) or device.type == "meta":
+    if isinstance(part, Learned):
         return torch.empty(rows, hidden, dtype=dtype, device=device)
     half = hidden // 2
     frequencies = torch.exp(torch.arange(half, dtype=torch.float32, device=device) * (-math.log(1e4) / (half - 1)))
@@ -140,6 +140,10 @@ class Head:
     def __call__(self, x: Tensor) -> Tensor:
         """x [R, hidden], normed -> [R, vocabulary]"""
         return self.adjusted(self.product(x if self.project is None else self.project(x)))
+
+    def behind(self, products: Tensor, dtype: torch.dtype) -> Tensor:
+        """Logits of products that are there already. products: float32, of numbers rounded to `dtype`; so are the logits."""
+        return products if self.plain else self.adjusted(products.to(dtype)).float()
 
     def adjusted(self, logits: Tensor) -> Tensor:
         if self.model.logit_scale != 1:

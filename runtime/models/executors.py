@@ -9,7 +9,7 @@ import torch
 
 from ..layers import cpu
 from ..layers.linear import BlockedLinear
-from .claims import layer_refusal, model_refusal
+from .claims import compiled_refusal
 from .claims_gpu import fused_refusal
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ PRODUCTS = {
 }  # why a product is not the compiled one, by its class
 LARGE = f"above {SMALL_MODEL / 2**20:g} MiB"
 ONE_LAYOUT = f"{LARGE} bfloat16 weights are kept once, for oneDNN's products of many rows"
-ONE_TABLE = f"{LARGE} a tied head is kept once, as the embedding's table"
 
 
 class Ran(NamedTuple):
@@ -59,36 +58,34 @@ def expected(model: Decoder, device: torch.device, weights: str = "auto") -> lis
     if fastest.by == "torch":
         return [fastest] * len(model.layers)
     if fastest.by == "fused":
-        return [fastest if (why := fused_refusal(block, model.dtype)) is None else Ran("torch", why) for block in model.layers]
-    whole = model_refusal(model) or (_layout_refusal(model) if (fastest.by, weights) == ("compiled", "auto") else None)
-    whys = [layer_refusal(block) or (_width_refusal(block) if fastest.by == "compiled" else None) or whole for block in model.layers]
+        whys = [fused_refusal(block, model.dtype) for block in model.layers]
+    else:
+        whole = _layout_refusal(model) if weights == "auto" else None
+        whys = [compiled_refusal(block) or whole for block in model.layers]
     return [fastest if why is None else Ran("torch", why) for why in whys]
-
-
-def _width_refusal(block: Block) -> str | None:
-    dim = block.layer.mixer.dim
-    return None if dim <= cpu.MOST_DIM else f"heads of {dim} numbers; the compiled kernels take up to {cpu.MOST_DIM}"
 
 
 def _layout_refusal(model: Decoder) -> str | None:
     if model.parameter_count * model.dtype.itemsize <= SMALL_MODEL:
         return None
-    if cpu.most_rows(model.dtype) is not None:
-        return ONE_LAYOUT
-    return ONE_TABLE if model.config.tied else None
+    return None if cpu.most_rows(model.dtype) is None else ONE_LAYOUT
 
 
 def executors(model: Decoder) -> list[Ran]:
     """Of each layer of a sealed model."""
-    if model.step is not None:
-        return [Ran("compiled", None)] * len(model.layers)
     if model.fused:
         return expected(model, model.device)
-    return [Ran("torch", _products_refusal(model)) if ran.by != "torch" else ran for ran in expected(model, model.device)]
+    claimed = [False] * len(model.layers) if model.step is None else model.step.claimed
+    fastest = best(model.device, model.dtype)
+    return [fastest if ours or fastest.by == "torch" else Ran("torch", _refusal(block)) for ours, block in zip(claimed, model.layers, strict=True)]
 
 
-def _products_refusal(model: Decoder) -> str:
-    products = [getattr(*place) for block in model.layers for place in block.products()]
-    kinds = [type(product).__name__ for product in (*products, model.head.product) if not isinstance(product, BlockedLinear)]
+def _refusal(block: Block) -> str:
+    return compiled_refusal(block) or _products_refusal(block)
+
+
+def _products_refusal(block: Block) -> str:
+    products = [getattr(*place) for place in block.products()]
+    kinds = [type(product).__name__ for product in products if not isinstance(product, BlockedLinear)]
     names = dict.fromkeys(PRODUCTS.get(kind, f"products are kept as {kind}") for kind in kinds)
     return "; ".join(names)

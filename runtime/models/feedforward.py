@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..layers.activation import ACTIVATIONS, gated, xielu
+from ..layers.activation import activated, gated, xielu
 from .names import Names
 from .places import Place, bias_of, matrix, weight_of
 from .spec import Feedforward, Gated, Plain
@@ -69,7 +69,7 @@ class PlainPart:
     def inner(self, x: Tensor) -> Tensor:
         """x [T, hidden] -> [T, inner], what `down` takes."""
         y = self.up(x)
-        return ACTIVATIONS[self.part.activation](y) if self._learned is None else xielu(y, *self._numbers)
+        return activated(self.part.activation, y) if self._learned is None else xielu(y, *self._numbers)
 
 
 def feedforward_for(

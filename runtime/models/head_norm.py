@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from ..layers import cpu
 from ..layers import norm as norms
 from .places import Place
 from .spec import HeadNorm
@@ -16,7 +17,7 @@ from .spec import HeadNorm
 class HeadNorms:
     """Norm of heads x [T, query heads then key heads, dim]; may write into x.
 
-    Load `queries` and `keys`, then call `seal`. each_head: `norms.HeadNorm` where it is that, for the kernels; else None.
+    Load `queries` and `keys`, then call `seal`. each_head: what norms head by head; None where all are normed at once.
     """
 
     def __init__(self, part: HeadNorm, queries: int, keys: int, dim: int, device: torch.device) -> None:
@@ -48,10 +49,16 @@ class HeadNorms:
 
     def seal(self, order: list[int] | None) -> None:
         """order: in which the numbers of a head lie, see `Rope.order`."""
-        self.weight = self._sealed([self.queries, self.keys], order) + self.part.norm.offset
-        self.bias = self._sealed(self.biases, order) if self.biases else None
-        if self.part.norm.kind == "rms" and self.part.over != "all":
-            self.each_head = norms.HeadNorm(self.weight, self.part.norm.eps)
+        self.weight = (self._sealed([self.queries, self.keys], order) + self.part.norm.offset).contiguous()
+        self.bias = self._sealed(self.biases, order).contiguous() if self.biases else None
+        if self.part.over != "all":
+            self.each_head = norms.HeadNorm(self.weight, self.eps, self.part.norm.kind, self.bias)
+        self._whole = [norms.HeadNorm(w.view(1, -1), self.eps, self.part.norm.kind, b) for w, b in self._parts() if len(w)]
+
+    def _parts(self) -> list[tuple[Tensor, Tensor | None]]:
+        """Weight and bias of the queries' heads, and of the keys'."""
+        biases = (None, None) if self.bias is None else self.bias.split_with_sizes(self._counts)
+        return list(zip(self.weight.split_with_sizes(self._counts), biases, strict=True))
 
     def _sealed(self, tensors: list[Tensor], order: list[int] | None) -> Tensor:
         """float32 [query heads + key heads, dim]"""
@@ -59,22 +66,15 @@ class HeadNorms:
         return joined if order is None else joined[:, order]
 
     def _of_heads(self, weight: Tensor, count: int) -> Tensor:
-        return weight.view(count, -1) if self.part.over == "all" else weight.expand(count, self._dim)
+        return weight.view(count, self._dim) if self.part.over == "all" else weight.expand(count, self._dim)
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.each_head is not None:
             return self.each_head(x)
-        if self.part.over == "all":
-            parts = x.float().split_with_sizes(self._counts, 1)
-            unit = torch.cat([self._unit(part.flatten(1)).view(part.shape) for part in parts], 1)
-        else:
-            unit = self._unit(x.float())
-        unit = unit * self.weight
-        return (unit if self.bias is None else unit + self.bias).to(x.dtype)
+        parts = x.split_with_sizes([count for count in self._counts if count], 1)
+        return torch.cat([norm(part.flatten(1)[:, None]).view(part.shape) for norm, part in zip(self._whole, parts, strict=True)], 1)
 
-    def _unit(self, x: Tensor) -> Tensor:
-        """Normed over the last dimension, without a weight."""
-        eps, size = self.part.norm.eps, x.shape[-1:]
-        if not size[0]:
-            return x
-        return F.layer_norm(x, size, None, None, eps) if self.part.norm.kind == "layer" else F.rms_norm(x, size, None, eps)
+    def words(self) -> tuple[np.ndarray, np.ndarray]:
+        """The struct Norm for queries and for keys, once sealed."""
+        queries, keys = (cpu.norm_words(self.part.norm.kind, *part, self.eps) for part in self._parts())
+        return queries, keys

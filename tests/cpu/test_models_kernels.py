@@ -17,7 +17,7 @@ from rig import Rig, Row
 from sgl.runtime.attention import AttentionShape, attention_backend
 from sgl.runtime.cache.kv import KVPool
 from sgl.runtime.layers import cpu
-from sgl.runtime.layers.activation import silu_and_mul
+from sgl.runtime.layers.activation import gated
 from sgl.runtime.layers.norm import HeadNorm, RMSNorm
 from sgl.runtime.layers.rotary import Rope, Rotary, rotate
 from sgl.runtime.step.batch import Batch
@@ -55,7 +55,7 @@ def test_silu_and_mul(dtype: torch.dtype) -> None:
     x = torch.randn(5, 2 * 77) * torch.tensor([1e-3, 1.0, 10.0, 60.0, 300.0])[:, None]
     x = x.to(dtype)
     gate, up = x.float().chunk(2, -1)
-    torch.testing.assert_close(silu_and_mul(x), (F.silu(gate) * up).to(dtype), **tolerance(dtype))
+    torch.testing.assert_close(gated("silu", x), (F.silu(gate) * up).to(dtype), **tolerance(dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

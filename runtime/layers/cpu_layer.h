@@ -1,0 +1,46 @@
+/* What Python lays out for a step, 8 bytes a field: the same names in models/compiled_words.py. Pointers may be 0 where said. */
+
+enum { NO_NORM, RMS, LAYER_NORM };
+
+typedef struct {
+    const float *weight, *bias; /* bias: or 0 */
+    int64_t kind;
+    double eps;
+} Norm;
+
+typedef struct {
+    int64_t heads, kv_heads, dim;
+    int64_t stores;                            /* 0: keys and values are another layer's, and not projected here */
+    int64_t seen, turn;                        /* which of the step's; turn -1: no rotation */
+    int64_t norm_whole, norm_after;            /* queries, and keys, are normed at once, not by heads; behind the rotation */
+    int64_t activation, gated, inner, parallel, of_sum; /* see Norms in models/spec.py */
+    double scale, softcap, clip, branch;       /* softcap, clip: 0 for none */
+    void *keys, *values;                       /* the layer's own, [slots, kv_heads, dim] */
+    const float *sinks, *scalar;               /* [heads] or 0; one number that x is multiplied with at the end, or 0 */
+    Norm query_norm, key_norm, value_norm;     /* weights [heads, dim] of each */
+    Norm before_mixer, after_mixer, before_ffn, after_ffn;
+    Weight qkv, output, up, down;              /* up: gate above up where it is gated */
+} Layer;
+
+typedef struct {
+    int64_t kind, layers, hidden, wide, mixed; /* the most of any layer: of what qkv or up give; that attention mixes */
+    const void *embedding;
+    double embed_scale;
+    Norm norm;
+    Weight head;
+    Layer layer[];
+} Model;
+
+typedef struct { /* what a row sees, as in Attention */
+    const int32_t *const *slots;
+    const int64_t *length;
+} Seen;
+
+typedef struct {
+    int64_t first, stop;                                 /* layers */
+    int64_t rows, results;                               /* new tokens; which go on behind the last layer of the model */
+    const int64_t *tokens, *positions, *places, *wanted; /* [rows]; places in the pool; [results] rising, 0 for all rows */
+    void *x, *space, *logits;                            /* [rows, hidden]; see run_step; float32 [results, vocabulary] */
+    const Seen *seen;
+    const void *const *tables;                           /* of rotations, [positions, 2 dim] each */
+} Step; /* tokens: 0 where x holds the hidden states already.  logits: 0 where they are what is wanted */

@@ -1,0 +1,101 @@
+"""The structs Model and Layer of the compiled step (layers/cpu_layer.h), laid out by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from ..layers import cpu
+from ..layers.linear import BlockedLinear
+from .block import NORMS, Block
+from .spec import Gated
+
+if TYPE_CHECKING:
+    from .decoder import Decoder
+
+WEIGHT = np.dtype((np.int64, 6))
+LAYER = np.dtype([
+    *((name, "i8") for name in ("heads", "kv_heads", "dim", "stores", "seen", "turn", "norm_whole", "norm_after")),
+    *((name, "i8") for name in ("activation", "gated", "inner", "parallel", "of_sum")),
+    *((name, "f8") for name in ("scale", "softcap", "clip", "branch")),
+    *((name, "i8") for name in ("keys", "values", "sinks", "scalar")),
+    *((name, cpu.NORM) for name in ("query_norm", "key_norm", "value_norm", *NORMS)),
+    *((name, WEIGHT) for name in ("qkv", "output", "up", "down")),
+])  # fmt: skip
+MODEL = np.dtype([
+    *((name, "i8") for name in ("kind", "layers", "hidden", "wide", "mixed", "embedding")),
+    ("embed_scale", "f8"), ("norm", cpu.NORM), ("head", WEIGHT),
+])  # fmt: skip
+
+
+class Words:
+    """Memory of a struct Model with its layers; `layers` is a view of it, to be written into.
+
+    claimed: the layers that are filled; the others stay zero.  space: numbers that a row of a step needs beside x.
+    """
+
+    def __init__(self, model: Decoder, claimed: list[Block], seen: list[int]) -> None:
+        count = len(model.layers)
+        self._memory = np.zeros((MODEL.itemsize + count * LAYER.itemsize) // 8, np.int64)
+        bytes_ = self._memory.view(np.uint8)
+        self.address = self._memory.ctypes.data
+        self.layers = bytes_[MODEL.itemsize :].view(LAYER)
+        turns = list(model.rotaries)
+        for block in claimed:
+            fill(self.layers[block.index], block)
+            rope = block.layer.mixer.rope
+            self.layers[block.index]["turn"] = -1 if rope is None else turns.index(rope)
+        self.layers["seen"] = seen
+        wide = max(_product(block, name).outputs for block in claimed for name in ("qkv", "up"))
+        mixed = max(block.layer.mixer.heads * block.layer.mixer.dim for block in claimed)
+        _fill_model(bytes_[: MODEL.itemsize].view(MODEL)[0], model, wide, mixed)
+        self.space = model.config.hidden_size + wide + mixed + max(block.layer.ffn.inner for block in claimed)
+
+
+def _fill_model(words: Any, model: Decoder, wide: int, mixed: int) -> None:
+    words["kind"], words["layers"], words["hidden"] = cpu.KINDS[model.dtype], len(model.layers), model.config.hidden_size
+    words["wide"], words["mixed"] = wide, mixed
+    words["embedding"], words["embed_scale"] = model.embedding.table.data_ptr(), model.embedding.scale
+    if model.head.norm is not None:
+        words["norm"] = model.head.norm.words
+    if isinstance(model.head.product, BlockedLinear):
+        words["head"] = model.head.product.words
+
+
+def fill(words: Any, block: Block) -> None:
+    """The struct Layer of a claimed layer, but for what only the whole model or the step knows."""
+    layer = block.layer
+    _fill_attention(words, block)
+    words["activation"], words["inner"] = cpu.ACTIVATIONS[layer.ffn.activation], layer.ffn.inner
+    words["gated"], words["parallel"], words["of_sum"] = isinstance(layer.ffn, Gated), layer.norms.parallel, layer.norms.of_sum
+    words["branch"], words["scalar"] = layer.branch, _pointer(block.scalar)
+    for name in NORMS:
+        if (norm := getattr(block, name)) is not None:
+            words[name] = norm.words
+    for name in ("qkv", "output", "up", "down"):
+        words[name] = _product(block, name).words
+
+
+def _fill_attention(words: Any, block: Block) -> None:
+    part, mixer = block.layer.mixer, block.mixer
+    words["heads"], words["kv_heads"], words["dim"], words["stores"] = part.heads, part.kv_heads, part.dim, part.source is None
+    words["scale"], words["softcap"], words["clip"] = part.scale, part.softcap or 0, part.clip or 0
+    words["sinks"] = _pointer(mixer.sinks)
+    if mixer.norm is not None:
+        words["query_norm"], words["key_norm"] = mixer.norm.words()
+        words["norm_whole"], words["norm_after"] = mixer.norm.part.over == "all", mixer.norm.after
+    if mixer.value_norm is not None:
+        words["value_norm"] = mixer.value_norm.words
+
+
+def _product(block: Block, name: str) -> BlockedLinear:
+    holders = {"qkv": (block.mixer, "qkv"), "output": (block.mixer, "output"), "up": (block.ffn, block.ffn.into), "down": (block.ffn, "down")}
+    found = getattr(*holders[name])
+    assert isinstance(found, BlockedLinear)
+    return found
+
+
+def _pointer(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()

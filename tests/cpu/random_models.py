@@ -1,0 +1,86 @@
+"""Decoders of random parts with random weights: every layer differs from its neighbours."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from rig import Rig
+
+from sgl.runtime.attention import attention_backend
+from sgl.runtime.layers.rotary import Rope
+from sgl.runtime.models.decoder import Decoder
+from sgl.runtime.models.spec import Attention, Feedforward, Gated, HeadNorm, Layer, Model, Norm, Norms, Plain
+
+VOCABULARY = 70
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2")
+
+
+def random_norm(rng: random.Random) -> Norm:
+    kind: Any = rng.choice(["rms", "layer"])
+    return Norm(rng.choice([1e-5, 1e-6, 0.1]), kind, rng.choice([0.0, 1.0]), rng.random() < 0.8, kind == "layer" and rng.random() < 0.5)
+
+
+def random_norms(rng: random.Random) -> Norms:
+    norm = random_norm(rng)
+    kind = rng.choice([Norms.pre, Norms.post, Norms.both, Norms.beside, lambda n: Norms.beside(n, own=True), lambda n: Norms()])
+    found: Norms = kind(norm)
+    if found.after_ffn and not found.before_ffn and rng.random() < 0.5:
+        return replace(found, of_sum=True)
+    return replace(found, after_ffn=random_norm(rng)) if rng.random() < 0.2 else found
+
+
+def random_attention(rng: random.Random) -> Attention:
+    dim, kv_heads = rng.choice([16, 20, 32, 64, 80]), rng.choice([1, 2, 3])
+    over: Any = rng.choice(["head", "each", "all"])
+    turning = rng.choice([None, Rope(1e4, dim, dim), Rope(5e3, dim // 4 * 2, dim), Rope(1e4, dim, dim, interleaved=True)])
+    own = HeadNorm(replace(random_norm(rng), bias=False), over, rng.random() < 0.3)
+    return Attention(
+        kv_heads * rng.choice([1, 2, 5]), kv_heads, dim, rng.choice([dim**-0.5, 0.3]),
+        rope=turning, bias=rng.random() < 0.5, out_bias=rng.random() < 0.5, norm=rng.choice([None, own]),
+        value_norm_eps=rng.choice([None, 1e-5]), clip=rng.choice([None, 1.5]), window=rng.choice([None, None, 5, 9]),
+        chunk=rng.choice([None, None, 8]), softcap=rng.choice([None, 4.0]), sinks=rng.random() < 0.3, value_is_key=rng.random() < 0.2,
+    )  # fmt: skip
+
+
+def random_layer(rng: random.Random) -> Layer:
+    kind, inner = rng.choice([Gated, Plain]), rng.choice([40, 64, 98])
+    ffn: Feedforward = kind(inner, rng.choice(ACTIVATIONS), rng.random() < 0.4)
+    return Layer(random_norms(rng), random_attention(rng), ffn, rng.choice([1.0, 1.0, 0.4]), rng.random() < 0.3)
+
+
+def random_model(seed: int, count: int = 5) -> Model:
+    """The last layer reads what an earlier one stored, now and then."""
+    rng = random.Random(seed)
+    layers = [random_layer(rng) for _ in range(count)]
+    if rng.random() < 0.5:
+        layers[-1] = replace(layers[-1], mixer=replace(layers[1].mixer, source=1, value_is_key=False))
+    return Model(
+        "Test", VOCABULARY, rng.choice([48, 66]), 512, tuple(layers), rng.choice([None, random_norm(rng)]), rng.random() < 0.5,
+        embed_scale=rng.choice([1.0, 7.3]), embed_norm=rng.choice([None, None, random_norm(rng)]), head_bias=rng.random() < 0.3,
+        logit_scale=rng.choice([1.0, 0.3]), logit_softcap=rng.choice([None, 5.0]),
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def filled(spec: Model, dtype: torch.dtype, seed: int = 0) -> Decoder:
+    """A sealed decoder with random weights."""
+    found, generator = Decoder(spec, dtype, "cpu"), torch.Generator().manual_seed(seed)
+    for name, target in found.places():
+        spread = 0.3 if "norm" in name or target.dim() < 2 else target.shape[-1] ** -0.5
+        target.copy_(torch.randn(target.shape, generator=generator) * spread + (0.7 if "norm" in name else 0.0))
+    return found.seal()
+
+
+class RandomRig(Rig):
+    """A rig of such a model."""
+
+    def __init__(self, spec: Model, dtype: torch.dtype, attention: str = "auto", slots: int = 1024) -> None:
+        self.model = filled(spec, dtype)
+        self.pool = spec.attention.pool(slots, dtype, "cpu")
+        self.attention = attention_backend(attention, self.pool, spec.attention)
+        self.free = list(np.random.default_rng(0).permutation(np.arange(1, slots)))
+        self.pool.fill_nan(self.free)
