@@ -64,7 +64,7 @@ class OneRow:
         if kind == "gate_up":
             return one_row.gate_up(x, self.norm, EPS, weight, launch=launch, weight_scale=scale)
         if kind == "head":
-            return one_row.head(x, self.norm, EPS, weight, launch)
+            return one_row.norm_linear(x, self.norm, EPS, weight, launch=launch)
         return one_row.linear_add(self.inputs[kind] if y is None else y, weight, x, launch=launch, weight_scale=scale)
 
     def chain(self, layers: list[Layer], entry: Tensor) -> Tensor:

@@ -42,11 +42,6 @@ def norm_linear(
     return _linear(x, norm_weight, eps, weight, weight_scale, bias, None, out, launch)
 
 
-def head(x: Tensor, norm_weight: Tensor, eps: float, weight: Tensor, launch: Launch | None = None) -> Tensor:
-    """The last norm and the head: x [1, hidden], weight [V, hidden] -> logits [1, V], of the dtype of x."""
-    return norm_linear(x, norm_weight, eps, weight, None, launch)
-
-
 def linear_add(
     y: Tensor, weight: Tensor, x: Tensor, bias: Tensor | None = None,
     launch: Launch | None = None, weight_scale: Tensor | None = None,

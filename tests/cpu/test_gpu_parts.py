@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -10,7 +12,9 @@ if torch.cuda.is_available():
     pytest.skip("with a GPU, tests/gpu does the same", allow_module_level=True)
 
 import layer_checks as checks
+from family_cases import write_family
 from part_models import BY_LAW, MODELS, LawRig, PartsRig
+from rig import Rig
 
 from sgl.runtime.models import decoder
 from sgl.runtime.models.gpu_layers import FusedLayer, LawLayer
@@ -41,6 +45,18 @@ def test_single_rows_equal_those_of_the_law(law_and_kernels: tuple[LawRig, Parts
     monkeypatch.setattr(one_row, "suits", lambda x: len(x) == 1)
     monkeypatch.setattr(one_row, "best_launch", lambda *shape: one_row.Launch(16, 64, 1))  # few programs
     checks.check_decoder(law, rig, 1e-5, [((0, 0, 2, 0), False), ((0, 0, 1, 0), False), ((0, 0, 1, 0), True)])
+
+
+@pytest.mark.parametrize("case", ["gemma3", "olmo2", "cohere2", "gpt_neox", "granite", "stablelm, parallel", "opt", "persimmon"])
+def test_checkpoints_of_families(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their last layers too, so that those of every kind of attention are there."""
+    write_family(case, tmp_path)
+    law = Rig(tmp_path, attention="torch_native")
+    law.model.step = None
+    monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
+    rig = checks.FusedRig(tmp_path, attention="torch_native")
+    assert rig.model.course.whole
+    checks.check_decoder(law, rig, 2e-5, STEPS[:3])
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
-from one_row_oracle import CASES, Case, check_gate_up, check_head, check_linear_add, check_qkv
+from one_row_oracle import CASES, Case, check_gate_up, check_head, check_linear, check_linear_add, check_qkv
 
 from sgl.runtime.kernels import one_row
 from sgl.runtime.kernels.one_row_launch import Launch, best_launch
@@ -23,11 +23,13 @@ LAUNCHES = [None, Launch(8, 16, 1)]
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_qkv_rotate_store(case: Case, launch: Launch | None):
     check_qkv(case, "cpu", launch)
+    check_qkv(case, "cpu", launch, normed=False)
 
 
 @pytest.mark.parametrize("launch", LAUNCHES, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_linears(case: Case, launch: Launch | None):
+    check_linear(case, "cpu", launch)
     check_linear_add(case, "cpu", launch)
     check_gate_up(case, "cpu", launch)
     check_head(case, "cpu", launch)

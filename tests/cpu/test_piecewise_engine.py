@@ -15,7 +15,8 @@ if torch.cuda.is_available():
     pytest.skip("with a GPU, tests/gpu does the same", allow_module_level=True)
 
 import piecewise_checks as checks
-from checkpoints import write_checkpoint
+from checkpoints import write_checkpoint, write_tokenizer
+from family_cases import write_family
 
 from sgl import grammars
 from sgl.runtime import Engine, SamplingParams
@@ -84,8 +85,12 @@ def found(path: Any) -> tuple[list[Any], list[float], Any]:
         return texts, [p for row in scores for p, _ in row], mixed and mixed._runs
 
 
-def test_an_engine_that_runs_mixed_steps_in_pieces(tmp_path, request) -> None:
-    path = write_checkpoint(tmp_path, tokenizer=True, num_hidden_layers=2)
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_an_engine_that_runs_mixed_steps_in_pieces(family: str, tmp_path, request) -> None:
+    if family == "llama":
+        path = write_checkpoint(tmp_path, tokenizer=True, num_hidden_layers=2)
+    else:
+        path = write_tokenizer(write_family(family, tmp_path, num_hidden_layers=2, sliding_window_pattern=2))
     texts, scores, _ = found(path)
     request.getfixturevalue("as_on_a_gpu")
     texts_in_pieces, scores_in_pieces, runs = found(path)

@@ -11,6 +11,7 @@ from torch import Tensor
 from sgl.runtime.kernels import one_row
 from sgl.runtime.kernels.one_row_launch import Launch
 from sgl.runtime.layers import float8 as values
+from sgl.runtime.layers.activation import ACTIVATIONS
 
 EPS = 1e-5
 ROUGH = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float8_e4m3fn: 0.13}
@@ -86,7 +87,7 @@ def rotated(heads: Tensor, row: Tensor) -> Tensor:
 
 def check_qkv(
     case: Case, device: str, launch: Launch | None, slot: int = 3, scales: tuple[float, float] = (1.0, 1.0),
-    pool_dtype: torch.dtype | None = None,
+    pool_dtype: torch.dtype | None = None, normed: bool = True,
 ) -> None:  # fmt: skip
     """Queries, the written slot and every slot around it."""
     torch.manual_seed(1)
@@ -100,10 +101,10 @@ def check_qkv(
     k_wanted, v_wanted = k_pool.float(), v_pool.float()
     positions, slots = (torch.tensor([n], dtype=torch.int32, device=device) for n in (7, slot))
     q = one_row.qkv_rotate_store(
-        x, weights, EPS, weight, bias, case.queries, case.keys, table, positions, slots, k_pool, v_pool, *scales,
+        x, weights if normed else None, EPS, weight, bias, case.queries, case.keys, table, positions, slots, k_pool, v_pool, *scales,
         launch=launch, weight_scale=scale,
     )  # fmt: skip
-    qkv = product(norm(x, weights), restored, bias).view(heads, case.dim)
+    qkv = product(norm(x, weights) if normed else x, restored, bias).view(heads, case.dim)
     q_wanted, k, v = qkv.split([case.queries, case.keys, case.keys])
     close(q, rotated(q_wanted, table[7])[None], case.dtype)
     if slot:
@@ -127,9 +128,18 @@ def check_gate_up(case: Case, device: str, launch: Launch | None) -> None:
     x, weights = random(case, device, 1, case.hidden), random(case, device, case.hidden)
     weight, bias = layer(case, device, 2 * case.inner, case.hidden)
     weight, scale, restored = stored(case, weight)
-    gate, up = product(norm(x, weights), restored, bias).chunk(2, -1)
-    found = one_row.gate_up(x, weights, EPS, weight, bias, launch, scale)
-    close(found, F.silu(gate) * up, case.dtype)
+    for name, normed in (("silu", True), ("gelu_tanh", True), ("gelu", False), ("relu2", False)):
+        gate, up = product(norm(x, weights) if normed else x, restored, bias).chunk(2, -1)
+        found = one_row.gate_up(x, weights if normed else None, EPS, weight, bias, launch, scale, name)
+        close(found, ACTIVATIONS[name](gate) * up, case.dtype)
+
+
+def check_linear(case: Case, device: str, launch: Launch | None) -> None:
+    """Without a norm before or a sum behind."""
+    torch.manual_seed(6)
+    y, (weight, bias) = random(case, device, 1, case.inner), layer(case, device, case.hidden, case.inner)
+    weight, scale, restored = stored(case, weight)
+    close(one_row.linear(y, weight, bias, launch, scale), product(y, restored, bias), case.dtype)
 
 
 def check_head(case: Case, device: str, launch: Launch | None) -> None:
@@ -138,6 +148,4 @@ def check_head(case: Case, device: str, launch: Launch | None) -> None:
     weight, bias = layer(case, device, case.vocabulary, case.hidden)
     weight, scale, restored = stored(case, weight)
     wanted = product(norm(x, weights), restored, bias)
-    if bias is None and scale is None:
-        return close(one_row.head(x, weights, EPS, weight, launch), wanted, case.dtype)
     close(one_row.norm_linear(x, weights, EPS, weight, bias, launch, scale), wanted, case.dtype)

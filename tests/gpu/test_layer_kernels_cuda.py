@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from rig import Rig  # noqa: E402
 from test_models import VARIANTS  # noqa: E402
 
 from sgl.runtime.layers.rotary import Rope, Rotary  # noqa: E402
+from sgl.runtime.models.claims_gpu import ACTIVATIONS  # noqa: E402
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -44,6 +46,43 @@ def test_norm_of_strided_rows() -> None:
 @pytest.mark.parametrize("rows, size", [(1, 14336), (256, 14336), (8192, 14336), (100, 4864), (9, 77)])
 def test_silu_and_mul(rows: int, size: int, dtype: torch.dtype) -> None:
     checks.check_silu(rows, size, dtype, "cuda")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows, size", [(1, 2560), (300, 2560), (33, 5120), (9, 77)])
+def test_join(rows: int, size: int, dtype: torch.dtype) -> None:
+    checks.check_join(rows, size, dtype, "cuda")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows, size", [(256, 10240), (100, 4864), (9, 77)])
+def test_activations(rows: int, size: int, dtype: torch.dtype) -> None:
+    checks.check_activations(rows, size, dtype, "cuda")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_logits(dtype: torch.dtype) -> None:
+    checks.check_logits(64, 256_000, dtype, "cuda")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("options", checks.HEAD_OPTIONS, ids=str)
+def test_other_heads(options: dict[str, Any], dtype: torch.dtype) -> None:
+    sizes = [(300, 8, 4, 256, True), (50, 32, 8, 128, True), (9, 5, 5, 24, True), (7, 8, 1, 512, True), (40, 8, 2, 256, False)]
+    for tokens, queries, keys, dim, stores in sizes:
+        checks.check_other_heads(tokens, queries, keys, dim, dtype, "cuda", stores, **options)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_gated_product(name: str) -> None:
+    """Where Hopper has it; the activation stands in the product's epilogue."""
+    from sgl.runtime.kernels import gated
+
+    x, weight = (torch.randn(size, device="cuda").bfloat16() for size in ((700, 640), (2 * 1000, 640)))
+    if not gated.suits(x, weight):
+        pytest.skip("needs compute capability 9.0")
+    gate, up = torch.nn.functional.linear(x.double(), weight.double() / 25).chunk(2, -1)
+    checks.close(gated.gate_up(x, weight / 25, name), (checks.TORCH_ACTIVATIONS[name](gate) * up).bfloat16())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -18,6 +18,7 @@ from one_row_oracle import (
     angles,
     check_gate_up,
     check_head,
+    check_linear,
     check_linear_add,
     check_qkv,
     layer,
@@ -39,6 +40,8 @@ REAL = [
     Case(1024, 8, 4, 96, 3000, 5003, torch.float32, True),
     LLAMA_8B._replace(fp8=True),
     Case(2048, 32, 8, 64, 8192, 1000, torch.bfloat16, True, fp8=True),
+    Case(2560, 8, 4, 256, 10240, 4000, torch.bfloat16),
+    Case(2560, 32, 8, 128, 9728, 4000, torch.bfloat16),
 ]
 LAUNCHES = [None, Launch(2, 4096, 4), Launch(8, 512, 2)]
 
@@ -53,6 +56,8 @@ def overlap(request, monkeypatch) -> bool:
 @pytest.mark.parametrize("case", REAL + CASES, ids=str)
 def test_every_kernel(case: Case, launch: Launch | None, overlap):
     check_qkv(case, "cuda", launch)
+    check_qkv(case, "cuda", launch, normed=False)
+    check_linear(case, "cuda", launch)
     check_linear_add(case, "cuda", launch)
     check_gate_up(case, "cuda", launch)
     check_head(case, "cuda", launch)
@@ -87,7 +92,7 @@ class Chain:
             one_row.linear_add(q.view(1, -1), output, x, weight_scale=b)
             y = one_row.gate_up(x, self.norm, EPS, gate_up, weight_scale=c)
             one_row.linear_add(y, down, x, weight_scale=d)
-        return one_row.head(x, self.norm, EPS, self.head)
+        return one_row.norm_linear(x, self.norm, EPS, self.head)
 
 
 def captured(chain: Chain, entry: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:
@@ -115,3 +120,33 @@ def test_a_captured_chain_gives_the_bits_of_separate_launches(case: Case, overla
         assert torch.isfinite(found).all()
         assert torch.equal(found, chain.run(entry))
         assert torch.equal(pools, chain.pools)
+
+
+def test_a_captured_chain_of_norms_on_both_sides_gives_the_bits_of_separate_launches(overlap, monkeypatch):
+    """Additions and norms between the products are launched so as to overlap as well."""
+    from sgl.runtime.kernels.join import NormWeights, join
+
+    case = Case(2560, 8, 4, 256, 10240, 1000, torch.bfloat16)
+    chain, weights = Chain(case, 4), NormWeights(torch.rand(case.hidden, device="cuda") + 0.5, None, EPS)
+
+    def run(entry: Tensor) -> Tensor:
+        x, over = entry.clone(), one_row.overlaps(entry.device)
+        delta = None
+        for (qkv, _), (output, _), (gate_up, _), (down, _) in chain.layers:
+            y = join(x, delta, after=weights, before=weights, overlap=over)
+            q = one_row.qkv_rotate_store(
+                y, None, EPS, qkv, None, case.queries, case.keys, chain.table, chain.place, chain.place, *chain.pools
+            )
+            y = join(x, one_row.linear(q.view(1, -1), output), after=weights, before=weights, overlap=over)
+            delta = one_row.linear(one_row.gate_up(y, None, EPS, gate_up, name="gelu_tanh"), down)
+        return one_row.linear(join(x, delta, after=weights, before=weights, overlap=over), chain.head)
+
+    chain.run = run
+    entry = random(case, "cuda", 1, case.hidden)
+    graph, logits = captured(chain, entry)
+    monkeypatch.setattr(one_row_launch, "OVERLAP", False)
+    for _ in range(25):
+        entry.copy_(random(case, "cuda", 1, case.hidden))
+        graph.replay()
+        found = logits.clone()
+        assert torch.isfinite(found).all() and torch.equal(found, run(entry))

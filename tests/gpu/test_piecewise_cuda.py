@@ -13,6 +13,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
 from checkpoints import write_checkpoint
+from part_models import BY_LAW, MODELS
 from test_models import VARIANTS
 
 from sgl import grammars
@@ -23,7 +24,7 @@ needs_flashinfer = pytest.mark.skipif(importlib.util.find_spec("flashinfer") is 
 WIDE = {"head_dim": 64, "num_hidden_layers": 2}  # flashinfer has kernels for it
 
 
-def run(path: Path, **options: Any) -> Any:
+def run(path: Any, **options: Any) -> Any:
     """Random steps of up to 190 tokens on a stream of their own; every size that came twice was captured."""
     import piecewise_checks as checks
 
@@ -39,13 +40,18 @@ def run(path: Path, **options: Any) -> Any:
         pool = GraphPool()
         pair = checks.check_random_steps(path, "cuda", 60, most=60, sequences=5, replay_of=replay_of, **options)
     runs = pair.mixed.pieces._runs
-    assert len(made) == 2 * sum(count > 1 for count in runs.values()) > 6, runs
+    assert len(made) == len(pair.mixed.model.layers) * sum(count > 1 for count in runs.values()) > 6, runs
 
 
 @pytest.mark.parametrize("variant", ["llama biases", "qwen3"])
 def test_mixed_steps_equal_whole_ones(variant: str, tmp_path: Path) -> None:
     family, overrides = VARIANTS[variant]
     run(write_checkpoint(tmp_path, family, **overrides | WIDE), attention="triton", bound=5e-5)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - BY_LAW))
+def test_mixed_steps_of_other_parts_equal_whole_ones(name: str) -> None:
+    run(MODELS[name], attention="triton", bound=1e-4)
 
 
 @pytest.mark.parametrize("attention", ["triton", pytest.param("flashinfer", marks=needs_flashinfer)])
