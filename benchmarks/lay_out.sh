@@ -14,6 +14,6 @@ if [ -f build/flashinfer_aot.tgz ] && [ -d "$site/flashinfer" ]; then
   mkdir -p "$site/flashinfer/data/aot" && tar xzf build/flashinfer_aot.tgz -C "$site/flashinfer/data/aot"
 fi
 compile() { cc -shared -fPIC -O3 -fopenmp-simd -fno-math-errno -fno-trapping-math -pthread $(python3-config --includes 2>/dev/null) "$1" -o "$2" || true; }
-compile grammars/core.c "$site/sgl/grammars/_core.so"
+compile grammars/core/core.c "$site/sgl/grammars/_core.so"
 compile runtime/layers/cpu.c "$site/sgl/runtime/layers/_cpu.so"
 export PYTHONSAFEPATH=1 PYTHONPATH="$site:$PWD/tests/cpu:$PWD/tests/unit:$PWD" HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false

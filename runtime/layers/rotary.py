@@ -132,15 +132,16 @@ class Rotary:
     def __init__(
         self, rope: Rope, dtype: torch.dtype, device: torch.device, positions: int = 64
     ) -> None:
-        self._frequency = frequencies(rope).to(device)
-        self._factor = torch.where(self._frequency == 0, 1.0, rope.attention_factor)  # what does not turn keeps its size
+        frequency = frequencies(rope)
+        factor = torch.where(frequency == 0, 1.0, rope.attention_factor)  # what does not turn keeps its size
+        self._frequency, self._factor = frequency.to(device), factor.to(device)
         self._half = rope.width // 2
         self._dtype, self._device = dtype, device
         self.table = self._build(positions)
 
     def _build(self, rows: int) -> Tensor:
         table = torch.empty(rows, 4, self._half, dtype=self._dtype, device=self._device)
-        for start in range(0, rows, PIECE):
+        for start in range(0, 0 if table.is_meta else rows, PIECE):
             stop = min(start + PIECE, rows)
             positions = torch.arange(start, stop, dtype=torch.float32, device=self._device)
             angle = torch.outer(positions, self._frequency)

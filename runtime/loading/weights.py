@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from .files import load_config, weight_files
 from .header import FLOATS, Stored, damaged, read_header
 from .transfer import Chunk, chunks, transfer
 
+COMPARED = 2**24  # bytes of two tensors that are compared at a time
 SHOWN = 2 * 10**9  # bytes from which a terminal sees a progress bar
 
 Transform = Callable[..., Any]
@@ -45,6 +47,7 @@ def load_model(
     config = load_config(path, context)
     if dummy_seed is not None:
         return dummy_model(config, dtype, device, dummy_seed, transform)
+    config = with_own_head(config, Path(path))
     found = pieces_of(config, Path(path))
     model = Decoder(config, dtype, device)
     fill(model, found)
@@ -85,6 +88,11 @@ class Piece(NamedTuple):
 
     def reader(self, offset: int) -> Callable[[Tensor], None]:
         return lambda part: self._read(offset, part)
+
+    def bytes_at(self, offset: int, count: int) -> bytes:
+        with open(self.file, "rb") as stream:
+            stream.seek(self.stored.start + offset)
+            return stream.read(count)
 
     def _read(self, offset: int, part: Tensor) -> None:
         view = part.numpy().data
@@ -131,6 +139,31 @@ def pieces_of(config: Model, path: Path) -> list[Piece]:
                 _checked(Piece(file, stored, name), places[f"{config.names.embedding}.weight"])
     _require_all(path, places, found)
     return list(found.values())
+
+
+def with_own_head(config: Model, path: Path) -> Model:
+    """The model untied if its files hold a head that is not the embedding, whatever config.json says, as transformers does.
+
+    Fine-tuned wrappers often say that they are tied and are not.
+    """
+    if not config.tied:
+        return config
+    both = {f"{name}.weight": torch.empty(0) for name in (config.names.head, config.names.embedding)}
+    named = {_renamed(stored.name, config, both): Piece(file, stored, "") for file in weight_files(path) for stored in read_header(file)}
+    head, table = (named.get(name) for name in both)
+    if head is None or table is None or _same(head, table):
+        return config
+    note = "config.json ties the head to the embedding, but the files hold another head: that one is used"
+    return replace(config, tied=False, notes=(*config.notes, note))
+
+
+def _same(one: Piece, other: Piece) -> bool:
+    """Whether two tensors of files hold the same bytes."""
+    size = one.stored.stop - one.stored.start
+    if (one.stored.dtype, one.stored.shape) != (other.stored.dtype, other.stored.shape):
+        return False
+    pieces = [(start, min(COMPARED, size - start)) for start in range(0, size, COMPARED)]
+    return all(one.bytes_at(start, count) == other.bytes_at(start, count) for start, count in pieces)
 
 
 def _renamed(name: str, config: Model, places: dict[str, Tensor]) -> str:

@@ -34,10 +34,11 @@ WITHOUT_EFFECT = frozenset({
     "embd_pdrop", "attn_pdrop", "ffn_pdrop", "embd_dropout", "residual_dropout", "embedding_dropout", "hidden_dropout_prob",
     "activation_dropout", "layerdrop", "classifier_dropout", "classifier_dropout_prob", "summary_type", "summary_use_proj",
     "summary_activation", "summary_proj_to_labels", "summary_first_dropout", "attention_probs_dropout_prob", "rescale_every",
-    "_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "_flash_attn_2_enabled", "use_flash_attn",
+    "_from_model_config", "_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "_flash_attn_2_enabled", "use_flash_attn",
     "flash_attn", "flash_rotary", "fused_dense", "use_flash_attention", "is_decoder",
     "cross_attention_hidden_size", "tie_encoder_decoder", "tf_legacy_loss", "pretraining_tp", "slow_but_exact", "unsloth_version",
-    "unsloth_fixed", "model_max_length", "special_tokens_map", "transformers.js_config", "onnx_config", "quantization", "use_mrope", "offset_alibi",
+    "unsloth_fixed", "model_max_length", "special_tokens_map", "transformers.js_config", "onnx_config", "quantization", "use_mrope",
+    "offset_alibi", "is_composition", "tie_last_hidden_states",
 })  # fmt: skip
 OF_A_TOKEN = ("_token_id", "_token_ids", "_token_index")  # endings of keys
 
@@ -158,6 +159,8 @@ class Config(Fields):
         """The sliding window of each layer, by `layer_types` or by the kinds that the family takes where it is absent."""
         window = self.raw("sliding_window")
         kinds = self.kinds(default)
+        if "chunked_attention" in kinds:
+            raise ConfigError(f"{self.where}: layer_types={shown(kinds)}: layers in chunks are not supported by {self.architecture}")
         if window is None:
             return (None,) * len(kinds)
         size = self.positive("sliding_window")

@@ -67,7 +67,7 @@ class Embedding:
 def position_table(part: Learned | Sines, hidden: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """[count + offset, hidden], to be loaded into or computed."""
     rows = part.count + part.offset
-    if isinstance(part, Learned):
+    if isinstance(part, Learned) or device.type == "meta":
         return torch.empty(rows, hidden, dtype=dtype, device=device)
     half = hidden // 2
     frequencies = torch.exp(torch.arange(half, dtype=torch.float32, device=device) * (-math.log(1e4) / (half - 1)))

@@ -47,7 +47,8 @@ def reference(architecture: str, seed: int = 0, **keys: Any) -> transformers.Pre
 @torch.no_grad()
 def randomise(model: torch.nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed + 1)
-    for parameter in model.parameters():
+    scalars = [buffer for name, buffer in model.named_buffers() if name.endswith("layer_scalar")]
+    for parameter in (*model.parameters(), *scalars):
         if parameter.dim() == 1:
             parameter.normal_(0.7, 0.3, generator=generator)
 

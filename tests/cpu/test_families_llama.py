@@ -8,12 +8,19 @@ from typing import Any
 import pytest
 from family_checks import check_family
 
+LONG = {
+    "rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75,
+    "short_factor": [1.0 + i / 8 for i in range(6)], "long_factor": [2.0 + i for i in range(6)],
+}  # fmt: skip
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True}),
     "mistral": ("MistralForCausalLM", {"sliding_window": 9, "head_dim": 32}),
     "qwen2": ("Qwen2ForCausalLM", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 2}),
     "qwen3": ("Qwen3ForCausalLM", {"head_dim": 32, "attention_bias": True}),
     "phi3": ("Phi3ForCausalLM", {"sliding_window": 9}),
+    "phi3, three quarters turn": ("Phi3ForCausalLM", {"partial_rotary_factor": 0.75, "tie_word_embeddings": True}),
+    "phi3, long": ("Phi3ForCausalLM", {"partial_rotary_factor": 0.75, "original_max_position_embeddings": 16, "rope_parameters": LONG}),
+    "phi3, short": ("Phi3ForCausalLM", {"partial_rotary_factor": 0.75, "original_max_position_embeddings": 256, "rope_parameters": LONG}),
 }
 
 

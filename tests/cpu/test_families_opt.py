@@ -56,6 +56,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, object]] = [
     ("OPTForCausalLM", OPT, "layer_norm_eps", 0.1),
     ("OPTForCausalLM", OPT, "word_embed_proj_dim", 0),
     ("XGLMForCausalLM", XGLM, "pad_token_id", 2),
+    ("XGLMForCausalLM", XGLM, "max_position_embeddings", 2**30),
     ("XGLMForCausalLM", XGLM, "add_cross_attention", True),
     ("PhiForCausalLM", {}, "qk_layernorm", "yes"),
     ("PhiForCausalLM", {}, "sliding_window", 9),

@@ -10,6 +10,7 @@ import torch
 from checkpoints import write_checkpoint
 from rig import Rig, Row
 from safetensors.torch import load_file, save_file
+from transformers import LlamaForCausalLM
 
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.loading import load_model, resolve_model
@@ -49,11 +50,19 @@ def test_a_tied_head_may_be_in_the_file_and_an_old_rotary_table_too(tmp_path: Pa
     path = write_checkpoint(tmp_path, tie_word_embeddings=True)
     before = Rig(path).step([(Row([5, 6, 7]), 3)])
     extra = {
-        "lm_head.weight": torch.zeros(320, 64),
+        "lm_head.weight": load_file(path / "model.safetensors")["model.embed_tokens.weight"].clone(),
         "model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(8),
     }
     rewrite(path, **extra)
     assert torch.equal(Rig(path).step([(Row([5, 6, 7]), 3)]), before)
+
+
+def test_another_head_in_the_file_is_used_though_the_configuration_ties_it(tmp_path: Path) -> None:
+    """As transformers does."""
+    path = write_checkpoint(tmp_path, tie_word_embeddings=True)
+    rewrite(path, **{"lm_head.weight": torch.randn(320, 64, generator=torch.Generator().manual_seed(0))})
+    theirs = LlamaForCausalLM.from_pretrained(path)(torch.tensor([[5, 6, 7]])).logits[0, -1]
+    torch.testing.assert_close(Rig(path).step([(Row([5, 6, 7]), 3)])[0], theirs.detach(), atol=1e-4, rtol=1e-4)
 
 
 def test_loading_makes_no_network_call(checkpoint: Path, no_network: None) -> None:

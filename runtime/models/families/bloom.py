@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ...errors import ConfigError
 from ..alibi import alibi_slopes
-from ..config import Config
+from ..config import MOST_WIDTH, Config
 from ..fields import shown
 from ..names import Merged, Names
 from ..spec import Attention, Model, Norm, Norms, Plain
@@ -49,7 +49,7 @@ def falcon(c: Config) -> Model:
     alibi = alibi_slopes(c.heads, dim**-0.5) if c.flag("alibi") else None  # added before the scores are scaled
     rope = None if alibi else c.rope(dim)
     mixer = Attention(c.heads, _kv_heads(c, grouped), dim, dim**-0.5, rope=rope, bias=bias, out_bias=bias, alibi=alibi)
-    ffn = Plain(c.positive("ffn_hidden_size", 4 * c.hidden), c.activation("gelu", "activation"), bias)
+    ffn = Plain(c.positive("ffn_hidden_size", 4 * c.hidden, MOST_WIDTH), c.activation("gelu", "activation"), bias)
     longest = c.positive("max_position_embeddings", UNWRITTEN)
     return c.model([c.layer(norms, mixer, ffn)] * c.count, c.layer_norm(), tied=True, names=names, max_position=longest)
 

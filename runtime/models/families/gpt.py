@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...errors import ConfigError
-from ..config import Config
+from ..config import MOST_WIDTH, Config
 from ..fields import shown
 from ..names import Merged, Names
 from ..spec import Attention, Learned, Model, Norms, Plain
@@ -26,7 +26,7 @@ def _scale(c: Config) -> float:
 
 
 def _plain(c: Config, key: str = "n_inner") -> Plain:
-    return Plain(c.positive(key, 4 * c.hidden), c.activation("gelu_new", "activation_function"), bias=True)
+    return Plain(c.positive(key, 4 * c.hidden, MOST_WIDTH), c.activation("gelu_new", "activation_function"), bias=True)
 
 
 @family("GPT2LMHeadModel")
@@ -73,7 +73,7 @@ def _reaches(c: Config) -> list[str]:
     """Of each layer, out of `attention_types`: [[kinds, times], ...]; `attention_layers` says the same at length."""
     types, kinds = c.raw("attention_types"), c.raw("attention_layers")
     try:
-        found = kinds if types is None else [kind for each, times in types for _ in range(times) for kind in each]
+        found = kinds if types is None else [kind for each, times in types for kind in list(each) * min(times, c.count + 1)]
         found = ["global", "local"] * 12 if found is None else found
         if len(found) != c.count or not set(found) <= {"global", "local"} or kinds not in (None, found):
             raise ValueError

@@ -8,6 +8,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...layers.rotary import Rope
 from ..config import Config, every
+from ..fields import LARGEST_FLOAT, shown
 from ..names import Names
 from ..spec import Attention, Gated, Model, Norms
 from .registry import family
@@ -54,6 +55,7 @@ def _ropes(c: Config) -> list[Rope | None]:
     common, bases = c.rope(c.width()), c.raw("layer_rope_theta")
     if bases is None:
         return [common] * c.count
-    if not isinstance(bases, list) or len(bases) != c.count or not all(base == 0 or base > 1 for base in bases):
-        raise ConfigError(f"{c.where}: layer_rope_theta={bases!r} must hold {c.count} numbers above 1, or 0")
+    numbers = isinstance(bases, list) and all(type(base) in (int, float) for base in bases)
+    if not numbers or len(bases) != c.count or not all(base == 0 or 1 < base <= LARGEST_FLOAT for base in bases):
+        raise ConfigError(f"{c.where}: layer_rope_theta={shown(bases)} must hold {c.count} numbers above 1, or 0")
     return [replace(common, theta=float(base)) if base else None for base in bases]

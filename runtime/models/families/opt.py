@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...errors import ConfigError
-from ..config import Config
+from ..config import MOST_WIDTH, Config
 from ..names import Names
 from ..spec import Learned, Model, Norm, Norms, Plain, Sines
 from .registry import family
 
 FIRST = 2  # row of the first position
+LONGEST = 2**17  # positions that are computed beforehand
 OPT = Names(
     embedding="model.decoder.embed_tokens", positions="model.decoder.embed_positions", norm="model.decoder.final_layer_norm",
     project_in="model.decoder.project_in", project_out="model.decoder.project_out", layer="model.decoder.layers.{}.",
@@ -23,7 +24,7 @@ OPT = Names(
 def opt(c: Config) -> Model:
     """Norms before mixer and FFN, or, in OPT-350M, of the sum behind; there the embeddings are narrower too."""
     bias, affine, before = c.flag("enable_bias", True), c.flag("layer_norm_elementwise_affine", True), c.flag("do_layer_norm_before", True)
-    norm, width = Norm(1e-5, "layer", weight=affine, bias=affine), c.positive("word_embed_proj_dim", c.hidden)
+    norm, width = Norm(1e-5, "layer", weight=affine, bias=affine), c.positive("word_embed_proj_dim", c.hidden, MOST_WIDTH)
     norms = Norms.pre(norm) if before else replace(Norms.post(norm), of_sum=True)
     ffn = Plain(c.inner, c.activation("relu", "activation_function"), bias)
     layer = c.layer(norms, c.attention(bias=bias, out_bias=bias), ffn)
@@ -63,4 +64,4 @@ def xglm(c: Config) -> Model:
     """Row `pad_token_id` of the positions is zero, which only rows without a position may be."""
     if c.get("pad_token_id", int, 1) >= FIRST or c.hidden % 2:
         raise ConfigError(f"{c.where}: pad_token_id={c.raw('pad_token_id')} must be below {FIRST}, d_model={c.hidden} even")
-    return _biased(c, "activation_function", Sines(c.positions, FIRST), XGLM)
+    return _biased(c, "activation_function", Sines(c.positive("max_position_embeddings", most=LONGEST), FIRST), XGLM)

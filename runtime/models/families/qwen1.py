@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..config import Config
+from ..config import MOST_WIDTH, Config
 from ..names import Merged, Names
 from ..spec import Attention, Gated, Model, Norms
 from .registry import family
@@ -21,7 +21,7 @@ def qwen(c: Config) -> Model:
     c.require("scale_attn_weights", True)
     c.require("apply_residual_connection_post_layernorm", False)
     c.raw("attn_dropout_prob", "emb_dropout_prob", *OF_PRECISION, *BEYOND)
-    rms, dim = c.rms(1e-6), c.positive("kv_channels", 128)
+    rms, dim = c.rms(1e-6), c.positive("kv_channels", 128, MOST_WIDTH)
     mixer = Attention(c.heads, c.heads, dim, dim**-0.5, rope=c.rope(dim), bias=True)
     layer = c.layer(Norms.pre(rms), mixer, Gated(c.inner // 2, "silu"))
     longest = c.positive(("seq_length", "n_positions", "max_position_embeddings"))

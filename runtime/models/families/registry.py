@@ -14,11 +14,13 @@ from ..spec import Model
 
 Reader = Callable[[Config], Model]
 
-OUTER = ("tie_word_embeddings", "dtype", "torch_dtype")  # keys of a wrapper that hold for its text model too
+OUTER = ("tie_word_embeddings", "quantization_config")  # keys of a wrapper that count before those of its text model
+TOWER_KEYS = ("vision_config", "audio_config")
 WRAPPED = (("model.language_model.", "model."), ("language_model.model.", "model."), ("language_model.lm_head", "lm_head"))
 TOWERS = (
     r"(model\.)?(visual|vision_tower|vision_model|vision_embedder|audio_tower|embed_vision|embed_audio|multi_modal_projector|mm_projector|"
     r"vision_projection|connector)\..*",
+    r"(model\.)?image_newline",
 )
 
 
@@ -51,12 +53,8 @@ def read_model(values: Mapping[str, Any], where: str = "config.json", context: i
     Of a wrapper around a text model (`text_config`) it is the text model; `Model.notes` says so. Raises ConfigError
     naming `where`, the key and its value; also for a key that may change results and is not understood.
     """
-    name = architecture_of(values, where)
-    text = values.get("text_config")
-    if text is not None and not isinstance(text, dict):
-        raise ConfigError(f"{where}: text_config must be an object, not {shown(text)}")
-    merged = dict(values) if text is None else {key: values[key] for key in OUTER if key in values} | text
-    config = Config(merged, where if text is None else f"{where}: text_config", name, context)
+    name, text = architecture_of(values, where), _text_of(values, where)
+    config = Config(values if text is None else text, f"{where}: text_config" if "text_config" in values else where, name, context)
     if text is not None:
         config.notes.append(f"{name}: its text model only; towers and projectors of pictures or sound are left aside")
     _reject(config)
@@ -66,6 +64,18 @@ def read_model(values: Mapping[str, Any], where: str = "config.json", context: i
         return model
     names = replace(model.names, prefixes=WRAPPED + model.names.prefixes, ignored=TOWERS + model.names.ignored)
     return replace(model, names=names)
+
+
+def _text_of(values: Mapping[str, Any], where: str) -> dict[str, Any] | None:
+    """Of a wrapper the keys of its text model: its own object, or beside those of a tower; None: it is no wrapper."""
+    text = values.get("text_config")
+    if text is None:
+        towers = any(values.get(key) is not None for key in TOWER_KEYS)
+        return {key: value for key, value in values.items() if key not in TOWER_KEYS} if towers else None
+    if not isinstance(text, dict):
+        raise ConfigError(f"{where}: text_config must be an object, not {shown(text)}")
+    dtype = values.get("dtype") or values.get("torch_dtype")
+    return {"dtype": dtype} | text | {key: values[key] for key in OUTER if values.get(key) is not None}
 
 
 def architecture_of(values: Mapping[str, Any], where: str) -> str:

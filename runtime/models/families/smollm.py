@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...errors import ConfigError
 from ..config import Config
+from ..fields import shown
 from ..spec import Gated, Model, Norms
 from .registry import family
 
@@ -29,6 +30,6 @@ def _turning(c: Config) -> list[bool]:
     each, written = c.positive("no_rope_layer_interval", 4), c.raw("no_rope_layers")
     if written is None:
         return [(index + 1) % each != 0 for index in range(c.count)]
-    if not isinstance(written, list) or len(written) != c.count or not set(written) <= {0, 1}:
-        raise ConfigError(f"{c.where}: no_rope_layers={written!r} must hold {c.count} times 0 or 1")
+    if not isinstance(written, list) or len(written) != c.count or not all(turn in (0, 1) for turn in written):
+        raise ConfigError(f"{c.where}: no_rope_layers={shown(written)} must hold {c.count} times 0 or 1")
     return [turn == 1 for turn in written]
