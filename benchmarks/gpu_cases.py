@@ -64,7 +64,7 @@ def bound(bench: Bench, size: tuple[int, int, int, int]) -> float:
     linear layers of the decode steps in one graph, and each step's distinct keys and values once at the copy's rate."""
     count, shared, own, new = size
     prefill = (shared + count * own) * bench.shape.flops / bench.roof.matmul
-    kv = (shared + count * (own + new / 2)) * bench.shape.kv_bytes / bench.roof.copy
+    kv = bench.shape.seen_bytes(count, shared, own + new / 2) / bench.roof.copy
     return prefill + (new - 1) * (bench.roof.step(count) + kv)
 
 

@@ -1,6 +1,7 @@
-"""The runtime on one GPU: a model of Llama-3.1-8B's shape with dummy weights, beside vLLM's published figures.
+"""The runtime on one GPU: a model of Llama-3.1-8B's shape with dummy weights, beside vLLM's published figures; or of
+another shape (`--shape gemma3-4b`, `--shape qwen3-4b`), beside its rooflines alone.
 
-    python benchmarks/gpu_llama8b.py [--cases 2,3,5] [--quick] [--keep]
+    python benchmarks/gpu_llama8b.py [--shape SHAPE] [--cases 2,3,5] [--quick] [--keep]
     GIT_COMMIT=$(git rev-parse --short HEAD) benchmarks/gpu_bench.sh ...   where sgl cannot be installed
 
 1 ready: process start to first token        2 one sequence, 128 in, 256 out
@@ -44,11 +45,13 @@ def options() -> argparse.Namespace:
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the engine, e.g. page_size=16")
     parser.add_argument("--limit", type=int, default=580, help="seconds after which everything is given up, with stacks printed")
     parser.add_argument("--out", type=Path, help="write the figures as JSON here, case by case")
-    parser.add_argument("--keep", action="store_true", help="write benchmarks/results/gpu_llama8b.json and .txt")
+    parser.add_argument("--keep", action="store_true", help="write benchmarks/results/gpu_SHAPE.json and .txt")
     args = parser.parse_args()
     args.cases = [case for case in args.cases.split(",") if case]
     if unknown := [case for case in args.cases if case not in CASES]:
         parser.error(f"there is no case {unknown[0]!r}; known: {', '.join(CASES)}")
+    if args.checkpoint and SHAPES[args.shape].keys:
+        parser.error(f"--checkpoint is written with Llama's tensors, not for --shape {args.shape}")
     return args
 
 
@@ -71,10 +74,10 @@ def main() -> None:
     started = time.perf_counter()
     args = options()
     faulthandler.dump_traceback_later(args.limit, exit=True)
-    sizes = Sizes() if args.shape == "llama8b" else TINY
+    shape = shape_of(args.shape, args.layers)
+    sizes = TINY if shape.small else Sizes()
     if args.quick:
         sizes = dataclasses.replace(sizes, runs=1)
-    shape = shape_of(args.shape, args.layers)
     print("".join(f"{name}: {value}\n" for name, value in where().items()), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         model = write_model(Path(folder) / shape.name, shape)

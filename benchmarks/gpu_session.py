@@ -97,7 +97,7 @@ class Session:
     # the parts
 
     def _rooflines(self) -> list[Figure]:
-        self.roof = measure(self.shape, self.device, 0.3 if self.args.quick or self.shape.name != "llama8b" else 1.0)
+        self.roof = measure(self.shape, self.device, 0.3 if self.args.quick or self.shape.small else 1.0)
         found = [
             Figure("roof", "copy, read and written", self.roof.copy / 1e12, "TB/s"),
             Figure("roof", "products of the layers at 4,096 rows, sustained", self.roof.matmul / 1e12, "TFLOP/s"),
@@ -135,7 +135,7 @@ class Session:
         if "7" in cases:
             tasks.append(("7", programs))
         if "8" in cases:
-            sizes = gpu_peer.SIZES if self.shape.name == "llama8b" else gpu_peer.TINY_SIZES
+            sizes = gpu_peer.TINY_SIZES if self.shape.small else gpu_peer.SIZES
             tasks.append(("8 ours", lambda bench: mine.update(gpu_peer.ours(bench, sizes)) or []))
         return tasks
 
@@ -235,7 +235,7 @@ class Session:
             print(f"FAILED {name}: {error[:300]}")
         self.write(self.args.out)
         if self.args.keep:
-            self.write(RESULTS / "gpu_llama8b.json")
+            self.write(RESULTS / f"gpu_{self.shape.name}.json")
             head = "".join(f"{key}: {value}\n" for key, value in where().items())
             lines = "".join(figure.line() + "\n" for figure in self.figures)
-            (RESULTS / "gpu_llama8b.txt").write_text("\n".join([head, table, lines, *self.texts]))
+            (RESULTS / f"gpu_{self.shape.name}.txt").write_text("\n".join([head, table, lines, *self.texts]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,10 @@ LONGEST_TOKEN = 16  # characters; beyond that real vocabularies are thin
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the work of a token depends on; `context` is what the benchmark opens the engine with."""
+    """What the work of a token depends on; `context` is what the benchmark opens the engine with.
+
+    window: latest tokens that layers see, all but each `full`-th.  keys: of its config.json, beside or instead of Llama's.
+    """
 
     name: str
     hidden: int
@@ -26,6 +29,14 @@ class Shape:
     vocab: int
     positions: int = 131_072
     context: int = 8192
+    window: int | None = None
+    full: int = 1
+    keys: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def small(self) -> bool:
+        """It only shows that a benchmark runs."""
+        return self.hidden < 1000
 
     @property
     def linears(self) -> tuple[tuple[int, int], ...]:
@@ -42,6 +53,15 @@ class Shape:
     def kv_bytes(self) -> int:
         """Of a token's keys and values in bfloat16."""
         return 2 * 2 * self.layers * self.kv_heads * self.head_dim
+
+    def seen_bytes(self, count: int, shared: int, own: float) -> float:
+        """Of the different keys and values that `count` sequences see, which begin with `shared` equal tokens."""
+        everything = self.kv_bytes * (shared + count * own)
+        if self.window is None:
+            return everything
+        near = self.kv_bytes * (min(shared, max(0.0, self.window - own)) + count * min(own, self.window))
+        full = self.layers // self.full / self.layers
+        return full * everything + (1 - full) * near
 
     def config(self) -> dict[str, Any]:
         """Its config.json."""
@@ -63,14 +83,29 @@ class Shape:
             "tie_word_embeddings": False,
             "bos_token_id": 0,
             "eos_token_id": 5,
+            **self.keys,
         }
 
 
+QWEN3 = {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+    "attention_bias": False, "use_sliding_window": False, "tie_word_embeddings": True,
+}  # fmt: skip
+GEMMA3 = {
+    "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6, "rope_local_base_freq": 1e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}, "query_pre_attn_scalar": 256,
+    "sliding_window": 1024, "sliding_window_pattern": 6, "attention_bias": False, "tie_word_embeddings": True, "hidden_act": "gelu_pytorch_tanh",
+}  # fmt: skip
 SHAPES = {
     "llama8b": Shape("llama8b", 4096, 32, 32, 8, 128, 14_336, 128_256),
+    "qwen3-4b": Shape("qwen3-4b", 2560, 36, 32, 8, 128, 9728, 151_936, positions=40_960, keys=QWEN3),
+    "gemma3-4b": Shape("gemma3-4b", 2560, 34, 8, 4, 256, 10_240, 262_208, window=1024, full=6, keys=GEMMA3),
     "tiny": Shape("tiny", 64, 2, 4, 2, 16, 128, 9000, positions=8192, context=4096),  # to try the script out
+    "tiny-qwen3": Shape("tiny-qwen3", 64, 2, 4, 2, 16, 128, 9000, positions=8192, context=4096, keys=QWEN3),
+    "tiny-gemma3": Shape("tiny-gemma3", 64, 3, 4, 2, 16, 128, 9000, positions=8192, context=4096, window=64, full=3,
+        keys=GEMMA3 | {"sliding_window": 64, "sliding_window_pattern": 3}),
     "wide": Shape("wide", 64, 2, 4, 2, 16, 128, 128_256, positions=8192, context=4096),  # with the whole vocabulary
-}
+}  # fmt: skip
 
 
 def shape_of(name: str, layers: int | None = None) -> Shape:

@@ -127,6 +127,25 @@ def test_the_written_checkpoint_is_one_that_the_engine_loads(parts, tmp_path, mo
         assert parts.ready.size_of(tmp_path) == pytest.approx(2 * engine.info()["parameters"], rel=0.02)
 
 
+@pytest.mark.parametrize("name", ["tiny-gemma3", "tiny-qwen3"])
+def test_other_shapes_are_those_of_their_config(parts, tmp_path, name):
+    shape = parts.shapes.SHAPES[name]
+    with Engine(parts.shapes.write_model(tmp_path, shape), **OPTIONS) as engine:
+        model = engine._core.runner.model
+        rows = [[next(iter(getattr(*place).tensors())).numel() for place in list(block.products())[:4]] for block in model.layers]
+        assert rows == [[outputs * inputs for outputs, inputs in shape.linears]] * shape.layers
+        assert model.config.attention.bytes_per_slot(torch.bfloat16) == shape.kv_bytes
+        assert engine.generate(["a"], SamplingParams(max_tokens=3, ignore_eos=True))[0].token_ids
+
+
+def test_keys_and_values_that_sequences_see(parts):
+    shape = parts.shapes.SHAPES["tiny-gemma3"]  # two layers of three see 64 tokens
+    third = shape.kv_bytes / 3
+    assert shape.seen_bytes(1, 0, 60) == pytest.approx(60 * shape.kv_bytes)
+    assert shape.seen_bytes(2, 0, 100) == pytest.approx(third * 200 + 2 * third * 128)
+    assert shape.seen_bytes(2, 1000, 10) == pytest.approx(third * 1020 + 2 * third * (54 + 20))
+
+
 def test_phases_are_the_times_between_the_marks(parts):
     assert parts.ready.phases(10.0, {"a": 11.0, "b": 13.5}) == {"a": 1.0, "b": 2.5}
 
