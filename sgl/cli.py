@@ -14,14 +14,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from sgl import __version__, chat_tool, check_tool, doctor_tool, grammar_tool, run_tool, serve_tool
+    from sgl import (
+        __version__,
+        chat_tool,
+        check_tool,
+        doctor_tool,
+        grammar_tool,
+        models_tool,
+        run_tool,
+        serve_tool,
+    )
 
     parser = argparse.ArgumentParser(
         prog="sgl", description="A language for structured generation with its own runtime."
     )
     parser.add_argument("--version", action="version", version=f"sgl {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for tool in (doctor_tool, grammar_tool, check_tool, run_tool, serve_tool, chat_tool):
+    for tool in (doctor_tool, models_tool, grammar_tool, check_tool, run_tool, serve_tool, chat_tool):
         tool.add_parser(commands)
     return parser
 

@@ -21,8 +21,9 @@ ROOMS: dict[str, Rows] = {
         "doctor_tool": "sgl",
         "grammar_tool": "",
         "run_tool": "tracebacks",
+        "models_tool": "words",
         "serve_tool": "words",
-        "cli": "sgl chat_tool check_tool doctor_tool grammar_tool run_tool serve_tool",
+        "cli": "sgl chat_tool check_tool doctor_tool grammar_tool models_tool run_tool serve_tool",
         "__main__": "cli",
     },
     "lang": {

@@ -8,11 +8,12 @@ from pathlib import Path
 from ..errors import CheckpointError
 
 FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+WEIGHTS = ["*.safetensors"]
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
-def resolve_model(name: str | Path) -> Path:
-    """The directory of a model: a local one as it is, otherwise a hub id's snapshot.
+def resolve_model(name: str | Path, weights: bool = True) -> Path:
+    """The directory of a model: a local one as it is, otherwise a hub id's snapshot, with its weights if they are wanted.
 
     A local directory or a snapshot that is already in the Hugging Face cache costs no network call. Raises
     CheckpointError saying what was looked for and what to do.
@@ -28,10 +29,10 @@ def resolve_model(name: str | Path) -> Path:
         raise CheckpointError(
             f"no directory {str(name)!r}; give the path of a Hugging Face model directory or a hub id"
         )
-    return _cached_snapshot(name) or _download(name)
+    return _cached_snapshot(name, weights) or _download(name, weights)
 
 
-def _cached_snapshot(hub_id: str) -> Path | None:
+def _cached_snapshot(hub_id: str, weights: bool) -> Path | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -39,15 +40,15 @@ def _cached_snapshot(hub_id: str) -> Path | None:
         path = Path(snapshot_download(hub_id, local_files_only=True, allow_patterns=FILES))
     except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError):
         return None
-    complete = (path / "config.json").is_file() and any(path.glob("*.safetensors"))
+    complete = (path / "config.json").is_file() and (not weights or any(path.glob("*.safetensors")))
     return path if complete else None
 
 
-def _download(hub_id: str) -> Path:
+def _download(hub_id: str, weights: bool) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=FILES))
+        return Path(snapshot_download(hub_id, allow_patterns=FILES, ignore_patterns=None if weights else WEIGHTS))
     except Exception as error:  # the hub client raises a dozen unrelated types for "could not get it"
         raise CheckpointError(
             f"model {hub_id!r} is no local directory, is not in the Hugging Face cache, and could not be downloaded "

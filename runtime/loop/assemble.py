@@ -77,7 +77,7 @@ class Assembly:
         self.seconds: dict[str, float] = {}
         with self._phase("config"):
             self.model = describe(path, options.context, options.implementation, options.trust_remote_code)
-            self.context = _context(self.model, options)
+            self.context = context_of(self.model, options)
             options = options.for_model(load_json_options(path))
         with self._phase("device"):
             self.choice = choose_device(options.device, options.dtype, options.threads)
@@ -153,7 +153,7 @@ def _builder(
     return lambda: _attention(config, pool, layout, context)
 
 
-def _context(model: Model | GenericModel, options: EngineConfig) -> int:
+def context_of(model: Model | GenericModel, options: EngineConfig) -> int:
     asked = options.context
     if asked is not None and asked > model.max_position:
         raise ConfigError(f"context={asked} is beyond the {model.max_position} positions of the model; ask for less")

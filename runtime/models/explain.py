@@ -35,9 +35,14 @@ class Layers:
 
 def layers_of(model: AnyDecoder, attention: AttentionBackend) -> tuple[Layers, ...]:
     """Of a sealed model with the attention that it runs with."""
+    return planned(model, model.executors(), attention)
+
+
+def planned(model: AnyDecoder, executors: Sequence[tuple[str, str | None]], attention: AttentionBackend) -> tuple[Layers, ...]:
+    """Of a model whose layers are to be run by `executors`."""
     layers = model.config.attention.layers
     attends = [Ran(*attention.reasons(index)) for index in range(len(layers))]
-    runs = [_beside(Ran(*ran), by) for ran, (by, _) in zip(model.executors(), attends, strict=True)]
+    runs = [_beside(Ran(*ran), by) for ran, (by, _) in zip(executors, attends, strict=True)]
     blocks = getattr(model, "layers", None)
     parts = [attention_described(layer) for layer in layers] if blocks is None else [described(block.layer) for block in blocks]
     return table(parts, runs, attends)

@@ -92,7 +92,7 @@ def architecture_of(values: Mapping[str, Any], where: str) -> str:
 
 
 def _supported() -> str:
-    return f"supported: {', '.join(sorted(FAMILIES))}"
+    return f"`sgl models` lists the {len(FAMILIES)} that are"
 
 
 def _reject(config: Config) -> None:

@@ -1,0 +1,192 @@
+"""What a checkpoint is and would take on this machine, before any of its weights is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..attention import AttentionBackend, attention_backend
+from ..errors import CheckpointError, RuntimeFailure
+from ..executor.device import DeviceChoice, choose_device
+from ..loading import describe
+from ..loading.files import weight_files
+from ..loading.header import FLOATS, read_header
+from ..loading.weights import pieces_of
+from ..models.decoder import Decoder
+from ..models.executors import expected
+from ..models.explain import Layers, planned, slower
+from ..models.families import FAMILIES
+from ..models.generic import GenericModel
+from ..models.spec import Model
+from ..text.tokenizer import Tokenizer
+from . import memory
+from .assemble import context_of
+from .config import EngineConfig, Resolved
+
+SLOTS = 64  # pages of a pool that a GPU's backends try themselves on
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """bytes: of all files together; dtypes: how many numbers the tensors hold in each.  problem: why they do not load."""
+
+    count: int
+    bytes: int
+    dtypes: dict[str, int]
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """chat: whether there is a chat template.  problem: why the tokenizer does not load."""
+
+    vocabulary: int
+    chat: bool
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Of the decoder. weights: bytes by what they are kept as.  kv_token: bytes of a token's keys and values.
+
+    longest: tokens, and where that comes from.
+    """
+
+    layers: int
+    parameters: int
+    weights: dict[str, int]
+    kv_token: int
+    longest: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """layers, slower: see `models.explain`.  family, sizes: None where transformers computes the model.  free: bytes here."""
+
+    path: str
+    architecture: str
+    family: str | None
+    notes: tuple[str, ...]
+    files: Files
+    text: Text
+    device: str
+    dtype: str
+    free: int
+    context: int
+    sequences: int
+    sizes: Sizes | None
+    layers: tuple[Layers, ...]
+    slower: tuple[str, ...]
+
+    @property
+    def loads(self) -> bool:
+        return self.files.problem is None and self.text.problem is None
+
+
+def survey(path: Path, options: EngineConfig) -> Survey:
+    """Raises ConfigError for a config.json that nobody computes, and for options that this machine has not."""
+    model = describe(path, options.context, options.implementation, options.trust_remote_code)
+    choice = choose_device(options.device, options.dtype, options.threads)
+    config = options.on(choice.device.type)
+    sizes: Sizes | None = None
+    layers: tuple[Layers, ...] = ()
+    if isinstance(model, Model):
+        decoder, stored = Decoder(model, choice.dtype, "meta"), memory.stored_dtype(config, choice.dtype)
+        sizes = _sizes(decoder, stored)
+        layers = planned(decoder, expected(decoder, choice.device, config.weights), _attention(model, config, choice, stored))
+    return Survey(
+        path=str(path), architecture=model.architecture, family=_family(model), notes=model.notes, files=_files(model, path),
+        text=_text(path, config), device=str(choice.device), dtype=_name(choice.dtype), free=memory.before_loading(choice.device).free,
+        context=context_of(model, options), sequences=config.max_running, sizes=sizes, layers=layers,
+        slower=tuple(slower(layers)) if sizes else (f"all layers run by transformers: no family describes {model.architecture}",),
+    )  # fmt: skip
+
+
+def _family(model: Model | GenericModel) -> str | None:
+    """The function that reads the config.json, and its file."""
+    if isinstance(model, GenericModel):
+        return None
+    read = FAMILIES[model.architecture].read
+    return f"{read.__name__} in families/{read.__module__.rpartition('.')[2]}.py"
+
+
+def _sizes(decoder: Decoder, stored: torch.dtype) -> Sizes:
+    """stored: of keys and values."""
+    model = decoder.config
+    per_token = model.attention.bytes_per_slot(stored)
+    return Sizes(len(model.layers), decoder.parameter_count, weights_by_kind(decoder), per_token, tuple(_longest(model)))
+
+
+def weights_by_kind(decoder: Decoder) -> dict[str, int]:
+    """Bytes of the weights, kept once each: of a tied head, which int8 copies, the copy too."""
+    layers = [getattr(*place).weight for block in decoder.layers for place in block.products()]
+    head, total = decoder.head.product.weight, decoder.parameter_count
+    inner, rows = sum(weight.numel() for weight in layers), sum(len(weight) for weight in layers)
+    beside = total - inner - (0 if decoder.config.tied else head.numel())
+    return {
+        "float32": 4 * total,
+        "bfloat16": 2 * total,
+        "fp8": 2 * (total - inner) + inner + 4 * rows,
+        "int8": 2 * beside + inner + head.numel() + 4 * (rows + len(head)),
+    }
+
+
+def _longest(model: Model) -> list[str]:
+    lines = [f"{model.max_position:,} tokens by config.json"]
+    if model.positions is not None:
+        lines.append(f"a learned table of {model.positions.count:,} positions")
+    for rope in model.ropes:
+        if rope.kind == "longrope":
+            lines.append(f"longrope: one choice of factors for all sequences of the engine, by its context; trained on {rope.original_context:,}")
+        elif rope.kind != "default":
+            trained = f", trained on {rope.original_context:,}" if rope.original_context else ""
+            lines.append(f"rotation {rope.kind}, factor {rope.factor:g}{trained}")
+    return lines
+
+
+def _attention(model: Model, config: Resolved, choice: DeviceChoice, stored: torch.dtype) -> AttentionBackend:
+    """What the layers would attend by, on a pool of a few tokens."""
+    layout = model.attention
+    slots = config.page_size * (SLOTS if choice.device.type == "cuda" else 2)
+    return attention_backend(
+        config.attention, layout.pool(slots, stored, choice.device), layout, page_size=config.page_size,
+        max_running=config.max_running, context=config.context or model.max_position, deterministic=config.deterministic,
+    )  # fmt: skip
+
+
+def _files(model: Model | GenericModel, path: Path) -> Files:
+    try:
+        files = weight_files(path)
+        headers = [stored for file in files for stored in read_header(file)]
+    except CheckpointError as error:
+        return Files(0, 0, {}, str(error))
+    dtypes: dict[str, int] = {}
+    for stored in headers:
+        item = FLOATS[stored.dtype].itemsize if stored.dtype in FLOATS else 1
+        dtypes[stored.dtype] = dtypes.get(stored.dtype, 0) + (stored.stop - stored.start) // item
+    size = sum(file.stat().st_size for file in files)
+    return Files(len(files), size, dtypes, _misfit(model, path))
+
+
+def _misfit(model: Model | GenericModel, path: Path) -> str | None:
+    if isinstance(model, GenericModel):
+        return None
+    try:
+        pieces_of(model, path)
+    except CheckpointError as error:
+        return str(error)
+    return None
+
+
+def _text(path: Path, config: Resolved) -> Text:
+    try:
+        tokenizer = Tokenizer.load(path, config.chat_template)
+    except (RuntimeFailure, OSError, ValueError) as error:
+        return Text(0, False, str(error))
+    return Text(tokenizer.vocab_size, tokenizer.chat_template is not None, None)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

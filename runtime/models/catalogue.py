@@ -1,0 +1,118 @@
+"""What there is: the families by lineage, and the parts that layers are made of, each as a small model of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ..layers.rotary import Rope
+from .decoder import Decoder
+from .executors import Ran, expected
+from .families import FAMILIES
+from .spec import Attention, Gated, HeadNorm, Layer, Learned, Model, Norm, Norms, PerLayer, Plain, Temperature
+
+HIDDEN, VOCABULARY, CONTEXT = 64, 32, 64
+RMS, MEAN = Norm(1e-6), Norm(1e-6, "layer", bias=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """A file of families. about: its first line.  architectures: as config.json's `architectures` says them."""
+
+    file: str
+    about: str
+    architectures: tuple[str, ...]
+
+
+def lineages() -> list[Lineage]:
+    found: dict[str, list[str]] = {}
+    for name, family in FAMILIES.items():
+        found.setdefault(family.read.__module__, []).append(name)
+    return [
+        Lineage(f"{module.rpartition('.')[2]}.py", (sys.modules[module].__doc__ or "").partition("\n")[0], tuple(sorted(names)))
+        for module, names in sorted(found.items())
+    ]
+
+
+def _model(layer: Layer, others: tuple[Layer, ...] = (), **options: Any) -> Model:
+    kept: dict[str, Any] = {"norm": RMS, "tied": False} | options
+    return Model("", VOCABULARY, HIDDEN, CONTEXT, (layer, *others), **kept)
+
+
+def _attention(**options: Any) -> Model:
+    return _model(replace(PLAIN, mixer=replace(PLAIN.mixer, **options)))
+
+
+def _head(dim: int) -> Model:
+    return _attention(dim=dim, scale=dim**-0.5, rope=Rope(1e4, dim, dim))
+
+
+def _norms(norms: Norms, last: Norm | None = RMS) -> Model:
+    return _model(replace(PLAIN, norms=norms), norm=last)
+
+
+def _ffn(ffn: Gated | Plain) -> Model:
+    return _model(replace(PLAIN, ffn=ffn))
+
+
+def _per_layer() -> Model:
+    return _model(PLAIN, per_layer=PerLayer(16, VOCABULARY, "gelu_tanh", RMS))
+
+
+PLAIN = Layer(Norms.pre(RMS), Attention(4, 2, 64, 0.125, rope=Rope(1e4, 64, 64)), Gated(128))
+PARTS: dict[str, Callable[[], Model]] = {
+    "Llama's layer: RMS norms before, rotation, grouped heads, gated silu": lambda: _model(PLAIN),
+    "LayerNorm": lambda: _norms(Norms.pre(MEAN), MEAN),
+    "norms behind": lambda: _norms(Norms.post(RMS)),
+    "norms before and behind": lambda: _norms(Norms.both(RMS)),
+    "norms of the sums": lambda: _norms(Norms(after_mixer=MEAN, after_ffn=MEAN, of_sum=True), None),
+    "attention and feedforward in parallel": lambda: _norms(Norms.beside(MEAN), MEAN),
+    "branches times a number": lambda: _model(replace(PLAIN, branch=0.5)),
+    "layers times a learned number": lambda: _model(replace(PLAIN, scalar=True)),
+    "biases": lambda: _attention(bias=True, out_bias=True),
+    "norm of queries and keys, by head": lambda: _attention(norm=HeadNorm(RMS)),
+    "norm of queries and keys, a weight for each head": lambda: _attention(norm=HeadNorm(RMS, "each")),
+    "norm of queries and keys, over all heads": lambda: _attention(norm=HeadNorm(RMS, "all")),
+    "norm of queries and keys, behind the rotation": lambda: _attention(norm=HeadNorm(RMS, after=True)),
+    "norm of values": lambda: _attention(value_norm_eps=1e-6),
+    "sliding window": lambda: _attention(window=16),
+    "chunks of positions": lambda: _attention(chunk=16),
+    "softcap of scores": lambda: _attention(softcap=30.0),
+    "sinks": lambda: _attention(sinks=True),
+    "a scale of its own": lambda: _attention(scale=0.3),
+    "clipped queries, keys, values": lambda: _attention(clip=8.0),
+    "queries scaled by position": lambda: _attention(temperature=Temperature(0.1, 8.0)),
+    "values that are the keys": lambda: _attention(value_is_key=True),
+    "layers that read another one's keys": lambda: _model(PLAIN, (replace(PLAIN, mixer=replace(PLAIN.mixer, source=0)),)),
+    "values narrower than keys": lambda: _attention(value_dim=32),
+    "heads of 80": lambda: _head(80),
+    "heads of 256": lambda: _head(256),
+    "heads of 512": lambda: _head(512),
+    "part of a head turns": lambda: _attention(rope=Rope(1e4, 16, 64)),
+    "neighbours turn together": lambda: _attention(rope=Rope(1e4, 64, 64, interleaved=True)),
+    "no rotation": lambda: _attention(rope=None),
+    "ALiBi": lambda: _attention(rope=None, alibi=(0.5, 0.25, 0.125, 0.0625)),
+    "learned positions": lambda: _model(PLAIN, positions=Learned(CONTEXT)),
+    "gated gelu": lambda: _ffn(Gated(128, "gelu_tanh")),
+    "plain gelu": lambda: _ffn(Plain(128, "gelu", True)),
+    "plain relu²": lambda: _ffn(Plain(128, "relu2")),
+    "plain xIELU": lambda: _ffn(Plain(128, "xielu")),
+    "embeddings times a number": lambda: _model(PLAIN, embed_scale=8.0),
+    "a norm of embeddings": lambda: _model(PLAIN, embed_norm=MEAN),
+    "embeddings narrower than layers": lambda: _model(PLAIN, embed_size=32),
+    "embeddings of each layer's own": _per_layer,
+    "logits times a number, or with a softcap": lambda: _model(PLAIN, logit_scale=0.5, logit_softcap=30.0),
+}
+
+
+def runs_of_parts(device: torch.device, dtype: torch.dtype) -> dict[str, Ran]:
+    """Who computes a layer with each part, were its model on `device`: the slowest of its layers."""
+    found = {}
+    for name, made in PARTS.items():
+        runs = expected(Decoder(made(), dtype, "meta"), device)
+        found[name] = next((ran for ran in runs if ran.why is not None), runs[0])
+    return found

@@ -1,0 +1,159 @@
+"""`sgl models`: which models load, what one of them is and takes, and what runs its layers on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from .words import add_words, model_and_options
+
+if TYPE_CHECKING:
+    from sgl.runtime.loop.survey import Survey
+    from sgl.runtime.models.catalogue import Lineage
+    from sgl.runtime.models.executors import Ran
+
+WIDTH, INDENT = 120, 14
+_ABOUT = """\
+Without a model: the families that load, and what runs the parts of their layers on this machine.
+With one: what it is, what it would take, and which layers run where. No weights are read, but for their files' headers.
+
+  sgl models
+  sgl models path/to/model dtype=bfloat16 context=8192
+  sgl models hub/id weights=fp8 --json                    of a hub id only the small files are fetched
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """The command's arguments."""
+    parser = commands.add_parser(
+        "models",
+        help="tell which models load, what one takes and what runs its layers here",
+        description=_ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_words(parser)
+    parser.add_argument("--json", action="store_true", help="the same as one JSON object")
+    parser.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Status 1 where the model would not load."""
+    from sgl.runtime.errors import RuntimeFailure
+
+    try:
+        name, engine_options = model_and_options(options.words)
+        return _list(engine_options, options.json) if name is None else _tell(name, engine_options, options.json)
+    except (RuntimeFailure, OSError) as error:
+        print(f"sgl models: {error}", file=sys.stderr)
+        return 1
+
+
+def _tell(name: str, engine_options: dict[str, Any], as_json: bool) -> int:
+    from sgl.runtime.loading import resolve_model
+    from sgl.runtime.loop.config import EngineConfig
+    from sgl.runtime.loop.survey import survey
+
+    found = survey(resolve_model(name, weights=False), EngineConfig.from_options(engine_options))
+    if as_json:
+        print(json.dumps(dataclasses.asdict(found), indent=2))
+    else:
+        _print(told(found))
+    return 0 if found.loads else 1
+
+
+def _list(engine_options: dict[str, Any], as_json: bool) -> int:
+    from sgl.runtime.executor.device import choose_device
+    from sgl.runtime.loop.config import EngineConfig
+    from sgl.runtime.models.catalogue import lineages, runs_of_parts
+
+    config = EngineConfig.from_options(engine_options)
+    choice = choose_device(config.device, config.dtype, config.threads)
+    families, parts, dtype = lineages(), runs_of_parts(choice.device, choice.dtype), str(choice.dtype).removeprefix("torch.")
+    if as_json:
+        runs = {part: ran._asdict() for part, ran in parts.items()}
+        found = {"device": str(choice.device), "dtype": dtype, "families": [dataclasses.asdict(each) for each in families], "parts": runs}
+        print(json.dumps(found, indent=2))
+    else:
+        _print(listed(families, parts, f"{choice.device}, {dtype}"))
+    return 0
+
+
+Line = tuple[str, str]  # what it is about, and the text
+
+
+def listed(families: list[Lineage], parts: dict[str, Ran], machine: str) -> Iterator[Line]:
+    for family in families:
+        yield family.file.removesuffix(".py"), family.about
+        yield "", ", ".join(family.architectures)
+    yield "others", "transformers' own implementation over our cache, where it can: Engine(implementation='transformers')"
+    by: dict[Ran, list[str]] = {}
+    for part, ran in parts.items():
+        by.setdefault(ran, []).append(part)
+    yield "", ""
+    yield "here", machine
+    for ran, names in by.items():
+        yield ran.by, "; ".join(names) if ran.why is None else f"{'; '.join(names)} ({ran.why})"
+
+
+def told(found: Survey) -> Iterator[Line]:
+    yield "model", found.path
+    yield "architecture", f"{found.architecture}, {f'read by {found.family}' if found.family else 'which no family of ours reads'}"
+    yield from (("note", note) for note in found.notes)
+    yield from _stored(found)
+    yield from _takes(found)
+    yield from _runs(found)
+
+
+def _stored(found: Survey) -> Iterator[Line]:
+    files, text = found.files, found.text
+    if files.count:
+        kinds = ", ".join(f"{count:,} numbers in {dtype}" for dtype, count in files.dtypes.items())
+        yield "files", f"{files.count} with {_size(files.bytes)}: {kinds}"
+    if files.problem:
+        yield "PROBLEM", files.problem
+    elif found.sizes:
+        yield "", "each tensor has its place, of the right shape"
+    if text.problem:
+        yield "PROBLEM", text.problem
+    else:
+        yield "tokenizer", f"{text.vocabulary:,} tokens; {'with a' if text.chat else 'without a'} chat template"
+
+
+def _takes(found: Survey) -> Iterator[Line]:
+    sizes = found.sizes
+    if sizes is None:
+        return
+    yield "parameters", f"{sizes.parameters:,} in {sizes.layers} layers"
+    yield "weights", ", ".join(f"{_size(size)} in {kind}" for kind, size in sizes.weights.items())
+    yield "context", "; ".join(sizes.longest)
+    one = sizes.kv_token * found.context
+    yield "KV", f"{sizes.kv_token:,} bytes a token; {_size(one)} for a sequence of {found.context:,} tokens, {_size(one * found.sequences)} for {found.sequences} (max_running)"
+    yield "here", f"{found.device}, {found.dtype}; {_size(found.free)} are free"
+
+
+def _runs(found: Survey) -> Iterator[Line]:
+    for row in found.layers:
+        yield "layers", f"{row.layers}: {row.parts}"
+        yield "", f"run by {row.executor}, attended by {row.attention}"
+    yield from (("slower", line) for line in found.slower)
+    if found.layers and not found.slower:
+        yield "", "nothing faster is there on this machine"
+
+
+def _size(count: int) -> str:
+    for unit, name in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB")):
+        if count >= unit:
+            return f"{count / unit:.3g} {name}"
+    return f"{count:,} bytes"
+
+
+def _print(lines: Iterator[Line]) -> None:
+    for name, text in lines:
+        rows = textwrap.wrap(text, WIDTH - INDENT, break_long_words=False, break_on_hyphens=False) or [""]
+        print(f"{name:<{INDENT}}{rows[0]}".rstrip())
+        print("".join(f"{' ' * INDENT}{row}\n" for row in rows[1:]), end="")
