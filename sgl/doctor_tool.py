@@ -131,6 +131,19 @@ def _model() -> Iterator[str]:
         raise Ailment(f"the bundled model is not in {NANO}; give a model: sgl.Engine('path/to/model')")
     size = sum(file.stat().st_size for file in weights)
     yield f"the bundled model is in {NANO} ({size / 1e6:.1f} MB of weights)"
+    yield from _layers(NANO)
+
+
+def _layers(model: Path) -> Iterator[str]:
+    from sgl.runtime.executor.device import choose_device
+    from sgl.runtime.loading import load_config
+    from sgl.runtime.models import Decoder
+    from sgl.runtime.models.executors import expected
+
+    choice = choose_device()
+    runs = expected(Decoder(load_config(model), choice.dtype, "meta"), choice.device)
+    for ran in dict.fromkeys(runs):
+        yield f"{runs.count(ran)} of its {len(runs)} layers run by {ran.by}{f': {ran.why}' if ran.why else ''}; `sgl models` tells of other models"
 
 
 CHECKS: dict[str, Callable[[], Iterator[str]]] = {

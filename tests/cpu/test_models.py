@@ -136,7 +136,7 @@ BAD_CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"rms_norm_eps": True}, "'rms_norm_eps' must be float, not True"),
     ({"num_key_value_heads": 3}, "num_attention_heads=4 is no multiple of num_key_value_heads=3"),
     ({"head_dim": 15}, "head_dim=15 must be even"),
-    ({"architectures": ["LamaForCausalLM"]}, "did you mean 'LlamaForCausalLM'.. `sgl models` lists"),
+    ({"architectures": ["LamaForCausalLM"]}, "did you mean 'LlamaForCausalLM'. `sgl models` lists"),
     ({"architectures": ["BertModel"]}, "'BertModel' is not supported; .*`sgl models` lists the [0-9]+ that are"),
     ({"architectures": ...}, "'architectures' must list"),
     ({"hidden_act": "mish"}, "hidden_act='mish' is not supported; supported: gelu"),
