@@ -13,7 +13,7 @@ from ..executor.device import DeviceChoice, choose_device
 from ..loading import describe
 from ..loading.files import weight_files
 from ..loading.header import FLOATS, read_header
-from ..loading.weights import pieces_of
+from ..loading.weights import pieces_of, with_own_head
 from ..models.decoder import Decoder
 from ..models.executors import expected
 from ..models.explain import Layers, planned, slower
@@ -87,7 +87,7 @@ class Survey:
 
 def survey(path: Path, options: EngineConfig) -> Survey:
     """Raises ConfigError for a config.json that nobody computes, and for options that this machine has not."""
-    model = describe(path, options.context, options.implementation, options.trust_remote_code)
+    model = _with_own_head(describe(path, options.context, options.implementation, options.trust_remote_code), path)
     choice = choose_device(options.device, options.dtype, options.threads)
     config = options.on(choice.device.type)
     sizes: Sizes | None = None
@@ -102,6 +102,14 @@ def survey(path: Path, options: EngineConfig) -> Survey:
         context=context_of(model, options), sequences=config.max_running, sizes=sizes, layers=layers,
         slower=tuple(slower(layers)) if sizes else (f"all layers run by transformers: no family describes {model.architecture}",),
     )  # fmt: skip
+
+
+def _with_own_head(model: Model | GenericModel, path: Path) -> Model | GenericModel:
+    """As the loader takes it; where the files cannot be read, `Files.problem` will say so."""
+    try:
+        return model if isinstance(model, GenericModel) else with_own_head(model, path)
+    except CheckpointError:
+        return model
 
 
 def _family(model: Model | GenericModel) -> str | None:
