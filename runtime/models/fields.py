@@ -87,8 +87,8 @@ class Fields:
         """Raises ConfigError where the key is there with a value that no family computes."""
         value = self.raw(key)
         if value is not None and value not in allowed:
-            only = " or ".join(map(repr, allowed))
-            raise ConfigError(f"{self.where}: {key}={shown(value)} is not supported; only {only} is")
+            only = f"only {' or '.join(map(repr, allowed))} is" if allowed else "nothing but null is"
+            raise ConfigError(f"{self.where}: {key}={shown(value)} is not supported; {only}")
 
     def unread(self) -> list[str]:
         """Keys that hold something and that nobody has asked for."""

@@ -7,7 +7,7 @@ from ..spec import Gated, Model, Norms
 from .registry import family
 
 
-@family("Ernie4_5ForCausalLM")
+@family("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM")
 def ernie(c: Config) -> Model:
     c.assume(num_key_value_heads=2, head_dim=128)
     rms, bias = c.rms(1e-5), c.flag("use_bias")
