@@ -93,6 +93,8 @@ def _dynamic(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Ro
     own.raw("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "original_max_position_embeddings")
     if own.optional("alpha", float) is None:
         return replace(rope, kind="default")
+    if rope.dim < 4:
+        raise ConfigError(f"{own.where}: with alpha at least 4 numbers of a head must turn, not {rope.dim}")
     return replace(rope, kind="alpha", factor=own.rate("alpha"))
 
 

@@ -135,6 +135,15 @@ def phi3(**keys: Any) -> dict[str, Any]:
     return old(configuration("Phi3ForCausalLM"), "partial_rotary_factor", partial_rotary_factor=0.75, rope_theta=1e4) | keys
 
 
+def test_other_names_of_an_architecture() -> None:
+    values = configuration("Ernie4_5ForCausalLM")
+    assert read_model(values | {"architectures": ["Ernie4_5_ForCausalLM"]}).layers == read_model(values).layers
+    values = configuration("LlamaForCausalLM", num_key_value_heads=2)
+    assert read_model(values | {"architectures": ["IQuestCoderForCausalLM"]}).layers == read_model(values).layers
+    three = old(values, "attention_bias", "mlp_bias", architectures=["InternLM3ForCausalLM"], qkv_bias=True, bias=False, head_dim=16)
+    assert [(layer.mixer.bias, layer.mixer.out_bias, layer.ffn.bias) for layer in read_model(three).layers[:1]] == [(True, False, False)]
+
+
 def test_longrope_is_chosen_once_by_the_longest_sequence_that_is_wanted() -> None:
     values = phi3(rope_scaling={"type": "longrope"} | LONG, original_max_position_embeddings=64)
     short, long = (read_model(values, context=context).ropes[0] for context in (64, 65))
@@ -151,7 +160,7 @@ def test_longrope_had_other_names(name: str) -> None:
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("Gemma2ForCausalLM", {"use_bidirectional_attention": True}, "use_bidirectional_attention=True is not supported"),
-    ("Gemma3ForCausalLM", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping=50.0 is not supported"),
+    ("Gemma3ForCausalLM", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping=50.0 is not supported; nothing but null is"),
     ("Gemma3ForCausalLM", {"rope_parameters": linear(1e4)}, "rope_parameters=.* must have an object for each kind"),
     ("Gemma3ForCausalLM", {"layer_types": ["full_attention"]}, "layer_types=.* 4 times"),
     ("Gemma3ForCausalLM", {"layer_types": ["chunked_attention"] * 4}, "layers in chunks are not supported"),
@@ -162,6 +171,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("LlamaForCausalLM", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not supported by this architecture"),
     ("SmolLM3ForCausalLM", {"no_rope_layers": [1, 0, 2, 1]}, r"no_rope_layers=\[1, 0, 2, 1\] must hold 4 times 0 or 1"),
     ("GraniteSWAForCausalLM", {"layer_rope_theta": [1e4, -1, 0, 0]}, "layer_rope_theta=.* must hold 4 numbers above 1, or 0"),
+    ("HunYuanDenseV1ForCausalLM", {"rope_parameters": {"rope_type": "dynamic", "alpha": 9.0}, "head_dim": 2}, "at least 4 numbers"),
     ("HunYuanDenseV1ForCausalLM", {"use_cla": True}, "use_cla=True is not supported"),
     ("Ministral3ForCausalLM", {"layer_types": ["sliding_attention"] * 4}, "layer_types=.* is not supported"),
     ("Starcoder2ForCausalLM", {"norm_type": "rms"}, "norm_type='rms' is not supported; only 'layer_norm' is"),
