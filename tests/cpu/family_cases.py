@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
-import test_families_bloom
-import test_families_gemma
-import test_families_gpt
-import test_families_llama
-import test_families_modern
-import test_families_opt
 from family_checks import reference
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     case: found
-    for module in (
-        test_families_llama, test_families_gemma, test_families_modern, test_families_gpt, test_families_opt, test_families_bloom,
-    )
-    for case, found in module.CASES.items()
-}  # fmt: skip
+    for file in sorted(Path(__file__).parent.glob("test_families_*.py"))
+    for case, found in getattr(importlib.import_module(file.stem), "CASES", {}).items()
+    if [type(each) for each in found] == [str, dict]  # a class of transformers and its keys
+}
 
 
 def write_family(case: str, path: Path, **more: Any) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from family_checks import reference
+from family_cases import FAMILIES, write_family
 from random_models import VOCABULARY, RandomRig, random_model
 from rig import Rig, Row
 
@@ -28,12 +27,6 @@ from sgl.runtime.step.batch import Batch
 CPU = torch.device("cpu")
 DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if cpu.can_multiply(dtype, CPU)]
 pytestmark = pytest.mark.skipif(not DTYPES, reason="needs the compiled kernels and AVX-512")
-FAMILIES = {
-    f"{file.stem.removeprefix('test_families_')}: {name}": case
-    for file in sorted(Path(__file__).parent.glob("test_families_*.py"))
-    for name, case in importlib.import_module(file.stem).CASES.items()
-    if len(case) == 2  # a class of transformers and its keys
-}
 BY_TORCH = {"attention with alibi", "attention with temperature", "activation 'xielu'"}
 RMS = Norm(1e-5)
 
@@ -93,9 +86,7 @@ def test_random_layers_are_those_of_torch_without_kernels(seed: int, monkeypatch
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", FAMILIES)
 def test_families_have_the_bits_of_their_layers_one_by_one(case: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    architecture, keys = FAMILIES[case]
-    reference(architecture, **keys).save_pretrained(tmp_path)
-    rig = Rig(tmp_path, dtype)
+    rig = Rig(write_family(case, tmp_path), dtype)
     left = {ran.why for ran in rig.model.executors() if ran.by != "compiled"}
     assert left <= BY_TORCH
     if not left:
