@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import logging
 from typing import Protocol
 
 import torch
@@ -27,7 +26,6 @@ __all__ = [
 ]
 
 BEST = "best that runs here"
-log = logging.getLogger("sgl")
 
 BACKENDS = {  # imported only once chosen: some need Triton or flashinfer
     "cpu": ("cpu", "CpuAttention"),
@@ -87,8 +85,6 @@ def _best(order: list[str], pool: KVPool, shape: AttentionShape, options: dict[s
             return _explained(_build(name, pool, shape, options), BEST, missing, missing)
         except BackendUnavailable as error:
             missing.append(f"no {name}: {error}")
-            if pool.k.is_cuda:
-                log.warning("attention falls back from %s: %s", name, str(error))  # a kept error would keep the pool
     return _explained(_build(order[-1], pool, shape, options), BEST, missing, missing)
 
 
