@@ -6,6 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+import test_families_gemma4
 from family_checks import reference
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -13,7 +14,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     for file in sorted(Path(__file__).parent.glob("test_families_*.py"))
     for case, found in getattr(importlib.import_module(file.stem), "CASES", {}).items()
     if [type(each) for each in found] == [str, dict]  # a class of transformers and its keys
-}
+} | {f"gemma4, {case}": ("Gemma4ForCausalLM", test_families_gemma4.SIZES | keys) for case, keys in test_families_gemma4.CASES.items()}
 
 
 def write_family(case: str, path: Path, **more: Any) -> Path:

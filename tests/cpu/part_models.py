@@ -22,6 +22,7 @@ from sgl.runtime.models.spec import (
     Model,
     Norm,
     Norms,
+    PerLayer,
     Plain,
     Temperature,
 )
@@ -84,10 +85,12 @@ MODELS: dict[str, Model] = {
     "a layer by the law": model(Layer(Norms.both(ONE), attention(norm=HeadNorm(ONE)), Gated(INNER, "gelu")),
         Layer(Norms.pre(RMS), attention(), plain("xielu")), Layer(Norms.pre(RMS), attention(), Gated(INNER))),
     "the last by the law": model(Layer(Norms.pre(RMS), attention(), Gated(INNER)), Layer(Norms.post(RMS), attention(), plain("xielu"))),
+    "embeddings of each layer": model(*[Layer(Norms.both(RMS), attention(norm=HeadNorm(RMS)), Gated(INNER, "gelu_tanh"), scalar=True)] * 2,
+        per_layer=PerLayer(8, VOCABULARY, "gelu_tanh", RMS)),
     "values of their own width": model(*[Layer(Norms.pre(RMS), attention(value_dim=8), Gated(INNER))] * 2),
 }  # fmt: skip
 
-BY_LAW = {"a layer by the law": [1], "the last by the law": [1], "values of their own width": [0, 1]}
+BY_LAW = {"embeddings of each layer": [0, 1], "a layer by the law": [1], "the last by the law": [1], "values of their own width": [0, 1]}
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from rig import Rig
 
 from sgl.runtime.models import decoder
 from sgl.runtime.models.gpu_layers import FusedLayer, LawLayer
+from sgl.runtime.step.batch import Batch
 
 STEPS = [((1, 11, 0, 0), False), ((0, 0, 2, 5), True), ((0, 1, 0, 1), False), ((0, 0, 1, 0), True)]
 
@@ -45,6 +47,47 @@ def test_single_rows_equal_those_of_the_law(law_and_kernels: tuple[LawRig, Parts
     monkeypatch.setattr(one_row, "suits", lambda x: len(x) == 1)
     monkeypatch.setattr(one_row, "best_launch", lambda *shape: one_row.Launch(16, 64, 1))  # few programs
     checks.check_decoder(law, rig, 1e-5, [((0, 0, 2, 0), False), ((0, 0, 1, 0), False), ((0, 0, 1, 0), True)])
+
+
+@pytest.mark.parametrize("law_and_kernels", ["gemma", "granite", "neox"], indirect=True, ids=str)
+def test_single_rows_with_float8_weights(law_and_kernels: tuple[LawRig, PartsRig], monkeypatch: pytest.MonkeyPatch) -> None:
+    from sgl.runtime.kernels import one_row
+
+    law, rig = law_and_kernels
+    checks.lay_plain(rig.model)
+    checks.lay_fp8(rig.model, law.model)
+    monkeypatch.setattr(one_row, "suits", lambda x: len(x) == 1)
+    monkeypatch.setattr(one_row, "best_launch", lambda *shape: one_row.Launch(16, 64, 1))
+    checks.check_decoder(law, rig, 1e-5, [((0, 0, 1, 0), False), ((0, 0, 1, 0), True)])
+
+
+@pytest.mark.parametrize("law_and_kernels", ["gemma", "cohere", "opt, norms behind", "the last by the law"], indirect=True, ids=str)
+def test_pooled_states_and_no_logits(law_and_kernels: tuple[LawRig, PartsRig]) -> None:
+    """Sums of last states are those of the law; a step that wants nothing leaves the same keys and values."""
+    rigs, pooled = law_and_kernels, []
+    for rig in rigs:
+        ran = rig.run
+        rig.run = lambda batch, ran=ran: without_logits(ran, batch)  # type: ignore[method-assign]
+        row, other = checks.Row([5, 9, 31, 7, 22]), checks.Row([8, 40])
+        assert rig.step([(row, 3)]).shape == (0, rig.model.config.vocab_size)
+        rig.run = lambda batch, ran=ran: pooled.append(pooling(ran, batch))  # type: ignore[method-assign]
+        rig.step([(row, 2), (other, 2)])
+    torch.testing.assert_close(*pooled, atol=1e-5, rtol=1e-5)
+    for ours, theirs in zip(*(rig.pool.parts for rig in rigs), strict=True):
+        torch.testing.assert_close(ours.k, theirs.k, atol=1e-5, rtol=1e-5, equal_nan=True)
+        torch.testing.assert_close(ours.v, theirs.v, atol=1e-5, rtol=1e-5, equal_nan=True)
+
+
+def without_logits(run: Callable[[Batch], torch.Tensor], batch: Batch) -> torch.Tensor:
+    batch.logit_rows = batch.logit_rows[:0]
+    return run(batch)
+
+
+def pooling(run: Callable[[Batch], torch.Tensor], batch: Batch) -> torch.Tensor:
+    batch.pools, batch.logit_rows = [(0, 2), (2, 4)], batch.logit_rows[:0]
+    assert not len(run(batch))
+    assert batch.sums is not None
+    return batch.sums
 
 
 @pytest.mark.parametrize("case", ["gemma3", "olmo2", "cohere2", "gpt_neox", "granite", "stablelm, parallel", "opt", "persimmon"])

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
-from checkpoints import write_checkpoint
+from checkpoints import write_checkpoint, write_tokenizer
+from family_cases import write_family
 from test_deterministic import alone, preempting, scores, together
 
 from sgl.runtime import Engine
@@ -130,6 +131,17 @@ def test_the_bits_of_a_request_do_not_depend_on_what_runs_beside(model: Path, ar
     with Engine(model, **options, step_tokens=32) as engine:
         preempting(engine)
         assert together(engine) == expected and engine.stats().preemptions > 3
+
+
+@pytest.mark.parametrize("case", ["gemma3", "olmo2", "gpt_neox", "cohere2", "apertus"])
+def test_other_families(case: str, tmp_path: Path) -> None:
+    """Norms behind branches, layer norms, branches beside each other, and layers that torch's operations compute."""
+    path = write_tokenizer(write_family(case, tmp_path, max_position_embeddings=512))
+    with Engine(path, deterministic=True, device="cuda", dtype="bfloat16", kv_tokens=4096) as engine:
+        expected = alone(engine)
+        engine.flush_cache()
+        assert together(engine) == expected
+        assert together(engine) == expected
 
 
 def test_flashinfer_is_refused() -> None:
