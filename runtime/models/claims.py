@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import MISSING, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..layers import cpu
+from .known_parts import unknown
 from .spec import Attention, Gated, HeadNorm, Layer, Norms, Plain
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ def compiled_refusal(block: Block) -> str | None:
 
 def _reasons(block: Block) -> Iterator[str]:
     layer, mixer, ffn = block.layer, block.layer.mixer, block.layer.ffn
-    for part in (layer, layer.norms, mixer, ffn, *([] if mixer.norm is None else [mixer.norm])):
-        yield from _unknown(part)
+    yield from unknown(layer, COMPILED)
     if mixer.dim > cpu.MOST_DIM:
         yield f"heads of {mixer.dim} numbers; the compiled kernels take up to {cpu.MOST_DIM}"
     if mixer.values != mixer.dim:
@@ -42,14 +41,3 @@ def _reasons(block: Block) -> Iterator[str]:
         yield f"activation {ffn.activation!r}"
     if block.gate is not None:
         yield "embeddings of its own are gated in"
-
-
-def _unknown(part: Any) -> Iterator[str]:
-    known = COMPILED.get(type(part))
-    if known is None:
-        yield f"{type(part).__name__} is none of its parts"
-        return
-    for each in fields(part):
-        default = each.default if each.default_factory is MISSING else each.default_factory()
-        if each.name not in known and getattr(part, each.name) != default:
-            yield f"{type(part).__name__.lower()} with {each.name}"

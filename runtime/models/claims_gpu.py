@@ -1,12 +1,14 @@
-"""Which layers Triton's kernels take on a GPU. What they do not take runs by the law, within the same step."""
+"""Which layers Triton's kernels take on a GPU. What they leave runs by the law, within the same step."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
 
-from .spec import Attention, Gated, HeadNorm, Plain
+from .known_parts import unknown
+from .spec import Attention, Gated, HeadNorm, Layer, Norms, Plain
 
 if TYPE_CHECKING:
     from .block import Block
@@ -14,40 +16,43 @@ if TYPE_CHECKING:
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST = 512  # head
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2")
+FUSED: dict[type, set[str]] = {  # what of each part the kernels compute, or attention does
+    Layer: {"norms", "mixer", "ffn", "branch", "scalar"},
+    Norms: {"before_mixer", "after_mixer", "before_ffn", "after_ffn", "parallel", "of_sum"},
+    Attention: {
+        "heads", "kv_heads", "dim", "scale", "value_dim", "rope", "bias", "out_bias", "norm", "value_norm_eps", "clip", "temperature",
+        "window", "chunk", "softcap", "alibi", "sinks", "value_is_key", "source",
+    },
+    HeadNorm: {"norm", "over", "after"},
+    Gated: {"inner", "activation", "bias"},
+    Plain: {"inner", "activation", "bias"},
+}  # fmt: skip
 
 
 def fused_refusal(block: Block, dtype: torch.dtype) -> str | None:
-    """Why the kernels do not take a layer, for people; None: they do."""
-    layer = block.layer
+    """Why the kernels leave a layer, for people; None: they take it."""
+    return next(_reasons(block, dtype), None)
+
+
+def _reasons(block: Block, dtype: torch.dtype) -> Iterator[str]:
+    layer, norms = block.layer, block.layer.norms
     if dtype not in DTYPES:
-        return f"the kernels have no {str(dtype).removeprefix('torch.')}"
+        yield f"the kernels have no {str(dtype).removeprefix('torch.')}"
+    yield from unknown(layer, FUSED)
     if block.gate is not None:
-        return "it adds embeddings of its own (hidden_size_per_layer_input)"
-    norms = layer.norms
+        yield "embeddings of its own are gated in"
     if norms.parallel and (norms.of_sum or norms.after_mixer or norms.after_ffn):
-        return "mixer and feedforward network stand beside each other, with norms behind them"
-    return _mixer_refusal(layer.mixer) or _ffn_refusal(layer.ffn)
+        yield "norms behind branches that stand beside each other"
+    yield from _of_heads(layer.mixer)
+    if layer.ffn.activation not in ACTIVATIONS:
+        yield f"activation {layer.ffn.activation!r}"
 
 
-def _mixer_refusal(mixer: object) -> str | None:
-    if not isinstance(mixer, Attention):
-        return f"its mixer is {type(mixer).__name__}, not attention"
+def _of_heads(mixer: Attention) -> Iterator[str]:
     if mixer.values != mixer.dim:
-        return f"its values are {mixer.values} wide and its keys {mixer.dim}"
+        yield f"values of width {mixer.values} beside keys of width {mixer.dim}"
     if mixer.dim % 2 or mixer.dim > WIDEST:
-        return f"its heads are {mixer.dim} wide; the kernels take even widths up to {WIDEST}"
-    return None if mixer.norm is None else _head_norm_refusal(mixer.norm)
-
-
-def _head_norm_refusal(norm: HeadNorm) -> str | None:
-    if norm.over == "all" and (norm.norm.kind != "rms" or norm.norm.bias or norm.after):
-        return "queries and keys are normed as a whole by other than an RMS norm in front of the rotation"
-    return None
-
-
-def _ffn_refusal(ffn: object) -> str | None:
-    if not isinstance(ffn, Gated | Plain):
-        return f"its feedforward network is {type(ffn).__name__}"
-    if ffn.activation not in ACTIVATIONS:
-        return f"its activation is {ffn.activation!r}; the kernels know {', '.join(ACTIVATIONS)}"
-    return None
+        yield f"heads of {mixer.dim} numbers; the kernels take even widths up to {WIDEST}"
+    norm = mixer.norm
+    if norm is not None and norm.over == "all" and (norm.norm.kind != "rms" or norm.norm.bias or norm.after):
+        yield "a norm of all queries at once that is no RMS norm in front of the rotation"

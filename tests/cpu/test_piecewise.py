@@ -45,7 +45,7 @@ def test_mixed_steps_of_other_parts_equal_whole_ones(name: str) -> None:
 def test_steps_with_layers_by_the_law_are_not_cut(name: str) -> None:
     half = checks.Half(MODELS[name], "cpu", torch.float32, "oracle", None)
     layer = BY_LAW[name][0]
-    assert piecewise.refusal(half.model, half.attention).startswith(f"torch's operations compute layer {layer}: its ")
+    assert piecewise.refusal(half.model, half.attention).startswith(f"torch's operations compute layer {layer}: ")
 
 
 def test_a_size_is_captured_when_it_comes_again_and_runs_without_if_that_fails(tmp_path: Path) -> None:

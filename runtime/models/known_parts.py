@@ -1,0 +1,28 @@
+"""What of a model's parts an executor knows: whatever else a part has, now or one day, it leaves to the law."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import MISSING, fields
+from typing import Any
+
+Known = Mapping[type, Collection[str]]  # the fields of each kind of part
+
+
+def parts_of(layer: Any) -> Iterator[Any]:
+    """A layer's parts, itself first."""
+    yield from (layer, layer.norms, layer.mixer, layer.ffn)
+    if getattr(layer.mixer, "norm", None) is not None:
+        yield layer.mixer.norm
+
+
+def unknown(layer: Any, known: Known) -> Iterator[str]:
+    """What an executor does not know, for people."""
+    for part in parts_of(layer):
+        if type(part) not in known:
+            yield f"{type(part).__name__} is none of its parts"
+            continue
+        for each in fields(part):
+            default = each.default if each.default_factory is MISSING else each.default_factory()
+            if each.name not in known[type(part)] and getattr(part, each.name) != default:
+                yield f"{type(part).__name__.lower()} with {each.name}"
