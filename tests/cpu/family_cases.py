@@ -14,11 +14,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     for file in sorted(Path(__file__).parent.glob("test_families_*.py"))
     for case, found in getattr(importlib.import_module(file.stem), "CASES", {}).items()
     if [type(each) for each in found] == [str, dict]  # a class of transformers and its keys
-} | {f"gemma4, {case}": ("Gemma4ForCausalLM", test_families_gemma4.SIZES | keys) for case, keys in test_families_gemma4.CASES.items()}
+}
+GEMMA4 = {f"gemma4, {case}": ("Gemma4ForCausalLM", test_families_gemma4.SIZES | keys) for case, keys in test_families_gemma4.CASES.items()}
 
 
 def write_family(case: str, path: Path, **more: Any) -> Path:
     """more: keys of its configuration."""
-    architecture, keys = FAMILIES[case]
+    architecture, keys = (FAMILIES | GEMMA4)[case]
     reference(architecture, **keys | more).save_pretrained(path)
     return path

@@ -102,6 +102,16 @@ def test_checkpoints_of_families(case: str, tmp_path: Path, monkeypatch: pytest.
     checks.check_decoder(law, rig, 2e-5, STEPS[:3])
 
 
+@pytest.mark.parametrize("case", ["gemma4, shared keys, wide", "gemma4, values are keys, biases", "gemma4, without embeddings of layers"])
+def test_gemma4(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers of two widths, some of which read the keys of others; with embeddings of each layer's own by the law."""
+    write_family(case, tmp_path)
+    law = Rig(tmp_path, attention="torch_native")
+    law.model.step = None
+    monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
+    checks.check_decoder(law, checks.FusedRig(tmp_path, attention="torch_native"), 5e-5, STEPS[:3])
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_which_layers_the_kernels_take(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)

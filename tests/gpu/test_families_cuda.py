@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
 
 import layer_checks as checks  # noqa: E402
 from checkpoints import write_tokenizer  # noqa: E402
-from family_cases import FAMILIES, write_family  # noqa: E402
+from family_cases import FAMILIES, GEMMA4, write_family  # noqa: E402
 from family_checks import prompt  # noqa: E402
 from part_models import MODELS, LawRig, PartsRig  # noqa: E402
 from rig import Rig, Row  # noqa: E402
@@ -35,7 +35,7 @@ SPOKEN = [
 ]  # fmt: skip
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=FAMILIES | GEMMA4)
 def family(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return write_family(request.param, tmp_path)
 
