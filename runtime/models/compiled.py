@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .decoder import Decoder
 
 MOST_TOKENS = 512  # of a step; what it needs for each of them is kept
+FIELDS = 13  # of the struct Step
 MOST_TO_MOVE = 512 * 2**20  # bytes of weights that are laid together: for a moment they are there twice
 
 
@@ -35,6 +36,13 @@ class Span(NamedTuple):
     start: int
     stop: int
     compiled: bool
+
+
+class Plan(NamedTuple):
+    """A step's spans. seen: pointers to what rows see, two for each kind of layers that see the same."""
+
+    spans: tuple[Span, ...]
+    seen: list[int]
 
 
 def are_blocked(block: Block) -> bool:
@@ -77,47 +85,47 @@ class CompiledStep:
             BlockedLinear.lay_together(blocked)
         return cls(model, claimed)
 
-    def spans(self, batch: Batch, attention: AttentionBackend) -> tuple[Span, ...]:
+    def plan(self, batch: Batch, attention: AttentionBackend) -> Plan:
         """How a planned batch is cut: compiled are claimed layers of few tokens, all attended by the kernels."""
         if len(batch.token_ids) > self._most or attention.pool.dtype != self._dtype:
-            return (Span(0, len(self.claimed), False),)
-        attended = tuple(attention.seen(layer, batch) is not None for layer in self._firsts)
+            return Plan((Span(0, len(self.claimed), False),), [])
+        seen = [attention.seen(layer, batch) for layer in self._firsts]
+        attended = tuple(each is not None for each in seen)
         if attended not in self._cuts:
             self._cuts[attended] = self._cut(attended)
-        return self._cuts[attended]
+        return Plan(self._cuts[attended], [pointer for each in seen for pointer in each or (0, 0)])
 
     def _cut(self, attended: tuple[bool, ...]) -> tuple[Span, ...]:
         ours = [claim and attended[sees] for claim, sees in zip(self.claimed, self._sees, strict=True)]
         runs = [(compiled, [layer for layer, _ in group]) for compiled, group in groupby(enumerate(ours), lambda each: each[1])]
         return tuple(Span(layers[0], layers[-1] + 1, compiled) for compiled, layers in runs)
 
-    def run(self, model: Decoder, span: Span, x: Tensor | None, batch: Batch, attention: AttentionBackend) -> Tensor:
+    def run(self, model: Decoder, span: Span, x: Tensor | None, batch: Batch, attention: AttentionBackend, seen: list[int]) -> Tensor:
         """Hidden states behind the span's layers, from those before it; behind the last layer the logits.
 
         x: [T, hidden], written over; None before the first layer.  The batch's `logit_rows` are in rising order.
         """
-        rows = len(batch.token_ids)
         self._bind(attention)
-        last = span.stop == len(model.layers)
+        rows, last = len(batch.token_ids), span.stop == len(model.layers)
         results = len(batch.logit_rows) if last and not batch.pools else rows
-        ends = last and self._ends and not batch.pools
-        logits = torch.empty(results, model.config.vocab_size, dtype=torch.float32) if ends else None
-        tokens = batch.token_ids.data_ptr() if x is None and self._embeds else 0
-        space = self._room(rows)
-        if x is None:
-            x = space[: rows * self._row].view(rows, -1) if tokens else model.embedded(batch)
-        x = x.contiguous()
-        seen = np.array([attention.seen(layer, batch) or (0, 0) for layer in self._firsts], np.int64)
+        logits = torch.empty(results, model.config.vocab_size, dtype=torch.float32) if last and self._ends and not batch.pools else None
+        space, tokens = self._room(rows), 0
+        if x is None and self._embeds:
+            x, tokens = space, batch.token_ids.data_ptr()
+        x = (model.embedded(batch) if x is None else x).contiguous()
         longest = max(batch.context_lens)
-        tables = np.array([rotary.reach(longest).data_ptr() for rotary in model.rotaries.values()], np.int64)
+        tables = [rotary.reach(longest).data_ptr() for rotary in model.rotaries.values()]
         step = np.array([
             span.start, span.stop, rows, results, tokens, batch.positions.data_ptr(), batch.slots.data_ptr(),
-            0 if results == rows else batch.logit_rows.data_ptr(), x.data_ptr(), space[x.numel() :].data_ptr(),
-            0 if logits is None else logits.data_ptr(), seen.ctypes.data, tables.ctypes.data,
+            0 if results == rows else batch.logit_rows.data_ptr(), x.data_ptr(), space.data_ptr() + rows * self._row * space.itemsize,
+            0 if logits is None else logits.data_ptr(), 0, 0, *seen, *tables,
         ], np.int64)  # fmt: skip
-        cpu.kernels.step(self._words.address, step.ctypes.data)
+        address = step.ctypes.data
+        step[FIELDS - 2], step[FIELDS - 1] = address + 8 * FIELDS, address + 8 * (FIELDS + len(seen))
+        cpu.kernels.step(self._words.address, address)
         if logits is not None:
             return model.head.behind(logits, model.dtype)
+        x = x.view(-1)[: rows * self._row].view(rows, self._row)
         return model.finished(x[:results], batch) if last else x
 
     def _room(self, rows: int) -> Tensor:

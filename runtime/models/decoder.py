@@ -55,15 +55,13 @@ class Decoder:
             from . import fused
 
             return fused.forward(self, batch, attention)
-        spans = (Span(0, len(self.layers), False),) if self.step is None else self.step.spans(batch, attention)
+        if self.step is None:
+            return self._by_law(Span(0, len(self.layers), False), None, self._step(batch, attention))
+        spans, seen = self.step.plan(batch, attention)
         step = None if all(span.compiled for span in spans) else self._step(batch, attention)
         x: Tensor | None = None
         for span in spans:
-            if span.compiled:
-                assert self.step is not None
-                x = self.step.run(self, span, x, batch, attention)
-            elif step is not None:
-                x = self._by_law(span, x, step)
+            x = self.step.run(self, span, x, batch, attention, seen) if step is None or span.compiled else self._by_law(span, x, step)
         assert x is not None
         return x
 
