@@ -107,21 +107,22 @@ class Config(Fields):
 
     # parts
 
-    def rms(self, default: float = 1e-6, offset: float = 0.0) -> Norm:
-        return Norm(self.epsilon(("rms_norm_eps", "norm_eps", "layer_norm_epsilon", "layernorm_epsilon"), default), offset=offset)
+    def rms(self, default: float = 1e-6, offset: float = 0.0, key: str = "rms_norm_eps") -> Norm:
+        return Norm(self.epsilon(key, default), offset=offset)
 
-    def layer_norm(self, default: float = 1e-5, weight: bool = True, bias: bool = True, offset: float = 0.0) -> Norm:
-        keys = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
-        return Norm(self.epsilon(keys, default), "layer", offset, weight, bias)
+    def layer_norm(
+        self, default: float = 1e-5, weight: bool = True, bias: bool = True, offset: float = 0.0, key: str = "layer_norm_eps"
+    ) -> Norm:
+        return Norm(self.epsilon(key, default), "layer", offset, weight, bias)
 
-    def epsilon(self, keys: tuple[str, ...], default: float) -> float:
-        value = self.number(keys, default)
+    def epsilon(self, key: str, default: float) -> float:
+        value = self.number(key, default)
         if not 0 <= value < 1:
-            raise ConfigError(f"{self.where}: key {self.named(keys)!r} must be at least 0 and below 1, not {value}")
+            raise ConfigError(f"{self.where}: key {key!r} must be at least 0 and below 1, not {value}")
         return value
 
     def activation(self, default: str = "silu", *keys: str) -> Activation:
-        keys = keys or ("hidden_act", "hidden_activation", "activation_function")
+        keys = keys or ("hidden_act",)
         name = self.get(keys, str, default)
         found = SAME_ACTIVATION.get(name, name)
         if found not in get_args(Activation):

@@ -12,33 +12,35 @@ from ..layers.rotary import Rope, frequencies
 from .fields import LARGEST, Fields, shown
 
 RENAMED = {"su": "longrope", "mrope": "default"}  # for text all axes of mrope are the same
-SHARE_KEYS = ("partial_rotary_factor", "rotary_pct")
-THETA_KEYS = ("rope_theta", "rotary_emb_base")
+SHARE = "partial_rotary_factor"
+THETA = "rope_theta"
 OF_PICTURES = ("mrope_section", "mrope_interleaved")  # which axes of a picture turn what
 
 
 def read_rope(
-    fields: Fields, width: int, kind: str | None = None, *, theta: float = 1e4, theta_keys: tuple[str, ...] = THETA_KEYS,
-    share: float | None = None, dim: int | None = None, interleaved: bool = False, others: tuple[str, ...] = (),
+    fields: Fields, width: int, kind: str | None = None, *, theta: float = 1e4, theta_keys: tuple[str, ...] = (THETA,),
+    share: float | None = None, share_keys: tuple[str, ...] = (SHARE,), dim: int | None = None, interleaved: bool = False, others: tuple[str, ...] = (),
     context: int | None = None,
 ) -> Rope:  # fmt: skip
     """Of `rope_parameters` (transformers 5) or `rope_scaling` with `rope_theta` beside it (before).
 
     width: of a head.  kind: of the layers, where each has its own.  theta, share: what the family takes where nothing
-    is written; share None: it turns whole heads only.  theta_keys: of the base, beside.  dim: numbers that turn, where
+    is written; share None: it turns whole heads only.  theta_keys, share_keys: of them, beside.  dim: numbers that turn, where
     the family counts them itself.  others: keys that it reads itself.  context: the longest sequence wanted.
     """
     rope, where = written_rope(fields, kind)
     name = rope.get(("rope_type", "type"), str, "default")
     name = "longrope" if "short_factor" in rope.values else RENAMED.get(name, name)  # the first Phi-3 call it yarn
     rope.raw(*OF_PICTURES, *others)
-    base = rope.number(THETA_KEYS, fields.number(theta_keys, theta))
-    part = rope.number(SHARE_KEYS, fields.number(SHARE_KEYS, share or 1.0))
+    base = rope.number(THETA, fields.number(theta_keys, theta))
+    part = rope.number(SHARE, fields.number(share_keys, share or 1.0))
     if part != 1 and share is None and dim is None and name != "proportional":
         raise ConfigError(f"{where}: partial_rotary_factor={part} is not supported by this architecture: it turns whole heads")
     turned = int(width * part) if dim is None else dim
     if not 0 < turned <= width or turned % 2:
-        raise ConfigError(f"{where}: {turned} of {width} numbers of a head turn; they must be even, and not more than all")
+        raise ConfigError(
+            f"{where}: partial_rotary_factor={part} lets {turned} of {width} numbers of a head turn; they must be even, and not more than all"
+        )
     if base <= 1:
         raise ConfigError(f"{where}: rope_theta={base} must be above 1")
     found = _SCALING.get(name)
@@ -63,7 +65,10 @@ def _require_turning(rope: Rope, where: str, values: Mapping[str, Any]) -> None:
 
 def written_rope(fields: Fields, kind: str | None = None) -> tuple[Fields, str]:
     """The object with the rotary parameters of all layers, or those of a kind; and its name for errors."""
-    written = next((key for key in ("rope_parameters", "rope_scaling") if fields.raw(key) is not None), None)
+    new, old = fields.raw("rope_parameters"), fields.raw("rope_scaling")
+    if new and old and new != old:
+        raise ConfigError(f"{fields.where}: rope_scaling={shown(old)} and rope_parameters={shown(new)} differ; keep one of them")
+    written = "rope_parameters" if new is not None else "rope_scaling" if old is not None else None
     values: Any = fields.raw(written) if written else {}
     where = f"{fields.where}: {written}" if written else fields.where
     if not isinstance(values, dict):
@@ -76,7 +81,10 @@ def written_rope(fields: Fields, kind: str | None = None) -> tuple[Fields, str]:
 def _of_kind(values: dict[str, Any], kind: str, written: str | None, where: str) -> tuple[dict[str, Any], str]:
     """The old `rope_scaling` of a model with kinds scales its full layers only."""
     if all(isinstance(value, dict | None) for value in values.values()):
-        return values.get(kind) or {}, f"{where}.{kind}"
+        own = values.get(kind) or {}
+        if own.get("truncate") is False:
+            raise ConfigError(f"{where}.{kind}: truncate=False is not supported for one kind of layers: transformers reads it for all or none")
+        return own, f"{where}.{kind}"
     if written == "rope_parameters":
         raise ConfigError(f"{where}={shown(values)} must have an object for each kind of layers, {kind!r} among them")
     return (values if kind == "full_attention" else {}), where

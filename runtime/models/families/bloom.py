@@ -18,6 +18,7 @@ BLOOM = Names(
     up="mlp.dense_h_to_4h", down="mlp.dense_4h_to_h",
     prefixes=tuple((begin, f"transformer.{begin}") for begin in ("word_embeddings", "h.", "ln_f.")),
 )  # fmt: skip
+EPS = "layer_norm_epsilon"
 OF_KERNELS = ("attention_softmax_in_fp32", "masked_softmax_fusion", "bias_dropout_fusion", "skip_bias_add", "skip_bias_add_qkv")
 UNWRITTEN = 2048  # the longest sequence, where config.json does not say
 
@@ -28,7 +29,7 @@ def bloom(c: Config) -> Model:
     c.require("slow_but_exact", False)  # would leave biases out
     c.require("n_inner", 4 * c.hidden)
     c.raw(*OF_KERNELS)
-    norm, mixer = c.layer_norm(), c.attention(bias=True, out_bias=True, alibi=alibi_slopes(c.heads))
+    norm, mixer = c.layer_norm(key=EPS), c.attention(bias=True, out_bias=True, alibi=alibi_slopes(c.heads))
     layer = c.layer(Norms.pre(norm), mixer, Plain(4 * c.hidden, "gelu_tanh", bias=True))
     longest = c.positive("seq_length", UNWRITTEN)
     return c.model([layer] * c.count, norm, tied=True, names=BLOOM, embed_norm=norm, max_position=longest)
@@ -44,14 +45,14 @@ def falcon(c: Config) -> Model:
     ALiBi is exact here; transformers rounds it to bfloat16, position by position.
     """
     bias, dim, grouped = c.flag("bias"), c.width(), c.flag("new_decoder_architecture")
-    norms, names = _placement(c, c.layer_norm(), grouped)
+    norms, names = _placement(c, c.layer_norm(key=EPS), grouped)
     c.raw("rope_parameters", "rope_scaling", "rope_theta")  # may be there beside ALiBi
     alibi = alibi_slopes(c.heads, dim**-0.5) if c.flag("alibi") else None  # added before the scores are scaled
     rope = None if alibi else c.rope(dim)
     mixer = Attention(c.heads, _kv_heads(c, grouped), dim, dim**-0.5, rope=rope, bias=bias, out_bias=bias, alibi=alibi)
     ffn = Plain(c.positive("ffn_hidden_size", 4 * c.hidden, MOST_WIDTH), c.activation("gelu", "activation"), bias)
     longest = c.positive("max_position_embeddings", UNWRITTEN)
-    return c.model([c.layer(norms, mixer, ffn)] * c.count, c.layer_norm(), tied=True, names=names, max_position=longest)
+    return c.model([c.layer(norms, mixer, ffn)] * c.count, c.layer_norm(key=EPS), tied=True, names=names, max_position=longest)
 
 
 def _placement(c: Config, norm: Norm, grouped: bool) -> tuple[Norms, Names]:
@@ -89,7 +90,7 @@ def mpt(c: Config) -> Model:
     c.require("norm_type", "low_precision_layernorm", "layernorm")
     if (scale := c.raw("logit_scale")) is not None:
         raise ConfigError(f"{c.where}: logit_scale={shown(scale)} is not supported; only null is")
-    norm = c.layer_norm(bias=False)
+    norm = c.layer_norm(bias=False, key=EPS)
     layer = c.layer(Norms.pre(norm), _mpt_attention(c), Plain(4 * c.hidden, "gelu"))
     return c.model([layer] * c.count, norm, tied=True, names=MPT)
 

@@ -20,7 +20,7 @@ SCALED = (1.0, 50.0)  # rope_ratio of models with ChatGLM's vocabulary of 65,024
 def chatglm(c: Config) -> Model:
     _refuse(c)
     c.raw("apply_query_key_layer_scaling", "attention_softmax_in_fp32", "fp32_residual_connection", "bias_dropout_fusion")  # precision
-    rms, heads, dim = c.rms(1e-5), c.heads, c.positive("kv_channels", 128, MOST_WIDTH)
+    rms, heads, dim = c.rms(1e-5, key="layernorm_epsilon"), c.heads, c.positive("kv_channels", 128, MOST_WIDTH)
     kv_heads = c.positive("multi_query_group_num", 1)
     if heads % kv_heads:
         raise ConfigError(f"{c.where}: num_attention_heads={heads} is no multiple of multi_query_group_num={kv_heads}")

@@ -27,9 +27,10 @@ def _model(c: Config, mixers: list[Attention], norms: Norms, last: Norm, ffn: Ga
 def gemma(c: Config) -> Model:
     """Where the files say gelu they mean its approximation by tanh."""
     rms, bias, dim = c.rms(offset=1.0), c.flag("attention_bias"), c.width(256)
-    act = c.activation("gelu_tanh", "hidden_activation", "hidden_act")
+    c.require("final_logit_softcapping")
+    c.require("hidden_activation", "gelu_pytorch_tanh")  # beside hidden_act, which counts
     mixer = c.attention(width=dim, bias=bias, out_bias=bias, rope=c.rope(dim))
-    ffn = Gated(c.inner, "gelu_tanh" if act == "gelu" else act)
+    ffn = Gated(c.inner, "gelu_tanh" if c.raw("hidden_act") == "gelu" else c.activation("gelu_tanh"))
     return _model(c, [mixer] * c.count, Norms.pre(rms), rms, ffn, Names())
 
 
@@ -64,6 +65,8 @@ def gemma3(c: Config) -> Model:
         num_key_value_heads=4, head_dim=256, max_position_embeddings=131_072, sliding_window=4096,
     )  # fmt: skip
     c.require("attn_logit_softcapping")
+    if c.architecture == "Gemma3ForConditionalGeneration":
+        c.require("final_logit_softcapping")
     rms, dim, bias = c.rms(offset=1.0), c.width(), c.flag("attention_bias")
     kinds = c.kinds(every(c.count, c.positive("sliding_window_pattern", 6)))
     ropes = {

@@ -11,6 +11,7 @@ from ..names import Merged, Names
 from ..spec import Attention, Learned, Model, Norms, Plain
 from .registry import family
 
+EPS = "layer_norm_epsilon"
 OF_SUMMARIES = ("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout")
 BARE = tuple((begin, f"transformer.{begin}") for begin in ("wte.", "wpe.", "h.", "ln_f."))  # as the first files were saved
 GPT2 = Names(
@@ -32,7 +33,7 @@ def _plain(c: Config, key: str = "n_inner") -> Plain:
 @family("GPT2LMHeadModel")
 def gpt2(c: Config) -> Model:
     c.raw("reorder_and_upcast_attn", *OF_SUMMARIES)  # which precision, and of other heads
-    norm, ffn, scale, by_depth = c.layer_norm(), _plain(c), _scale(c), c.flag("scale_attn_by_inverse_layer_idx")
+    norm, ffn, scale, by_depth = c.layer_norm(key=EPS), _plain(c), _scale(c), c.flag("scale_attn_by_inverse_layer_idx")
     scales = [scale / (index + 1) if by_depth else scale for index in range(c.count)]
     mixers = [c.attention(bias=True, out_bias=True, scale=scale) for scale in scales]
     layers = [c.layer(Norms.pre(norm), mixer, ffn) for mixer in mixers]
@@ -46,7 +47,7 @@ def gpt_bigcode(c: Config) -> Model:
     c.raw("pre_allocate_kv_cache", "pad_key_length", "max_batch_size", "num_key_value_heads", *OF_SUMMARIES)
     shared = c.flag("multi_query", True)
     kv_heads = 1 if shared else c.heads
-    norm, mixer = c.layer_norm(), Attention(c.heads, kv_heads, c.width(), _scale(c), bias=True, out_bias=True)
+    norm, mixer = c.layer_norm(key=EPS), Attention(c.heads, kv_heads, c.width(), _scale(c), bias=True, out_bias=True)
     ffn = replace(_plain(c), activation=c.activation("gelu_pytorch_tanh", "activation_function"))
     names = replace(GPT2, transposed=False, qkv=Merged("attn.c_attn", "rows" if shared else "heads"))
     return c.model([c.layer(Norms.pre(norm), mixer, ffn)] * c.count, norm, tied=True, positions=Learned(c.positions), names=names)
@@ -62,7 +63,7 @@ GPT_NEO = replace(
 def gpt_neo(c: Config) -> Model:
     """Scores have no scale; every other layer has a window."""
     c.raw("resid_dropout", "embed_dropout", *OF_SUMMARIES)
-    norm, size = c.layer_norm(), c.positive("window_size", 256)
+    norm, size = c.layer_norm(key=EPS), c.positive("window_size", 256)
     windows = {"global": None, "local": size}
     mixers = [c.attention(out_bias=True, scale=1.0, window=windows[kind]) for kind in _reaches(c)]
     layers = [c.layer(Norms.pre(norm), mixer, _plain(c, "intermediate_size")) for mixer in mixers]
@@ -94,8 +95,11 @@ def _beside(c: Config, names: Names) -> Model:
     """GPT-J: mixer and FFN beside each other, the first `rotary_dim` numbers of a head turn."""
     c.require("scale_attn_weights", True)
     c.require("rotary", True)
+    c.require("rope_theta", 1e4)
+    c.require("rope_scaling")
+    c.require("rope_parameters")
     c.raw(*OF_SUMMARIES)
-    norm, dim = c.layer_norm(), c.width()
+    norm, dim = c.layer_norm(key=EPS), c.width()
     mixer = c.attention(rope=c.rope(dim, dim=c.positive("rotary_dim", 64), interleaved=True))
     return c.model([c.layer(Norms.beside(norm), mixer, _plain(c))] * c.count, norm, head_bias=True, names=names)
 
@@ -124,6 +128,9 @@ GPT_NEOX = Names(
 def gpt_neox(c: Config) -> Model:
     norm, dim, bias = c.layer_norm(), c.width(), c.flag("attention_bias", True)
     norms = Norms.beside(norm, own=True) if c.flag("use_parallel_residual", True) else Norms.pre(norm)
-    mixer = c.attention(bias=bias, out_bias=bias, rope=c.rope(dim, share=0.25))
+    rope = c.rope(dim, share=0.25, theta_keys=("rotary_emb_base",), share_keys=("rotary_pct",))
+    c.require("rope_theta", rope.theta)  # may be there besides, and counts for nothing
+    c.require("partial_rotary_factor", c.number("rotary_pct", 0.25))
+    mixer = c.attention(bias=bias, out_bias=bias, rope=rope)
     ffn = Plain(c.inner, c.activation("gelu"), bias=True)
     return c.model([c.layer(norms, mixer, ffn)] * c.count, norm, names=GPT_NEOX)

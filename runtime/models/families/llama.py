@@ -32,6 +32,7 @@ PHI3 = Names(qkv=Merged("self_attn.qkv_proj"), gate_up=Merged("mlp.gate_up_proj"
 
 @family("Phi3ForCausalLM")
 def phi3(c: Config) -> Model:
+    c.assume(original_max_position_embeddings=4096)
     rms, window = c.rms(1e-5), c.optional("sliding_window", int)
     mixer = c.attention(rope=c.rope(c.width(), share=1.0), window=window)
     return c.model([c.layer(Norms.pre(rms), mixer)] * c.count, rms, names=PHI3)

@@ -13,7 +13,7 @@ APERTUS = Names(before_mixer="attention_layernorm", before_ffn="feedforward_laye
 @family("NemotronForCausalLM")
 def nemotron(c: Config) -> Model:
     """Half of each head turns."""
-    norm, bias = c.layer_norm(offset=1.0), c.flag("attention_bias")
+    norm, bias = c.layer_norm(offset=1.0, key="norm_eps"), c.flag("attention_bias")
     mixer = c.attention(bias=bias, out_bias=bias, rope=c.rope(c.width(), share=0.5))
     ffn = Plain(c.inner, c.activation("relu2"), c.flag("mlp_bias"))
     return c.model([c.layer(Norms.pre(norm), mixer, ffn)] * c.count, norm)

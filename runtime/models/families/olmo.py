@@ -27,6 +27,8 @@ def olmo3(c: Config) -> Model:
     c.assume(sliding_window=4096)
     rms, bias, dim = c.rms(1e-5), c.flag("attention_bias"), c.width()
     kinds = c.kinds(every(c.count, 4))
+    if "sliding_attention" in kinds and c.raw("rope_parameters") is None:
+        c.require("rope_theta", 5e5)  # transformers takes another one for full layers only
     ropes = {kind: c.rope(dim, kind, theta=5e5) for kind in dict.fromkeys(kinds)}
     mixers = [
         c.attention(norm=HeadNorm(rms, "all"), bias=bias, out_bias=bias, rope=ropes[kind], window=window)

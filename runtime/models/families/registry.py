@@ -15,6 +15,7 @@ from ..spec import Model
 Reader = Callable[[Config], Model]
 
 OUTER = ("tie_word_embeddings", "quantization_config")  # keys of a wrapper that count before those of its text model
+TIED = {"Mistral3ForConditionalGeneration", "InternVLForConditionalGeneration"}  # if nothing says otherwise
 TOWER_KEYS = ("vision_config", "audio_config")
 WRAPPED = (("model.language_model.", "model."), ("language_model.model.", "model."), ("language_model.lm_head", "lm_head"))
 TOWERS = (
@@ -75,7 +76,10 @@ def _text_of(values: Mapping[str, Any], where: str) -> dict[str, Any] | None:
     if not isinstance(text, dict):
         raise ConfigError(f"{where}: text_config must be an object, not {shown(text)}")
     dtype = values.get("dtype") or values.get("torch_dtype")
-    return {"dtype": dtype} | text | {key: values[key] for key in OUTER if values.get(key) is not None}
+    own = {key: value for key, value in text.items() if key != "tie_word_embeddings"}  # which the wrapper says
+    if TIED.intersection(values.get("architectures") or ()):
+        own["tie_word_embeddings"] = True
+    return {"dtype": dtype} | own | {key: values[key] for key in OUTER if values.get(key) is not None}
 
 
 def architecture_of(values: Mapping[str, Any], where: str) -> str:
