@@ -64,7 +64,7 @@ def attention_backend(
 def _for_group(name: str, pool: KVPool, shape: AttentionShape, options: dict[str, object]) -> OneBackend:
     order = _order(pool, bool(options.get("deterministic")))
     if name == "auto":
-        return _best(order, pool, shape, options)
+        return _best(order, pool, shape, options) if len(order) > 1 else _only(order[0], pool, shape, options)
     asked = [] if name == order[0] else [f"attention={name!r} was asked for"]
     return _explained(_build(name, pool, shape, options), "asked for", [], asked)
 
@@ -86,6 +86,15 @@ def _best(order: list[str], pool: KVPool, shape: AttentionShape, options: dict[s
         except BackendUnavailable as error:
             missing.append(f"no {name}: {error}")
     return _explained(_build(order[-1], pool, shape, options), BEST, missing, missing)
+
+
+def _only(name: str, pool: KVPool, shape: AttentionShape, options: dict[str, object]) -> OneBackend:
+    """The one backend with bits that do not depend on the batch."""
+    try:
+        return _explained(_build(name, pool, shape, options), BEST, [], [])
+    except BackendUnavailable as error:
+        why = str(error).partition("; use")[0]
+        raise ConfigError(f"Engine(deterministic=True): {why}, and no other attention has such bits; run it without deterministic") from error
 
 
 def _explained(backend: OneBackend, why: str, missing: list[str], slower: list[str]) -> OneBackend:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from ..layers.activation import ACTIVATIONS, add_scaled
+from ..layers.activation import activated, add_scaled
 from ..layers.linear import Linear
 from ..layers.norm import RMSNorm
 from .attention import AttentionPart, Step
@@ -109,7 +109,7 @@ class PerLayerGate:
         yield from norm_places(f"{prefix}post_per_layer_input_norm", self.part.norm, self.norm)
 
     def forward(self, x: Tensor, own: Tensor) -> Tensor:
-        y = ACTIVATIONS[self.part.activation](self.down(x)).mul_(own)
+        y = activated(self.part.activation, self.down(x)).mul_(own)
         return x.add_(self.norm(self.up(y)))
 
 

@@ -19,6 +19,7 @@ from .compiled import CompiledStep, Span
 from .embedding import Embedding, Head, known_ids
 from .executors import SMALL_MODEL, Ran, executors
 from .places import Place
+from .pooling import summed
 from .spec import Model
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class Decoder:
 
     def pooled(self, hidden: Tensor, batch: Batch) -> Tensor:
         """Fill the batch's sums from the normed states of all its tokens [T, hidden]; the logits that it wants."""
-        batch.sums = torch.stack([hidden[start:stop].sum(0, dtype=torch.float32) for start, stop in batch.pools])
+        batch.sums = summed(hidden, batch.pools)
         if not len(batch.logit_rows):
             return self.no_logits()
         return self._logits(hidden.index_select(0, batch.logit_rows))
@@ -140,25 +141,23 @@ class Decoder:
 
     def tensors(self) -> Iterator[Tensor]:
         """All that is kept of the weights; some more than once."""
-        yield from (place.target for place in self.embedding.places())
+        yield from self.embedding.tensors()
         for layer in self.layers:
             for holder, name in layer.products():
                 yield from getattr(holder, name).tensors()
             yield from (norm.weight for norm in layer.norms())
             if layer.mixer.norm is not None:
                 yield layer.mixer.norm.weight
-        yield from self.head.product.tensors()
-        if self.head.norm is not None:
-            yield self.head.norm.weight
+        yield from self.head.tensors()
 
     def seal(self, transform: Transform | None = None) -> Decoder:
         """Bring the loaded weights into the layout to compute with, layer by layer.
 
-        transform: asked for every projection by name (qkv, output, gate_up or up, down, head); a layer that it gives
+        transform: asked for every projection by name (qkv, output, gate_up or up, down, project, head); a layer that it gives
         instead of the loaded one is taken as it is.
         """
         small = self.parameter_count * self.dtype.itemsize <= SMALL_MODEL
-        self.embedding.seal()
+        self.embedding.seal(small, transform)
         for layer in self.layers:
             layer.seal(small, transform)
         self.head.seal(small, transform)

@@ -39,10 +39,22 @@ class Embedding:
         if self.own is not None:
             yield from self.own.places()
 
-    def seal(self) -> None:
-        for norm in (self.norm, None if self.own is None else self.own.norm):
-            if norm is not None:
-                norm.seal()
+    def seal(self, small: bool, transform: Transform | None) -> None:
+        if self.norm is not None:
+            self.norm.seal()
+        if self.project is not None:
+            self.project = sealed("project", self.project, small, transform)
+        if self.own is not None:
+            self.own.norm.seal()
+            self.own.project = sealed("project", self.own.project, small, transform)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All that is kept of the weights."""
+        own = () if self.own is None else (self.own.table, self.own.norm.weight)
+        yield from (tensor for tensor in (self.table, self.positions, *own) if tensor is not None)
+        yield from () if self.norm is None else (self.norm.weight,)
+        for project in (self.project, None if self.own is None else self.own.project):
+            yield from () if project is None else project.tensors()
 
     @property
     def plain(self) -> bool:
@@ -127,10 +139,18 @@ class Head:
             self.norm.seal()
         if self.model.head_unit:
             self.product.weight.copy_(F.normalize(self.product.weight.float(), dim=1))
+        if self.project is not None:
+            self.project = sealed("project", self.project, small, transform)
         if small or not self.model.tied:
             self.product = sealed("head", self.product, small, transform)
         elif transform is not None:
             self.product = transform("head", self.product)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All that is kept of the weights."""
+        yield from self.product.tensors()
+        yield from () if self.project is None else self.project.tensors()
+        yield from () if self.norm is None else (self.norm.weight,)
 
     @property
     def plain(self) -> bool:

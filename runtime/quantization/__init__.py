@@ -23,11 +23,11 @@ WEIGHTS = ("auto", "fp8", "fp8_tensor", "int8")  # as loaded; float8 with a scal
 KV_DTYPES = ("auto", "fp8")  # the model's; float8 with the pool's scales
 FP8_CAPABILITY = (8, 9)
 INT8_DTYPES = (torch.float32, torch.bfloat16)  # float16 has no room for sums of whole numbers
-HEAD = "head"  # the projection that stays as it is with float8: its errors would be errors of the logits
+HEAD, PROJECT = "head", "project"  # outside the layers; they stay as they are with float8: their errors would go everywhere
 
 
 def transform_for(weights: str, deterministic: bool, device: torch.device) -> Transform | None:
-    """What becomes of each loaded projection (its name: qkv, output, gate_up, down, head); None: nothing.
+    """What becomes of each loaded projection (its name: qkv, output, gate_up or up, down, project, head); None: nothing.
 
     weights: one of WEIGHTS. Raises ConfigError for a combination that this device cannot compute.
     """
@@ -67,7 +67,7 @@ def _to_fp8(per_output: bool, deterministic: bool, device: torch.device) -> Tran
     kind = RowwiseFp8Linear if deterministic else Fp8Linear
 
     def transform(name: str, layer: Linear) -> Linear:
-        if name == HEAD or not kind.suits(layer.weight):
+        if name in (HEAD, PROJECT) or not kind.suits(layer.weight):
             return rest(name, layer)
         _check_fp8_dtype(layer.weight)
         quantized = kind.of(layer, per_output)

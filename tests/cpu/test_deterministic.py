@@ -58,6 +58,16 @@ def scores(engine: Engine) -> Any:
     return list(sequence.score([[5, 6, 7], [5, 9], [11]]).result(60))
 
 
+def embedded(engine: Engine) -> list[list[float]]:
+    """All at once."""
+    futures = []
+    for tokens in prompts():
+        sequence = engine.open()
+        sequence.extend(tokens)
+        futures.append(sequence.embed())
+    return [future.result(60).tolist() for future in futures]
+
+
 def preempting(engine: Engine) -> None:
     """Throw a sequence out of the batch every few steps."""
     scheduler, steps = engine._core.scheduler, iter(range(10**9))
@@ -93,14 +103,14 @@ def build(model: Path) -> Iterator[Callable[..., Engine]]:
 def test_the_bits_do_not_depend_on_what_runs_beside(build: Callable[..., Engine], dtype: str, run_ahead: bool) -> None:
     engine = build(dtype=dtype, run_ahead=run_ahead, page_size=4)
     assert engine.info()["deterministic"]
-    expected, scored = alone(engine), scores(engine)
+    expected, scored, vectors = alone(engine), scores(engine), embedded(engine)
     engine.flush_cache()
     assert together(engine) == expected
     before = engine.stats().cached_tokens
     assert together(engine) == expected and engine.stats().cached_tokens > before + 100
     assert scores(engine) == scored
     chunked = build(dtype=dtype, run_ahead=run_ahead, step_tokens=7, max_running=5)
-    assert together(chunked) == expected and scores(chunked) == scored
+    assert together(chunked) == expected and scores(chunked) == scored and embedded(chunked) == vectors
     disturbed = build(dtype=dtype, run_ahead=run_ahead, step_tokens=32)
     preempting(disturbed)
     assert together(disturbed) == expected and disturbed.stats().preemptions > 3

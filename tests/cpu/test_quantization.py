@@ -82,14 +82,15 @@ def test_fp8_linear_adds_to_the_residual() -> None:
 
 
 @pytest.mark.parametrize("weights, scales", [("fp8", 8), ("fp8_tensor", 1)])
-def test_every_projection_but_the_head_becomes_fp8(weights: str, scales: int) -> None:
+def test_every_projection_of_a_layer_becomes_fp8(weights: str, scales: int) -> None:
     transform = transform_for(weights, False, CPU)
     assert transform is not None
     for name in ("qkv", "output", "gate_up", "down"):
         layer = transform(name, Linear(random(8, 16)))
         assert isinstance(layer, Fp8Linear) and len(layer.scale.unique()) == scales
-    head = Linear(random(8, 16))
-    assert transform("head", head) is head
+    for name in ("head", "project"):
+        outside = Linear(random(8, 16))
+        assert transform(name, outside) is outside
 
 
 def test_what_is_left_alone() -> None:

@@ -12,6 +12,7 @@ from ...attention.layout import AttentionLayout
 from ...errors import ConfigError
 from ...step.batch import Batch
 from ..embedding import known_ids
+from ..pooling import summed
 from .attend import Running, Watching, during
 from .config import GenericModel
 
@@ -62,7 +63,7 @@ class GenericDecoder:
             raise RuntimeError(f"{running.layer} layers attended, {len(self.config.attention.layers)} were expected")
         if batch.pools:
             hidden = out.hidden_states[-1][0]
-            batch.sums = torch.stack([hidden[start:stop].sum(0, dtype=torch.float32) for start, stop in batch.pools])
+            batch.sums = summed(hidden, batch.pools)
         logits: Tensor = out.logits[0] if len(rows) else out.logits[0][:0]
         return logits.float() if self.device.type == "cpu" else logits
 
