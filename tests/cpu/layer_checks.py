@@ -132,7 +132,10 @@ def check_logits(rows: int, size: int, dtype: torch.dtype, device: str) -> None:
         expected = logits.double() * scale
         expected = expected if cap is None else torch.tanh(expected / cap) * cap
         assert adjust(logits, scale, cap) is logits
-        close(logits, expected.to(dtype))
+        if dtype == torch.float32:  # near zero the rounding is that of a number near the cap
+            torch.testing.assert_close(logits.double(), expected, atol=2e-7 * (cap or 100), rtol=1e-5)
+        else:
+            close(logits, expected.to(dtype))
 
 
 def check_silu(rows: int, size: int, dtype: torch.dtype, device: str) -> None:

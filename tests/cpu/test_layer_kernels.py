@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,14 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 @pytest.mark.parametrize("rows, size", [(1, 384), (5, 50), (3, 1), (0, 8)])
 def test_norms(rows: int, size: int, dtype: torch.dtype) -> None:
     checks.check_norms(rows, size, dtype, "cpu")
+
+
+def test_the_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    environment.pop("TRITON_INTERPRET")
+    script = Path(__file__).with_name("compile_layer_kernels.py")
+    run = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
 
 
 def test_norm_of_strided_rows() -> None:

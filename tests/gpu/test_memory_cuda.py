@@ -111,6 +111,8 @@ def test_two_engines_beside_each_other(tiny):
 def test_sleep_frees_and_wake_restores(tiny, graphs, dtype):
     with open_engine(tiny, graphs=graphs, dtype=dtype) as engine:
         expected = ids(engine)
+        engine.flush_cache()
+        lone = engine.generate(PROMPTS[0], GREEDY).token_ids  # by the kernels for one row, which round otherwise
         held = allocated()
         freed = engine.sleep()
         assert freed > 60_000_000 and allocated() < held - 60_000_000
@@ -120,7 +122,8 @@ def test_sleep_frees_and_wake_restores(tiny, graphs, dtype):
         sequence.extend(engine.tokenizer.encode(PROMPTS[0], special_prefix=True))
         waiting = sequence.generate(GREEDY)
         engine.wake()
-        assert waiting.result(60).token_ids == expected[0]
+        assert waiting.result(60).token_ids == lone
+        engine.flush_cache()
         assert ids(engine) == expected
         assert abs(allocated() - held) < 8 * 2**20
 
