@@ -46,7 +46,8 @@ def read_rope(
     found = _SCALING.get(name)
     if found is None:
         raise ConfigError(f"{where}: rope_type={shown(name)} is not supported; supported: {', '.join(_SCALING)}")
-    result = found(Rope(base, turned, width, name, interleaved), rope, fields, context)
+    beside = fields if kind is None else _without_original(fields)
+    result = found(Rope(base, turned, width, name, interleaved), rope, beside, context)
     if unread := rope.unread():
         raise ConfigError(f"{where}: key {unread[0]!r} ({shown(rope.values[unread[0]])}) is not understood for rope_type={name!r}")
     _require_turning(result, where, rope.values)
@@ -162,6 +163,11 @@ def _stretches(own: Fields, name: str, count: int) -> tuple[float, ...]:
     if not numbers or len(values) != count:
         raise ConfigError(f"{own.where}: {name} must be a list of {count} numbers above 0, not {shown(values)}")
     return tuple(map(float, values))
+
+
+def _without_original(fields: Fields) -> Fields:
+    """Where each kind of layers has its own parameters, the original length beside them counts for nothing."""
+    return Fields({key: value for key, value in fields.values.items() if key != "original_max_position_embeddings"}, fields.where)
 
 
 def _original(own: Fields, fields: Fields) -> int:

@@ -48,6 +48,9 @@ LONG = {
     "rope_type": "longrope", "short_factor": [2.0] * 8, "long_factor": [4.0] * 8, "rope_theta": 1e4, "original_max_position_embeddings": 200,
     "partial_rotary_factor": 1.0,
 }  # fmt: skip
+BY_KIND = {
+    "full_attention": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}  # fmt: skip
 ONCE: list[tuple[str, dict[str, Any]]] = [  # that were computed otherwise than by transformers
     ("GemmaForCausalLM", {"hidden_act": "gelu_python"}),
     ("GemmaForCausalLM", {"hidden_activation": "relu"}),
@@ -64,6 +67,7 @@ ONCE: list[tuple[str, dict[str, Any]]] = [  # that were computed otherwise than 
     ("GPT2LMHeadModel", {"layer_norm_eps": 0.2}),
     ("Olmo3ForCausalLM", {"rope_parameters": {"full_attention": YARN, "sliding_attention": YARN}}),
     ("Olmo3ForCausalLM", {"rope_parameters": ..., "rope_theta": 100.0}),
+    ("Gemma3ForCausalLM", {"layer_types": ["full_attention"] * 2, "rope_parameters": BY_KIND, "original_max_position_embeddings": 12}),
     ("Phi3ForCausalLM", {"rope_parameters": LONG, "original_max_position_embeddings": ...}),
     ("Ministral3ForCausalLM", {"original_max_position_embeddings": 8}),
 ]

@@ -35,6 +35,7 @@ def gemma(c: Config) -> Model:
 
 
 def _second(c: Config) -> list[Attention]:
+    c.raw("sliding_window_size")  # beside sliding_window, which counts
     c.assume(sliding_window=4096, attn_logit_softcapping=50.0, final_logit_softcapping=30.0)
     dim, bias = c.width(256), c.flag("attention_bias")
     asked: dict[str, Any] = {

@@ -21,6 +21,7 @@ def hunyuan_dense(c: Config) -> Model:
 def _of_the_published(c: Config) -> None:
     """Keys that the published files have and that other models of the house use."""
     c.raw("org_vocab_size", "cla_share_factor", "pad_id", "num_shared_expert", "routed_scaling_factor", "moe_topk", "enable_lm_head_fp32")
+    c.raw("dense_list", "class_num", "pool_type", "mask_init_id", "im_start_id", "im_end_id", "im_newline_id", "text_start_id", "text_end_id")  # of classifiers and pictures
     c.require("attention_head_dim", c.width())
     c.require("norm_type", "rms", "hf_rms", "fused")
     c.require("num_experts", 1)

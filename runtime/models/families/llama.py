@@ -33,6 +33,10 @@ PHI3 = Names(qkv=Merged("self_attn.qkv_proj"), gate_up=Merged("mlp.gate_up_proj"
 @family("Phi3ForCausalLM")
 def phi3(c: Config) -> Model:
     c.assume(original_max_position_embeddings=4096)
+    c.require("full_attn_mod", 1)
+    c.require("interpolate_factor", 1)
+    c.require("lm_head_bias", False)
+    c.require("mlp_bias", False)
     rms, window = c.rms(1e-5), c.optional("sliding_window", int)
     mixer = c.attention(rope=c.rope(c.width(), share=1.0), window=window)
     return c.model([c.layer(Norms.pre(rms), mixer)] * c.count, rms, names=PHI3)

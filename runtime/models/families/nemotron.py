@@ -39,6 +39,9 @@ def apertus(c: Config) -> Model:
     c.assume_rope(
         rope_type="llama3", rope_theta=1.2e7, factor=8.0, original_max_position_embeddings=8192, low_freq_factor=1.0, high_freq_factor=4.0
     )
+    c.require("qk_norm", True)
+    for key in ("post_norm", "mlp_bias"):
+        c.require(key, False)
     rms, bias = c.rms(1e-5), c.flag("attention_bias")
     mixer = c.attention(norm=HeadNorm(rms), bias=bias, out_bias=bias, rope=c.rope(c.width(), theta=1.2e7))
     return c.model([c.layer(Norms.pre(rms), mixer, Plain(c.inner, c.activation("xielu")))] * c.count, rms, names=APERTUS)

@@ -13,7 +13,9 @@ STARCODER = Names(up="mlp.c_fc", down="mlp.c_proj")
 @family("Starcoder2ForCausalLM")
 def starcoder2(c: Config) -> Model:
     c.assume(num_key_value_heads=2)
-    c.raw("layer_norm_epsilon")  # a relic beside norm_epsilon
+    c.raw("layer_norm_epsilon", "activation_function")  # relics beside norm_epsilon and hidden_act
+    c.raw("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32")
+    c.require("scale_attn_weights", True)
     c.require("mlp_type", "default")
     c.require("norm_type", "layer_norm")
     norm, bias = Norm(c.number("norm_epsilon", 1e-5), "layer", bias=True), c.flag("use_bias", True)
