@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 
 from . import one_row_kernels as kernels
@@ -139,12 +140,12 @@ def _best(weight: Tensor) -> Launch:
 
 def _cut(weight: Tensor, launch: Launch) -> dict[str, Any]:
     """The keywords that every kernel takes."""
-    overlap = overlaps(weight.device)
+    overlap, block = overlaps(weight.device), min(launch.block, triton.next_power_of_2(weight.shape[1]))
     cut = {
         "SIZE": weight.shape[1],
         "ROWS": launch.rows,
-        "BLOCK": launch.block,
-        "VECTOR": min(16 // max(2, weight.element_size()), launch.block),  # what one thread reads at once, of x too
+        "BLOCK": block,
+        "VECTOR": min(16 // max(2, weight.element_size()), block),  # what one thread reads at once, of x too
         "DEPENDENT": overlap,
         "num_warps": launch.warps,
     }
