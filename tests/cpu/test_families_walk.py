@@ -68,6 +68,7 @@ ONCE: list[tuple[str, dict[str, Any]]] = [  # that were computed otherwise than 
     ("Olmo3ForCausalLM", {"rope_parameters": {"full_attention": YARN, "sliding_attention": YARN}}),
     ("Olmo3ForCausalLM", {"rope_parameters": ..., "rope_theta": 100.0}),
     ("Gemma3ForCausalLM", {"layer_types": ["full_attention"] * 2, "rope_parameters": BY_KIND, "original_max_position_embeddings": 12}),
+    ("Gemma4ForCausalLM", {"layer_types": ["sliding_attention"] * 2, "sliding_window": 5}),
     ("Phi3ForCausalLM", {"rope_parameters": LONG, "original_max_position_embeddings": ...}),
     ("Ministral3ForCausalLM", {"original_max_position_embeddings": 8}),
 ]

@@ -56,8 +56,9 @@ def _mixers(c: Config, kinds: list[str], rms: Norm) -> list[Attention]:
     )
     bias = c.flag("attention_bias")
     plain = c.attention(scale=1.0, norm=HeadNorm(rms), value_norm_eps=rms.eps, bias=bias, out_bias=bias)
+    windows = [window if kind == "sliding_attention" else None for kind, window in zip(kinds, c.windows(kinds), strict=True)]
     shared, sizes, mixers = _first_shared(c), _sizes(c, kinds), list[Attention]()
-    for index, (kind, window, (dim, kv_heads)) in enumerate(zip(kinds, c.windows(kinds), sizes, strict=True)):
+    for index, (kind, window, (dim, kv_heads)) in enumerate(zip(kinds, windows, sizes, strict=True)):
         source = None if index < shared else _last(kinds[:shared], kind, c)
         keys_alone = c.flag("attention_k_eq_v") and kind == "full_attention" and source is None
         mixers.append(replace(
