@@ -94,7 +94,7 @@ def _yarn(rope: Rope) -> Tensor:
 
 def _longrope(rope: Rope) -> Tensor:
     """Every wavelength has a factor of its own (LongRoPE, arXiv 2402.13753)."""
-    return _default(rope) / torch.tensor(rope.factors)
+    return 1.0 / (torch.tensor(rope.factors) * rope.theta ** (torch.arange(0, rope.dim, 2, dtype=torch.float32) / rope.dim))
 
 
 def _alpha(rope: Rope) -> Tensor:

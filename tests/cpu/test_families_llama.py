@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 from family_checks import check_family
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from sgl.runtime.layers.rotary import Rope, frequencies
 
 LONG = {
     "rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75,
@@ -28,3 +33,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 def test_a_family_is_that_of_transformers(case: str, tmp_path: Path) -> None:
     architecture, keys = CASES[case]
     check_family(architecture, tmp_path, **keys)
+
+
+def test_frequencies_of_longrope_have_the_bits_of_transformers() -> None:
+    """A last bit of the fastest is a thousandth of a turn, a hundred thousand tokens on."""
+    factors = [1.08 + 0.9 * i for i in range(48)]
+    parameters = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": factors, "long_factor": factors, "factor": 32.0}
+    config = transformers.Phi3Config(
+        hidden_size=384, num_attention_heads=4, max_position_embeddings=131_072, original_max_position_embeddings=4096,
+        rope_parameters=parameters | {"original_max_position_embeddings": 4096},
+    )  # fmt: skip
+    expected, _ = ROPE_INIT_FUNCTIONS["longrope"](config, torch.device("cpu"), seq_len=131_072)
+    assert torch.equal(frequencies(Rope(1e4, 96, 96, "longrope", factors=tuple(factors))), expected)
