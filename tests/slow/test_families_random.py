@@ -1,4 +1,7 @@
-"""Many random configurations of each family, and each of its keys: SGL_DRAWS says how many (20)."""
+"""Many random configurations of each family, and each of its keys: SGL_DRAWS=20 says how many, without it none.
+
+The short form, a few fixed draws of each, is tests/cpu/test_families_walk.py.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ from walk import walk
 from walk_draws import Draw, draw
 from walk_keys import variants
 
-pytestmark = pytest.mark.slow
+DRAWS = int(os.environ.get("SGL_DRAWS", "0"))
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not DRAWS, reason="hours of walking: SGL_DRAWS=20 takes 20 draws of each family")]
 
-DRAWS = int(os.environ.get("SGL_DRAWS", "20"))
 FIRST = int(os.environ.get("SGL_FIRST_DRAW", "1000"))
 
 
