@@ -23,11 +23,13 @@ STATES = ("linear_attention", "mamba", "mamba2", "conv", "recurrent", "gated_del
 
 @dataclass(frozen=True)
 class GenericModel:
-    """A model of transformers. values: its config.json; the rest as in `Model`."""
+    """A model of transformers: see `Model` for what is not said here.
+
+    path: of its directory.  remote_code: Python of the checkpoint may be run.  chosen: the user asked for transformers.
+    """
 
     architecture: str
     path: str
-    values: Mapping[str, Any]
     vocab_size: int
     hidden_size: int
     max_position: int
@@ -47,7 +49,7 @@ def read_generic(values: Mapping[str, Any], where: str, path: Path, remote_code:
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=remote_code, local_files_only=True)
     except Exception as error:  # whatever the library finds wrong
-        raise ConfigError(f"{where}: transformers cannot read it either: {_first_line(error)}") from error
+        raise ConfigError(f"{where}: transformers cannot read it: {_first_line(error)}") from error
     text = config.get_text_config()
     names = values.get("architectures") or [type(config).__name__]
     if not remote_code:
@@ -56,7 +58,6 @@ def read_generic(values: Mapping[str, Any], where: str, path: Path, remote_code:
     return GenericModel(
         architecture=str(names[0]),
         path=str(path),
-        values=values,
         vocab_size=_size(text, where, "vocab_size"),
         hidden_size=_size(text, where, "hidden_size"),
         max_position=_size(text, where, "max_position_embeddings"),
