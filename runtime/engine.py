@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 import torch
@@ -25,9 +25,11 @@ from .loading import resolve_model
 from .loop.assemble import assemble
 from .loop.config import EngineConfig
 from .loop.metrics import Stats
+from .loop.options import EngineOptions, shows_options
 from .loop.step_trace import StepRecord
 from .process.remote import connect
 from .sampling.params import SamplingParams
+from .sequences.asked import grammar_of
 from .sequences.embedding import Floats, normalized
 from .sequences.ops import Chunk, Generation
 from .sequences.pinning import Pin
@@ -49,10 +51,11 @@ class Engine:
             print(engine.generate("The capital of France is", max_tokens=8, temperature=0).text)
     """
 
-    def __init__(self, model: str | Path | None = None, **options: Any) -> None:
+    @shows_options
+    def __init__(self, model: str | Path | None = None, **options: Unpack[EngineOptions]) -> None:
         started = time.perf_counter()
         path = resolve_model(NANO if model is None else model)
-        config = EngineConfig.from_options(options)
+        config = EngineConfig.from_options({**options})
         parts = connect(path, config) if config.process else assemble(path, config)
         self.config, self.model_path = parts.config, str(path)
         self.tokenizer, self.vocabulary = parts.tokenizer, parts.vocabulary
@@ -87,9 +90,13 @@ class Engine:
     ) -> Any:
         """Complete a text, or each text of a list; blocks. `options` are fields of SamplingParams.
 
+        grammar: a type (pydantic model, dataclass, Literal, list[int] ...) or JSON schema (dict), for JSON of it; or
+        what `sgl.grammars` compiled for `engine.vocabulary`.
+
         Returns a Generation, or a list of them for a list. The first error is raised after all have ended.
         """
         params = _with_options(params or SamplingParams(), options)
+        grammar = grammar_of(grammar, self.vocabulary, self.config.json_options)
         single = isinstance(prompt, str)
         futures = []
         for text in [prompt] if isinstance(prompt, str) else prompt:

@@ -9,6 +9,17 @@ class ConfigError(RuntimeFailure, ValueError):
     """An option, a sampling parameter or a model directory that cannot be used as given."""
 
 
+def check_text(text: str, what: str = "the text") -> None:
+    """Raise ConfigError for what is no str, and for halves of characters (lone surrogates), which no tokenizer takes."""
+    if not isinstance(text, str):
+        raise ConfigError(f"{what} is {text!r:.60}; give a str")
+    try:
+        text.isascii() or text.encode()
+    except UnicodeEncodeError as error:
+        half = f"half a character, {text[error.start]!r}, at {error.start}"
+        raise ConfigError(f"{what} is no Unicode text: it has {half}; leave it out") from None
+
+
 class CheckpointError(ConfigError):
     """A checkpoint whose files, tensors or shapes do not fit its configuration."""
 
@@ -27,6 +38,12 @@ class EngineClosed(RuntimeFailure):
     expected = True  # its owner asked for it: nobody needs to be warned
 
 
+class EngineFailed(EngineClosed):
+    """The engine's loop ended by an error of its own, which is the `__cause__`; nothing is computed any more."""
+
+    expected = False
+
+
 class EngineDied(RuntimeFailure):
     """The process that the engine ran in died while the request ran, or since its sequence was opened."""
 
@@ -41,6 +58,10 @@ class DeadlineExceeded(RuntimeFailure):
     """The request was not done when its time was over."""
 
     expected = True
+
+
+class NoTokenAllowed(RuntimeFailure):
+    """What a request asks for leaves no token that may come next: its grammar, logit_bias and min_tokens together."""
 
 
 class TruncatedError(RuntimeFailure):

@@ -12,17 +12,20 @@ from .words import add_words, model_and_options
 
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 SAME_NAME = (
-    "tool_format", "reasoning_format", "max_queue", "tenant_share", "isolate", "allow_priority",
+    "tool_format", "reasoning_format", "max_queue", "tenant_share", "isolate", "allow_priority", "store_bytes",
     "page", "metrics", "open_metrics", "log_requests", "log_content", "trace",
 )  # fmt: skip
 INTERRUPTED = 130  # as shells report a program that Ctrl-C ended
 
 _ABOUT = """\
 Opens a model and answers POST /generate (programs with sgl.RuntimeEndpoint(url)), /v1/completions,
-/v1/chat/completions and /v1/embeddings. Ctrl-C or SIGTERM lets running requests finish, for at most 10 seconds, and ends.
+/v1/chat/completions, /v1/responses, /v1/embeddings, Anthropic's /v1/messages and Ollama's /api/chat.
+Ctrl-C or SIGTERM lets running requests finish, for at most 10 seconds, and ends.
 
   sgl serve                                          the bundled model at http://127.0.0.1:30000
   sgl serve path/to/model --port 8000 kv_memory=2GB dtype=bfloat16
+
+On a GPU the engine runs in a process of its own; process=false keeps it in the server's.
 """
 
 
@@ -43,7 +46,9 @@ def add_parser(commands: Any) -> None:
         metavar="KEY",
         help="a key that requests must bring; may be repeated (default: SGL_API_KEY)",
     )
-    parser.add_argument("--served-name", metavar="NAME", help="the model's name in answers (default: its directory's)")
+    parser.add_argument(
+        "--served-name", action="append", metavar="NAME", help="the model's name in answers; may be repeated (default: its directory's)"
+    )
     parser.add_argument("--tool-format", metavar="NAME", help="how the model calls tools, such as hermes (default: by its name)")
     parser.add_argument("--reasoning-format", metavar="NAME", help="how the model marks its thoughts, such as qwen3 (default: by its name)")
     _add_limits(parser)
@@ -55,6 +60,7 @@ def add_parser(commands: Any) -> None:
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     limits = parser.add_argument_group("limits")
     limits.add_argument("--max-body-bytes", type=int, default=10_000_000, metavar="N", help="of a request's body")
+    limits.add_argument("--max-open-bytes", type=int, default=64_000_000, metavar="N", help="of all bodies that are not read yet")
     limits.add_argument("--max-prompt-tokens", type=int, metavar="N", help="of a prompt")
     limits.add_argument("--max-new-tokens", type=int, metavar="N", help="of an answer, which ends there")
     limits.add_argument("--max-choices", type=int, default=64, metavar="N", help="samples of one prompt")
@@ -79,6 +85,20 @@ def _add_sharing(parser: argparse.ArgumentParser) -> None:
         "--isolate",
         action=argparse.BooleanOptionalAction,
         help="an API key reuses only the prefixes that it computed (default: with several keys)",
+    )
+    sharing.add_argument(
+        "--store-bytes",
+        type=int,
+        default=64_000_000,
+        metavar="N",
+        help="of answers of /v1/responses that are kept for clients to come back to (default: %(default)s)",
+    )
+    sharing.add_argument(
+        "--cors-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="a site whose pages may use this server from a browser, or * for all; may be repeated (default: none)",
     )
     sharing.add_argument("--allow-priority", action="store_true", help="requests may say how urgent they are")
 
@@ -112,9 +132,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _serve(options: argparse.Namespace) -> None:
     from sgl.runtime.engine import Engine
+    from sgl.runtime.executor.device import on_a_gpu
     from sgl.runtime.server import listening
 
     model, engine_options = model_and_options(options.words)
+    engine_options.setdefault("process", on_a_gpu(str(engine_options.get("device", "auto"))))
     settings = _settings(options)
     with listening.bind(settings) as listener, Engine(model, **engine_options) as engine:
         if not settings.api_keys and not settings.local:
@@ -145,12 +167,14 @@ def _settings(options: argparse.Namespace) -> Any:
         host=options.host,
         port=options.port,
         api_keys=frozenset(options.api_key or from_environment),
-        served_name=options.served_name,
+        served_name=tuple(options.served_name) if options.served_name else None,
         max_body_bytes=options.max_body_bytes,
+        max_open_bytes=options.max_open_bytes,
         max_prompt_tokens=options.max_prompt_tokens,
         max_new_tokens=options.max_new_tokens,
         max_choices=options.max_choices,
         request_timeout=options.request_timeout,
+        cors_origins=tuple(options.cors_origin),
         **{name: getattr(options, name) for name in SAME_NAME},
     )
 

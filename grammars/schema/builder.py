@@ -168,9 +168,9 @@ class _Builder:
         found: list[Expr] = [Literal(b"null")] if shape.null else []
         found += [Literal(json.dumps(b).encode()) for b in sorted(shape.booleans)]
         if shape.numbers is not None:
-            found.append(number_expr(shape.numbers, self._plain))
+            found.append(number_expr(shape.numbers, self._plain, self._options.digits))
         if shape.strings is not None:
-            found.append(string_expr(shape.strings))
+            found.append(string_expr(shape.strings, self._options.digits))
         if (arrays := shape.arrays) is not None:
             found.append(self._rule((places, index, "["), lambda: self._array(arrays)))
         if (objects := shape.objects) is not None:

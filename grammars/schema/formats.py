@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from sgl.grammars.algebra.expr import Expr
 from sgl.grammars.regex import parse_regex
+from sgl.grammars.schema.bounded import DIGITS, SECOND_DIGITS, bounded
 
 _YEAR = r"(?:000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})"
 _LEAP = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
@@ -101,3 +102,23 @@ ENFORCED = frozenset(_PATTERNS)
 def format_expr(name: str) -> Expr:
     """The language of characters of an enforced format."""
     return parse_regex(_PATTERNS[name], "ecma")
+
+
+@lru_cache(maxsize=64)
+def _short_format(name: str, digits: int) -> Expr:
+    return bounded(format_expr(name), digits)
+
+
+def with_digits(languages: tuple[Expr, ...], digits: int) -> tuple[Expr, ...]:
+    """The same languages, formats of them with so many digits at most where theirs have no bound."""
+    return tuple(_with_digits(language, digits) for language in languages)
+
+
+def _with_digits(language: Expr, digits: int) -> Expr:
+    for name, most in _ENDLESS.items():
+        if language is format_expr(name):
+            return _short_format(name, min(digits, most))
+    return language
+
+
+_ENDLESS = {"time": SECOND_DIGITS, "date-time": SECOND_DIGITS, "duration": DIGITS}

@@ -155,12 +155,18 @@ def _values(schema: Schema, place: str) -> tuple[Any, ...] | None:
     return tuple(schema["enum"])
 
 
+_LIMITS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
+_BEYOND = 10**500
+
+
 def _number(schema: Schema, keyword: str, place: str) -> Decimal | None:
     value = schema.get(keyword)
     if value is None and keyword not in schema:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidGrammarError(f"{keyword} must be a number, not {value!r}", child(place, keyword))
+    if keyword in _LIMITS and abs(value) >= _BEYOND:
+        raise UnsupportedGrammarError(keyword, place, "a number of more than 500 digits is beyond what is compared; leave it out")
     return as_decimal(value)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from sgl.grammars.errors import GrammarError
+from sgl.grammars.schema.bounded import DIGITS
 from sgl.grammars.schema.json_text import WHITESPACE
 
 _CHOICES = {
@@ -31,6 +32,8 @@ class SchemaOptions:
         order: "schema" (names in the order of `properties`, others after them; any order where several schemas
             are met in one object) or "any".
         integers: "json" (`1`, `1.0` and, from 10**16 on, `1e+16`) or "plain" (`1`).
+        digits: how many digits a number has at most before and behind its point (in its exponent at most four), and a
+            format's numbers (behind a second at most twelve); more where its bounds ask for more. None: any number.
         ascii: whether characters beyond ASCII come as escapes only.
         formats: "enforced" (those that are known) or "annotation" (none).
         weaken: keywords that are ignored; `explain` and the compiled grammar's `weakened` name them.
@@ -40,6 +43,7 @@ class SchemaOptions:
     additional_properties: bool = True
     order: str = "schema"
     integers: str = "json"
+    digits: int | None = DIGITS
     ascii: bool = False
     formats: str = "enforced"
     weaken: tuple[str, ...] = ()
@@ -65,6 +69,8 @@ def _check(name: str, value: Any) -> None:
     if name in _CHOICES and value not in _CHOICES[name]:
         hint = _nearest(str(value), list(_CHOICES[name]))
         raise GrammarError(f"{name}={value!r} is none of {', '.join(_CHOICES[name])}{hint}")
+    if name == "digits" and value is not None and (type(value) is not int or value < 1):
+        raise GrammarError(f"digits={value!r} must be a whole number from 1 on, or None for any number of digits")
     if name in _FLAGS and not isinstance(value, bool):
         raise GrammarError(f"{name}={value!r} must be True or False")
     if name == "weaken" and (isinstance(value, str) or not all(isinstance(k, str) for k in value)):

@@ -11,6 +11,8 @@ from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.expr import NEVER, Call, Chars, Expr, Repeat, Rule, length_bounds, repeat, seq
 from sgl.grammars.algebra.language import combine, texts
 from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
+from sgl.grammars.schema.bounded import bounded
+from sgl.grammars.schema.formats import with_digits
 from sgl.grammars.schema.json_text import FREE_CHAR, FREE_TEXT, QUOTE, encode_once
 from sgl.grammars.schema.multiples import common_step, few_remainders, multiples, other_numbers, whole_step
 from sgl.grammars.schema.numbers import (
@@ -26,18 +28,24 @@ from sgl.grammars.schema.shapes import Numbers, Strings
 _FREE_REST = Call(Rule("rest of a free string", lambda: seq(FREE_TEXT, QUOTE)))
 
 
-def number_expr(numbers: Numbers, plain: bool = False) -> Expr:
+def number_expr(numbers: Numbers, plain: bool = False, digits: int | None = None) -> Expr:
     """JSON numbers between bounds, divisible as asked; with `plain` integers have no `.0` after them.
+
+    digits: at most so many before and behind the point, None for any number; see `bounded`.
 
     Raises:
         UnsupportedGrammarError: `multipleOf` needs too many remainders.
     """
-    if numbers == Numbers(place=numbers.place):
-        return ANY_NUMBER
     try:
-        return _number_expr(replace(numbers, place=""), plain)
+        return _short_number(replace(numbers, place=""), plain, digits)
     except GrammarLimitError as error:
         raise UnsupportedGrammarError("multipleOf", numbers.place, str(error)) from error
+
+
+@lru_cache(maxsize=512)
+def _short_number(numbers: Numbers, plain: bool, digits: int | None) -> Expr:
+    whole = ANY_NUMBER if numbers == Numbers() else _number_expr(numbers, plain)
+    return whole if digits is None else bounded(whole, digits)
 
 
 @lru_cache(maxsize=512)
@@ -63,8 +71,8 @@ def _number_expr(numbers: Numbers, plain: bool) -> Expr:
     return languages[0] if languages else ANY_NUMBER
 
 
-def string_expr(strings: Strings) -> Expr:
-    """A quoted JSON string.
+def string_expr(strings: Strings, digits: int | None = None) -> Expr:
+    """A quoted JSON string. digits: at most so many of the numbers of formats, where that leaves something.
 
     Raises:
         UnsupportedGrammarError: the patterns and bounds together need too large an automaton.
@@ -75,7 +83,8 @@ def string_expr(strings: Strings) -> Expr:
         if strings.least == 0 and strings.most is None:
             return seq(QUOTE, _FREE_REST)
         return seq(QUOTE, repeat(FREE_CHAR, strings.least, strings.most), QUOTE)
-    text = text_expr(strings)
+    text = NEVER if digits is None else text_expr(replace(strings, languages=with_digits(strings.languages, digits)))
+    text = text_expr(strings) if text == NEVER else text
     if text == NEVER:
         return NEVER
     return seq(QUOTE, Call(Rule(f"string at {strings.place}", lambda: seq(encode_once(text), QUOTE))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, cast
 
@@ -11,12 +12,14 @@ import torch
 from torch import Tensor
 
 from ..attention.base import AttentionBackend
+from ..kernels.ahead import listen, waited
 from ..models.decoder import Decoder
 from ..step.batch import Batch, DeviceBatch
 from ..step.staging import upload, upload_into
-from .graphs import DecodeGraphs, GraphPool
+from .graphs import DecodeGraphs, GraphPool, sizes_up_to
 from .packing import pack, unpack
 from .page_table import PageTable
+from .rehearsal import captures, compile_ahead, prompts
 from .step_arrays import StepArrays, last_tokens
 
 if TYPE_CHECKING:
@@ -48,6 +51,11 @@ class CudaRunner:
         self.model, self.attention, self.device = model, attention, device
         self.vocab_size = model.config.vocab_size
         self._limits = (max_running, context, page_size)
+        self.rows, self.context = max_running, context
+        self._pool: GraphPool | None = None
+        self._rehearses = self._alone = False  # alone: nobody waits for this step
+        self._ahead: Iterator[None] | None = None
+        self._unwaited = 0.0  # seconds of capturing for which nobody waited
         self._with_graphs = graphs
         idle = _idle_streams.setdefault(device, [])
         self.sums: Tensor | None = None
@@ -59,11 +67,13 @@ class CudaRunner:
         max_running, context, page_size = self._limits
         self.table = PageTable(max_running, context, page_size, self.device)
         self.last: Tensor | None = torch.zeros(max_running + 1, dtype=torch.int32, device=self.device)
-        with_graphs = self._with_graphs and self.attention.capturable
-        pool = GraphPool() if with_graphs else None
+        if self._pool is None and self._with_graphs and self.attention.capturable:
+            self._pool = GraphPool()
+        pool = self._pool
         self._graphs = DecodeGraphs(max_running, pool) if pool else None
         self._static: dict[int, StaticDecode] = {}
         self._mixed = self._mixed_steps(pool) if pool else None
+        self._ahead = captures(self) if self._rehearses and pool else None
 
     def _mixed_steps(self, pool: GraphPool) -> MixedSteps | None:
         """None where steps cannot be cut, see `piecewise.refusal`."""
@@ -76,6 +86,61 @@ class CudaRunner:
             return None
         assert self.last is not None
         return MixedSteps(self.model, cast("PooledAttention", self.attention), self.table, self.last, pool.replay_of)
+
+    # before somebody waits
+
+    @property
+    def decode_sizes(self) -> list[int]:
+        """Numbers of decoding sequences that steps are padded to."""
+        return self._graphs.sizes if self._graphs else sizes_up_to(self.rows)
+
+    @property
+    def mixed_sizes(self) -> tuple[int, ...]:
+        """Numbers of new tokens that other steps are padded to, up to where they are not."""
+        return self._mixed.sizes if self._mixed else ()
+
+    def compile_ahead(self, sampler: Callable[[], None]) -> None:
+        """See `rehearsal.compile_ahead`; `rehearse` goes on from there."""
+        listen()
+        compile_ahead(self, sampler)
+        self._rehearses, self._ahead = True, captures(self) if self._graphs is not None else None
+
+    def rehearse(self) -> bool:
+        """Do a little, some milliseconds, of what later steps will need done. False: nothing is left."""
+        if self._ahead is None:
+            return False
+        began, self._alone = self.captured_seconds, True
+        try:
+            with torch.inference_mode():
+                next(self._ahead)
+        except StopIteration:
+            self._ahead = None
+        except Exception as error:
+            log.warning("graphs are not captured before they are needed: %s", error)
+            self._ahead = None
+        self._alone = False
+        self._unwaited += self.captured_seconds - began
+        return self._ahead is not None
+
+    def capture_mixed(self) -> Iterator[None]:
+        """Captures the graphs of all `mixed_sizes`, a piece between two items."""
+        for size in self.mixed_sizes:
+            assert self._mixed is not None
+            if self._mixed.is_captured(size):
+                continue
+            self.forward(prompts(self, size))
+            yield
+            yield from self._mixed.capture(size)
+
+    @property
+    def captured_seconds(self) -> float:
+        return self._pool.seconds if self._pool else 0.0
+
+    def waited(self) -> tuple[float, float]:
+        """Seconds of steps that this thread has spent compiling kernels, and capturing graphs."""
+        return waited(), self.captured_seconds - self._unwaited
+
+    # the steps
 
     def on_device(self) -> AbstractContextManager[object]:
         """Have this thread's work queued on the runner's stream."""
@@ -106,6 +171,7 @@ class CudaRunner:
         self._stream.synchronize()
         self.table.forget()
         del self.table, self._graphs, self._static, self._mixed, self.attention
+        self._ahead = None
         self.last = None
 
     def restore(self, attention: AttentionBackend) -> None:
@@ -135,7 +201,7 @@ class CudaRunner:
         self.attention.plan(static.batch)
         variant = getattr(self.attention, "variant", None)
         key = (size, variant(static.batch) if variant else None)
-        return graphs.run(key, lambda: self.model.forward(static.batch, self.attention))[: len(work)]
+        return graphs.run(key, lambda: self.model.forward(static.batch, self.attention), 0 if self._alone else len(work))[: len(work)]
 
     def _eager(self, step: StepArrays) -> Tensor:
         assert self.last is not None

@@ -34,6 +34,11 @@ class DeviceChoice:
         return "\n".join(self.reasons)
 
 
+def on_a_gpu(device: str) -> bool:
+    """Whether an engine with this option would run on a GPU."""
+    return device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+
+
 def apply_threads(threads: int) -> None:
     """Give torch's operations `threads` threads. The only place that touches this process-wide setting."""
     if torch.get_num_threads() != threads:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -13,9 +14,13 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from ..kernels.ahead import is_compiling
+
 log = logging.getLogger("sgl.runtime")
 
 EAGER_RUNS = 1  # of a size before it is captured: they compile its kernels, and a size may never come back
+FEW = 4  # running sequences; while more would wait for a capture, a size has to come back more often
+EAGER_RUNS_OF_MANY = 16
 FINE = (1, 2, 4, 8, 16)
 STEP = 32
 
@@ -27,11 +32,20 @@ def sizes_up_to(most: int) -> list[int]:
     return [size for size in FINE if size < most] + list(range(32, most, STEP)) + [most]
 
 
+def eager_runs(running: int) -> int:
+    """How often a step runs without a graph before it is captured, while so many sequences run."""
+    return EAGER_RUNS if running <= FEW else EAGER_RUNS_OF_MANY
+
+
 class GraphPool:
-    """Captures graphs that share their memory, since no two of them ever run at the same time."""
+    """Captures graphs that share their memory, since no two of them ever run at the same time.
+
+    seconds: that captures took.
+    """
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
+        self.seconds = 0.0
 
     def capture(self, compute: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
         """What `compute` launches, which does not run now, and what it returns.
@@ -40,12 +54,14 @@ class GraphPool:
         """
         graph = torch.cuda.CUDAGraph()
         torch.cuda.current_stream().synchronize()
+        started = time.perf_counter()
         with collector_off():
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 result = compute()
             finally:
                 graph.capture_end()
+                self.seconds += time.perf_counter() - started
         return graph, result
 
     def replay_of(self, compute: Callable[[], None]) -> Callable[[], None]:
@@ -84,14 +100,16 @@ class DecodeGraphs:
         """The smallest graph size for a batch of `count` sequences."""
         return self.sizes[bisect_left(self.sizes, count)]
 
-    def run(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
+    def run(self, key: Hashable, compute: Callable[[], Tensor], running: int = 1) -> Tensor:
         """The logits of `compute`, which launches the same kernels on the same addresses for the same key.
 
-        They stay valid until the next run.
+        They stay valid until the next run.  running: sequences that would wait for a capture.
         """
+        if is_compiling():
+            return compute()
         if key not in self._captured:
             runs = self._runs[key] = self._runs.get(key, 0) + 1
-            if runs <= EAGER_RUNS:
+            if runs <= eager_runs(running):
                 return compute()
             self._captured[key] = self._capture(key, compute)
         found = self._captured[key]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from ..attention.base import AttentionBackend
+from ..kernels.ahead import is_compiling
 from ..models import fused
 from ..models.gpu_layers import FusedLayer, LawLayer
 from ..step.batch import Batch, DeviceBatch
 from ..step.staging import upload_into
-from .graphs import EAGER_RUNS
+from .graphs import eager_runs
 from .page_table import PageTable
 from .step_arrays import PER_TOKEN, StepArrays
 
@@ -59,7 +60,7 @@ class MixedSteps:
     replay_of: gives the replay of a piece. A piece whose capture raises runs as it is.
     """
 
-    most = SIZES[-1]
+    most, sizes = SIZES[-1], SIZES
 
     def __init__(
         self,
@@ -80,6 +81,7 @@ class MixedSteps:
         self._arrays = self._ints.unbind(0)
         self._pieces: dict[int, list[Piece]] = {}
         self._runs: dict[int, int] = {}
+        self._captured: set[int] = set()
 
     def run(self, step: StepArrays) -> Tensor:
         """The logits of a step, as `Decoder.forward` gives them."""
@@ -89,7 +91,7 @@ class MixedSteps:
         batch = step.batch(views, self._table, self._last)
         fused.require_positions(self._model, batch)
         self._attention.plan(batch)
-        return self._run(self._pieces_of(size), batch, step.tokens)
+        return self._run(self._pieces_of(size, len(step.query_lens)), batch, step.tokens)
 
     def _run(self, pieces: list[Piece], batch: Batch, tokens: int) -> Tensor:
         rooms, attend = self._rooms(tokens), self._attention.attend_into
@@ -120,13 +122,20 @@ class MixedSteps:
         host[PER_TOKEN - 1, step.tokens : size] = self._table.padding
         upload_into(self._ints, host)
 
-    def _pieces_of(self, size: int) -> list[Piece]:
+    def _pieces_of(self, size: int, running: int) -> list[Piece]:
+        if is_compiling():
+            return self._eager(size)
         runs = self._runs[size] = self._runs.get(size, 0) + 1
-        if runs == 1:
+        if size not in self._pieces:
             self._pieces[size] = self._eager(size)
-        if runs == EAGER_RUNS + 1:
-            self._capture(size)
+        if runs > eager_runs(running) and not self.is_captured(size):
+            for _ in self.capture(size):
+                pass
         return self._pieces[size]
+
+    def is_captured(self, size: int) -> bool:
+        """Whether it was, or cannot be."""
+        return size in self._captured
 
     def _eager(self, size: int) -> list[Piece]:
         ids, positions, slots, rows, *_ = (array[:size] for array in self._arrays)
@@ -135,17 +144,23 @@ class MixedSteps:
         batch = Batch(ids, positions, slots, [], [], [], none, device=around)
         return fused.pieces(self._model, batch, self._attention, self._x[:size], self._rooms(size))
 
-    def _capture(self, size: int) -> None:
+    def capture(self, size: int) -> Iterator[None]:
+        """Captures the pieces of a size that has run before, one between two items."""
         first, *others = self._pieces[size]
 
         def with_room() -> None:
             self._make_room()
             first()
 
+        replays = []
         try:
-            self._pieces[size] = [self._replay_of(piece) for piece in (with_room, *others)]
+            for piece in (with_room, *others):
+                replays.append(self._replay_of(piece))
+                yield
+            self._pieces[size] = replays
         except Exception as error:
             log.warning("steps of %d tokens cannot be captured as CUDA graphs and run without: %s", size, error)
+        self._captured.add(size)
 
     def _make_room(self) -> None:
         """Have the graphs' memory grow at once to what the largest piece needs, not anew for each larger size."""

@@ -39,6 +39,14 @@ class Runner:
         """Where the scheduler thread runs."""
         return nullcontext()
 
+    def rehearse(self) -> bool:
+        """While nobody waits: do a little of what later steps will need. False: nothing is left."""
+        return False
+
+    def waited(self) -> tuple[float, float]:
+        """Seconds of steps that went into compiling kernels, and into capturing graphs."""
+        return 0.0, 0.0
+
     @torch.inference_mode()
     def forward(self, work: list[Work]) -> Tensor | None:
         """Start computing the tokens of `work`; logits [rows, vocabulary] of the rows its operations want.

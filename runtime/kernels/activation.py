@@ -6,6 +6,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .ahead import entry
+
 BLOCK, WARPS = 2048, 4  # 16 numbers of each half a thread: two loads of 16 bytes in half precision
 
 
@@ -28,6 +30,7 @@ def activated(x, NAME: tl.constexpr):
         return positive * positive
 
 
+@entry
 @triton.jit
 def _gated(gate_up, out, stride, size, NAME: tl.constexpr, BLOCK: tl.constexpr):
     """Grid (rows, blocks of `size`)."""
@@ -40,6 +43,7 @@ def _gated(gate_up, out, stride, size, NAME: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + row * size + columns, activated(gate, NAME) * up, inside)
 
 
+@entry
 @triton.jit
 def _alone(x, stride, size, NAME: tl.constexpr, BLOCK: tl.constexpr):
     """Grid (rows, blocks of `size`)."""

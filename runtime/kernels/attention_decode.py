@@ -18,6 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .ahead import entry
+
 INDICES = ["rows_ptr", "contexts_ptr", "table_ptr", "skip_ptr", "sinks_ptr"]  # parts of larger buffers, anywhere in them
 LOG2E = 1.4426950408889634
 
@@ -51,6 +53,7 @@ def share(highest, weight, sinks_ptr, heads, real):
     return found
 
 
+@entry
 @triton.jit(do_not_specialize=["sequences", "table_row"], do_not_specialize_on_alignment=INDICES)
 def decode_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr,

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .ahead import entry
 from .attention_decode import scales, share, tanh
 
 INDICES = ["rows_ptr", "starts_ptr", "contexts_ptr", "table_ptr", "sinks_ptr"]  # parts of larger buffers, anywhere in them
@@ -87,6 +88,7 @@ def _block(
     return higher, weight, mixed
 
 
+@entry
 @triton.jit(do_not_specialize=["first", "sequences", "table_row", "parts"], do_not_specialize_on_alignment=INDICES)
 def prefill_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr,

@@ -7,7 +7,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .ahead import entry
 
+
+@entry
 @triton.jit(do_not_specialize_on_alignment=["slots_ptr"])
 def store_kernel(
     k_ptr, v_ptr, slots_ptr, k_pool, v_pool, k_scale, v_scale,

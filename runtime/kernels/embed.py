@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..step.batch import Batch
+from .ahead import entry
 from .norm import block_of
 
 PER_TOKEN = ("token_ids", "positions", "slots", "token_rows", "last")  # views of one upload, aligned as it falls
@@ -20,6 +21,7 @@ def _enter(token, positions, slots, token_rows, table, table_stride, PAGE: tl.co
         tl.store(pages + tl.load(positions + token) // PAGE, (slot // PAGE).to(tl.int32))
 
 
+@entry
 @triton.jit(do_not_specialize_on_alignment=PER_TOKEN)
 def _embed(
     token_ids, positions, slots, token_rows, last, table, embedding, out,
@@ -39,6 +41,7 @@ def _embed(
     _enter(token, positions, slots, token_rows, table, table_stride, PAGE)
 
 
+@entry
 @triton.jit(do_not_specialize_on_alignment=PER_TOKEN[1:4])
 def _pages(positions, slots, token_rows, table, table_stride, PAGE: tl.constexpr):
     """One program a token."""

@@ -14,12 +14,14 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .activation import activated
+from .ahead import entry
 from .matmul import aligned, can_multiply, capability, processors, tile_at
 
 LEAST_ROWS = 256  # below, products are bound by reading the weight and a library splits them better
 ROWS, OUTPUTS, DEPTH, GROUP = 128, 128, 64, 16  # of a tile, and row tiles that go through the weight together
 
 
+@entry
 @triton.jit(do_not_specialize=["rows"])
 def _gated(
     x, weight, y, rows, inner, inputs,

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .ahead import entry
 from .norm import block_of
 
 TILE = 16  # heads of a program
@@ -25,6 +26,7 @@ def _to_pool(x, scale, pool, FP8: tl.constexpr, MOST: tl.constexpr):
         return x.to(pool.dtype.element_ty)
 
 
+@entry
 @triton.jit
 def _whole_scales(qkv, scales, stride, eps, QUERIES: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr):
     """Grid (tokens, 2): 1 / rms of all queries of a token, and of all its keys, float32 [tokens, 2]."""
@@ -58,6 +60,7 @@ def _normed(
     return a, b
 
 
+@entry
 @triton.jit(do_not_specialize_on_alignment=("positions", "slots"))
 def _rotate_and_store(
     qkv, table, positions, slots, keys, values, norms, biases, scales, out, stride, eps, value_eps, k_scale, v_scale,

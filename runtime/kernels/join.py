@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from .ahead import entry
 from .norm import block_of
 
 NONE, RMS, LAYER = (tl.constexpr(kind) for kind in range(3))
@@ -40,6 +41,7 @@ def _normed(x, weight, bias, columns, inside, size, eps, KIND: tl.constexpr, BIA
     return y
 
 
+@entry
 @triton.jit
 def _join(
     rows, deltas, others, out, after_weight, after_bias, before_weight, before_bias, scalar,

@@ -6,9 +6,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .ahead import entry
+
 BLOCK, WARPS = 2048, 4
 
 
+@entry
 @triton.jit
 def _adjust(logits, size, scale, cap, CAPPED: tl.constexpr, BLOCK: tl.constexpr):
     """cap * tanh(x / cap) is written with a sigmoid: tanh(u) = 2 sigmoid(2 u) - 1."""

@@ -18,6 +18,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from .ahead import entry
+
 ALIGNMENT = 16  # bytes that rows of x and weight must be a multiple of
 GROUP = 8  # row tiles that go through the weight together, so that its tiles stay in the L2 cache
 
@@ -71,6 +73,7 @@ def tile_at(tile, row_tiles, output_tiles, GROUP: tl.constexpr):
     return first + inside % size, inside // size
 
 
+@entry
 @triton.jit(do_not_specialize=["rows"])
 def multiply(
     x, weight, y, bias, x_scale, weight_scale, rows, outputs, inputs,

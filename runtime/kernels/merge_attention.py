@@ -6,7 +6,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .ahead import entry
 
+
+@entry
 @triton.jit(do_not_specialize_on_alignment=("chosen",))
 def _merge(out, lse, other, other_lse, chosen, DIM: tl.constexpr, DIM_P2: tl.constexpr):
     """Grid: rows, heads."""

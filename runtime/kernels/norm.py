@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .ahead import entry
+
 
 @triton.jit
 def _normalised(x, weights, columns, inside, size, eps):
@@ -15,6 +17,7 @@ def _normalised(x, weights, columns, inside, size, eps):
     return x * scale * tl.load(weights + columns, inside, other=0.0).to(tl.float32)
 
 
+@entry
 @triton.jit
 def _rms_norm(rows, weights, out, stride, size, eps, BLOCK: tl.constexpr):
     """One program a row."""
@@ -25,6 +28,7 @@ def _rms_norm(rows, weights, out, stride, size, eps, BLOCK: tl.constexpr):
     tl.store(out + row * size + columns, _normalised(x, weights, columns, inside, size, eps), inside)
 
 
+@entry
 @triton.jit
 def _add_rms_norm(rows, deltas, weights, out, stride, delta_stride, size, eps, BLOCK: tl.constexpr):
     """One program a row. What is normalised is the sum as it is stored, rounded."""

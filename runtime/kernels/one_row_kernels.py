@@ -13,6 +13,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .activation import activated
+from .ahead import entry
 
 
 @triton.jit
@@ -89,6 +90,7 @@ def _products(
     return products
 
 
+@entry
 @triton.jit
 def linear(
     x, norm, weight, scale, bias, residual, out, outputs, eps, SIZE: tl.constexpr, ROWS: tl.constexpr,
@@ -105,6 +107,7 @@ def linear(
     tl.store(out + rows, y, inside)
 
 
+@entry
 @triton.jit
 def gate_up(
     x, norm, weight, scale, bias, out, outputs, eps, SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -130,6 +133,7 @@ def _store_halves(start, dim, low, high, HALF: tl.constexpr, wanted):
     tl.store(start + HALF + dim, high.to(start.dtype.element_ty), wanted)
 
 
+@entry
 @triton.jit
 def heads(
     x, norm, weight, scale, bias, angles, positions, slots, q, k_pool, v_pool, eps, k_scale, v_scale,

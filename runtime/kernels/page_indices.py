@@ -6,10 +6,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .ahead import entry
+
 BLOCK = 1024
 VIEWS = ("out", "indptr", "sequences", "rows", "starts", "contexts", "slots", "table")  # of larger tensors, anywhere in them
 
 
+@entry
 @triton.jit(do_not_specialize=["table_stride"], do_not_specialize_on_alignment=VIEWS)
 def _page_indices(
     out, indptr, sequences, rows, starts, contexts, slots, table,

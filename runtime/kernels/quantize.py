@@ -8,12 +8,14 @@ import triton.language as tl
 from torch import Tensor
 
 from ..layers.float8 import FP8, LARGEST, SMALLEST_PEAK
+from .ahead import entry
 
 TOP = tl.constexpr(LARGEST)
 BOTTOM = tl.constexpr(SMALLEST_PEAK)
 NUMBERS_PER_WARP = 1024
 
 
+@entry
 @triton.jit
 def quantize_each_row(x, y, scales, inputs, stride, BLOCK: tl.constexpr):
     """One program a row, held in registers between the two passes. A NaN or an infinity makes its row NaN."""

@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .ahead import entry
+
 TABLE_WORDS = 8  # int32 of a row's parameters: seed (2), 1 / temperature, top_p, min_p, top_k, flags, unused
 STEP_WORDS = 4  # int32 of a row's step: position, row of its mask or -1, place in `last` or -1, unused
 RANDOM, TRUNCATED = 1, 2  # flags
@@ -77,6 +79,7 @@ def _first(values, best, columns):
     return tl.min(tl.where(values == best, columns, _NOBODY), 0)
 
 
+@entry
 @triton.jit
 def race_chunks(logits, stride, table, steps, masks, words, parts, width, chunks, CHUNK: tl.constexpr):
     """Of every chunk of every row: peak, weights' sum, best finish (or the peak again), winner; grid (n, chunks)."""
@@ -150,6 +153,7 @@ def _accepted(
     return winner
 
 
+@entry
 @triton.jit
 def choose(
     logits, stride, table, steps, masks, words, parts, width, chunks, chosen, last,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,8 @@ def load_json_options(path: str | Path) -> dict[str, Any]:
 def weight_files(path: Path) -> list[Path]:
     """The safetensors files of a directory: the shards of its index, or the single one."""
     names = _shards(path / INDEX) if (path / INDEX).exists() else [WEIGHTS]
-    files = [path / name for name in names]
-    if absent := [file.name for file in files if not file.is_file()]:
+    there = set(os.listdir(path))  # an index may name 100,000 files that are not
+    if absent := [name for name in names if name not in there or not (path / name).is_file()]:
         found = sorted(
             file.name for file in path.iterdir() if file.suffix in (".safetensors", ".bin", ".pt", ".gguf")
         )
@@ -76,7 +77,7 @@ def weight_files(path: Path) -> list[Path]:
             f"{path} lacks the weights {_some(absent)} (found: {_some(found) or 'no weights at all'}); "
             "complete the download, or convert the checkpoint to safetensors"
         )
-    return files
+    return [path / name for name in names]
 
 
 def _shards(index: Path) -> list[str]:
@@ -85,7 +86,7 @@ def _shards(index: Path) -> list[str]:
     if not isinstance(shards, dict) or not shards:
         raise CheckpointError(f"{index} has no 'weight_map'; restore the file")
     for tensor, name in shards.items():
-        if not isinstance(name, str) or not name.endswith(".safetensors") or Path(name).name != name or "\0" in name:
+        if not isinstance(name, str) or not name.endswith(".safetensors") or os.path.basename(name) != name or "\0" in name:
             raise CheckpointError(
                 f"{index}: weight_map has {shown(tensor)} in {shown(name)}, which is not the name of a safetensors file "
                 "beside it; restore the file"

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 
@@ -40,6 +40,9 @@ from .core import EngineCore
 from .lifecycle import Lifecycle
 from .sleeping import Sleeper
 
+if TYPE_CHECKING:
+    from ..executor.cuda_runner import CudaRunner
+
 MOST_TO_JUMP = 32  # running sequences on a GPU: with more, a forced token costs less as one row of a decode step
 
 
@@ -61,6 +64,7 @@ def assemble(path: Path, options: EngineConfig) -> Assembled:
     core, attention = assembly.put_together(model, text, pool)
     info, config = assembly.info(model, attention, plan), assembly.config
     again = replace(config, attention=attention.name) if attention.name in BACKENDS else config
+    assembly.rehearse(core)
     core.sleeper = Sleeper(core, pool, _builder(again, pool, model.config.attention, assembly.context))
     core.start()
     return Assembled(config, text.tokenizer, text.vocabulary, core, info)
@@ -121,6 +125,13 @@ class Assembly:
         with self._phase("runner"):
             runner = _runner(model, attention, config, self.choice, context)
             return _core(runner, config, text, pool, context), attention
+
+    def rehearse(self, core: EngineCore) -> None:
+        """On a GPU: compile what steps will launch."""
+        if self.choice.device.type == "cuda" and isinstance(core.runner.model, Decoder):
+            runner = cast("CudaRunner", core.runner)
+            with self._phase("kernels"):
+                runner.compile_ahead(lambda: core.stepper.sampler.warm(self.choice.dtype, runner.vocab_size))
 
     def info(self, model: AnyDecoder, attention: AttentionBackend, plan: memory.MemoryPlan) -> dict[str, Any]:
         found = _info(model, attention, self.config, self.choice, self.context)

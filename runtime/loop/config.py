@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ..errors import ConfigError
+from ..values import WORD, real, shown, whole
 
 CHOICES = {
     "dtype": ("auto", "float32", "bfloat16", "float16"),
@@ -52,6 +53,8 @@ class EngineConfig:
     seed         of the dummy weights, and of the row of seeds that generations without one draw from
     strict       an error where a layer or its attention does not run by the fastest that this machine has (`info()["slower"]`)
     process      run the model in a process of its own, which is started anew when it dies
+    heartbeat    with `process`: seconds without a sign of life after which it is taken for hung, killed and started anew;
+                 ten times as many while it loads, and twenty times for one step that does not end; None: never
     poison_freed fill freed pages with NaN, so that a stale read is loud (for tests)
     """
 
@@ -81,6 +84,7 @@ class EngineConfig:
     seed: int | None = None
     strict: bool = False
     process: bool = False
+    heartbeat: float | None = 30.0
     poison_freed: bool = False
 
     @classmethod
@@ -98,27 +102,31 @@ class EngineConfig:
     def validate(self) -> None:
         for name in ("page_size", "step_tokens", "max_running", "threads", "context", "kv_tokens"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ConfigError(f"Engine({name}={value!r}): must be a positive whole number")
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < WORD):
+                raise ConfigError(f"Engine({name}={shown(value)}): must be a positive whole number")
         for name, choices in CHOICES.items():
             if (value := getattr(self, name)) not in choices:
-                raise ConfigError(f"Engine({name}={value!r}): must be {', '.join(choices[:-1])} or {choices[-1]}")
+                raise ConfigError(f"Engine({name}={shown(value)}): must be {', '.join(choices[:-1])} or {choices[-1]}")
         for name in ("graphs", "deterministic", "jump_forward", "dummy", "strict", "process", "trust_remote_code", "poison_freed"):
             if not isinstance(value := getattr(self, name), bool):
-                raise ConfigError(f"Engine({name}={value!r}): must be True or False")
+                raise ConfigError(f"Engine({name}={shown(value)}): must be True or False")
+        if self.seed is not None:
+            whole("Engine(seed=...)", self.seed, -WORD, 2 * WORD - 1)
         if self.run_ahead not in (None, True, False):
-            raise ConfigError(f"Engine(run_ahead={self.run_ahead!r}): must be True, False or None")
+            raise ConfigError(f"Engine(run_ahead={shown(self.run_ahead)}): must be True, False or None")
         if self.deterministic and self.attention in BATCH_DEPENDENT:
             raise ConfigError(
                 f"Engine(deterministic=True, attention={self.attention!r}): its sums depend on what else runs; "
                 "use attention='auto', which takes 'triton' on a GPU and 'cpu' on the CPU"
             )
         if self.memory is not None and (not isinstance(self.memory, int | float) or not 0 < self.memory <= 1):
-            raise ConfigError(f"Engine(memory={self.memory!r}): must be a share above 0 and up to 1, such as 0.8")
+            raise ConfigError(f"Engine(memory={shown(self.memory)}): must be a share above 0 and up to 1, such as 0.8")
+        if self.heartbeat is not None:
+            real("Engine(heartbeat=...), None for no limit,", self.heartbeat, 0.1, 1e9)
         if self.kv_memory is not None:
             parse_memory(self.kv_memory)
         if parse_memory(self.host_kv, "host_kv") < 0:
-            raise ConfigError(f"Engine(host_kv={self.host_kv!r}): must be a size such as '4GB', or 0 for none")
+            raise ConfigError(f"Engine(host_kv={shown(self.host_kv)}): must be a size such as '4GB', or 0 for none")
         self._check_json_options()
         self._check_chat_template()
 
@@ -176,11 +184,11 @@ UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "G
 
 def parse_memory(value: int | str, name: str = "kv_memory") -> int:
     """Bytes of `2000000`, `"2GB"`, `"512MiB"`. name: of the option, for the error."""
-    if isinstance(value, int):
+    if isinstance(value, int) and abs(value) < WORD:
         return value
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([KMG]?I?)B?\s*", str(value).upper())
+    match = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]*)?|\.[0-9]+)\s*([KMG]?I?)B?\s*", shown(value).strip("'").upper())
     if not match or match[2] not in UNITS:
-        raise ConfigError(f"{name}={value!r} is no size; write bytes or a text such as '2GB' or '512MiB'")
+        raise ConfigError(f"{name}={shown(value)} is no size; write bytes or a text such as '2GB' or '512MiB'")
     return int(float(match[1]) * UNITS[match[2]])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import sys
 import threading
 import time
@@ -14,11 +13,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..cache.snapshot import Snapshot, snapshot
-from ..errors import EngineClosed, RuntimeFailure
+from ..errors import EngineClosed, EngineFailed, RuntimeFailure
 from ..executor.runner import Runner
 from ..sequences.ops import Close, Op
-from ..sequences.sequence import SequenceState, Status
+from ..sequences.outcome import note
+from ..sequences.sequence import SequenceState, Status, Work
 from ..sequences.terms import Terms
+from ..values import shown
+from .blame import culprit
+from .collector import QUIET, Collector
 from .lifecycle import Lifecycle
 from .metrics import Stats
 from .step_trace import StepRecord, StepTraces
@@ -27,8 +30,6 @@ from .stepping import Step, Stepper
 if TYPE_CHECKING:
     from ..sequences.life import Life
     from .sleeping import Sleeper
-
-log = logging.getLogger("sgl.runtime")
 
 NOBODY = 0  # the number of what is no sequence; those have 1, 2 ...
 SWITCH_INTERVAL = 0.0005  # seconds; with Python's 5 ms a busy host thread slows every step
@@ -42,12 +43,16 @@ class EngineCore:
         self.cache, self.scheduler, self.stats = life.cache, life.scheduler, life.stats
         self.stepper = Stepper(runner, life)
         self.traces = StepTraces(life.scheduler)
+        self.collector = Collector()
         self.sleeper: Sleeper | None = None
+        self.told: Callable[[], None] | None = None  # called when receivers of chunks have got those of a step
         self.after_step: Callable[[], None] | None = None  # tests check every invariant here
         self._inbox: deque[tuple[SequenceState, Op | None]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
-        self.failed = False  # the loop ended by an error of its own
+        self.cause: BaseException | None = None  # the error of its own that the loop ended by
+        self._broken = False  # the last step broke off
+        self._since: float | None = None  # when this turn of the loop began; None: it waits for something to do
         self._usual_interval: float | None = None
         self._flying: Step | None = None  # decided, not finished: the device may be computing it
         self._thread = threading.Thread(target=self._run, name="sgl-scheduler", daemon=True)
@@ -55,12 +60,14 @@ class EngineCore:
     # what other threads call
 
     def start(self) -> None:
+        self.collector.stand()
         self._thread.start()
 
     def new_state(self, terms: Terms, status: Status = Status.IDLE) -> SequenceState:
         return self.life.new_state(terms, status)
 
     def submit(self, seq: SequenceState, op: Op) -> Future[Any]:
+        op.future.keeper = self._thread
         self._post(seq, op)
         return op.future
 
@@ -89,6 +96,17 @@ class EngineCore:
     def up(self) -> bool:
         """Whether it takes operations: it was neither stopped, nor has it failed."""
         return not self._stopping
+
+    @property
+    def failed(self) -> bool:
+        """Whether the loop ended by an error of its own, the `cause`."""
+        return self.cause is not None
+
+    @property
+    def stuck(self) -> float:
+        """Seconds that the loop has not come around; 0 while it waits for something to do."""
+        since = self._since
+        return 0.0 if since is None else time.monotonic() - since
 
     @property
     def asleep(self) -> bool:
@@ -176,7 +194,15 @@ class EngineCore:
         if isinstance(op, Close):
             op.resolve()
         elif op is not None:
-            op.fail(EngineClosed("the engine is closed; open a new one"))
+            op.fail(self._ended("the engine is closed; open a new one"))
+
+    def _ended(self, words: str) -> RuntimeFailure:
+        """Why nothing is computed any more; `words` say it where the engine was closed."""
+        if self.cause is None:
+            return EngineClosed(words)
+        error = EngineFailed(f"the engine failed: {shown(self.cause)}; open a new one")
+        error.__cause__ = self.cause
+        return error
 
     # the loop
 
@@ -184,43 +210,64 @@ class EngineCore:
         try:
             with self.runner.on_device():
                 self._loop()
-            error: RuntimeFailure = EngineClosed("the engine was closed while this waited")
-        except Exception as cause:  # our own invariants broke: nobody may be left waiting
-            log.exception("the engine failed")
-            self.failed = True
-            error = RuntimeFailure(f"the engine failed: {cause!r}; open a new one")
-        finally:
-            self._relax()
+        except BaseException as error:  # our own invariants broke
+            note("the engine failed", error)
+            self.cause = _bare(error)
         with self._wake:
             self._stopping = True
-        self.life.deliver()
-        self._fail_all(error)
-        self.runner.close()
-        self.cache.close()
-        del self.runner, self.stepper, self._flying  # handles may outlive the model's memory
+        self._since = None
+        tell = partial(self._fail_all, self._ended("the engine was closed while this waited"))
+        for last in (self._relax, self.life.deliver, tell, self._tell, self.runner.close, self.cache.close, self.collector.close):
+            try:
+                last()
+            except BaseException as error:  # nobody may be left waiting
+                note("an engine that ends", error)
+        del last, self.runner, self.stepper, self._flying  # handles may outlive the model's memory
 
     def _loop(self) -> None:
         while self._drain():
             self._hurry()
+            self.collector.work()
             started = time.perf_counter()
-            if self._step():
+            if self._try_step():
                 self.stats.stepped(time.perf_counter() - started)
+            self._tell()
             self.traces.stepped()
             if self.after_step is not None:
                 self.after_step()
             if self._idle:
                 self._relax()
+                self.collector.rest()
                 self.stepper.forget()
+
+    def _try_step(self) -> bool:
+        """A step; where it breaks off and nobody can be blamed for it, all that was under way fails.
+
+        Raises where that does not help: where what is left is not whole, or the step after it breaks off too.
+        """
+        try:
+            worked = self._step()
+        except BaseException as error:
+            if self._broken:
+                raise
+            note("a step of the engine failed", error)
+            self._broken, self._flying = True, None
+            self.life.fail_work(RuntimeFailure(f"a step of the engine failed: {shown(error)}"))
+            self.check()
+            return False
+        self._broken = False
+        return worked
 
     def _step(self) -> bool:
         """Plan and launch a step, finish the one before (or this one, where nothing runs ahead)."""
-        work = self.traces.plan()
+        work = self._plan()
         self._refuse()
         if not self.run_ahead:
             self.life.deliver()
         computed, started = self.stats.computed_tokens, time.perf_counter()
         step = self.stepper.launch(work)
         self.stats.model_seconds += time.perf_counter() - started
+        self.stats.compile_seconds, self.stats.capture_seconds = self.runner.waited()
         if self._flying is not None:
             self._finish()
         if step is not None:
@@ -232,10 +279,27 @@ class EngineCore:
             self._finish()
         return self.stats.computed_tokens > computed
 
+    def _plan(self) -> list[Work]:
+        """Without those whom it cannot be made with: they fail."""
+        while True:
+            try:
+                return self.traces.plan()
+            except BaseException as error:
+                seq = culprit(error)
+                if seq is None:
+                    raise
+                note("a sequence could not be planned", error)
+                self.life.fail(seq, RuntimeFailure(f"it could not be planned: {shown(error)}"))
+
     def _finish(self) -> None:
         step, self._flying = self._flying, None
         assert step is not None
         self.stepper.finish(step)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.told is not None:
+            self.told()
 
     def _hurry(self) -> None:
         """Have Python switch threads often while there is work; what it was is put back by `_relax`."""
@@ -255,18 +319,42 @@ class EngineCore:
     def _drain(self) -> bool:
         """Take what has come in; sleep while there is nothing to do. False: stop."""
         if self._idle:
-            self.life.deliver()
-            with self._wake:
-                while not (self._inbox or self._stopping) and (left := self.life.deadlines.left()) != 0:
-                    self._wake.wait(left)
+            self._rest()
+        self._since = time.monotonic()
         while self._inbox:
             seq, op = self._inbox.popleft()
             if op is None:
-                self.life.abort(seq)
+                self.life.attempt(seq, self.life.abort, seq)
             else:
-                self.life.enqueue(seq, op)
+                self._enqueue(seq, op)
         self.life.expire()
         return not self._stopping
+
+    def _enqueue(self, seq: SequenceState, op: Op) -> None:
+        try:
+            self.life.enqueue(seq, op)
+        except BaseException as error:
+            self.life.fail(seq, error)
+            op.fail(error)
+
+    def _rest(self) -> None:
+        """Until something comes in. First what makes later work faster, as long as nobody waits for it."""
+        self.life.deliver()
+        self._tell()
+        self._since = None
+        while not (self._inbox or self._stopping) and self.runner.rehearse():
+            pass
+        if self.collector.due and not self._comes_in(QUIET):
+            self.collector.collect()
+        self._comes_in()
+
+    def _comes_in(self, most: float | None = None) -> bool:
+        """Whether there is something to do; sleeps until there is, or a deadline passes, or for `most` seconds."""
+        until = None if most is None else time.monotonic() + most
+        with self._wake:
+            while not (self._inbox or self._stopping) and (left := _sooner(self.life.deadlines.left(), until)) != 0:
+                self._wake.wait(left)
+        return bool(self._inbox or self._stopping or self.life.deadlines.left() == 0)
 
     def _refuse(self) -> None:
         refused, self.scheduler.refused = self.scheduler.refused, []
@@ -285,6 +373,25 @@ class EngineCore:
                 seq.ops.popleft().fail(error)
             seq.error = error
         self.life.live.clear()
+
+
+def _bare(error: BaseException) -> BaseException:
+    """Without the tracebacks, whose frames hold the model."""
+    seen: list[BaseException | None] = [None]
+    link: BaseException | None = error
+    while link not in seen:
+        assert link is not None
+        seen.append(link.with_traceback(None))
+        link = link.__cause__ or link.__context__
+    return error
+
+
+def _sooner(left: float | None, until: float | None) -> float | None:
+    """Seconds of the two that are left, 0.0 for none; None: for ever."""
+    if until is None:
+        return left
+    rest = max(0.0, until - time.monotonic())
+    return rest if left is None else min(left, rest)
 
 
 class _Call(Op):

@@ -8,6 +8,8 @@ import random
 import sys
 import time
 from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from ..cache import Ints, PrefixCache
 from ..errors import ConfigError, ContextLengthError, DeadlineExceeded, EngineClosed, RequestAborted
@@ -24,6 +26,8 @@ from .metrics import Stats
 class Lifecycle:
     """Only the scheduler thread calls this, but for `new_state`.
 
+    What is done for one sequence goes through `attempt`: whatever it raises is that sequence's failure.
+
         UNBORN ── give_birth ──> IDLE ── advance ──> WAITING ── plan ──> RUNNING
                                   ^ suspend ───────────┴──────────────────┘        retire: CLOSED
     """
@@ -38,6 +42,8 @@ class Lifecycle:
         self.live: dict[SequenceState, None] = {}  # those that hold tokens, pages or operations
         self.deadlines = Deadlines()
         self._finished: deque[Decoding] = deque()
+        self._due: dict[SequenceState, None] = {}  # whose next operations are to begin
+        self._advancing = False
         self._random = random.Random(seed)
         self._ids = itertools.count(1)
 
@@ -54,8 +60,7 @@ class Lifecycle:
             return
         if seq.owed is not None and not isinstance(ops[0], Close):
             error, seq.owed = seq.owed, None
-            for op in ops:
-                self._fail_op(op, error)
+            self._fail_ops(ops, error)
             return
         self.live[seq] = None
         was_empty = not seq.ops
@@ -69,9 +74,7 @@ class Lifecycle:
         if deadline is None or time.monotonic() < deadline:
             self.deadlines.watch(seq)
             return ops
-        for op in ops:
-            if not isinstance(op, Close):
-                self._fail_op(op, too_late(seq))
+        self._fail_ops([op for op in ops if not isinstance(op, Close)], too_late(seq))
         return tuple(op for op in ops if isinstance(op, Close))
 
     def _refuse_op(self, seq: SequenceState, op: Op) -> None:
@@ -79,20 +82,39 @@ class Lifecycle:
             op.resolve()
         else:
             closed = EngineClosed("the sequence is closed; open or fork a new one")
-            self._fail_op(op, _anew(seq.error) if seq.error else closed)
+            self._fail_ops([op], _anew(seq.error) if seq.error else closed)
+
+    def attempt(self, seq: SequenceState, call: Callable[..., Any], *args: Any) -> Any:
+        """What `call` gives; whatever it raises fails the operations of `seq`, and gives None."""
+        try:
+            return call(*args)
+        except BaseException as error:
+            self.fail(seq, error)
+            return None
 
     def advance(self, seq: SequenceState) -> None:
-        """Begin the next operations until one has something to compute."""
+        """Begin the next operations until one has something to compute.
+
+        Where that has others go on, such as children that are born, they do so after it and not within it: a chain of
+        forks may be longer than Python's stack.
+        """
+        self._due[seq] = None
+        if self._advancing:
+            return
+        self._advancing = True
+        try:
+            while self._due:
+                seq = next(iter(self._due))
+                del self._due[seq]
+                self.attempt(seq, self._advance, seq)
+        finally:
+            self._advancing = False
+
+    def _advance(self, seq: SequenceState) -> None:
         while seq.ops:
             op = seq.ops[0]
-            if op.blocked:
+            if op.blocked or not op.begin(seq, self):
                 break
-            try:
-                if not op.begin(seq, self):
-                    break
-            except Exception as error:
-                self.fail(seq, error)
-                return
             if seq.ops and seq.ops[0] is op:
                 seq.ops.popleft()
         if not seq.ops or seq.ops[0].blocked:
@@ -121,24 +143,51 @@ class Lifecycle:
     def fail(self, seq: SequenceState, error: BaseException) -> None:
         """Fail the operations of one sequence; what it holds stays usable."""
         ops, seq.ops = list(seq.ops), deque()
-        seq.ahead = 0
-        self.rewind(seq, len(seq))
         if ops and all(isinstance(op, Extend) for op in ops):
             seq.owed = _anew(error)  # nobody holds the future of an extend: the next operation tells
-        if seq.status not in (Status.UNBORN, Status.CLOSED):
-            self.scheduler.suspend(seq)
+        try:
+            self._set_aside(seq)
+        finally:
+            self._fail_ops([op for op in ops if not isinstance(op, Close)], error)
         for op in ops:
             if isinstance(op, Close):
                 self.enqueue(seq, op)
-            else:
-                self._fail_op(op, error)
 
-    def _fail_op(self, op: Op, error: BaseException) -> None:
-        op.fail(error)
-        for child in op.children if isinstance(op, Fork) else ():
-            child.error = _anew(error)  # it will never be born
-            self.fail(child, error)
-            self._forget(child)
+    def _set_aside(self, seq: SequenceState) -> None:
+        """It has nothing to compute any more."""
+        seq.ahead = 0
+        self.rewind(seq, len(seq))
+        if seq.status not in (Status.UNBORN, Status.CLOSED):
+            self.scheduler.suspend(seq)
+
+    def _fail_ops(self, ops: Iterable[Op], error: BaseException) -> None:
+        """Fail operations, and all of those who will not be born for it."""
+        failing = deque(ops)
+        while failing:
+            op = failing.popleft()
+            op.fail(error)
+            for child in op.children if isinstance(op, Fork) else ():
+                failing += self._disown(child, error)
+
+    def _disown(self, child: SequenceState, error: BaseException) -> list[Op]:
+        """It takes no operations any more: those that it had, but for its end."""
+        child.error = _anew(error)
+        ops, child.ops = list(child.ops), deque()
+        if child.status is not Status.UNBORN:  # the fork failed behind it
+            self.scheduler.remove(child)
+        self._forget(child)
+        for op in ops:
+            if isinstance(op, Close):
+                op.resolve()
+        return [op for op in ops if not isinstance(op, Close)]
+
+    def fail_work(self, error: BaseException) -> None:
+        """Fail every operation there is, whatever state things are in; what the sequences hold stays usable."""
+        self._due.clear()
+        self.scheduler.clear()
+        for seq in list(self.live):
+            if seq.ops:
+                self.fail(seq, error)
 
     def abort(self, seq: SequenceState) -> None:
         if seq.ops:
@@ -203,23 +252,20 @@ class Lifecycle:
         self, seq: SequenceState, op: Op, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
     ) -> None:
         """Give an operation what was found at its rows, and go on when it is done."""
-        try:
-            done = op.collect(seq, self, pairs, tops)
-        except Exception as error:
-            self.fail(seq, error)
-            return
+        done = self.attempt(seq, op.collect, seq, self, pairs, tops)
         if not seq.ops or seq.ops[0] is not op:
-            return  # it failed meanwhile, as a probe of its own came too late
+            return  # it failed just now, or meanwhile, as a probe of its own came too late
         if done:
             seq.ops.popleft()
         if done or op.blocked:
             self.advance(seq)
 
     def conclude(self, seq: SequenceState, decoding: Decoding) -> None:
-        """A generation has its result; `deliver` hands it over."""
+        """The generation at the head of the queue has its result; `deliver` hands it over."""
         self.scheduler.estimate.finished(len(decoding.output), decoding.limit)
         self.stats.generated(decoding)
         self.cache.publish(seq)
+        seq.ops.popleft()
         self._finished.append(decoding)
         if isinstance(decoding.result, BaseException):  # what is queued behind it fails too, but after it
             self.deliver()
@@ -244,6 +290,7 @@ def too_late(seq: SequenceState) -> DeadlineExceeded:
 def _anew(error: BaseException) -> BaseException:
     """A copy that is never raised: a traceback would keep its frames, and the handles there, as long as the sequence."""
     try:
-        return copy.copy(error)
-    except Exception:  # a class that cannot be copied
+        copied = copy.copy(error)
+    except BaseException:  # a class that cannot be copied
         return error
+    return copied if isinstance(copied, BaseException) else error

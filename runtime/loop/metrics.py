@@ -25,6 +25,8 @@ class Stats:
     step_seconds: float = 0.0
     step_counts: list[int] = field(default_factory=_no_steps)  # by STEP_BOUNDS, the longest last
     model_seconds: float = 0.0
+    compile_seconds: float = 0.0  # of the steps, while people waited for kernels that were not compiled ahead
+    capture_seconds: float = 0.0  # the same for CUDA graphs
     computed_tokens: int = 0  # went through the model
     cached_tokens: int = 0  # taken from the prefix cache or a fork's parent instead
     generated_tokens: int = 0  # of the results: sampled and forced

@@ -11,10 +11,10 @@ Between launch and decide a sequence may have ended, failed or been cut; what wa
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -25,13 +25,33 @@ from ..executor.runner import Runner
 from ..sampling import Samples, SamplingBatch, launch_top_logprobs, make_sampler
 from ..sequences.embedding import Embed, Floats
 from ..sequences.ops import Generate, Op, TokenLogprobs
+from ..sequences.outcome import note
 from ..sequences.sequence import SequenceState, Work
 from ..step.staging import fetch
+from ..values import shown
+from .blame import culprit
 from .lifecycle import Lifecycle
 
-log = logging.getLogger("sgl.runtime")
-
 Found = tuple[list[TokenLogprobs], list[TokenLogprobs]]
+Item = TypeVar("Item", bound=tuple[Any, ...])
+Ready = TypeVar("Ready")
+
+
+class Sampled(NamedTuple):
+    """A generation that gets a token: the row of the step's logits, and the mask of its grammar."""
+
+    seq: SequenceState
+    op: Generate
+    row: int
+    mask: Any = None
+
+
+class Scored(NamedTuple):
+    """An operation that gets log-probabilities at these rows of the step's logits."""
+
+    seq: SequenceState
+    op: Op
+    rows: range
 
 
 class Want(NamedTuple):
@@ -55,17 +75,15 @@ class Want(NamedTuple):
 @dataclass(slots=True)
 class Step:
     """Attributes:
-    sampled: the generations that get a token, in the order of `samples`.
-    scored: operations that get log-probabilities, and of how many rows each.
+    samples: the generations that get a token, in groups, each with where it comes from.
+    scores: the same of operations that get log-probabilities, and of how many rows each.
     pooled: operations that get sums of hidden states, and over which positions, in the order of `sums`.
     """
 
     wants: list[Want]
     logits: torch.Tensor | None
-    sampled: list[tuple[SequenceState, Generate]] = field(default_factory=list)
-    samples: Callable[[], Samples] | None = None
-    scored: list[tuple[SequenceState, Op, int]] = field(default_factory=list)
-    scores: Callable[[], Found] | None = None
+    samples: list[tuple[list[Sampled], Callable[[], Samples]]] = field(default_factory=list)
+    scores: list[tuple[list[Scored], Callable[[], Found]]] = field(default_factory=list)
     pooled: list[tuple[SequenceState, Embed, range]] = field(default_factory=list)
     sums: Callable[[], list[Floats]] | None = None
 
@@ -90,114 +108,120 @@ class Stepper:
             return None
         real = [item for item in work if item.hi > item.lo]
         try:
-            logits = self.runner.forward(real)
-        except Exception as error:
-            log.exception("a step failed")
-            self._fail_step([seq for seq, *_ in real], error)
+            wants = _wants(work)
+            step = Step(wants, self.runner.forward(real))
+            self._pool(step, real)
+        except BaseException as error:
+            note("a step failed", error)
+            self._fail_step(real, error)
             return None
-        step = Step(_wants(work), logits)
-        self._pool(step, real)
         for seq, _, hi in work:
             seq.computed = hi
-            if seq.prefilling and hi >= seq.target:
-                seq.prefilling = False
-                self.life.cache.publish(seq)
+            if seq.prefilling:
+                self.life.attempt(seq, self._prefilled, seq)
         self.life.stats.computed_tokens += sum(hi - lo for _, lo, hi in work)
         return step
 
+    def _prefilled(self, seq: SequenceState) -> None:
+        if seq.computed >= seq.target:
+            seq.prefilling = False
+            self.life.cache.publish(seq)
+
     def _pool(self, step: Step, work: list[Work]) -> None:
         """Have the sums of the step brought to the host."""
-        for seq, lo, hi in work:
-            op = seq.ops[0]
-            if isinstance(op, Embed) and (positions := op.pool(seq, lo, hi)):
-                step.pooled.append((seq, op, positions))
-                op.asked(positions)
+        step.pooled = _pooled(work)
         if step.pooled:
             assert self.runner.sums is not None
             step.sums = fetch(self.runner.sums)
 
-    def _fail_step(self, seqs: list[SequenceState], error: Exception) -> None:
-        """What a failed step wrote lies behind `computed`: nobody reads it, it is written again."""
-        failure = error if isinstance(error, RuntimeFailure) else RuntimeFailure(f"a step of the engine failed: {error!r}")
-        for seq in seqs:
+    def _fail_step(self, work: list[Work], error: BaseException) -> None:
+        """Fail the one that is to blame, or all; the others are computed in the next step.
+
+        What a failed step wrote lies behind `computed`: nobody reads it, it is written again.
+        """
+        failure = error if isinstance(error, RuntimeFailure) else RuntimeFailure(f"a step of the engine failed: {shown(error)}")
+        blamed = culprit(error)
+        for seq in [blamed] if blamed is not None else [item.seq for item in work]:
             self.life.fail(seq, failure)
 
-    def _fail_current(self, what: str, those: Iterable[tuple[SequenceState, Op]], error: Exception) -> None:
-        log.error("%s failed", what, exc_info=error)
-        for seq, op in those:
+    def _fail_current(self, what: str, those: Iterable[tuple[Any, ...]], error: BaseException) -> None:
+        note(f"{what} failed", error)
+        for seq, op, *_ in those:
             if is_current(seq, op):
-                self.life.fail(seq, RuntimeFailure(f"{what} failed: {error!r}"))
+                self.life.fail(seq, RuntimeFailure(f"{what} failed: {shown(error)}"))
+
+    def _in_groups(
+        self, what: str, those: list[Item], launch: Callable[[list[Item]], Ready]
+    ) -> list[tuple[list[Item], Ready]]:
+        """What `launch` gives for all of them at once; where it raises, for each half, down to the one that is to blame."""
+        try:
+            return [(those, launch(those))]
+        except BaseException as error:
+            if len(those) == 1:
+                self._fail_current(what, those, error)
+                return []
+        middle = len(those) // 2
+        return self._in_groups(what, those[:middle], launch) + self._in_groups(what, those[middle:], launch)
 
     # decide
 
     def decide(self, step: Step) -> None:
         """Have the logits of the step sampled and scored for those who still want them."""
-        sampled: list[tuple[SequenceState, Generate, int]] = []
-        scored: list[tuple[SequenceState, Op, range]] = []
+        sampled: list[Sampled] = []
+        scored: list[Scored] = []
         for want in step.wants:
-            rows = want.rows()
+            try:
+                rows = want.rows()
+            except BaseException as error:
+                self.life.fail(want.seq, error)
+                continue
             if isinstance(want.op, Generate):
-                sampled += [(want.seq, want.op, row) for row in rows]
+                sampled += [Sampled(want.seq, want.op, row) for row in rows]
             elif rows:
-                scored.append((want.seq, want.op, rows))
-        if sampled:
-            self._sample(step, sampled)
+                scored.append(Scored(want.seq, want.op, rows))
+        if sampled and (masked := self._masked(sampled)):
+            step.samples = self._in_groups("sampling", masked, partial(self._sample, step))
         if scored:
-            self._score(step, scored)
+            step.scores = self._in_groups("scoring", scored, partial(self._score, step))
         step.logits = None
         for want in step.wants:
             if not (want.positions or isinstance(want.op, Generate)) and is_current(want.seq, want.op):
                 self.life.collect(want.seq, want.op, [], [])
 
-    def _sample(self, step: Step, sampled: list[tuple[SequenceState, Generate, int]]) -> None:
-        sampled, masks = self._masked(sampled)
-        if not sampled:
-            return
-        ops = [op for _, op, _ in sampled]
-        try:
-            step.samples = self.sampler.launch(
-                self._rows(step, [row for *_, row in sampled]),
-                self._sampling_batch(ops),
-                [len(seq) for seq, *_ in sampled],
-                masks,
-                self.runner.last,
-                self.runner.places([seq for seq, *_ in sampled]),
-            )
-        except Exception as error:
-            self._fail_current("sampling", [(seq, op) for seq, op, _ in sampled], error)
-            return
-        step.sampled = [(seq, op) for seq, op, _ in sampled]
-        for seq, _ in step.sampled:
+    def _sample(self, step: Step, sampled: list[Sampled]) -> Callable[[], Samples]:
+        ready = self.sampler.launch(
+            self._rows(step, [row for _, _, row, _ in sampled]),
+            self._sampling_batch([op for _, op, *_ in sampled]),
+            [len(seq) for seq, *_ in sampled],
+            [mask for *_, mask in sampled],
+            self.runner.last,
+            self.runner.places([seq for seq, *_ in sampled]),
+        )
+        for seq, *_ in sampled:
             seq.ahead = 1
+        return ready
 
-    def _masked(self, sampled: list[tuple[SequenceState, Generate, int]]) -> tuple[list[Any], list[Any]]:
+    def _masked(self, sampled: list[Sampled]) -> list[Sampled]:
         """Those whose grammar gives a mask, with their masks; the others fail."""
-        found = fill_masks([op.decoding.matcher if op.decoding else None for _, op, _ in sampled])
-        good: list[Any] = []
-        masks: list[Any] = []
-        for item, mask in zip(sampled, found, strict=True):
+        found = fill_masks([op.decoding.matcher if op.decoding else None for _, op, *_ in sampled])
+        good: list[Sampled] = []
+        for (seq, op, row, _), mask in zip(sampled, found, strict=True):
             if isinstance(mask, Exception):
-                self.life.fail(item[0], mask)
+                self.life.fail(seq, mask)
             else:
-                good.append(item)
-                masks.append(mask)
-        return good, masks
+                good.append(Sampled(seq, op, row, mask))
+        return good
 
     def _sampling_batch(self, ops: list[Generate]) -> SamplingBatch:
         if self._batch is None or self._batch[0] != ops:
             self._batch = (ops, SamplingBatch([op.decoding.row for op in ops if op.decoding]))
         return self._batch[1]
 
-    def _score(self, step: Step, scored: list[tuple[SequenceState, Op, range]]) -> None:
+    def _score(self, step: Step, scored: list[Scored]) -> Callable[[], Found]:
         rows = [row for *_, rows in scored for row in rows]
         ids = [wanted for seq, op, rows in scored for wanted in op.wanted(seq, len(rows))]
         top = max(op.top for _, op, _ in scored)
-        try:
-            step.scores = launch_top_logprobs(self._rows(step, rows), ids, top, self.life.text.tokenizer.vocab_size)
-        except Exception as error:
-            self._fail_current("scoring", [(seq, op) for seq, op, _ in scored], error)
-            return
-        step.scored = [(seq, op, len(rows)) for seq, op, rows in scored]
+        return launch_top_logprobs(self._rows(step, rows), ids, top, self.life.text.tokenizer.vocab_size)
 
     def _rows(self, step: Step, rows: list[int]) -> torch.Tensor:
         logits = step.logits
@@ -208,57 +232,54 @@ class Stepper:
 
     def finish(self, step: Step) -> None:
         """Wait for what was decided and hand it out."""
-        if step.samples is not None:
-            self._take_all(step, step.samples)
-        if step.scores is not None:
-            self._collect_all(step, step.scores)
+        for sampled, samples in step.samples:
+            self._take_all(sampled, samples)
+        for scored, scores in step.scores:
+            self._collect_all(scored, scores)
         if step.sums is not None:
             self._add_all(step, step.sums)
 
-    def _take_all(self, step: Step, ready: Callable[[], Samples]) -> None:
+    def _take_all(self, sampled: list[Sampled], ready: Callable[[], Samples]) -> None:
         try:
             samples = ready()
-        except Exception as error:
-            self._fail_current("sampling", step.sampled, error)
+        except BaseException as error:
+            self._fail_current("sampling", sampled, error)
             return
-        for index, (seq, op) in enumerate(step.sampled):
+        for index, (seq, op, *_) in enumerate(sampled):
             if is_current(seq, op):
                 seq.ahead = 0
-                self._take(seq, op, samples, index)
+                try:
+                    self._take(seq, op, samples, index)
+                except BaseException as error:
+                    self.life.fail(seq, error)
 
-    def _collect_all(self, step: Step, ready: Callable[[], Found]) -> None:
+    def _collect_all(self, scored: list[Scored], ready: Callable[[], Found]) -> None:
         try:
             pairs, tops = ready()
-        except Exception as error:
-            self._fail_current("scoring", [(seq, op) for seq, op, _ in step.scored], error)
+        except BaseException as error:
+            self._fail_current("scoring", scored, error)
             return
         start = 0
-        for seq, op, count in step.scored:
-            own = slice(start, start := start + count)
+        for seq, op, rows in scored:
+            own = slice(start, start := start + len(rows))
             if is_current(seq, op):
                 self.life.collect(seq, op, pairs[own], tops[own])
 
     def _add_all(self, step: Step, ready: Callable[[], list[Floats]]) -> None:
         try:
             [sums] = ready()
-        except Exception as error:
-            self._fail_current("pooling", [(seq, op) for seq, op, _ in step.pooled], error)
+        except BaseException as error:
+            self._fail_current("pooling", step.pooled, error)
             return
         for (seq, op, positions), total in zip(step.pooled, sums, strict=True):
             if is_current(seq, op):
-                op.add(total, positions)
+                self.life.attempt(seq, op.add, total, positions)
                 self.life.collect(seq, op, [], [])
 
     def _take(self, seq: SequenceState, op: Generate, samples: Samples, index: int) -> None:
         decoding = op.decoding
         assert decoding is not None
-        try:
-            done = decoding.take(seq, samples, index)
-        except Exception as error:
-            self.life.fail(seq, error)
-            return
-        if done:
-            seq.ops.popleft()
+        if decoding.take(seq, samples, index):
             self.life.conclude(seq, decoding)
             self.life.advance(seq)
 
@@ -276,3 +297,14 @@ def _wants(work: list[Work]) -> list[Want]:
         wants.append(Want(seq, op, hi, positions, first))
         first += len(positions)
     return wants
+
+
+def _pooled(work: list[Work]) -> list[tuple[SequenceState, Embed, range]]:
+    """Whose hidden states are summed over which positions, who are told that the sums are on their way."""
+    found = []
+    for seq, lo, hi in work:
+        op = seq.ops[0]
+        if isinstance(op, Embed) and (positions := op.pool(seq, lo, hi)):
+            found.append((seq, op, positions))
+            op.asked(positions)
+    return found

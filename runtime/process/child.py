@@ -8,11 +8,12 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from ..errors import ConfigError
 from ..loop.config import EngineConfig
 from . import messages
+from .hearing import Ear
 
 GRACE = 10.0  # seconds that a process has to end by itself once it is told to
 HURRY = 1.0  # seconds, once it talks no more without having been told
@@ -59,7 +60,7 @@ class Child:
         finally:
             theirs.close()
         self.pid = self._process.pid
-        self.file: BinaryIO = self.socket.makefile("rb")
+        self.file = Ear(self.socket)
         self.first = beginning.message
 
     def leave(self) -> None:
@@ -83,7 +84,6 @@ class Child:
         return f"the engine's process (pid {self.pid}) {_how(self._process.returncode)}"
 
     def close(self) -> None:
-        self.file.close()
         self.socket.close()
 
 

@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import copy
+import heapq
 import itertools
 import logging
+import threading
+import time
 from collections import deque
 from concurrent.futures import Future
-from typing import Any, BinaryIO
+from typing import Any, NamedTuple
 
 from sgl.grammars import Vocabulary
 
-from ..errors import ConfigError
+from ..errors import ConfigError, DeadlineExceeded
 from ..sequences.ops import Chunk, Close, Extend, Generate, Generation, Op
+from ..sequences.outcome import note
 from . import messages
-from .messages import CHUNK, DONE, Abort, Answer, Ask, Queue, Ready, Spoil
+from .hearing import Silence
+from .messages import CHUNK, DONE, LAST_WORDS, Abort, Answer, Ask, File, Queue, Ready, Spoil
 from .sending import Outbox
 
 log = logging.getLogger("sgl.runtime")
+
+LATE = 1.0  # seconds that the engine's process has for telling itself that a deadline has passed
+
+
+class Due(NamedTuple):
+    """When an operation that waits has to be done, in `time.monotonic()` seconds."""
+
+    deadline: float
+    number: int
+
 
 class Question(Op):
     """Waits like an operation, for an answer of the core."""
@@ -26,10 +41,10 @@ class Question(Op):
 class Waiting:
     """An operation that is to be answered, and what its chunks have brought: the result, or their receiver's error."""
 
-    __slots__ = ("generation", "op", "raised")
+    __slots__ = ("generation", "op", "raised", "sequence")
 
-    def __init__(self, op: Op) -> None:
-        self.op = op
+    def __init__(self, op: Op, sequence: int | None = None) -> None:
+        self.op, self.sequence = op, sequence
         self.generation: Generation | None = None
         self.raised: BaseException | None = None
 
@@ -40,13 +55,18 @@ class Link:
     Whether something is still answered or fails with the link is decided by who takes it out of `_waiting`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, keeper: threading.Thread | None = None) -> None:
+        self._keeper = keeper  # who will serve it
         self.outbox = Outbox("sgl-process-out", b"".join)
         self.error: BaseException | None = None  # of what comes after the end
         self._waiting: dict[int | None, Waiting] = {}
         self._numbers = itertools.count()
+        self._due: list[Due] = []  # a heap
+        self._noting = threading.Lock()
         self._arrived: deque[Answer] = deque()
-        self._file: BinaryIO | None = None
+        self._file: File | None = None
+        self.silent = False  # the other side did not end, but was heard no more
+        self.last_words: BaseException | None = None  # why the other side's loop failed
         hello = Question()
         self._expect(hello)
         self.ready: Future[Ready] = hello.future
@@ -66,11 +86,14 @@ class Link:
         self._refuse_late(number)
         return op.future
 
-    def queue(self, sequence: int, op: Op, vocabulary: Vocabulary) -> None:
+    def queue(self, sequence: int, op: Op, vocabulary: Vocabulary, deadline: float | None = None) -> None:
         """Queue an operation there. Nobody waits for an extend or a close: what they do is told by what follows."""
-        number = None if isinstance(op, Extend | Close) else self._expect(op)
+        number = None if isinstance(op, Extend | Close) else self._expect(op, sequence)
+        if number is not None and deadline is not None:
+            with self._noting:
+                heapq.heappush(self._due, Due(deadline, number))
         try:
-            arguments = messages.arguments_of(op, vocabulary)
+            arguments = messages.pack(messages.arguments_of(op, vocabulary))
             self.post(Queue(number, sequence, type(op), arguments, op.started))
         except Exception as error:  # something of the caller's that no pickle can hold
             self._fail(number, ConfigError(f"{type(op).__name__.lower()}: cannot be sent to the engine's process: {error}"))
@@ -85,13 +108,28 @@ class Link:
         for number in list(self._waiting):
             self._fail(number, error)
 
+    def expire(self) -> None:
+        """Fail what should be done by now, whether or not the other side does anything."""
+        now = time.monotonic()
+        while self._due and self._due[0].deadline + LATE <= now:
+            with self._noting:
+                deadline, number = heapq.heappop(self._due)
+            self._fail(number, DeadlineExceeded(
+                f"not done in time: the deadline passed {now - deadline:.3f} s ago, and the engine's process has said nothing of it"
+            ))  # fmt: skip
+
     # what comes back
 
-    def serve(self, file: BinaryIO) -> None:
+    def serve(self, file: File) -> None:
         """Hand out answers until the other side has ended."""
         self._file = file
         while self._arrived or self._receive():
-            self._hand_out(self._arrived.popleft())
+            answer = self._arrived.popleft()
+            try:
+                self._hand_out(answer)
+            except BaseException as error:  # the others have no other thread
+                note("an answer of the engine's process could not be handed out", error)
+                self._fail(answer.number, error)
         self._file = None
 
     def read_until(self, future: Future[Any]) -> bool:
@@ -120,6 +158,9 @@ class Link:
             self._arrived.extend(answers)
         except (EOFError, OSError):
             return False
+        except Silence:
+            self.silent = True
+            return False
         except Exception:  # it does not speak our language any more
             log.exception("what came from the engine's process cannot be read")
             return False
@@ -130,13 +171,21 @@ class Link:
         if kind == CHUNK:
             if (waiting := self._waiting.get(number)) is not None:
                 self._stream(number, waiting, Chunk(*value))
+        elif number == LAST_WORDS:
+            self.last_words = value.error()
         elif (waiting := self._waiting.pop(number, None)) is not None:
-            if waiting.raised is not None:
-                waiting.op.fail(waiting.raised)
-            elif kind == DONE:
-                waiting.op.resolve(waiting.generation if value is None and waiting.generation else value)
-            else:
-                waiting.op.fail(value.error())
+            try:
+                self._settle(waiting, kind, value)
+            except BaseException as error:  # one that cannot be made again here
+                waiting.op.fail(error)
+
+    def _settle(self, waiting: Waiting, kind: int, value: Any) -> None:
+        if waiting.raised is not None:
+            waiting.op.fail(waiting.raised)
+        elif kind == DONE:
+            waiting.op.resolve(waiting.generation if value is None and waiting.generation else value)
+        else:
+            waiting.op.fail(value.error())
 
     def _stream(self, number: int, waiting: Waiting, chunk: Chunk) -> None:
         """Give a chunk to its receiver, whose error fails the generation there, and what is queued behind it."""
@@ -146,15 +195,23 @@ class Link:
             return
         try:
             waiting.op.on_chunk(chunk)
-        except Exception as error:
-            waiting.raised = error
+        except BaseException as error:  # its own affair, whatever it is
+            self._raised(number, waiting, error)
             self.post(Spoil(number, messages.Told.of(error, messages.pack)))
+
+    def _raised(self, number: int, waiting: Waiting, error: BaseException) -> None:
+        """The generation fails, and what is queued behind it, also where the other process has come further already."""
+        waiting.raised = error
+        for later, other in list(self._waiting.items()):
+            if other.sequence == waiting.sequence and later is not None and later > number:
+                other.raised = other.raised or messages.Told.of(error, messages.pack).error()  # as it is told from there
 
     # who waits
 
-    def _expect(self, op: Op) -> int:
+    def _expect(self, op: Op, sequence: int | None = None) -> int:
+        op.future.keeper = self._keeper
         number = next(self._numbers)
-        self._waiting[number] = Waiting(op)
+        self._waiting[number] = Waiting(op, sequence)
         return number
 
     def _refuse_late(self, number: int | None) -> None:
@@ -164,4 +221,6 @@ class Link:
 
     def _fail(self, number: int | None, error: BaseException) -> None:
         if (waiting := self._waiting.pop(number, None)) is not None:
-            waiting.op.fail(copy.copy(error))  # each its own: where it is raised, it gathers a traceback
+            own = copy.copy(error)  # each its own: where it is raised, it gathers a traceback
+            own.__cause__ = error.__cause__
+            waiting.op.fail(own)

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from operator import attrgetter
 from types import FunctionType
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from sgl.grammars import Vocabulary
 
@@ -24,6 +24,7 @@ from ..loop.config import EngineConfig, Resolved
 from ..sequences.decoding import WRONG_VOCABULARY
 from ..sequences.ops import Chunk, Fork, Generate, Op
 from ..sequences.terms import Terms
+from ..values import words
 
 _LENGTH = struct.Struct("<Q")
 _KNOWN = sys.stdlib_module_names | {"sgl", "numpy", "torch"}  # packages whose classes the engine's process has for sure
@@ -52,13 +53,14 @@ class Open(NamedTuple):
 class Queue(NamedTuple):
     """An operation for a sequence. number: what the answer will carry; None: nobody waits for one.
 
+    arguments: packed by themselves, so that what cannot be unpacked fails its operation alone.
     started: `time.perf_counter()` seconds, a clock that all processes of a machine share.
     """
 
     number: int | None
     sequence: int
     kind: type[Op]
-    arguments: tuple[Any, ...]
+    arguments: bytes
     started: float
 
 
@@ -91,6 +93,7 @@ class Answer(NamedTuple):
 
 
 CHUNK, DONE, FAILED = range(3)
+ALIVE, LAST_WORDS = -1, -2  # numbers of answers to nobody: a sign of life, and why the loop failed
 
 
 class Told(NamedTuple):
@@ -103,13 +106,13 @@ class Told(NamedTuple):
     @classmethod
     def of(cls, error: BaseException, dumps: Callable[[Any], bytes] = pickle.dumps) -> Told:
         """One that `dumps` can send: in place of an error with parts that it cannot, a RuntimeFailure of the same text."""
-        told = cls(type(error), error.args, dict(vars(error)))
         try:
+            told = cls(type(error), error.args, dict(vars(error)))
             if isinstance(pickle.loads(dumps(told)).error(), BaseException):
                 return told
-        except Exception:
+        except BaseException:  # its class may do anything
             pass
-        return cls(RuntimeFailure, (f"{type(error).__name__}: {error}",), {})
+        return cls(RuntimeFailure, (f"{type(error).__name__}: {words(error)}",), {})
 
     def error(self) -> BaseException:
         made = self.kind.__new__(self.kind, *self.arguments)
@@ -140,7 +143,11 @@ class _Packer(pickle.Pickler):
         return NotImplemented
 
 
-def read(file: BinaryIO) -> Any:
+class File(Protocol):
+    def read(self, count: int, /) -> bytes: ...
+
+
+def read(file: File) -> Any:
     """The next message. Raises EOFError when the other side has ended, also in the middle of one."""
     head = file.read(_LENGTH.size)
     size = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else 0
@@ -158,7 +165,7 @@ chunk_fields: Callable[[Chunk], tuple[Any, ...]] = attrgetter(*[f.name for f in 
 def arguments_of(op: Op, vocabulary: Vocabulary) -> tuple[Any, ...]:
     """What a twin of the operation is made of. Of a Generate: parameters, recipe or error or None, whether it streams."""
     if isinstance(op, Generate):
-        return op.params, _recipe(op.grammar, vocabulary), op.on_chunk is not None
+        return op.params, op.refusal or _recipe(op.grammar, vocabulary), op.on_chunk is not None
     if isinstance(op, Fork):
         return ([child.id for child in op.children],)
     return tuple(getattr(op, name) for name in op.made_of)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..sequences.sequence import SequenceState
 
 MOST_KEPT = 256
+THREADS = 2  # a slow one does not hold up those behind it
 
 
 class Recipes:
@@ -26,7 +27,7 @@ class Recipes:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="sgl-compile")
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="sgl-compile")
         self._made: OrderedDict[Recipe, Future[Grammar]] = OrderedDict()
 
     def grammar(self, recipe: Recipe | BaseException) -> Future[Grammar]:

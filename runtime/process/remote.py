@@ -15,22 +15,27 @@ from typing import Any
 
 from sgl.grammars import Vocabulary
 
-from ..errors import EngineClosed, EngineDied, RuntimeFailure
+from ..errors import EngineClosed, EngineDied, EngineFailed, RuntimeFailure
 from ..loop.assemble import Assembled
 from ..loop.config import EngineConfig
 from ..loop.metrics import Stats
 from ..sequences.ops import Close, Fork, Op
+from ..sequences.outcome import note
 from ..sequences.sequence import Status
 from ..sequences.terms import Terms
 from ..text.tokenizer import Tokenizer
+from ..values import shown
 from .child import GRACE, HURRY, Beginning, Child
+from .hearing import LOOK
 from .link import Link
 from .messages import Open, Ready
 
 log = logging.getLogger("sgl.runtime")
 
 PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0)  # seconds before each restart in a row; after the last one it stays down
+LOADING = 10  # times the heartbeat that a process may be silent while it imports and loads
 STEADY = 60.0  # seconds after which a process that dies is the first in a new row
+ANSWER = 60.0  # seconds that the counters between two steps may take
 GLANCE = 1.0  # seconds that a glance at the counters may take
 
 CLOSED = EngineClosed("the engine is closed; open a new one")
@@ -70,6 +75,7 @@ class RemoteCore:
 
     def __init__(self, path: Path, options: EngineConfig) -> None:
         self._path = str(path)
+        self._heartbeat = options.heartbeat
         self._start = Beginning.here(path, replace(options, process=False))
         self.info: dict[str, Any] = {}
         self.asleep = False
@@ -79,9 +85,9 @@ class RemoteCore:
         self._seen = Stats()
         self._stopping = threading.Event()
         self._child: Child | None = None
-        self._link = Link()
-        self.started = self._link.ready
         self._thread = threading.Thread(target=self._supervise, name="sgl-process", daemon=True)
+        self._link = Link(self._thread)
+        self.started = self._link.ready
         self._thread.start()
 
     # what an engine asks of its core
@@ -97,7 +103,7 @@ class RemoteCore:
         for child in children:
             child.link, child.error = state.link, state.error
         if state.error is None:
-            state.link.queue(state.id, op, self.vocabulary)
+            state.link.queue(state.id, op, self.vocabulary, state.terms.deadline)
         elif not isinstance(op, Close):
             op.fail(copy.copy(state.error))
         if isinstance(op, Close):
@@ -113,10 +119,18 @@ class RemoteCore:
         future = link.ask(name, *args)
         if threading.current_thread() is self._thread and not link.read_until(future):
             raise EngineDied("the engine's process does not run; ask again when it is started")
-        answer = future.result()
+        answer = self._answer(future) if name == "snapshot" else future.result()
         if name in ("sleep", "wake"):
             self.asleep = name == "sleep"
         return answer
+
+    def _answer(self, future: Future[Any]) -> Any:
+        try:
+            return future.result(ANSWER)
+        except NotInTime:
+            raise RuntimeFailure(
+                f"the engine did not come to the end of a step within {ANSWER:g} s; glance() has its counters as they stand"
+            ) from None
 
     @property
     def up(self) -> bool:
@@ -154,6 +168,18 @@ class RemoteCore:
     # the supervisor
 
     def _supervise(self) -> None:
+        try:
+            self._keep_up()
+        except BaseException as error:  # ours: nobody may be left waiting
+            note("the supervisor of an engine's process failed", error)
+            down = EngineFailed(f"the supervisor of the engine's process failed: {shown(error)}; open a new engine")
+            down.__cause__ = error.with_traceback(None)
+            if (child := self._child) is not None:
+                child.kill()
+                child.reap()
+            self._link.end(down, down)
+
+    def _keep_up(self) -> None:
         deaths = 0
         while not self._stopping.is_set():
             began = time.monotonic()
@@ -174,16 +200,28 @@ class RemoteCore:
             child.kill()
         link.ready.add_done_callback(lambda ready: self._note(child, ready))
         link.outbox.send(child.socket, child.first)
+        child.file.look = link.expire
+        child.file.patience = self._heartbeat and LOADING * self._heartbeat
         link.serve(child.file)
         self._child = None
-        how = child.reap(GRACE if self._stopping.is_set() else HURRY)
+        how = self._how_it_ended(link, child)
         link.outbox.end()
         child.close()
         refused = link.ready.done() and link.ready.exception()
         return f"{how} ({refused})" if refused else how
 
+    def _how_it_ended(self, link: Link, child: Child) -> str:
+        if link.silent:
+            child.kill()
+            child.reap()
+            seconds = f"{child.file.patience:g} s"
+            return f"the engine's process (pid {child.pid}) was stopped or hung: it gave no sign of life for {seconds}, and was killed"
+        how = child.reap(GRACE if self._stopping.is_set() else HURRY)
+        return how if link.last_words is None else f"{how}, as its loop failed: {shown(link.last_words)}"
+
     def _note(self, child: Child, ready: Future[Ready]) -> None:
         if ready.exception() is None:
+            child.file.patience = self._heartbeat
             self.asleep = False
             self.info.update(ready.result().info, model_path=self._path, pid=child.pid, restarts=self._restarts)
 
@@ -194,16 +232,24 @@ class RemoteCore:
             ended.end(*[EngineDied(f"{how} before it could start; look at what it wrote to stderr")] * 2)
         if started.exception() is not None:
             return False
-        self._link = Link()
+        self._link = Link(self._thread)
         if deaths > len(PAUSES):
             down = EngineDied(f"{how}, {deaths} times in a row, and stays down; look at its stderr and open a new engine")
+            down.__cause__ = ended.last_words
             log.error("%s", down)
             for link in (ended, self._link):
                 link.end(down, down)
             return False
         log.warning("%s; it is started again", how)
         again = EngineDied(f"{how} and is started again; open a new sequence and ask once more")
-        ended.end(again, EngineDied(f"the sequence is lost: {how}; open a new one, the engine is started again"))
+        lost = EngineDied(f"the sequence is lost: {how}; open a new one, the engine is started again")
+        again.__cause__ = lost.__cause__ = ended.last_words
+        ended.end(again, lost)
         self._restarts += 1
-        self._stopping.wait(PAUSES[deaths - 1])
+        self._pause(PAUSES[deaths - 1])
         return True
+
+    def _pause(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and not self._stopping.wait(min(LOOK, left)):
+            self._link.expire()

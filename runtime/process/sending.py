@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
@@ -12,16 +13,29 @@ from typing import Any
 class Outbox:
     """`post` may be called anywhere, in a destructor too. Messages leave in their order once `send` is called.
 
-    frames: the bytes of all that has gathered.
+    frames: the bytes of all that has gathered.  What `later` posts waits until something else leaves, or `ring`: who has
+    many small messages lets them go as one.
     """
 
     def __init__(self, name: str, frames: Callable[[list[Any]], bytes]) -> None:
         self._name, self._frames = name, frames
-        self._gathered: SimpleQueue[Any] = SimpleQueue()
+        self._gathered: deque[Any] = deque()
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._rung = False
         self.thread: threading.Thread | None = None
 
     def post(self, message: Any) -> None:
-        self._gathered.put(message)
+        self._gathered.append(message)
+        self.ring()
+
+    def later(self, message: Any) -> None:
+        self._gathered.append(message)
+
+    def ring(self) -> None:
+        """Let go what has gathered."""
+        if self._gathered and not self._rung:  # who has rung takes what is there by then
+            self._rung = True
+            self._bell.put(None)
 
     def send(self, through: socket.socket, first: bytes = b"") -> None:
         """Begin to send: `first`, then what was posted and will be."""
@@ -30,7 +44,7 @@ class Outbox:
 
     def end(self) -> None:
         """Once everything posted before is sent, or cannot be: end the thread."""
-        self._gathered.put(_END)
+        self.post(_END)
         if self.thread is not None:
             self.thread.join()
 
@@ -45,10 +59,13 @@ class Outbox:
             pass  # the other side is gone: whoever reads from it learns why
 
     def _next(self) -> list[Any]:
-        """All that has gathered, at least one."""
-        batch = [self._gathered.get()]
-        while batch[-1] is not _END and not self._gathered.empty():
-            batch.append(self._gathered.get())
+        """All that has gathered, at least one, and nothing behind the end."""
+        batch: list[Any] = []
+        while not batch:
+            self._bell.get()
+            self._rung = False
+            while self._gathered and not (batch and batch[-1] is _END):
+                batch.append(self._gathered.popleft())
         return batch
 
 

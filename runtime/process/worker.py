@@ -6,21 +6,23 @@ import ctypes
 import faulthandler
 import logging
 import os
+import pickle
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from ..errors import EngineClosed
+from ..errors import EngineClosed, RuntimeFailure
 from ..sequences.ops import Close, Fork, Generate
 from ..sequences.sequence import Status
+from ..values import shown
 from . import messages
 from .messages import CHUNK, DONE, FAILED, Abort, Answer, Ask, Open, Queue, Ready, Spoil, Start, Told
+from .pulse import Pulse, leave
 from .recipes import LateGenerate, Recipes
 from .sending import Outbox
 
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
     from ..sequences.terms import Terms
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
-BROKEN = 70  # exit code: the engine's loop failed
+
+log = logging.getLogger("sgl.runtime")
 
 
 class Worker:
@@ -60,7 +63,14 @@ class Worker:
                 message = messages.read(file)
             except (EOFError, OSError):
                 return
+            self._take(message)
+
+    def _take(self, message: Any) -> None:
+        try:
             self._takes[type(message)](message)
+        except Exception as error:  # of this message alone
+            log.exception("%s could not be taken", type(message).__name__)
+            self._refuse(getattr(message, "number", None), error)
 
     def _open(self, message: Open) -> None:
         self._sequences[message.sequence] = self._born(message.sequence, message.terms)
@@ -96,17 +106,18 @@ class Worker:
 
     def _twin(self, message: Queue, sequence: SequenceState) -> Op:
         """The operation that the parent has, here."""
+        arguments = pickle.loads(message.arguments)
         if issubclass(message.kind, Generate):
-            params, recipe, streams = message.arguments
+            params, recipe, streams = arguments
             on_chunk = partial(self._stream, cast(int, message.number)) if streams else None
             if recipe is None:
                 return Generate(params, None, on_chunk)
             return LateGenerate(params, self._recipes.grammar(recipe), on_chunk)
         if issubclass(message.kind, Fork):
-            children = [self._born(number, sequence.terms, Status.UNBORN) for number in message.arguments[0]]
-            self._sequences.update(zip(message.arguments[0], children, strict=True))
+            children = [self._born(number, sequence.terms, Status.UNBORN) for number in arguments[0]]
+            self._sequences.update(zip(arguments[0], children, strict=True))
             return Fork(children)
-        return message.kind(*message.arguments)
+        return message.kind(*arguments)
 
     def _abort(self, message: Abort) -> None:
         if (sequence := self._sequences.get(message.sequence)) is not None:
@@ -132,7 +143,7 @@ class Worker:
         if (error := self._spoiled.get(number)) is not None:
             raise error
         self._streamed[number] = chunk.generation
-        self._post(number, CHUNK, messages.chunk_fields(chunk))
+        self._outbox.later(Answer(number, CHUNK, messages.chunk_fields(chunk)))  # those of a step leave as one message
 
     def _answer(self, number: int, future: Future[Any]) -> None:
         told = self._streamed.pop(number, None)
@@ -157,19 +168,19 @@ def main(descriptor: int, parent: int) -> None:
     faulthandler.enable()
     link = socket.socket(fileno=descriptor)
     link.set_inheritable(False)
-    file, outbox = link.makefile("rb"), Outbox("sgl-process-out", messages.frame)
+    file, outbox = link.makefile("rb"), Outbox("sgl-process-out", _frames)
     try:
         start: Start = messages.read(file)
     except EOFError:
         return
     outbox.send(link)
     try:
-        _run(start, file, outbox)
+        _run(start, file, outbox, Pulse(outbox, start.options.heartbeat))
     finally:
         outbox.end()
 
 
-def _run(start: Start, file: BinaryIO, outbox: Outbox) -> None:
+def _run(start: Start, file: BinaryIO, outbox: Outbox, pulse: Pulse) -> None:
     from ..loop.assemble import assemble
 
     try:
@@ -178,18 +189,26 @@ def _run(start: Start, file: BinaryIO, outbox: Outbox) -> None:
         outbox.post(Answer(0, FAILED, Told.of(error)))
         return
     core: EngineCore = parts.core
+    core.told = outbox.ring
     outbox.post(Answer(0, DONE, Ready(parts.config, parts.info)))
-    threading.Thread(target=_watch, args=(core, outbox), name="sgl-watch", daemon=True).start()
+    pulse.watch(core)
     Worker(parts, outbox).serve(file)
     core.stop()
 
 
-def _watch(core: EngineCore, outbox: Outbox) -> None:
-    """An engine whose loop failed is of no use: the process ends, and the parent starts the next."""
-    core.wait()
-    if core.failed:
-        outbox.end()
-        _leave(BROKEN)
+def _frames(answers: list[Answer]) -> bytes:
+    try:
+        return messages.frame(answers)
+    except Exception:  # one of them cannot be sent: the others are
+        return messages.frame([_sendable(answer) for answer in answers])
+
+
+def _sendable(answer: Answer) -> Answer:
+    try:
+        pickle.dumps(answer)
+        return answer
+    except Exception as error:
+        return Answer(answer.number, FAILED, Told.of(RuntimeFailure(f"the answer cannot be sent: {shown(error)}")))
 
 
 def _die_with(parent: int) -> None:
@@ -200,13 +219,6 @@ def _die_with(parent: int) -> None:
         os._exit(0)  # it ended before
 
 
-def _leave(code: int) -> None:
-    """End without waiting for a grammar that is being compiled, or taking the modules apart."""
-    logging.shutdown()
-    sys.stdout.flush()
-    os._exit(code)
-
-
 if __name__ == "__main__":
     main(int(sys.argv[1]), int(sys.argv[2]))
-    _leave(0)
+    leave(0)

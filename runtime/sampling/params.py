@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import operator
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sgl.runtime.errors import ConfigError
+from sgl.runtime.errors import ConfigError, check_text
+from sgl.runtime.values import WORD, plain, real, shown, whole
 
 GREEDY_BELOW = 1e-6  # temperatures under this mean greedy
+MOST_IDS = 1 << 20  # tokens that are named: more than a vocabulary has
 MOST_STOPS = 10_000  # characters of all stops together: looking for them takes room for each
 SMALLEST, LARGEST = 1e-30, 1e30  # what lies beyond could be 0 or infinity in single precision, in which it is used
 
@@ -68,20 +71,30 @@ class SamplingParams:
         self._check_counts()
         self._check_numbers()
         self._check_texts()
-        self._check_ids(math.inf if vocab_size is None else vocab_size)
+        self.check_ids(math.inf if vocab_size is None else vocab_size)
+
+    def checked(self) -> SamplingParams:
+        """These, valid and in Python's own numbers: NumPy's, and those of others' classes, are replaced."""
+        self.validate()
+        odd: dict[str, Any] = {}
+        for names, bare in ((_COUNTS, operator.index), (_NUMBERS, float), (_SWITCHES, bool)):
+            values = {name: getattr(self, name) for name in names}
+            odd |= {name: bare(plain(value)) for name, value in values.items() if type(value) not in _OWN}
+        return replace(self, **odd) if odd else self
 
     def _check_counts(self) -> None:
-        _integer("max_tokens", self.max_tokens, 0)
-        _integer("min_tokens", self.min_tokens, 0)
-        _integer("top_logprobs", self.top_logprobs, 0)
-        if self.min_tokens > self.max_tokens:
-            raise ConfigError(
-                f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}; raise max_tokens"
-            )
-        if self.top_k != -1:
-            _integer("top_k", self.top_k, 1, "; -1 means all")
-        if self.seed is not None and not _is_int(self.seed):
-            raise ConfigError(f"seed must be an integer or None, got {self.seed!r}")
+        most, least, _ = (whole(name, getattr(self, name), 0) for name in ("max_tokens", "min_tokens", "top_logprobs"))
+        if least > most:
+            raise ConfigError(f"min_tokens={least} is above max_tokens={most}; raise max_tokens")
+        if plain(self.top_k) != -1 or not _is_int(self.top_k):
+            whole("top_k", self.top_k, 1, hint="; -1 means all")
+        if self.seed is not None:
+            if not _is_int(self.seed):
+                raise ConfigError(f"seed must be an integer or None, got {shown(self.seed)}")
+            whole("seed", self.seed, -WORD, 2 * WORD - 1)
+        for name in _SWITCHES:
+            if type(value := getattr(self, name)).__name__ not in ("bool", "bool_", "int"):  # NumPy's are as good
+                raise ConfigError(f"{name} must be True or False, got {shown(value)}")
 
     def _check_numbers(self) -> None:
         _number("temperature", self.temperature, 0.0, math.inf)
@@ -94,12 +107,14 @@ class SamplingParams:
     def _check_texts(self) -> None:
         for name in ("stop", "stop_regex"):
             texts = getattr(self, name)
-            if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-                raise ConfigError(f"{name} must be a tuple of strings, got {texts!r}; write {name}=(text,)")
+            if not isinstance(texts, tuple | list) or not all(isinstance(text, str) for text in texts):
+                raise ConfigError(f"{name} must be a tuple of strings, got {shown(texts)}; write {name}=(text,)")
             if "" in texts:
                 raise ConfigError(
                     f"{name} holds an empty string, which would end every text at once; leave it out"
                 )
+        for text in (*self.stop, *self.stop_regex):
+            check_text(text, "a stop")
         if (length := sum(map(len, self.stop))) > MOST_STOPS:
             raise ConfigError(f"stop has {length} characters in all; give at most {MOST_STOPS}")
         if self.stop_regex:
@@ -107,28 +122,44 @@ class SamplingParams:
 
             check_patterns(self.stop_regex)
 
-    def _check_ids(self, limit: float) -> None:
+    def check_ids(self, limit: float) -> None:
+        """Raise ConfigError unless all token ids that are named lie below `limit`, with biases that are numbers."""
+        if not isinstance(self.logit_bias, Mapping):
+            raise ConfigError(f"logit_bias must be a dict of numbers by token id, got {shown(self.logit_bias)}")
+        if isinstance(self.stop_token_ids, str) or not isinstance(self.stop_token_ids, Collection):
+            raise ConfigError(f"stop_token_ids must be a tuple of token ids, got {shown(self.stop_token_ids)}")
+        for name in ("logit_bias", "stop_token_ids"):
+            if (count := len(getattr(self, name))) > MOST_IDS:
+                raise ConfigError(f"{name} names {count} tokens; give at most {MOST_IDS}")
         for token in (*self.stop_token_ids, *self.logit_bias):
             if not _is_int(token) or not 0 <= token < limit:
-                raise ConfigError(f"token ids must be integers from 0 to below {limit}, got {token!r}")
+                raise ConfigError(f"token ids must be integers from 0 to below {limit}, got {shown(token)}")
         for token, bias in self.logit_bias.items():
-            if not isinstance(bias, (int, float)) or math.isnan(bias) or bias > LARGEST:
-                raise ConfigError(f"logit_bias[{token}] must be a number up to {LARGEST:g}, got {bias!r}")
+            if not _is_bias(bias):
+                raise ConfigError(f"logit_bias[{token}] must be a number up to {LARGEST:g}, got {shown(bias)}")
+
+
+_OWN = {int, float, bool, type(None)}
+_COUNTS = ("max_tokens", "min_tokens", "top_k", "top_logprobs", "seed")
+_NUMBERS = ("temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty")
+_SWITCHES = (
+    "keep_stop", "ignore_eos", "skip_special_tokens", "logprobs", "close_at_limit", "error_on_truncation",
+)  # fmt: skip
 
 
 def _is_int(value: Any) -> bool:
-    return hasattr(value, "__index__") and not isinstance(value, bool)
+    try:
+        return not isinstance(value, bool) and operator.index(value) is not None
+    except Exception:
+        return False
 
 
-def _integer(name: str, value: Any, low: int, hint: str = "") -> None:
-    if not _is_int(value) or value < low:
-        raise ConfigError(f"{name} must be an integer of at least {low}{hint}, got {value!r}")
+def _is_bias(value: Any) -> bool:
+    """-inf is one: the token is never chosen."""
+    return isinstance(value, int | float) and value <= LARGEST  # nan is not
 
 
 def _number(name: str, value: Any, low: float, high: float, open_low: bool = False) -> None:
-    inside = isinstance(value, (int, float)) and low <= value <= high and math.isfinite(value)
-    if not inside or (open_low and value == low):
-        brackets = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if math.isinf(high) else ']'}"
-        raise ConfigError(f"{name} must lie in {brackets}, got {value!r}")
-    if value > LARGEST or (open_low and value < SMALLEST):
-        raise ConfigError(f"{name}={value!r} is beyond single precision; keep it between {SMALLEST:g} and {LARGEST:g}")
+    number = real(name, value, low, high, open_low)
+    if number > LARGEST or (open_low and number < SMALLEST):
+        raise ConfigError(f"{name}={number!r} is beyond single precision; keep it between {SMALLEST:g} and {LARGEST:g}")

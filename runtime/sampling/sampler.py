@@ -219,12 +219,15 @@ def _winner(finish: Tensor) -> Tensor:
     return finish.argmax(-1) if finish.is_cuda else torch.from_numpy(finish.numpy().argmax(-1))
 
 
+NO_TOKEN = "no token is allowed here: grammar, logit_bias and min_tokens together exclude every one; relax one of them"
+
+
 def mark_errors(samples: Samples, peaks: np.ndarray) -> None:
     """Note what is wrong with the rows whose largest adjusted logit, float32 [n], is not finite."""
     for row in np.flatnonzero(~np.isfinite(peaks)).tolist():
         samples.ids[row] = -1
         samples.errors[row] = (
-            "no token is allowed here: grammar, logit_bias and min_tokens together exclude every one"
+            NO_TOKEN
             if peaks[row] == -np.inf
             else f"the model gave logits of {peaks[row]}; the checkpoint or the dtype is at fault"
         )

@@ -22,8 +22,9 @@ class LengthEstimate:
         op = seq.ops[0]
         if not isinstance(op, Generate):
             return 0
-        made = len(op.decoding.output) if op.decoding else 0
-        return max(1, int(self.share * op.params.max_tokens) - made)
+        if op.decoding is None:
+            return 1
+        return max(1, int(self.share * op.decoding.limit) - len(op.decoding.output))
 
     def finished(self, made: int, allowed: int) -> None:
         self.share += 0.05 * (made / max(1, allowed) - self.share)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from ..cache import common_prefix
+import numpy as np
+
+from ..cache import Ints
 from ..sequences.sequence import SequenceState, Status
 from .estimate import Claims
 from .fairness import Offer
@@ -29,6 +31,8 @@ class Newcomers:
         self._unfit: list[SequenceState] = []
         self._spared = 0  # cached tokens of one that did not fit: who comes after it does not take them
         self._started: list[SequenceState] = []
+        self._preemptions = scheduler.preemptions
+        self._by_beginning: dict[str, dict[bytes, list[SequenceState]]] = {}
         self._rooms: dict[tuple[int, int, int | None], Room] = {}  # good until somebody comes or goes
 
     def admit(self, offer: Offer) -> bool:
@@ -45,6 +49,7 @@ class Newcomers:
             return False
         self._scheduler.start(seq)
         self._started.append(seq)
+        self._note(seq, seq.namespace)
         for other in self._unfit:
             other.passed += 1
         return True
@@ -61,11 +66,29 @@ class Newcomers:
     def _computed_by_another(self, seq: SequenceState, reusable: int) -> bool:
         """A running prefill is just computing a good part of this one's tokens: wait and share them."""
         enough = min(reusable + WORTH_WAITING, seq.ops[0].reuse(seq))
-        return reusable < enough and any(
-            common_prefix(seq.tokens.array, other.tokens.array) >= enough
-            for other in self._scheduler.running
-            if other.prefilling and other.namespace == seq.namespace and other.terms.priority >= seq.terms.priority
+        if reusable >= enough or len(seq) < enough:
+            return False
+        wanted = seq.tokens.array[:enough]
+        return any(
+            other.terms.priority >= seq.terms.priority and len(other) >= enough and np.array_equal(wanted, other.tokens.array[:enough])
+            for other in self._prefilling(seq.namespace).get(_beginning(wanted), ())
         )
+
+    def _prefilling(self, namespace: str) -> dict[bytes, list[SequenceState]]:
+        """Running prefills by their first tokens; and all of them under b"", for what is shorter."""
+        if self._preemptions != self._scheduler.preemptions:
+            self._preemptions, self._by_beginning = self._scheduler.preemptions, {}
+        if namespace not in self._by_beginning:
+            self._by_beginning[namespace] = {b"": []}
+            for other in self._scheduler.running:
+                self._note(other, namespace)
+        return self._by_beginning[namespace]
+
+    def _note(self, seq: SequenceState, namespace: str) -> None:
+        found = self._by_beginning.get(namespace)
+        if found is not None and seq.prefilling and seq.namespace == namespace:
+            for key in {b"", _beginning(seq.tokens.array)}:
+                found.setdefault(key, []).append(seq)
 
     def _fits(self, seq: SequenceState, reusable: int) -> bool:
         """Whether what it and the running ones will want is free or can be made free."""
@@ -125,3 +148,7 @@ class Newcomers:
         """Those who run, are less urgent, and may lose their place."""
         scheduler, priority = self._scheduler, seq.terms.priority
         return [other for other in scheduler.running if other.terms.priority < priority and scheduler.may_lose(other)]
+
+
+def _beginning(tokens: Ints) -> bytes:
+    return tokens[:WORTH_WAITING].tobytes() if len(tokens) >= WORTH_WAITING else b""

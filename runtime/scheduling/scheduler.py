@@ -96,7 +96,6 @@ class Scheduler:
 
     def start(self, seq: SequenceState) -> None:
         """The sequence gets a place in the batch, and what is cached of it."""
-        self.waiting.remove(seq)
         op = seq.ops[0]
         if not len(seq.slots):
             self.reused_tokens += self.cache.attach(seq, op.reuse(seq))
@@ -104,10 +103,20 @@ class Scheduler:
             self.reused_tokens += gained
             op.rejoined(gained)
         op.admitted(seq, seq.computed)
-        seq.status = Status.RUNNING
-        seq.prefilling = seq.need > WORTH_WAITING
+        prefilling = seq.need > WORTH_WAITING
+        self.waiting.remove(seq)  # not before all that may fail
+        seq.status, seq.prefilling = Status.RUNNING, prefilling
         seq.since, seq.passed = self.steps, 0
         self.running.append(seq)
+
+    def clear(self) -> None:
+        """Nobody runs or waits any more, whatever state things are in."""
+        for seq in {**dict.fromkeys(self.running), **dict.fromkeys(self.waiting)}:
+            seq.status, seq.prefilling, seq.preempted, seq.passed = Status.IDLE, False, 0, 0
+            if len(seq.slots) and seq not in self.pinned:
+                self.resident[seq] = None
+        self.running, self.waiting, self.refused = [], Queue(), []
+        self.counters.present.clear()
 
     def preempt(self, seq: SequenceState) -> None:
         """Take the pages of a running sequence; it waits in its old turn and computes again what was lost."""

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from sgl.grammars.errors import GrammarLimitError
 
-from ..errors import ConfigError, RuntimeFailure, TruncatedError
+from ..errors import ConfigError, NoTokenAllowed, RuntimeFailure, TruncatedError
 from ..sampling import SamplingRow
+from ..sampling.sampler import NO_TOKEN
 from .ops import Chunk, Generate, Generation, TokenLogprobs
 from .stops import Finish, StopChecker
 
@@ -29,7 +30,7 @@ class Decoding:
 
     def __init__(self, life: Life, seq: SequenceState, op: Generate) -> None:
         params = op.params
-        params.validate(life.vocab_size)
+        params.check_ids(life.vocab_size)
         self.life, self.op = life, op
         self.prompt_tokens = len(seq)
         self.limit = min(params.max_tokens, life.context - len(seq))
@@ -65,7 +66,7 @@ class Decoding:
     def take(self, seq: SequenceState, samples: Samples, index: int) -> bool:
         """The next token of this generation; True when it ends here."""
         if index in samples.errors:
-            raise RuntimeFailure(samples.errors[index])
+            raise _failure(samples.errors[index])
         if self._first is None:
             self._first = self._elapsed
         self._note(samples, index)
@@ -85,9 +86,9 @@ class Decoding:
         try:
             if self.op.on_chunk is not None:
                 self._stream(self.op)
-        except Exception as error:
+            self.op.resolve(self.result)
+        except BaseException as error:  # the receiver's, whatever it is
             self.op.fail(error)
-        self.op.resolve(self.result)
 
     def _push(self, seq: SequenceState, token: int) -> Finish | None:
         finish = self.stops.push(token)
@@ -199,6 +200,10 @@ def _matcher(life: Life, op: Generate) -> Matcher | None:
     if op.grammar.vocabulary is not life.text.vocabulary:
         raise ConfigError(WRONG_VOCABULARY)
     return op.grammar.matcher()
+
+
+def _failure(why: str) -> RuntimeFailure:
+    return NoTokenAllowed(why) if why == NO_TOKEN else RuntimeFailure(why)
 
 
 def _is_whole(data: bytes) -> bool:

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import InvalidStateError
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..cache import Ints
 from ..errors import ConfigError
 from ..sampling.params import SamplingParams
+from ..values import shown
+from .outcome import Outcome
 
 if TYPE_CHECKING:
     from .decoding import Decoding
@@ -61,6 +63,22 @@ class Chunk:
     cached_tokens: int = 0
     top_logprobs: list[TokenLogprobs] | None = None
 
+    def add(self, later: Chunk) -> None:
+        """Become this piece and the one behind it."""
+        self.text += later.text
+        self.token_ids = self.token_ids + later.token_ids
+        self.logprobs = _both(self.logprobs, later.logprobs)
+        self.top_logprobs = _both(self.top_logprobs, later.top_logprobs)
+        self.finished, self.generation = later.finished, later.generation
+        self.prompt_tokens, self.cached_tokens = later.prompt_tokens, later.cached_tokens
+
+
+T = TypeVar("T")
+
+
+def _both(first: list[T] | None, second: list[T] | None) -> list[T] | None:
+    return None if first is None and second is None else (first or []) + (second or [])
+
 
 class Op:
     """Base: an operation that needs nothing computed and is done when it begins."""
@@ -71,7 +89,7 @@ class Op:
     made_of: tuple[str, ...] = ()  # attributes from which the class makes a twin, in another process too
 
     def __init__(self) -> None:
-        self.future: Future[Any] = Future()
+        self.future = Outcome()
         self.started = time.perf_counter()
 
     @property
@@ -273,20 +291,26 @@ class Logprobs(Op):
 
 
 class Generate(Op):
-    """Sample until a stop. What happens to each token is in `decoding.Decoding`."""
+    """Sample until a stop. What happens to each token is in `decoding.Decoding`.
 
-    __slots__ = ("cached", "decoding", "grammar", "on_chunk", "params", "queue_seconds")
+    What it is given is checked where it is made, on its caller's thread; it fails with what was found when it begins.
+    """
+
+    __slots__ = ("cached", "decoding", "grammar", "on_chunk", "params", "queue_seconds", "refusal")
 
     def __init__(
         self, params: SamplingParams, grammar: Any = None, on_chunk: Callable[[Chunk], None] | None = None
     ) -> None:
         super().__init__()
-        self.params, self.grammar, self.on_chunk = params, grammar, on_chunk
+        self.grammar, self.on_chunk = grammar, on_chunk
+        self.params, self.refusal = _checked(params, grammar, on_chunk)
         self.decoding: Decoding | None = None
         self.cached: int | None = None
         self.queue_seconds = 0.0
 
     def begin(self, seq: SequenceState, life: Life) -> bool:
+        if self.refusal is not None:
+            raise self.refusal
         if not len(seq):
             raise ConfigError("generate() on an empty sequence: extend it with at least one token first")
         life.check_length(seq, 1)
@@ -320,3 +344,18 @@ class Generate(Op):
 
     def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
         return range(hi - 1, hi) if hi == seq.tokens.length + seq.ahead else range(0)
+
+
+def _checked(params: Any, grammar: Any, on_chunk: Any) -> tuple[SamplingParams, ConfigError | None]:
+    """The parameters, and why no text can be generated so; None: it can, as far as is known without the vocabulary."""
+    try:
+        if not isinstance(params, SamplingParams):
+            raise ConfigError(f"params must be SamplingParams, got {shown(params)}")
+        if grammar is not None and not (hasattr(grammar, "matcher") and hasattr(grammar, "vocabulary")):
+            raise ConfigError(f"grammar must come from a compile_ function of sgl.grammars, got {shown(grammar)}")
+        if on_chunk is not None and not callable(on_chunk):
+            raise ConfigError(f"on_chunk must be a function of a Chunk, got {shown(on_chunk)}")
+        return params.checked(), None
+    except Exception as error:  # a value may be such that it cannot even be looked at
+        refusal = error if isinstance(error, ConfigError) else ConfigError(f"params cannot be used: {shown(error)}")
+        return SamplingParams(), refusal.with_traceback(None)

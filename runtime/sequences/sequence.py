@@ -10,11 +10,11 @@ from collections.abc import Sequence as Items
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from ..cache import IntRow, Ints, Node
 from ..sampling.params import SamplingParams
+from ..values import token_row, token_rows, whole
 from .embedding import Embed, Floats
 from .ops import (
     Chunk,
@@ -34,6 +34,9 @@ from .terms import USUAL, Terms
 
 if TYPE_CHECKING:
     from .life import Core
+
+
+MOST_CHILDREN = 1 << 16  # of one fork
 
 
 class Status(enum.Enum):
@@ -119,9 +122,10 @@ class Sequence:
     def extend(self, tokens: ArrayLike, drop: int = 0) -> None:
         """Append token ids, int [n], after cutting the last `drop` tokens.
 
-        Nothing is computed yet. Ids outside the vocabulary fail the operations queued behind, or the next one.
+        Nothing is computed yet. Ids outside the vocabulary fail the operations queued behind, or the next one. Raises
+        ConfigError for what is no row of token ids.
         """
-        self._core.submit(self._state, Extend(np.asarray(tokens, dtype=np.int32), drop))
+        self._core.submit(self._state, Extend(token_row("extend()", tokens), whole("drop", drop, 0)))
 
     def generate(
         self,
@@ -134,22 +138,22 @@ class Sequence:
         `on_chunk` is called on the scheduler thread for every piece of text; it must not block.
         The future raises ConfigError, ContextLengthError, RequestAborted, EngineClosed ...
         """
-        return self._core.submit(self._state, Generate(params or SamplingParams(), grammar, on_chunk))
+        return self._core.submit(self._state, Generate(SamplingParams() if params is None else params, grammar, on_chunk))
 
     def score(self, choices: Items[ArrayLike]) -> Future[Scores]:
         """Log-probabilities of the tokens of each choice after the current end; shared beginnings are computed once.
 
         The sequence stays as it is. Result: for each choice a list of (logprob, token id).
         """
-        return self._core.submit(self._state, Score([np.asarray(c, dtype=np.int32) for c in choices]))
+        return self._core.submit(self._state, Score(token_rows("score()", choices)))
 
     def logprobs(self, start: int, top: int = 0) -> Future[tuple[TokenLogprobs, list[TokenLogprobs]]]:
         """Log-probabilities of the sequence's own tokens [start:], and of the `top` best at each place."""
-        return self._core.submit(self._state, Logprobs(start, top))
+        return self._core.submit(self._state, Logprobs(whole("start", start), whole("top", top, 0)))
 
     def fork(self, n: int) -> list[Sequence]:
         """`n` sequences that go on from here on the same pages. They are born when the parent gets here."""
-        states = [self._core.new_state(self._state.terms, Status.UNBORN) for _ in range(n)]
+        states = [self._core.new_state(self._state.terms, Status.UNBORN) for _ in range(whole("n", n, 0, MOST_CHILDREN))]
         children = [Sequence(self._core, state) for state in states]
         self._core.submit(self._state, Fork(states))
         return children

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
+import sys
 import time
 from typing import NamedTuple
 
 from ..errors import ConfigError
+from ..values import WORD, plain, shown
 
 
 class Terms(NamedTuple):
@@ -26,12 +27,13 @@ class Terms(NamedTuple):
     @classmethod
     def starting_now(cls, priority: int, tenant: str, namespace: str, timeout: float | None) -> Terms:
         """With a deadline `timeout` seconds from now. Raises ConfigError naming what cannot be used."""
-        if isinstance(priority, bool) or not isinstance(priority, int):
-            raise ConfigError(f"priority={priority!r}: must be a whole number, such as 0 (usual) or 1 (more urgent)")
+        priority, tenant, namespace = plain(priority), plain(tenant), plain(namespace)
+        if isinstance(priority, bool) or not isinstance(priority, int) or not -WORD <= priority < WORD:
+            raise ConfigError(f"priority={shown(priority)}: must be a whole number, such as 0 (usual) or 1 (more urgent)")
         for name, value in (("tenant", tenant), ("namespace", namespace)):
             if not isinstance(value, str):
-                raise ConfigError(f"{name}={value!r}: must be a text; '' is the common one")
-        return cls(priority, tenant, namespace, _deadline(timeout))
+                raise ConfigError(f"{name}={shown(value)}: must be a text; '' is the common one")
+        return cls(priority, tenant, namespace, _deadline(plain(timeout)))
 
 
 USUAL = Terms()
@@ -40,6 +42,6 @@ USUAL = Terms()
 def _deadline(timeout: float | None) -> float | None:
     if timeout is None:
         return None
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not math.isfinite(timeout) or timeout <= 0:
-        raise ConfigError(f"timeout={timeout!r}: must be a positive number of seconds, or None for no deadline")
-    return time.monotonic() + timeout
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= sys.float_info.max:
+        raise ConfigError(f"timeout={shown(timeout)}: must be a positive number of seconds, or None for no deadline")
+    return time.monotonic() + float(timeout)

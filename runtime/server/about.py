@@ -20,6 +20,8 @@ from sgl.runtime.loading.files import read_json
 
 from .bridge import Bridge
 from .errors import RequestError
+from .front import check_site
+from .openai_work import known_name
 
 HEALTH_SECONDS = 5.0
 GENERATE_SECONDS = 20.0
@@ -65,26 +67,23 @@ async def metrics(request: Request) -> Response:
 
 @router.get("/v1/models")
 async def models(request: Request) -> dict[str, Any]:
-    return {"object": "list", "data": [_model(request)]}
+    return {"object": "list", "data": [_model(request, name) for name in request.app.state.models]}
 
 
 @router.get("/v1/models/{name:path}")
 async def model(request: Request, name: str) -> dict[str, Any]:
-    known = request.app.state.model
-    if name != known:
-        raise RequestError(f"there is no model {name!r}; this server has {known!r}", "model", "model_not_found", 404)
-    return _model(request)
+    return _model(request, known_name(name, request.app.state.models))
 
 
-def _model(request: Request) -> dict[str, Any]:
+def _model(request: Request, name: str) -> dict[str, Any]:
     state = request.app.state
     context = state.engine.info()["context"]
     return {
-        "id": state.model,
+        "id": name,
         "object": "model",
         "created": int(state.opened),
         "owned_by": "sgl",
-        "root": state.model,
+        "root": state.models[0],
         "max_model_len": context,
     }
 
@@ -101,6 +100,7 @@ async def model_info(request: Request) -> dict[str, Any]:
         "weight_version": "default",
         "has_image_understanding": False,
         "has_audio_understanding": False,
+        "takes_quoted_text": True,
         "model_type": read_json(Path(engine.model_path) / "config.json").get("model_type"),
         "architectures": [engine.info()["architecture"]],
     }
@@ -116,7 +116,7 @@ async def server_info(request: Request) -> dict[str, Any]:
         "version": importlib.metadata.version("sgl"),
         "model_path": state.engine.model_path,
         "tokenizer_path": state.engine.model_path,
-        "served_model_name": state.model,
+        "served_model_name": state.models[0],
         "uptime": time.time() - state.opened,
         "options": dataclasses.asdict(state.engine.config),
         "engine": state.engine.info(),
@@ -127,6 +127,7 @@ async def server_info(request: Request) -> dict[str, Any]:
 @router.api_route("/flush_cache", methods=["GET", "POST"])
 async def flush_cache(request: Request) -> Response:
     """Forget the prefixes that no running request holds. Where API keys are kept apart it is no client's to do."""
+    check_site(request.headers)
     settings = request.app.state.settings
     if settings.isolated and len(settings.api_keys) > 1:
         raise RequestError(

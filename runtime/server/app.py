@@ -16,12 +16,19 @@ from sgl.grammars import GrammarError
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import RuntimeFailure
 
-from . import about, chat, completions, embeddings, native, native_control, page
+from . import about, chat, completions, embeddings, native, native_control, page, tokenizing
+from .bodies import BodyRoom
 from .bridge import Bridge
 from .compiling import Compiler
+from .cors import Cors
 from .document import DocumentedApp
 from .errors import RequestError, problem
 from .fields import refusal
+from .front import Front
+from .messages import routes as messages
+from .ollama import routes as ollama
+from .responses import routes as responses
+from .responses.store import ResponseStore
 from .security import ApiKeys, Attended, RequestId
 from .settings import ServerSettings
 from .tool_dialect import dialect_of
@@ -34,24 +41,31 @@ if TYPE_CHECKING:
 def create_app(engine: Engine, settings: ServerSettings | None = None, tracing: Tracing | None = None) -> FastAPI:
     """The server of an open engine, which stays the caller's to close.
 
-    Its `state` has `engine`, `settings`, `bridge`, `compiler`, `dialect`, the `model` that clients see, and the `watchers`, which
-    are to be closed in the end. `tracing` instead of what `settings.trace` gives.
+    Its `state` has `engine`, `settings`, `bridge`, `compiler`, `dialect`, the `responses` that are kept, the names of its `models`,
+    and the `watchers`, which are to be closed in the end. `tracing` instead of what `settings.trace` gives.
     """
     settings = settings or ServerSettings()
     app = DocumentedApp(title="sgl", docs_url=None, redoc_url=None)
     app.state.engine, app.state.settings = engine, settings
-    app.state.model = settings.served_name or Path(engine.model_path).name
-    app.state.watchers = watchers = Watchers(engine, settings, app.state.model, tracing)
+    app.state.models = settings.served_names or (Path(engine.model_path).name,)
+    app.state.watchers = watchers = Watchers(engine, settings, app.state.models[0], tracing)
     metrics = watchers.metrics
     app.state.bridge = Bridge(engine, settings, metrics.gap if metrics else None)
     app.state.compiler = Compiler(engine, metrics.compiled if metrics else None)
     app.state.dialect = dialect_of(engine, settings)
+    app.state.responses = ResponseStore(settings.store_bytes)
     app.state.opened = time.time()
-    for routes in (about, native, native_control, completions, chat, embeddings, *([page] if settings.page else [])):
+    for routes in (
+        about, native, native_control, completions, chat, responses, messages, ollama, embeddings, tokenizing, *([page] if settings.page else []),
+    ):  # fmt: skip
         app.include_router(routes.router)
     _tell_errors(app)
-    app.add_middleware(Attended, max_body_bytes=settings.max_body_bytes)
+    app.state.body_room = BodyRoom(max(settings.max_open_bytes, settings.max_body_bytes))
+    app.add_middleware(Attended, max_body_bytes=settings.max_body_bytes, room=app.state.body_room)
     app.add_middleware(ApiKeys, settings=settings)
+    if settings.cors_origins:
+        app.add_middleware(Cors, origins=settings.cors_origins)
+    app.add_middleware(Front)
     app.add_middleware(Watched, watchers=watchers, with_content=settings.log_content)
     app.add_middleware(RequestId)
     return app

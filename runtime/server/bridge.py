@@ -19,12 +19,13 @@ from sgl.runtime.cache import Ints
 from sgl.runtime.engine import Engine
 from sgl.runtime.sampling.params import SamplingParams
 from sgl.runtime.sequences.embedding import Floats
-from sgl.runtime.sequences.ops import Chunk, Generation
+from sgl.runtime.sequences.ops import Chunk, Generation, TokenLogprobs
 from sgl.runtime.sequences.scoring import Scores
 from sgl.runtime.sequences.sequence import Sequence
 from sgl.runtime.sequences.terms import USUAL, Terms
 
 from .admission import Admission
+from .allowance import take
 from .caller import CALLER, PATIENCE, seconds_left
 from .chat_moves import ChatPrompt, Move, Walk, joined
 from .errors import RequestError
@@ -74,15 +75,15 @@ class Bridge:
         self._observe_gap = observe_gap
         self._postboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Postbox] = weakref.WeakKeyDictionary()
 
-    async def encode(self, prompt: Prompt) -> Ints:
-        """Token ids, int32 [n]: of a text with the tokenizer's special prefix, or the given ones, checked."""
+    async def encode(self, prompt: Prompt, special_prefix: bool = True) -> Ints:
+        """Token ids, int32 [n]: of a text, with the tokenizer's special prefix unless told not to, or the given ones, checked."""
         self.check_size(prompt)
         if not isinstance(prompt, str):
             ids = self._checked_ids(prompt)
         elif len(prompt) <= LONG_TEXT:
-            ids = self._tokenize(prompt)
+            ids = self._tokenize(prompt, special_prefix)
         else:
-            ids = await asyncio.to_thread(self._tokenize, prompt)
+            ids = await asyncio.to_thread(self._tokenize, prompt, special_prefix)
         if not len(ids):
             raise RequestError("the prompt is empty; give at least one token")
         most = self.settings.max_prompt_tokens
@@ -112,6 +113,7 @@ class Bridge:
                 future.add_done_callback(partial(arrivals.post_outcome, index))
             while len(results) < n:
                 index, generation = await arrivals.next()
+                _count(generation)
                 results[index] = samples.corrected(generation)
                 progress.generation(index, results[index], prompt)
         return [results[index] for index in range(n)]
@@ -126,12 +128,13 @@ class Bridge:
         self.admission.check(n)
         ids, left = await self.encode(prompt), n
         progress = self._progress(params)
-        with self._samples(ids, n) as samples, self._arrivals() as arrivals:
+        with self._samples(ids, n) as samples, self._arrivals(samples.sequences) as arrivals:
             for index, sequence in enumerate(samples.sequences):
                 post = partial(arrivals.post, index)
                 sequence.generate(self._params(params, index), grammar, post).add_done_callback(arrivals.post_failure)
             while left:
                 index, chunk = await arrivals.next()
+                _count(chunk)
                 left -= chunk.finished
                 if chunk.generation is not None:
                     chunk.generation = samples.corrected(chunk.generation)
@@ -149,7 +152,7 @@ class Bridge:
         self.admission.check(n)
         ids, left = await self.encode(prompt.ids), n
         progress = self._progress(first.params)
-        with self._samples(ids, n) as samples, self._arrivals() as arrivals:
+        with self._samples(ids, n) as samples, self._arrivals(samples.sequences) as arrivals:
             walks = [Walk(index, sequence, arrivals) for index, sequence in enumerate(samples.sequences)]
             for index, walk in enumerate(walks):
                 walk.start(first._replace(params=self._params(first.params, index)), streamed)
@@ -157,6 +160,7 @@ class Bridge:
                 index, arrived = await arrivals.next()
                 walk = walks[index]
                 chunk = samples.corrected(walk.chunk(arrived))
+                _count(chunk)
                 if streamed:
                     progress.chunk(index, chunk if chunk.generation is None else dataclasses.replace(chunk, generation=None))
                 if chunk.generation is not None:
@@ -167,6 +171,11 @@ class Bridge:
                 elif chunk.finished:
                     progress.generation(index, joined(walk.made), prompt.text)
                     left -= 1
+
+    async def logprobs(self, ids: Items[int] | Ints, start: int, top: int) -> tuple[TokenLogprobs, list[TokenLogprobs]]:
+        """Log-probabilities of the prompt's tokens from `start` on, and the `top` likeliest tokens in each one's place."""
+        take(max(0, len(ids) - start), top)
+        return await self.ask(ids, lambda sequence: sequence.logprobs(start, top))
 
     async def ask(self, prompt: Prompt, question: Callable[[Sequence], Future[T]]) -> T:
         """The answer to a question put to a sequence that holds the prompt, such as `lambda s: s.logprobs(1)`.
@@ -253,11 +262,14 @@ class Bridge:
                 sequences += sequences[0].fork(n - 1)
             yield Samples(sequences, prefilled)
 
-    def _arrivals(self) -> Arrivals[Any]:
-        """What comes until the caller's deadline; who brought none has the time that the settings give."""
+    def _arrivals(self, sequences: Items[Sequence] = ()) -> Arrivals[Any]:
+        """What comes until the caller's deadline; who brought none has the time that the settings give.
+
+        sequences: what streams into it, and ends when nobody takes what comes.
+        """
         left = seconds_left(CALLER.get())
         granted = self.settings.request_timeout if left is None else PATIENCE.get()
-        return Arrivals(self._postbox(), granted if left is None else left, granted)
+        return Arrivals(self._postbox(), granted if left is None else left, granted, sequences)
 
     def _progress(self, params: SamplingParams | None) -> Progress:
         """One for each prompt: it is told of each piece of each sample, or of each sample that is complete."""
@@ -296,10 +308,10 @@ class Bridge:
         """Characters that a token may have."""
         return max(map(len, self.engine.tokenizer.token_bytes))
 
-    def _tokenize(self, text: str) -> Ints:
+    def _tokenize(self, text: str, special_prefix: bool) -> Ints:
         try:
             text.encode()
-            return self.engine.tokenizer.encode(text, special_prefix=True)
+            return self.engine.tokenizer.encode(text, special_prefix=special_prefix)
         except UnicodeEncodeError as error:
             raise RequestError(f"the prompt is no Unicode text: {error.reason} at character {error.start}") from error
 
@@ -310,6 +322,12 @@ class Bridge:
         if wrong is not None:
             raise RequestError(f"token ids must be whole numbers in 0..{size - 1}, got {wrong!r}")
         return np.asarray(ids, dtype=np.int32)
+
+
+def _count(made: Chunk | Generation) -> None:
+    """What came of log-probabilities, from the request's allowance; the last chunk of a stream brings no new ones."""
+    if made.logprobs:
+        take(len(made.logprobs), len(made.top_logprobs[0]) if made.top_logprobs else 0)
 
 
 def _too_long(length: str, most: int) -> RequestError:

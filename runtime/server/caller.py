@@ -10,6 +10,7 @@ from contextvars import ContextVar
 
 from sgl.runtime.sequences.terms import USUAL, Terms
 
+from .allowance import ALLOWANCE, Allowance
 from .errors import RequestError
 from .settings import ServerSettings
 
@@ -28,13 +29,14 @@ def tenant_of(key: str) -> str:
 def calling(tenant: str, settings: ServerSettings) -> Iterator[None]:
     """Within, everything runs for this tenant, for as long as the settings let a request take."""
     terms = Terms(tenant=tenant, namespace=tenant if settings.isolated else "")
-    caller, patience = CALLER.set(terms), PATIENCE.set(None)
+    caller, patience, allowance = CALLER.set(terms), PATIENCE.set(None), ALLOWANCE.set(Allowance())
     try:
         arrange(settings)
         yield
     finally:
         CALLER.reset(caller)
         PATIENCE.reset(patience)
+        ALLOWANCE.reset(allowance)
 
 
 def arrange(settings: ServerSettings, priority: int | None = None, timeout: float | None = None) -> None:

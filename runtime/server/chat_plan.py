@@ -133,7 +133,7 @@ class Plan:
             own = replace(own, min_tokens=0, stop=(), stop_token_ids=(), stop_regex=(), ignore_eos=False)
         texts, ids = split_stops(step.stop, self.work.engine.tokenizer)
         return replace(
-            own, max_tokens=left, min_tokens=min(left, own.min_tokens), close_at_limit=step.constraint is not None,
+            own, max_tokens=left, min_tokens=min(left, own.min_tokens), close_at_limit=own.close_at_limit or step.constraint is not None,
             stop=(*own.stop, *texts), stop_token_ids=(*own.stop_token_ids, *ids), keep_stop=own.keep_stop and not step.stop,
         )  # fmt: skip
 
@@ -144,11 +144,23 @@ def _as_format(kind: Kind, source: Any) -> dict[str, Any]:
         return {"type": "regex", "pattern": source}
     if kind == "ebnf":
         return {"type": "grammar", "grammar": source}
+    if kind == "choice":
+        return {"type": "or", "elements": [{"type": "const_string", "value": text} for text in source]}
+    if kind == "structural_tag":
+        return _format_of(json.loads(source) if isinstance(source, str) else source)
     if kind == "json_object":
         source = {"type": "object"}
     elif isinstance(source, str):
         source = True if source == ANY_JSON else json.loads(source)
     return {"type": "json_schema", "json_schema": source}
+
+
+def _format_of(tag: dict[str, Any]) -> dict[str, Any]:
+    """Raises RequestError where the tag is of the older form, which is no part of another."""
+    if "format" not in tag:
+        raise RequestError("a structural_tag beside tools needs a 'format'; leave one of the two out", param="structured_outputs")
+    found: dict[str, Any] = tag["format"]
+    return found
 
 
 def tools_of(body: ChatRequest) -> list[Tool]:

@@ -7,10 +7,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from .chat_functions import as_tools
 from .errors import RequestError
-from .openai_types import Constraint, Sampling, Strict, refused
+from .fields import First
+from .openai_types import Constraint, Count, Sampling, Strict, refused
 
 MOST_TOOLS = 128
+MOST_MESSAGES = 20_000
+OF_PARTS = {"cache_control", "annotations"}  # what parts of a message may have besides, of no effect here
+DROPPED = ("refusal", "annotations", "cache_control", "parsed")  # fields of messages
 SETTLED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})  # variables of templates that are the server's
 NAME = r"^[A-Za-z0-9_.-]{1,64}$"
 ToolName = Annotated[str, Field(pattern=NAME)]
@@ -26,10 +31,17 @@ def _joined(value: Any) -> str:
 
 
 def _text_of(part: Any) -> str:
-    if isinstance(part, dict) and part.keys() == {"type", "text"} and part["type"] == "text" and isinstance(part["text"], str):
-        return part["text"]
+    name = {"text": "text", "refusal": "refusal"}.get(str(part.get("type"))) if isinstance(part, dict) else None
+    if name is not None and part.keys() - OF_PARTS == {"type", name} and isinstance(part[name], str):
+        return part[name]
     kind = part.get("type") if isinstance(part, dict) else part
     raise refused(f'this model reads text alone; write parts as {{"type": "text", "text": ...}}, not {kind!r}')
+
+
+def _few_messages(value: Any) -> Any:
+    if isinstance(value, list) and len(value) > MOST_MESSAGES:
+        raise RequestError(f"there are {len(value)} messages; send at most {MOST_MESSAGES}", param="messages")
+    return value
 
 
 # --- tools -----------------------------------------------------------------------------------------------
@@ -47,6 +59,7 @@ class FunctionTool(Strict):
 
     type: Literal["function"]
     function: Function
+    cache_control: Any = None  # taken: what can be reused of a prompt always is
 
 
 class Named(Strict):
@@ -90,17 +103,24 @@ def _tool_choice(value: Any) -> Any:
 class TextPart(Strict):
     type: Literal["text"]
     text: str
+    cache_control: Any = None
+    annotations: Any = None
 
 
 class Message(Strict):
-    """One message of a conversation, its parts joined to one text. Parsed contents, which clients add, are dropped."""
+    """One message of a conversation, its parts joined to one text. The fields under the line are dropped: they tell of
+    earlier answers, or come of clients."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[str, BeforeValidator(_joined, json_schema_input_type=str | list[TextPart])] | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall], First] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    # ---
+    refusal: str | None = None  # the content of a message that has no other
+    annotations: list[Any] | None = None
+    cache_control: Any = None
     parsed: Any = None
 
     @model_validator(mode="after")
@@ -109,13 +129,15 @@ class Message(Strict):
         for name, role in own.items():
             if getattr(self, name) is not None and self.role != role:
                 raise refused(f"{name} belongs to the role {role!r}, not to {self.role!r}")
+        if self.content is None and self.refusal is not None:
+            self.content = self.refusal
         if self.content is None and not self.tool_calls:
             raise refused("a message needs content; only an assistant's message with tool_calls goes without")
         return self
 
     def plain(self) -> dict[str, Any]:
         """As templates and dialects read it."""
-        dropped = {"parsed": True, "tool_calls": {"__all__": {"index": True, "function": {"parsed_arguments"}}}}
+        dropped = {**dict.fromkeys(DROPPED, True), "tool_calls": {"__all__": {"index": True, "function": {"parsed_arguments"}}}}
         return self.model_dump(exclude_none=True, exclude=dropped)  # type: ignore[arg-type]
 
 
@@ -184,26 +206,48 @@ class ResponseFormat(Strict):
 
 
 class ChatRequest(Sampling):
-    """The body of POST /v1/chat/completions; the fields under the line are extensions of OpenAI's protocol."""
+    """The body of POST /v1/chat/completions. The fields under the first line are taken and of no effect, those under the
+    second are extensions of OpenAI's protocol."""
 
-    messages: list[Message] = Field(min_length=1)
-    max_tokens: int | None = Field(None, ge=0)
-    max_completion_tokens: int | None = Field(None, ge=0)
+    messages: Annotated[
+        list[Message], First, BeforeValidator(_few_messages, json_schema_input_type=list[Message])
+    ] = Field(min_length=1)
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
     logprobs: bool = False
     top_logprobs: int = Field(0, ge=0, le=20)
     response_format: ResponseFormat | None = None
-    tools: list[FunctionTool] = Field(default_factory=list, max_length=MOST_TOOLS)
+    tools: Annotated[list[FunctionTool], First] = Field(default_factory=list, max_length=MOST_TOOLS)
     tool_choice: Annotated[Literal["none", "auto", "required"] | NamedChoice, BeforeValidator(_tool_choice)] = "auto"
     parallel_tool_calls: bool = True
     reasoning_effort: str | None = None
+    functions: Annotated[list[Function], First] | None = Field(None, max_length=MOST_TOOLS)
+    function_call: Literal["none", "auto"] | Named | None = None
+    # ---
+    store: bool | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    modalities: Annotated[list[Literal["text"]], First] | None = None
+    prediction: dict[str, Any] | None = None
     # ---
     separate_reasoning: bool = True
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     add_generation_prompt: bool = True
     continue_final_message: bool = False
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_functions(cls, value: Any) -> Any:
+        return as_tools(value) if isinstance(value, dict) else value
+
     @model_validator(mode="after")
     def _consistent(self) -> ChatRequest:
+        if self.function_call is not None and self.functions is None:
+            raise RequestError("function_call asks for one of functions, but there are none; give some", param="function_call")
         if self.top_logprobs and not self.logprobs:
             raise RequestError("top_logprobs needs logprobs=true", param="top_logprobs")
         explicit = "add_generation_prompt" in self.model_fields_set and self.add_generation_prompt

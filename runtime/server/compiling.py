@@ -14,6 +14,7 @@ from typing import Any, Literal
 from sgl.grammars import (
     Grammar,
     InvalidGrammarError,
+    compile_choices,
     compile_ebnf,
     compile_json_schema,
     compile_regex,
@@ -23,7 +24,7 @@ from sgl.runtime.engine import Engine
 
 from .caller import CALLER, PATIENCE, seconds_left, too_late
 
-Kind = Literal["regex", "json_schema", "ebnf", "structural_tag", "json_object"]
+Kind = Literal["regex", "json_schema", "ebnf", "structural_tag", "json_object", "choice"]
 Key = tuple[str, str]
 
 THREADS = 2
@@ -47,8 +48,8 @@ class Compiler:
         self._turns: dict[str, deque[tuple[Key, Future[Grammar]]]] = {}  # what each tenant waits for; the first is next
         self._waiting: Counter[Future[Grammar]] = Counter()
 
-    async def compile(self, kind: Kind, source: str | dict[str, Any]) -> Grammar:
-        """The grammar of a source: text, or a dict for schemas and structural tags; "json_object" ignores it.
+    async def compile(self, kind: Kind, source: str | dict[str, Any] | list[str]) -> Grammar:
+        """The grammar of a source: text, a dict for schemas and structural tags, texts for a choice; "json_object" ignores it.
 
         Raises GrammarError: what is malformed or not supported, and where; TimeoutError at the caller's deadline.
         """
@@ -109,6 +110,7 @@ class Compiler:
         vocabulary = self._engine.vocabulary
         makers: dict[str, Callable[[], Grammar]] = {
             "regex": lambda: compile_regex(text, vocabulary),
+            "choice": lambda: compile_choices(json.loads(text), vocabulary),
             "ebnf": lambda: compile_ebnf(text, vocabulary),
             "json_schema": lambda: compile_json_schema(text, vocabulary, **self._json_options),
             "json_object": lambda: compile_json_schema({"type": "object"}, vocabulary, **self._json_options),
@@ -125,7 +127,7 @@ class Compiler:
         return self._engine.config.json_options or {}
 
 
-def _canonical(kind: Kind, source: str | dict[str, Any]) -> str:
+def _canonical(kind: Kind, source: str | dict[str, Any] | list[str]) -> str:
     """One text for equal sources. The order of a schema's keys is part of its meaning."""
     if kind == "json_object":
         return ""

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from sgl.runtime.sequences.ops import Chunk, Generation
 from sgl.runtime.text.tokenizer import Tokenizer
 
+from .allowance import json_response
+from .bodies import BodyRoute
 from .errors import RequestError
 from .logprobs import Row, RowStream, TextLogprobs, rows_of, rows_of_generation
 from .openai_answers import Json, finish_reason, head, usage
@@ -22,7 +24,7 @@ from .sse import EventResponse, merged, primed, together
 
 MOST_PROMPTS = 256  # in one request
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 
 
 @router.post("/v1/completions")
@@ -35,7 +37,7 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     task = Completion(work, body)
     if body.stream:
         return EventResponse(await primed(task.stream()))
-    return JSONResponse(await task.whole())
+    return await json_response(await task.whole())
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class Completion:
         """
         ids = await self._ids(prompt)
         top = self.body.logprobs or 0
-        found, tops = await self.work.bridge.ask(ids, lambda sequence: sequence.logprobs(1, top))
+        found, tops = await self.work.bridge.logprobs(ids, 1, top)
         rows = [Row(ids[0], None), *rows_of(found, tops)]
         return rows[_hidden(self.tokenizer, prompt, ids) :]
 

@@ -13,24 +13,39 @@ from fastapi import FastAPI
 from .document_answers import (
     REF,
     Aborted,
+    AnthropicError,
+    AnthropicMessage,
     ChatCompletion,
+    Detokenized,
     Embeddings,
     Health,
     Json,
+    MessageTokens,
     ModelInfo,
     Models,
     NativeAnswer,
     NativeError,
     NativeVector,
+    OllamaAbout,
+    OllamaAnswer,
+    OllamaError,
+    OllamaModels,
+    OllamaVersion,
     OpenAIError,
+    ResponseDeleted,
+    ResponseItems,
+    ResponseObject,
+    ResponseTokens,
     ServerInfo,
     TextCompletion,
+    Tokens,
     schema_of,
 )
 from .document_answers import Model as ModelCard
-from .errors import NATIVE_PATHS
+from .error_shapes import ANTHROPIC_PATH, NATIVE_PATHS, OLLAMA_PATH
 from .native_control import AbortFields, EncodeFields
 from .native_types import SAMPLING_WITHOUT, WITHOUT, GenerateFields, SamplingFields
+from .openai_work import ANY_MODEL
 from .security import METRICS, OPEN_PATHS
 
 STATUSES = {
@@ -56,6 +71,7 @@ class Answer:
     form: Any = None
     media: str | None = None
     streams: bool = False
+    lines: bool = False  # of JSON, instead of events
     failing: tuple[int, ...] = ()  # statuses besides those that all have
 
 
@@ -77,11 +93,26 @@ ANSWERS = {
     "/v1/completions": Answer(TextCompletion, streams=True, failing=(404, *FAILING)),
     "/v1/embeddings": Answer(Embeddings, failing=(404, *FAILING)),
     "/v1/chat/completions": Answer(ChatCompletion, streams=True, failing=(404, *FAILING)),
+    "/v1/responses": Answer(ResponseObject, streams=True, failing=(404, *FAILING)),
+    "/v1/responses/input_tokens": Answer(ResponseTokens, failing=(404, *FAILING)),
+    "/v1/responses/{id}": Answer(ResponseObject, failing=(400, 404)),
+    "/v1/responses/{id}/cancel": Answer(ResponseObject, failing=(400, 404)),
+    "/v1/responses/{id}/input_items": Answer(ResponseItems, failing=(400, 404)),
+    "/v1/messages": Answer(AnthropicMessage, streams=True, failing=(404, *FAILING)),
+    "/v1/messages/count_tokens": Answer(MessageTokens, failing=(404, *FAILING)),
+    "/tokenize": Answer(Tokens, failing=(404, *FAILING)),
+    "/detokenize": Answer(Detokenized, failing=(404, *FAILING)),
+    "/api/chat": Answer(OllamaAnswer, failing=(404, *FAILING), lines=True),
+    "/api/generate": Answer(OllamaAnswer, failing=(404, *FAILING), lines=True),
+    "/api/tags": Answer(OllamaModels),
+    "/api/ps": Answer(OllamaModels),
+    "/api/version": Answer(OllamaVersion),
+    "/api/show": Answer(OllamaAbout, failing=(404, *FAILING)),
 }
 
 
 class DocumentedApp(FastAPI):
-    """Its `state.model` and `state.settings` are in the document."""
+    """Its `state.models` and `state.settings` are in the document."""
 
     def openapi(self) -> dict[str, Any]:
         with warnings.catch_warnings():
@@ -94,7 +125,7 @@ class DocumentedApp(FastAPI):
 
 class _Document:
     def __init__(self, app: FastAPI, plain: Json) -> None:
-        self._model: str = app.state.model
+        self._models: tuple[str, ...] = app.state.models
         settings = app.state.settings
         self._open_paths = OPEN_PATHS | (METRICS if settings.open_metrics else set())
         self._with_keys = bool(settings.api_keys)
@@ -128,7 +159,7 @@ class _Document:
         for name in schema["properties"].keys() - set(schema.get("required", ())):
             schema["properties"][name] = _or_null(schema["properties"][name])
         if "model" in schema["properties"]:
-            schema["properties"]["model"] = {"enum": [self._model, None], "title": "Model"}
+            schema["properties"]["model"] = {"enum": [*self._models, *ANY_MODEL, None], "title": "Model"}
 
     def _tell_native_bodies(self) -> None:
         """These routes read their bodies by themselves, for messages in the words of their protocol."""
@@ -149,6 +180,8 @@ class _Document:
         responses = operation["responses"]
         responses.pop("422", None)
         answer = ANSWERS.get(path, Answer(failing=FAILING if "requestBody" in operation else ()))
+        if operation["operationId"].startswith("delete"):
+            answer = Answer(ResponseDeleted, failing=(404,))
         if path in ANSWERS:
             responses["200"] = {"description": "what was asked for"} | self._content(answer)
         statuses = {*answer.failing, *([401] if self._with_keys and path not in self._open_paths else [])}
@@ -165,10 +198,14 @@ class _Document:
             content[answer.media] = {"schema": {"type": "string"}}
         if answer.streams:
             content["text/event-stream"] = {}  # OpenAPI 3.1 has no words for the form of events
+        if answer.lines:
+            content["application/x-ndjson"] = {}
         return {"content": content} if content else {}
 
     def _error(self, path: str, status: int) -> Json:
         form: Any = NativeError if path in NATIVE_PATHS else OpenAIError
+        for begin, other in ((ANTHROPIC_PATH, AnthropicError), (OLLAMA_PATH, OllamaError)):
+            form = other if path.startswith(begin) else form
         if path.startswith("/health") and status == 503:
             form = Health
         return {"content": {"application/json": {"schema": self._schema(form)}}}

@@ -21,6 +21,17 @@ class OpenAIError(BaseModel):
     error: OpenAIProblem
 
 
+class AnthropicProblem(BaseModel):
+    type: str
+    message: str
+
+
+class AnthropicError(BaseModel):
+    type: Literal["error"]
+    error: AnthropicProblem
+    request_id: str | None
+
+
 class NativeProblem(BaseModel):
     message: str
 
@@ -103,6 +114,102 @@ class Embeddings(BaseModel):
     data: list[Embedding]
     model: str
     usage: EmbeddingUsage
+
+
+class ResponseObject(BaseModel):
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
+    error: Json | None
+    incomplete_details: Json | None
+    model: str
+    output: list[Json]
+    usage: Json | None
+    previous_response_id: str | None
+    store: bool
+
+
+class ResponseDeleted(BaseModel):
+    id: str
+    object: Literal["response"]
+    deleted: bool
+
+
+class ResponseItems(BaseModel):
+    object: Literal["list"]
+    data: list[Json]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class ResponseTokens(BaseModel):
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
+class Tokens(BaseModel):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class Detokenized(BaseModel):
+    prompt: str
+
+
+class OllamaAnswer(BaseModel):
+    """A line, or the only one. Counts and durations, in nanoseconds, come with the last."""
+
+    model: str
+    created_at: str
+    message: Json | None = None
+    response: str | None = None
+    done: bool
+    done_reason: str | None = None
+
+
+class OllamaModels(BaseModel):
+    models: list[Json]
+
+
+class OllamaVersion(BaseModel):
+    version: str
+
+
+class OllamaAbout(BaseModel):
+    template: str
+    details: Json
+    model_info: Json
+    capabilities: list[str]
+
+
+class OllamaError(BaseModel):
+    error: str
+
+
+class MessageUsage(BaseModel):
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+
+
+class AnthropicMessage(BaseModel):
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[Json]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+class MessageTokens(BaseModel):
+    input_tokens: int
 
 
 class Model(BaseModel):

@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field
 from sgl.runtime.cache import Ints
 from sgl.runtime.sequences.embedding import Floats, normalized
 
+from .bodies import BodyRoute
 from .caller import MOST_URGENT, arrange
 from .errors import RequestError
 from .openai_answers import Json
@@ -24,7 +25,7 @@ from .openai_work import Work
 MOST_INPUTS = 2048  # of one request
 AT_ONCE = 16  # of them in the engine: the others wait here, and leave room for other requests
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 
 
 class EmbeddingRequest(Strict):

@@ -15,11 +15,13 @@ from sgl.runtime.errors import (
     DeadlineExceeded,
     EngineClosed,
     EngineDied,
+    NoTokenAllowed,
     OutOfPages,
     RequestAborted,
     TruncatedError,
 )
 
+from .error_shapes import shaped
 from .record import RECORD
 
 log = logging.getLogger("sgl.server")
@@ -60,20 +62,17 @@ class Problem:
         return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
 
     def body(self, path: str = "") -> dict[str, Any]:
-        """The JSON of the answer: {"error": {"message"}} of the native protocol, else OpenAI's."""
-        if path in NATIVE_PATHS:
-            return {"error": {"message": _printable(self.message)}}
-        param = self.param and _printable(self.param)
-        fields = {"message": _printable(self.message), "type": self.type, "param": param, "code": self.code}
-        return {"error": fields}
+        """The JSON of the answer: in the shape of the API that the path is of."""
+        message, param = _printable(self.message), self.param and _printable(self.param)
+        fields = {"message": message, "type": self.type, "param": param, "code": self.code}
+        return shaped(path, self.status, message, param) or {"error": fields}
 
-
-NATIVE_PATHS = frozenset({"/generate", "/abort_request", "/encode"})
 
 _KNOWN: Mapping[type[BaseException], tuple[int, str, str | None]] = {
     ContextLengthError: (400, INVALID, "context_length_exceeded"),
     OutOfPages: (400, INVALID, "context_length_exceeded"),
     TruncatedError: (400, INVALID, "truncated"),
+    NoTokenAllowed: (400, INVALID, "no_token_allowed"),
     GrammarError: (400, INVALID, "invalid_grammar"),
     ConfigError: (400, INVALID, None),
     RequestAborted: (499, INVALID, "request_aborted"),

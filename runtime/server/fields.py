@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, FailFast
 
 from .errors import RequestError
 
 Path = Sequence[str | int]
+
+
+class _First(FailFast):
+    __hash__ = object.__hash__  # members of unions are hashed
+
+
+First = _First()  # of a list's errors the first is enough, however long it is
 
 
 def refusal(errors: Sequence[dict[str, Any]], body_type: Any = None) -> RequestError:
@@ -27,12 +35,17 @@ def refusal(errors: Sequence[dict[str, Any]], body_type: Any = None) -> RequestE
         return RequestError("the body was not read as JSON: send the header 'Content-Type: application/json'")
     if first["type"] == "missing":
         return RequestError(f"{name or 'the body'} is missing", name or None, "missing_field")
-    return RequestError(f"{name or 'the body'}: {first['msg']}, got {_shown(first['input'])}", name or None, "invalid_value")
+    return RequestError(f"{name or 'the body'}: {first['msg']}, got {shown(first['input'])}", name or None, "invalid_value")
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."
+def shown(value: Any, most: int = 200) -> str:
+    """The beginning of a value, however large it is."""
+    text = _SHORT.repr(value)
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxdict, _SHORT.maxstring, _SHORT.maxlong = 4, 20, 20, 250, 250
 
 
 def _hint(body_type: Any, path: Path) -> str:

@@ -20,9 +20,11 @@ from .admission import Admission
 from .app import create_app
 from .security import OwnHost
 from .settings import ServerSettings
+from .wire import Wire
 
 DRAIN_SECONDS = 10
 KEPT_SECONDS = 75  # a quiet connection: longer than a client is told to wait before it asks again on it
+SEND_BUFFER = 256 * 1024  # bytes the system holds for a client that does not read; Linux doubles it
 UNREAD_SECONDS = 60  # after which a client that takes nothing of its answer has left
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -35,6 +37,7 @@ def bind(settings: ServerSettings) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit it
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_SECONDS * 1000)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         listener.bind((host, port))
     except OSError as error:
         listener.close()
@@ -46,14 +49,17 @@ def serve(engine: Engine, settings: ServerSettings, listener: socket.socket, rea
     """Serve until SIGINT or SIGTERM; what runs then has 10 seconds to finish. `ready` is called with the URL."""
     app = create_app(engine, settings)
     guarded = OwnHost(app) if settings.local and not settings.api_keys else app
-    config = uvicorn.Config(
-        guarded, log_level="warning", lifespan="off", ws="none", server_header=False, timeout_keep_alive=KEPT_SECONDS
-    )
-    server = _Server(config, app.state.bridge.admission, lambda: ready(url_of(listener)))
+    server = _Server(config_of(guarded), app.state.bridge.admission, lambda: ready(url_of(listener)))
     try:
         asyncio.run(server.serve(sockets=[listener]))
     finally:
         app.state.watchers.close()
+
+
+def config_of(app: Any, **options: Any) -> uvicorn.Config:
+    """How uvicorn is to serve the application."""
+    usual: dict[str, Any] = {"log_level": "warning", "timeout_keep_alive": KEPT_SECONDS}
+    return uvicorn.Config(app, http=Wire, lifespan="off", ws="none", server_header=False, **(usual | options))
 
 
 def url_of(listener: socket.socket) -> str:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
 from fastapi import APIRouter, Body, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 
 from sgl.runtime.errors import RequestAborted
 from sgl.runtime.text.tokenizer import Tokenizer
 
+from .allowance import json_response
+from .bodies import BodyRoute, beside
 from .bridge import Bridge, Prompt
 from .caller import arrange
 from .compiling import Compiler
@@ -24,21 +24,20 @@ from .native_answers import AnswerWriter, Json, PromptLogprobs
 from .native_requests import GenerateRequest, PromptRequest, read_request
 from .sse import merged, together
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 
 
 @router.post("/generate")
 async def generate(request: Request, data: dict[str, Any] = Body()) -> Response:
     state = request.app.state
-    read = partial(read_request, data, state.engine.tokenizer, state.settings.max_new_tokens)
-    call = await asyncio.to_thread(read) if isinstance(data.get("sampling_params"), list) else read()
+    call = await beside(request, read_request, data, state.engine.tokenizer, state.settings.max_new_tokens)
     arrange(state.settings, call.priority, call.timeout)
     state.bridge.admission.check(sum(request.n for request in call.prompts))
     service = NativeService(state.bridge, state.compiler, state.engine.tokenizer)
     if call.stream:
         return StreamingResponse(await _started(service.events(call)), media_type="text/event-stream")
     answers = await service.answers(call)
-    return JSONResponse(answers if call.listed else answers[0])
+    return await json_response(answers if call.listed else answers[0])
 
 
 class NativeService:
@@ -78,7 +77,7 @@ class NativeService:
     async def _events(self, request: PromptRequest) -> AsyncGenerator[tuple[int, Json], None]:
         """The last one of each text is whole, or tells that it was aborted."""
         writers = [self._writer(request, index) for index in range(request.n)]
-        with self._bridge.runs.named(request.rid) as run:
+        with self._bridge.runs.named(request.rid, *filter(None, [request.batch])) as run:
             try:
                 async with aclosing(self._written(request, writers)) as events:
                     async for index, event in events:
@@ -127,7 +126,7 @@ class NativeService:
         if start < 0 or isinstance(prompt, str):
             return None
         top = request.params.top_logprobs
-        found, tops = await self._bridge.ask(prompt, lambda sequence: sequence.logprobs(start + 1, top))
+        found, tops = await self._bridge.logprobs(prompt, start + 1, top)
         return PromptLogprobs(prompt[start], found, tops)
 
     def _writer(self, request: PromptRequest, index: int) -> AnswerWriter:

@@ -9,13 +9,14 @@ from fastapi import APIRouter, Body, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict
 
+from .bodies import BodyRoute
 from .embeddings import AT_ONCE, MOST_INPUTS, written_list
 from .errors import RequestError
-from .native_types import Count, Text, Texts, checked
+from .native_types import Prompts, Text, Texts, checked
 
 NONE: frozenset[str] = frozenset()
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 
 
 class AbortFields(BaseModel):
@@ -33,7 +34,7 @@ class EncodeFields(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     text: Texts | None = None
-    input_ids: list[Count] | list[list[Count]] | None = None
+    input_ids: Prompts | None = None
     rid: Texts | None = None  # taken and not used: the answer comes in the order of the texts
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.text.passage import Passage
 from sgl.runtime.text.tokenizer import Tokenizer
 
 from .errors import RequestError
@@ -22,7 +23,7 @@ Kind = Literal["regex", "json_schema", "ebnf", "structural_tag"]
 _CONSTRAINTS: tuple[Kind, ...] = ("regex", "json_schema", "ebnf", "structural_tag")
 _SAME_NAME = (
     "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
-    "ignore_eos", "skip_special_tokens",
+    "ignore_eos", "skip_special_tokens", "close_at_limit",
 )  # fmt: skip
 _RENAMED = {
     "max_new_tokens": "max_tokens",
@@ -35,7 +36,7 @@ _RENAMED = {
 @dataclass(frozen=True, slots=True)
 class Constraint:
     kind: Kind
-    source: str | dict[str, Any]
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class PromptRequest:
     """One prompt: `n` texts are to follow it. `logprob_start`: the first of its own tokens to be scored; -1: none.
 
     named: the `rid` is the client's own: it may be going to abort it.
+    batch: the client's name of the whole call, where that has several prompts.
     """
 
     rid: str
@@ -62,6 +64,7 @@ class PromptRequest:
     logprob_start: int = -1
     token_texts: bool = False
     named: bool = False
+    batch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +90,8 @@ def read_request(data: Mapping[str, Any], tokenizer: Tokenizer, most: int | None
     """
     fields = checked(GenerateFields, data, WITHOUT)
     prompts, batched = _prompts(fields)
-    read = _read_samplings(fields.sampling_params, tokenizer, most)
-    samplings = _each("sampling_params", read, len(prompts), batched)
+    _each("sampling_params", fields.sampling_params, len(prompts), batched)  # its length, before each entry is looked at
+    samplings = _each("sampling_params", _read_samplings(fields.sampling_params, tokenizer, most), len(prompts), batched)
     wanted = _each("return_logprob", fields.return_logprob or False, len(prompts), batched)
     starts = _each("logprob_start_len", _given(fields.logprob_start_len, -1), len(prompts), batched)
     tops = _each("top_logprobs_num", _given(fields.top_logprobs_num, 0), len(prompts), batched)
@@ -103,6 +106,7 @@ def read_request(data: Mapping[str, Any], tokenizer: Tokenizer, most: int | None
             logprob_start=_start(starts[i]) if wanted[i] else -1,
             token_texts=bool(fields.return_text_in_logprobs),
             named=fields.rid is not None,
+            batch=fields.rid if isinstance(fields.rid, str) and batched else None,
         )
         for i, prompt in enumerate(prompts)
     ]
@@ -121,7 +125,29 @@ def _prompts(fields: GenerateFields) -> tuple[list[str | list[int]], bool]:
     if not 1 <= len(prompts) <= MOST_PROMPTS:
         name = "text" if fields.text is not None else "input_ids"
         raise RequestError(f"{name} holds {len(prompts)} prompts; send from 1 to {MOST_PROMPTS} in one call", param=name)
-    return prompts, batched
+    return _quoted(fields, prompts, batched), batched
+
+
+def _quoted(fields: GenerateFields, prompts: list[Any], batched: bool) -> list[Any]:
+    """The prompts, with what is quoted of their texts."""
+    if fields.quoted is None:
+        return prompts
+    given: list[Any] = fields.quoted if batched else [fields.quoted]
+    if fields.text is None or len(given) != len(prompts):
+        raise RequestError(f"quoted has stretches of {len(given)} texts, and there are {len(prompts)}", param="quoted")
+    return [_passage(text, stretches) for text, stretches in zip(prompts, given, strict=True)]
+
+
+def _passage(text: str, stretches: list[Any]) -> Passage:
+    """Raises RequestError for stretches that are none of the text, in order and apart."""
+    end = 0
+    for stretch in stretches:
+        whole = isinstance(stretch, list) and len(stretch) == 3 and all(isinstance(value, int) for value in stretch)
+        if not whole or not end <= stretch[0] < stretch[1] <= len(text) or stretch[2] > 1:
+            told = f"quoted has {stretch!r:.60} in a text of {len(text)} characters; give [first, end, 0 or 1], in order"
+            raise RequestError(told, param="quoted")
+        end = stretch[1]
+    return Passage(text, ((first, stop, bool(own)) for first, stop, own in stretches))
 
 
 def _each(name: str, value: Any, count: int, batched: bool) -> list[Any]:
@@ -219,7 +245,15 @@ def _constraint(fields: SamplingFields) -> Constraint | None:
     if not given:
         return None
     source = getattr(fields, given[0])
-    return Constraint(given[0], json.dumps(source) if isinstance(source, bool) else source)
+    return Constraint(given[0], source if isinstance(source, str) else _written(given[0], source))
+
+
+def _written(kind: Kind, source: Any) -> str:
+    """As text, once for all prompts of a call."""
+    try:
+        return json.dumps(source, ensure_ascii=False)
+    except RecursionError:
+        raise RequestError(f"{kind} is nested too deeply; send it flatter", param=kind) from None
 
 
 def _listed(value: str | list[str] | None) -> list[str]:

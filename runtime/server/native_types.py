@@ -6,11 +6,15 @@ import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from .caller import MOST_URGENT
 from .errors import RequestError
+from .fields import First, shown
+from .openai_types import few_biases
+
+MOST_TOP = 128  # likeliest tokens beside each
 
 
 def _encodable(text: str) -> str:
@@ -23,9 +27,14 @@ def _encodable(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_encodable)]
-Texts = Text | list[Text]
+TextList = Annotated[list[Text], First]
+Texts = Text | TextList
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 Word = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+Counts = Annotated[list[Count], First]
+Prompts = Counts | Annotated[list[Counts], First]
+Stretches = Annotated[list[Counts], First]
+Top = Annotated[int, Field(ge=0, le=MOST_TOP)]
 
 # Fields of the protocol that this server has nothing behind: null, false and empty are taken, a value is refused.
 WITHOUT = frozenset({
@@ -53,13 +62,14 @@ class SamplingFields(_Fields):
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None  # by token id, as JSON has it: in quotes
+    logit_bias: Annotated[dict[str, float], BeforeValidator(few_biases)] | None = None  # by token id, as JSON has it: in quotes
     stop: Texts | None = None
-    stop_token_ids: list[Count] | None = None
+    stop_token_ids: Counts | None = None
     stop_regex: Texts | None = None
     no_stop_trim: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+    close_at_limit: bool | None = None  # what max_new_tokens cuts is closed by the shortest end that its grammar has
     spaces_between_special_tokens: bool | None = None  # tokens are joined as they are, whatever it says
     sampling_seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     regex: Text | None = None
@@ -69,16 +79,21 @@ class SamplingFields(_Fields):
 
 
 class GenerateFields(_Fields):
-    """One call: `text` or `input_ids`, each one prompt or a list of prompts. A list elsewhere has one entry a prompt."""
+    """One call: `text` or `input_ids`, each one prompt or a list of prompts. A list elsewhere has one entry a prompt.
+
+    quoted: stretches of the text in which special tokens are no tokens but text, as [first character, the one behind the
+    last, 1 if the model wrote it (then other marks of its template count) or 0].
+    """
 
     text: Texts | None = None
-    input_ids: list[Count] | list[list[Count]] | None = None
-    sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None
+    input_ids: Prompts | None = None
+    quoted: Stretches | Annotated[list[Stretches], First] | None = None  # of the text, or of each text
+    sampling_params: dict[str, Any] | Annotated[list[dict[str, Any]], First] | None = None
     rid: Texts | None = None
     stream: bool | None = None
-    return_logprob: bool | list[bool] | None = None
-    logprob_start_len: Word | list[Word] | None = None  # -1: only the output
-    top_logprobs_num: Count | list[Count] | None = None
+    return_logprob: bool | Annotated[list[bool], First] | None = None
+    logprob_start_len: Word | Annotated[list[Word], First] | None = None  # -1: only the output
+    top_logprobs_num: Top | Annotated[list[Top], First] | None = None
     return_text_in_logprobs: bool | None = None
     priority: Annotated[int, Field(ge=-MOST_URGENT, le=MOST_URGENT)] | None = None
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # seconds
@@ -97,22 +112,22 @@ def checked(model: type[Model], data: Mapping[str, Any], without: frozenset[str]
     for name in sorted(without & data.keys()):
         if data[name]:
             raise RequestError(f"this server does not support {place}{name}; leave it out", param=place + name)
+    wanted = {name: value for name, value in data.items() if name not in without}
+    unknown = next((name for name in wanted if name not in model.model_fields), None)
+    if unknown is not None:
+        raise RequestError(f"there is no field {place}{unknown}; {_nearest(unknown, list(model.model_fields))}", param=place + unknown)
     try:
-        return model.model_validate({name: value for name, value in data.items() if name not in without})
+        return model.model_validate(wanted)
     except ValidationError as error:
         raise _refusal(error, model, place) from None
 
 
 def _refusal(error: ValidationError, model: type[BaseModel], place: str) -> RequestError:
     first, *rest = error.errors(include_url=False)
-    if not first["loc"]:  # the name of a field that is no Unicode text
-        return RequestError(f"{place or 'the body'}: {first['msg']}, got {first['input']!r}")
     name = str(first["loc"][0])
-    if first["type"] == "extra_forbidden":
-        return RequestError(f"there is no field {place}{name}; {_nearest(name, list(model.model_fields))}", param=place + name)
     same = [first, *(other for other in rest if other["loc"][0] == name)]
     wishes = dict.fromkeys(other["msg"].removeprefix("Input should be ") for other in same)
-    return RequestError(f"{place}{name} should be {', or '.join(wishes)}; got {repr(first['input'])[:100]}", param=place + name)
+    return RequestError(f"{place}{name} should be {', or '.join(wishes)}; got {shown(first['input'], 100)}", param=place + name)
 
 
 def _nearest(name: str, known: list[str]) -> str:

@@ -10,37 +10,67 @@ from pydantic_core import PydanticCustomError
 
 from sgl.runtime.sampling.params import SamplingParams
 
+from .bridge import MOST_NAMED
 from .caller import MOST_URGENT
 from .errors import RequestError
+from .fields import First
 
-Kind = Literal["regex", "json_schema", "ebnf", "structural_tag", "json_object"]
+Kind = Literal["regex", "json_schema", "ebnf", "structural_tag", "json_object", "choice"]
 Constraint = tuple[Kind, Any, str]  # what compiles it, its source, the field that asked for it
-Prompts = list[str | list[int]]
-Texts = str | list[str]
-TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
-AnyPrompt = str | TokenIds | Annotated[list[str | TokenIds], Field(min_length=1)]
+Prompts = Annotated[list[str | Annotated[list[int], First]], First]
+TextList = Annotated[list[str], First]
+Texts = str | TextList
+TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], First, Field(min_length=1)]
+AnyPrompt = str | TokenIds | Annotated[list[str | TokenIds], First, Field(min_length=1)]
 
 TOKEN_ID = re.compile("[0-9]{1,10}")
 UNIT = Field(ge=0, le=1)
 PENALTY = Field(ge=-2, le=2)
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+Word = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+
+
+_KNOWN: dict[type[BaseModel], frozenset[str]] = {}
 
 
 class Strict(BaseModel):
-    """No unknown fields, no conversions between types, nulls dropped."""
+    """No unknown fields, of which the first is told, no conversions between types, nulls dropped."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: item for name, item in value.items() if item is not None}
-        return value
+        if not isinstance(value, dict):
+            return value
+        known = cls.known()
+        unknown = next((name for name, item in value.items() if item is not None and name not in known), None)
+        return {name: item for name, item in value.items() if item is not None and (name == unknown or name in known)}
+
+    @classmethod
+    def known(cls) -> frozenset[str]:
+        """The fields by the names that requests call them by."""
+        found = _KNOWN.get(cls)
+        if found is None:
+            found = _KNOWN[cls] = frozenset(field.alias or name for name, field in cls.model_fields.items())
+        return found
 
 
 def refused(why: str) -> PydanticCustomError:
     """A validation error in these very words."""
     return PydanticCustomError("refused", "{why}", {"why": why})
+
+
+def as_it_is(value: Any) -> Any:
+    """For fields that are read later: their documented type is not what pydantic is to check."""
+    return value
+
+
+def few_biases(value: Any) -> Any:
+    if isinstance(value, dict) and len(value) > MOST_NAMED:
+        raise RequestError(f"logit_bias names {len(value)} tokens; give at most {MOST_NAMED}", param="logit_bias")
+    return value
 
 
 def _texts(value: Any) -> Any:
@@ -62,36 +92,77 @@ def _is_ids(value: Any) -> bool:
 
 class StreamOptions(Strict):
     include_usage: bool = False
+    include_obfuscation: bool = False  # taken: nothing is ever padded
 
 
-class Sampling(Strict):
+class StructuredOutputs(Strict):
+    """One of vLLM's ways to say what the text must keep to."""
+
+    json_: str | bool | dict[str, Any] | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: Annotated[TextList, Field(min_length=1)] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | dict[str, Any] | None = None
+
+    def constraints(self) -> list[Constraint]:
+        given: list[tuple[Kind, Any]] = [
+            ("json_schema", self.json_), ("regex", self.regex), ("choice", self.choice), ("ebnf", self.grammar),
+            ("json_object", {} if self.json_object else None), ("structural_tag", self.structural_tag),
+        ]  # fmt: skip
+        return [(kind, source, "structured_outputs") for kind, source in given if source is not None]
+
+
+class Guided(Strict):
+    """What a text must keep to: in our own words, and as requests to vLLM have it."""
+
+    regex: str | None = None
+    json_schema: str | bool | dict[str, Any] | None = None
+    ebnf: str | None = None
+    close_at_limit: bool = False  # what the token limit cuts is closed by the shortest end that its grammar has
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | bool | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: Annotated[TextList, Field(min_length=1)] | None = None
+    guided_grammar: str | None = None
+    guided_decoding_backend: str | None = None  # taken, and of no effect
+
+    def constraints(self) -> list[Constraint]:
+        """Everything the text must keep to; more than one is the caller's error."""
+        given: list[tuple[Kind, Any, str]] = [
+            ("regex", self.regex, "regex"), ("json_schema", self.json_schema, "json_schema"), ("ebnf", self.ebnf, "ebnf"),
+            ("json_schema", self.guided_json, "guided_json"), ("regex", self.guided_regex, "guided_regex"),
+            ("choice", self.guided_choice, "guided_choice"), ("ebnf", self.guided_grammar, "guided_grammar"),
+        ]  # fmt: skip
+        more = [] if self.structured_outputs is None else self.structured_outputs.constraints()
+        return [constraint for constraint in given if constraint[1] is not None] + more
+
+
+class Sampling(Guided):
     """The fields that both requests share; those under the line are extensions of OpenAI's protocol."""
 
     model: str | None = None
-    n: int = Field(1, ge=1)
+    n: int = Field(1, ge=1, lt=2**31)
     temperature: float = Field(1.0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)
     frequency_penalty: Annotated[float, PENALTY] = 0.0
     presence_penalty: Annotated[float, PENALTY] = 0.0
-    logit_bias: dict[str, float] = Field(default_factory=dict)
-    stop: Annotated[list[str], BeforeValidator(_texts, json_schema_input_type=Texts)] = Field(default_factory=list)
-    seed: int | None = None
+    logit_bias: Annotated[dict[str, float], BeforeValidator(few_biases, json_schema_input_type=dict[str, float])] = Field(default_factory=dict)
+    stop: Annotated[TextList, BeforeValidator(_texts, json_schema_input_type=Texts)] = Field(default_factory=list)
+    seed: Seed | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     user: str | None = None
     # ---
-    top_k: int = -1
+    top_k: Word = -1
     min_p: Annotated[float, UNIT] = 0.0
     repetition_penalty: float = Field(1.0, gt=0, le=2)
-    min_tokens: int = Field(0, ge=0)
+    min_tokens: Count = 0
     ignore_eos: bool = False
-    stop_token_ids: list[int] = Field(default_factory=list)
-    stop_regex: Annotated[list[str], BeforeValidator(_texts, json_schema_input_type=Texts)] = Field(default_factory=list)
+    stop_token_ids: Annotated[list[Count], First] = Field(default_factory=list)
+    stop_regex: Annotated[TextList, BeforeValidator(_texts, json_schema_input_type=Texts)] = Field(default_factory=list)
     no_stop_trim: bool = False
     skip_special_tokens: bool = True
-    regex: str | None = None
-    json_schema: str | bool | dict[str, Any] | None = None
-    ebnf: str | None = None
     priority: int = Field(0, ge=-MOST_URGENT, le=MOST_URGENT)
     timeout: float | None = Field(None, gt=0, allow_inf_nan=False)  # seconds
 
@@ -138,18 +209,14 @@ class Sampling(Strict):
             seed=self.seed,
             logprobs=logprobs,
             top_logprobs=top,
+            close_at_limit=self.close_at_limit,
         )
-
-    def constraints(self) -> list[Constraint]:
-        """Everything the text must keep to; more than one is the caller's error."""
-        given: list[tuple[Kind, Any]] = [("regex", self.regex), ("json_schema", self.json_schema), ("ebnf", self.ebnf)]
-        return [(kind, source, kind) for kind, source in given if source is not None]
 
 
 class CompletionRequest(Sampling):
     """The body of POST /v1/completions."""
 
     prompt: Annotated[Prompts, BeforeValidator(prompts_of, json_schema_input_type=AnyPrompt)]
-    max_tokens: int = Field(16, ge=0)
+    max_tokens: Count = 16
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: bool = False

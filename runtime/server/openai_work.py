@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import Request
@@ -18,6 +19,18 @@ from .errors import RequestError
 from .openai_types import Sampling
 from .settings import ServerSettings
 
+ANY_MODEL = ("", "default")  # what asks for no model by its name
+
+
+def known_name(name: str | None, models: Sequence[str]) -> str:
+    """The name by which a request calls a model. Raises RequestError where there is none of that name."""
+    if name is None or (name in ANY_MODEL and name not in models):
+        return models[0]
+    if name in models:
+        return name
+    known = " and ".join(map(repr, models))
+    raise RequestError(f"there is no model {name!r} here; this server has {known}", "model", "model_not_found", 404)
+
 
 class Work:
     """The parts of the application that a request needs, and the refusals that every request may meet."""
@@ -27,7 +40,8 @@ class Work:
         self.bridge: Bridge = state.bridge
         self.engine: Engine = state.engine
         self.settings: ServerSettings = state.settings
-        self.model: str = state.model
+        self.model: str = state.models[0]
+        self._models: tuple[str, ...] = state.models
         self.dialect: Dialect = state.dialect
         self._compiler: Compiler = state.compiler
 
@@ -51,14 +65,8 @@ class Work:
         self.bridge.admission.check(prompts * body.n)
 
     def check_model(self, name: str | None) -> None:
-        """Raise RequestError for another model's name."""
-        if name is not None and name != self.model:
-            raise RequestError(
-                f"there is no model {name!r} here; this server has {self.model!r}",
-                param="model",
-                code="model_not_found",
-                status=404,
-            )
+        """Raise RequestError for another model's name. Of several the answers have the one that was asked for."""
+        self.model = known_name(name, self._models)
 
     async def grammar(self, body: Sampling) -> Any:
         """The compiled constraint, None without one. Raises RequestError naming the field at fault."""
@@ -74,6 +82,6 @@ class Work:
         except GrammarError as error:
             raise RequestError(f"{field}: {error}", param=field, code="invalid_grammar") from error
 
-    async def compiled(self, kind: Kind, source: str | dict[str, Any]) -> Grammar:
+    async def compiled(self, kind: Kind, source: str | dict[str, Any] | list[str]) -> Grammar:
         """The grammar of a source. Raises GrammarError."""
         return await self._compiler.compile(kind, source)

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from sgl.runtime.errors import DeadlineExceeded
+from sgl.runtime.sequences.ops import Chunk
 
 from .caller import too_late
 
 T = TypeVar("T")
+
+MOST_WAITING = 128  # items of each sequence that wait to be taken
+UNTAKEN_SECONDS = 3.0  # after which nobody reads what is full
+
+
+class Abortable(Protocol):
+    def abort(self) -> None: ...
 
 
 class Postbox:
@@ -54,17 +63,23 @@ class Arrivals(Generic[T]):
     """What arrives for one request, with the index of its sample. Use it as a context manager.
 
     `seconds` after its start a TimeoutError arrives; None: never. It says `granted`, the seconds of the whole request.
+    The `sequences` that write into it are aborted when it is full and nobody has taken anything for a while.
     """
 
-    def __init__(self, postbox: Postbox, seconds: float | None, granted: float | None = None) -> None:
+    def __init__(
+        self, postbox: Postbox, seconds: float | None, granted: float | None = None, sequences: Sequence[Abortable] = ()
+    ) -> None:
         self._postbox, self._seconds = postbox, seconds
         self._granted = seconds if granted is None else granted
-        self._queue: asyncio.Queue[tuple[int, T] | BaseException] = asyncio.Queue()
+        self._arrived: deque[tuple[int, T] | BaseException] = deque()
+        self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._sequences = sequences
+        self._taken = time.monotonic()
 
     def __enter__(self) -> Arrivals[T]:
         if self._seconds is not None:
-            self._timer = asyncio.get_running_loop().call_later(self._seconds, self._queue.put_nowait, too_late(self._granted))
+            self._timer = asyncio.get_running_loop().call_later(self._seconds, self._add, too_late(self._granted))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -72,12 +87,12 @@ class Arrivals(Generic[T]):
             self._timer.cancel()
 
     def post(self, index: int, item: T) -> None:
-        self._postbox.post(self._queue.put_nowait, (index, item))
+        self._postbox.post(self._put, (index, item))
 
     def post_failure(self, future: Future[Any]) -> None:
         """Of a future that is done; its result is of no interest."""
         if (error := future.exception()) is not None:
-            self._postbox.post(self._queue.put_nowait, error)
+            self._postbox.post(self._add, error)
 
     def post_outcome(self, index: int, future: Future[T]) -> None:
         """Result or error of a future that is done."""
@@ -86,10 +101,45 @@ class Arrivals(Generic[T]):
             self.post(index, future.result())
 
     async def next(self) -> tuple[int, T]:
-        """Index of the sample and what came for it. Raises the error that came instead."""
-        item = await self._queue.get()
+        """Index of the sample and what came for it. Raises the error that came instead.
+
+        Pieces of one sample that have gathered come as one: a reader that lags gets longer pieces, not more of them.
+        """
+        while not self._arrived:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        item = self._arrived.popleft()
+        self._taken = time.monotonic()
         if isinstance(item, DeadlineExceeded):  # the engine has looked at its clock before the event loop did
             raise too_late(self._granted) from item
         if isinstance(item, BaseException):
             raise item
+        while self._arrived and _goes_on(item, self._arrived[0]):
+            item[1].add(self._arrived.popleft()[1])  # type: ignore[attr-defined, index]
         return item
+
+    def _add(self, item: tuple[int, T] | BaseException) -> None:
+        self._arrived.append(item)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _put(self, item: tuple[int, T]) -> None:
+        """What comes, on the event loop."""
+        if not self._arrived:
+            self._taken = time.monotonic()  # nothing was there to be taken
+        self._add(item)
+        full = len(self._arrived) > MOST_WAITING * len(self._sequences) > 0
+        if full and time.monotonic() - self._taken > UNTAKEN_SECONDS:
+            for sequence in self._sequences:
+                sequence.abort()
+
+
+def _goes_on(item: Any, after: Any) -> bool:
+    """Whether `after` is the piece of text that follows `item`."""
+    return (
+        isinstance(after, tuple)
+        and after[0] == item[0]
+        and isinstance(item[1], Chunk)
+        and isinstance(after[1], Chunk)
+        and item[1].generation is None
+    )

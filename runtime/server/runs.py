@@ -18,10 +18,13 @@ ABORTED = "aborted by a call of /abort_request"
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """One prompt of a request. `held` are the sequences it has opened: lists that may still grow."""
+    """One prompt of a request. `held` are the sequences it has opened: lists that may still grow.
+
+    names: what a client may call it by: its own name, and that of the batch it is of.
+    """
 
     tenant: str
-    name: str
+    names: tuple[str, ...]
     held: list[list[Sequence]] = field(default_factory=list)
     aborted: bool = False
 
@@ -42,9 +45,9 @@ class Runs:
         self._runs: dict[Run, None] = {}
 
     @contextmanager
-    def named(self, name: str) -> Iterator[Run]:
-        """What this task asks of the engine within goes by that name, from now on."""
-        run = Run(CALLER.get().tenant, name)
+    def named(self, *names: str) -> Iterator[Run]:
+        """What this task asks of the engine within goes by these names, from now on."""
+        run = Run(CALLER.get().tenant, names)
         RUN.set(run)  # a task has one run: nothing is to be set back
         with self._entered(run):
             yield run
@@ -54,7 +57,7 @@ class Runs:
         """Within, the sequences end when their run is aborted. Raises RequestAborted where it was already."""
         run = RUN.get()
         if run is None:
-            run = Run(CALLER.get().tenant, record.id if (record := RECORD.get()) else "")
+            run = Run(CALLER.get().tenant, (record.id,) if (record := RECORD.get()) else ())
         if run.aborted:
             raise RequestAborted(ABORTED)
         run.held.append(sequences)
@@ -72,19 +75,13 @@ class Runs:
                 del self._runs[run]
 
     def abort(self, name: str | None) -> int:
-        """Abort the caller's runs of that name, and those numbered behind it; None: all of the caller's.
+        """Abort the caller's runs of that name, or of the batch of that name; None: all of the caller's.
 
         Returns how many there were. Clients of other API keys are not touched.
         """
         tenant = CALLER.get().tenant
         mine = [run for run in list(self._runs) if run.tenant == tenant and not run.aborted]
-        found = [run for run in mine if name is None or _goes_by(run, name)]
+        found = [run for run in mine if name is None or name in run.names]
         for run in found:
             run.abort()
         return len(found)
-
-
-def _goes_by(run: Run, name: str) -> bool:
-    """A batch of several prompts calls them by its own name and their number: "name_0"."""
-    head, _, number = run.name.rpartition("_")
-    return run.name == name or (head == name and number.isdecimal())

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .admission import NEXT_SERVER, shutting_down
+from .bodies import BodyRoom, HeldBody
 from .caller import calling, tenant_of
 from .errors import RequestError, problem
 from .record import RECORD
@@ -28,6 +29,7 @@ METRICS = frozenset({"/metrics"})  # open too where the settings say so
 OWN_NAMES = frozenset({"", "localhost", "127.0.0.1", "[::1]"})
 REQUEST_ID = "x-request-id"
 BODY_SECONDS = 120.0  # a body that is not here by then is not waited for
+STALL_SECONDS = 20.0  # nor one of which nothing came for so long
 USABLE_ID = re.compile(r"[!-~]{1,128}")
 # clients such as LiteLLM know OpenAI's refusal of a key by its first words
 _KEY_WANTED = "Incorrect API key provided, or none: this server wants the header 'Authorization: Bearer KEY'"
@@ -55,7 +57,7 @@ class RequestId:
 
 
 class ApiKeys:
-    """Only who brings one of the keys as a bearer token gets past, and is the `CALLER` from there; some paths are open."""
+    """Only who brings one of the keys, as a bearer token or in X-Api-Key, gets past, and is the `CALLER` from there; some paths are open."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self.app, self._settings = app, settings
@@ -69,7 +71,7 @@ class ApiKeys:
         if tenant is not None or self._is_open(scope["path"]):
             return await self._as_caller(tenant or "", scope, receive, send)
         error = RequestError(_KEY_WANTED, None, "invalid_api_key", 401)
-        await _answer(error, scope, receive, send, {"WWW-Authenticate": "Bearer"})
+        await answer_error(error, scope, receive, send, {"WWW-Authenticate": "Bearer"})
 
     def _is_open(self, path: str) -> bool:
         return path in self._open or path.startswith(OPEN_FOLDER)
@@ -85,6 +87,8 @@ class ApiKeys:
         if not self._tenants:
             return ""
         scheme, _, key = headers.get("authorization", "").partition(" ")
+        if own := headers.get("x-api-key"):  # Anthropic's clients
+            scheme, key = "bearer", own
         given = key.strip().encode()
         found = None
         for known, tenant in self._tenants.items():  # all of them, whatever the first says
@@ -111,47 +115,65 @@ class OwnHost:
             f"this server listens on this machine only, not as {name[:100]!r}; start it with --api-key to reach it by other names",
             None, "wrong_host", 403,
         )  # fmt: skip
-        await _answer(error, scope, receive, send)
+        await answer_error(error, scope, receive, send)
 
 
 class Attended:
     """Reads the body up to `max_body_bytes`, for at most BODY_SECONDS, then runs the route for as long as its client stays.
 
+    What bodies have together is kept within the room, where each has its place as `held_body` of the request's state.
     A route whose client goes away is cancelled. What a route did not expect is answered with a 500 that tells nothing.
     """
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
-        self.app, self.most = app, max_body_bytes
+    def __init__(self, app: ASGIApp, max_body_bytes: int, room: BodyRoom) -> None:
+        self.app, self.most, self._room = app, max_body_bytes, room
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
+        held = scope.setdefault("state", {})["held_body"] = HeldBody(self._room)
+        try:
+            await self._exchange(scope, receive, send, held)
+        finally:
+            held.release()
+
+    async def _exchange(self, scope: Scope, receive: Receive, send: Send, held: HeldBody) -> None:
         try:
             async with asyncio.timeout(BODY_SECONDS):
-                body = await self._body(Headers(scope=scope), receive)
+                body = await self._body(Headers(scope=scope), receive, held)
         except TimeoutError:
             error = RequestError(f"the body did not come within {BODY_SECONDS:g} seconds", None, "body_timeout", 408)
-            return await _answer(error, scope, receive, send, {"Connection": "close"})
+            return await answer_error(error, scope, receive, send, {"Connection": "close"})
         except RequestError as error:
-            return await _answer(error, scope, receive, send, {"Connection": "close"})
+            return await answer_error(error, scope, receive, send, {"Connection": "close"})
         if body is not None:
-            await _Exchange(scope, receive, send, body).run(self.app)
+            exchange = _Exchange(scope, receive, send, body)
+            del body  # it is long, and the route takes a while
+            await exchange.run(self.app)
 
-    async def _body(self, headers: Headers, receive: Receive) -> bytes | None:
+    async def _body(self, headers: Headers, receive: Receive, held: HeldBody) -> bytes | None:
         """None: the client left while it sent."""
         declared = headers.get("content-length", "0")
         if declared.isdecimal() and (len(declared) > 15 or int(declared) > self.most):
             raise self._too_large()
         body = bytearray()
         while True:
-            message = await receive()
+            message = await self._next(receive)
             if message["type"] == "http.disconnect":
                 return None
             body += message.get("body", b"")
             if len(body) > self.most:
                 raise self._too_large()
+            await held.grow(len(body))
             if not message.get("more_body", False):
                 return bytes(body)
+
+    async def _next(self, receive: Receive) -> Message:
+        try:
+            async with asyncio.timeout(STALL_SECONDS):
+                return await receive()
+        except TimeoutError:
+            raise RequestError(f"nothing of the body came for {STALL_SECONDS:g} seconds", None, "body_timeout", 408) from None
 
     def _too_large(self) -> RequestError:
         return RequestError(
@@ -189,14 +211,14 @@ class _Exchange:
         except Exception as error:
             if self._started:
                 raise  # the server breaks the connection: half an answer must not look whole
-            await _answer(error, self.scope, self._receive_next, self._send_on)
+            await answer_error(error, self.scope, self._receive_next, self._send_on)
 
     async def _break_off(self) -> None:
         ending = shutting_down(NEXT_SERVER)
         if self._started:
             problem(ending)  # for the record: half an answer is out
         else:
-            await _answer(ending, self.scope, self._receive_next, self._send_on)
+            await answer_error(ending, self.scope, self._receive_next, self._send_on)
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -216,8 +238,9 @@ class _Exchange:
         await self._send(message)
 
 
-async def _answer(
+async def answer_error(
     error: BaseException, scope: Scope, receive: Receive, send: Send, headers: dict[str, str] | None = None
 ) -> None:
+    """Answer with what is to be told of an error."""
     told = problem(error)
     await JSONResponse(told.body(scope["path"]), told.status, {**told.headers, **(headers or {})})(scope, receive, send)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from sgl.runtime.errors import ConfigError
+
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#@]+")
 
 
 @dataclass(frozen=True)
@@ -13,8 +16,10 @@ class ServerSettings:
 
     host, port         where it listens; port 0 takes a free one
     api_keys           any of them opens the server; none: it is open to whoever reaches it
-    served_name        the model's name in answers; None: the name of its directory
+    served_name        the model's name in answers, or several, of which each answer has the one that was asked for; None: the
+                       name of its directory
     max_body_bytes     longest body of a request
+    max_open_bytes     of all bodies together that have not been read yet; beyond it they wait, then are refused with 503
     max_prompt_tokens  longest prompt; None: what the context holds
     max_new_tokens     longest answer: who asks for more is refused, who does not say gets so many; None: the context
     max_choices        most samples of one prompt
@@ -25,6 +30,8 @@ class ServerSettings:
     tenant_share       share of max_queue that one API key may have; None: all where there is one key, else half
     isolate            whether an API key reuses only prefixes that it computed; None: where there are two or more keys
     allow_priority     whether requests may say how urgent they are
+    store_bytes        of the answers of /v1/responses that are kept for clients to come back to; 0: none are
+    cors_origins       sites whose pages may ask this server from a browser, such as "http://localhost:3000"; "*": all
     page               whether there is a page at /
     metrics            whether there is /metrics
     open_metrics       whether it is open to those without an API key
@@ -36,8 +43,9 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 30000
     api_keys: frozenset[str] = frozenset()
-    served_name: str | None = None
+    served_name: str | tuple[str, ...] | None = None
     max_body_bytes: int = 10_000_000
+    max_open_bytes: int = 64_000_000
     max_prompt_tokens: int | None = None
     max_new_tokens: int | None = None
     max_choices: int = 64
@@ -48,6 +56,8 @@ class ServerSettings:
     tenant_share: float | None = None
     isolate: bool | None = None
     allow_priority: bool = False
+    store_bytes: int = 64_000_000
+    cors_origins: tuple[str, ...] = ()
     page: bool = True
     metrics: bool = True
     open_metrics: bool = False
@@ -58,16 +68,26 @@ class ServerSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port={self.port} must lie in 0..65535")
-        for name in ("max_body_bytes", "max_prompt_tokens", "max_new_tokens", "max_choices", "max_queue", "request_timeout"):
+        for name in ("max_body_bytes", "max_open_bytes", "max_prompt_tokens", "max_new_tokens", "max_choices", "max_queue", "request_timeout"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ConfigError(f"{name}={value} must be above 0")
+        if self.store_bytes < 0:
+            raise ConfigError(f"store_bytes={self.store_bytes} must be 0 or more")
         if any(not key or key != key.strip() or not key.isascii() for key in self.api_keys):
             raise ConfigError("an API key must be ASCII text without spaces around it, and not empty")
+        for origin in self.cors_origins:
+            if origin != "*" and not ORIGIN.fullmatch(origin):
+                raise ConfigError(f"cors_origins has {origin!r}; an origin is like https://example.org or http://localhost:3000, or *")
         if self.tenant_share is not None and not 0 < self.tenant_share <= 1:
             raise ConfigError(f"tenant_share={self.tenant_share} must be above 0 and up to 1")
         if self.log_content and self.log_requests is None:
             raise ConfigError("log_content says what goes into the request log; give log_requests too")
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """Empty where the model has the name of its directory."""
+        return (self.served_name,) if isinstance(self.served_name, str) else self.served_name or ()
 
     @property
     def local(self) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from .errors import problem
+from .errors import Problem, problem
 
 T = TypeVar("T")
 
@@ -35,16 +35,59 @@ async def events(items: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None
         yield DONE
 
 
-class EventResponse(StreamingResponse):
-    """A stream of events; its generator is closed when the client is gone, whatever it was doing."""
+class Streamed(StreamingResponse):
+    """What comes line by line; its generator is closed when the client is gone, whatever it was doing."""
 
-    def __init__(self, items: AsyncGenerator[Any, None]) -> None:
-        self._events = events(items)
-        super().__init__(self._events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+    def __init__(self, lines: AsyncGenerator[bytes, None], media_type: str) -> None:
+        self._lines = lines
+        super().__init__(lines, media_type=media_type, headers={"Cache-Control": "no-cache"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with aclosing(self._events):
+        async with aclosing(self._lines):
             await super().__call__(scope, receive, send)
+
+
+class EventResponse(Streamed):
+    """A stream of events as OpenAI's chat has them."""
+
+    def __init__(self, items: AsyncGenerator[Any, None]) -> None:
+        super().__init__(events(items), "text/event-stream")
+
+
+class NamedEventResponse(Streamed):
+    """A stream of events that are called by their `type`, without a mark at the end.
+
+    failed: what a last event says of an error that nobody expected.
+    """
+
+    def __init__(self, items: AsyncGenerator[dict[str, Any], None], failed: Callable[[Problem], dict[str, Any]]) -> None:
+        super().__init__(_named(items, failed), "text/event-stream")
+
+
+class LineResponse(Streamed):
+    """A stream of lines of JSON. failed: what a last line says of an error."""
+
+    def __init__(self, items: AsyncGenerator[dict[str, Any], None], failed: Callable[[Problem], dict[str, Any]]) -> None:
+        super().__init__(_lines(items, failed), "application/x-ndjson")
+
+
+async def _lines(items: AsyncGenerator[dict[str, Any], None], failed: Callable[[Problem], dict[str, Any]]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(items):
+        try:
+            async for item in items:
+                yield _compact(item).encode("utf-8", "replace") + b"\n"
+        except Exception as error:
+            yield _compact(failed(problem(error))).encode() + b"\n"
+
+
+async def _named(items: AsyncGenerator[dict[str, Any], None], failed: Callable[[Problem], dict[str, Any]]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(items):
+        try:
+            async for item in items:
+                yield b"event: " + item["type"].encode() + b"\n" + event(item)
+        except Exception as error:
+            told = failed(problem(error))
+            yield b"event: " + told["type"].encode() + b"\n" + event(told)
 
 
 async def primed(items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:

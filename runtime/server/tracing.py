@@ -18,7 +18,7 @@ from sgl.runtime.errors import ConfigError
 
 from .record import Record
 
-OPERATIONS = {"/v1/chat/completions": "chat", "/v1/embeddings": "embeddings"}  # else: text_completion
+OPERATIONS = {"/v1/chat/completions": "chat", "/v1/responses": "chat", "/v1/messages": "chat", "/v1/embeddings": "embeddings"}  # else: text_completion
 OTLP = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 REQUESTED = ("max_tokens", "temperature", "top_p", "seed")  # of SamplingParams, named there as in the conventions
 SERVICE = "sgl"

@@ -11,7 +11,7 @@ from tokenizers import AddedToken
 
 from sgl.runtime.errors import ConfigError
 
-from .chat_template import ChatTemplate
+from .chat_template import MOST_SOURCE, ChatTemplate
 from .known_chats import CHAT_FORMATS, ChatFormat
 from .token_files import read_json
 
@@ -35,6 +35,14 @@ def templates_for(
     if not known and (found := _of_family(folder, tokens)):
         known = {"default": found.source}
     return known or None
+
+
+def origin(folder: Path, given: str | Path | None = None) -> str:
+    """What to correct about the templates of `templates_for`."""
+    if given is not None:
+        return "Engine(chat_template=...)"
+    there = [file for file in (folder / FILE, folder / MORE_FILES, folder / OLD_FILE) if file.exists()]
+    return f"key 'chat_template' of {folder / 'tokenizer_config.json'}" if not there else str(there[0])
 
 
 def named_templates(config: Mapping[str, Any]) -> dict[str, str]:
@@ -84,7 +92,10 @@ def _names() -> list[str]:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        if file.exists() and not file.is_file():
+            raise ValueError("it is no regular file")
+        with file.open(encoding="utf-8") as stream:
+            return stream.read(MOST_SOURCE + 1)  # more is refused as too long
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"chat_template={str(file)!r} is no Jinja text, no file that can be read ({error}), "

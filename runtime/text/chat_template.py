@@ -5,27 +5,29 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
-from jinja2 import meta, nodes
+from jinja2 import meta
 from jinja2.exceptions import TemplateError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sgl.runtime.errors import ConfigError
 
+from .template_budget import OverBudget
+from .template_sandbox import Sandbox
+
 REASONING = ("reasoning_content", "thinking", "reasoning")
+MOST_SOURCE, MOST_WORDS = 2**17, 10_000  # characters of a template; words, signs and texts between tags
 
 
-class _Generation(Extension):
-    """`{% generation %}` marks the assistant's text for training; here its body is just text."""
+class BadTemplate(ConfigError):
+    """A chat template that cannot be used for any messages."""
 
-    tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
 
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+class TemplateTooCostly(ConfigError):
+    """A chat template whose rendering takes too long or makes too much."""
+
+    hopeless = True  # it is not worth while to try other messages
 
 
 def _tojson(
@@ -44,14 +46,14 @@ def _raise(message: str) -> None:
     raise TemplateError(message)
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment
+def _now(form: str) -> str:
+    if len(form) > 1000:
+        raise OverBudget("strftime_now is given more than 1,000 characters")
+    return datetime.now().strftime(form)
+
+
+def _sandbox() -> Sandbox:
+    return Sandbox({"tojson": _tojson}, {"raise_exception": _raise, "strftime_now": _now})
 
 
 def _with_reasoning(message: Any) -> Any:
@@ -60,19 +62,44 @@ def _with_reasoning(message: Any) -> Any:
     return message if said is None else {"thinking": said, **message, "reasoning_content": said}
 
 
+def require_short(sources: Iterable[str]) -> None:
+    """Raises BadTemplate for templates that together are far longer than any that are known: they would take long to compile."""
+    size = words = 0
+    for source in sources:
+        size += len(source)
+        words += _words(source, MOST_WORDS - words) if size <= MOST_SOURCE else 0
+        if size > MOST_SOURCE or words > MOST_WORDS:
+            counted = f"more than {MOST_SOURCE:,} characters" if size > MOST_SOURCE else f"more than {MOST_WORDS:,} words and signs"
+            raise BadTemplate(f"the chat template has {counted} and is not read; correct chat_template")
+
+
+def _words(source: str, most: int) -> int:
+    """How many, or one more than `most`."""
+    try:
+        found = (kind for _, kind, _ in _sandbox().lex(source) if kind != "whitespace")
+        return sum(1 for _ in islice(found, most + 1))
+    except (TemplateError, ValueError):  # it will be said when it is compiled
+        return 0
+
+
 class ChatTemplate:
-    """A compiled template; rendering is thread-safe. `variables` are the names that it reads from outside."""
+    """A compiled template; rendering is thread-safe. `variables` are the names that it reads from outside.
+
+    Raises:
+        BadTemplate: it does not compile, or is longer than any that is known.
+    """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         self.source = source
-        environment = _environment()
+        self._sandbox = _sandbox()
+        require_short([source])
         try:
-            self._template = environment.from_string(source, globals=dict(special_tokens))
-            self.variables = frozenset(meta.find_undeclared_variables(environment.parse(source)) - special_tokens.keys())
-        except TemplateError as error:
-            raise ConfigError(
-                f"the chat template does not compile: {error}; correct chat_template"
-            ) from error
+            self._template = self._sandbox.from_string(source, globals=dict(special_tokens))
+            self.variables = frozenset(meta.find_undeclared_variables(self._sandbox.parse(source)) - special_tokens.keys())
+        except RecursionError:
+            raise BadTemplate("the chat template does not compile: it nests too deep; correct chat_template") from None
+        except (TemplateError, SyntaxError, ValueError, OverflowError, MemoryError) as error:
+            raise BadTemplate(f"the chat template does not compile: {str(error)[:400]}; correct chat_template") from error
 
     def render(
         self, messages: Iterable[Mapping[str, Any]], add_generation_prompt: bool, **variables: Any
@@ -81,10 +108,15 @@ class ChatTemplate:
 
         Raises:
             ConfigError: the template refuses the messages.
+            TemplateTooCostly: it takes more time or memory than a rendering of these messages may.
         """
+        values = {"messages": [_with_reasoning(message) for message in messages], "add_generation_prompt": add_generation_prompt} | variables
         try:
-            return self._template.render(
-                messages=[_with_reasoning(message) for message in messages], add_generation_prompt=add_generation_prompt, **variables
-            )
-        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
-            raise ConfigError(f"the chat template refuses these messages: {error}") from error
+            with self._sandbox.spending(values):
+                return self._template.render(values)
+        except OverBudget as error:
+            raise TemplateTooCostly(f"the chat template is stopped while it renders: {error}; correct chat_template") from error
+        except RecursionError as error:
+            raise ConfigError("the chat template or the messages nest too deep; correct chat_template, or send flatter messages") from error
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, MemoryError) as error:
+            raise ConfigError(f"the chat template refuses these messages: {str(error)[:1000]}") from error

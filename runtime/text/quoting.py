@@ -9,6 +9,7 @@ back as plain text. Texts that spell no mark are not touched at all.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import groupby, pairwise
@@ -18,11 +19,11 @@ import numpy as np
 from tokenizers import AddedToken
 
 from ..errors import ConfigError
+from .passage import PRIVATE, Passage
 
 if TYPE_CHECKING:
     from .tokenizer import Tokenizer
 
-PRIVATE = range(0xF0000, 0xFFFFE)  # a plane of characters without a meaning
 NOTHING = re.compile("(?!)")
 
 
@@ -56,6 +57,41 @@ class Marks:
             ends += match.span()
         return [text[start:end] for start, end in pairwise([*ends, len(text)]) if end > start]
 
+    def encode(self, passage: Passage, special_prefix: bool = False) -> np.ndarray:
+        """Token ids of a passage, int32 [n]: no mark that a quoted stretch spells, or helps to spell, is one of them."""
+        parts = self._parts(passage)
+        if not any(quoted for _, quoted in parts):
+            return self._tokenizer.encode(str(passage), special_prefix)
+        return self.encode_parts(parts, special_prefix)
+
+    def encode_parts(self, parts: Iterable[tuple[str, bool]], special_prefix: bool = False) -> np.ndarray:
+        """Token ids of a text in parts, int32 [n]: of a part that is quoted as plain text, of others as they are."""
+        pieces: list[np.ndarray] = []
+        for quoted, some in groupby(parts, lambda part: part[1]):
+            text, first = "".join(part for part, _ in some), special_prefix and not pieces
+            pieces.append(self.plain(text, first) if quoted else self._tokenizer.encode(text, first))
+        return np.concatenate(pieces)
+
+    def _parts(self, passage: Passage) -> list[tuple[str, bool]]:
+        """The passage cut at the marks that are meant; a part between them is quoted if strangers spell one there."""
+        text, ends = str(passage), [0]
+        for start, stop in self._meant(passage):
+            ends += (start, stop)
+        places = [place for place in pairwise([*ends, len(text)]) if place[0] < place[1]]
+        meant = set(zip(ends[1::2], ends[2::2], strict=True))
+        strange = _Overlaps(passage)
+        cut = ((text[a:b], (a, b) not in meant and strange.touch(a, b)) for a, b in places)
+        return [(part, touched and bool(self.spelled(part))) for part, touched in cut]
+
+    def _meant(self, passage: Passage) -> Iterator[tuple[int, int]]:
+        """Where marks stand in unquoted stretches, or such as are no special tokens in the model's own words."""
+        at = 0
+        for part, quoted, own in passage.stretches():
+            for found in self._patterns[False].finditer(part) if not quoted or own else ():
+                if not (quoted and self._patterns[True].fullmatch(found[0])):
+                    yield at + found.start(), at + found.end()
+            at += len(part)
+
     def plain(self, text: str, special_prefix: bool = False) -> np.ndarray:
         """Token ids of `text`, int32 [n], none of them a mark."""
         ids = self._tokenizer.encode(text, special_prefix, parse_marks=False)
@@ -70,6 +106,18 @@ class Marks:
     def _words(self) -> frozenset[str]:
         """Marks as they are written: those that the tokenizer has among its words too must be spelled out."""
         return frozenset(self._tokenizer.token_bytes[i].decode() for i in self.ids)
+
+
+class _Overlaps:
+    """Which parts of a passage hold quoted characters."""
+
+    def __init__(self, passage: Passage) -> None:
+        self._starts = [start for start, _, _ in passage.quoted]
+        self._stops = [stop for _, stop, _ in passage.quoted]
+
+    def touch(self, start: int, stop: int) -> bool:
+        following = bisect_right(self._stops, start)  # the first that ends behind `start`
+        return following < len(self._starts) and self._starts[following] < stop
 
 
 class Quotation:
@@ -93,15 +141,9 @@ class Quotation:
         """Token ids of text made of `value`, int32 [n]: the quoted as plain text, all else as `Tokenizer.encode` has it."""
         if not self._originals:
             return self._tokenizer.encode(text, special_prefix)
-        signs = re.compile(f"[{''.join(self._originals)}]")
-        pieces: list[np.ndarray] = []
-        for quoted, parts in groupby(self._tokenizer.marks.split(text), lambda part: signs.search(part) is not None):
-            part, first = "".join(parts), special_prefix and not pieces
-            if quoted:
-                pieces.append(self._tokenizer.marks.plain(self.restored(part), first))
-            else:
-                pieces.append(self._tokenizer.encode(part, first))
-        return np.concatenate(pieces)
+        signs, marks = re.compile(f"[{''.join(self._originals)}]"), self._tokenizer.marks
+        parts = ((self.restored(part), signs.search(part) is not None) for part in marks.split(text))
+        return marks.encode_parts(parts, special_prefix)
 
     def restored(self, text: str) -> str:
         """Text made of `value`, with what was quoted as it was."""

@@ -17,6 +17,7 @@ from sgl.runtime.errors import ConfigError
 
 SPACE = "▁"
 UNIGRAM, BPE = 1, 2
+MOST_SQUARES = 2**31  # of the pieces' lengths, summed: every piece is cut in every way
 _SIZES = {1: 8, 5: 4}  # bytes of the wire types of fixed size
 
 
@@ -121,6 +122,9 @@ def _check(found: SentencePieceFile, file: Path) -> None:
         raise ConfigError(f"{file}: model_type {found.algorithm} is neither unigram (1) nor BPE (2); save a tokenizer.json instead")
     if found.space_behind or not found.escape_spaces:
         raise ConfigError(f"{file} keeps spaces behind words or unescaped, which is not supported; save a tokenizer.json instead")
+    if sum(len(piece.text) ** 2 for piece in found.pieces) > MOST_SQUARES:
+        longest = max(found.pieces, key=lambda piece: len(piece.text))
+        raise ConfigError(f"{file}: its pieces are too long to be cut, one has {len(longest.text):,} characters; download it again")
     if not 0 <= found.unk_id < len(found.pieces):
         raise ConfigError(f"{file}: unk_id {found.unk_id} is none of its {len(found.pieces)} pieces; download it again")
 

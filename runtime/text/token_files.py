@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from sgl.runtime.errors import ConfigError
 
 from .sentencepiece_file import sentencepiece_backend
 from .tiktoken_file import DIGITS_ALONE, DIGITS_IN_THREES, is_tiktoken, tiktoken_backend
+from .token_kinds import own_class, require_kinds, require_little_growth, require_model_kinds
 
 log = logging.getLogger("sgl.runtime")
 
@@ -24,7 +26,9 @@ AS_SAVED = (None, "PreTrainedTokenizerFast", "TokenizersBackend")  # tokenizer c
 WITHOUT_CLASS = (None, "llama")  # kinds of models that have no tokenizer class of their own
 MODELS = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tiktoken.model", "tokenizer.model.v*", "*.tiktoken", "*.model")
 REMEDY = "save tokenizer.json beside it: AutoTokenizer.from_pretrained(...).save_pretrained(...) where its tokenizer runs"
-MOST_TOKENS = 1 << 22  # ids beyond are a mistake
+MOST_TOKENS = 1 << 20  # ids beyond are a mistake
+MOST_UNUSED = 1 << 15  # ids between the pieces of a file and the added tokens
+MOST_JSON = 64 * 2**20  # bytes of a file of JSON
 FLAGS = ("content", "lstrip", "rstrip", "single_word", "normalized", "special")
 
 
@@ -64,6 +68,7 @@ def read_tokenizer(folder: Path) -> TokenFiles:
     """
     config = _config(folder)
     model = read_json(folder / "config.json")
+    require_model_kinds(folder / "config.json", model)
     if (folder / "tokenizer.json").is_file():
         found = _saved(folder, config, model)
     elif file := _model_file(folder):
@@ -71,17 +76,20 @@ def read_tokenizer(folder: Path) -> TokenFiles:
     else:
         found = _by_transformers(folder, config)
     rows = model.get("vocab_size") or (model.get("text_config") or {}).get("vocab_size")
-    return found._replace(backend=_within(found.backend, rows))
+    require_little_growth(folder / "tokenizer.json", found.backend.normalizer)
+    return found._replace(backend=_within(_bounded(found.backend, folder), rows))
 
 
 def read_json(file: Path) -> dict[str, Any]:
     """The object in a JSON file; {} without one. Raises ConfigError for anything else."""
     if not file.is_file():
         return {}
+    if (size := file.stat().st_size) > MOST_JSON:
+        raise ConfigError(f"{file} has {size:,} bytes, at most {MOST_JSON:,} are read; download it again")
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{file} is no JSON ({error}); {_hint(file)}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{file} is no JSON that can be read ({error}); {_hint(file)}") from None
     if not isinstance(found, dict):
         raise ConfigError(f"{file} holds {type(found).__name__}, not an object; {_hint(file)}")
     return found
@@ -94,8 +102,12 @@ def _hint(file: Path) -> str:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    config = read_json(folder / "tokenizer_config.json")
-    return read_json(folder / "special_tokens_map.json") | {name: value for name, value in config.items() if value is not None}
+    found: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        values = read_json(folder / name)
+        require_kinds(folder / name, values)
+        found |= {key: value for key, value in values.items() if value is not None}
+    return found
 
 
 # tokenizer.json
@@ -103,7 +115,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 def _saved(folder: Path, config: dict[str, Any], model: Mapping[str, Any]) -> TokenFiles:
     """As it stands, but where transformers builds a class of its own from its words: by that class."""
-    if not model or "AutoTokenizer" in (config.get("auto_map") or ()):
+    if not model or own_class(config):
         return TokenFiles(_from_file(folder), config)
     if config.get("tokenizer_class") in AS_SAVED and model.get("model_type") in WITHOUT_CLASS:
         backend = _from_file(folder)
@@ -159,7 +171,7 @@ def _by_transformers(folder: Path, config: dict[str, Any]) -> TokenFiles:
         if found.backend_tokenizer.get_vocab_size() >= words > 0 or not words:
             return TokenFiles(found.backend_tokenizer, dict(found.special_tokens_map) | config)
         reasons.append(f"{name}: it does not use vocab.json")
-    raise ConfigError(_nothing(folder, reasons))
+    raise ConfigError(_nothing(folder, reasons, own_class(config)))
 
 
 def _ask_transformers(name: str, folder: Path) -> Any:
@@ -168,7 +180,12 @@ def _ask_transformers(name: str, folder: Path) -> Any:
     return getattr(transformers, name).from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
 
 
-def _nothing(folder: Path, reasons: Iterable[str]) -> str:
+def _nothing(folder: Path, reasons: Iterable[str], own: str | None) -> str:
+    if own:
+        return (
+            f"{folder / 'tokenizer_config.json'}: auto_map={own!r}: its tokenizer is Python that comes with the checkpoint, which is never "
+            f"run, whatever Engine(trust_remote_code=...) says; {REMEDY}"
+        )
     there = ", ".join(sorted(file.name for file in folder.iterdir() if "token" in file.name or "vocab" in file.name)) or "none"
     return (
         f"{folder} has no tokenizer that can be read: no tokenizer.json, and transformers cannot make one of its files "
@@ -185,9 +202,11 @@ def _model_file(folder: Path) -> Path | None:
 
 def _converted(folder: Path, file: Path, config: dict[str, Any]) -> TokenFiles:
     name, extra = config.get("tokenizer_class"), _extra(folder, config)
+    if extra and max(extra) > MOST_UNUSED + file.stat().st_size:  # a piece takes a byte at least
+        raise ConfigError(f"{folder}: the added token {max(extra):,} lies far beyond the pieces of {file.name}; mend it")
     custom, names = CUSTOM.get(str(name)), dict[str, str]()
     if is_tiktoken(file):
-        if custom is None and "AutoTokenizer" in (config.get("auto_map") or ()):
+        if custom is None and own_class(config):
             raise ConfigError(f"{file}: how {name} cuts texts is written in the checkpoint's own code, which is not run; {REMEDY}")
         rules = custom or Custom()
         backend = tiktoken_backend(file, rules.pattern, extra, rules.nfc)
@@ -222,22 +241,32 @@ def _put_before(backend: Backend, tokens: Iterable[str]) -> None:
 def _extra(folder: Path, config: Mapping[str, Any]) -> dict[int, AddedToken]:
     """Tokens that the checkpoint adds to those of its vocabulary file, by id."""
     said = config.get("added_tokens_decoder") or {}
+    file = folder / "tokenizer_config.json"
     try:
         found = {int(i): AddedToken(**{name: token[name] for name in FLAGS if name in token}) for i, token in said.items()}
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{folder / 'tokenizer_config.json'}: added_tokens_decoder cannot be read ({error}); mend it") from None
+        raise ConfigError(f"{file}: added_tokens_decoder cannot be read ({error}); mend it") from None
     if found:
-        return _checked(found, folder / "tokenizer_config.json")
+        _require_ids(found, file, ["added_tokens_decoder"] * len(found))
+        return found
     special = _named(config)
     added = read_json(folder / "added_tokens.json")
-    found = {i: AddedToken(text, normalized=text not in special, special=text in special) for text, i in added.items()}
-    return _checked(found, folder / "added_tokens.json")
+    _require_ids(added.values(), folder / "added_tokens.json", added)
+    return {i: AddedToken(text, normalized=text not in special, special=text in special) for text, i in added.items()}
 
 
-def _checked(extra: dict[Any, AddedToken], file: Path) -> dict[int, AddedToken]:
-    if wrong := [i for i in extra if not isinstance(i, int) or not 0 <= i < MOST_TOKENS]:
-        raise ConfigError(f"{file}: {wrong[0]!r} is no id of a token; mend it")
-    return extra
+def _require_ids(ids: Iterable[Any], file: Path, of: Iterable[str]) -> None:
+    for key, i in zip(of, ids, strict=True):
+        if type(i) is not int or not 0 <= i < MOST_TOKENS:
+            raise ConfigError(f"{file}: {str(i)[:40]} is no id of a token below {MOST_TOKENS:,}, for {key[:60]!r}; mend it")
+
+
+def _bounded(backend: Backend, folder: Path) -> Backend:
+    """Every id has a row in the tables that are made of a vocabulary."""
+    token, largest = max(backend.get_vocab(with_added_tokens=True).items(), key=itemgetter(1), default=("", 0))
+    if largest >= MOST_TOKENS:
+        raise ConfigError(f"{folder / 'tokenizer.json'}: token {token[:60]!r} has the id {largest:,}, at most {MOST_TOKENS:,} are read; mend it")
+    return backend
 
 
 def _within(backend: Backend, rows: int | None) -> Backend:

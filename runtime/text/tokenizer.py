@@ -14,12 +14,14 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import DecodeStream
 
 from sgl.grammars.tokens.token_bytes import token_bytes
-from sgl.runtime.errors import ConfigError
-from sgl.runtime.text.chat_files import how_to_give_one, named_templates, templates_for
-from sgl.runtime.text.chat_template import ChatTemplate
+from sgl.runtime.errors import ConfigError, check_text
+from sgl.runtime.text.chat_files import how_to_give_one, named_templates, origin, templates_for
+from sgl.runtime.text.chat_template import BadTemplate, ChatTemplate, require_short
 from sgl.runtime.text.detokenizer import detokenizer
+from sgl.runtime.text.passage import Passage
 from sgl.runtime.text.quoting import Marks, Quotation
-from sgl.runtime.text.token_files import read_json, read_tokenizer
+from sgl.runtime.text.token_files import MOST_TOKENS, read_json, read_tokenizer
+from sgl.runtime.text.token_kinds import wrong
 
 _LONG = 500  # characters; of longer texts other threads run meanwhile
 _PROBE = "a"  # any text whose tokens do not depend on what a post-processor puts around them
@@ -61,6 +63,7 @@ class Tokenizer:
         self.bos_id: int | None = self._special_id("bos_token")
         self.eos_ids: tuple[int, ...] = self._merged_eos(eos_ids)
         self.prefix_ids = self._ask_prefix()
+        require_short(named_templates(config).values())
         self._chats = {name: ChatTemplate(source, self.special_tokens) for name, source in named_templates(config).items()}
         self.without_template = "name one of the language's templates instead"
         self._visible = [
@@ -78,13 +81,29 @@ class Tokenizer:
             ConfigError: there is no tokenizer in it, a file of it cannot be read, or the template does not compile.
         """
         folder = Path(path)
+        try:
+            return cls._loaded(folder, chat_template)
+        except BadTemplate as error:
+            raise BadTemplate(f"{origin(folder, chat_template)}: {error}") from error
+        except ConfigError:
+            raise
+        except BaseException as error:  # whatever the libraries find wrong; a panic of Rust is no Exception
+            if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":
+                raise
+            raise ConfigError(
+                f"{folder}: its tokenizer cannot be used ({type(error).__name__}: {str(error)[:400]}); restore tokenizer.json and "
+                "tokenizer_config.json"
+            ) from error
+
+    @classmethod
+    def _loaded(cls, folder: Path, chat_template: str | None) -> Tokenizer:
         backend, config = read_tokenizer(folder)
         config["chat_template"] = templates_for(folder, config, backend.get_added_tokens_decoder().values(), chat_template)
         tokenizer = cls(backend, config, _declared_ids(folder, "eos_token_id"))
         tokenizer.without_template = how_to_give_one(folder)
         if tokenizer.bos_id is None:
             declared = _declared_ids(folder, "bos_token_id")
-            tokenizer.bos_id = next((i for i in declared if i < tokenizer.vocab_size), None)
+            tokenizer.bos_id = next((i for i in declared if 0 <= i < tokenizer.vocab_size), None)
         return tokenizer
 
     # text to ids
@@ -99,7 +118,12 @@ class Tokenizer:
                 already starts with them keeps what it has) and sentencepiece's dummy space.
             parse_special: the strings of special tokens become those tokens; else they are plain text.
             parse_marks: False: nor do those of the other `marks` become tokens.
+
+        What the quoted stretches of a `Passage` spell of marks stays text. Raises ConfigError for halves of characters.
         """
+        if isinstance(text, Passage) and text.quoted and parse_special and parse_marks:
+            return self.marks.encode(text, special_prefix)
+        check_text(text)
         encoded = _ids_of(self._variant(not special_prefix, parse_special and parse_marks, parse_marks), text)
         ids = np.array(encoded, dtype=np.int32)
         if special_prefix and self.prefix_ids and tuple(encoded[: len(self.prefix_ids)]) != self.prefix_ids:
@@ -248,6 +272,8 @@ class Tokenizer:
         probe = next((text for text in self._probes() if self._backend.encode(text, add_special_tokens=False).ids), "")
         plain = self._backend.encode(probe, add_special_tokens=False).ids
         dressed = self._backend.encode(probe, add_special_tokens=True).ids
+        if beyond := [i for i in dressed if i >= self.vocab_size]:
+            raise ConfigError(f"tokenizer.json: its post_processor puts the token {beyond[0]:,} before texts, which is none of {self.vocab_size:,}; mend it")
         starts = (i for i in range(len(dressed) + 1) if dressed[i : i + len(plain)] == plain)
         return tuple(dressed[: next(starts, 0)])
 
@@ -266,13 +292,14 @@ def _ids_of(backend: Backend, text: str) -> list[int]:
 
 def _declared_ids(folder: Path, name: str) -> list[int]:
     """An id or ids of generation_config.json and config.json, in that order."""
-    generation, config = read_json(folder / "generation_config.json"), read_json(folder / "config.json")
+    generation, config = (read_json(folder / file) for file in ("generation_config.json", "config.json"))
     ids: list[int] = []
-    for source in (generation, config, config.get("text_config") or {}):
+    for file, source in (("generation_config.json", generation), ("config.json", config), ("config.json", config.get("text_config") or {})):
         value = source.get(name)
-        ids += value if isinstance(value, list) else [] if value is None else [value]
-    if wrong := [i for i in ids if not isinstance(i, int) or isinstance(i, bool)]:
-        raise ConfigError(f"{folder}: {name} must be a token id or a list of them, not {wrong[0]!r}; mend config.json")
+        found = value if isinstance(value, list) else [] if value is None else [value]
+        if any(not isinstance(i, int) or isinstance(i, bool) or i >= MOST_TOKENS for i in found):
+            raise wrong(folder / file, name, value, f"a token id below {MOST_TOKENS:,} or a list of them")
+        ids += found
     return ids
 
 

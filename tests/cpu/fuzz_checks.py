@@ -10,7 +10,7 @@ import re
 
 import schemathesis
 
-from sgl.runtime.server.errors import NATIVE_PATHS
+from sgl.runtime.server.error_shapes import ANTHROPIC_PATH, NATIVE_PATHS, OLLAMA_PATH
 
 LEAKS = re.compile(r"Traceback|site-packages|File \\?\"/|/(?:work|home|root|usr)/|\.py\b")
 OPENAI_FIELDS, NATIVE_FIELDS = {"message", "type", "param", "code"}, {"message"}
@@ -23,7 +23,14 @@ def check_answer(path: str, status: int, body: bytes) -> None:
     if status < 400:
         return
     assert not LEAKS.search(text), f"tells of the server's files: {text[:300]}"
-    error = json.loads(text)["error"]
+    answer = json.loads(text)
+    error = answer["error"]
+    if path.startswith(ANTHROPIC_PATH):
+        assert answer.keys() == {"type", "error", "request_id"} and error.keys() == {"type", "message"}, answer
+        return
+    if path.startswith(OLLAMA_PATH):
+        assert answer.keys() == {"error"} and error and isinstance(error, str), answer
+        return
     assert error.keys() == (NATIVE_FIELDS if path in NATIVE_PATHS else OPENAI_FIELDS), error
     assert error["message"] and isinstance(error["message"], str)
 

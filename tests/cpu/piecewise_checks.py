@@ -195,7 +195,10 @@ def check_random_steps(
         if sum(counts) == 1:
             counts = [2]
         pair.check(running, counts, (1, None, 0)[index % 3], bound)
-        if rng.random() < 0.2 or any(len(row.slots) >= LONGEST for row in running):
-            running.remove(longest := max(running, key=lambda row: len(row.slots)))
-            pair.release(longest)
+        ended = [row for row in running if len(row.slots) >= LONGEST]
+        if rng.random() < 0.2 and not ended:
+            ended = [max(running, key=lambda row: len(row.slots))]
+        for row in ended:  # all of them: a row has tokens for one step beyond
+            running.remove(row)
+            pair.release(row)
     return pair

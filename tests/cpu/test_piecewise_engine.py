@@ -39,6 +39,8 @@ class Attention(TorchNativeAttention):
 class Graphs:
     """A captured graph is what it was captured from; it writes its result where the first run left it."""
 
+    seconds = 0.0
+
     def capture(self, compute: Callable[[], torch.Tensor]) -> tuple[Any, torch.Tensor]:
         result = compute()
         return SimpleNamespace(replay=lambda: result.copy_(compute())), result

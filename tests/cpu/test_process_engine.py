@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import test_bad_input
+import test_callbacks
 import test_constrained
 import test_engine
+import test_extremes
 import test_lifecycle
 
 from sgl.runtime import Engine
@@ -20,6 +22,17 @@ test_a_seed = test_engine.test_a_seed_decides_the_text_whatever_else_runs
 test_logprobs = test_engine.test_logprobs_stand_beside_the_tokens
 test_a_stop = test_engine.test_a_stop_cuts_tokens_pages_and_text_together
 test_a_failing_callback = test_engine.test_a_chunk_callback_that_raises_fails_its_request_only
+test_any_error_of_a_callback = test_callbacks.test_a_chunk_callback_may_raise_anything
+test_any_error_at_the_end = test_callbacks.test_a_last_chunk_may_raise_anything
+test_any_error_of_a_future = test_callbacks.test_a_future_s_callback_may_raise_anything
+test_a_wait_for_itself = test_callbacks.test_a_callback_that_would_wait_for_itself_is_told_so
+test_a_look_around = test_callbacks.test_a_callback_may_ask_for_what_is_there
+test_any_error_of_a_choice = test_callbacks.test_a_choices_method_may_raise_anything
+test_extreme_counts = test_extremes.test_many_tokens_are_no_limit_of_how_many
+test_extreme_fields = test_extremes.test_a_field_of_a_generation
+test_extreme_terms = test_extremes.test_the_terms_of_a_sequence
+test_extreme_operations = test_extremes.test_an_operation_of_a_sequence
+sound = test_extremes.sound
 test_chunks = test_engine.test_chunks_add_up_to_the_text
 test_mixed_batches = test_constrained.test_constrained_and_free_requests_share_a_batch
 test_end_tokens = test_constrained.test_an_end_token_ends_what_may_end_and_a_special_token_never_slips_in

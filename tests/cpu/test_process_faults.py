@@ -21,9 +21,11 @@ import pytest
 from alone import alone
 from server_rig import await_true
 
+import sgl
 from sgl.grammars.compile import Recipe
+from sgl.lang.errors import ProgramError
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.errors import CheckpointError, ConfigError, EngineClosed, EngineDied
+from sgl.runtime.errors import CheckpointError, ConfigError, EngineClosed, EngineDied, RuntimeFailure
 from sgl.runtime.loop.config import EngineConfig
 from sgl.runtime.process import remote
 from sgl.runtime.process.link import Link
@@ -131,11 +133,28 @@ def test_killed_in_the_middle_and_back_again(engine, monkeypatch):
     engine.check()
 
 
+def test_a_program_whose_process_is_killed_says_so_to_every_reader(engine):
+    @sgl.function
+    def program(s):
+        s += "hello" + sgl.gen("a", max_tokens=100_000, ignore_eos=True, temperature=0)
+
+    state = program.run(backend=engine, stream=True)
+    next(state.text_iter("a"))
+    kill(engine)
+    for read in (lambda: state["a"], state.text, lambda: list(state.text_iter())):
+        with pytest.raises(ProgramError, match=r"EngineDied: .* was killed by SIGKILL"):
+            read()
+    assert repr(state).startswith("ProgramState(hello")
+    assert engine.generate("hello", GREEDY).token_ids
+
+
 def test_a_scheduler_that_fails_ends_its_process(engine, place):
     running = begun(engine)
     (place / "now").touch()
-    with pytest.raises(EngineDied, match=r"exit code 70.*started again"):
+    with pytest.raises(RuntimeFailure, match="a step of the engine failed: ZeroDivisionError"):
         running.result(30)
+    with pytest.raises(EngineDied, match=r"exit code 70.*started again"):  # it did not get over it
+        engine.generate("hello", GREEDY)
     (place / "now").unlink()
     assert engine.generate("hello", GREEDY).completion_tokens == 8
 

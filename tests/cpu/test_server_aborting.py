@@ -110,6 +110,16 @@ def test_a_batch_goes_by_its_name_or_one_by_one(started, http):
     assert [answer["meta_info"]["finish_reason"]["type"] for answer in future.result().json()] == ["abort"] * 3
 
 
+def test_a_name_with_a_number_is_no_part_of_another(started, http, pool):
+    """"R_1" is a call of its own unless it is the second prompt of the call "R"."""
+    other = started(json={**BODY, "rid": "R_1"})
+    mine = started(json={**BODY, "rid": "R"})
+    assert abort(http, rid="R") == 1
+    assert mine.result().json()["meta_info"]["finish_reason"]["type"] == "abort"
+    assert not other.done()
+    assert abort(http, rid="R_1") == 1
+
+
 def test_a_nameless_call_is_told(started, http):
     future = started(json=BODY)
     assert abort(http, abort_all=True) == 1

@@ -77,6 +77,26 @@ def test_refusals_name_the_field_and_the_value(
     assert words in error["message"] and "Value error" not in error["message"]
 
 
+WHOLE = ["top_k", "seed", "max_tokens", "min_tokens", "n", "logprobs", "priority"]
+
+
+@pytest.mark.parametrize(
+    ("field", "digits"), [(field, digits) for field in [*WHOLE, "timeout", "temperature"] for digits in (20, 400, 4200) if digits > 20 or field in WHOLE]
+)
+def test_numbers_that_no_machine_holds(url: str, field: str, digits: int) -> None:
+    for sign in ("", "-"):
+        content = f'{{"prompt": "a", "{field}": {sign}{"9" * digits}}}'
+        answer = httpx.post(f"{url}/v1/completions", content=content, headers={"content-type": "application/json"})
+        assert answer.status_code == 400 and field in answer.json()["error"]["message"], answer.text
+
+
+def test_a_bias_that_bans_all_that_the_grammar_allows(url: str) -> None:
+    biases = ",".join(f'"{token}": -Infinity' for token in range(4096))
+    content = f'{{"text": "a", "sampling_params": {{"regex": "[0-9]", "logit_bias": {{{biases}}}}}}}'
+    answer = httpx.post(f"{url}/generate", content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == 400 and "logit_bias" in answer.json()["error"]["message"], answer.text
+
+
 def test_the_client_raises_its_own_errors(url: str) -> None:
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
     with client, pytest.raises(openai.NotFoundError, match="other"):

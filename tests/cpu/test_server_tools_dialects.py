@@ -23,6 +23,7 @@ from sgl.runtime.errors import ConfigError
 from sgl.runtime.sequences.ops import Chunk, Generation
 from sgl.runtime.server.app import create_app
 from sgl.runtime.server.chat_plan import Plan
+from sgl.runtime.server.chat_sample import Sample
 from sgl.runtime.server.chat_types import ChatRequest
 from sgl.runtime.server.chat_writer import ChoiceWriter
 from sgl.runtime.server.openai_work import Work
@@ -108,14 +109,32 @@ def test_calls_of_every_dialect_fit(engine: Engine, name: str) -> None:
 LIMIT = 60
 
 
-def writer_of(engine: Engine, settings: dict[str, Any], prompt: str = "", **body: Any) -> ChoiceWriter:
+class Written:
+    """A sample and what writes it."""
+
+    def __init__(self, sample: Sample) -> None:
+        self.sample, self.writer, self.go_on = sample, ChoiceWriter(sample, 0), sample.go_on
+
+    def take(self, chunk: Chunk) -> list[dict[str, Any]]:
+        return self.writer.write(self.sample.take(chunk))
+
+    @property
+    def message(self) -> dict[str, Any]:
+        return self.writer.message
+
+    @property
+    def finish(self) -> str:
+        return self.sample.finish
+
+
+def writer_of(engine: Engine, settings: dict[str, Any], prompt: str = "", **body: Any) -> Written:
     """What writes one sample of such a request, the model left out."""
     app = create_app(engine, ServerSettings(served_name=MODEL, **settings))
     request: Any = SimpleNamespace(app=app)
     asked = ChatRequest(messages=[USER], max_tokens=LIMIT, **body)
     plan = Plan(Work(request), asked, asked.params(LIMIT, asked.logprobs, 0))
     asyncio.run(plan.prepare())
-    return ChoiceWriter(plan, prompt, 0)
+    return Written(Sample(plan, prompt))
 
 
 def ended(text: str, count: int, stop: str | None = None) -> Chunk:

@@ -70,6 +70,11 @@ def test_the_agent_uses_its_tools(engine, question, part):
     assert state["step_tool"] == prompts.ANSWER and state.error() is None
 
 
+@pytest.mark.parametrize(("question", "part"), QUESTIONS)
+def test_an_agent_in_one_line(engine, question, part):
+    assert part in BOX.loop(question, temperature=0, backend=engine).ret_value
+
+
 def test_the_words_are_those_the_model_was_trained_on(engine):
     state = agent.run("What is 12 * 7?", backend=engine, temperature=0)
     fields = {"calculator": "expression", "find_contact": "name", "add_todo": "task"}

@@ -38,7 +38,7 @@ def run(path: Any, **options: Any) -> Any:
 
     with torch.cuda.stream(torch.cuda.Stream()):
         pool = GraphPool()
-        pair = checks.check_random_steps(path, "cuda", 60, most=60, sequences=5, replay_of=replay_of, **options)
+        pair = checks.check_random_steps(path, "cuda", 60, most=60, sequences=3, replay_of=replay_of, **options)
     runs = pair.mixed.pieces._runs
     assert len(made) == len(pair.mixed.model.layers) * sum(count > 1 for count in runs.values()) > 6, runs
 

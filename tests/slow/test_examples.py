@@ -24,8 +24,10 @@ def run(name: str, *arguments: str, cwd: Path) -> str:
 
 
 def test_quickstart_prints_json(tmp_path):
-    booking = json.loads(run("quickstart.py", cwd=tmp_path).splitlines()[0])
+    lines = run("quickstart.py", cwd=tmp_path).splitlines()
+    booking = json.loads(lines[0])
     assert booking["city"] == "Lisbon" and booking["guests"] == 2
+    assert lines[2:] == ["{}", "Booking(name=None, city=None, date=None, guests=None)"], "what the text does not say is not invented"
 
 
 def test_most_bookings_are_right(tmp_path):
@@ -69,6 +71,7 @@ def test_the_readme_shows_the_quickstart_and_what_it_prints(tmp_path):
     readme = (EXAMPLES.parent / "README.md").read_text()
     program = (EXAMPLES / "quickstart.py").read_text().split('"""\n', 1)[1].strip()
     assert program in readme and run("quickstart.py", cwd=tmp_path).strip() in readme
+    assert len(readme.splitlines()) < 150
 
 
 # what an example is given, and what it must print: a pattern, and the least that each of its groups must be

@@ -206,6 +206,18 @@ def test_pictures_are_parts_of_the_message(openai_like, chat, text):
         look.run(backend=text)["a"]
 
 
+def test_plain_text_is_one_turn_of_the_user(openai_like, chat):
+    @sgl.function
+    def plain(s):
+        s += "Once " + sgl.gen("a", 4)
+        s += " then " + sgl.gen("b", 4)
+
+    state = plain.run(backend=chat)
+    assert state.text() == f"Once {state['a']} then {state['b']}"
+    asked = [request["messages"] for request in openai_like.requests]
+    assert asked == [[{"role": "user", "content": text}] for text in ("Once ", f"Once {state['a']} then ")]
+
+
 def test_what_a_chat_model_is_not_for(openai_like, chat):
     @sgl.function
     def outside(s):
@@ -219,7 +231,11 @@ def test_what_a_chat_model_is_not_for(openai_like, chat):
     def prefilled(s):
         s += sgl.user("Hi") + sgl.assistant("Well, " + sgl.gen("a"))
 
-    fails(story.run(backend=chat), r"stands outside of all: 'Once '.*sgl.assistant\(sgl.gen")
+    @sgl.function
+    def beside(s):
+        s += sgl.user("Hi") + "Once " + sgl.assistant(sgl.gen("a"))
+
+    fails(beside.run(backend=chat), r"stands outside of all: 'Once '.*sgl.assistant\(sgl.gen")
     fails(outside.run(backend=chat), r"the gen stands outside of all turns; write s \+= sgl.user")
     fails(inside_user.run(backend=chat), "the gen stands inside the turn of 'user'")
     fails(prefilled.run(backend=chat), "has text already: 'Well, '.*prefill=True")

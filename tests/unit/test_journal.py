@@ -578,7 +578,7 @@ def test_files_that_cannot_be_used(path, tmp_path):
         trip.run("another", backend=backend).text()
     other = tmp_path / "other.jsonl"
     other.write_text("hello\n")
-    with pytest.raises(JournalError, match=r"other.jsonl:1 is not JSON"):
+    with pytest.raises(JournalError, match=r"other.jsonl:1 is damaged \(it is not JSON"):
         Journal.open(other)
     other.write_text('{"a": 1}\n')
     with pytest.raises(JournalError, match="does not begin as a journal"):

@@ -29,7 +29,7 @@ def page(tmp_path_factory):
 
 def test_errors_print_what_the_page_says(page):
     comments = re.findall(r"print\(error\)  # (.*)", PAGE)
-    assert len(comments) == 2
+    assert len(comments) == 3
     for comment in comments:
         parts = [re.escape(part.strip()) for part in comment.split("...") if part.strip()]
         assert re.search(".*".join(parts), page[1]), (comment, page[1])

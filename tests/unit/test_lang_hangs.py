@@ -201,7 +201,7 @@ def test_errors_of_a_streaming_body_reach_its_readers(backend):
     assert isinstance(ends(state.error), LookupError)
     with pytest.raises(LookupError, match="in the body"):
         ends(lambda: list(state.text_iter()))
-    with pytest.raises(ProgramError, match="before variable 'x'"):
+    with pytest.raises(ProgramError, match="LookupError: in the body; so variable 'x' was never made"):
         ends(lambda: state["x"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pydoc
 import re
 import subprocess
 import sys
@@ -32,6 +33,24 @@ def test_every_public_name_resolves():
         if name != "Engine":
             assert getattr(sgl, name) is not None
     assert set(sgl.__all__) <= set(dir(sgl))
+
+
+@pytest.mark.parametrize("name", ["gen_int", "gen_string", "Crusoe", "VertexAI", "Delayed"])
+def test_older_names_are_importable_and_not_shown(name):
+    assert getattr(sgl, name).__name__ == name
+    assert name not in sgl.__all__ and name not in dir(sgl)
+    assert not re.search(rf"^ *(class )?{name}\b", sgl_help(), re.MULTILINE)
+
+
+def sgl_help() -> str:
+    return pydoc.render_doc(sgl, renderer=pydoc.plaintext)
+
+
+def test_the_older_option_of_function_is_taken_and_not_shown():
+    assert sgl.function(api_num_spec_tokens=8)(lambda s: None).num_api_spec_tokens == 8
+    assert "api_num_spec_tokens" not in pydoc.render_doc(sgl.function, renderer=pydoc.plaintext)
+    with pytest.raises(TypeError, match=r"function has no option 'num_api_tokens'.*num_api_spec_tokens"):
+        sgl.function(num_api_tokens=8)
 
 
 def test_options_are_normalised():

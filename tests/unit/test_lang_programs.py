@@ -15,7 +15,7 @@ from alone import alone
 from lang_rules import RuleBackend
 
 import sgl
-from sgl.lang.errors import ArgumentsError, BadValueError, StateEndedError, UnknownOptionError
+from sgl.lang.errors import ArgumentsError, BadValueError, BatchError, StateEndedError, UnknownOptionError
 
 
 @pytest.fixture
@@ -651,7 +651,7 @@ def test_errors_of_bodies_are_raised_after_the_others_have_run():
         s.sync()
         done.append(i)
 
-    with pytest.raises(LookupError, match="mine"):
+    with pytest.raises(BatchError, match="LookupError: mine"):
         program.run_batch([(i,) for i in range(9)], backend=RuleBackend())
     assert sorted(done) == list(range(1, 9))
 
@@ -785,7 +785,7 @@ def test_errors_reach_the_readers_of_a_stream():
     with pytest.raises(LookupError, match="mine"):
         list(state.text_iter())
     assert isinstance(state.error(), LookupError)
-    with pytest.raises(sgl.ProgramError, match="ended before variable 'a'"):
+    with pytest.raises(sgl.ProgramError, match="LookupError: mine; so variable 'a' was never made"):
         state["a"]
 
 

@@ -168,7 +168,6 @@ def test_what_is_not_overridden_is_said() -> None:
     with pytest.raises(NotImplementedError, match="BaseBackend has no generate"):
         stream.generate(request).result(5)
     for call in (
-        lambda: BaseBackend().get_model_name(),
         lambda: BaseBackend().concatenate_and_append([], ""),
         lambda: BaseBackend().select(None, [], 0.0),
         lambda: BaseBackend().generate_stream(None, None),
@@ -176,6 +175,7 @@ def test_what_is_not_overridden_is_said() -> None:
         with pytest.raises(UnsupportedByBackendError):
             call()
     backend = BaseBackend()
+    assert backend.get_model_name() == "BaseBackend"
     assert backend.cache_prefix("x") is None and backend.support_concate_and_append is False
     assert as_backend(backend) is backend
 

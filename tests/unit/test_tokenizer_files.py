@@ -9,12 +9,14 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import mkdtemp
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import tokenizer_kinds as kinds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sgl.lang.compat.local import hugging_face_tokenizer
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.text.sentencepiece_file import SentencePieceFile
 from sgl.runtime.text.tokenizer import Tokenizer
@@ -193,6 +195,18 @@ def test_tokens_behind_the_rows_of_the_model_stay_text(tmp_path: Path) -> None:
     assert tokenizer.decode(tokenizer.encode("xＡx")) == "xＡx"
 
 
+@pytest.mark.parametrize("load", [Tokenizer.load, hugging_face_tokenizer, lambda path: hugging_face_tokenizer(path, trust_remote_code=None)])
+def test_nobody_is_asked_whether_code_may_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Any) -> None:
+    """transformers asks on the terminal where nothing is said, and runs it on "y"."""
+    monkeypatch.setattr("builtins.input", lambda *words: pytest.fail("it asked"))
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Evil: pass\n")
+    (tmp_path / "config.json").write_text('{"model_type": "evil"}')
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", null]}}')
+    with pytest.raises(ValueError, match=r"which is never run|Please pass the argument `trust_remote_code=True`"):
+        load(tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_code_of_a_checkpoint_is_never_run(tmp_path: Path) -> None:
     KINDS["llama3"].write(tmp_path)
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Evil: pass\n")
@@ -201,7 +215,7 @@ def test_code_of_a_checkpoint_is_never_run(tmp_path: Path) -> None:
         (tmp_path / name).write_text(json.dumps(about | {"model_type": "evil"}))
     assert Tokenizer.load(tmp_path).encode("x").size == 1
     (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(ConfigError, match=r"save tokenizer\.json|Save tokenizer\.json"):
+    with pytest.raises(ConfigError, match=r"tokenizer_config\.json: auto_map=.*evil\.Evil.*never run.*save tokenizer\.json"):
         Tokenizer.load(tmp_path)
     assert not (tmp_path / "ran").exists()
 

@@ -345,3 +345,35 @@ def test_answers_of_tools_stand_where_the_model_expects_them():
         show.run(backend=WalkBackend(template="mistral")).text()
         == "[INST] ? [/INST][TOOL_RESULTS] 4[/TOOL_RESULTS]"
     )
+
+
+# --- an agent in one line ------------------------------------------------------------------------------------
+
+
+def called(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+def test_the_loop_calls_until_the_model_answers():
+    def broken(what: str) -> str:
+        raise LookupError(f"there is no {what}")
+
+    box = tools([slow, broken], format="hermes")
+    script = sgl.Scripted({"step": [called("slow", '{"question": "a"}'), called("broken", '{"what": "b"}'), "It is A."]})
+    state = box.loop("What is a?", backend=script)
+    assert state.ret_value == "It is A."
+    assert "What is a?" in script.prompts("step")[0] and "slow" in script.prompts("step")[0]
+    assert script.prompts("step")[1] != script.prompts("step")[0] and "there is no b" in script.prompts("step")[2]
+    script.assert_exhausted()
+
+
+def test_the_loop_ends_with_its_steps():
+    script = sgl.Scripted({"step": lambda prompt, request: called("slow", '{"question": "a"}')})
+    state = tools([slow], format="hermes").loop("What is a?", 3, backend=script)
+    assert state.ret_value is None and len(script.prompts("step")) == 3
+
+
+@pytest.mark.parametrize("wrong", [{"question": 3}, {"question": "a", "most_steps": 0}, {"question": "a", "temprature": 0}])
+def test_the_loop_refuses(wrong):
+    with pytest.raises((BadValueError, TypeError)):
+        tools([slow]).loop(**wrong)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
+from ..fields import shown
 
 # of `model_type`: what computes otherwise when sequences lie one behind the other, or with positions of its own
 DENIED = {
@@ -49,6 +50,11 @@ def read_generic(values: Mapping[str, Any], where: str, path: Path, remote_code:
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=remote_code, local_files_only=True)
     except Exception as error:  # whatever the library finds wrong
+        if not remote_code and (own := values.get("auto_map")):
+            raise ConfigError(
+                f"{where}: auto_map={shown(own)}: the model is Python that comes with the checkpoint, which is run with "
+                "Engine(trust_remote_code=True) alone; look at it first, or take a checkpoint of an architecture that is known"
+            ) from error
         raise ConfigError(f"{where}: transformers cannot read it: {_first_line(error)}") from error
     text = config.get_text_config()
     names = values.get("architectures") or [type(config).__name__]
@@ -76,7 +82,7 @@ def _require_class(model_type: str, names: list[Any], where: str) -> None:
     classes = [found] if isinstance(found, str) else list(found or [])
     if not set(classes) & set(map(str, names)):
         takes = f"belongs to {' or '.join(classes)}" if classes else "is no decoder that generates text"
-        raise ConfigError(f"{where}: architectures={names!r}, but model_type={model_type!r} {takes} in transformers")
+        raise ConfigError(f"{where}: architectures={shown(names)}, but model_type={model_type!r} {takes} in transformers")
 
 
 def _refuse(text: Any, where: str, name: str) -> None:
@@ -102,9 +108,9 @@ def _rope_kind(text: Any) -> str | None:
 def _size(text: Any, where: str, name: str) -> int:
     value = getattr(text, name, None)
     if not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{where}: {name}={value!r} must be a number above 0 for a model that transformers computes")
+        raise ConfigError(f"{where}: {name}={shown(value)} must be a number above 0 for a model that transformers computes")
     return value
 
 
 def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason given'}"
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:500] if str(error).strip() else 'no reason given'}"

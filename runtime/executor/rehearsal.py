@@ -1,0 +1,95 @@
+"""Steps of nobody, so that the first ones of somebody find what they need: kernels compiled, graphs captured.
+
+Such a step computes token 0 in the padding slot, which nobody reads, and its logits go nowhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..kernels.ahead import Jobs, compiling
+from ..sequences.ops import Op
+from ..sequences.sequence import SequenceState, Status, Work
+
+if TYPE_CHECKING:
+    from .cuda_runner import CudaRunner
+
+log = logging.getLogger("sgl.runtime")
+
+LIKELY = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # decoding sequences whose graphs are captured before they turn up
+LONG = (600, 1024, 4096)  # tokens of prompts that are bound by the device
+FIRST = (17, 300, 600)  # tokens of prompts, after which a first request finds its libraries loaded
+THREADS = 8  # that compile at once
+
+
+class _Last(Op):
+    """Wants the logits of the last token, like a generation."""
+
+    def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
+        return range(hi - 1, hi)
+
+
+def nobody(count: int, lo: int, hi: int) -> list[Work]:
+    """A step of `count` sequences that compute their tokens lo to hi."""
+    return [Work(_sequence(hi), lo, hi) for _ in range(count)]
+
+
+def _sequence(length: int) -> SequenceState:
+    seq = SequenceState(0, status=Status.CLOSED)  # its row of the page table is the first to be given to others
+    seq.tokens.extend(np.zeros(length, np.int32))
+    seq.slots.extend(np.zeros(length, np.int32))
+    seq.ops.append(_Last())
+    return seq
+
+
+def compile_ahead(runner: CudaRunner, sampler: Callable[[], None]) -> None:
+    """Have everything compiled that steps will launch, several kernels at a time, then run a few of them.
+
+    sampler: launches the kernels that choose tokens. Logs what it took.
+    """
+    started = time.perf_counter()
+    jobs = Jobs(runner.device, min(THREADS, os.cpu_count() or 1))
+    with runner.on_device():
+        with compiling(jobs):
+            for work in _all(runner):
+                runner.forward(work)
+            sampler()
+        jobs.wait()
+        sampler()
+        for tokens in FIRST:
+            runner.forward(prompts(runner, tokens))
+        runner.forward(nobody(1, 1, 2))
+    log.info("%d kernels are ready after %.1f s; graphs are captured while nobody waits", len(jobs), time.perf_counter() - started)
+
+
+def _all(runner: CudaRunner) -> Iterator[list[Work]]:
+    """Steps of every size that is compiled apart: by the number of rows, and with long and short parts."""
+    for size in runner.decode_sizes:
+        yield nobody(size, 1, 2)
+    for tokens in (*runner.mixed_sizes, *LONG):
+        yield prompts(runner, tokens)
+    if runner.rows > 1:
+        yield nobody(1, 1, 2) + prompts(runner, 64)
+
+
+def prompts(runner: CudaRunner, tokens: int) -> list[Work]:
+    """A step of about so many new tokens, in as many sequences as that takes, shorter where there is no room for them."""
+    longest = max(1, runner.context - 1)
+    count = min(-(-tokens // longest), max(1, runner.rows - 1))
+    return nobody(count, 0, min(longest, -(-tokens // count)))
+
+
+def captures(runner: CudaRunner) -> Iterator[None]:
+    """Captures what is likely to be replayed, one graph between two items."""
+    for size in runner.decode_sizes:
+        if size in LIKELY:
+            for _ in range(2):
+                runner.forward(nobody(size, 1, 2))
+                yield
+    yield from runner.capture_mixed()

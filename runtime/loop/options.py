@@ -1,0 +1,54 @@
+"""The options of the engine by name, for type checkers, editors and help()."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, TypedDict, TypeVar
+
+from .config import EngineConfig
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class EngineOptions(TypedDict, total=False):
+    """What `Engine` takes beside the model: the fields of `EngineConfig`, which says what they mean."""
+
+    dtype: str
+    device: str
+    threads: int | None
+    context: int | None
+    page_size: int
+    kv_tokens: int | None
+    kv_memory: int | str | None
+    host_kv: int | str
+    kv_dtype: str
+    memory: float | None
+    weights: str
+    step_tokens: int | None
+    max_running: int | None
+    attention: str
+    graphs: bool
+    run_ahead: bool | None
+    deterministic: bool
+    jump_forward: bool
+    json_options: dict[str, Any] | None
+    chat_template: str | None
+    implementation: str
+    trust_remote_code: bool
+    dummy: bool
+    seed: int | None
+    strict: bool
+    process: bool
+    heartbeat: float | None
+    poison_freed: bool
+
+
+def shows_options(function: F) -> F:
+    """Give a function that takes `**options` of `EngineConfig` a signature that has each by name, with its default."""
+    signature = inspect.signature(function)
+    plain = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    named = [inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type) for f in fields(EngineConfig)]
+    function.__signature__ = signature.replace(parameters=[*plain, *named])  # type: ignore[attr-defined]
+    return function

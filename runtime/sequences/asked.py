@@ -1,0 +1,36 @@
+"""What a caller may give as the grammar of a text: a compiled one, a type, or a JSON schema."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, get_origin
+
+from sgl.grammars import Vocabulary, compile_json_schema
+
+from ..errors import ConfigError
+
+
+def grammar_of(asked: Any, vocabulary: Vocabulary, json_options: dict[str, Any] | None = None) -> Any:
+    """A grammar as it is; of a type (class, Literal, list[...]) or a JSON schema (dict), that of its JSON texts.
+
+    Raises ConfigError for text, which may be of several kinds; GrammarError for what cannot be enforced.
+    """
+    if isinstance(asked, str):
+        raise ConfigError(
+            f"grammar is the text {asked[:60]!r}; give a type or a JSON schema as a dict, or compile it: "
+            f"grammar=sgl.grammars.compile_regex(text, engine.vocabulary), or compile_ebnf, or compile_json_schema"
+        )
+    if isinstance(asked, type) or get_origin(asked) is not None:
+        asked = _schema(asked)
+    return compile_json_schema(asked, vocabulary, **json_options or {}) if isinstance(asked, dict) else asked
+
+
+@lru_cache(maxsize=512)
+def _schema(kind: Any) -> dict[str, Any]:
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticUserError
+
+    try:
+        return TypeAdapter(kind).json_schema()
+    except PydanticUserError as error:
+        raise ConfigError(f"grammar is {kind!r:.80}, which has no JSON schema: {error.message}") from error

@@ -1,0 +1,138 @@
+"""One sample of a chat: from what the engine gives to what it tells, whatever the API that it is told in."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sgl.runtime.dialects import Arguments, CallBegun, CallEnded, Event, Said, Step, Thought
+from sgl.runtime.sequences.ops import Chunk, Generation
+
+from .chat_moves import Move, joined
+from .chat_plan import Plan
+from .chat_reading import Plain
+from .chat_rows import RowChooser
+from .openai_answers import Json, finish_reason
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The sample has ended. finish: `stop`, `length`, or `tool_calls` where there are some and nothing cut them off."""
+
+    finish: str
+
+
+class Told(NamedTuple):
+    """A piece of the message. rows: OpenAI's log-probabilities of its text, None where they are not wanted.
+
+    Calls that begin have an id. With `Over` come the rows of text that no piece took along.
+    """
+
+    event: Event | Over
+    rows: Json | None = None
+
+
+class Called:
+    """A call of the message, its arguments as JSON text; `complete`: they came to their end."""
+
+    def __init__(self, id: str, name: str) -> None:
+        self.id, self.name, self.complete = id, name, False
+        self.pieces: list[str] = []
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self.pieces)
+
+
+class Sample:
+    """Takes the chunks of one sample and tells what becomes of them; knows what the sample does next.
+
+    calls: those of the message so far, in order.
+    """
+
+    def __init__(self, plan: Plan, prompt: str) -> None:
+        self._plan = plan
+        first = plan.begin(prompt)
+        self._step: Step | None = first  # None: the sample has ended
+        self._made: list[Generation] = []
+        self._reader = plan.readers.reader(prompt)
+        self._early = self._reader.feed(first.prefix)
+        self.plain = isinstance(self._reader, Plain)  # all that is written is text
+        self._rows = RowChooser(plan.work.engine.tokenizer, plan.params, self.plain)
+        self._whole = True  # no call broke off
+        self._said: list[str] = []
+        self._thought: list[str] = []
+        self.calls: list[Called] = []
+
+    def take(self, chunk: Chunk) -> list[Told]:
+        """What the next chunk tells; at last that the sample is over."""
+        self._rows.add(chunk)
+        if self.plain and chunk.generation is None and not self._early:  # the way of nearly all chunks
+            return [self._write(Said(chunk.text))] if chunk.text else []
+        events, self._early = [*self._early, *self._reader.feed(chunk.text)], []
+        if chunk.generation is not None:
+            events += self._finished(chunk.generation)
+        told = [self._write(event) for event in events]
+        return told if self._step is not None else [*told, Told(Over(self.finish), self._rows.left())]
+
+    async def go_on(self) -> Move | None:
+        """The sample's next move, once one has finished; None: it has ended."""
+        if self._step is None:
+            return None
+        return await self._plan.move(self._step, sum(made.completion_tokens for made in self._made))
+
+    @property
+    def said(self) -> str:
+        return "".join(self._said)
+
+    @property
+    def thought(self) -> str:
+        return "".join(self._thought)
+
+    @property
+    def rows(self) -> Json | None:
+        """Log-probabilities of all that was said so far."""
+        return self._rows.all
+
+    @property
+    def finish(self) -> str:
+        """As `Over` has it; of a sample that has made something."""
+        why = finish_reason(self._made[-1])
+        return "tool_calls" if why == "stop" and self._whole and self.calls else why
+
+    @property
+    def generations(self) -> list[Generation]:
+        """All moves as one; none before the first was finished."""
+        return [joined(self._made)] if self._made else []
+
+    # inside
+
+    def _finished(self, made: Generation) -> list[Event]:
+        """A move is over: what the text between it and the next one tells."""
+        assert self._step is not None
+        self._made.append(made)
+        cut = finish_reason(made) == "length"
+        self._step = None if cut else self._step.then(made.text + self._plan.stop_of(self._step, made))
+        return self._reader.feed("", last=True) if self._step is None else self._reader.feed(self._step.prefix)
+
+    def _write(self, event: Event) -> Told:
+        """Put the piece to the message."""
+        match event:
+            case Said(text):
+                self._said.append(text)
+                return Told(event, self._rows.of_said(text))
+            case Thought(text):
+                self._rows.pass_over(text)
+                self._thought.append(text)
+            case CallBegun(index, _, name):
+                self._rows.pass_over(name)
+                event = CallBegun(index, f"call_{uuid.uuid4().hex[:24]}", name)
+                self.calls.append(Called(event.id, name))
+            case Arguments(index, text):
+                self._rows.pass_over(text)
+                self.calls[index].pieces.append(text)
+            case CallEnded(index, complete):
+                self.calls[index].complete = complete
+                self._whole = self._whole and complete
+        return Told(event)

@@ -1,0 +1,66 @@
+"""A chat request on its way through the engine, whatever the API that it came by."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.sequences.ops import Chunk
+
+from .chat_moves import ChatPrompt, Move
+from .chat_plan import Plan
+from .chat_prompt import prompt_of
+from .chat_sample import Sample, Told
+from .chat_types import ChatRequest
+from .errors import RequestError
+from .openai_work import Work
+
+
+class Talk:
+    """Plans a request, runs its samples, and tells what comes of them.
+
+    samples                       one for each that the request asks for, once `begin` is through
+    prompt_tokens, cached_tokens  of the prompt, once the first chunk is there
+    """
+
+    def __init__(self, work: Work, body: ChatRequest) -> None:
+        self.work, self.body = work, body
+        self.plan = Plan(work, body, self._params())
+        self.samples: list[Sample] = []
+        self.prompt_tokens = self.cached_tokens = 0
+
+    async def begin(self, streamed: bool) -> AsyncGenerator[tuple[int, list[Told]], None]:
+        """(index of the sample, what it tells next) until all have ended; unless `streamed`, all of a move at once.
+
+        What is refused is refused by this call, what goes wrong later by the iterator. To be left with `aclosing`.
+        """
+        try:
+            prompt = await self._prepared()
+        except RecursionError:
+            raise RequestError("the request is nested too deeply; send it flatter") from None
+        self.samples = [Sample(self.plan, prompt.text) for _ in range(self.body.n)]
+        first = await self.plan.move(self.plan.begin(prompt.text), 0)
+        return self._told(self.work.bridge.walk(prompt, first, self._go_on, self.body.n, streamed))
+
+    async def _told(self, chunks: AsyncGenerator[tuple[int, Chunk], None]) -> AsyncGenerator[tuple[int, list[Told]], None]:
+        async with aclosing(chunks):
+            async for index, chunk in chunks:
+                if not self.prompt_tokens:
+                    self.prompt_tokens, self.cached_tokens = chunk.prompt_tokens, chunk.cached_tokens
+                yield index, self.samples[index].take(chunk)
+
+    async def _go_on(self, index: int) -> Move | None:
+        return await self.samples[index].go_on()
+
+    async def _prepared(self) -> ChatPrompt:
+        await self.plan.prepare()
+        tokenizer, check = self.work.engine.tokenizer, self.work.bridge.check_size
+        return await prompt_of(tokenizer, self.body, self.plan.dialect, self.plan.tools, check)
+
+    def _params(self) -> SamplingParams:
+        body = self.body
+        limit = max(self.work.context, body.min_tokens) if body.limit is None else body.limit
+        params = body.params(limit, body.logprobs, body.top_logprobs)
+        params.validate(self.work.engine.tokenizer.vocab_size)
+        return params

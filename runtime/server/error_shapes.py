@@ -1,0 +1,36 @@
+"""How the APIs that are not OpenAI's tell of an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .record import RECORD
+
+NATIVE_PATHS = frozenset({"/generate", "/abort_request", "/encode"})
+ANTHROPIC_PATH, OLLAMA_PATH = "/v1/messages", "/api/"
+KINDS = {
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
+    429: "rate_limit_error", 500: "api_error", 503: "overloaded_error", 504: "timeout_error",
+}  # fmt: skip
+
+
+def shaped(path: str, status: int, message: str, param: str | None) -> dict[str, Any] | None:
+    """The JSON of an error at this path; None where it is OpenAI's."""
+    if path in NATIVE_PATHS:
+        return {"error": {"message": message}}
+    if path == ANTHROPIC_PATH or path.startswith(f"{ANTHROPIC_PATH}/"):
+        return anthropic_error(status, message, param)
+    if path.startswith(OLLAMA_PATH):
+        return {"error": _named(message, param)}
+    return None
+
+
+def anthropic_error(status: int, message: str, param: str | None) -> dict[str, Any]:
+    """Anthropic's: the field at fault stands in the words."""
+    record = RECORD.get()
+    error = {"type": KINDS.get(status, "invalid_request_error"), "message": _named(message, param)}
+    return {"type": "error", "error": error, "request_id": record.id if record is not None else None}
+
+
+def _named(message: str, param: str | None) -> str:
+    return message if param is None or param in message else f"{param}: {message}"

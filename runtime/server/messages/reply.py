@@ -1,0 +1,112 @@
+"""One request to /v1/messages, from its body to its answer or stream."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from functools import partial
+
+from sgl.runtime.sequences.ops import Generation
+
+from ..chat_plan import tools_of
+from ..chat_prompt import prompt_of
+from ..chat_sample import Told
+from ..chat_talk import Talk
+from ..chat_types import ChatRequest
+from ..openai_answers import Json
+from ..openai_work import Work
+from ..renaming import Aside, renaming
+from ..sse import primed
+from .turns import NAMES, chat_of
+from .types import Conversation, MessagesRequest
+from .writer import BlockWriter
+
+REASONS = {"tool_calls": "tool_use", "length": "max_tokens"}
+
+
+class Reply:
+    """aside: does the work with a long body beside the event loop."""
+
+    def __init__(self, work: Work, body: MessagesRequest, aside: Aside) -> None:
+        work.check_model(body.model)
+        self._work, self._body, self._aside = work, body, aside
+        self._writer = BlockWriter()
+        self._head: Json = {"id": f"msg_{uuid.uuid4().hex}", "type": "message", "role": "assistant", "model": work.model}
+
+    async def whole(self) -> Json:
+        talk = await self._talk()
+        async with aclosing(await self._begin(talk, streamed=False)) as told:
+            async for _, pieces in told:
+                self._writer.write(pieces)
+        made = talk.samples[0].generations[0]
+        return {**self._head, "content": self._writer.content, **self._end(talk, made), "usage": _usage(made)}
+
+    async def stream(self) -> AsyncGenerator[Json, None]:
+        """The events. What is refused, also by the engine, is raised before the first."""
+        talk = await self._talk()
+        async with aclosing(await primed(await self._begin(talk, streamed=True))) as told:
+            begun = False
+            async for _, pieces in told:
+                if not begun:
+                    usage = _counts(talk.prompt_tokens, talk.cached_tokens, 0)
+                    message = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+                    yield {"type": "message_start", "message": message}
+                    yield {"type": "ping"}
+                    begun = True
+                for event in self._writer.write(pieces):
+                    yield event
+        made = talk.samples[0].generations[0]
+        yield {"type": "message_delta", "delta": self._end(talk, made), "usage": _usage(made)}
+        yield {"type": "message_stop"}
+
+    # inside
+
+    async def _talk(self) -> Talk:
+        chat = await translated(self._work, self._body, self._aside)
+        with renaming(NAMES):
+            self._work.check(chat, chat.limit)
+            return Talk(self._work, chat)
+
+    async def _begin(self, talk: Talk, streamed: bool) -> AsyncGenerator[tuple[int, list[Told]], None]:
+        with renaming(NAMES):
+            return await talk.begin(streamed)
+
+    def _end(self, talk: Talk, made: Generation) -> Json:
+        """Why it ended."""
+        finish, matched = talk.samples[0].finish, made.finish_reason.get("matched")
+        token_id = self._work.engine.tokenizer.token_id
+        given = self._body.stop_sequences if finish == "stop" and matched is not None else []
+        stop = next((text for text in given if matched in (text, token_id(text))), None)
+        reason = REASONS.get(finish, "end_turn" if stop is None else "stop_sequence")
+        return {"stop_reason": reason, "stop_sequence": stop}
+
+
+async def translated(work: Work, body: Conversation, aside: Aside) -> ChatRequest:
+    """The request to a chat."""
+    with renaming(NAMES):
+        chat: ChatRequest = await aside(partial(chat_of, body, work.engine.tokenizer.chat_variables))
+        return chat
+
+
+async def count(work: Work, body: Conversation, aside: Aside) -> int:
+    """Tokens of the prompt that a request would have. Raises RequestError."""
+    chat = await translated(work, body, aside)
+    with renaming(NAMES):
+        work.check_model(chat.model)
+        prompt = await prompt_of(work.engine.tokenizer, chat, work.dialect, tools_of(chat), work.bridge.check_size)
+    return len(prompt.ids)
+
+
+def _usage(made: Generation) -> Json:
+    return _counts(made.prompt_tokens, made.cached_tokens, made.completion_tokens)
+
+
+def _counts(prompt: int, cached: int, written: int) -> Json:
+    """Those of the prompt that came from the cache are counted apart."""
+    return {
+        "input_tokens": prompt - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": written,
+    }

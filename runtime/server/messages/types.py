@@ -1,0 +1,102 @@
+"""What POST /v1/messages takes. A null is the same as leaving the field out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from ..caller import MOST_URGENT
+from ..chat_types import MOST_TOOLS, ToolName
+from ..fields import First, shown
+from ..openai_types import Strict, as_it_is, refused
+from .blocks import AnyBlock, Text
+
+
+def _kind_of_tool(value: Any) -> Any:
+    if value not in (None, "custom"):
+        raise refused(f"this server has no tool of its own of type {shown(value, 100)}; give tools with an input_schema, which you run")
+    return value
+
+
+class Tool(Strict):
+    """A tool that the model may call. Those under the line are taken and of no effect."""
+
+    type: Annotated[Literal["custom"] | None, BeforeValidator(_kind_of_tool)] = None
+    name: ToolName
+    description: str = ""
+    input_schema: dict[str, Any]
+    # ---
+    cache_control: Any = None
+    strict: bool = True  # always so
+    eager_input_streaming: bool | None = None
+    defer_loading: bool | None = None
+    input_examples: list[Any] | None = None
+    allowed_callers: Annotated[list[str], First] | None = None
+
+
+class ToolChoice(Strict):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool = False
+
+
+class Thinking(Strict):
+    """Whether the model is to think, where its template can be told so. `budget_tokens` and `display` are of no effect."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: int | None = None
+    display: str | None = None
+
+
+class OutputFormat(Strict):
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] | bool = Field(alias="schema")
+
+
+class OutputConfig(Strict):
+    """`effort` reaches the template where it reads it."""
+
+    format: OutputFormat | None = None
+    effort: str | None = None
+
+
+class Message(Strict):
+    role: Literal["user", "assistant", "system"]
+    content: Annotated[str | list[Any], BeforeValidator(as_it_is, json_schema_input_type=str | list[AnyBlock])]
+
+
+class Conversation(Strict):
+    """What is counted and what is answered. The fields under the line are taken and of no effect."""
+
+    model: str | None = None
+    messages: Annotated[list[Any], BeforeValidator(as_it_is, json_schema_input_type=list[Message])] = Field(min_length=1)
+    system: Text | None = None
+    tools: Annotated[list[Tool], First] = Field(default_factory=list, max_length=MOST_TOOLS)
+    tool_choice: ToolChoice = Field(default_factory=lambda: ToolChoice(type="auto"))
+    thinking: Thinking | None = None
+    output_config: OutputConfig = Field(default_factory=OutputConfig)
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)  # an extension
+    # ---
+    cache_control: Any = None
+    speed: str | None = None
+
+
+class MessagesRequest(Conversation):
+    """The body of POST /v1/messages. Those under the first line are taken and of no effect, under the second extensions."""
+
+    max_tokens: int = Field(ge=1, lt=2**31)
+    stop_sequences: Annotated[list[str], First] = Field(default_factory=list)
+    temperature: float = Field(1.0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int | None = None
+    stream: bool = False
+    # ---
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
+    inference_geo: str | None = None
+    # ---
+    seed: int | None = None
+    min_p: float = Field(0.0, ge=0, le=1)
+    priority: int = Field(0, ge=-MOST_URGENT, le=MOST_URGENT)
+    timeout: float | None = Field(None, gt=0, allow_inf_nan=False)  # seconds

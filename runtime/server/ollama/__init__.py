@@ -1,0 +1,1 @@
+"""Ollama's chat and generate: requests become chat requests, answers are lines of JSON."""

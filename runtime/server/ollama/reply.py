@@ -1,0 +1,104 @@
+"""One request to Ollama's routes, from its body to its answer or stream."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from functools import partial
+
+from sgl.runtime.dialects import CallEnded, Said, Thought
+
+from ..chat_sample import Called, Told
+from ..chat_talk import Talk
+from ..openai_answers import Json, finish_reason
+from ..openai_work import Work
+from ..renaming import Aside, renaming
+from ..sse import primed
+from .turns import NAMES, chat_of
+from .types import OllamaChat, OllamaGenerate
+
+NANOSECONDS = 1_000_000_000
+
+
+class Reply:
+    """aside: does the work with a long body beside the event loop."""
+
+    def __init__(self, work: Work, body: OllamaChat | OllamaGenerate, aside: Aside) -> None:
+        work.check_model(body.model and body.model.removesuffix(":latest"))
+        self._work, self._body, self._aside = work, body, aside
+
+    @property
+    def loads(self) -> bool:
+        """Whether nothing is asked: clients do so to have a model loaded."""
+        body = self._body
+        return not (body.prompt if isinstance(body, OllamaGenerate) else body.messages)
+
+    def loaded(self) -> Json:
+        return self._line("", done=True, done_reason="load")
+
+    async def whole(self) -> Json:
+        talk = await self._talk()
+        async with aclosing(await self._begin(talk, streamed=False)) as told:
+            async for _ in told:
+                pass
+        [sample] = talk.samples
+        return self._line(sample.said, sample.thought, [call for call in sample.calls if call.complete], **_end(talk))
+
+    async def stream(self) -> AsyncGenerator[Json, None]:
+        """The lines. What is refused, also by the engine, is raised before the first."""
+        talk = await self._talk()
+        async with aclosing(await primed(await self._begin(talk, streamed=True))) as told:
+            async for _, pieces in told:
+                for line in self._lines(talk, pieces):
+                    yield line
+        yield self._line("", **_end(talk))
+
+    # inside
+
+    def _lines(self, talk: Talk, pieces: Iterable[Told]) -> Iterable[Json]:
+        for told in pieces:
+            match told.event:
+                case Said(text):
+                    yield self._line(text, done=False)
+                case Thought(text):
+                    yield self._line("", text, done=False)
+                case CallEnded(index, True):
+                    yield self._line("", "", [talk.samples[0].calls[index]], done=False)
+
+    def _line(self, said: str, thought: str = "", calls: Iterable[Called] = (), **fields: object) -> Json:
+        moment = datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
+        head: Json = {"model": self._body.model or self._work.model, "created_at": moment}
+        thinking = {"thinking": thought} if thought else {}
+        if isinstance(self._body, OllamaGenerate):
+            return head | {"response": said} | thinking | fields
+        made = [{"function": {"name": call.name, "arguments": json.loads(call.arguments)}} for call in calls]
+        message = {"role": "assistant", "content": said} | thinking | ({"tool_calls": made} if made else {})
+        return head | {"message": message} | fields
+
+    async def _talk(self) -> Talk:
+        with renaming(NAMES):
+            chat = await self._aside(partial(chat_of, self._body, self._work.engine.tokenizer.chat_variables))
+            self._work.check(chat, chat.limit)
+            return Talk(self._work, chat)
+
+    async def _begin(self, talk: Talk, streamed: bool) -> AsyncGenerator[tuple[int, list[Told]], None]:
+        with renaming(NAMES):
+            return await talk.begin(streamed)
+
+
+def _end(talk: Talk) -> Json:
+    """What the last line says of all."""
+    made = talk.samples[0].generations[0]
+    total, first = (int(seconds * NANOSECONDS) for seconds in (made.e2e_latency, made.first_token_seconds))
+    return {
+        "done": True,
+        "done_reason": finish_reason(made),
+        "total_duration": total,
+        "load_duration": 0,
+        "prompt_eval_count": made.prompt_tokens,
+        "prompt_eval_duration": min(first, total),
+        "eval_count": made.completion_tokens,
+        "eval_duration": total - min(first, total),
+    }

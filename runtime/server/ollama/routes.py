@@ -1,0 +1,91 @@
+"""Ollama's routes: chat, generate, and what is asked about models."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from ..bodies import BodyRoute, aside
+from ..errors import Problem
+from ..openai_answers import Json
+from ..openai_work import Work
+from ..sse import LineResponse, primed
+from .reply import Reply
+from .types import OllamaChat, OllamaGenerate, OllamaShow
+
+VERSION = "0.12.0"  # of Ollama, whose routes these are: clients look whether it is new enough
+
+router = APIRouter(route_class=BodyRoute)
+
+
+@router.post("/api/chat")
+async def chat(body: OllamaChat, request: Request) -> Response:
+    """The assistant's next message; lines of JSON unless stream=false."""
+    return await _answer(Reply(Work(request), body, partial(aside, request)), body.stream)
+
+
+@router.post("/api/generate")
+async def generate(body: OllamaGenerate, request: Request) -> Response:
+    """The answer to one prompt; lines of JSON unless stream=false."""
+    return await _answer(Reply(Work(request), body, partial(aside, request)), body.stream)
+
+
+async def _answer(reply: Reply, stream: bool) -> Response:
+    if reply.loads:
+        return JSONResponse(reply.loaded())
+    return LineResponse(await primed(reply.stream()), _error) if stream else JSONResponse(await reply.whole())
+
+
+@router.get("/api/version")
+async def version() -> Json:
+    return {"version": VERSION}
+
+
+@router.get("/api/tags")
+@router.get("/api/ps")
+async def tags(request: Request) -> Json:
+    """The one model, by all its names."""
+    state = request.app.state
+    opened = datetime.datetime.fromtimestamp(state.opened, datetime.UTC).isoformat().replace("+00:00", "Z")
+    about = {
+        "modified_at": opened,
+        "size": 0,
+        "digest": hashlib.sha256(state.engine.model_path.encode()).hexdigest(),
+        "details": _details(state.engine.info()),
+    }
+    return {"models": [{"name": name, "model": name, **about} for name in state.models]}
+
+
+@router.post("/api/show")
+async def show(body: OllamaShow, request: Request) -> Json:
+    """The model's template, its context, what it can do."""
+    work = Work(request)
+    name = body.model or body.name
+    work.check_model(name and name.removesuffix(":latest"))
+    info = work.engine.info()
+    thinking = ["thinking"] if work.dialect.reasoning is not None else []
+    return {
+        "modelfile": "",
+        "parameters": "",
+        "template": work.engine.tokenizer.chat_template or "",
+        "details": _details(info),
+        "model_info": {"general.architecture": info["architecture"], f"{info['architecture']}.context_length": info["context"]},
+        "capabilities": ["completion", "tools", *thinking],
+    }
+
+
+def _details(info: dict[str, Any]) -> Json:
+    family = info["architecture"]
+    return {
+        "parent_model": "", "format": "safetensors", "family": family, "families": [family],
+        "parameter_size": "", "quantization_level": str(info["weights"]),
+    }  # fmt: skip
+
+
+def _error(problem: Problem) -> Json:
+    return {"error": problem.message}

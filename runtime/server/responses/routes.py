@@ -1,0 +1,100 @@
+"""The routes of /v1/responses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import partial
+from typing import Literal
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from ..allowance import json_response
+from ..bodies import BodyRoute, aside
+from ..errors import Problem, RequestError
+from ..openai_answers import Json
+from ..openai_work import Work
+from ..sse import NamedEventResponse, primed
+from .reply import Reply
+from .store import RUNNING, ResponseStore, missing
+from .types import ResponseRequest
+
+router = APIRouter(route_class=BodyRoute)
+
+
+@router.post("/v1/responses")
+async def create(body: ResponseRequest, request: Request) -> Response:
+    """The next items of a conversation; a stream of events with stream=true."""
+    reply = Reply(Work(request), body, _store(request), request.state.request_id, partial(aside, request))
+    if body.stream:
+        return NamedEventResponse(await primed(reply.stream()), _error)
+    return await json_response(await reply.whole())
+
+
+@router.post("/v1/responses/input_tokens")
+async def input_tokens(body: ResponseRequest, request: Request) -> Json:
+    """How long the prompt of such a request is."""
+    reply = Reply(Work(request), body, _store(request), request.state.request_id, partial(aside, request))
+    return {"object": "response.input_tokens", "input_tokens": await reply.count()}
+
+
+@router.get("/v1/responses/{id}")
+async def retrieve(id: str, request: Request, stream: bool = False) -> Response:
+    """A response that is kept, as it stands."""
+    if stream:
+        raise RequestError("streams of kept responses cannot be read again; leave stream out", "stream")
+    return Response(_store(request).get(id).answer, media_type="application/json")
+
+
+@router.delete("/v1/responses/{id}")
+async def delete(id: str, request: Request) -> Json:
+    """Forget a response. What follows it cannot be followed any more."""
+    _store(request).delete(id)
+    return {"id": id, "object": "response", "deleted": True}
+
+
+@router.post("/v1/responses/{id}/cancel")
+async def cancel(id: str, request: Request) -> Json:
+    """End a response that is being streamed; its stream tells so."""
+    kept = _store(request).get(id)
+    if kept.status != RUNNING:
+        raise RequestError(f"the response {id!r} is {kept.status}; only one that is in progress can be cancelled", "id")
+    Work(request).bridge.runs.abort(kept.run)
+    answer: Json = json.loads(kept.answer)
+    return answer | {"status": "cancelled"}
+
+
+@router.get("/v1/responses/{id}/input_items")
+async def input_items(
+    id: str,
+    request: Request,
+    after: str | None = None,
+    limit: int = Query(20, ge=1, le=100),
+    order: Literal["asc", "desc"] = "desc",
+) -> Json:
+    """What the model was given: the conversation before the response, and its own input; the last first."""
+    items = await asyncio.to_thread(_given, _store(request), id)
+    found = items if order == "asc" else items[::-1]
+    if after is not None:
+        place = next((i for i, item in enumerate(found) if item["id"] == after), None)
+        if place is None:
+            raise missing(after, "item")
+        found = found[place + 1 :]
+    page = found[:limit]
+    ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": None, "last_id": None}
+    return {"object": "list", "data": page, **ends, "has_more": len(found) > limit}
+
+
+def _given(store: ResponseStore, id: str) -> list[Json]:
+    *before, last = store.chain(id)
+    return [*(item for kept in before for item in kept.conversation), *json.loads(last.input)]
+
+
+def _store(request: Request) -> ResponseStore:
+    store: ResponseStore = request.app.state.responses
+    return store
+
+
+def _error(problem: Problem) -> Json:
+    return {"type": "error", "code": problem.code, "message": problem.message, "param": problem.param}

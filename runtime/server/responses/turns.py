@@ -1,0 +1,157 @@
+"""From items to the messages of a chat, and a whole request as one of a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from ..chat_types import ChatRequest
+from ..errors import RequestError
+from ..openai_answers import Json
+from ..renaming import parsed
+from .items import CallItem, Item, MessageItem, OutputItem, ReasoningItem
+from .types import Allowed, Function, Named, ResponseRequest
+
+NAMES = {  # of a chat request's fields, in errors
+    r"tools\.(\d+)\.function\.": r"tools.\1.",
+    r"tool_choice\.function\.name": "tool_choice.name",
+    r"messages": "input",
+    r"max_completion_tokens|max_tokens": "max_output_tokens",
+    r"response_format\.json_schema": "text.format",
+    r"response_format": "text.format",
+    r"reasoning_effort": "reasoning.effort",
+}
+
+
+class Placed(NamedTuple):
+    """An item, and where it stands: "input.3", or in what the server keeps."""
+
+    item: Item
+    place: str
+
+
+class _Turn:
+    """A turn of the assistant: neighbouring messages, thoughts and calls."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.thoughts: list[str] = []
+        self.calls: list[tuple[CallItem, str]] = []
+
+    def add(self, item: Item, place: str) -> None:
+        if isinstance(item, MessageItem):
+            self.texts.append(item.content)
+        elif isinstance(item, CallItem):
+            self.calls.append((item, place))
+        elif isinstance(item, ReasoningItem):
+            try:
+                self.thoughts.append(item.text)
+            except ValueError as error:
+                raise RequestError(f"{place}: {error}", f"{place}.encrypted_content", "invalid_value") from None
+
+    def messages(self, answers: dict[str, str]) -> Iterator[Json]:
+        """The turn's message, and the answers to its calls. Calls that the token limit cut may go without, and are left out."""
+        calls = [call for call, place in self.calls if _answered(call, place, answers)]
+        message: Json = {"role": "assistant", "content": "\n".join(self.texts) or (None if calls else "")}
+        if thought := "\n".join(filter(None, self.thoughts)):
+            message["reasoning_content"] = thought
+        if calls:
+            about = [(call.call_id, {"name": call.name, "arguments": call.arguments}) for call in calls]
+            message["tool_calls"] = [{"id": id, "type": "function", "function": function} for id, function in about]
+        yield message
+        for call in calls:
+            yield {"role": "tool", "tool_call_id": call.call_id, "content": answers[call.call_id]}
+
+
+def _answered(call: CallItem, place: str, answers: dict[str, str]) -> bool:
+    if call.call_id not in answers and call.status != "incomplete":
+        raise RequestError(
+            f"{place}: the call {call.call_id!r} has no output; send an item of type 'function_call_output' with that call_id",
+            f"{place}.call_id",
+        )
+    return call.call_id in answers
+
+
+def messages_of(items: Iterable[Placed], instructions: str | None) -> list[Json]:
+    """The messages of a chat; what stands before the conversation is one message of the system.
+
+    Raises RequestError for calls without output, outputs without a call before them, and second ones.
+    """
+    items = list(items)
+    answers = _answers(items)
+    found: list[Json] = [] if instructions is None else [{"role": "system", "content": instructions}]
+    turn: _Turn | None = None
+    for item, place in items:
+        if isinstance(item, CallItem | ReasoningItem) or (isinstance(item, MessageItem) and item.role == "assistant"):
+            turn = turn or _Turn()
+            turn.add(item, place)
+            continue
+        found += [] if turn is None else turn.messages(answers)
+        turn = None
+        if isinstance(item, MessageItem):
+            _put(found, "system" if item.role == "developer" else item.role, item.content)
+    return [*found, *([] if turn is None else turn.messages(answers))]
+
+
+def _put(messages: list[Json], role: str, text: str) -> None:
+    if role == "system" and len(messages) == 1 and messages[0]["role"] == "system":
+        messages[0] = {"role": "system", "content": f"{messages[0]['content']}\n\n{text}"}
+    else:
+        messages.append({"role": role, "content": text})
+
+
+def _answers(items: Iterable[Placed]) -> dict[str, str]:
+    """What came of each call, by its id."""
+    called: set[str] = set()
+    found: dict[str, str] = {}
+    for item, place in items:
+        if isinstance(item, CallItem):
+            if item.call_id in called:
+                raise RequestError(f"{place}: there is a call {item.call_id!r} before it; give each its own", f"{place}.call_id")
+            called.add(item.call_id)
+        elif isinstance(item, OutputItem):
+            if item.call_id not in called or item.call_id in found:
+                why = "has an output already" if item.call_id in found else "is none of the calls before it"
+                raise RequestError(f"{place}: call_id is {item.call_id!r}, which {why}", f"{place}.call_id")
+            found[item.call_id] = item.output
+    return found
+
+
+def chat_of(body: ResponseRequest, messages: list[Json]) -> ChatRequest:
+    """The same request to a chat. Raises RequestError, naming fields of the chat."""
+    tools, choice = _tools(body)
+    given = {
+        "model": body.model,
+        "messages": messages,
+        "max_completion_tokens": body.max_output_tokens,
+        "tools": [{"type": "function", "function": tool.model_dump(exclude={"type", "defer_loading", "output_schema"})} for tool in tools],
+        "tool_choice": choice,
+        "response_format": _format(body),
+        "reasoning_effort": body.reasoning.effort,
+        "logprobs": body.logprobs,
+    }
+    same = {
+        "temperature", "top_p", "top_logprobs", "parallel_tool_calls", "seed", "stop", "top_k", "min_p", "repetition_penalty",
+        "frequency_penalty", "presence_penalty", "chat_template_kwargs", "priority", "timeout",
+    }  # fmt: skip
+    return parsed(ChatRequest, given | {name: getattr(body, name) for name in same})
+
+
+def _format(body: ResponseRequest) -> Json:
+    format = body.text.format
+    if format.type != "json_schema":
+        return {"type": format.type}
+    return {"type": "json_schema", "json_schema": {"name": format.name or "answer", "schema": format.schema_}}
+
+
+def _tools(body: ResponseRequest) -> tuple[list[Function], str | Json]:
+    """Those that the model may call, and the chat's words for how."""
+    choice = body.tool_choice
+    if isinstance(choice, Named):
+        return body.tools, {"type": "function", "function": {"name": choice.name}}
+    if not isinstance(choice, Allowed):
+        return body.tools, choice
+    names = {tool.name for tool in choice.tools}
+    if unknown := names - {tool.name for tool in body.tools}:
+        raise RequestError(f"there is no tool {min(unknown)!r} among tools", "tool_choice.tools")
+    return [tool for tool in body.tools if tool.name in names], choice.mode

@@ -1,0 +1,195 @@
+"""What a sample tells as output items of a response, and as the events of its stream."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+from sgl.runtime.dialects import Arguments, CallBegun, CallEnded, Said, Thought
+
+from ..chat_sample import Over, Told
+from ..openai_answers import Json
+from .items import encrypted, new_id
+
+
+class Writing(ABC):
+    """An item that is being written: `json` is the item so far. Methods give the events of what they do."""
+
+    def __init__(self, index: int, json: Json) -> None:
+        self.index, self.json = index, json
+
+    def begin(self) -> list[Json]:
+        added = {"type": "response.output_item.added", "output_index": self.index, "item": {**self.json}}
+        return [added, *self._begin()]
+
+    def end(self, status: str) -> list[Json]:
+        self.json["status"] = status
+        events = self._end()
+        return [*events, {"type": "response.output_item.done", "output_index": self.index, "item": {**self.json}}]
+
+    def _event(self, name: str, /, **fields: object) -> Json:
+        return {"type": f"response.{name}", "item_id": self.json["id"], "output_index": self.index, **fields}
+
+    @abstractmethod
+    def _begin(self) -> list[Json]: ...
+
+    @abstractmethod
+    def _end(self) -> list[Json]:
+        """Puts the content into the item."""
+
+
+class MessageWriting(Writing):
+    def __init__(self, index: int) -> None:
+        super().__init__(index, {"id": new_id("msg"), "type": "message", "status": "in_progress", "role": "assistant", "content": []})
+        self._pieces: list[str] = []
+        self._rows: list[Json] = []
+
+    def add(self, text: str, rows: Json | None) -> list[Json]:
+        found = rows["content"] if rows else []
+        self._pieces.append(text)
+        self._rows += found
+        return [self._event("output_text.delta", content_index=0, delta=text, logprobs=found)] if text or found else []
+
+    def _begin(self) -> list[Json]:
+        return [self._event("content_part.added", content_index=0, part=self._part)]
+
+    def _end(self) -> list[Json]:
+        part = self._part
+        self.json["content"] = [part]
+        done = self._event("output_text.done", content_index=0, text=part["text"], logprobs=part["logprobs"])
+        return [done, self._event("content_part.done", content_index=0, part=part)]
+
+    @property
+    def _part(self) -> Json:
+        return {"type": "output_text", "text": "".join(self._pieces), "annotations": [], "logprobs": [*self._rows]}
+
+
+class CallWriting(Writing):
+    def __init__(self, index: int, id: str, name: str) -> None:
+        json = {"id": new_id("fc"), "type": "function_call", "status": "in_progress", "call_id": id, "name": name, "arguments": ""}
+        super().__init__(index, json)
+        self._pieces: list[str] = []
+        self.whole = True  # it did not break off
+
+    def add(self, text: str) -> list[Json]:
+        self._pieces.append(text)
+        return [self._event("function_call_arguments.delta", delta=text)]
+
+    def _begin(self) -> list[Json]:
+        return []
+
+    def _end(self) -> list[Json]:
+        self.json["arguments"] = "".join(self._pieces)
+        return [self._event("function_call_arguments.done", name=self.json["name"], arguments=self.json["arguments"])]
+
+
+class ThoughtWriting(Writing):
+    """A thought as content, or with `summary` as that. `carried`: its text is in encrypted_content too."""
+
+    def __init__(self, index: int, summary: bool, carried: bool) -> None:
+        super().__init__(index, {"id": new_id("rs"), "type": "reasoning", "status": "in_progress", "summary": []})
+        self._summary, self._carried = summary, carried
+        self._pieces: list[str] = []
+
+    def add(self, text: str) -> list[Json]:
+        self._pieces.append(text)
+        return [self._part_event(f"{self._word}.delta", delta=text)]
+
+    def _begin(self) -> list[Json]:
+        return [self._part_event(f"{self._holder}_part.added", part=self._part)]
+
+    def _end(self) -> list[Json]:
+        part = self._part
+        self.json["summary" if self._summary else "content"] = [part]
+        if self._carried:
+            self.json["encrypted_content"] = encrypted(part["text"])
+        return [self._part_event(f"{self._word}.done", text=part["text"]), self._part_event(f"{self._holder}_part.done", part=part)]
+
+    def _part_event(self, name: str, /, **fields: object) -> Json:
+        return self._event(name, **{"summary_index" if self._summary else "content_index": 0}, **fields)
+
+    @property
+    def _word(self) -> str:
+        return "reasoning_summary_text" if self._summary else "reasoning_text"
+
+    @property
+    def _holder(self) -> str:
+        return "reasoning_summary" if self._summary else "content"
+
+    @property
+    def _part(self) -> Json:
+        return {"type": "summary_text" if self._summary else "reasoning_text", "text": "".join(self._pieces)}
+
+
+class OutputWriter:
+    """Writes items, one after the other; one ends where the next begins.
+
+    finish: why the sample ended, empty before it has.
+    """
+
+    def __init__(self, summary: bool, carried: bool) -> None:
+        self._summary, self._carried = summary, carried
+        self._items: list[Writing] = []
+        self._open: Writing | None = None
+        self.finish = ""
+
+    @property
+    def output(self) -> list[Json]:
+        """The items so far, of which the last may be open."""
+        return [{**item.json} for item in self._items]
+
+    def write(self, told: Iterable[Told]) -> list[Json]:
+        """The events of these pieces, without their numbers."""
+        return [event for one in told for event in self._events(one)]
+
+    def break_off(self) -> list[Json]:
+        """End what is open where it stands."""
+        return self._close("incomplete")
+
+    # inside
+
+    def _events(self, told: Told) -> list[Json]:
+        match told.event:
+            case Said(text):
+                return self._say(text, told.rows)
+            case Thought(text):
+                begun = [] if isinstance(self._open, ThoughtWriting) else self._next(self._thought())
+                assert isinstance(self._open, ThoughtWriting)
+                return [*begun, *self._open.add(text)]
+            case CallBegun(_, id, name):
+                return self._next(CallWriting(len(self._items), id, name))
+            case Arguments(_, text) if isinstance(self._open, CallWriting):
+                return self._open.add(text)
+            case CallEnded(_, complete) if isinstance(self._open, CallWriting):
+                self._open.whole = complete
+            case Over(finish):
+                return self._over(finish, told.rows)
+        return []
+
+    def _say(self, text: str, rows: Json | None) -> list[Json]:
+        begun: list[Json] = []
+        if not isinstance(self._open, MessageWriting):
+            text = text.removeprefix("\n") if self._items else text  # which parts it from a call before it
+            begun = self._next(MessageWriting(len(self._items)))
+        assert isinstance(self._open, MessageWriting)
+        return [*begun, *self._open.add(text, rows)]
+
+    def _over(self, finish: str, rows: Json | None) -> list[Json]:
+        self.finish = finish
+        events = self._say("", rows) if not self._items or (rows and isinstance(self._open, MessageWriting)) else []
+        return [*events, *self._close("incomplete" if finish == "length" else "completed")]
+
+    def _thought(self) -> ThoughtWriting:
+        return ThoughtWriting(len(self._items), self._summary, self._carried)
+
+    def _next(self, item: Writing) -> list[Json]:
+        ended = self._close("completed")
+        self._items.append(item)
+        self._open = item
+        return [*ended, *item.begin()]
+
+    def _close(self, status: str) -> list[Json]:
+        item, self._open = self._open, None
+        if item is None:
+            return []
+        return item.end("incomplete" if isinstance(item, CallWriting) and not item.whole else status)

@@ -1,0 +1,100 @@
+"""What callers give, checked where it comes in: whole numbers, numbers, token ids; and how any value is shown in an error."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import ConfigError
+
+MOST_TOKENS = 1 << 28  # in one row: more than a context has
+MOST_SHOWN = 200  # characters
+WORD = 2**63  # counts beyond a machine's word are refused: floats and arrays cannot hold them
+
+
+def shown(value: Any) -> str:
+    """The repr of a value, cut, and whatever it does: numbers may be too long for one, and classes of others raise."""
+    try:
+        text = repr(value)
+    except BaseException as error:
+        return f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def words(error: BaseException) -> str:
+    """What an error says, whatever its class does."""
+    try:
+        return str(error)
+    except BaseException as broken:
+        return f"(its str() raises {type(broken).__name__})"
+
+
+def plain(value: Any) -> Any:
+    """A number or text of somebody's own class as the one that it is: what their class makes of it is not asked."""
+    if isinstance(value, int) and type(value) is not bool:
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    return str.__str__(value) if isinstance(value, str) else value
+
+
+def whole(name: str, value: Any, low: int = -WORD, high: int = WORD - 1, hint: str = "") -> int:
+    """`value` as a plain int from `low` to `high`; whatever has an index counts as one, but for bools.
+
+    Raises ConfigError naming the value and what may stand there.
+    """
+    try:
+        number = None if isinstance(value, bool) else plain(operator.index(value))
+    except Exception:
+        number = None
+    if number is not None and low <= number <= high:
+        return number
+    if low == -WORD or (high != WORD - 1):
+        wanted = f"lie in {low}..{high}" if number is not None else "be an integer"
+    else:
+        wanted = f"be an integer of at least {low}" if number is None or number < low else f"be below {WORD}"
+    raise ConfigError(f"{name} must {wanted}{hint}, got {shown(value)}")
+
+
+def real(name: str, value: Any, low: float, high: float, open_low: bool = False) -> float:
+    """`value` as a finite float from `low`, which is itself left out where that end is open, to `high`.
+
+    Raises ConfigError naming the value and what may stand there.
+    """
+    try:
+        number = float(plain(value)) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not (low <= number <= high and math.isfinite(number)) or (open_low and number == low):
+        brackets = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if math.isinf(high) else ']'}"
+        raise ConfigError(f"{name} must lie in {brackets}, got {shown(value)}")
+    return number
+
+
+def token_row(name: str, values: Any) -> NDArray[np.int32]:
+    """Token ids as int32 [n]. Whether there are such tokens is for the engine to say. Raises ConfigError for what is no row of them."""
+    try:
+        if hasattr(values, "__len__") and len(values) > MOST_TOKENS:
+            raise ConfigError(f"{name} got {len(values)} token ids; give at most {MOST_TOKENS}")
+        row = np.asarray(values)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{name} must be a row of token ids, got {shown(values)}: {error}") from error
+    if row.ndim != 1 or (len(row) and row.dtype.kind not in "iu"):
+        raise ConfigError(f"{name} must be a row of token ids, which are integers, got {shown(values)}")
+    if len(row) and not -(2**31) <= int(row.min()) <= int(row.max()) < 2**31:
+        raise ConfigError(f"{name}: token ids must lie in 0..{2**31 - 1}, got {int(row.min())}..{int(row.max())}")
+    return row.astype(np.int32, copy=False)
+
+
+def token_rows(name: str, values: Any) -> list[NDArray[np.int32]]:
+    """Several of them, each int32 [n]."""
+    if isinstance(values, str | bytes) or not isinstance(values, Collection) or not getattr(values, "ndim", 1):
+        raise ConfigError(f"{name} must be given a list of rows of token ids, got {shown(values)}")
+    return [token_row(f"a row of {name}", row) for row in values]

@@ -1,0 +1,80 @@
+"""What an engine does with Python's collector of cyclic garbage, and that it is put back."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from pathlib import Path
+
+import pytest
+from alone import alone
+from checkpoints import write_checkpoint
+
+from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.loop import collector
+from sgl.runtime.loop.collector import NEVER
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("tiny"), tokenizer=True)
+
+
+@alone
+def test_what_stands_is_frozen_until_the_last_engine_is_closed(tiny: Path) -> None:
+    usual, frozen = gc.get_threshold(), gc.get_freeze_count()
+    with Engine(tiny, kv_tokens=500) as first:
+        assert gc.get_freeze_count() > frozen + 1000
+        with Engine(tiny, kv_tokens=500) as second:
+            second.generate("a", SamplingParams(max_tokens=3))
+        assert gc.get_freeze_count() > frozen + 1000
+        first.generate("a", SamplingParams(max_tokens=3))
+    assert gc.get_freeze_count() == 0
+    assert gc.get_threshold() == usual
+
+
+@alone
+def test_steps_are_free_of_full_collections(tiny: Path) -> None:
+    seen: list[int] = []
+    full: list[str] = []
+    idle = threading.Event()
+
+    def on_collection(phase: str, about: dict[str, int]) -> None:
+        if phase == "start" and about["generation"] == 2:
+            full.append(threading.current_thread().name)
+            idle.set()
+
+    with Engine(tiny, kv_tokens=2000) as engine:
+        usual = gc.get_threshold()
+        gc.set_threshold(50, 1, 1)  # so that Python would collect in full all the time
+        gc.callbacks.append(on_collection)
+        try:
+            full.clear(), idle.clear()
+            engine.generate("a", SamplingParams(max_tokens=100, ignore_eos=True), on_chunk=lambda chunk: seen.append(gc.get_threshold()[2]))
+            assert len(seen) > 10 and set(seen[:-1]) == {NEVER}  # the last one is handed out when the step is over
+            assert idle.wait(10), "nothing was collected once the engine was idle"
+            assert set(full) == {"sgl-scheduler"}
+            assert gc.get_threshold() == (50, 1, 1)
+        finally:
+            gc.callbacks.remove(on_collection)
+            gc.set_threshold(*usual)
+
+
+@alone
+def test_garbage_of_a_long_run_goes_between_steps(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "SELDOM", 0.0)
+    with Engine(tiny, kv_tokens=2000) as engine:
+        lost = weakref.ref(Cycle())
+        held = []
+
+        def make(chunk: object) -> None:
+            held.append([[] for _ in range(1000)])  # young collections, by which the old one becomes due
+
+        engine.generate("a", SamplingParams(max_tokens=200, ignore_eos=True), on_chunk=make)
+        assert lost() is None

@@ -1,0 +1,71 @@
+"""What is compiled and captured before anybody waits: nobody waits for it then, and no token changes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+import torch
+
+if not torch.cuda.is_available():
+    pytest.skip("needs a CUDA device", allow_module_level=True)
+
+from checkpoints import write_checkpoint
+
+from sgl.runtime import Engine, SamplingParams
+
+pytestmark = pytest.mark.rehearsed
+
+
+def rehearsed(engine: Engine) -> Any:
+    """The engine's runner, once nothing is left to be captured."""
+    runner: Any = engine._core.runner
+    end = time.monotonic() + 60
+    while runner._ahead is not None:
+        assert time.monotonic() < end, "it never ends"
+        time.sleep(0.01)
+    return runner
+
+
+@pytest.mark.parametrize("options", [{}, {"page_size": 16}, {"graphs": False}, {"weights": "fp8"}, {"attention": "triton"}], ids=str)
+def test_nobody_waits_and_no_token_changes(options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_checkpoint(tmp_path, tokenizer=True, hidden_size=256, intermediate_size=512)
+    prompts = ["a", "The quick brown fox", "b " * 60, "c", "d", "e"]
+    params = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
+    chosen = {"device": "cuda", "dtype": "bfloat16", "kv_tokens": 4000, "max_running": 16, "poison_freed": True} | options
+
+    def found(engine: Engine) -> list[list[int]]:
+        engine._core.after_step = engine._core.check
+        alone = [engine.generate(prompt, params).token_ids for prompt in prompts[:3]]
+        return alone + [done.token_ids for done in engine.generate(prompts, params)]
+
+    with Engine(path, **chosen) as engine:
+        runner = rehearsed(engine)
+        if runner._graphs is not None:
+            assert {1, 2, 4, 8, 16} <= {size for size, _ in runner._graphs._captured}
+        assert engine.info()["startup"]["kernels"] > 0
+        got, stats = found(engine), engine.stats()
+        assert stats.compile_seconds == 0 and stats.capture_seconds == 0
+        assert stats.pages_free + stats.pages_cached == stats.pages_total
+        engine.sleep()
+        engine.wake()
+        rehearsed(engine)
+        assert found(engine)[:3] == got[:3]
+    monkeypatch.setattr("sgl.runtime.loop.assemble.Assembly.rehearse", lambda self, core: None)
+    with Engine(path, **chosen) as engine:
+        assert found(engine)[:3] == got[:3]
+        stats = engine.stats()
+        assert stats.capture_seconds > 0 or not engine.info()["graphs"]
+
+
+def test_a_request_does_not_wait_for_all_captures(tmp_path: Path) -> None:
+    path = write_checkpoint(tmp_path, tokenizer=True, num_hidden_layers=8)
+    with Engine(path, device="cuda", kv_tokens=2000) as engine:
+        runner: Any = engine._core.runner
+        engine.generate("a", SamplingParams(max_tokens=2))
+        assert runner._ahead is not None
+        rehearsed(engine)

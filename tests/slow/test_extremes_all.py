@@ -1,0 +1,16 @@
+"""Every odd value in every field, through engine, program and server; minutes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1] / "cpu"
+
+
+def test_every_value_in_every_field():
+    files = [str(TESTS / name) for name in ("test_extremes.py", "test_server_extremes.py")]
+    run = subprocess.run([sys.executable, "-m", "pytest", "-q", *files], env=os.environ | {"SGL_FUZZ_CASES": "1"}, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout[-5000:]

@@ -1,0 +1,56 @@
+"""Who waits for a prefill that computes its tokens, beside the plain definition."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from sgl.runtime.cache import common_prefix
+from sgl.runtime.scheduling.newcomers import WORTH_WAITING, Newcomers
+from sgl.runtime.sequences.ops import Prefill
+from sgl.runtime.sequences.sequence import SequenceState
+from sgl.runtime.sequences.terms import Terms
+
+
+def sequence(draw: random.Random, number: int, beginnings: list[np.ndarray]) -> SequenceState:
+    seq = SequenceState(number, Terms(priority=draw.choice([0, 0, 1]), namespace=draw.choice(["", "", "other"])))
+    seq.tokens.extend(draw.choice(beginnings)[: draw.randrange(1, 100)])
+    seq.tokens.extend([draw.randrange(3) for _ in range(draw.randrange(40))])
+    seq.prefilling = draw.random() < 0.8
+    seq.ops.append(Prefill())
+    return seq
+
+
+def plainly(running: list[SequenceState], seq: SequenceState, reusable: int) -> bool:
+    enough = min(reusable + WORTH_WAITING, seq.ops[0].reuse(seq))
+    return reusable < enough and any(
+        common_prefix(seq.tokens.array, other.tokens.array) >= enough
+        for other in running
+        if other.prefilling and other.namespace == seq.namespace and other.terms.priority >= seq.terms.priority
+    )
+
+
+def test_who_is_computed_by_another() -> None:
+    draw, seen = random.Random(5), {True: 0, False: 0}
+    for _ in range(60):
+        beginnings = [np.array([draw.randrange(3) for _ in range(100)], np.int32) for _ in range(3)]
+        running = [sequence(draw, number, beginnings) for number in range(draw.randrange(12))]
+        scheduler: Any = SimpleNamespace(running=running, preemptions=0, refused=[], estimate=SimpleNamespace(remaining=lambda seq: 0))
+        newcomers = Newcomers(scheduler, {})
+        for number in range(30):
+            if draw.random() < 0.3:  # one that gets its place
+                newcomer = sequence(draw, 100 + number, beginnings)
+                running.append(newcomer)
+                newcomers._note(newcomer, newcomer.namespace)
+            elif running and draw.random() < 0.1:
+                running.pop(draw.randrange(len(running)))
+                scheduler.preemptions += 1
+            seq = sequence(draw, 200 + number, beginnings)
+            reusable = draw.randrange(len(seq) + 1)
+            found = newcomers._computed_by_another(seq, reusable)
+            assert found == plainly(running, seq, reusable)
+            seen[found] += 1
+    assert min(seen.values()) > 100
