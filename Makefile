@@ -5,9 +5,11 @@ RUN     = $(VENV)/bin/python
 WORKERS ?= 2
 USABLE  = $(VENV)/.usable
 READY   = $(VENV)/.ready
+# a path file for what reads packages and runs no import hook: pyright, Pylance, mypy
+SHOW    = 'import sys, sysconfig; open(sysconfig.get_path("purelib") + "/sgl_folders.pth", "w").write(sys.argv[1] + "\n")'
 
 .PHONY: setup demo test check docs bench tutorials types clean
-setup: $(READY)
+setup: $(READY) types
 
 $(READY): $(USABLE)
 	@echo "installing what tests, documentation and tutorials need into $(VENV) (the first time: minutes)"
@@ -20,9 +22,10 @@ $(USABLE): pyproject.toml setup.py constraints.txt $(wildcard grammars/core/*.c 
 	@echo "installing sgl into $(VENV) (the first time: minutes, most of it PyTorch)"
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e .
+	@$(RUN) -c $(SHOW) "$(CURDIR)/build/types"
 	@touch $@
 
-demo: $(USABLE)
+demo: $(USABLE) types
 	@$(RUN) examples/extract_bookings.py
 
 # a test file runs in one of WORKERS processes
@@ -34,7 +37,7 @@ docs: setup
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet
 	@echo "build/site/index.html"
 
-check: setup types
+check: setup
 	$(RUN) -m ruff check .
 	$(VENV)/bin/mypy --config-file pyproject.toml build/types/sgl
 	$(RUN) tests/house.py
@@ -48,7 +51,7 @@ bench: setup
 tutorials: setup
 	$(RUN) tests/notebooks.py $(NOTEBOOK)
 
-# mypy reads packages from folders of their name: show it the floors under sgl/
+# type checkers and editors read packages from folders of their name: show them the floors under sgl/
 types:
 	@mkdir -p build/types/sgl
 	@for f in sgl/*; do ln -sfn ../../../$$f build/types/sgl/$$(basename $$f); done

@@ -36,7 +36,10 @@ class GenRequest:
 
 @dataclass(frozen=True, slots=True)
 class SelectRequest:
-    """One choice among texts. With `temperature` above 0 it is drawn, by `seed` if that is given."""
+    """One choice among texts. With `temperature` above 0 it is drawn, by `seed` if that is given.
+
+    A choice that is a `Passage` is quoted where that says so, as appended text is.
+    """
 
     choices: list[str]
     method: ChoicesSamplingMethod
@@ -44,6 +47,10 @@ class SelectRequest:
     name: str | None = None
     where: Place | None = None
     seed: int | None = None
+
+    def as_given(self, decision: str) -> str:
+        """The choice that was decided for, as what it is to be appended."""
+        return next((choice for choice in self.choices if choice == decision), decision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +84,7 @@ class Stream(ABC):
 
     @abstractmethod
     def append(self, text: str) -> None:
-        """Add literal text."""
+        """Add literal text. Of a `Passage` the quoted stretches must not become special tokens."""
 
     def begin_turn(self, role: str, prefix: str) -> None:
         """A turn opens with the template's `prefix`. Backends that think in messages override this."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sgl.runtime.text.passage import quoted
+
 from .errors import UnknownOptionError, nearest
 
 
@@ -43,3 +45,8 @@ class GlobalConfig:
 
 
 global_config = GlobalConfig()
+
+
+def own_words(text: str) -> str:
+    """A text that the model wrote, on its way back into a prompt: a special token in it was spelled, unless they are shown."""
+    return quoted(text, own=True) if global_config.skip_special_tokens_in_output else text

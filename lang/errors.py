@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .places.place import Place
@@ -19,6 +19,17 @@ class UnknownOptionError(LanguageError, TypeError):
 
 class BadValueError(LanguageError, ValueError):
     """An option whose value has the wrong type or lies outside its range."""
+
+
+def check_text(text: str, what: str) -> None:
+    """Raise BadValueError for halves of characters (lone surrogates), which no tokenizer and no file takes."""
+    try:
+        text.isascii() or text.encode()
+    except UnicodeEncodeError as error:
+        raise BadValueError(
+            f"{what} is no Unicode text: it has half a character, {text[error.start]!r}, at {error.start}; leave it out, or "
+            'mend it with text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")'
+        ) from None
 
 
 class ArgumentsError(LanguageError, TypeError):
@@ -117,6 +128,31 @@ class ProgramError(LanguageError, RuntimeError):
         return type(self), (self.message, self.where)
 
 
+class BatchError(ProgramError):
+    """The body of an item of a batch failed; the others went on.
+
+    index: of the first item that failed; `__cause__` is what its body raised. arguments: what it was given, by name.
+    results: one for each item, as `return_exceptions=True` gives them: its state, or what its body raised. None for
+    items that a generator-style batch has given already or had not begun.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        where: Place | None = None,
+        index: int = 0,
+        arguments: Mapping[str, Any] | None = None,
+        results: Sequence[Any] = (),
+    ) -> None:
+        super().__init__(message, where)
+        self.index = index
+        self.arguments = dict(arguments or {})
+        self.results = list(results)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, self.where, self.index, self.arguments, self.results)
+
+
 class StateEndedError(ProgramError):
     """Something was appended to a state whose program has ended."""
 
@@ -160,9 +196,26 @@ def node_failure(node: object, cause: BaseException, where: Place | None) -> Pro
     """The ProgramError of a node that failed because of `cause`."""
     if isinstance(cause, ReplayMismatch):
         return type(cause)(cause.message, cause.where or where)
-    error = ProgramError(f"{node!r} failed: {type(cause).__name__}: {cause}", where)
+    error = ProgramError(f"{node!r} failed: {type(cause).__name__}: {error_words(cause)}", where)
     error.__cause__ = cause
     return error
+
+
+def shown(value: object) -> str:
+    """The repr of a value, cut, and whatever it does: a number may be too long for one."""
+    try:
+        text = repr(value)
+    except BaseException as error:
+        return f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def error_words(error: BaseException) -> str:
+    """What an error says; those of others' classes may raise instead."""
+    try:
+        return str(error)
+    except BaseException as broken:
+        return f"(it does not say: its str() raises {type(broken).__name__})"
 
 
 class RunStopped(ProgramError):
@@ -181,20 +234,32 @@ class BudgetExceeded(RunStopped):
     """The run used more than its budget allows."""
 
 
+class NeverMadeError(ProgramError, KeyError):
+    """A variable that does not exist, because what would have made it was not reached. `__cause__` is why."""
+
+    __str__ = ProgramError.__str__
+
+
 class WouldBlockError(LanguageError, RuntimeError):
     """An `async def` program read a value that is not there yet without awaiting it."""
 
 
 class UnknownVariableError(LanguageError, KeyError):
-    """A variable that the state does not have. The message names those that it has."""
+    """A variable that the state does not have. The message names those that it has; `forked`: its forks have it."""
 
-    def __init__(self, name: str | None, known: Iterable[str | None] = ()) -> None:
+    def __init__(self, name: str | None, known: Iterable[str | None] = (), forked: bool = False) -> None:
         super().__init__(name)
         self.known = tuple(known)
+        self.forked = forked
 
     def __str__(self) -> str:
+        wanted = self.args[0]
+        if self.forked:
+            return f"no variable {wanted!r} here: {wanted!r} is a variable of the forks; join first (forks.join()), or read it there"
+        if not isinstance(wanted, str | None):
+            return f"{wanted!r} is no name of a variable; all at once are {{name: state[name] for name in state.variables()}}"
         names = [name for name in self.known if name is not None]
-        return f"no variable {self.args[0]!r}; " + (nearest(str(self.args[0]), names) if names else "there are none")
+        return f"no variable {wanted!r}; " + (nearest(str(wanted), names) if names else "there are none")
 
-    def __reduce__(self) -> tuple[type[UnknownVariableError], tuple[str | None, tuple[str | None, ...]]]:
-        return type(self), (self.args[0], self.known)
+    def __reduce__(self) -> tuple[type[UnknownVariableError], tuple[str | None, tuple[str | None, ...], bool]]:
+        return type(self), (self.args[0], self.known, self.forked)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from .backends.default import resolve_backend
 from .errors import reject_unknown
@@ -19,6 +19,7 @@ from .program.state import ProgramState
 if TYPE_CHECKING:
     from .graph.compiled import CompiledProgram
 
+Items: TypeAlias = Sequence[dict[str, Any] | Sequence[Any]]  # of a batch: dicts of arguments, or tuples of them in their order
 MIN_PREFIX = 64  # characters; a shorter prefix is not worth an entry in the cache
 
 
@@ -38,7 +39,7 @@ class SglFunction(Program):
     def run(self, /, *args: Any, **kwargs: Any) -> ProgramState:
         """Run the program. Returns as soon as its body has ended; reading the state waits for the rest.
 
-        Keyword arguments are the program's own and these options: max_new_tokens (128), n (1), stop,
+        Keyword arguments are the program's own and these options: max_new_tokens (128; or max_tokens), n (1), stop,
         stop_token_ids, stop_regex, temperature (1.0), top_p (1.0), top_k (-1), min_p (0), frequency_penalty,
         presence_penalty, repetition_penalty, logit_bias, seed, ignore_eos, keep_stop, return_logprob,
         logprob_start_len, top_logprobs_num, return_text_in_logprobs, close_at_limit, error_on_truncation;
@@ -54,16 +55,71 @@ class SglFunction(Program):
         arguments, options = split_options(self, kwargs)
         return run_program(self, Call(args, arguments), RunSettings.of(options))
 
+    @overload
     def run_batch(
         self,
-        batch_kwargs: Sequence[dict[str, Any] | Sequence[Any]],
+        batch_kwargs: Items,
+        *,
+        num_threads: int | str = ...,
+        progress_bar: bool = ...,
+        generator_style: Literal[False] = ...,
+        return_exceptions: Literal[False] = ...,
+        **options: Any,
+    ) -> list[ProgramState]: ...
+    @overload
+    def run_batch(
+        self,
+        batch_kwargs: Items,
+        *,
+        num_threads: int | str = ...,
+        progress_bar: bool = ...,
+        generator_style: Literal[True],
+        return_exceptions: Literal[False] = ...,
+        **options: Any,
+    ) -> Iterator[ProgramState]: ...
+    @overload
+    def run_batch(
+        self,
+        batch_kwargs: Items,
+        *,
+        num_threads: int | str = ...,
+        progress_bar: bool = ...,
+        generator_style: Literal[False] = ...,
+        return_exceptions: bool,
+        **options: Any,
+    ) -> list[ProgramState | Exception]: ...
+    @overload
+    def run_batch(
+        self,
+        batch_kwargs: Items,
+        *,
+        num_threads: int | str = ...,
+        progress_bar: bool = ...,
+        generator_style: Literal[True],
+        return_exceptions: bool,
+        **options: Any,
+    ) -> Iterator[ProgramState | Exception]: ...
+    @overload
+    def run_batch(
+        self,
+        batch_kwargs: Items,
+        *,
+        num_threads: int | str = ...,
+        progress_bar: bool = ...,
+        generator_style: bool,
+        return_exceptions: bool = ...,
+        **options: Any,
+    ) -> Iterable[Any]: ...
+    def run_batch(
+        self,
+        batch_kwargs: Items,
         *,
         num_threads: int | str = "auto",
         progress_bar: bool = False,
         generator_style: bool = False,
         return_exceptions: bool = False,
         **options: Any,
-    ) -> list[Any] | Iterator[Any]:
+    ) -> Iterable[Any]:
         """Run the program once for each item: a dict of arguments, or a tuple of them in their order.
 
         Gives the finished states in the order of the items; with `generator_style` an iterator that runs a
@@ -100,9 +156,22 @@ class SglFunction(Program):
         await run_body_async(self, call, state)
         return state
 
+    @overload
     async def arun_batch(
         self,
-        batch_kwargs: Sequence[dict[str, Any] | Sequence[Any]],
+        batch_kwargs: Items,
+        *,
+        num_threads: int | str = ...,
+        return_exceptions: Literal[False] = ...,
+        **options: Any,
+    ) -> list[ProgramState]: ...
+    @overload
+    async def arun_batch(
+        self, batch_kwargs: Items, *, num_threads: int | str = ..., return_exceptions: bool, **options: Any
+    ) -> list[ProgramState | Exception]: ...
+    async def arun_batch(
+        self,
+        batch_kwargs: Items,
         *,
         num_threads: int | str = "auto",
         return_exceptions: bool = False,
@@ -152,21 +221,17 @@ def _bound(module: str, name: str, arguments: dict[str, Any]) -> SglFunction:
 @overload
 def function(func: Callable[..., Any], num_api_spec_tokens: int | None = None) -> SglFunction: ...
 @overload
+def function(func: None = None, num_api_spec_tokens: int | None = None, **older: int | None) -> Callable[[Callable[..., Any]], SglFunction]: ...
 def function(
-    func: None = None, num_api_spec_tokens: int | None = None, *, api_num_spec_tokens: int | None = None
-) -> Callable[[Callable[..., Any]], SglFunction]: ...
-def function(
-    func: Callable[..., Any] | None = None,
-    num_api_spec_tokens: int | None = None,
-    *,
-    api_num_spec_tokens: int | None = None,
+    func: Callable[..., Any] | None = None, num_api_spec_tokens: int | None = None, **older: int | None
 ) -> Any:
     """Make a program of a function whose first parameter is `s`. With or without parentheses.
 
     `num_api_spec_tokens` lets a remote API write so many tokens ahead and serves the gens that follow from
-    them, which saves calls; a local runtime has no need of it. `api_num_spec_tokens` is its old name.
+    them, which saves calls; a local runtime has no need of it. Raises UnknownOptionError for another option.
     """
-    ahead = num_api_spec_tokens if num_api_spec_tokens is not None else api_num_spec_tokens
+    reject_unknown("function", older.keys() - {"api_num_spec_tokens"}, {"num_api_spec_tokens"})
+    ahead = num_api_spec_tokens if num_api_spec_tokens is not None else older.get("api_num_spec_tokens")
     if func is None:
         return lambda inner: SglFunction(inner, ahead)
     return SglFunction(func, ahead)

@@ -13,27 +13,27 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from sgl.lang.backends.apis.anthropic import Anthropic
     from sgl.lang.backends.apis.litellm import LiteLLM
-    from sgl.lang.backends.apis.vertex import VertexAI
     from sgl.lang.backends.default import flush_cache, get_server_info, set_default_backend
     from sgl.lang.backends.native.endpoint import RuntimeEndpoint
-    from sgl.lang.backends.openai.backend import Crusoe, OpenAI
-    from sgl.lang.backends.scripted.backend import Delayed, Scripted
+    from sgl.lang.backends.openai.backend import OpenAI
+    from sgl.lang.backends.scripted.backend import Scripted
     from sgl.lang.config import global_config
     from sgl.lang.errors import BudgetExceeded, DeadlineExceeded, ProgramCancelled, ProgramError
     from sgl.lang.function import SglFunction, function
     from sgl.lang.interpreter.usage import Budget, Usage
     from sgl.lang.journal import Journal, once, record, replay, resume
     from sgl.lang.journal.backend import journal
+    from sgl.lang.nodes.fields import fields
     from sgl.lang.nodes.primitives import (
         assistant,
         assistant_begin,
         assistant_end,
         gen,
-        gen_int,
-        gen_string,
         image,
+        plain,
         select,
         separate_reasoning,
+        special,
         system,
         system_begin,
         system_end,
@@ -72,17 +72,17 @@ _HOMES = {
     "sgl.lang.program.async_state": ("AsyncProgramState",),
     "sgl.lang.program.group": ("ProgramStateGroup",),
     "sgl.lang.interpreter.usage": ("Budget", "Usage"),
+    "sgl.lang.nodes.fields": ("fields",),
     "sgl.lang.nodes.primitives": (
-        "assistant", "assistant_begin", "assistant_end", "gen", "gen_int", "gen_string", "image", "select",
-        "separate_reasoning", "system", "system_begin", "system_end", "tool", "tool_begin", "tool_end",
+        "assistant", "assistant_begin", "assistant_end", "gen", "image", "plain", "select",
+        "separate_reasoning", "special", "system", "system_begin", "system_end", "tool", "tool_begin", "tool_end",
         "user", "user_begin", "user_end", "video",
     ),
     "sgl.lang.backends.apis.anthropic": ("Anthropic",),
     "sgl.lang.backends.native.endpoint": ("RuntimeEndpoint",),
     "sgl.lang.backends.apis.litellm": ("LiteLLM",),
-    "sgl.lang.backends.openai.backend": ("Crusoe", "OpenAI"),
-    "sgl.lang.backends.scripted.backend": ("Delayed", "Scripted"),
-    "sgl.lang.backends.apis.vertex": ("VertexAI",),
+    "sgl.lang.backends.openai.backend": ("OpenAI",),
+    "sgl.lang.backends.scripted.backend": ("Scripted",),
     "sgl.lang.journal": ("Journal", "once", "record", "replay", "resume"),
     "sgl.lang.journal.backend": ("journal",),
     "sgl.lang.tools.messages": ("messages",),
@@ -91,15 +91,22 @@ _HOMES = {
     "sgl.lang.program.state": ("ProgramState",),
     "sgl.runtime.engine": ("Engine",),
 }  # fmt: skip
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_OLDER = {
+    "gen_int": "sgl.lang.nodes.primitives",
+    "gen_string": "sgl.lang.nodes.primitives",
+    "Crusoe": "sgl.lang.backends.openai.backend",
+    "VertexAI": "sgl.lang.backends.apis.vertex",
+    "Delayed": "sgl.lang.backends.scripted.backend",
+}  # older programs import them; help and completion leave them out
+_HOME = {name: home for home, names in _HOMES.items() for name in names} | _OLDER
 
 __all__ = [
-    "Anthropic", "AsyncProgramState", "Budget", "BudgetExceeded", "Choice", "ChoicesMethod", "Crusoe", "DeadlineExceeded", "Delayed",
+    "Anthropic", "AsyncProgramState", "Budget", "BudgetExceeded", "Choice", "ChoicesMethod", "DeadlineExceeded",
     "Engine", "Journal", "LiteLLM", "OpenAI", "ProgramCancelled", "ProgramError", "ProgramState",
-    "ProgramStateGroup", "RuntimeEndpoint", "Scripted", "SglFunction", "Usage", "VertexAI", "assistant",
-    "assistant_begin", "assistant_end", "flush_cache", "function", "gen", "gen_int", "gen_string",
-    "get_server_info", "global_config", "greedy_token_selection", "image", "journal", "messages", "once", "record", "replay",
-    "report", "resume", "select", "separate_reasoning", "set_default_backend", "system", "system_begin",
+    "ProgramStateGroup", "RuntimeEndpoint", "Scripted", "SglFunction", "Usage", "assistant",
+    "assistant_begin", "assistant_end", "fields", "flush_cache", "function", "gen",
+    "get_server_info", "global_config", "greedy_token_selection", "image", "journal", "messages", "once", "plain", "record", "replay",
+    "report", "resume", "select", "separate_reasoning", "set_default_backend", "special", "system", "system_begin",
     "system_end", "token_length_normalized", "tool", "tool_begin", "tool_end", "tools",
     "unconditional_likelihood_normalized", "user", "user_begin", "user_end", "video",
 ]  # fmt: skip
@@ -112,7 +119,7 @@ def __getattr__(name: str) -> Any:
     if home is None:
         import difflib
 
-        close = difflib.get_close_matches(name, _HOME, n=1)
+        close = difflib.get_close_matches(name, __all__, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise AttributeError(f"module 'sgl' has no attribute {name!r}{hint}")
     value = getattr(importlib.import_module(home), name)

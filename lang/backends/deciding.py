@@ -28,7 +28,7 @@ def conclude(
     rows without the prompt. The decision's meta_info has `choice_probs` besides what the method tells.
     """
     decision = request.method(
-        choices=request.choices,
+        choices=list(map(str, request.choices)),
         normalized_prompt_logprobs=[mean_logprob(row) for row in scored],
         input_token_logprobs=scored,
         output_token_logprobs=outputs or [[] for _ in scored],

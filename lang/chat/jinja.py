@@ -77,7 +77,9 @@ class JinjaChatTemplate(ChatTemplate):
         messages = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
         try:
             rest = self._tokenizer.render_chat(messages, add_generation_prompt=add_generation_prompt)
-        except Exception:
+        except Exception as error:
+            if getattr(error, "hopeless", False):
+                raise ProgramError(f"the chat template of the model's tokenizer cannot be used: {error}") from error
             return None
         texts = []
         for mark in marks:

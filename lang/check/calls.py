@@ -115,7 +115,7 @@ def _word(c: Checker, name: str, node: ast.Call, arguments: Arguments, env: Env)
         return Nodes((Node(edge, node, role=role),))
     if name in ROLES:
         return Nodes(turn(name, arguments.get(0, "expr"), node))
-    if name in ("image", "video", "tools"):
+    if name in ("image", "video", "tools", "fields"):
         return Nodes((Node("any" if name == "tools" else "text", node),))
     if name == "messages":
         return words.make_messages(c, node, arguments.get(0, "messages"))

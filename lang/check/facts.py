@@ -26,6 +26,7 @@ class Bound:
     read: bool = False
     waited: bool = False
     single: bool = True
+    lone: bool = False  # after a join: only one of several forks made it
 
 
 @dataclass

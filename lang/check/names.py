@@ -11,9 +11,9 @@ from .values import ANY, PLAIN, Const, Module, Value, Word, either, is_plain
 ROOTS = ("sgl", "sglang")
 _WORD_MODULES = ("api", "primitives", "function", "lang")
 STARS = (
-    "function", "gen", "gen_int", "gen_string", "select", "image", "video", "separate_reasoning", "tools", "system",
+    "function", "gen", "gen_int", "gen_string", "select", "image", "video", "separate_reasoning", "tools", "fields", "system",
     "user", "assistant", "tool", "system_begin", "system_end", "user_begin", "user_end", "assistant_begin",
-    "assistant_end", "tool_begin", "tool_end", "set_default_backend", "flush_cache",
+    "assistant_end", "tool_begin", "tool_end", "plain", "special", "set_default_backend", "flush_cache",
 )  # fmt: skip
 _CHANGERS = {"append", "extend", "insert", "update", "pop", "remove", "clear", "add", "setdefault"}
 
@@ -31,6 +31,7 @@ class Names:
         self.changed: set[str] = set()  # in place, or from inside a function
         self.shared: set[str] = set()  # by global or nonlocal: any call may change them
         self.awaited: set[int] = set()
+        self.as_text: set[int] = set()  # what is put into text: by +, += and f-strings
         self._users: dict[str, set[str]] = {}
         self._collect(tree.body)
         self._walk(tree, ())
@@ -110,6 +111,10 @@ class Names:
         elif isinstance(node, ast.Global | ast.Nonlocal):
             self.changed.update(node.names)
             self.shared.update(node.names)
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            self.as_text.update((id(node.left), id(node.right)))
+        elif isinstance(node, ast.AugAssign | ast.FormattedValue):
+            self.as_text.add(id(node.value))
         elif isinstance(node, ast.Await):
             self.awaited.add(id(node.value))
         elif isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.value, ast.Name):

@@ -60,7 +60,7 @@ def check_declaration(c: Checker, node: Def) -> None:
             f"the first parameter of {node.name} is {shown}; it must be `s`, the state of the program",
         )  # fmt: skip
     for item in [*ordered[1:], *spec.kwonlyargs]:
-        if item.arg in run_options():
+        if item.arg in run_options() - {"max_tokens"}:
             c.report(
                 "SGL602", item,
                 f"parameter {item.arg!r} has the name of a run option: run({item.arg}=...) gives it to the program "

@@ -52,6 +52,7 @@ class Reports:
         self.appending = 0
         self.guessed: set[int] = set()  # states that are parameters named s and may be anything
         self.in_async_program = False
+        self.forks: dict[int, list[int]] = {}  # the states that were forked off a state
 
     def report(self, rule: str, place: ast.AST, message: str, severity: Severity | None = None) -> None:
         """Note a problem, once a place."""

@@ -57,7 +57,13 @@ def _statement(c: Checker, node: ast.stmt, env: Env) -> Env | None:
 def _expression(c: Checker, node: ast.Expr, env: Env) -> Env:
     value = evaluate(c, node.value, env)
     c.check_awaited(value, node)
+    if c.in_program and isinstance(value, Nodes) and _is_made_here(node.value, value):
+        c.report("SGL303", node, "this expression is made and dropped, so it generates nothing; append it: s += ...")
     return env
+
+
+def _is_made_here(source: ast.expr, value: Nodes) -> bool:
+    return isinstance(source, ast.BinOp) or any(isinstance(part, Node) and part.place is source for part in value.nodes)
 
 
 def _assign(c: Checker, node: ast.Assign, env: Env) -> Env:

@@ -95,6 +95,12 @@ def read(
     bounds = [env.facts[number].find(name) for number in state.numbers]
     found = [bound for bound in bounds if bound is not None]
     _check_defined(c, Missing(state, name, place, needed), found, env)
+    if found and all(bound.lone for bound in found) and id(place) in c.names.as_text:
+        c.report(
+            "SGL107", place,
+            f"s[{name!r}] is a list of one value: only one of the forks that were joined made {name!r}; use one name in all "
+            f"forks, or read s[{name!r}][0]",
+        )  # fmt: skip
     for number in state.numbers:
         facts = env.facts[number]
         if (bound := facts.find(name)) is not None:
@@ -139,6 +145,8 @@ def _check_defined(c: Checker, missing: Missing, found: list[Bound], env: Env) -
     if sure == NEVER:
         known = sorted({known for fact in facts for known in fact.names})
         found_before = hint(missing.name, known) if known else "; nothing has been generated yet"
+        if any(missing.name in env.facts[fork].names for fork in _forks_of(c, missing.state) if fork in env.facts):
+            found_before = f": {missing.name!r} is a variable of the forks; join first"
         c.report_undefined(
             missing, f"no gen, select or var_scope has made {missing.name!r} before this{found_before}", env
         )
@@ -148,6 +156,10 @@ def _check_defined(c: Checker, missing: Missing, found: list[Bound], env: Env) -
             "SGL102", missing.place,
             f"{missing.name!r} may be undefined: it is made in line {line}, which not every path passes",
         )  # fmt: skip
+
+
+def _forks_of(c: Checker, state: State) -> list[int]:
+    return [fork for number in state.numbers for fork in c.forks.get(number, [])]
 
 
 def _value_of(name: str, found: list[Bound]) -> Value:
@@ -299,6 +311,8 @@ def fork(c: Checker, state: State, size: Value, env: Env) -> tuple[int, ...]:
         if not known:
             env.facts[number].role, env.facts[number].many = ANY_ROLE, True
         children.append(number)
+    for parent in state.numbers:
+        c.forks.setdefault(parent, []).extend(children)
     return tuple(children)
 
 
@@ -312,14 +326,16 @@ def join(parents: tuple[int, ...], children: tuple[int, ...], mode: Value, env: 
     """The parents get lists of what the children have made."""
     if isinstance(mode, Const) and mode.value == "concate_and_append":
         return
+    forks = [env.facts[child] for child in children]
     for number in parents:
         parent = env.facts[number]
-        for child in (env.facts[child] for child in children):
+        for child in forks:
             parent.unknown |= child.unknown
             parent.patterns |= child.patterns
             for name, bound in child.names.items():
                 if name not in parent.names:
-                    parent.names[name] = replace(bound, kind="list", read=True, conditions=env.conditions)
+                    lone = len(forks) > 1 and sum(name in fork.names for fork in forks) == 1
+                    parent.names[name] = replace(bound, kind="list", read=True, conditions=env.conditions, lone=lone)
 
 
 def wait_all(state: State, env: Env) -> None:

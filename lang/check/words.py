@@ -93,6 +93,9 @@ def make_gen(
     _check_known(c, word, node)
     if word == "gen" and len(args) > 1 and not _is_count(args[1]):
         return _typed(c, node, args, keywords, whole)
+    if word == "gen" and len(args) > 1 and isinstance(args[1], Const) and isinstance(args[1].value, str):
+        c.report("SGL402", node.args[1], f"gen: {primitives._text_as_type(args[1].value)}")
+        args = [args[0], Const(None), *args[2:]]
     given = {**dict(zip(positional(word), args, strict=False)), **keywords}
     places = _places(word, node)
     if len(args) > len(positional(word)):

@@ -36,7 +36,9 @@ class RuntimeEndpoint(LocalBackend):
             return super().__new__(cls)
         from ..backends.native.endpoint import RuntimeEndpoint as HttpEndpoint
 
-        return HttpEndpoint(_asked_for(base_url), api_key, verify, chat_template_name)
+        endpoint = HttpEndpoint(_asked_for(base_url), api_key, verify, chat_template_name)
+        endpoint.shows_prompt_token = True
+        return endpoint
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ class LocalBackend(EmbeddedBackend):
     """
 
     support_concate_and_append = True  # texts of forks may be put together
+    shows_prompt_token = True  # as programs count on that read the rows of a select
 
     def __init__(self, args: ServerArgs, base_url: str, chat_template_name: str | None = None) -> None:
         choice = choose_model(args.model_path)
@@ -48,5 +49,9 @@ class LocalBackend(EmbeddedBackend):
 
 
 def hugging_face_tokenizer(path: str, **options: Any) -> Any:
-    """The tokenizer object of transformers, which programs call for its chat template and its ids."""
-    return import_module("transformers").AutoTokenizer.from_pretrained(path, **options)
+    """The tokenizer object of transformers, which programs call for its chat template and its ids.
+
+    Python of the checkpoint is run where `trust_remote_code=True` is given, never by a question on the terminal.
+    """
+    trusted = options.pop("trust_remote_code", False) is True
+    return import_module("transformers").AutoTokenizer.from_pretrained(path, trust_remote_code=trusted, **options)

@@ -34,6 +34,9 @@ def sampling_options(params: dict[str, Any] | None) -> SamplingOptions:
     return make_options(**given).over(DEFAULTS)
 
 
+_UNHEARD = ("rid",)  # what a server calls a request; nobody asks for it here
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """One text, or its token ids."""
@@ -102,7 +105,7 @@ class Batch:
     ) -> Batch:
         """From the arguments of `generate`; each may be one value, or a list with one for each prompt."""
         for name, value in others.items():
-            if value:
+            if value and name not in _UNHEARD:
                 raise UnsupportedByBackendError(
                     f"the embedded engine takes no {name} here; it got {str(value)[:60]!r}"
                 )

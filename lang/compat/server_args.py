@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import warnings
 from typing import Any
 
 from ..places.place import Place, caller_place
+from .cli_args import NAMES, SWITCHES, add_cli_args, given_in
 from .settings import settings
 
 # option of a server -> option of sgl.Engine
@@ -46,6 +48,21 @@ class ServerArgs:
         for name, value in options.items():
             setattr(self, name, value)
         self._warn()
+
+    @staticmethod
+    def add_cli_args(parser: argparse.ArgumentParser) -> None:
+        """Declare the options of a server on a script's parser; `from_cli_args` reads what it finds."""
+        add_cli_args(parser)
+
+    @classmethod
+    def from_cli_args(cls, args: argparse.Namespace) -> ServerArgs:
+        return cls(**given_in(args))
+
+    def __getattr__(self, name: str) -> Any:
+        """An option that was not given is None, as on a command line that does not name it."""
+        if name in NAMES:
+            return False if name in SWITCHES else None
+        raise AttributeError(f"ServerArgs has no option {name!r}")
 
     def __repr__(self) -> str:
         given = "".join(f", {name}={value!r}" for name, value in self._options.items())

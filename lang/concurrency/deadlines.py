@@ -54,7 +54,7 @@ class Deadlines:
         while (call := self._next()) is not None:
             try:
                 call()
-            except Exception:
+            except BaseException:  # the other alarms have no other thread
                 log.exception("an alarm failed")
             del call
 

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 log = logging.getLogger("sgl.lang")
 Item = TypeVar("Item")
@@ -28,6 +28,11 @@ class Feed(Generic[Item]):
         self._error: BaseException | None = None
         self._lock = threading.Lock()
         self._wakers: list[Waker] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if not self._closed:
+            raise TypeError("what still grows cannot be pickled or copied; wait for its end")
+        return _closed_feed, (self.items, self._error)
 
     def put(self, item: Item) -> None:
         with self._lock:
@@ -142,11 +147,17 @@ class Feed(Generic[Item]):
             raise self._error
 
 
+def _closed_feed(items: list[Item], error: BaseException | None) -> Feed[Item]:
+    feed = Feed(items)
+    feed.close(error)
+    return feed
+
+
 def _wake(wakers: list[Waker]) -> None:
     for waker in wakers:
         try:
             waker()
         except RuntimeError:
             pass  # the reader's event loop is gone
-        except Exception:  # the other readers are woken all the same
+        except BaseException:  # the other readers are woken all the same
             log.exception("a reader could not be woken")

@@ -27,6 +27,13 @@ class CompiledState(ProgramState):
         self._walk = walk if _depends_on_run(returned) else None
         self._traced_return = returned
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_traced_return": self.ret_value}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._walk = None
+
     @property
     def ret_value(self) -> Any:
         """What the body returned. Waits, if that is or has a value of the run."""

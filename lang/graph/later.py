@@ -7,9 +7,20 @@ from typing import Any
 
 from ..backend import Generated
 from ..errors import ProgramError
-from ..nodes.ir import SglExpr
+from ..interpreter.transcript import Pending
+from ..nodes.ir import SglExpr, SglVariable
 
 Binding = Any  # Pending | Span | Thought | Later: what has done, error, get(), when_done()
+
+
+class Given:
+    """Gives a value that is there."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __call__(self) -> Any:
+        return self.value
 
 
 class Later:
@@ -25,6 +36,15 @@ class Later:
         self._parts = parts
         self._make = make
         self.node = node
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy has the value, or the error, by now."""
+        try:
+            return Later, ([], Given(self.get()), self.node)
+        except ProgramError as error:
+            failed = Pending(SglVariable("", None), error.where)
+            failed.fail(error)
+            return Later, ([failed], failed.get, self.node)
 
     @property
     def done(self) -> bool:

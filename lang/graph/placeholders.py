@@ -18,8 +18,10 @@ from ..nodes.ir import (
     SglSubmitted,
     SglVariable,
     SglVideo,
+    SglWords,
 )
 from ..nodes.primitives import as_node
+from ..nodes.words import worded
 from ..places.place import caller_place
 from ..typed.reading import Reading
 
@@ -203,6 +205,8 @@ def _inside(value: Any) -> list[Any]:
         return list(value.parts)
     if isinstance(value, SglSubmitted | SglSeparateReasoning):
         return [value.expr]
+    if isinstance(value, SglWords):
+        return [value.text]
     return [value.path] if isinstance(value, SglImage | SglVideo) else []
 
 
@@ -213,6 +217,8 @@ def _filled_node(node: SglExpr, fill: Callable[[Any], Any]) -> Any:
         return SglExprList(as_nodes(filled(node.expr_list, fill)))
     if isinstance(node, SglSeparateReasoning):
         return SglSeparateReasoning(node.model_type, SglExprList(as_nodes([filled(node.expr, fill)])))
+    if isinstance(node, SglWords):
+        return worded(node, filled(node.text, fill))
     if isinstance(node, SglImage):
         return SglImage(filled(node.path, fill))
     return SglVideo(filled(node.path, fill), node.num_frames) if isinstance(node, SglVideo) else node

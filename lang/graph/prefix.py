@@ -12,7 +12,7 @@ from typing import Any
 
 from ..backend import Backend, Stream
 from ..interpreter.executor import StreamExecutor
-from ..nodes.ir import SglArgument, SglConstantText, SglExpr, SglPastCalls, SglTools
+from ..nodes.ir import SglArgument, SglConstantText, SglExpr, SglFields, SglPastCalls, SglTools
 from ..sampling.options import DEFAULTS
 from .placeholders import filled
 from .plan import Lane, Plan
@@ -103,6 +103,6 @@ def _without(step: Step, count: int) -> list[Step]:
 
 
 def _length(node: SglExpr, shared: Mapping[str, Any]) -> int:
-    if isinstance(node, SglConstantText | SglTools | SglPastCalls):
+    if isinstance(node, SglConstantText | SglFields | SglTools | SglPastCalls):
         return len(node.value) if isinstance(node, SglConstantText) else MIN_PREFIX
     return len(shared[node.name]) if isinstance(node, SglArgument) else 0

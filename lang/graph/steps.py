@@ -8,7 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..nodes.ir import SglArgument, SglConstantText, SglExpr, SglPastCalls, SglRoleBegin, SglRoleEnd, SglTools
+from ..nodes.ir import (
+    SglArgument,
+    SglConstantText,
+    SglExpr,
+    SglFields,
+    SglPastCalls,
+    SglRoleBegin,
+    SglRoleEnd,
+    SglTools,
+)
 from ..places.place import Place
 from .placeholders import Key, Traced, placeholders
 
@@ -60,7 +69,7 @@ class Append(Step):
     @property
     def is_fixed(self) -> bool:
         """The same in every run at a backend."""
-        return isinstance(self.node, SglConstantText | SglRoleBegin | SglRoleEnd | SglTools | SglPastCalls)
+        return isinstance(self.node, SglConstantText | SglRoleBegin | SglRoleEnd | SglFields | SglTools | SglPastCalls)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,10 +11,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from sgl.runtime.text.passage import joined
+
 from ..interpreter.executor import StreamExecutor
-from ..interpreter.transcript import Literal, Span, again, messages_of, text_of
+from ..interpreter.transcript import Literal, Span, again, messages_of, passage_of, text_of
 from ..interpreter.variables import Variables
-from ..nodes.ir import SglExpr
+from ..nodes.ir import SglConstantText, SglExpr
+from ..nodes.words import in_turn
 from ..places.place import Place
 from ..program.program import Call
 from ..program.run import NO_THREAD, RunSettings, new_executor
@@ -200,9 +203,9 @@ class Walk:
                 self._append(part)
             return
         executor = self.executors[step.state]
-        whole = "".join(texts)
-        for index, (part, text) in enumerate(zip(step.parts, texts, strict=True)):
-            send = _nothing if index else partial(_send, executor, whole)
+        said = [in_turn(text, executor.conversation.role) for text in texts]
+        for index, (part, text) in enumerate(zip(step.parts, said, strict=True)):
+            send = _nothing if index else partial(_send, executor, joined(said))
             executor.write(text, send, part.where)
 
     def _split(self, step: Split) -> None:
@@ -235,10 +238,10 @@ class Walk:
             child = self.executors[state]
             if child.failure:
                 raise again(child.failure)
-            self._write(step.state, step.scope, text_of(child.branch.own), step.where)
+            self._write(step.state, step.scope, passage_of(child.branch.own), step.where)
 
     def _write(self, state: int, scope: int, text: str, where: Place | None) -> None:
-        self.executors[state].submit(text, self.variables(state, scope), where)
+        self.executors[state].submit(SglConstantText(text), self.variables(state, scope), where)
 
     def _assign(self, step: Assign) -> None:
         variables = self.variables(step.state, step.scope)
@@ -265,11 +268,11 @@ class Walk:
             self.found[key].get()
 
 
-def _send(executor: StreamExecutor, whole: str, text: str) -> None:
+def _send(executor: StreamExecutor, whole: str) -> None:
     executor.stream.append(whole)
 
 
-def _nothing(text: str) -> None:
+def _nothing() -> None:
     """The text went with that of the first piece."""
 
 

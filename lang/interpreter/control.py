@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..concurrency.deadlines import Alarm, deadlines
 from ..errors import BudgetExceeded, DeadlineExceeded, ProgramError
@@ -39,6 +39,14 @@ class RunControl:
         if self._parent is not None:
             self._parent._adopt(self)
         self._alarm = self._set_alarm(timeout)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"root": self.root, "budget": self.budget, "stopped": self.stopped, "_counted": self._counted}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _parent=None, _over=True, _alarm=None)
+        self._lock = threading.Lock()
+        self._states, self._nested = weakref.WeakSet(), weakref.WeakSet()
 
     def __repr__(self) -> str:
         return f"<run of {self.root.program or 'a program'}: {self.usage}>"

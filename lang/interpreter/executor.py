@@ -15,23 +15,38 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from sgl.runtime.errors import EngineDied
+
 from ..backend import Backend, Generated, Media, Stream
 from ..chat import Conversation
 from ..concurrency.deadlines import Alarm, deadlines
 from ..concurrency.ids import fresh_id
 from ..concurrency.once import when_done
-from ..errors import DeadlineExceeded, ProgramCancelled, ProgramError, StateEndedError, node_failure
+from ..errors import (
+    DeadlineExceeded,
+    ProgramCancelled,
+    ProgramError,
+    StateEndedError,
+    UnknownVariableError,
+    node_failure,
+)
 from ..nodes.ir import flatten
+from ..nodes.lost import kept as kept_or_lost
 from ..nodes.primitives import as_node
 from ..places.place import Place, caller_place
 from ..sampling.options import SamplingOptions, derive_seed
 from .control import RunControl
+from .detached import bare, detached
 from .history import Branch
 from .rules import apply
 from .transcript import Literal, Pending, again, messages_of, result_of, text_of
-from .variables import Binding, Name, Variables
+from .variables import Binding, Name, Variables, never_made
 
 log = logging.getLogger("sgl.lang")
+_KEPT = (
+    "arguments", "body_error", "branch", "control", "failure", "failure_is_returned", "inline", "options", "scopes", "sid",
+    "stopped", "streaming", "vars", "_failed_at",
+)  # fmt: skip
 Result = TypeVar("Result")
 
 
@@ -88,6 +103,22 @@ class StreamExecutor:
         self._when_finished: list[Callable[[], object]] = []
         self.control.enter(self)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Of a program that has ended, all that can be read."""
+        self.sync()
+        if not self.is_finished:
+            raise TypeError("a state whose program is still running cannot be pickled or copied; wait for its end")
+        kept = {name: self.__dict__[name] for name in _KEPT}
+        kept["arguments"] = {name: kept_or_lost(value) for name, value in self.arguments.items()}
+        return {**kept, "backend": detached(self.backend), "chat_template": bare(self.chat_template), "ret_value": self.ret_value}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, ended=True, body_thread=None, _pending=0, _forked=0, _children=[], _when_finished=[])
+        self._binding_to, self.pieces = self.vars, self.branch.pieces
+        self.conversation = self.branch.conversation or Conversation(self.chat_template)
+        self.stream, self._called, self._samples = None, weakref.WeakSet(), set()  # type: ignore[assignment]
+        self._submitting, self._counting = threading.RLock(), threading.Lock()
+
     # --- nodes -------------------------------------------------------------------------------------------
 
     def submit(self, expr: Any, variables: Variables | None = None, where: Place | None = None) -> None:
@@ -114,10 +145,10 @@ class StreamExecutor:
 
     # --- what the rules of the nodes are made of -----------------------------------------------------------
 
-    def write(self, text: str, send: Callable[[str], None], where: Place | None) -> None:
-        """Add text that is known."""
+    def write(self, text: str, send: Callable[[], None], where: Place | None) -> None:
+        """Add text that is known; `send` gives it to the stream."""
         if not self.failure:
-            send(text)
+            send()
         self.pieces.put(Literal(text, where))
 
     def attach(self, media: Media, where: Place | None) -> None:
@@ -216,7 +247,7 @@ class StreamExecutor:
     def _finish(self, piece: Pending) -> None:
         try:
             piece.finish()
-        except Exception:
+        except BaseException:
             piece.claimed = False  # what the backend gave is no result
             raise
         if piece.usage is not None:
@@ -350,11 +381,27 @@ class StreamExecutor:
 
     def find(self, name: Name, variables: Variables | None = None) -> Binding | None:
         """What is bound to a name, None for a plain value. KeyError if nothing is."""
-        return (variables or self.vars).find(name, self.body_runs_elsewhere())
+        try:
+            return (variables or self.vars).find(name, self.body_runs_elsewhere())
+        except UnknownVariableError as error:
+            if self.failure is None:
+                raise UnknownVariableError(name, error.known, self._forks_know(name)) from None
+            raise never_made(name, self.failure) from self.failure
+
+    def _forks_know(self, name: Name) -> bool:
+        children = [child for reference in list(self._children) if (child := reference()) is not None]
+        return any(child.vars.knows(name) or child._forks_know(name) for child in children)
+
+    def variable_names(self, variables: Variables | None = None) -> list[str]:
+        """The names of the variables, in the order in which they were first made. Waits for a streaming run's body."""
+        if self.body_runs_elsewhere():
+            self.pieces.wait_closed()
+        return [name for name in (variables or self.vars).declared() if name is not None]
 
     def get_var(self, name: Name, variables: Variables | None = None) -> Any:
         """The value of a variable, waiting for it. KeyError if there is none, ProgramError if it failed."""
-        return (variables or self.vars).get(name, self.body_runs_elsewhere())
+        binding = self.find(name, variables)
+        return (variables or self.vars).value(name) if binding is None else binding.get()
 
     def set_var(self, name: Name, value: Any, variables: Variables | None = None) -> None:
         with self._submitting:
@@ -372,7 +419,15 @@ class StreamExecutor:
             piece.wait()
 
     def text(self) -> str:
-        """The whole text, up to the first node that failed."""
+        """The whole text, up to the first node that failed. Raises its error if the engine died under it."""
+        self.sync()
+        for piece in self.pieces.items:
+            if piece.error is not None and isinstance(piece.error.__cause__, EngineDied):
+                raise again(piece.error)
+        return self.readable_text()
+
+    def readable_text(self) -> str:
+        """The text up to the first node that failed, whatever failed it."""
         self.sync()
         return text_of(self.pieces.items)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..concurrency.feed import Feed
+from .detached import detached, resting, set_slots, slots_of
 
 if TYPE_CHECKING:
     from ..backend import Backend
@@ -35,6 +36,15 @@ class Branch:
         self.start = len(self.pieces)
         self.opened = time.perf_counter()
         self.closed: float | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        told = slots_of(self, "_parent")
+        return {**told, "backend": detached(self.backend), "conversation": resting(self.conversation)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        set_slots(self, state)
+        for child in self.children:
+            child._parent = weakref.ref(self)
 
     @property
     def parent(self) -> Branch | None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sgl.runtime.text.passage import Passage, quoted
+
 from ..backend import GenRequest, Media, SelectRequest
 from ..chat.reasoning import marks_of, split_reasoning
 from ..errors import ProgramError, node_failure
@@ -13,6 +15,7 @@ from ..nodes.ir import (
     SglCommitLazy,
     SglConstantText,
     SglExpr,
+    SglFields,
     SglGen,
     SglImage,
     SglRoleBegin,
@@ -24,6 +27,7 @@ from ..nodes.ir import (
     SglVideo,
     flatten,
 )
+from ..nodes.words import in_turn
 from ..places.place import Place
 from ..sampling.options import derive_seed
 from .transcript import Pending, Span, Split, Thought, again
@@ -50,7 +54,13 @@ def apply(executor: StreamExecutor, node: SglExpr, where: Place | None) -> None:
 
 
 def literal(executor: StreamExecutor, node: SglConstantText, where: Place | None) -> None:
-    executor.write(node.value, executor.stream.append, where)
+    text = in_turn(node.value, executor.conversation.role)
+    executor.write(text, partial(executor.stream.append, text), where)
+
+
+def fields(executor: StreamExecutor, node: SglFields, where: Place | None) -> None:
+    """The fields of a type are a literal that the backend's model decides."""
+    literal(executor, SglConstantText(node.text(executor.backend)), where)
 
 
 def gen(executor: StreamExecutor, node: SglGen[Any], where: Place | None, split: Split | None = None) -> None:
@@ -75,8 +85,9 @@ def select(executor: StreamExecutor, node: SglSelect, where: Place | None) -> No
     if seed is not None and node.temperature > 0:
         operations = sum(isinstance(before, Pending) for before in executor.branch.own)
         seed = derive_seed(seed, -2, operations)
+    choices: list[str] = [choice if isinstance(choice, Passage) else quoted(choice) for choice in node.choices]
     request = SelectRequest(
-        node.choices, node.choices_method, node.temperature, node.name, where, seed
+        choices, node.choices_method, node.temperature, node.name, where, seed
     )
     executor.start(piece, 0, partial(executor.stream.select, request))
 
@@ -85,17 +96,17 @@ def role_begin(executor: StreamExecutor, node: SglRoleBegin, where: Place | None
     conversation = executor.conversation
     if conversation.wants_default_system(node.role) and conversation.role is None:
         role_begin(executor, SglRoleBegin("system"), where)
-        literal(executor, SglConstantText(conversation.template.default_system_prompt or ""), where)
+        literal(executor, SglConstantText(Passage(conversation.template.default_system_prompt or "")), where)
         role_end(executor, SglRoleEnd("system"), where)
     prefix = conversation.prefix(node.role)
-    executor.write(prefix, partial(executor.stream.begin_turn, node.role), where)
+    executor.write(prefix, partial(executor.stream.begin_turn, node.role, prefix), where)
     conversation.begin(node.role, len(executor.pieces))
 
 
 def role_end(executor: StreamExecutor, node: SglRoleEnd, where: Place | None) -> None:
     suffix = executor.conversation.suffix(node.role)
     end = len(executor.pieces)
-    executor.write(suffix, partial(executor.stream.end_turn, node.role), where)
+    executor.write(suffix, partial(executor.stream.end_turn, node.role, suffix), where)
     executor.conversation.end(end)
 
 
@@ -137,6 +148,7 @@ def commit(executor: StreamExecutor, node: SglCommitLazy, where: Place | None) -
 
 RULES: dict[type[SglExpr], Rule] = {  # nodes of other rooms add their own
     SglConstantText: literal,
+    SglFields: fields,
     SglGen: gen,
     SglSelect: select,
     SglRoleBegin: role_begin,

@@ -8,30 +8,38 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+from sgl.runtime.text.passage import Passage, joined
+
 from ..backend import Generated, Media
 from ..chat import Turn
 from ..concurrency.feed import Feed
+from ..config import own_words
 from ..errors import ProgramError
 from ..media.content import content_of
 from ..media.urls import as_url
 from ..nodes.ir import SglExpr
 from ..places.place import Place
 from ..sampling.choices import ChoicesDecision
+from .detached import set_slots, slots_of
 from .usage import Usage
 
 Split = Callable[[str], tuple[str, str]]  # a text into thought and answer
 
 
 class Literal:
-    """Text that is known from the start. `media` is the picture or film that it stands for."""
+    """Text that is known from the start. `media` is the picture or film that it stands for.
 
-    __slots__ = ("media", "text", "where")
+    passage: the text as it was said, with what is quoted of it.
+    """
+
+    __slots__ = ("media", "passage", "text", "where")
 
     error: ProgramError | None = None
     usage: Usage | None = None
 
     def __init__(self, text: str, where: Place | None = None, media: Media | None = None) -> None:
-        self.text = text
+        self.text = str(text)
+        self.passage = text
         self.where = where
         self.media = media
 
@@ -86,6 +94,12 @@ class Pending:
         self.demand: Callable[[], None] | None = None  # tells the backend that somebody waits now
         self._results: list[Generated | None] = [None] * samples
         self._streamed = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return slots_of(self, "demand")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        set_slots(self, state)
 
     @property
     def done(self) -> bool:
@@ -294,6 +308,11 @@ def text_of(pieces: list[Piece], strict: bool = False, wait: bool = True) -> str
     return "".join(texts)
 
 
+def passage_of(pieces: list[Piece]) -> Passage:
+    """The text of pieces that are done, with what is quoted of it; what the model wrote is."""
+    return joined(piece.passage if isinstance(piece, Literal) else own_words(piece.text) for piece in pieces)
+
+
 def messages_of(turns: list[Turn], pieces: list[Piece]) -> list[dict[str, Any]]:
     """Finished turns as {"role", "content"}: text without leading white space, content parts with pictures."""
     messages = []
@@ -343,5 +362,5 @@ def result_of(future: Future[Any]) -> Generated:
     """What an operation gave, as text and meta_info. Raises what it raised."""
     result = future.result()
     if isinstance(result, ChoicesDecision):
-        return Generated(result.decision, result.meta_info or {})
+        return Generated(str(result.decision), result.meta_info or {})
     return result

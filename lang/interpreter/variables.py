@@ -5,12 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from ..concurrency.feed import Feed
-from ..errors import ProgramError, UnknownVariableError
+from ..errors import NeverMadeError, ProgramError, UnknownVariableError
 from ..nodes.ir import SglExpr, SglVariable
 from .transcript import Pending, Span, Thought
 
 Binding = Pending | Span | Thought
 Name = str | None  # None: the last gen without a name
+
+
+def never_made(name: Name, why: BaseException) -> ProgramError:
+    """The error of who reads a variable that no node made, because of an error before."""
+    told = why.message if isinstance(why, ProgramError) else f"{type(why).__name__}: {why}"
+    error = NeverMadeError(f"{told}; so variable {name!r} was never made", getattr(why, "where", None))
+    error.__cause__ = why
+    return error
 
 
 class Variables:
@@ -21,13 +29,14 @@ class Variables:
         self._bindings: dict[Name, Binding] = {}
         self._values: dict[Name, Any] = {}
         self._nodes: dict[Name, SglExpr] = {}
+        self._declared: dict[Name, None] = {}
         self._body_error: BaseException | None = None
 
     def copy(self) -> Variables:
         """For a fork: the same values, and the same pending pieces."""
         other = Variables()
         other._bindings, other._values = dict(self._bindings), dict(self._values)
-        other._nodes = dict(self._nodes)
+        other._nodes, other._declared = dict(self._nodes), dict(self._declared)
         return other
 
     def bind(self, name: Name, binding: Binding) -> None:
@@ -68,7 +77,7 @@ class Variables:
         if name in self._values:
             return None
         if name not in self._bindings and self._body_error is not None:
-            raise ProgramError(f"the program ended before variable {name!r} was made") from self._body_error
+            raise never_made(name, self._body_error)
         if name not in self._bindings:
             raise UnknownVariableError(name, self.declared())
         return self._bindings[name]
@@ -78,12 +87,16 @@ class Variables:
         binding = self.find(name, wait)
         return self._values[name] if binding is None else binding.get()
 
+    def value(self, name: Name) -> Any:
+        """The value of a name that is bound to a plain one."""
+        return self._values[name]
+
     def knows(self, name: Name) -> bool:
         return name in self._values or name in self._bindings
 
     def declared(self) -> list[Name]:
-        """All names, pending ones too, in the order of their declaration."""
-        return [*self._values, *self._bindings]
+        """All names, pending ones too, in the order in which they were first made."""
+        return list(self._declared)
 
     def pending(self) -> dict[Name, Binding]:
         return dict(self._bindings)
@@ -99,5 +112,6 @@ class Variables:
         self.names.close()
 
     def _tell(self, name: Name) -> None:
+        self._declared.setdefault(name)
         if name is not None:
             self.names.put(name)

@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from sgl.runtime.text.passage import Passage
+
 from ..backend import GenRequest, SelectRequest
 from ..places.place import Place
 from ..sampling.options import DEFAULTS, NAMES
@@ -99,6 +101,8 @@ def gen_content(request: GenRequest) -> Content:
 
 def select_content(request: SelectRequest) -> Content:
     values = {"choices": request.choices, "method": _named(request.method)}
+    if special := [choice for choice in request.choices if isinstance(choice, Passage) and not choice.quoted]:
+        values["special"] = special
     if request.temperature:
         values |= {"temperature": request.temperature, "seed": request.seed}
     return Content.of("select", values, request.temperature != 0 and request.seed is None)

@@ -49,7 +49,11 @@ class JournalBackend(Backend):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *about: object) -> None:
-        self._session.close(wait=kind is None or issubclass(kind, Exception))
+        try:
+            self._session.close(wait=kind is None or issubclass(kind, Exception))
+        except JournalError:
+            if kind is None:
+                raise
 
     def close(self) -> None:
         """Wait for what is being made, then let go of the file. The backend below stays open."""
@@ -141,58 +145,76 @@ def record(path: str | Path, backend: Any = None, *, seed: int | None = None) ->
     `seed` makes the whole recording repeatable; without one a seed is drawn and written down. Gens that have
     a seed of their own keep it. Raises JournalError if the file has nodes already, BadValueError for the seed.
     """
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise BadValueError(f"the journal's seed is {seed!r}; give a whole number, or None to have one drawn")
-    inner = resolve_backend(backend)
+    seed, inner = _checked(seed), resolve_backend(backend)
     return JournalBackend(Session(Journal.create(path, _header(inner, seed)), inner))
 
 
-def resume(journal: str | Path | Journal, backend: Any = None) -> JournalBackend:
+def resume(journal: str | Path | Journal, backend: Any = None, *, skip_damaged: bool = False) -> JournalBackend:
     """Go on with a recording: what is there is served, what is missing or failed is computed and added.
 
     Use it after a crash, after an edit (`Journal.edit`) and with a changed program. Raises MissingJournalError (a
-    FileNotFoundError) if there is no file; `sgl.journal` begins one then.
+    FileNotFoundError) if there is no file; `sgl.journal` begins one then. `skip_damaged`: as in `Journal.open`.
     """
-    found = Journal.open(journal.path if isinstance(journal, Journal) else journal)
+    return _resumed(_opened(journal, skip_damaged), backend, None)
+
+
+def _resumed(found: Journal, backend: Any, seed: int | None) -> JournalBackend:
+    """seed: of a file in which nothing is yet."""
     inner = resolve_backend(backend)
     if not found.header:
         with found.writing():
-            found.begin(_header(inner, None))
+            found.begin(_header(inner, seed))
     _check_model(found, inner)
     return JournalBackend(Session(found, inner))
 
 
-def replay(journal: str | Path | Journal) -> JournalBackend:
+def replay(journal: str | Path | Journal, *, skip_damaged: bool = False) -> JournalBackend:
     """Run programs from a recording alone, without a model.
 
     A node that is not there raises ReplayMismatch, which names the variable, the line and the difference.
+    `skip_damaged`: as in `Journal.open`.
     """
-    found = Journal.open(journal.path if isinstance(journal, Journal) else journal)
+    found = _opened(journal, skip_damaged)
     if not found.header:
         raise JournalError(f"{found.path} is empty; there is nothing to replay")
     return JournalBackend(Session(found, None))
 
 
-def journal(path: str | Path, backend: Any = None, *, seed: int | None = None) -> JournalBackend:
+def journal(path: str | Path, backend: Any = None, *, seed: int | None = None, skip_damaged: bool = False) -> JournalBackend:
     """Record into `path` if there is no such file yet, else go on with it: `record` or `resume`.
 
-    `seed` counts when the file is begun; a journal that is there goes on with its own. `counts` of what this gives
-    tells how many nodes came from the journal and how many were computed.
+    `seed` counts when the file is begun; a journal that is there goes on with its own. `skip_damaged`: as in
+    `Journal.open`. `counts` of what this gives tells how many nodes came from the journal and how many were computed.
 
         with sgl.journal("run.jsonl") as backend:
             states = program.run_batch(rows, backend=backend)
         print(backend.counts)
     """
-    return journalled(backend, path, seed=seed)
+    return journalled(backend, path, seed=seed, skip_damaged=skip_damaged)
 
 
-def journalled(backend: Any, path: str | Path, *, seed: int | None = None) -> JournalBackend:
+def journalled(backend: Any, path: str | Path, *, seed: int | None = None, skip_damaged: bool = False) -> JournalBackend:
     """`backend`, with a journal at `path`: resumed if the file is there, else begun.
 
     Several runs of one process may name the same path, also at once; each is served what was there before it.
     """
     with _beginning:
-        return resume(path, backend) if Path(path).exists() else record(path, backend, seed=seed)
+        if not Path(path).exists():
+            return record(path, backend, seed=seed)
+        return _resumed(_opened(path, skip_damaged), backend, _checked(seed))
+
+
+def _checked(seed: Any) -> int | None:
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise BadValueError(f"the journal's seed is {seed!r}; give a whole number, or None to have one drawn")
+    return seed
+
+
+def _opened(journal: str | Path | Journal, skip_damaged: bool) -> Journal:
+    """Read anew. A Journal whose damaged lines were skipped is read so again."""
+    if isinstance(journal, Journal):
+        return Journal.open(journal.path, skip_damaged=skip_damaged or bool(journal.damaged))
+    return Journal.open(journal, skip_damaged=skip_damaged)
 
 
 _beginning = threading.Lock()

@@ -1,15 +1,16 @@
-"""The file of a journal: lines of JSON that are only ever appended."""
+"""The file of a journal: lines that are only ever appended, each whole or not at all."""
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import JournalError, MissingJournalError
+from .lines import opened, sealed
 
 try:
     import fcntl
@@ -17,10 +18,20 @@ except ImportError:  # no such locks on this system
     fcntl = None  # type: ignore[assignment]
 
 
-def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
+class Line(NamedTuple):
+    """A complete line of a journal. number: counted from 1.  entry: {} where the line is damaged, and `why` says how."""
+
+    number: int
+    entry: dict[str, Any]
+    has_sum: bool
+    why: str = ""
+
+
+def read_lines(path: Path) -> tuple[list[Line], int]:
     """The complete lines, and how many bytes they have. A torn last line is left out, with a warning.
 
-    Raises JournalError for a line that is not JSON, MissingJournalError.
+    Lines of the first format had no checksum. They are read as they are, up to the first that has one.
+    Raises MissingJournalError.
     """
     try:
         data = path.read_bytes()
@@ -34,18 +45,19 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
             f"{path}: the last line is torn (the writer was killed); its node is dropped and will be computed again",
             stacklevel=2,
         )
-    lines = data[:end].split(b"\n")[:-1]
-    return [_parse(path, number, line) for number, line in enumerate(lines, 1)], end
+    return list(_lines(data[:end].split(b"\n")[:-1])), end
 
 
-def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        entry = json.loads(line.decode("utf-8", "surrogatepass"))
-    except ValueError as error:
-        raise JournalError(f"{path}:{number} is not JSON ({error}); is this a journal?") from error
-    if not isinstance(entry, dict):
-        raise JournalError(f"{path}:{number} is {entry!r:.40}, not an object; is this a journal?")
-    return entry
+def _lines(lines: list[bytes]) -> Iterator[Line]:
+    has_sums = False
+    for number, line in enumerate(lines, 1):
+        try:
+            entry, summed = opened(line, has_sums)
+        except ValueError as error:
+            yield Line(number, {}, False, str(error))
+            continue
+        has_sums = has_sums or summed
+        yield Line(number, entry, summed)
 
 
 class JournalFile:
@@ -57,6 +69,8 @@ class JournalFile:
     def __init__(self, path: Path, keep: int) -> None:
         self._lock = threading.Lock()
         self._path = path
+        self._end = keep
+        self._torn = False
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             self._hold(path)
@@ -76,20 +90,43 @@ class JournalFile:
             ) from error
 
     def append(self, entry: dict[str, Any]) -> None:
-        """Raises JournalError for what JSON cannot hold, OSError for a full disk or a closed file."""
+        """Raises JournalError for what JSON cannot hold, and for a write that failed: the file is then as before."""
         try:
-            line = json.dumps(entry, ensure_ascii=False, separators=(",", ":"), default=_plain)
+            line = sealed(entry)
         except (TypeError, ValueError) as error:
             raise JournalError(f"{self._path}: {error}, in {entry!r:.200}") from error
-        data = memoryview((line + "\n").encode("utf-8", "surrogatepass"))
         with self._lock:
-            while data:
-                data = data[os.write(self._file, data) :]
+            try:
+                self._write(line)
+            except OSError as error:
+                raise JournalError(
+                    f"{self._path} cannot be written ({error}); what it has stays good. Once the cause is gone (a full disk, "
+                    f"say), this run's next nodes are written again, and sgl.resume({str(self._path)!r}) computes what is missing"
+                ) from error
+
+    def _write(self, line: bytes) -> None:
+        """All of the line or, where that fails half way, nothing of it."""
+        if self._torn:
+            self._cut_back()
+        self._torn, left = True, memoryview(line)
+        try:
+            while left:
+                left = left[os.write(self._file, left) :]
+        except BaseException:
+            self._cut_back()
+            raise
+        self._torn = False
+        self._end += len(line)
+
+    def _cut_back(self) -> None:
+        """To the last whole line; raises OSError where not even that is possible, and the next write tries again."""
+        os.ftruncate(self._file, self._end)
+        self._torn = False
 
     @property
     def size(self) -> int:
-        """Bytes."""
-        return os.fstat(self._file).st_size
+        """Bytes of whole lines."""
+        return self._end
 
     def is_at(self, path: Path) -> bool:
         """False once somebody has deleted or replaced the file."""
@@ -104,12 +141,3 @@ class JournalFile:
     def __del__(self) -> None:
         if getattr(self, "_file", -1) >= 0:
             os.close(self._file)
-
-
-def _plain(value: Any) -> Any:
-    """What a backend reports that is not JSON: numbers and arrays of numpy, sets."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, set | frozenset):
-        return sorted(value)
-    raise TypeError(f"a journal cannot hold {value!r:.60} (a {type(value).__name__})")

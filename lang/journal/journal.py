@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,15 +12,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..errors import BadValueError, JournalError
-from .file import JournalFile, read_lines
-from .node import Node
+from .file import JournalFile, Line, read_lines
+from .node import LOST, Node
 
-FORMAT = 1
+FORMAT, BEFORE = 2, 1  # every line has a checksum; none had
 
 
 class Journal:
     """The nodes of a file, in the order in which they were finished. `header` is the file's first line.
 
+    `damaged` are the numbers of the lines that were left out, where `open` was told to skip them.
     Within a process a file that is being written has one Journal, which `open` gives to all who ask.
     """
 
@@ -29,6 +31,7 @@ class Journal:
         self.path = path
         self.header = header
         self.turns: dict[tuple[tuple[str, ...], str], tuple[str, str]] = {}
+        self.damaged: list[int] = []
         self._all = nodes
         self._size = size
         self._file: JournalFile | None = None
@@ -36,8 +39,13 @@ class Journal:
         self._lock = threading.RLock()
 
     @classmethod
-    def open(cls, path: str | Path) -> Journal:
-        """Read a journal. Raises JournalError for what is none; for no file MissingJournalError, a FileNotFoundError."""
+    def open(cls, path: str | Path, *, skip_damaged: bool = False) -> Journal:
+        """Read a journal. Raises JournalError for what is none, and for a damaged line, which it names; for no file
+        MissingJournalError, a FileNotFoundError.
+
+        `skip_damaged`: use the lines around damaged ones, with a warning that names these. Nodes that they held are
+        computed again by a resumed run; edits that they held are undone. Without its first line a journal is of no use.
+        """
         path = Path(path)
         live = cls._written.get(path.resolve())
         if live is not None and live._file is not None and live._file.is_at(path):
@@ -45,12 +53,12 @@ class Journal:
         lines, size = read_lines(path)
         if not lines:
             return cls(path, {}, [], 0)
-        header = lines[0]
-        if header.get("journal") != FORMAT:
-            raise JournalError(f"{path} does not begin as a journal of format {FORMAT}: {header!r:.80}")
-        journal = cls(path, header, [], size)
-        for entry in lines[1:]:
-            journal._take_in(entry)
+        journal = cls(path, _header(path, lines[0]), [], size)
+        for line in lines[1:]:
+            journal._read(line, skip_damaged)
+        if journal.damaged:
+            shown = ", ".join(map(str, journal.damaged[:8])) + (" ..." if len(journal.damaged) > 8 else "")
+            warnings.warn(f"{path}: {len(journal.damaged)} damaged lines are skipped: {shown}", stacklevel=2)
         return journal
 
     @classmethod
@@ -69,8 +77,9 @@ class Journal:
     @property
     def nodes(self) -> list[Node]:
         """Every node, without failures that a later run made good."""
-        latest = {node.id: node for node in self._all}
-        return [node for node in self._all if latest[node.id] is node]
+        kept = [node for node in self._all if node.kind != LOST]
+        latest = {node.id: node for node in kept}
+        return [node for node in kept if latest[node.id] is node]
 
     def find(
         self,
@@ -114,7 +123,7 @@ class Journal:
         return (path[0], depth, path, node.line or 0, node.kind, str(node.name), node.occurrence)
 
     def prompt(self, node: Node) -> str:
-        """All the text that stood before the node."""
+        """All the text that stood before the node; what a skipped line held is missing in it."""
         return self.text_behind(node.previous) + node.before
 
     def text_behind(self, number: int | None) -> str:
@@ -201,11 +210,61 @@ class Journal:
         finally:
             self.release()
 
-    def _take_in(self, entry: dict[str, Any]) -> None:
+    def _read(self, line: Line, skip_damaged: bool) -> None:
+        """Take in a line. Raises JournalError for a damaged one, unless it is to be skipped."""
+        try:
+            if line.why:
+                raise ValueError(line.why)
+            self._take_in(line.entry, skip_damaged)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            if not skip_damaged:
+                raise _damage(self.path, line.number, error) from error
+            self.damaged.append(line.number)
+
+    def _take_in(self, entry: dict[str, Any], skip_damaged: bool) -> None:
         if "edit" in entry:
-            self._all[entry["edit"]].edit(entry["text"])
+            self._recorded(entry["edit"]).edit(entry["text"])
         elif "turn" in entry:
             *history, role = entry["turn"]
             self.turns[tuple(history), role] = (entry["prefix"], entry["suffix"])
         else:
-            self._all.append(Node.from_json(entry))
+            self._append(Node.from_json(entry), skip_damaged)
+
+    def _recorded(self, number: Any) -> Node:
+        if type(number) is not int or not 0 <= number < len(self._all) or self._all[number].kind == LOST:
+            raise ValueError(f"it edits node {number!r:.40}, which is not there")
+        return self._all[number]
+
+    def _append(self, node: Node, skip_damaged: bool) -> None:
+        """Behind the last node; where lines are skipped, those between are lost."""
+        due = len(self._all)
+        if type(node.number) is not int or not (node.number == due or (skip_damaged and due < node.number < self._size // _SHORTEST)):
+            raise ValueError(f"it holds node {node.number!r:.40} where node {due} is due: lines are missing or there twice")
+        if node.previous is not None and (type(node.previous) is not int or not 0 <= node.previous < node.number):
+            raise ValueError(f"its node stands behind node {node.previous!r:.40}")
+        self._all += [*(Node.lost(number) for number in range(due, node.number)), node]
+
+
+_SHORTEST = 100  # bytes that a node's line has at least
+_IN_HEADER = {"model": str, "seed": int, "chat_template": dict}
+
+
+def _header(path: Path, line: Line) -> dict[str, Any]:
+    header = line.entry
+    if line.why:
+        raise JournalError(f"{path}:1 is damaged ({line.why}); without the first line nothing of a journal can be used. Is this a journal?")
+    if header.get("journal") not in (FORMAT, BEFORE):
+        raise JournalError(f"{path} does not begin as a journal of format {FORMAT}: {header!r:.80}")
+    if header["journal"] == FORMAT and not line.has_sum:
+        raise JournalError(f"{path}:1 is damaged (it does not end in a checksum); without the first line nothing of a journal can be used")
+    if wrong := [name for name, kind in _IN_HEADER.items() if not isinstance(header.get(name), kind)]:
+        raise JournalError(f"{path}:1 has no {wrong[0]!r} as a journal's first line has; is this a journal?")
+    return header
+
+
+def _damage(path: Path, number: int, error: Exception) -> JournalError:
+    why = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+    return JournalError(
+        f"{path}:{number} is damaged ({why}); restore the file, or use what is good in it: skip_damaged=True of sgl.resume, "
+        "sgl.replay, sgl.journal and Journal.open"
+    )

@@ -11,6 +11,7 @@ from ..sampling.choices import ChoicesDecision
 from .names import named_here, written_name
 
 NodeId = tuple[str, str, int]
+LOST = "lost"  # the kind of a node whose line is damaged
 
 
 @dataclass(slots=True)
@@ -69,6 +70,11 @@ class Node:
     @classmethod
     def from_json(cls, entry: dict[str, Any]) -> Node:
         return cls(**{name: value for name, value in entry.items() if name in _DEFAULTS})
+
+    @classmethod
+    def lost(cls, number: int) -> Node:
+        """Holds the place of a node of which nothing is known."""
+        return cls(number, LOST, None, "", "", "0")
 
     def edit(self, text: Any) -> None:
         """Give it another outcome."""

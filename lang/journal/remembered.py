@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..concurrency.once import when_done
-from ..errors import BadValueError
+from ..errors import BadValueError, JournalError
 from ..places.place import caller_place
 from .asked import Asked
 from .mismatch import mismatch
@@ -32,7 +32,8 @@ def once(s: Any, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -
     kept under `name` at this place of the state `s`: if the text before it or the arguments change, the
     function is called again. Without a journal it is just called. A coroutine function gives an awaitable.
 
-    The value must be JSON (str, numbers, bool, None, lists, dicts with str keys); BadValueError otherwise.
+    The value must be JSON (str, numbers, bool, None, lists, dicts with str keys); BadValueError otherwise. Where the
+    value cannot be written (a full disk), the run goes on with it and the journal's `close` raises JournalError.
     """
     stream = getattr(getattr(s, "stream_executor", None), "stream", None)
     place = getattr(stream, "once", None)
@@ -123,6 +124,8 @@ class Remembered:
                     node = self._asked.node(key, self._spot.result().previous, seconds)
                     node.value, node.error = value, error
                     self._session.add(node)
+            except JournalError as failure:
+                self._session.unwritten(failure)
             finally:
                 self._session.end()
 

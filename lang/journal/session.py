@@ -29,6 +29,7 @@ class Session:
         self.served: list[Node] = []
         self.computed: list[Node] = []
         self._closed = False
+        self._unwritten: JournalError | None = None
         self._changed = threading.Condition()
         self._unfinished = 0
         self._asked: Counter[tuple[str, Path]] = Counter()
@@ -106,13 +107,23 @@ class Session:
             self._unfinished -= 1
             self._changed.notify_all()
 
+    def unwritten(self, error: JournalError) -> None:
+        """A value is not in the file, and nobody waits who could be told."""
+        self._unwritten = self._unwritten or error
+
     def close(self, wait: bool = True) -> None:
-        """Wait for the nodes that are being computed (not after Ctrl-C), then let go of the file."""
+        """Wait for the nodes that are being computed (not after Ctrl-C), then let go of the file.
+
+        Raises JournalError, once, for a value of `once` that could not be written.
+        """
         with self._changed:
             self._changed.wait_for(lambda: not (wait and self._unfinished), _DRAIN)
             closed, self._closed = self._closed, True
         if not closed and self.inner is not None:
             self.journal.release()
+        error, self._unwritten = self._unwritten, None
+        if error is not None:
+            raise error
 
     def unserved(self) -> list[Node]:
         """The nodes that nobody has asked for."""

@@ -68,7 +68,7 @@ class JournalStream(Stream):
 
     def _write(self, text: str, part: bytes, step: Step) -> None:
         self._shape.update(part)
-        self._before += text
+        self._before += str(text)
         failures: list[Exception] = []
         self._mailbox.run(partial(self._add, part, step, failures), _ignore)
         if failures:
@@ -147,7 +147,7 @@ class JournalStream(Stream):
         if node.error is None:
             kept = question.kept(node.text)
             self._content, self._last = Link(self._content, result_part(kept)), done(node)
-            self._pass_on(_restoring(node, kept))
+            self._pass_on(_restoring(node, question.request, kept))
         question.serve(node)
 
     def _compute(self, question: Question) -> None:
@@ -217,10 +217,10 @@ class JournalStream(Stream):
             self._inner.close()
 
 
-def _restoring(node: Node, kept: str) -> Step:
+def _restoring(node: Node, request: GenRequest | SelectRequest, kept: str) -> Step:
     """How the inner stream gets what a recorded node made: a gen as its own tokens, a choice as text."""
     if node.kind == "select":
-        return methodcaller("append", kept)
+        return methodcaller("append", request.as_given(kept) if isinstance(request, SelectRequest) else kept)
     token_ids = node.token_ids if kept == node.text else None
     return methodcaller("restore", Generated(kept, node.meta_info or {}, token_ids))
 

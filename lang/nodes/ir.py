@@ -1,10 +1,10 @@
-"""The nodes of a program. They are plain values: running or tracing one never changes it."""
+"""The nodes of a program. They are plain values: running or tracing one changes nothing of it but `taken`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from copy import copy
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from ..errors import TextOfNodeError, TraceError
 from ..places.place import Place
@@ -17,17 +17,22 @@ from ..sampling.options import (
     SamplingOptions,
 )
 from ..typed.reading import Reading
+from .dropped import warn_if_dropped
+from .lost import kept
 
 SglSamplingParams = SamplingOptions
 Value_co = TypeVar("Value_co", covariant=True)
 
 __all__ = [
     "REGEX_BOOL", "REGEX_FLOAT", "REGEX_INT", "REGEX_STR", "Reading", "SglArgument", "SglCommitLazy",
-    "SglConcateAndAppend", "SglConstantText", "SglExpr", "SglExprList", "SglFork", "SglGen", "SglGetForkItem",
+    "SglConcateAndAppend", "SglConstantText", "SglExpr", "SglExprList", "SglFields", "SglFork", "SglGen", "SglGetForkItem",
     "SglImage", "SglPastCalls", "SglRoleBegin", "SglRoleEnd", "SglSamplingParams", "SglSelect", "SglSeparateReasoning", "SglSeparated",
-    "SglSubmitted", "SglTools", "SglVarScopeBegin", "SglVarScopeEnd", "SglVariable", "SglVideo", "flatten",
+    "SglSubmitted", "SglTools", "SglVarScopeBegin", "SglVarScopeEnd", "SglVariable", "SglVideo", "SglWords", "flatten",
     "print_graph",
 ]  # fmt: skip
+
+
+_USERS = ("reading", "choices_method", "toolbox", "go_on", "path")  # attributes that hold what programs define
 
 
 class SglExpr:
@@ -41,6 +46,7 @@ class SglExpr:
     stands_alone = False  # True for forks and their like, which add no text
     prev_node: SglExpr | None = None
     source: SglExpr | None = None
+    taken = False  # True once it was appended to something
 
     def __add__(self, other: Any) -> SglExprList:
         return SglExprList([*_parts(self, None), *_parts(other, self)])
@@ -60,6 +66,18 @@ class SglExpr:
             f'program runs. Append it with + instead: s += "..." + node + "..."'
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle: what of the node cannot be pickled, such as a type that a function defines, is lost by name."""
+        return {name: kept(value) if name in _USERS else value for name, value in self.__dict__.items()}
+
+    def __copy__(self) -> Self:
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
     def placed(self, node_id: int, prev: SglExpr | None) -> SglExpr:
         """A copy of this node at a place of a traced graph."""
         node = copy(self)
@@ -76,11 +94,25 @@ class SglExpr:
         return print_graph(self)
 
 
-class SglExprList(SglExpr):
+class SglSpoken(SglExpr):
+    """What is meant to be appended: it warns where a line makes it and does nothing with it."""
+
+    def __del__(self) -> None:
+        if not self.taken:
+            warn_if_dropped(self)
+
+
+class SglExprList(SglSpoken):
     """Several nodes, one after another."""
 
     def __init__(self, expr_list: Iterable[SglExpr | str]) -> None:
         self.expr_list = [SglConstantText(part) if isinstance(part, str) else part for part in expr_list]
+
+    def __del__(self) -> None:
+        if not self.taken:
+            for part in self.__dict__.get("expr_list", ()):  # which die with it, and need not say so too
+                part.taken = True
+            warn_if_dropped(self)
 
     def __repr__(self) -> str:
         return f"ExprList({self.expr_list})"
@@ -98,7 +130,7 @@ class SglSubmitted(SglExpr):
 
 
 class SglConstantText(SglExpr):
-    """A literal piece of text."""
+    """A literal piece of text. A `Passage` says itself whose words it is, of any other str its place does."""
 
     def __init__(self, value: str) -> None:
         self.value = value
@@ -107,7 +139,18 @@ class SglConstantText(SglExpr):
         return f"Constant({self.value!r})"
 
 
-class SglGen(SglExpr, Generic[Value_co]):
+class SglWords(SglExpr):
+    """In a trace: text of which is said whose words it is, and which only a run knows. `quoted`: those of others."""
+
+    def __init__(self, text: SglExpr, quoted: bool) -> None:
+        self.text = text
+        self.quoted = quoted
+
+    def __repr__(self) -> str:
+        return f"{'Plain' if self.quoted else 'Special'}({self.text!r})"
+
+
+class SglGen(SglSpoken, Generic[Value_co]):
     """Text that the model writes, bound to the variable `name`. `reading` tells what `s.get` makes of it."""
 
     def __init__(
@@ -124,7 +167,7 @@ class SglGen(SglExpr, Generic[Value_co]):
         return f"Gen({self.name!r})"
 
 
-class SglSelect(SglExpr):
+class SglSelect(SglSpoken):
     """One of several texts, the one that the model finds most likely."""
 
     def __init__(
@@ -217,6 +260,21 @@ class SglTools(SglExpr):
 
     def __repr__(self) -> str:
         return f"Tools({self.toolbox!r})"
+
+
+class SglFields(SglExpr):
+    """The fields of a type in words, as the backend's model wants them. `words` is a FieldWords; see `sgl.fields`."""
+
+    def __init__(self, words: Any, task: str | None = None) -> None:
+        self.words = words
+        self.task = task
+
+    def __repr__(self) -> str:
+        return f"Fields({self.text()!r})"
+
+    def text(self, backend: Any = None) -> str:
+        """What is appended at a backend; without one, what most models see."""
+        return self.words.text(backend, self.task)
 
 
 class SglPastCalls(SglExpr):
@@ -343,6 +401,7 @@ class SglArgument(SglExpr):
 
 def flatten(expr: SglExpr, owner: object = None) -> Iterator[SglExpr]:
     """The nodes of an expression, lists opened, in order; without those that `owner` has already."""
+    expr.taken = True
     if isinstance(expr, SglSeparated):
         yield expr.separation
     elif isinstance(expr, SglExprList):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Unpack, overload
 from ..errors import BadValueError, UnknownOptionError, reject_unknown
 from ..sampling.choices import ChoicesSamplingMethod, token_length_normalized
 from ..sampling.gen_options import GenOptions, Strings
-from ..sampling.options import CONSTRAINTS, NAMES, SamplingOptions, make_options
+from ..sampling.options import CONSTRAINTS, DTYPE_REGEXES, NAMES, SamplingOptions, make_options
 from ..typed import reading_of
 from .ir import (
     SglConstantText,
@@ -26,13 +26,14 @@ from .ir import (
     SglVideo,
     flatten,
 )
+from .words import choice_texts
+from .words import plain as plain
+from .words import special as special
 
 Value = TypeVar("Value")
 ROLES = ("system", "user", "assistant", "tool")
 
-_GEN_NAMES = (frozenset(NAMES) - {"max_new_tokens", "min_new_tokens"}) | {
-    "name", "max_tokens", "min_tokens", "choices", "choices_method", "type",
-}  # fmt: skip
+_GEN_NAMES = frozenset(NAMES) | {"name", "max_tokens", "min_tokens", "choices", "choices_method", "type"}
 
 
 def _gen(
@@ -70,17 +71,21 @@ def _gen(
     close_at_limit: bool | None = None,
     error_on_truncation: bool | None = None,
     timeout: float | None = None,
+    max_new_tokens: int | None = None,
+    min_new_tokens: int | None = None,
     **unknown: Any,
 ) -> Any:
     """Let the model write; the text is appended to the state and bound to `name`.
 
     Every option that is None is inherited from `run`. `choices` makes it a `select` (only `temperature` and
     `choices_method` count then). A stop string is cut off unless `keep_stop`. With `n` > 1 the value is a
-    list and the state goes on with its first item.
+    list and the state goes on with its first item. `max_new_tokens` and `min_new_tokens` are other names of
+    `max_tokens` and `min_tokens`.
 
     `type`, which may also stand in the second place (`gen("age", int)`), is what `s.get(name)` gives: int,
     float, bool, str, Literal, Enum, dataclass, TypedDict, pydantic model, list of these ... The text is
-    constrained to what can be read as that; `s[name]` stays the text.
+    constrained to what can be read as that; `s[name]` stays the text. A field that the text may not state is
+    declared `x: str | None = None`, so that the model need not invent it; `sgl.fields(type)` tells the model of it.
     `dtype` (int, float, bool, str), `regex`, `json_schema` (text, dict or pydantic class), `ebnf` and
     `structural_tag` constrain the text too; the value stays a str.
 
@@ -97,7 +102,7 @@ def _gen(
     if dtype is not None and regex is not None:
         warnings.warn(f"gen({name!r}): dtype={dtype!r} wins over regex={regex!r}", stacklevel=3)
     try:
-        options = make_options(max_new_tokens=max_tokens, min_new_tokens=min_tokens, **given)
+        options = make_options(**given)
     except BadValueError as error:
         raise BadValueError(f"gen({name!r}): {error}") from error
     _one_constraint(name, options, type)
@@ -130,6 +135,8 @@ def gen(
 ) -> SglGen[Any]: ...
 def gen(*positional: Any, **options: Any) -> Any:
     """See `_gen`, whose signature and words these are; the type may stand in the second place."""
+    if len(positional) > 1 and isinstance(positional[1], str):
+        raise BadValueError(f"gen({positional[0]!r}): {_text_as_type(positional[1])}")
     if len(positional) > 1 and not _is_number(positional[1]):
         name, options["type"], *positional = positional  # type: ignore[assignment]
         positional = (name, *positional)
@@ -179,15 +186,14 @@ def select(
     With a `temperature` above 0 the choice is drawn, by the probabilities of the choices at that temperature
     (the run's seed makes it reproducible). meta_info["choice_probs"] has P(choice | it is one of them).
     """
-    if not choices or isinstance(choices, str) or not all(isinstance(choice, str) for choice in choices):
-        raise BadValueError(f"select({name!r}): choices is {choices!r}; give a list of strings")
+    texts = choice_texts(name, choices)
     if isinstance(temperature, bool) or not isinstance(temperature, int | float) or temperature < 0:
         raise BadValueError(f"select({name!r}): temperature is {temperature!r}; give a number from 0")
     if not callable(choices_method) or isinstance(choices_method, type):
         raise BadValueError(
             f"select({name!r}): choices_method is {choices_method!r}; give an instance of a method"
         )
-    return SglSelect(name, list(choices), temperature, choices_method)
+    return SglSelect(name, texts, temperature, choices_method)
 
 
 def image(expr: Any) -> SglImage:
@@ -295,17 +301,26 @@ def as_node(value: Any) -> SglExpr:
         return SglConstantText(value)
     if value is None:
         raise ValueError("Tried to append None to state.")
-    raise BadValueError(
-        f"{value!r} cannot be appended to a state; append strings and expressions (str() it?)"
-    )
+    hint = "a variable of joined forks is a list: append its items" if isinstance(value, list) else "str() it?"
+    raise BadValueError(f"{value!r} cannot be appended to a state; append strings and expressions ({hint})")
+
+
+def _text_as_type(text: str) -> str:
+    """What to write for a text in the second place of a gen."""
+    meant = f"for a regular expression write regex={text!r}"
+    if text.strip().isdigit():
+        meant = f"write {text.strip()} without quotes"
+    elif text in DTYPE_REGEXES:
+        meant = f"write {text} without quotes"
+    return f"the second place takes a type or max_tokens (a whole number), not the text {text!r}; {meant}"
 
 
 def _is_number(value: Any) -> bool:
     """Whether the second argument is `max_tokens`: a number, or what will be refused as one."""
-    return value is None or isinstance(value, float | str) or hasattr(type(value), "__index__")
+    return value is None or isinstance(value, float) or hasattr(type(value), "__index__")
 
 
-_NOT_OPTIONS = {"name", "max_tokens", "min_tokens", "choices", "choices_method", "type", "unknown"}
+_NOT_OPTIONS = {"name", "choices", "choices_method", "type", "unknown"}
 
 
 def _one_constraint(name: str | None, options: SamplingOptions, type: Any) -> None:

@@ -61,6 +61,10 @@ class AsyncProgramState(StateBase):
             )
         return self.stream_executor.get_var(name, self._variables)
 
+    async def variables(self) -> list[str]:
+        """The names of the variables, in the order in which they were first made."""
+        return self.stream_executor.variable_names(self._variables)
+
     @overload
     async def get(self, name: SglGen[Value]) -> Value: ...
     @overload

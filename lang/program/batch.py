@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import reprlib
 import threading
 import warnings
 import weakref
@@ -13,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import ArgumentsError, BadValueError, ProgramError
+from ..errors import ArgumentsError, BadValueError, BatchError, ProgramError
 from ..sampling.options import RUN_NAMES
 from .collecting import seldom
 from .program import Call, Program
@@ -65,7 +66,7 @@ def make_calls(program: Program, items: Any) -> list[Call]:
 
 
 def run_all(program: Program, calls: list[Call], settings: RunSettings, plan: BatchPlan) -> list[Any]:
-    """Run every call to its end; results in order. Raises the first error that a body raised."""
+    """Run every call to its end; results in order. Raises BatchError for the first item whose body failed."""
     bar = _Progress(len(calls), plan.progress_bar)
     try:
         with seldom():
@@ -76,22 +77,29 @@ def run_all(program: Program, calls: list[Call], settings: RunSettings, plan: Ba
                 outcomes = [_finish(_run_one(program, c, settings.for_item(i), bar)) for i, c in items]
     finally:
         bar.close()
-    return _results(outcomes, plan)
+    return _results(program, calls, outcomes, plan)
 
 
 def iterate(program: Program, calls: list[Call], settings: RunSettings, plan: BatchPlan) -> Iterator[Any]:
-    """Results in order, while later items are running. Leaving the iteration drops what has not begun."""
+    """Results in order, while later items are running. Leaving the iteration drops what has not begun.
+
+    Raises BatchError at an item whose body failed, once those that are running have ended.
+    """
     threads = plan.threads(len(calls))
     ahead: deque[Future[Outcome]] = deque()
+    begun = 0
     bar = _Progress(len(calls), plan.progress_bar)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="sgl-batch")
     try:
-        for index, call in enumerate(calls):
-            ahead.append(_submit(pool, program, call, settings.for_item(index), bar))
-            if len(ahead) >= max(WINDOW, 2 * threads):
-                yield _results([_finish(ahead.popleft().result())], plan)[0]
-        while ahead:
-            yield _results([_finish(ahead.popleft().result())], plan)[0]
+        for place in range(len(calls)):
+            while begun < len(calls) and len(ahead) < max(WINDOW, 2 * threads):
+                ahead.append(_submit(pool, program, calls[begun], settings.for_item(begun), bar))
+                begun += 1
+            outcome = _finish(ahead.popleft().result())
+            if _body_failed(outcome) and not plan.return_exceptions:
+                others = [*[None] * place, outcome, *(_finish(other.result()) for other in ahead)]
+                raise _failed(program, calls, [*others, *[None] * (len(calls) - begun)])
+            yield _result(outcome, plan)
     except KeyboardInterrupt:
         bar.cancel()
         raise
@@ -110,7 +118,7 @@ async def run_all_async(
         async with limit:
             return await _run_one_async(program, call, settings.for_item(index))
 
-    return _results(list(await asyncio.gather(*map(one, range(len(calls)), calls))), plan)
+    return _results(program, calls, list(await asyncio.gather(*map(one, range(len(calls)), calls))), plan)
 
 
 async def _run_one_async(program: Program, call: Call, settings: RunSettings) -> Outcome:
@@ -160,13 +168,37 @@ def _finish(outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _results(outcomes: list[Outcome], plan: BatchPlan) -> list[Any]:
-    if plan.return_exceptions:
-        return [_error_or_state(outcome) for outcome in outcomes]
-    for outcome in outcomes:
-        if outcome.raised is not None and not isinstance(outcome.raised, ProgramError):
-            raise outcome.raised
-    return [outcome.state for outcome in outcomes]
+def _results(program: Program, calls: list[Call], outcomes: list[Outcome], plan: BatchPlan) -> list[Any]:
+    if not plan.return_exceptions and any(map(_body_failed, outcomes)):
+        raise _failed(program, calls, outcomes)
+    return [_result(outcome, plan) for outcome in outcomes]
+
+
+def _result(outcome: Outcome, plan: BatchPlan) -> Any:
+    return _error_or_state(outcome) if plan.return_exceptions else outcome.state
+
+
+def _body_failed(outcome: Outcome | None) -> bool:
+    """Whether the item has no state to say what happened: its body, or the opening of its stream, raised."""
+    if outcome is None or outcome.raised is None:
+        return False
+    return outcome.state is None or not isinstance(outcome.raised, ProgramError)
+
+
+def _failed(program: Program, calls: list[Call], outcomes: Sequence[Outcome | None]) -> BatchError:
+    """The error of the first item that failed, chained to what it raised, with the results of all."""
+    failed = [index for index, outcome in enumerate(outcomes) if _body_failed(outcome)]
+    index, arguments = failed[0], calls[failed[0]].kwargs
+    cause = outcomes[index].raised  # type: ignore[union-attr]
+    given = ", ".join(f"{name}={reprlib.repr(value)}" for name, value in arguments.items())
+    more = f"; {len(failed) - 1} more failed" if len(failed) > 1 else ""
+    error = BatchError(
+        f"item {index} of {len(calls)}, {program.__name__}({given}), raised {type(cause).__name__}: {cause}{more}. The "
+        "others are in this error's `results`; return_exceptions=True puts errors in the place of states",
+        None, index, arguments, [outcome and _error_or_state(outcome) for outcome in outcomes],
+    )  # fmt: skip
+    error.__cause__ = cause
+    return error
 
 
 def _error_or_state(outcome: Outcome) -> BaseException | ProgramState | None:
@@ -193,8 +225,17 @@ def _positional(program: Program, item: Any) -> dict[str, Any]:
     if not isinstance(item, Sequence) or isinstance(item, str) or not required <= len(item) <= len(names):
         raise ArgumentsError(
             f"Given arguments mismatch the SGL function signature: {item!r} for {program.__name__}({', '.join(names)})"
+            f"{_as_item(item, names)}"
         )
     return dict(zip(names, item, strict=False))
+
+
+def _as_item(item: Any, names: Sequence[str]) -> str:
+    """How a lone argument is written as an item."""
+    if isinstance(item, list | tuple) or not names:
+        return ""
+    shown = reprlib.repr(item)
+    return f"; an item is a tuple or a dict of arguments: give ({shown},) or {{{names[0]!r}: {shown}}}"
 
 
 class _Progress:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from ..errors import BadValueError, ProgramError
-from ..interpreter.transcript import again, text_of
-from ..nodes.ir import SglExpr
+from ..interpreter.transcript import again, passage_of
+from ..nodes.ir import SglConstantText, SglExpr
 
 if TYPE_CHECKING:
     from .async_state import AsyncProgramState  # noqa: F401  named in a string below
@@ -67,6 +67,7 @@ class ProgramStateGroup(Generic[State]):
 
         "gather_variable": each variable that the parent does not have becomes a list there, with the values
         of the states that have it, in order. If a state failed to make it, reading the list raises its error.
+        Use one name in all states: of a name that only one of them has, `s[name]` is a list of one afterwards.
         "concate_and_append": the parent's text goes on with what each state added, in order.
         """
         self._check_mode(mode)
@@ -126,7 +127,7 @@ class ProgramStateGroup(Generic[State]):
             child = state.stream_executor
             if child.failure:
                 raise again(child.failure)
-            self.src_state.__iadd__(text_of(child.pieces.items[child.fork_start :]))
+            self.src_state.__iadd__(SglConstantText(passage_of(child.pieces.items[child.fork_start :])))
 
 
 class AsyncProgramStateGroup(ProgramStateGroup["AsyncProgramState"]):

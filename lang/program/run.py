@@ -8,6 +8,7 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
@@ -92,11 +93,19 @@ def split_options(program: Program, kwargs: dict[str, Any]) -> tuple[dict[str, A
         elif program.takes_any_keyword:
             arguments[name] = value
         else:
-            known = RUN_NAMES | _SWITCHES | program.parameter_names
-            raise UnknownOptionError(
-                f"{program.__name__} has no parameter or option {name!r}; {nearest(name, known)}"
-            )
+            raise UnknownOptionError(f"{program.__name__} has no parameter or option {name!r}; {_meant(program, name, kwargs)}")
     return arguments, options
+
+
+def _meant(program: Program, name: str, given: Mapping[str, Any]) -> str:
+    """What a name that does not exist may stand for: a parameter that is not given, else an option of the run."""
+    free = sorted(program.parameter_names - given.keys() - program.bind_arguments.keys())
+    begun = [own for own in free if own.startswith(name) or name.startswith(own)]
+    options = sorted(RUN_NAMES | _SWITCHES)
+    near = get_close_matches(name, free, 1) or get_close_matches(name, options, 1, 0.75) or begun
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"its parameters: {', '.join(program.arg_names) or 'none'}; help(sgl.SglFunction.run) has the options"
 
 
 def new_executor(

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 
 from ..backend import Generated
 from ..concurrency.deadlines import deadlines
-from ..errors import ProgramCancelled
+from ..errors import LanguageError, ProgramCancelled
 from ..interpreter.executor import StreamExecutor
 from ..interpreter.transcript import Literal, with_text
 from ..interpreter.usage import Usage
@@ -31,7 +31,15 @@ from .probabilities import probabilities
 from .program import Call, Program
 from .values import typed_value
 
-_NOTHING: Any = object()
+
+class _Nothing:
+    """No value; one object also after pickling."""
+
+    def __reduce__(self) -> str:
+        return "_NOTHING"
+
+
+_NOTHING: Any = _Nothing()
 Value = TypeVar("Value")
 Self = TypeVar("Self", bound="StateBase")
 
@@ -44,6 +52,13 @@ class StateBase:
         self._variables = variables or stream_executor.vars
         self._abandoned = False
         self._returned: Any = _NOTHING
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copy.deepcopy: once the program has ended, all that can be read; not the engine."""
+        return {"stream_executor": self.stream_executor, "_variables": self._variables, "_returned": self._returned}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _abandoned=False)
 
     # --- appending ---------------------------------------------------------------------------------------
 
@@ -243,12 +258,21 @@ class ProgramState(StateBase):
 
     # --- reading -----------------------------------------------------------------------------------------
 
-    def __getitem__(self, name: str) -> Any:
-        return self.get_var(name)
-
     def get_var(self, name: str) -> Any:
         """The value of a variable, waiting for it. KeyError if there is none, ProgramError if it failed."""
-        return self.stream_executor.get_var(name, self._variables)
+        try:
+            return self.stream_executor.get_var(name, self._variables)
+        except LanguageError as error:  # where in sgl it was found out is of no use to who reads the traceback
+            raise error.with_traceback(None) from error.__cause__
+
+    __getitem__ = get_var
+
+    def variables(self) -> list[str]:
+        """The names of the variables, in the order in which they were first made; their values may still be to come.
+
+        All values at once: `{name: state[name] for name in state.variables()}`. Waits for a streaming run's body.
+        """
+        return self.stream_executor.variable_names(self._variables)
 
     @overload
     def get(self, name: SglGen[Value]) -> Value: ...
@@ -263,8 +287,12 @@ class ProgramState(StateBase):
         ProgramError if the text has no such value.
         """
         name = name.name if isinstance(name, SglGen) else name
-        value = self.get_var(name)
-        return typed_value(self.stream_executor, self._variables, name, value, type)
+        executor = self.stream_executor
+        try:
+            value = executor.get_var(name, self._variables)
+            return typed_value(executor, self._variables, name, value, type)
+        except LanguageError as error:
+            raise error.with_traceback(None) from error.__cause__
 
     def get_meta_info(self, name: str) -> Any:
         """meta_info of the gen or select that made a variable (a list if n > 1), None for unknown names."""
@@ -285,7 +313,10 @@ class ProgramState(StateBase):
         return probabilities(name, self.stream_executor.find(name, self._variables))
 
     def text(self) -> str:
-        """The complete text, template marks included, waiting for all that was appended."""
+        """The complete text, template marks included, waiting for all that was appended; where a node failed, up to there.
+
+        Raises ProgramError if the engine's process died under it: nothing says then how far the text had come.
+        """
         return self.stream_executor.text()
 
     def messages(self) -> list[dict[str, Any]]:
@@ -322,7 +353,7 @@ class ProgramState(StateBase):
         return reports().brief(self)
 
     def __repr__(self) -> str:
-        return f"ProgramState({self.text()})"
+        return f"ProgramState({self.stream_executor.readable_text()})"
 
     # --- streaming ---------------------------------------------------------------------------------------
 

@@ -13,6 +13,8 @@ class GenOptions(TypedDict, total=False):
     """What `gen` takes besides its name, its type, `max_tokens` and `choices`. See `sgl.gen`."""
 
     min_tokens: int | None
+    max_new_tokens: int | None
+    min_new_tokens: int | None
     n: int | None
     stop: Strings
     stop_token_ids: list[int] | None

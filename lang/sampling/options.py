@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any
 
-from ..errors import BadValueError
+from ..errors import BadValueError, check_text, error_words, shown
 
 REGEX_INT = r"[-+]?[0-9]+[ \n]*"
 REGEX_FLOAT = r"[-+]?[0-9]*\.?[0-9]+[ \n]*"
@@ -106,14 +106,18 @@ DEFAULTS = SamplingOptions(
 
 # min_new_tokens and the constraints belong to one gen, never to a whole run.
 CONSTRAINTS = ("dtype", "regex", "json_schema", "ebnf", "structural_tag")
-RUN_NAMES = frozenset(NAMES) - {"min_new_tokens", "timeout", *CONSTRAINTS}
+RUN_NAMES = frozenset(NAMES) - {"min_new_tokens", "timeout", *CONSTRAINTS} | {"max_tokens"}
+
+OTHER_NAMES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}  # gen and run each know both
 
 
 def make_options(**given: Any) -> SamplingOptions:
     """Checked and normalised options. Raises BadValueError naming the value."""
-    return SamplingOptions(
-        **{name: _normalise(name, value) for name, value in given.items() if value is not None}
-    )
+    asked = {name: value for name, value in given.items() if value is not None}
+    for name, own in OTHER_NAMES.items():
+        if name in asked and own in asked:
+            raise BadValueError(f"{name} and {own} are one option; give one of them")
+    return SamplingOptions(**{OTHER_NAMES.get(name, name): _normalise(name, value) for name, value in asked.items()})
 
 
 def derive_seed(seed: int, *path: int) -> int:
@@ -129,20 +133,37 @@ def schema_text(schema: Any) -> str:
     if isinstance(schema, dict | bool):
         return json.dumps(schema, ensure_ascii=False)
     if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
-        return json.dumps(schema.model_json_schema(), ensure_ascii=False)
+        return json.dumps(_repeatable(schema.model_json_schema()), ensure_ascii=False)
     raise BadValueError(f"json_schema is {schema!r}; give JSON text, a dict or a pydantic model class")
 
 
+def _repeatable(schema: Any) -> Any:
+    """Sets, as a model reads them: a list with repeated items is a smaller set; only where its size counts they differ."""
+    if isinstance(schema, list):
+        return [_repeatable(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    is_set = schema.get("type") == "array" and schema.get("uniqueItems") is True and not schema.get("minItems")
+    return {name: _repeatable(part) for name, part in schema.items() if not (is_set and name == "uniqueItems")}
+
+
 def _normalise(name: str, value: Any) -> Any:
+    """Raises BadValueError for whatever its rule cannot make something of."""
     normalise = _NORMALISERS.get(name)
-    return normalise(name, value) if normalise else value
+    try:
+        return normalise(name, value) if normalise else value
+    except BadValueError:
+        raise
+    except Exception as error:
+        raise BadValueError(f"{name} is {shown(value)}, which cannot be used: {error_words(error)}") from error
 
 
 def _strings(name: str, value: Any) -> tuple[str, ...]:
     strings = (value,) if isinstance(value, str) else tuple(value)
     for string in strings:
         if not isinstance(string, str):
-            raise BadValueError(f"{name} holds {string!r}; give a string or a list of strings")
+            raise BadValueError(f"{name} holds {shown(string)}; give a string or a list of strings")
+        check_text(string, f"{name}")
     return strings
 
 
@@ -156,25 +177,25 @@ def _ids(name: str, value: Any) -> tuple[int, ...]:
 
 def _whole(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise BadValueError(f"{name} is {value!r}; give a whole number")
+        raise BadValueError(f"{name} is {shown(value)}; give a whole number")
     return value
 
 
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadValueError(f"{name} is {value!r}; give a number")
+        raise BadValueError(f"{name} is {shown(value)}; give a number")
     return float(value)
 
 
 def _count(name: str, value: Any) -> int:
     if _whole(name, value) < 1:
-        raise BadValueError(f"{name} is {value}; give 1 or more")
+        raise BadValueError(f"{name} is {shown(value)}; give 1 or more")
     return int(value)
 
 
 def _seconds(name: str, value: Any) -> float:
     if _number(name, value) <= 0:
-        raise BadValueError(f"{name} is {value!r}; give a number of seconds above 0")
+        raise BadValueError(f"{name} is {shown(value)}; give a number of seconds above 0")
     return float(value)
 
 
@@ -185,7 +206,7 @@ def _bias(name: str, value: Any) -> dict[int, float]:
 def _dtype(name: str, value: Any) -> str:
     label = value.__name__ if isinstance(value, type) else value
     if label not in DTYPE_REGEXES:
-        raise BadValueError(f"dtype is {value!r}; give one of {', '.join(DTYPE_REGEXES)}")
+        raise BadValueError(f"dtype is {shown(value)}; give one of {', '.join(DTYPE_REGEXES)}")
     return str(label)
 
 
@@ -193,17 +214,16 @@ def _regex(name: str, value: Any) -> str:
     try:
         return str(re.compile(value).pattern)
     except TypeError as error:
-        raise BadValueError(f"{name} is {value!r}; give a pattern as text") from error
+        raise BadValueError(f"{name} is {shown(value)}; give a pattern as text") from error
     except (re.error, OverflowError) as error:
         raise BadValueError(
-            f"{name} {value!r} is not a regular expression: {error}; "
+            f"{name} {shown(value)} is not a regular expression: {error}; "
             "put a backslash before a mark that means itself"
         ) from error
 
 
 _NORMALISERS = {
-    "max_new_tokens": _whole,
-    "min_new_tokens": _whole,
+    **dict.fromkeys(("max_new_tokens", "min_new_tokens", *OTHER_NAMES), _whole),
     "n": _count,
     "top_k": _whole,
     "seed": _whole,

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
 
 from sgl.runtime.dialects import Call, Dialect, dialect_named, known_name
+from sgl.runtime.dialects import Tool as Described
 from sgl.runtime.dialects.grammars import tag
+from sgl.runtime.text.passage import Passage, quoted
 
 from ..errors import BadValueError, nearest
 from ..nodes.ir import SglConstantText, SglExpr
 from .calls import ToolCall, ToolCalls, numbered
+from .quoting import written
 from .tool import Tool
 
 if TYPE_CHECKING:
@@ -51,11 +54,16 @@ class ToolFormat(ABC):
 
     def past(self, text: str, calls: Sequence[ToolCall]) -> list[SglExpr]:
         """The nodes of a step that was made before, inside its turn; they may end that turn and begin further ones."""
-        return [SglConstantText(self.render(text, calls))]
+        return [as_written(self.render(text, calls))]
 
     def nodes(self, call: SglToolCall, backend: Backend) -> list[SglExpr] | None:
         """The nodes of a step that is more than one gen, None for one that is one gen."""
         return None
+
+
+def as_written(text: str) -> SglConstantText:
+    """What a format wrote, as a node: its marks are meant, but where it quotes values itself."""
+    return SglConstantText(text if isinstance(text, Passage) else Passage(text))
 
 
 class DialectFormat(ToolFormat):
@@ -66,7 +74,10 @@ class DialectFormat(ToolFormat):
         self.name = dialect.name
 
     def describe(self, tools: Sequence[Tool]) -> str:
-        return self.dialect.describe([tool.plain for tool in tools])
+        return written([_parts(tool.plain) for tool in tools], self._describe)
+
+    def _describe(self, tools: list[tuple[Any, ...]]) -> str:
+        return self.dialect.describe([Described(*parts) for parts in tools])
 
     def grammar(self, tools: Sequence[Tool], choice: str) -> str | None:
         return self.dialect.grammar([tool.plain for tool in tools], choice)
@@ -75,7 +86,15 @@ class DialectFormat(ToolFormat):
         return numbered(*self.dialect.parse(text, names))
 
     def render(self, text: str, calls: Sequence[ToolCall]) -> str:
-        return self.dialect.write(text, [Call(call.name, call.arguments, call.id) for call in calls])
+        made = written([(call.name, call.arguments, call.id) for call in calls], partial(self._write, text))
+        return quoted(text, own=True) + made.ending(len(made) - len(text)) if made.startswith(text) else made
+
+    def _write(self, text: str, calls: list[tuple[Any, ...]]) -> str:
+        return self.dialect.write(text, [Call(*parts) for parts in calls])
+
+
+def _parts(tool: Described) -> tuple[Any, ...]:
+    return tool.name, tool.description, tool.parameters
 
 
 _KNOWN = ("nano", "hermes", "qwen", "llama", "mistral", "pythonic")

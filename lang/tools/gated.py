@@ -11,7 +11,7 @@ from typing import Any
 from ..backend import Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
 from ..backends.held import Gate, pass_on
 from ..concurrency.once import when_done
-from ..errors import LanguageError
+from ..errors import LanguageError, check_text
 from ..interpreter.transcript import result_of
 from ..sampling.choices import ChoicesDecision
 from ..sampling.options import SamplingOptions
@@ -35,6 +35,7 @@ class GatedStream(Stream):
     # --- what goes through -------------------------------------------------------------------------------
 
     def append(self, text: str) -> None:
+        check_text(text, "the text")  # what the inner stream refuses is not heard of
         self._gate.run(lambda: self._inner.append(text), _ignore)
 
     def begin_turn(self, role: str, prefix: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sgl.runtime.dialects import dialect_named
 from sgl.runtime.dialects.mistral import MARK
+from sgl.runtime.text.passage import Passage
 
 from ..backend import Generated
 from ..nodes.ir import SglConstantText, SglExpr, SglGen
@@ -27,7 +28,7 @@ class Mistral(DialectFormat):
     def nodes(self, call: SglToolCall, backend: Backend) -> list[SglExpr]:
         options, reading = call.sampling_params, call.reading
         if reading.choice != "auto":
-            return [SglConstantText(MARK), SglGen(call.name, options, reading)]
+            return [SglConstantText(Passage(MARK)), SglGen(call.name, options, reading)]
         reject_constraints(options, "tools")
         said = _Said(reading)
         tag = reading.toolbox.grammar("auto", backend)

@@ -10,10 +10,10 @@ from ..errors import node_failure
 from ..interpreter.rules import Rule, apply, gen
 from ..interpreter.transcript import Pending
 from ..nodes.ir import SglExpr, SglPastCalls, SglTools, flatten
-from ..nodes.primitives import as_node, role_turn
+from ..nodes.primitives import role_turn
 from ..places.place import Place
 from ..sampling.options import SamplingOptions
-from .formats import choose_format
+from .formats import as_written, choose_format
 from .gated import GatedStream
 from .nodes import SglContinued, SglToolCall
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 def append_description(executor: StreamExecutor, node: SglTools, where: Place | None) -> None:
     """What tells the model of the tools, in a system turn of its own where no turn is open."""
-    text = node.toolbox.describe(executor.backend)
-    for part in flatten(as_node(text) if executor.conversation.role else role_turn("system", text), executor):
+    text = as_written(node.toolbox.describe(executor.backend))
+    for part in flatten(text if executor.conversation.role else role_turn("system", text), executor):
         apply(executor, part, where)
 
 

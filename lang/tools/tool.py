@@ -21,6 +21,18 @@ _HEADING = re.compile(r"\s*(args|arguments|parameters|params)\s*:\s*$", re.IGNOR
 _OTHER_HEADING = re.compile(r"\s*(returns?|raises|yields?|examples?|notes?)\s*:", re.IGNORECASE)
 
 
+def _as_given(arguments: Any) -> Any:
+    return arguments
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _validated(model: Any, given: dict[str, Any]) -> dict[str, Any]:
+    return {"value": model.model_validate(given)}
+
+
 class Tool:
     """What the model may call. `parameters` is the schema of an object; `check` makes values of JSON arguments."""
 
@@ -38,7 +50,7 @@ class Tool:
         self.description = description
         self.parameters = parameters
         self.function = function
-        self.check = check or (lambda arguments: arguments)
+        self.check = check or _as_given
 
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
@@ -96,8 +108,8 @@ def _of_model(model: Any) -> Tool:
         model.__name__,
         description,
         _shown(schema),
-        lambda value: value,
-        lambda given: {"value": model.model_validate(given)},
+        _itself,
+        functools.partial(_validated, model),
     )
 
 

@@ -12,11 +12,13 @@ from ..nodes.primitives import gen
 from ..typed.json_text import reasons
 from .calls import ToolCall, ToolCalls
 from .formats import ToolFormat, choose_format, format_named
+from .loop import run_agent
 from .nodes import SglToolCall, ToolReading
 from .tool import Tool, tool_of
 
 if TYPE_CHECKING:
     from ..backend import Backend
+    from ..program.state import ProgramState
 
 ANY = ("auto", "required")
 
@@ -108,6 +110,24 @@ class Toolbox(SglExprList):
             return await asyncio.to_thread(tool.function, **arguments)  # type: ignore[arg-type]
         except Exception as error:
             return _answer(error, raise_errors)
+
+    def loop(self, question: str, most_steps: int = 8, **options: Any) -> ProgramState:
+        """Run an agent: the model calls tools and reads their results until it answers, for at most `most_steps` steps.
+
+            state = sgl.tools([get_weather, search]).loop("Is it raining in Rome?", temperature=0)
+            state.ret_value                                  # the answer; None where the steps ran out
+            print(state.text())                              # all that was asked, called and answered
+
+        `options` are those of `run`, such as backend, max_tokens, temperature, timeout, budget. For turns of your own, or
+        tools that must not run again when a journal is resumed, write the loop out: docs/tools.md shows it.
+
+        Raises BadValueError, UnknownOptionError; what a tool raises is told to the model.
+        """
+        if not isinstance(question, str):
+            raise BadValueError(f"loop({question!r:.60}): the question is a text")
+        if isinstance(most_steps, bool) or not isinstance(most_steps, int) or most_steps < 1:
+            raise BadValueError(f"loop(..., most_steps={most_steps!r}): give a whole number from 1")
+        return run_agent(self, question, most_steps, options)
 
     def _checked(self, call: ToolCall) -> tuple[Tool, dict[str, Any]]:
         if call.name not in self.tools:

@@ -6,6 +6,7 @@ import enum
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from ..sampling.options import SamplingOptions
@@ -32,7 +33,7 @@ def bare_reading(kind: Any) -> BareReading | PlainText | None:
     values = _values(kind)
     if values is None:
         return None
-    return BareReading(kind, _one_of(values), lambda text: _find(values, text))
+    return BareReading(kind, _one_of(values), partial(_find, values))
 
 
 class PlainText:

@@ -125,10 +125,12 @@ def adapter_of(kind: Any) -> TypeAdapter[Any]:
         raise _no_type(kind, error) from error
 
 
-def schema_of(adapter: TypeAdapter[Any], kind: Any) -> Schema:
+def schema_of(
+    adapter: TypeAdapter[Any], kind: Any, generator: type[GenerateJsonSchema] = ReadableSchema
+) -> Schema:
     """The JSON Schema of what `adapter` reads. Raises BadValueError for types without a JSON form."""
     try:
-        return adapter.json_schema(schema_generator=ReadableSchema)
+        return adapter.json_schema(schema_generator=generator)
     except (PydanticInvalidForJsonSchema, PydanticOmit, PydanticUserError) as error:
         raise _no_type(kind, error) from error
 

@@ -64,6 +64,8 @@ sgl.select("x", ["a", "b"], choices_method=Surest())
 
 toolbox = tools([weather, Booking, {"name": "search", "parameters": {}}])
 assert_type(toolbox, Toolbox)
+assert_type(toolbox.loop("How old?", temperature=0), sgl.ProgramState)
+assert_type(sgl.system(sgl.fields(Booking)), SglExprList)
 
 
 @sgl.function

@@ -30,6 +30,8 @@ class EmbeddedBackend(Backend):
     known template that matches the model's path, else `default`.
     """
 
+    shows_prompt_token = False  # in a select's input_token_logprobs, the prompt's last token before those of each choice
+
     def __init__(self, engine: Any, chat_template: ChatTemplate | None = None) -> None:
         self.engine = engine
         self.tokenizer = engine.tokenizer

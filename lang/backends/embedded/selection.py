@@ -24,27 +24,36 @@ class Candidates:
     """The tail of a row, and what it would be with each of the choices.
 
     Scoring begins at `start`, the end of the tokens that the prompt and all choices have in common, so that
-    each choice is measured from the same place, whatever tokens its text melts into.
+    each choice is measured from the same place, whatever tokens its text melts into. `head`: how many tokens before
+    that are scored too, to be shown: 1 or 0.
     """
 
     prompt: Tail
     tails: list[Tail]
     start: int
+    head: int = 0
 
     @classmethod
-    def of(cls, prompt: Tail, choices: list[str], tokenizer: TextTokenizer) -> Candidates:
+    def of(cls, prompt: Tail, choices: list[str], tokenizer: TextTokenizer, with_head: bool = False) -> Candidates:
+        """`with_head`: also show the last token before the choices, where the tail has it and it has one before it."""
         tails = [prompt.extended(choice, tokenizer) for choice in choices]
-        return cls(prompt, tails, common_prefix([prompt.tokens, *(tail.tokens for tail in tails)]))
+        start = common_prefix([prompt.tokens, *(tail.tokens for tail in tails)])
+        return cls(prompt, tails, start, int(with_head and start > prompt.starts_row))
 
     @property
     def shared(self) -> Ints:
-        """The tokens before the first that is scored, int32 [start]."""
-        return self.prompt.tokens[: self.start]
+        """The tokens before the first that is scored, int32 [start - head]."""
+        return self.prompt.tokens[: self.start - self.head]
 
     @property
     def scored(self) -> list[Ints]:
-        """The tokens of each choice that are scored, int32 [n] each."""
+        """The tokens of each choice that decide, int32 [n] each."""
         return [tail.tokens[self.start :] for tail in self.tails]
+
+    @property
+    def shown(self) -> list[Ints]:
+        """The same with the head before them."""
+        return [tail.tokens[self.start - self.head :] for tail in self.tails]
 
 
 def score_without_prompt(engine: Any, rows: list[Ints]) -> Future[list[Logprobs | None]]:
@@ -78,7 +87,8 @@ def decide(
     token_bytes: Any,
 ) -> tuple[int, ChoicesDecision]:
     """Let the method choose. Returns the index of the choice and the decision with its meta_info."""
-    rows = [_entries(row, token_bytes) for row in scores]
+    shown = [_entries(row, token_bytes) for row in scores]
+    rows = [row[candidates.head :] for row in shown]
     unconditional = None
     if priors is not None:
         unconditional = [
@@ -87,6 +97,8 @@ def decide(
         ]
     decision = conclude(request, rows, priors=unconditional)
     meta = {**(decision.meta_info or {}), **_counts(scores)}
+    if meta.get("input_token_logprobs") == rows:
+        meta["input_token_logprobs"] = shown
     return request.choices.index(decision.decision), ChoicesDecision(decision.decision, meta)
 
 

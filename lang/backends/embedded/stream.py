@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sgl.runtime.errors import RequestAborted
+from sgl.runtime.text.passage import joined
 
 from ...backend import Generated, GenRequest, OnChunk, SelectRequest, Stream
 from ...concurrency.once import when_done
+from ...config import own_words
+from ...errors import check_text
 from ...sampling.choices import ChoicesDecision
 from ..held import Gate, gather, pass_on
 from .meta import Entry, MetaWriter
@@ -45,6 +48,7 @@ class EmbeddedStream(Stream):
     # --- the protocol ------------------------------------------------------------------------------------
 
     def append(self, text: str) -> None:
+        check_text(text, "the text")
         if text:
             self._gate.run(partial(self._literals.append, text), _ignore)
 
@@ -131,11 +135,11 @@ class EmbeddedStream(Stream):
     def _select(self, request: SelectRequest, result: Future[ChoicesDecision]) -> None:
         self._flush()
         prompt = self._short_tail()
-        candidates = Candidates.of(prompt, request.choices, self._backend.tokenizer)
+        candidates = Candidates.of(prompt, request.choices, self._backend.tokenizer, self._backend.shows_prompt_token)
         self._replace_tail(candidates.shared)
         if prompt.starts_row and candidates.start == 0:
             self._replace_tail(np.array([self._backend.start_token], np.int32))
-        futures: list[Future[Any]] = [self._sequence.score(candidates.scored)]
+        futures: list[Future[Any]] = [self._sequence.score(candidates.shown)]
         if request.method.requires_unconditional_logprobs:
             futures.append(score_without_prompt(self._backend.engine, candidates.scored))
         self._gate.shut()
@@ -184,9 +188,9 @@ class EmbeddedStream(Stream):
     def _cut(self, count: int, kept: str, text: str) -> None:
         """Put `kept` in place of the last `count` tokens, which say `text`."""
         if kept != text:
-            tokens = self._backend.tokenizer.encode(kept)
-            self._sequence.extend(tokens, drop=count)
-            self._tail = Tail(kept, tokens)
+            tail = Tail().extended(own_words(kept), self._backend.tokenizer)
+            self._sequence.extend(tail.tokens, drop=count)
+            self._tail = tail
 
     def _fork(self, children: list[EmbeddedStream]) -> None:
         self._flush()
@@ -207,10 +211,12 @@ class EmbeddedStream(Stream):
     def _restore(self, token_ids: list[int] | None, text: str) -> None:
         """Without tokens (what a gen kept, or was edited to) the text is encoded by itself, as `_cut` does."""
         self._flush(need_token=True)
-        known = token_ids is not None
-        tokens = np.array(token_ids, np.int32) if known else self._backend.tokenizer.encode(text)
-        self._sequence.extend(tokens)
-        self._tail = Tail() if known else Tail(text, tokens)
+        if token_ids is not None:
+            self._sequence.extend(np.array(token_ids, np.int32))
+            self._tail = Tail()
+        else:
+            self._tail = Tail().extended(own_words(text), self._backend.tokenizer)
+            self._sequence.extend(self._tail.tokens)
 
     def _prefill(self, result: Future[None]) -> None:
         self._flush(need_token=True)
@@ -223,7 +229,7 @@ class EmbeddedStream(Stream):
     # --- text to tokens ----------------------------------------------------------------------------------
 
     def _take_literals(self) -> str:
-        text = "".join(self._literals)
+        text = joined(self._literals)
         self._literals.clear()
         return text
 

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from sgl.runtime.text.passage import ending
+
 Ints = NDArray[np.int32]
 
 WINDOW = 64  # tokens; a tail longer than twice this is cut where that provably changes nothing near its end
@@ -32,7 +34,10 @@ def _no_tokens() -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The last literal text of a row and its tokens, int32 [n]. `starts_row`: the row begins with it."""
+    """The last literal text of a row and its tokens, int32 [n]. `starts_row`: the row begins with it.
+
+    The text may be a `Passage`, whose quoted stretches the tokenizer keeps from becoming special tokens.
+    """
 
     text: str = ""
     tokens: Ints = field(default_factory=_no_tokens)
@@ -65,7 +70,7 @@ class Tail:
         text = b"".join(tokenizer.token_bytes[token] for token in self.tokens[cut:].tolist()).decode(
             errors="replace"
         )
-        return Tail(text, self.tokens[cut:]) if self.text.endswith(text) else None
+        return Tail(ending(self.text, len(text)), self.tokens[cut:]) if self.text.endswith(text) else None
 
 
 def common_prefix(rows: Sequence[Ints]) -> int:

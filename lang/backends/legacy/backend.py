@@ -38,7 +38,7 @@ class BaseBackend(Backend):
     # --- to override -------------------------------------------------------------------------------------
 
     def get_model_name(self) -> str:
-        raise self._missing("get_model_name()")
+        return type(self).__name__
 
     def generate(self, s: LegacyState, sampling_params: LegacyParams) -> tuple[str | list[str], Meta]:
         """The new text and its meta_info."""
@@ -140,7 +140,7 @@ class LegacyStream(RemoteStream):
     def state(self) -> LegacyState:
         prompt = self.draft.prompt()
         images = [(_short(media.source), media.source.partition(",")[2]) for media in prompt.media]
-        return LegacyState(self.sid, self.legacy, prompt.text, prompt.messages, images, prompt.role)
+        return LegacyState(self.sid, self.legacy, str(prompt.text), prompt.messages, images, prompt.role)
 
     def close(self) -> None:
         if self.legacy.overrides("end_program"):
@@ -170,7 +170,7 @@ class LegacyStream(RemoteStream):
 
     async def decide(self, request: SelectRequest) -> ChoicesDecision:
         call = partial(
-            self.legacy.select, self.state(), list(request.choices), request.temperature, request.method
+            self.legacy.select, self.state(), list(map(str, request.choices)), request.temperature, request.method
         )
         return await self._in_thread(call)
 

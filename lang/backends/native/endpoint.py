@@ -17,7 +17,7 @@ from ..remote.prompt import Prompt
 from ..remote.retries import public_url
 from .answer import AnswerStream, answer_of, generated_of
 from .client import HttpClient
-from .request import check_options, generate_body, prompt_body
+from .request import check_options, generate_body, prompt_body, with_quotes
 from .select import choose
 
 _INCREMENTAL = ("stream_output", "incremental_streaming_output")  # server options: events hold only new text
@@ -33,6 +33,7 @@ class RuntimeEndpoint(RemoteBackend):
     """
 
     takes_media = frozenset({"image"})
+    shows_prompt_token = False  # in a select's input_token_logprobs, the prompt's last token before those of each choice
 
     def __init__(
         self,
@@ -96,18 +97,21 @@ class RuntimeEndpoint(RemoteBackend):
         return _checked(generated, request)
 
     async def choose(self, prompt: Prompt, request: SelectRequest) -> ChoicesDecision:
-        return await choose(self._generate, prompt, request)
+        return await choose(self._generate, prompt, request, self.shows_prompt_token)
 
     async def warm(self, prompt: Prompt) -> None:
         if prompt.text:
             answer_of(await self._generate({**prompt_body(prompt), "sampling_params": {"max_new_tokens": 0}}))
 
     async def _generate(self, body: dict[str, Any]) -> Any:
-        return await self.client.post("/generate", body)
+        return await self.client.post("/generate", self._quoting(body))
+
+    def _quoting(self, body: dict[str, Any]) -> dict[str, Any]:
+        return with_quotes(body) if self.model_info.get("takes_quoted_text") else body
 
     async def _stream(self, body: dict[str, Any], request: GenRequest, emit: OnChunk) -> Generated:
         answer = AnswerStream(request, emit, await self._streams_incrementally())
-        async with aclosing(self.client.events("/generate", body)) as events:
+        async with aclosing(self.client.events("/generate", self._quoting(body))) as events:
             async for event in events:
                 answer.take(event)
         if not answer.complete:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sgl.runtime.text.passage import Passage
+
 from ...backend import GenRequest
 from ...config import global_config
 from ...errors import UnsupportedByBackendError
@@ -41,6 +43,17 @@ def prompt_body(prompt: Prompt, copies: int | None = None) -> Body:
         return {"text": prompt.text}
     data: Any = images[0] if len(images) == 1 else images
     return {"text": prompt.text, "image_data": data if copies is None else [images] * copies}
+
+
+def with_quotes(body: Body) -> Body:
+    """The body with what is quoted of its text or texts, for servers that keep that from becoming special tokens."""
+    text = body.get("text")
+    quotes = [_quotes(one) for one in text] if isinstance(text, list) else _quotes(text)
+    return {**body, "quoted": quotes} if text and any(quotes) else body
+
+
+def _quotes(text: str | None) -> list[list[int]]:
+    return [[start, stop, int(own)] for start, stop, own in text.quoted] if isinstance(text, Passage) else []
 
 
 def sampling_body(request: GenRequest) -> Body:

@@ -41,8 +41,8 @@ class Scored:
         return self.entries[position - self.first :]
 
 
-async def choose(post: Post, prompt: Prompt, request: SelectRequest) -> ChoicesDecision:
-    """Decide by the scores that the server gives.
+async def choose(post: Post, prompt: Prompt, request: SelectRequest, with_head: bool = False) -> ChoicesDecision:
+    """Decide by the scores that the server gives. `with_head`: show the last token before the choices in the rows too.
 
     Scoring begins where the tokens of the prompt and of all prompts with a choice stop being the same, so
     that choices which melt into the end of the prompt are measured as the others are.
@@ -62,7 +62,10 @@ async def choose(post: Post, prompt: Prompt, request: SelectRequest) -> ChoicesD
         )
     priors = await _priors(ledger.post, rows) if request.method.requires_unconditional_logprobs else None
     decision = conclude(request, rows, [item.output for item in scored[1:]], priors)
-    return ChoicesDecision(decision.decision, {**(decision.meta_info or {}), **ledger.totals})
+    meta = {**(decision.meta_info or {}), **ledger.totals}
+    if with_head and start > max(item.first for item in scored) and meta.get("input_token_logprobs") == rows:
+        meta["input_token_logprobs"] = [item.since(start - 1) for item in scored[1:]]
+    return ChoicesDecision(decision.decision, meta)
 
 
 class _Ledger:

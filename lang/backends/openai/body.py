@@ -124,7 +124,12 @@ def _or(value: Any, default: Any) -> Any:
 
 
 def chat_start(prompt: Prompt, traits: Traits) -> Body:
-    """The messages. Raises UnsupportedByBackendError for a program that is no conversation up to the gen."""
+    """The messages: the turns, or text that stands outside of turns, where there are none, as one turn of the user.
+
+    Raises UnsupportedByBackendError for text beside turns, and for a gen elsewhere than in the assistant's.
+    """
+    if not prompt.spoken and not prompt.media and prompt.text.strip():
+        return {"messages": [{"role": "user", "content": str(prompt.text)}]}
     _check_turns(prompt, traits)
     messages = [message for message in prompt.messages if message["content"] or message["role"] != "system"]
     if not traits.constrained:

@@ -21,6 +21,7 @@ from ...errors import (
     RemoteStreamError,
     RemoteTimeoutError,
     UnsupportedByBackendError,
+    check_text,
 )
 from ...sampling.choices import ChoicesDecision
 from ...sampling.options import DEFAULTS, SamplingOptions
@@ -121,6 +122,9 @@ class RemoteBackend(Backend):
             async with asyncio.timeout(_until(deadline)), self._slots.get():
                 return await self._try(work, deadline, may_retry)
         except RemoteError:
+            raise
+        except UnicodeEncodeError as error:
+            check_text(error.object, "what is asked of the server")
             raise
         except TimeoutError as error:
             raise _timed_out(self, time.monotonic() - begun) from error

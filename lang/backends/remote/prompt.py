@@ -13,7 +13,8 @@ from ...media.content import Message, content_of
 class Prompt:
     """All that stands before a generation.
 
-    `text` is the raw text, template marks and image tokens included. `messages` are the finished turns; their
+    `text` is the raw text, template marks and image tokens included, a `Passage` where strangers' words are in it.
+    `messages` are the finished turns; their
     contents are left-stripped, and lists of content parts (text, image_url) where a turn has pictures. `role`
     is that of the open turn (None outside turns), `partial` its text so far. `media` are all pictures, in
     order; their `source` is a URL (http, https or data). `spoken` is False if no turn was ever opened.
@@ -45,6 +46,7 @@ class Draft:
 
     def write(self, text: str) -> None:
         self.text += text
+        text = str(text)
         if self.role is None:
             self.loose += text
         elif self.turn and isinstance(self.turn[-1], str):

@@ -10,7 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...backend import Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
-from ...errors import RemoteAbortedError, RemoteError, RemoteStreamError, UnsupportedByBackendError
+from ...config import own_words
+from ...errors import (
+    RemoteAbortedError,
+    RemoteError,
+    RemoteStreamError,
+    UnsupportedByBackendError,
+    check_text,
+)
 from ...media.urls import as_url
 from ...sampling.choices import ChoicesDecision
 from ..held import Gate
@@ -40,6 +47,7 @@ class RemoteStream(Stream):
     # --- the protocol ------------------------------------------------------------------------------------
 
     def append(self, text: str) -> None:
+        check_text(text, "the text")
         if text:
             self._gate.run(partial(self.write, text), _ignore)
 
@@ -68,7 +76,7 @@ class RemoteStream(Stream):
 
     def select(self, request: SelectRequest) -> Future[ChoicesDecision]:
         self.backend.check(request)
-        return self.queue(partial(self.decide, request), lambda decision: self.write(decision.decision))
+        return self.queue(partial(self.decide, request), lambda decision: self.write(request.as_given(decision.decision)))
 
     def prefill(self) -> Future[None]:
         return self.queue(self.warm, lambda nothing: None)
@@ -127,7 +135,7 @@ class RemoteStream(Stream):
         await self.backend.perform(partial(self.backend.warm, self.draft.prompt()))
 
     def _write_generated(self, request: GenRequest, generated: Generated) -> None:
-        self.write(request.keep(generated.text) if request.keep else generated.text)
+        self.write(own_words(request.keep(generated.text) if request.keep else generated.text))
 
     def _bear(self, children: list[RemoteStream]) -> None:
         for child in children:

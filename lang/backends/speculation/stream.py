@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ...backend import Generated, GenRequest, Media, OnChunk, Stream
+from ...config import own_words
 from ...errors import BadValueError, RemoteStatusError
 from ...sampling.options import CONSTRAINTS, DEFAULTS, SamplingOptions
 from ..apis.answer import Entry, first_stop
@@ -180,7 +181,7 @@ class TextSpeculation(RemoteStream):
         kept = request.keep(generated.text) if request.keep else generated.text
         if kept != generated.text:
             self._ahead = None
-        super().write(kept)
+        super().write(own_words(kept))
 
     def _follow(self, mark: str) -> None:
         if self._ahead is not None:

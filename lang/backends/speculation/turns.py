@@ -15,7 +15,7 @@ from typing import Any
 
 from ...backend import Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
 from ...concurrency.once import when_done
-from ...errors import RemoteAbortedError, SpeculationError, UnsupportedByBackendError
+from ...errors import RemoteAbortedError, SpeculationError, UnsupportedByBackendError, check_text
 from ...sampling.choices import ChoicesDecision
 from ...sampling.options import CONSTRAINTS, SamplingOptions
 from ..apis.answer import first_stop
@@ -99,6 +99,7 @@ class TurnSpeculation(RemoteStream):
         super().end_turn(role, suffix)
 
     def append(self, text: str) -> None:
+        check_text(text, "the text")
         with self._turning:
             if self._turn is not None:
                 self._turn.add(text)

@@ -1,0 +1,33 @@
+"""An agent as a program: the model calls tools until it answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..nodes.primitives import assistant, system, tool, user
+from ..program.program import Call, Program
+from ..program.run import RunSettings, run_program, split_options
+from ..program.state import ProgramState
+
+if TYPE_CHECKING:
+    from .toolbox import Toolbox
+
+
+def agent(s: Any, question: str, toolbox: Toolbox, most_steps: int) -> str | None:
+    """The answer; None where the last step that is allowed was a call."""
+    s += system(toolbox)
+    s += user(question)
+    for _ in range(most_steps):
+        s += assistant(toolbox.call("step"))
+        step = s.get("step")
+        if not step:
+            return str(step.text)
+        for call in step:
+            s += tool(toolbox.run(call))
+    return None
+
+
+def run_agent(toolbox: Toolbox, question: str, most_steps: int, options: dict[str, Any]) -> ProgramState:
+    program = Program(agent)
+    _, run_options = split_options(program, options)
+    return run_program(program, Call((question, toolbox, most_steps)), RunSettings.of(run_options))
