@@ -43,6 +43,7 @@ def agent(s, questions, toolbox, most_steps=3):
     for question in questions:
         print(f"\nuser       {question}")
         s += sgl.user(question)
+        answer = ""
         for _ in range(most_steps):
             s += sgl.assistant(toolbox.call("step", max_tokens=60))
             step = s.get("step")
@@ -51,8 +52,9 @@ def agent(s, questions, toolbox, most_steps=3):
                 print(f"tool       {call.name}({json.dumps(call.arguments)}) -> {json.dumps(result)}")
                 s += sgl.tool(result)
             if not step:
+                answer = step.text
                 break
-        print(f"assistant  {step.text or 'no answer yet'}")
+        print(f"assistant  {answer or 'no answer yet'}")
 
 
 def main() -> None:

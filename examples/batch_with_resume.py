@@ -23,9 +23,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 import sgl
-from sgl.runtime.nano import prompts
 
-FIELDS = [prompts.Field("name"), prompts.Field("city"), prompts.Field("date"), prompts.Field("guests", "integer")]
 WORDINGS = (
     "Hello, my name is {name}. We would like a room in {city} on {date} for {guests} guests. Thank you!",
     "Hi, {name} here, please book a table in {city} on {date} for {guests} guests.",
@@ -37,13 +35,13 @@ CITIES, MONTHS = ["Lisbon", "Cairo", "Rome", "Oslo", "Porto", "Prague", "Madrid"
 
 @dataclass
 class Booking:
-    name: str
-    city: str
-    date: str
-    guests: int
+    name: str | None = None
+    city: str | None = None
+    date: str | None = None
+    guests: int | None = None
 
     def __post_init__(self) -> None:
-        if self.guests > 20:
+        if self.guests and self.guests > 20:
             raise ValueError(f"{self.guests} guests are a group: ask the manager")
 
 
@@ -58,7 +56,8 @@ def mails(count: int) -> Iterator[tuple[str, dict]]:
 
 @sgl.function
 def read_mail(s, mail):
-    s += sgl.messages(prompts.extraction(FIELDS, mail))
+    s += sgl.system(sgl.fields(Booking))
+    s += sgl.user(mail)
     s += sgl.assistant(sgl.gen("booking", Booking, max_tokens=80))
     return s.get("booking")
 

@@ -23,9 +23,6 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 import sgl
-from sgl.runtime.nano import prompts
-
-FIELDS = [prompts.Field("name"), prompts.Field("city"), prompts.Field("date"), prompts.Field("guests", "integer")]
 
 
 class Booking(BaseModel):
@@ -41,7 +38,8 @@ class Mail(BaseModel):
 
 @sgl.function
 async def read_mail(s, mail):
-    s += sgl.messages(prompts.extraction(FIELDS, mail))
+    s += sgl.system(sgl.fields(Booking))
+    s += sgl.user(mail)
     s += sgl.assistant(sgl.gen("booking", Booking, max_tokens=80))
     return await s.get("booking")
 

@@ -36,7 +36,7 @@ class Booking:
 
 @sgl.function
 def read_mail(s, mail):
-    s += sgl.system("Extract these fields from the text as JSON. Leave out what the text does not say.\n- name\n- city\n- date\n- guests (integer)")
+    s += sgl.system(sgl.fields(Booking))
     s += sgl.user(mail)
     s += sgl.assistant(sgl.gen("booking", Booking, max_tokens=80))
     return s.get("booking")

@@ -21,27 +21,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import sgl
-from sgl.runtime.nano import prompts
 
 MAILS = (
     "Hello, my name is Anna Weber. We would like a room in Lisbon on March 3rd for 2 guests. Thank you!",
     "Hi, Omar Haddad here, please book a table in Cairo on Friday for 5 guests.",
     "My name is Li Chen, I am looking for a hotel in Oslo on May 4th for 3 guests.",
 )
-FIELDS = [prompts.Field("name"), prompts.Field("city"), prompts.Field("date"), prompts.Field("guests", "integer")]
 
 
 @dataclass
 class Booking:
-    name: str
-    city: str
-    date: str
-    guests: int
+    name: str | None = None
+    city: str | None = None
+    date: str | None = None
+    guests: int | None = None
 
 
 @sgl.function
 def read_mail(s, mail):
-    s += sgl.messages(prompts.extraction(FIELDS, mail))
+    s += sgl.system(sgl.fields(Booking))
+    s += sgl.user(mail)
     s += sgl.assistant(sgl.gen("booking", Booking, max_tokens=80))
     return s.get("booking")
 

@@ -77,6 +77,7 @@ def main() -> None:
     args = parser.parse_args()
     documents = list(letters(args.documents))
     with sgl.Engine() as engine:
+        readings: list[dict[str, int]] = []
         print("beam     right  add up  computed   cached  seconds")
         for beam in args.beams:
             engine.flush_cache()

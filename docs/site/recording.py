@@ -27,7 +27,7 @@ from typing import NamedTuple
 import pyte
 
 ROOT = Path(__file__).parents[2]
-COLUMNS, ROWS = 106, 29
+COLUMNS, ROWS = 106, 36
 CELL, LINE, MARGIN = 7.8, 17, 14
 TYPING = 0.03  # seconds a key
 COLOURS = {
