@@ -1,4 +1,7 @@
-"""Every odd value in every field, through engine, program and server; minutes."""
+"""Every odd value in every field, through engine, program and server: SGL_WALK=1 asks for these minutes.
+
+The short form is tests/cpu/test_extremes.py and test_server_extremes.py.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not os.environ.get("SGL_WALK"), reason="minutes of walking: SGL_WALK=1")]
 
 TESTS = Path(__file__).parents[1] / "cpu"
 

@@ -1,0 +1,123 @@
+"""Few-bit weights in the one form that all formats become: codes, and numbers for each group of inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..layers.float8 import FP8
+
+PART = 2**22  # codes that are restored at a time
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A weight [out, in]: w[o, order[i]] = (v(codes[o, i]) - zero[o, g]) * scale[o, g] * factor[o] + offset[o, g], g = i // group.
+
+    codes: uint8 [out, in], 0 to levels - 1, one in a byte; kernels pack them.
+    levels: 16 or 256; formats of 2, 3, 5 and 6 bits take the next of them.
+    scale: float16, bfloat16 or float32 [out, groups]; the last group may be shorter.
+    zero: the same for all, or any dtype [out, groups].  offset: as scale; None: none.
+    factor: float32 [out]; None: 1.
+    table: float32 [levels], what the codes stand for; None: themselves.
+    order: int64 [in], which input each column belongs to; None: its own.
+    """
+
+    codes: Tensor
+    scale: Tensor
+    group: int
+    levels: int = 16
+    zero: Tensor | float = 0.0
+    offset: Tensor | None = None
+    factor: Tensor | None = None
+    table: Tensor | None = None
+    order: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        outputs, inputs = self.codes.shape
+        expected = (outputs, -(-inputs // self.group))
+        for name in ("scale", "zero", "offset"):
+            found = getattr(self, name)
+            if isinstance(found, Tensor) and found.shape != expected:
+                raise ValueError(f"{name} has shape {list(found.shape)}, {list(expected)} go with codes {[outputs, inputs]} in groups of {self.group}")
+
+    @classmethod
+    def float8(cls, weight: Tensor, scale: Tensor, group: int, factor: Tensor | None = None) -> Grouped:
+        """weight: float8_e4m3fn [out, in]; its bytes are the codes."""
+        table = e4m3_values().to(weight.device)
+        return cls(weight.view(torch.uint8), scale, group, 256, factor=factor, table=table)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        outputs, inputs = self.codes.shape
+        return outputs, inputs
+
+    @property
+    def is_float8(self) -> bool:
+        return self.table is not None and self.levels == 256
+
+    def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The weight [out, in]; the definition: computed in float32, rounded once."""
+        out = torch.empty(self.shape, dtype=dtype, device=self.codes.device)
+        step = max(1, PART // max(1, self.shape[1]))
+        for start in range(0, self.shape[0], step):
+            rows = slice(start, start + step)
+            found = self.take(rows)._restored()
+            out[rows] = found if self.order is None else torch.empty_like(found).index_copy_(1, self.order, found)
+        return out
+
+    def take(self, rows: slice | Tensor) -> Grouped:
+        """These rows, in this order."""
+        parts: dict[str, Any] = {name: getattr(self, name) for name in ("codes", "scale", "zero", "offset", "factor")}
+        return replace(self, **{name: part[rows] for name, part in parts.items() if isinstance(part, Tensor)})
+
+    def _restored(self) -> Tensor:
+        inputs = self.shape[1]
+
+        def spread(part: Tensor) -> Tensor:
+            return part.float().repeat_interleave(self.group, 1)[:, :inputs]
+
+        values = self.codes.float() if self.table is None else self.table[self.codes.int()]
+        values = values - (spread(self.zero) if isinstance(self.zero, Tensor) else self.zero)
+        values = values * spread(self.scale)
+        if self.factor is not None:
+            values = values * self.factor[:, None]
+        return values if self.offset is None else values + spread(self.offset)
+
+
+def stacked(pieces: list[Grouped]) -> Grouped | None:
+    """One weight of the rows of all, above each other; None where they are not of one form."""
+    first = pieces[0]
+    if any(_form(piece) != _form(first) or not _same_order(piece, first) for piece in pieces[1:]):
+        return None
+    together: dict[str, Any] = {name: torch.cat([getattr(piece, name) for piece in pieces]) for name in ("codes", "scale")}
+    for name in ("zero", "offset", "factor"):
+        if isinstance(getattr(first, name), Tensor):
+            together[name] = torch.cat([getattr(piece, name) for piece in pieces])
+    return replace(first, **together)
+
+
+def _form(piece: Grouped) -> tuple[object, ...]:
+    zero = "each" if isinstance(piece.zero, Tensor) else piece.zero
+    table = None if piece.table is None else tuple(piece.table.tolist())
+    there = tuple(getattr(piece, name) is None for name in ("offset", "factor"))
+    return piece.group, piece.levels, piece.shape[1], piece.scale.dtype, zero, table, there
+
+
+def _same_order(one: Grouped, other: Grouped) -> bool:
+    if one.order is None or other.order is None:
+        return one.order is other.order
+    return torch.equal(one.order, other.order)
+
+
+@cache
+def e4m3_values() -> Tensor:
+    """float32 [256]: what each byte stands for as float8_e4m3fn; NaN for two of them."""
+    return torch.arange(256, dtype=torch.uint8).view(FP8).float()
+
+
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)  # of a four-bit float, by code
