@@ -72,8 +72,9 @@ class Grouped:
 
     def take(self, rows: slice | Tensor) -> Grouped:
         """These rows, in this order."""
-        parts: dict[str, Any] = {name: getattr(self, name) for name in ("codes", "scale", "zero", "offset", "factor")}
-        return replace(self, **{name: part[rows] for name, part in parts.items() if isinstance(part, Tensor)})
+        parts = {name: getattr(self, name) for name in ("codes", "scale", "zero", "offset", "factor")}
+        taken: dict[str, Any] = {name: part[rows] for name, part in parts.items() if isinstance(part, Tensor)}
+        return replace(self, **taken)
 
     def _restored(self) -> Tensor:
         inputs = self.shape[1]
