@@ -9,6 +9,12 @@ class ConfigError(RuntimeFailure, ValueError):
     """An option, a sampling parameter or a model directory that cannot be used as given."""
 
 
+def brief(error: object, most: int = 300) -> str:
+    """What a library says of a file, which may quote all of it."""
+    text = str(error)
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 4 :]}"
+
+
 def check_text(text: str, what: str = "the text") -> None:
     """Raise ConfigError for what is no str, and for halves of characters (lone surrogates), which no tokenizer takes."""
     if not isinstance(text, str):

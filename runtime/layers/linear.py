@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -15,17 +16,25 @@ from . import cpu
 LINE = 64  # bytes of a line of the cache
 
 
+class Coded(Protocol):
+    """A weight [out, in] in few bits."""
+
+    def take(self, rows: Tensor) -> Coded: ...
+
+
 class Linear:
     """y = x W^T + b, with weight [out, in]; load into `weight` and `bias`, then compute with what `seal` gives.
 
     scale: float32 [out], what a weight of float8 is to be multiplied with; None for the others.
+    coded: the weight as it was loaded, in few bits; then `weight` is only its shape, until a transform has chosen what computes.
     """
 
-    __slots__ = ("bias", "weight")
+    __slots__ = ("bias", "coded", "weight")
     scale: Tensor | None = None
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.weight, self.bias = weight, bias
+        self.coded: Coded | None = None
 
     @classmethod
     def empty(cls, outputs: int, inputs: int, bias: bool, dtype: torch.dtype, device: torch.device) -> Linear:
@@ -47,7 +56,10 @@ class Linear:
 
     def take_rows(self, order: Tensor) -> None:
         """Keep these rows of the loaded weight and bias, in this order. order: int64."""
-        self.weight = self.weight.index_select(0, order)
+        if self.coded is None:
+            self.weight = self.weight.index_select(0, order)
+        else:
+            self.coded = self.coded.take(order)
         if self.bias is not None:
             self.bias = self.bias.index_select(0, order)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sgl.grammars import GrammarError, SchemaOptions
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, ConfigError
 from ..models.families import read_model
 from ..models.fields import shown
 from ..models.spec import Model
@@ -47,6 +47,21 @@ def load_config(path: str | Path, context: int | None = None) -> Model:
     """The model that a directory's config.json describes. context: the longest sequence that is wanted."""
     config = Path(path) / "config.json"
     return read_model(read_json(config), str(config), context)
+
+
+QUANTIZATION = ("quantization_config", "compression_config")  # keys of config.json
+BESIDE = ("quantize_config.json", "hf_quant_config.json")  # what some writers put beside it
+
+
+def quantization_of(path: Path) -> tuple[dict[str, Any] | None, str, dict[str, dict[str, Any]]]:
+    """What a directory says of weights in few bits: config.json's object, its place for errors, and other files' objects by name."""
+    values = read_json(path / "config.json")
+    places = [values, *(value for key in ("text_config", "llm_config") if isinstance(value := values.get(key), dict))]
+    said = next((found for place in places for key in QUANTIZATION if (found := place.get(key)) is not None), None)
+    where = f"{path / 'config.json'}: quantization_config"
+    if said is not None and not isinstance(said, dict):
+        raise ConfigError(f"{where} must be an object, not {shown(said)}")
+    return said, where, {name: read_json(path / name) for name in BESIDE if (path / name).is_file()}
 
 
 def load_json_options(path: str | Path) -> dict[str, Any]:

@@ -15,6 +15,11 @@ from .objects import parse_object
 MOST_HEADER = 100_000_000  # bytes; the format allows no more
 MOST_DIMENSIONS = 16
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+DTYPES = FLOATS | {
+    "I8": torch.int8, "U8": torch.uint8, "I16": torch.int16, "U16": torch.uint16, "I32": torch.int32, "U32": torch.uint32,
+    "I64": torch.int64, "U64": torch.uint64, "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu,
+}  # fmt: skip
 
 
 class Stored(NamedTuple):
@@ -77,7 +82,7 @@ def _are_sizes(values: Any) -> TypeGuard[list[int]]:
 def _check(tensors: list[Stored], begin: int, size: int) -> None:
     """The tensors fill the file without holes, each with the bytes that its shape needs."""
     for tensor in tensors:
-        known = FLOATS.get(tensor.dtype)
+        known = DTYPES.get(tensor.dtype)
         if known is not None and tensor.stop - tensor.start != math.prod(tensor.shape) * known.itemsize:
             raise ValueError(f"tensor {shown(tensor.name)} has {tensor.stop - tensor.start:,} bytes for {tensor.dtype} {tensor.shape}")
         if tensor.start != begin or tensor.stop < begin:

@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
@@ -50,38 +50,102 @@ def transfer(work: Iterable[Chunk], device: torch.device, done: Callable[[int], 
 
     What a `read` raises is raised here, after the other readers have stopped.
     """
-    queue = deque(work)
-    if not queue:
-        return
-    threads = min(READERS, len(queue), os.cpu_count() or 1)
-    ready = torch.cuda.current_stream(device) if device.type == "cuda" else None
-    with ThreadPoolExecutor(threads, "sgl-load") as pool:
-        readers = [pool.submit(_read_all, queue, device, ready, done) for _ in range(threads)]
-        for reader in readers:
-            reader.result()
+    with Readers(device, done) as readers:
+        readers.fetch(work).wait()
 
 
-def _read_all(
-    queue: deque[Chunk],
-    device: torch.device,
-    ready: torch.cuda.Stream | None,
-    done: Callable[[int], None] | None,
-) -> None:
-    lane = _HostLane() if ready is None else _DeviceLane(device, ready)
-    try:
+class Load:
+    """Chunks that were asked for together. `wait` returns when they are in their places, for what the caller's stream does next."""
+
+    def __init__(self, chunks: list[Chunk], stream: torch.cuda.Stream | None) -> None:
+        self._left, self._lock, self._over = len(chunks), threading.Lock(), threading.Event()
+        self._error: BaseException | None = None
+        self._copies: set[torch.cuda.Event] = set()
+        self._stream, self.free = stream, None if stream is None else stream.record_event()
+        if not chunks:
+            self._over.set()
+
+    def arrived(self, copy: torch.cuda.Event | None) -> None:
+        with self._lock:
+            self._left -= 1
+            if copy is not None:
+                self._copies.add(copy)
+            if not self._left:
+                self._over.set()
+
+    def failed(self, error: BaseException) -> None:
+        with self._lock:
+            self._error = self._error or error
+            self._over.set()
+
+    def wait(self) -> None:
+        self._over.wait()
+        if self._error is not None:
+            raise self._error
+        for copy in self._copies:  # an event that was recorded again lies later on the same stream
+            copy.synchronize()
+
+
+class Readers:
+    """Threads that fetch chunks, in the order in which they were asked for, until the `with` ends.
+
+    done: called with the bytes of each chunk.
+    """
+
+    def __init__(self, device: torch.device, done: Callable[[int], None] | None = None) -> None:
+        self._device, self._done = device, done
+        self._queue: deque[tuple[Chunk, Load]] = deque()
+        self._more = threading.Condition()
+        self._closed = False
+        self._threads: list[threading.Thread] = []
+
+    def fetch(self, work: Iterable[Chunk]) -> Load:
+        """The targets must not be touched before `wait` returns."""
+        chunks = list(work)
+        stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
+        load = Load(chunks, stream)
+        with self._more:
+            self._queue.extend((chunk, load) for chunk in chunks)
+            self._more.notify_all()
+        self._start(min(READERS, len(self._queue), os.cpu_count() or 1))
+        return load
+
+    def _start(self, count: int) -> None:
+        for _ in range(count - len(self._threads)):
+            thread = threading.Thread(target=self._read_all, name="sgl-load", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def __enter__(self) -> Readers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._more:
+            self._closed = True
+            self._queue.clear()
+            self._more.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _next(self) -> tuple[Chunk, Load] | None:
+        with self._more:
+            while not self._queue:
+                if self._closed:
+                    return None
+                self._more.wait()
+            return self._queue.popleft()
+
+    def _read_all(self) -> None:
+        lane = _HostLane() if self._device.type != "cuda" else _DeviceLane(self._device)
         with lane.context():
-            while queue:
+            while (found := self._next()) is not None:
+                chunk, load = found
                 try:
-                    chunk = queue.popleft()
-                except IndexError:  # another reader was faster
-                    return
-                lane.carry(chunk)
-                if done is not None:
-                    done(chunk.bytes)
-    except BaseException:
-        queue.clear()
-        raise
-    finally:
+                    load.arrived(lane.carry(chunk, load.free))
+                    if self._done is not None:
+                        self._done(chunk.bytes)
+                except BaseException as error:  # the loader's thread raises it
+                    load.failed(error)
         lane.finish()
 
 
@@ -93,7 +157,7 @@ class _HostLane:
     def context(self) -> AbstractContextManager[object]:
         return nullcontext()
 
-    def carry(self, chunk: Chunk) -> None:
+    def carry(self, chunk: Chunk, free: torch.cuda.Event | None) -> torch.cuda.Event | None:
         if chunk.dtype == chunk.target.dtype:
             chunk.read(chunk.target.view(torch.uint8))
         else:
@@ -102,32 +166,36 @@ class _HostLane:
             part = self._buffer[: chunk.bytes]
             chunk.read(part)
             chunk.target.copy_(part.view(chunk.dtype))
+        return None
 
     def finish(self) -> None: ...
 
 
 class _DeviceLane(_HostLane):
-    """To places on a GPU, through two page-locked buffers in turn, on a stream that follows `ready`."""
+    """To places on a GPU, through two page-locked buffers in turn, on a stream of its own."""
 
-    def __init__(self, device: torch.device, ready: torch.cuda.Stream) -> None:
+    def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)
-        self._stream.wait_stream(ready)
         self._buffers: deque[tuple[Tensor, torch.cuda.Event]] = deque()
 
     def context(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self._stream)
 
-    def carry(self, chunk: Chunk) -> None:
+    def carry(self, chunk: Chunk, free: torch.cuda.Event | None) -> torch.cuda.Event | None:
+        """free: when the caller's stream no longer uses what the target's memory was before."""
         buffer, copied = self._next_buffer()
         copied.synchronize()
         part = buffer[: chunk.bytes]
         chunk.read(part)
         values = part.view(chunk.dtype)
+        if free is not None:
+            self._stream.wait_event(free)
         if chunk.dtype != chunk.target.dtype:
             values = values.to(self._device, non_blocking=True)
         chunk.target.copy_(values, non_blocking=True)
         copied.record(self._stream)
+        return copied
 
     def _next_buffer(self) -> tuple[Tensor, torch.cuda.Event]:
         if len(self._buffers) < 2:

@@ -26,10 +26,11 @@ from ..executor.runner import Runner
 from ..layers import cpu
 from ..loading import describe, load_json_options, load_model
 from ..models.decoder import Decoder
-from ..models.explain import Layers, layers_of, slower
+from ..models.explain import layers_of, slower
 from ..models.generic import AnyDecoder, GenericModel, load_generic
 from ..models.spec import Model
 from ..quantization import Transform, kv_dtype_for, transform_for
+from ..quantization.keeping import Kept
 from ..scheduling.scheduler import Scheduler
 from ..sequences.jump import JumpForward
 from ..sequences.life import TextSide
@@ -120,8 +121,9 @@ class Assembly:
         with self._phase("attention"):
             attention = _attention(config, pool, model.config.attention, context)
             self.layers = layers_of(model, attention)
+            self.slower = [*slower(self.layers), *(str(kept) for kept in _few_bits(model) if kept.why is not None)]
             if config.strict:
-                require_fastest(self.layers)
+                require_fastest(self.slower)
         with self._phase("runner"):
             runner = _runner(model, attention, config, self.choice, context)
             return _core(runner, config, text, pool, context), attention
@@ -135,7 +137,7 @@ class Assembly:
 
     def info(self, model: AnyDecoder, attention: AttentionBackend, plan: memory.MemoryPlan) -> dict[str, Any]:
         found = _info(model, attention, self.config, self.choice, self.context)
-        found |= {"layers": [asdict(row) for row in self.layers], "slower": slower(self.layers)}
+        found |= {"layers": [asdict(row) for row in self.layers], "slower": self.slower, "few_bits": [str(kept) for kept in _few_bits(model)]}
         return {"model_path": str(self.path), **found, "memory": plan.as_dict(), "startup": self.seconds}
 
     @contextmanager
@@ -148,9 +150,13 @@ class Assembly:
         self.seconds[name] = time.perf_counter() - started
 
 
-def require_fastest(layers: Sequence[Layers]) -> None:
+def _few_bits(model: AnyDecoder) -> tuple[Kept, ...]:
+    return model.few_bits if isinstance(model, Decoder) else ()
+
+
+def require_fastest(reasons: Sequence[str]) -> None:
     """Raises ConfigError with everything that does not run by the fastest."""
-    if reasons := slower(layers):
+    if reasons:
         raise ConfigError(
             f"Engine(strict=True): {'; '.join(reasons)}. Change the options that it names, or take another model or machine; "
             "without strict it runs, and says so"

@@ -8,12 +8,13 @@ from pathlib import Path
 import torch
 
 from ..attention import AttentionBackend, attention_backend
-from ..errors import CheckpointError, RuntimeFailure
+from ..errors import CheckpointError, ConfigError, RuntimeFailure
 from ..executor.device import DeviceChoice, choose_device
 from ..loading import describe
+from ..loading.checkpoint import open_checkpoint
 from ..loading.files import weight_files
 from ..loading.header import FLOATS, read_header
-from ..loading.weights import pieces_of, with_own_head
+from ..loading.plan import plan_for
 from ..models.decoder import Decoder
 from ..models.executors import expected
 from ..models.explain import Layers, planned, slower
@@ -87,7 +88,7 @@ class Survey:
 
 def survey(path: Path, options: EngineConfig) -> Survey:
     """Raises ConfigError for a config.json that nobody computes, and for options that this machine has not."""
-    model = _with_own_head(describe(path, options.context, options.implementation, options.trust_remote_code), path)
+    model = _with_own_head(describe(path, options.context, options.implementation, options.trust_remote_code), path, options.context)
     choice = choose_device(options.device, options.dtype, options.threads)
     config = options.on(choice.device.type)
     sizes: Sizes | None = None
@@ -104,11 +105,11 @@ def survey(path: Path, options: EngineConfig) -> Survey:
     )  # fmt: skip
 
 
-def _with_own_head(model: Model | GenericModel, path: Path) -> Model | GenericModel:
+def _with_own_head(model: Model | GenericModel, path: Path, context: int | None) -> Model | GenericModel:
     """As the loader takes it; where the files cannot be read, `Files.problem` will say so."""
     try:
-        return model if isinstance(model, GenericModel) else with_own_head(model, path)
-    except CheckpointError:
+        return model if isinstance(model, GenericModel) else open_checkpoint(path, context).model
+    except ConfigError:
         return model
 
 
@@ -182,8 +183,9 @@ def _misfit(model: Model | GenericModel, path: Path) -> str | None:
     if isinstance(model, GenericModel):
         return None
     try:
-        pieces_of(model, path)
-    except CheckpointError as error:
+        checkpoint = open_checkpoint(path)
+        plan_for(Decoder(model, torch.float32, "meta"), checkpoint.sources, checkpoint.readers, checkpoint.where)
+    except ConfigError as error:
         return str(error)
     return None
 

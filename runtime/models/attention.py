@@ -60,7 +60,7 @@ class AttentionPart:
         names = (self._names.q, self._names.k, self._names.v)
         for name, rows in zip(names, self.part.rows, strict=True):
             if rows and not (name == self._names.v and self.part.value_is_key):
-                yield Place(f"{prefix}{name}.weight", self.qkv.weight[start : start + rows])
+                yield Place(f"{prefix}{name}.weight", self.qkv.weight[start : start + rows], self.qkv, start)
                 yield from bias_of(prefix + name, self.qkv, start, start + rows)
             start += rows
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..attention.base import AttentionBackend
 from ..layers.rotary import Rotary
+from ..quantization.keeping import Kept
 from ..step.batch import Batch
 from .attention import Step
 from .block import Block, Transform
@@ -29,25 +30,49 @@ if TYPE_CHECKING:
 class Decoder:
     """Weights are allocated empty; fill what `places` names, then call `seal` once.
 
+    Part by part, where not all of the loaded weights are to be there at once: with allocate=False nothing has memory;
+    then for each of `parts`, in order, `allocate`, fill and `seal_part`, and `finish` at the end.
+
     dtype: of weights, activations and KV; norms compute in float32.
     fused: steps run by fused.py, on a GPU where Triton is: layer by layer by its kernels, or by torch; otherwise by
     torch and cpu.c.
+    few_bits: what became of weights that were loaded so.
     step: runs layers of steps of few tokens (compiled.py), once sealed, on a CPU with cpu.c; None: all run by torch.
     """
 
-    def __init__(self, model: Model, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
+    few_bits: tuple[Kept, ...] = ()
+
+    def __init__(
+        self, model: Model, dtype: torch.dtype, device: torch.device | str = "cpu", *, allocate: bool = True
+    ) -> None:
         self.config, self.dtype, self.device = model, dtype, torch.device(device)
-        self.embedding = Embedding(model, dtype, self.device)
-        self.layers = [
-            Block(layer, model.names, index, model.hidden_size, dtype, self.device, model.per_layer)
-            for index, layer in enumerate(model.layers)
-        ]
-        self.head = Head(model, self.embedding, dtype, self.device)
+        first = self.device if allocate else torch.device("meta")
+        self.embedding = Embedding(model, dtype, first)
+        self.layers = [self._block(index, first) for index in range(len(model.layers))]
+        self.head = Head(model, self.embedding, dtype, first)
         self.fused = _can_fuse(self)
         self.step: CompiledStep | None = None
         positions = model.max_position if self.fused else 64
         self.rotaries = {rope: Rotary(rope, dtype, self.device, positions) for rope in model.ropes}
         self.parameter_count = sum(place.target.numel() for place in self.places())
+
+    def _block(self, index: int, device: torch.device) -> Block:
+        model = self.config
+        return Block(model.layers[index], model.names, index, model.hidden_size, self.dtype, device, model.per_layer)
+
+    @property
+    def parts(self) -> list[Embedding | Block | Head]:
+        """In the order in which they are computed and loaded."""
+        return [self.embedding, *self.layers, self.head]
+
+    def allocate(self, index: int) -> None:
+        """Give a part memory to be loaded into; a tied head takes the embedding's table, which must be there."""
+        if index == 0:
+            self.embedding = Embedding(self.config, self.dtype, self.device)
+        elif index <= len(self.layers):
+            self.layers[index - 1] = self._block(index - 1, self.device)
+        else:
+            self.head = Head(self.config, self.embedding, self.dtype, self.device)
 
     @torch.inference_mode()
     def forward(self, batch: Batch, attention: AttentionBackend) -> Tensor:
@@ -124,10 +149,8 @@ class Decoder:
 
     def places(self) -> Iterator[Place]:
         """Where each tensor of a checkpoint goes, before `seal`."""
-        yield from self.embedding.places()
-        for layer in self.layers:
-            yield from layer.places()
-        yield from self.head.places()
+        for part in self.parts:
+            yield from part.places()
 
     def executors(self) -> list[Ran]:
         """Of each layer who computes it, and why nothing faster does; of a sealed model."""
@@ -156,11 +179,15 @@ class Decoder:
         transform: asked for every projection by name (qkv, output, gate_up or up, down, project, head); a layer that it gives
         instead of the loaded one is taken as it is.
         """
-        small = self.parameter_count * self.dtype.itemsize <= SMALL_MODEL
-        self.embedding.seal(small, transform)
-        for layer in self.layers:
-            layer.seal(small, transform)
-        self.head.seal(small, transform)
+        for index in range(len(self.parts)):
+            self.seal_part(index, transform)
+        return self.finish()
+
+    def seal_part(self, index: int, transform: Transform | None = None) -> None:
+        self.parts[index].seal(self.parameter_count * self.dtype.itemsize <= SMALL_MODEL, transform)
+
+    def finish(self) -> Decoder:
+        """Once all parts are sealed."""
         self.step = CompiledStep.of(self)
         return self
 

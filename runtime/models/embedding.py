@@ -131,7 +131,7 @@ class Head:
         if self.project is not None:
             yield from weight_of(names.project_out, self.project)
         if not self.model.tied:
-            yield Place(f"{names.head}.weight", self.product.weight)
+            yield Place(f"{names.head}.weight", self.product.weight, self.product)
         yield from bias_of(names.head, self.product, 0, self.model.vocab_size)
 
     def seal(self, small: bool, transform: Transform | None) -> None:

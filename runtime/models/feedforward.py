@@ -30,7 +30,7 @@ class GatedPart:
             yield from weight_of(prefix + names.gate_up.name, self.gate_up)
         else:
             for name, start in ((names.gate, 0), (names.up, inner)):
-                yield Place(f"{prefix}{name}.weight", self.gate_up.weight[start : start + inner])
+                yield Place(f"{prefix}{name}.weight", self.gate_up.weight[start : start + inner], self.gate_up, start)
                 yield from bias_of(prefix + name, self.gate_up, start, start + inner)
         yield from weight_of(prefix + names.down, self.down)
 

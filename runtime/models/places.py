@@ -14,10 +14,15 @@ from .spec import Norm
 
 
 class Place(NamedTuple):
-    """name: of the tensor in the checkpoint.  target: takes it, of its shape, contiguous."""
+    """name: of the tensor in the checkpoint.  target: takes it, of its shape, contiguous.
+
+    layer: the projection of whose weight it is the rows from `start` on; None: it is no such weight.
+    """
 
     name: str
     target: Tensor
+    layer: Linear | None = None
+    start: int = 0
 
 
 def matrix(
@@ -33,7 +38,7 @@ def matrix(
 def weight_of(name: str, layer: Linear) -> Iterator[Place]:
     """Of a projection that has a tensor of its own."""
     weight = layer.weight
-    yield Place(f"{name}.weight", weight if weight.is_contiguous() else weight.t())
+    yield Place(f"{name}.weight", weight if weight.is_contiguous() else weight.t(), layer)
     yield from bias_of(name, layer, 0, len(weight))
 
 

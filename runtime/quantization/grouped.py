@@ -104,7 +104,7 @@ def stacked(pieces: list[Grouped]) -> Grouped | None:
 
 def _form(piece: Grouped) -> tuple[object, ...]:
     zero = "each" if isinstance(piece.zero, Tensor) else piece.zero
-    table = None if piece.table is None else tuple(piece.table.tolist())
+    table = None if piece.table is None else piece.table.cpu().numpy().tobytes()  # NaN and all
     there = tuple(getattr(piece, name) is None for name in ("offset", "factor"))
     return piece.group, piece.levels, piece.shape[1], piece.scale.dtype, zero, table, there
 

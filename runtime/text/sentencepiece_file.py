@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from sgl.runtime.errors import ConfigError
+from sgl.runtime.errors import ConfigError, brief
 
 SPACE = "▁"
 UNIGRAM, BPE = 1, 2
@@ -60,7 +60,7 @@ class SentencePieceFile:
         try:
             return cls._parsed(memoryview(file.read_bytes()))
         except (ValueError, IndexError, KeyError, TypeError, struct.error) as error:
-            raise ConfigError(f"{file} is no sentencepiece model ({error}); download it again, or save a tokenizer.json") from None
+            raise ConfigError(f"{file} is no sentencepiece model ({brief(error)}); download it again, or save a tokenizer.json") from None
 
     @classmethod
     def _parsed(cls, data: memoryview) -> SentencePieceFile:
@@ -109,7 +109,7 @@ def sentencepiece_backend(file: Path, extra: dict[int, AddedToken], first_only: 
         backend = Backend(_bpe(found, pieces) if found.algorithm == BPE else _unigram(found, pieces))
         backend.normalizer = _normalizer(found)
     except Exception as error:
-        raise ConfigError(f"{file}: the tokenizers library does not take its pieces ({error}); download it again") from None
+        raise ConfigError(f"{file}: the tokenizers library does not take its pieces ({brief(error)}); download it again") from None
     scheme = "never" if not found.dummy_prefix else "first" if first_only else "always"
     backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=False)
     backend.decoder = _decoder(found)

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.processors import Sequence as Processors
 from tokenizers.processors import TemplateProcessing
 
-from sgl.runtime.errors import ConfigError
+from sgl.runtime.errors import ConfigError, brief
 
 from .sentencepiece_file import sentencepiece_backend
 from .tiktoken_file import DIGITS_ALONE, DIGITS_IN_THREES, is_tiktoken, tiktoken_backend
@@ -89,7 +89,7 @@ def read_json(file: Path) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{file} is no JSON that can be read ({error}); {_hint(file)}") from None
+        raise ConfigError(f"{file} is no JSON that can be read ({brief(error)}); {_hint(file)}") from None
     if not isinstance(found, dict):
         raise ConfigError(f"{file} holds {type(found).__name__}, not an object; {_hint(file)}")
     return found
@@ -148,7 +148,7 @@ def _from_file(folder: Path) -> Backend:
     try:
         return Backend.from_file(str(file))
     except Exception as error:
-        raise ConfigError(f"{file} is no tokenizer that the tokenizers library reads ({error}); {_hint(file)}") from None
+        raise ConfigError(f"{file} is no tokenizer that the tokenizers library reads ({brief(error)}); {_hint(file)}") from None
 
 
 def _flags(token: AddedToken) -> tuple[Any, ...]:
@@ -245,7 +245,7 @@ def _extra(folder: Path, config: Mapping[str, Any]) -> dict[int, AddedToken]:
     try:
         found = {int(i): AddedToken(**{name: token[name] for name in FLAGS if name in token}) for i, token in said.items()}
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{file}: added_tokens_decoder cannot be read ({error}); mend it") from None
+        raise ConfigError(f"{file}: added_tokens_decoder cannot be read ({brief(error)}); mend it") from None
     if found:
         _require_ids(found, file, ["added_tokens_decoder"] * len(found))
         return found

@@ -144,7 +144,9 @@ def load(folder: Path) -> tuple[str, str]:
         return f"{type(error).__name__} of sgl models", str(error)
     try:
         with Engine(folder, **options) as engine:
-            engine.generate("a", max_tokens=1)
+            text = next((text for text in ("a", "b", "x") if engine.tokenizer.encode(text)), None)
+            if text is not None:  # a tokenizer may leave out what it does not know
+                engine.generate(text, max_tokens=1)
             if engine.tokenizer.chat_template is not None:
                 JinjaChatTemplate(engine.tokenizer)
     except ProgramError as error:  # by the template alone, which is tried when it is needed

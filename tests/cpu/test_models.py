@@ -151,7 +151,6 @@ BAD_CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"rope_parameters": {"rope_type": "linear"}}, "rope_parameters: key 'factor' is missing"),
     ({"partial_rotary_factor": 1.5}, "partial_rotary_factor=1.5 is not supported"),
     ({"architectures": ["GlmForCausalLM"], "partial_rotary_factor": 1.5}, "24 of 16 numbers of a head turn"),
-    ({"quantization_config": {"quant_method": "awq"}}, "quantised checkpoints \\('awq'\\)"),
 ]
 
 

@@ -65,7 +65,7 @@ def test_a_float8_weight_is_its_bytes_under_a_table() -> None:
     weight = torch.randn(5, 300).to(torch.float8_e4m3fn)
     scale = torch.rand(5, 3)
     w = Grouped.float8(weight, scale, 128)
-    assert w.is_float8 and torch.equal(w.dense(), weight.float() * scale.repeat_interleave(128, 1)[:, :300])
+    assert stacked([w, w]) is not None and w.is_float8 and torch.equal(w.dense(), weight.float() * scale.repeat_interleave(128, 1)[:, :300])
     assert e4m3_values()[0x7E] == 448 and len(E2M1) == 16
 
 

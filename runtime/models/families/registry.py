@@ -77,7 +77,8 @@ def _text_of(values: Mapping[str, Any], where: str) -> dict[str, Any] | None:
         raise ConfigError(f"{where}: text_config must be an object, not {shown(text)}")
     dtype = values.get("dtype") or values.get("torch_dtype")
     own = {key: value for key, value in text.items() if key != "tie_word_embeddings"}  # which the wrapper says
-    if TIED.intersection(values.get("architectures") or ()):
+    named = values.get("architectures")
+    if isinstance(named, list) and any(isinstance(name, str) and name in TIED for name in named):
         own["tie_word_embeddings"] = True
     return {"dtype": dtype} | own | {key: values[key] for key in OUTER if values.get(key) is not None}
 
@@ -100,9 +101,7 @@ def _supported() -> str:
 
 
 def _reject(config: Config) -> None:
-    if method := config.raw("quantization_config"):
-        name = method.get("quant_method", method) if isinstance(method, dict) else method
-        raise ConfigError(f"{config.where}: quantised checkpoints ({shown(name)}) are not supported; use the original one")
+    config.raw("quantization_config", "compression_config")  # `loading` asks the headers, and these for parameters
     config.require("is_encoder_decoder", False)
     config.require("add_cross_attention", False)
     config.require("use_bidirectional_attention", False, "vision")  # of pictures' tokens only

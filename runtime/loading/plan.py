@@ -1,0 +1,238 @@
+"""Which tensor of a checkpoint goes where, and in what form: settled by the headers, before memory is taken."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ..errors import CheckpointError
+from ..models.decoder import Decoder
+from ..models.fields import shown
+from ..models.places import Place
+from ..models.spec import Model
+from ..quantization.readers import Claim, Readers, Sibling
+from .header import FLOATS, Stored
+from .source import Source, bytes_of
+
+COMPARED = 2**24  # bytes of two tensors that are compared at a time
+WEIGHT = ".weight"
+KV_SCALES = ("k_scale", "v_scale", "kv_scale", "k_zero_point", "v_zero_point")  # of stored keys and values
+BUFFERS = (r".*rotary_emb\.(inv_freq|cos_cached|sin_cached)", r".*\.attn\.(masked_)?bias", r".*\.position_ids", r".*\.attn(ention)?\.([kv]|kv|k_cache|v_cache)[._]scale")  # saved, but no weights
+
+
+class Piece(NamedTuple):
+    """A tensor of a source. place: what it is called in the model."""
+
+    source: Source
+    stored: Stored
+    place: str
+
+    @property
+    def bytes(self) -> int:
+        return self.stored.stop - self.stored.start
+
+    def reader(self, offset: int) -> Callable[[Tensor], None]:
+        return lambda part: self.source.read(self.stored, offset, part)
+
+
+class FewBits(NamedTuple):
+    """A weight that several tensors make. pieces: by what follows the module's name."""
+
+    claim: Claim
+    pieces: dict[str, Piece]
+
+
+@dataclass
+class Plan:
+    """plain, coded: by place."""
+
+    plain: dict[str, Piece] = field(default_factory=dict)
+    coded: dict[str, FewBits] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """That will be read."""
+        coded = (piece for few in self.coded.values() for piece in few.pieces.values())
+        return sum(piece.bytes for piece in (*self.plain.values(), *coded))
+
+
+def plan_for(model: Decoder, sources: list[Source], readers: Readers, where: str) -> Plan:
+    """model: one whose tensors need no memory yet.  where: for errors.
+
+    Raises CheckpointError for a tensor that is missing, has another shape, or has no place and is none of those that
+    may be left aside.
+    """
+    return _Planning(model, sources, readers, where).plan()
+
+
+def with_own_head(config: Model, sources: Iterable[Source]) -> Model:
+    """The model untied if its files hold a head that is not the embedding, whatever config.json says, as transformers does.
+
+    Fine-tuned wrappers often say that they are tied and are not.
+    """
+    if not config.tied:
+        return config
+    heads = {_renamed(f"{config.names.head}.", config, ())}
+    found = [(_renamed(stored.name, config, ()), Piece(source, stored, "")) for source in sources for stored in source.tensors]
+    head = [piece for name, piece in found if name.startswith(tuple(heads))]
+    table = [piece for name, piece in found if name == f"{config.names.embedding}{WEIGHT}"]
+    if not head or (len(head) == 1 and (not table or _same(head[0], table[0]))):
+        return config
+    note = "config.json ties the head to the embedding, but the files hold another head: that one is used"
+    return replace(config, tied=False, notes=(*config.notes, note))
+
+
+def _same(one: Piece, other: Piece) -> bool:
+    """Whether two tensors of files hold the same bytes."""
+    if (one.stored.dtype, one.stored.shape) != (other.stored.dtype, other.stored.shape):
+        return False
+    parts = [(start, min(COMPARED, one.bytes - start)) for start in range(0, one.bytes, COMPARED)]
+    return all((bytes_of(*one[:2], *part) == bytes_of(*other[:2], *part)).all() for part in parts)
+
+
+class _Planning:
+    def __init__(self, model: Decoder, sources: list[Source], readers: Readers, where: str) -> None:
+        self.config, self.sources, self.readers, self.where = model.config, sources, readers, where
+        self.places = {place.name: place for place in model.places()}
+        self.siblings: dict[str, dict[str, Piece]] = {}  # of each place that is a weight; "weight" is the plain one
+        self.modules: dict[str, str] = {}  # of such a place, what the files call the module
+        self.found = Plan()
+
+    def plan(self) -> Plan:
+        self._check_layers()
+        for source in self.sources:
+            for stored in source.tensors:
+                self._sort(source, stored)
+        for name, pieces in self.siblings.items():
+            self._settle(name, pieces)
+        self._require_all()
+        return self.found
+
+    def _sort(self, source: Source, stored: Stored) -> None:
+        """One tensor to its place, or beside the others of its weight."""
+        name = _renamed(stored.name, self.config, self.places)
+        piece = Piece(source, stored, name)
+        if name in self.places and not name.endswith(WEIGHT):
+            self._once(self.found.plain, name, piece)
+            _check(piece, self.places[name])
+        elif (module := self._module(stored.name)) is not None:
+            place, suffix = module
+            if suffix in KV_SCALES:
+                return
+            self.modules[place] = stored.name.removesuffix(f".{suffix}")
+            self._once(self.siblings.setdefault(place, {}), suffix, piece._replace(place=place))
+        elif not is_ignored(stored.name, self.config):
+            raise _unexpected(piece, self.places)
+        elif self.config.tied and name == f"{self.config.names.head}{WEIGHT}":
+            _check(piece, self.places[f"{self.config.names.embedding}{WEIGHT}"])
+
+    def _once(self, found: dict[str, Piece], key: str, piece: Piece) -> None:
+        if key in found:
+            other = found[key]
+            raise CheckpointError(f"{piece.source.name}: tensor {shown(piece.stored.name)} is there twice, also as {shown(other.stored.name)} in {other.source.name}")
+        found[key] = piece
+
+    def _module(self, name: str) -> tuple[str, str] | None:
+        """The place of the weight that a tensor belongs to, and what follows the module's name."""
+        parts = name.split(".")
+        for count in range(1, min(len(parts), 5)):
+            module, suffix = ".".join(parts[:-count]), ".".join(parts[-count:])
+            place = _renamed(module + WEIGHT, self.config, self.places)
+            if place in self.places:
+                return place, suffix
+        return None
+
+    def _settle(self, name: str, pieces: dict[str, Piece]) -> None:
+        """Whether a weight is plain or in few bits."""
+        place, plain = self.places[name], pieces.get("weight")
+        if set(pieces) <= {"weight", "bias"} and plain is not None and plain.stored.dtype in FLOATS:
+            self.found.plain[name] = _check(plain, place)
+            if "bias" in pieces:
+                raise _unexpected(pieces["bias"], self.places)
+            return
+        claim = self._claim(name, pieces)
+        if claim is None:
+            strange = next((piece for suffix, piece in pieces.items() if suffix != "weight"), plain)
+            assert strange is not None
+            raise _unexpected(strange, self.places) if strange is not plain else _unread(strange)
+        if claim.shape != (1, place.target.numel()):  # flat ones know no shape
+            shape = list(claim.shape) if place.layer is None or place.layer.weight.is_contiguous() else list(claim.shape)[::-1]
+            _check_shape(pieces[claim.names[0]], shape, place)
+        for suffix, piece in pieces.items():
+            if suffix not in claim.names and suffix not in claim.unused and not _is_zero_bias(suffix, piece):
+                raise _unexpected(piece, self.places)
+        self.found.coded[name] = FewBits(claim, {suffix: pieces[suffix] for suffix in claim.names})
+
+    def _claim(self, name: str, pieces: dict[str, Piece]) -> Claim | None:
+        siblings = {suffix: Sibling(piece.stored.dtype, tuple(piece.stored.shape)) for suffix, piece in pieces.items()}
+        return self.readers.claim(self.modules[name], siblings)
+
+    def _check_layers(self) -> None:
+        """A model of more layers than the files have tensors is none of theirs."""
+        tensors = sum(len(source.tensors) for source in self.sources)
+        if len(self.config.layers) > tensors:
+            raise CheckpointError(
+                f"{self.where}: num_hidden_layers gives {len(self.config.layers)} layers, the files hold {tensors} tensors; "
+                "they do not belong together"
+            )
+
+    def _require_all(self) -> None:
+        waiting = sorted(set(self.places) - set(self.found.plain) - set(self.found.coded))
+        if waiting:
+            some = ", ".join(waiting[:5])
+            raise CheckpointError(
+                f"{self.where} lacks {len(waiting)} of {len(self.places)} tensors: {some}{' ...' if len(waiting) > 5 else ''}; "
+                "config.json asks for them: the weights do not belong to it or are incomplete"
+            )
+
+
+def _renamed(name: str, config: Model, places: Iterable[str]) -> str:
+    """What a tensor is called in the model."""
+    for begin, instead in config.names.prefixes:
+        if name not in places and name.startswith(begin):
+            return instead + name.removeprefix(begin)
+    return name
+
+
+def _check(piece: Piece, place: Place) -> Piece:
+    _check_shape(piece, piece.stored.shape, place)
+    if piece.stored.dtype not in FLOATS:
+        raise _unread(piece)
+    return piece
+
+
+def _check_shape(piece: Piece, shape: list[int], place: Place) -> None:
+    asked = list(place.target.shape)
+    if shape != asked:
+        raise CheckpointError(
+            f"{piece.source.name}: tensor {shown(piece.stored.name)} has shape {shown(shape)}, config.json asks for {asked}"
+        )
+
+
+def _unread(piece: Piece) -> CheckpointError:
+    return CheckpointError(
+        f"{piece.source.name}: tensor {shown(piece.stored.name)} holds {shown(piece.stored.dtype)[1:-1]}, supported are {', '.join(FLOATS)}, "
+        "and the few-bit formats of docs/loading.md with the numbers that belong to them; use the checkpoint before its quantisation"
+    )
+
+
+def _is_zero_bias(suffix: str, piece: Piece) -> bool:
+    """Some writers give every projection a bias; of a model that has none it must be zero."""
+    return suffix == "bias" and not bytes_of(piece.source, piece.stored, 0, piece.bytes).any()
+
+
+def is_ignored(name: str, config: Model) -> bool:
+    """Whether a checkpoint may hold the tensor without a place here: a tied head's copy, saved tables, a wrapper's towers."""
+    copies = [re.escape(f"{config.names.head}{WEIGHT}")] if config.tied else []
+    return any(re.fullmatch(pattern, name) for pattern in (*BUFFERS, *config.names.ignored, *copies))
+
+
+def _unexpected(piece: Piece, places: Iterable[str]) -> CheckpointError:
+    near = difflib.get_close_matches(piece.stored.name, places, 1)
+    hint = f"; nearest expected name: {near[0]!r}" if near else ""
+    return CheckpointError(f"{piece.source.name}: tensor {shown(piece.stored.name)} has no place in the model that config.json describes{hint}")

@@ -1,0 +1,85 @@
+"""What becomes of projections that were loaded in few bits: kept where a kernel multiplies them so, otherwise restored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from ..layers.float8 import FP8
+from ..layers.linear import Linear
+from .codes import Codes
+from .fp8 import Fp8Linear
+from .grouped import Grouped
+
+Transform = Callable[[str, Linear], Linear]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Projections that a checkpoint holds in few bits. by: what computes them.  why: they are not kept so; None: they are."""
+
+    count: int
+    format: str
+    by: str
+    why: str | None
+
+    def __str__(self) -> str:
+        return f"{self.count} projections of {self.format}: {self.by if self.why is None else f'restored to {self.by}: {self.why}'}"
+
+
+class Keeping:
+    """A transform of loaded projections (see `Decoder.seal`): first of those in few bits, then `inner` of what is dense.
+
+    inner: asked for quantising or for fixed sums; it takes dense weights, so that nothing stays in few bits beside it.
+    """
+
+    def __init__(self, inner: Transform | None = None) -> None:
+        self._inner = inner
+        self._seen: Counter[tuple[str, str, str | None]] = Counter()
+
+    def __call__(self, name: str, layer: Linear) -> Linear:
+        codes = layer.coded
+        if codes is not None:
+            assert isinstance(codes, Codes)
+            kept = "the options ask for other arithmetic" if self._inner else in_few_bits(codes, layer)
+            if isinstance(kept, Linear):
+                self._seen[codes.format, type(kept).__name__, None] += 1
+                return kept
+            dtype = layer.weight.dtype
+            self._seen[codes.format, dtype_name(dtype), kept] += 1
+            layer.weight, layer.coded = codes.dense(dtype), None
+        return self._inner(name, layer) if self._inner else layer
+
+    def told(self) -> tuple[Kept, ...]:
+        """Each format and what became of it."""
+        return tuple(Kept(count, *seen) for seen, count in self._seen.items())
+
+
+def in_few_bits(codes: Codes, layer: Linear) -> Linear | str:
+    """The projection with its weight as it came, or why not."""
+    weight = codes.together()
+    if weight is None:
+        return "its pieces are of different forms"
+    device, dtype = weight.codes.device, layer.weight.dtype
+    if device.type == "cuda" and weight.is_float8:
+        return _float8(weight, layer)
+    return f"no kernel on {device.type} multiplies {dtype_name(dtype)} with it"
+
+
+def _float8(weight: Grouped, layer: Linear) -> Linear | str:
+    if weight.scale.shape[1] != 1 or weight.offset is not None or weight.order is not None or weight.zero != 0.0:
+        return "float8 has a kernel for one scale an output"
+    if layer.weight.dtype != torch.bfloat16:
+        return f"float8 goes with bfloat16, the model is in {dtype_name(layer.weight.dtype)}"
+    bytes_ = weight.codes.view(FP8)
+    if not Fp8Linear.suits(bytes_):
+        return f"the device's float8 product takes sizes in steps of 16, here {list(weight.shape)}"
+    scale = weight.scale[:, 0].float() if weight.factor is None else weight.scale[:, 0].float() * weight.factor
+    return Fp8Linear(bytes_.contiguous(), scale.contiguous(), layer.bias)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
