@@ -77,9 +77,9 @@ def with_own_head(config: Model, sources: Iterable[Source]) -> Model:
     """
     if not config.tied:
         return config
-    heads = {_renamed(f"{config.names.head}.", config, ())}
+    begin = _renamed(f"{config.names.head}.", config, ())
     found = [(_renamed(stored.name, config, ()), Piece(source, stored, "")) for source in sources for stored in source.tensors]
-    head = [piece for name, piece in found if name.startswith(tuple(heads))]
+    head = [piece for name, piece in found if name.startswith(begin) and name != f"{begin}bias"]
     table = [piece for name, piece in found if name == f"{config.names.embedding}{WEIGHT}"]
     if not head or (len(head) == 1 and (not table or _same(head[0], table[0]))):
         return config

@@ -78,6 +78,10 @@ class Load:
             self._error = self._error or error
             self._over.set()
 
+    @property
+    def broken(self) -> bool:
+        return self._error is not None
+
     def wait(self) -> None:
         self._over.wait()
         if self._error is not None:
@@ -140,6 +144,8 @@ class Readers:
         with lane.context():
             while (found := self._next()) is not None:
                 chunk, load = found
+                if load.broken:
+                    continue
                 try:
                     load.arrived(lane.carry(chunk, load.free))
                     if self._done is not None:

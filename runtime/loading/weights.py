@@ -57,7 +57,7 @@ def load_checkpoint(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.de
     plan = plan_for(model, checkpoint.sources, checkpoint.readers, checkpoint.where)
     keeping = Keeping(transform)
     with torch.no_grad():
-        for index in _filled(model, plan, ahead=not (plan.coded or transform)):
+        for index in filled(model, plan, ahead=not (plan.coded or transform)):
             model.seal_part(index, keeping)
     model.few_bits = keeping.told()
     return model.finish()
@@ -100,7 +100,7 @@ class _Coming(NamedTuple):
     codes: list[tuple[Place, FewBits, dict[str, Tensor]]]
 
 
-def _filled(model: Decoder, plan: Plan, ahead: bool) -> Iterator[int]:
+def filled(model: Decoder, plan: Plan, ahead: bool) -> Iterator[int]:
     """The parts one after the other, each when its tensors are there. ahead: the next one is fetched meanwhile."""
     coming: deque[_Coming] = deque()
     with _progress(plan.bytes) as done, Readers(model.device, done) as readers:

@@ -97,7 +97,7 @@ BY_LAW = {"embeddings of each layer": [0, 1], "a layer by the law": [1], "the la
 def decoder(spec: Model, dtype: torch.dtype = torch.float32, device: str = "cpu", seed: int = 0) -> Decoder:
     """The same weights whatever the type and device are."""
     found, generator = Decoder(spec, dtype, device), torch.Generator().manual_seed(seed)
-    for name, target in found.places():
+    for name, target, *_ in found.places():
         numbers = torch.randn(target.shape, generator=generator)
         spread = 0.3 if "norm" in name or target.dim() < 2 else target.shape[-1] ** -0.5
         target.copy_((numbers * spread + (0.7 if "norm" in name else 0.0)).bfloat16())

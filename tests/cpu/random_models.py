@@ -69,7 +69,7 @@ def random_model(seed: int, count: int = 5) -> Model:
 def filled(spec: Model, dtype: torch.dtype, seed: int = 0) -> Decoder:
     """A sealed decoder with random weights."""
     found, generator = Decoder(spec, dtype, "cpu"), torch.Generator().manual_seed(seed)
-    for name, target in found.places():
+    for name, target, *_ in found.places():
         spread = 0.3 if "norm" in name or target.dim() < 2 else target.shape[-1] ** -0.5
         target.copy_(torch.randn(target.shape, generator=generator) * spread + (0.7 if "norm" in name else 0.0))
     return found.seal()

@@ -192,7 +192,7 @@ def test_seal_asks_the_transform_for_every_projection(tmp_path: Path) -> None:
 
     config = load_config(write_checkpoint(tmp_path, num_hidden_layers=2))
     model = decoder.Decoder(config, torch.float32)
-    for _, place in model.places():
+    for _, place, *_ in model.places():
         place.normal_()
     weight = model.layers[1].ffn.down.weight
     model.seal(transform)

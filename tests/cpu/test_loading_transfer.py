@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from safetensors.torch import save_file
 
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.loading import load_model, transfer, weights
+from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.loading.header import read_header
+from sgl.runtime.loading.plan import Plan, plan_for
 from sgl.runtime.models.decoder import Decoder
 
 CPU = torch.device("cpu")
@@ -29,20 +32,26 @@ def slow_read(path: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     return found
 
 
-def filled(path: Path, dtype: torch.dtype) -> Decoder:
-    """The model of a directory, loaded and not sealed."""
-    config = weights.load_config(path)
-    model = Decoder(config, dtype)
-    weights.fill(model, weights.pieces_of(config, path))
-    return model
+def planned(path: Path, dtype: torch.dtype) -> tuple[Decoder, Plan]:
+    checkpoint = open_checkpoint(path)
+    model = Decoder(checkpoint.model, dtype, allocate=False)
+    return model, plan_for(model, checkpoint.sources, checkpoint.readers, checkpoint.where)
+
+
+def filled(path: Path, dtype: torch.dtype, ahead: bool = True) -> dict[str, torch.Tensor]:
+    """The tensors of a directory's model, loaded and not sealed."""
+    model, plan = planned(path, dtype)
+    assert list(weights.filled(model, plan, ahead)) == list(range(len(model.parts)))
+    return {place.name: place.target for place in model.places()}
 
 
 @pytest.mark.parametrize("chunk", [1024, 1000 * 8, 2**24])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_every_tensor_arrives(tmp_path, monkeypatch, chunk, dtype):
+@pytest.mark.parametrize("ahead", [False, True])
+def test_every_tensor_arrives(tmp_path, monkeypatch, chunk, dtype, ahead):
     monkeypatch.setattr(transfer, "CHUNK", chunk)
     path = write_checkpoint(tmp_path, "qwen2", shard_size="100KB")
-    places, expected = dict(filled(path, dtype).places()), slow_read(path, torch.float32)
+    places, expected = filled(path, dtype, ahead), slow_read(path, torch.float32)
     assert len(places) == len(expected) > 20
     assert all(torch.equal(places[name], tensor.to(places[name].dtype)) for name, tensor in expected.items())
 
@@ -53,8 +62,7 @@ def test_all_float_dtypes_in_one_file(tmp_path):
     stored = slow_read(path, torch.float32)
     mixed = {name: tensor.to(kinds[index % 4]) for index, (name, tensor) in enumerate(stored.items())}
     save_file(mixed, path / "model.safetensors")
-    model = filled(path, torch.float32)
-    assert all(torch.equal(place, mixed[name].float()) for name, place in model.places())
+    assert all(torch.equal(place, mixed[name].float()) for name, place in filled(path, torch.float32).items())
 
 
 def test_an_error_in_a_reader_is_raised_and_ends_the_others():
@@ -73,20 +81,19 @@ def test_an_error_in_a_reader_is_raised_and_ends_the_others():
 def test_a_file_that_shrinks_while_it_is_read(tmp_path):
     path = write_checkpoint(tmp_path)
     file = path / "model.safetensors"
-    config = weights.load_config(path)
-    pieces = weights.pieces_of(config, path)
+    model, plan = planned(path, torch.float32)
     file.write_bytes(file.read_bytes()[:-500])
     with pytest.raises(CheckpointError, match="it ended within tensor"):
-        weights.fill(Decoder(config, torch.float32), pieces)
+        list(weights.filled(model, plan, ahead=True))
 
 
-def test_progress_counts_every_byte(tmp_path):
+def test_progress_counts_every_byte(tmp_path, monkeypatch):
     path = write_checkpoint(tmp_path)
-    config = weights.load_config(path)
     counts: list[int] = []
-    places = dict(Decoder(config, torch.bfloat16).places())
-    transfer.transfer(weights._chunks(places, weights.pieces_of(config, path)), CPU, counts.append)
-    assert sum(counts) == sum(tensor.nbytes for tensor in slow_read(path, torch.float32).values())
+    monkeypatch.setattr(weights, "_progress", lambda total: nullcontext(counts.append))
+    model, plan = planned(path, torch.bfloat16)
+    list(weights.filled(model, plan, ahead=True))
+    assert sum(counts) == plan.bytes == sum(tensor.nbytes for tensor in slow_read(path, torch.float32).values())
 
 
 def write_header(file: Path, header: object, data: bytes = b"") -> Path:

@@ -17,6 +17,8 @@ from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.executor.offload import tensors_of
 from sgl.runtime.loading import dummy_model, load_config, load_model, transfer, weights
+from sgl.runtime.loading.checkpoint import open_checkpoint
+from sgl.runtime.loading.plan import plan_for
 from sgl.runtime.models.decoder import Decoder
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -49,19 +51,23 @@ def ids(engine: Engine) -> list[list[int]]:
 def test_streamed_weights_are_those_of_the_file(tmp_path, monkeypatch, chunk, dtype):
     monkeypatch.setattr(transfer, "CHUNK", chunk)
     path = write_checkpoint(tmp_path, "qwen2", shard_size="100KB")
-    config = load_config(path)
-    found = weights.pieces_of(config, path)
-    slow, fast = Decoder(config, torch.float32), Decoder(config, dtype, "cuda")
-    for model in (slow, fast):
-        weights.fill(model, found)
-    places = dict(fast.places())
-    assert all(torch.equal(places[name].cpu(), tensor.to(places[name].dtype)) for name, tensor in slow.places())
+    slow, fast = filled(path, torch.float32, "cpu"), filled(path, dtype, "cuda")
+    assert all(torch.equal(fast[name].cpu(), tensor.to(fast[name].dtype)) for name, tensor in slow.items())
+
+
+def filled(path: Path, dtype: torch.dtype, device: str) -> dict[str, torch.Tensor]:
+    """The tensors of a directory's model, loaded and not sealed."""
+    checkpoint = open_checkpoint(path)
+    model = Decoder(checkpoint.model, dtype, device, allocate=False)
+    plan = plan_for(model, checkpoint.sources, checkpoint.readers, checkpoint.where)
+    assert list(weights.filled(model, plan, ahead=True)) == list(range(len(model.parts)))
+    return {place.name: place.target for place in model.places()}
 
 
 def test_dummy_weights_are_seeded_on_the_device(tiny):
     config = load_config(tiny)
     one, same, other = (dummy_model(config, torch.bfloat16, "cuda", seed) for seed in (1, 1, 2))
-    a, b, c = (dict(model.places()) for model in (one, same, other))
+    a, b, c = ({place.name: place.target for place in model.places()} for model in (one, same, other))
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert not torch.equal(a["lm_head.weight"], c["lm_head.weight"])
     assert a["lm_head.weight"].float().std().item() == pytest.approx(0.02, rel=0.05)
