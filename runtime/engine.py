@@ -9,7 +9,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, Self, Unpack
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 from .cache.tree import CacheTree
 from .errors import ConfigError, EngineClosed, RuntimeFailure
@@ -208,6 +209,23 @@ class Engine:
     @property
     def asleep(self) -> bool:
         return self._core.asleep
+
+    # other weights
+
+    def update_weights(self, origin: str | Path | Mapping[str, Tensor]) -> int:
+        """Take other weights of the same model, between two steps; returns the bytes that were read.
+
+        origin: a model directory, or its tensors by the names that the checkpoint gives them (of any float dtype, on any
+        device). They are quantised as the engine's `weights` asks. Cached prefixes are forgotten; what runs goes on with the
+        text that it has, computed again. Files and tensors are checked first: CheckpointError leaves everything as it was. An
+        error while they are read brings the weights of before back from their files.
+        """
+        if self.config.process and isinstance(origin, Mapping):
+            raise ConfigError("update_weights of tensors with process=True: they are in another process; give a model directory")
+        size: int = self._ask("update", origin if isinstance(origin, Mapping) else os.path.abspath(origin))
+        if not isinstance(origin, Mapping):
+            self.model_path = self._info["model_path"] = os.path.abspath(origin)
+        return size
 
     # the end
 

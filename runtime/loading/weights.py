@@ -54,7 +54,17 @@ def load_model(
 
 def load_checkpoint(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device | str, transform: Transform | None = None) -> Decoder:
     model = Decoder(checkpoint.model, dtype, device, allocate=False)
-    plan = plan_for(model, checkpoint.sources, checkpoint.readers, checkpoint.where)
+    return fill(model, plan_for(model, checkpoint.sources, checkpoint.readers, checkpoint.where), transform)
+
+
+def plan_of(model: Decoder, checkpoint: Checkpoint) -> Plan:
+    """What of a checkpoint goes where in a model that may be sealed already."""
+    empty = Decoder(checkpoint.model, model.dtype, "meta")
+    return plan_for(empty, checkpoint.sources, checkpoint.readers, checkpoint.where)
+
+
+def fill(model: Decoder, plan: Plan, transform: Transform | None = None) -> Decoder:
+    """Load all parts anew, whatever they hold now, and seal them."""
     keeping = Keeping(transform)
     with torch.no_grad():
         for index in filled(model, plan, ahead=not (plan.coded or transform)):

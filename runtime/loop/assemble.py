@@ -40,6 +40,7 @@ from .config import EngineConfig, Resolved, free_memory, parse_memory
 from .core import EngineCore
 from .lifecycle import Lifecycle
 from .sleeping import Sleeper
+from .updating import Updater
 
 if TYPE_CHECKING:
     from ..executor.cuda_runner import CudaRunner
@@ -66,7 +67,9 @@ def assemble(path: Path, options: EngineConfig) -> Assembled:
     info, config = assembly.info(model, attention, plan), assembly.config
     again = replace(config, attention=attention.name) if attention.name in BACKENDS else config
     assembly.rehearse(core)
-    core.sleeper = Sleeper(core, pool, _builder(again, pool, model.config.attention, assembly.context))
+    builder = _builder(again, pool, model.config.attention, assembly.context)
+    core.sleeper = Sleeper(core, pool, builder)
+    core.updater = Updater(core, None if config.dummy else path, assembly.context, assembly.transform, builder)
     core.start()
     return Assembled(config, text.tokenizer, text.vocabulary, core, info)
 
@@ -88,9 +91,9 @@ class Assembly:
             self.choice = choose_device(options.device, options.dtype, options.threads)
             self.config = options.on(self.choice.device.type)
             apply_threads(self.choice.threads)
-            self._transform = _arithmetic(self.config, self.choice)
+            self.transform = _arithmetic(self.config, self.choice)
             if isinstance(self.model, GenericModel):
-                _require_plain(self.model, self.config, self._transform)
+                _require_plain(self.model, self.config, self.transform)
             self._before = memory.before_loading(self.choice.device)
         self._allocated = _allocated(self.choice.device)
 
@@ -108,7 +111,7 @@ class Assembly:
         seed, choice = _dummy_seed(self.config), self.choice
         if isinstance(self.model, GenericModel):
             return load_generic(self.model, choice.dtype, choice.device, seed)
-        return load_model(self.path, choice.dtype, choice.device, seed, self._transform, self.context)
+        return load_model(self.path, choice.dtype, choice.device, seed, self.transform, self.context)
 
     def share_memory(self, model: AnyDecoder) -> tuple[Pool, memory.MemoryPlan]:
         with self._phase("measure"):

@@ -30,6 +30,7 @@ from .stepping import Step, Stepper
 if TYPE_CHECKING:
     from ..sequences.life import Life
     from .sleeping import Sleeper
+    from .updating import Updater
 
 NOBODY = 0  # the number of what is no sequence; those have 1, 2 ...
 SWITCH_INTERVAL = 0.0005  # seconds; with Python's 5 ms a busy host thread slows every step
@@ -45,6 +46,8 @@ class EngineCore:
         self.traces = StepTraces(life.scheduler)
         self.collector = Collector()
         self.sleeper: Sleeper | None = None
+        self.updater: Updater | None = None
+        self.halted = False  # the model has no weights that belong together
         self.told: Callable[[], None] | None = None  # called when receivers of chunks have got those of a step
         self.after_step: Callable[[], None] | None = None  # tests check every invariant here
         self._inbox: deque[tuple[SequenceState, Op | None]] = deque()
@@ -126,14 +129,16 @@ class EngineCore:
 
     def forget(self) -> None:
         """Once stopped: hold nothing that handles, which may outlive the engine, would keep in memory."""
-        if self.sleeper is not None:
-            self.sleeper.forget()
+        for holder in (self.sleeper, self.updater):
+            if holder is not None:
+                holder.forget()
 
     # on the scheduler thread, between two steps
 
     def answer(self, name: str, *args: Any) -> Any:
-        """The result of a method of that name: flush, check, snapshot, tree, sleep, wake, begin_trace or end_trace."""
-        return getattr(self.sleeper if name in ("sleep", "wake") else self, name)(*args)
+        """The result of a method of that name: flush, check, snapshot, tree, sleep, wake, update, begin_trace or end_trace."""
+        asked = {"sleep": self.sleeper, "wake": self.sleeper, "update": self.updater}.get(name, self)
+        return getattr(asked, name)(*args)
 
     def flush(self) -> int:
         return self.cache.flush()

@@ -188,6 +188,7 @@ class Decoder:
 
     def finish(self) -> Decoder:
         """Once all parts are sealed."""
+        vars(self).pop("course", None)  # of parts that were there before
         self.step = CompiledStep.of(self)
         return self
 

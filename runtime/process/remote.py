@@ -76,7 +76,8 @@ class RemoteCore:
     def __init__(self, path: Path, options: EngineConfig) -> None:
         self._path = str(path)
         self._heartbeat = options.heartbeat
-        self._start = Beginning.here(path, replace(options, process=False))
+        self._options = replace(options, process=False)
+        self._start = Beginning.here(path, self._options)
         self.info: dict[str, Any] = {}
         self.asleep = False
         self.vocabulary: Vocabulary
@@ -122,6 +123,9 @@ class RemoteCore:
         answer = self._answer(future) if name == "snapshot" else future.result()
         if name in ("sleep", "wake"):
             self.asleep = name == "sleep"
+        if name == "update":  # what is started after this one begins with it
+            self._path = str(args[0])
+            self._start = Beginning.here(Path(self._path), self._options)
         return answer
 
     def _answer(self, future: Future[Any]) -> Any:

@@ -1,0 +1,95 @@
+"""Other weights for an engine that runs: between two steps, and nobody fails."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+
+from torch import Tensor
+
+from ..attention import AttentionBackend
+from ..errors import CheckpointError, RuntimeFailure
+from ..loading.checkpoint import Checkpoint, open_checkpoint
+from ..loading.plan import Plan
+from ..loading.source import TensorSource
+from ..loading.weights import Transform, fill, plan_of
+from ..models.decoder import Decoder
+from ..models.spec import Model
+from ..quantization.readers import Readers
+from .core import EngineCore
+
+log = logging.getLogger("sgl.runtime")
+
+Origin = str | Path | Mapping[str, Tensor]  # a model directory, or tensors by the names that the checkpoint gave them
+
+
+class Updater:
+    """Loads other weights into the model of an engine. `update` runs on the scheduler thread.
+
+    origin: where the present weights came from; None: they are random.
+    """
+
+    def __init__(
+        self, core: EngineCore, origin: Path | None, context: int, transform: Transform | None, make_attention: Callable[[], AttentionBackend]
+    ) -> None:
+        self._core, self._origin, self._context = core, origin, context
+        self._transform, self._make_attention = transform, make_attention
+
+    def update(self, origin: Origin) -> int:
+        """Bytes of the weights that are read. Raises CheckpointError, with the weights as they were, for others than the model's."""
+        model = self._core.runner.model
+        if not isinstance(model, Decoder):
+            raise RuntimeFailure(f"{model.config.architecture} runs by transformers' own implementation, whose weights cannot be updated; open the engine anew")
+        if self._core.asleep:
+            raise RuntimeFailure("the engine sleeps; wake it before its weights are updated")
+        plan = plan_of(model, self._opened(origin, model.config))
+        self._core.pause()
+        self._core.flush()
+        self._replace(model, plan)
+        self._origin = None if isinstance(origin, Mapping) else Path(origin)
+        return plan.bytes
+
+    def forget(self) -> None:
+        """The engine is closed: nothing here may keep its memory."""
+        vars(self).pop("_make_attention", None)
+
+    def _opened(self, origin: Origin, model: Model) -> Checkpoint:
+        if isinstance(origin, Mapping):
+            return Checkpoint(model, [TensorSource("update_weights", origin)], Readers.of(None, ""), "update_weights")
+        checkpoint = open_checkpoint(Path(origin), self._context)
+        other = [field.name for field in fields(Model) if field.name != "notes" and getattr(checkpoint.model, field.name) != getattr(model, field.name)]
+        if other:
+            raise CheckpointError(f"{origin} is another model than the engine's: it differs in {', '.join(other)}; open an engine for it")
+        return checkpoint
+
+    def _replace(self, model: Decoder, plan: Plan) -> None:
+        """Computes nothing more where neither the new weights nor those of before can be loaded, until an update succeeds."""
+        runner = self._core.runner
+        if not self._core.halted:
+            runner.release()
+        self._core.halted = True
+        try:
+            fill(model, plan, self._transform)
+        except Exception as error:
+            self._restore(model, error)
+            self._go_on()
+            raise
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._core.runner.restore(self._make_attention())
+        self._core.halted = False
+        self._core.resume()
+
+    def _restore(self, model: Decoder, error: Exception) -> None:
+        """The weights of before, after a failure that may have left some of each."""
+        halted = "the engine computes nothing until update_weights succeeds, or it is opened anew"
+        if self._origin is None:
+            raise RuntimeFailure(f"the update broke off ({error}), and the weights of before are in no file: {halted}") from error
+        log.warning("the update broke off (%s); the weights of before are loaded again", error)
+        try:
+            fill(model, plan_of(model, open_checkpoint(self._origin, self._context)), self._transform)
+        except Exception as again:
+            raise RuntimeFailure(f"the update broke off ({error}), and the weights of before cannot be loaded ({again}): {halted}") from error
