@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,33 +14,56 @@ LARGEST_SIZE = 2**20  # of a block or group
 
 @dataclass(frozen=True)
 class Asked:
-    """method: as `quant_method` has it, "" without; keys: its object; where: the file, for errors."""
+    """method: as `quant_method` has it, "" without one; where: the file, for errors; keys: its object."""
 
     method: str = ""
     where: str = ""
     keys: Mapping[str, Any] = field(default_factory=dict)
 
-    def refused(self, key: str, why: str) -> ConfigError:
-        return ConfigError(f"{self.where}: quantization key {key!r} is {self.keys.get(key)!r:.80}: {why}")
+    def refused(self, key: str, value: object, why: str) -> ConfigError:
+        return ConfigError(f"{self.where}: quantization key {key!r} is {value!r:.80}: {why}")
 
-    @property
-    def block(self) -> Reach | None:
-        """Sizes of the blocks of a float8 weight."""
-        sizes = self.keys.get("weight_block_size")
-        if sizes is None:
-            return None
-        if not isinstance(sizes, list | tuple) or len(sizes) != 2 or not all(_size(size) for size in sizes):
-            raise self.refused("weight_block_size", "it must be two sizes, as [128, 128]; correct the file")
+    def table(self, key: str) -> Mapping[str, Any]:
+        value = self.keys.get(key)
+        if value is not None and not isinstance(value, Mapping):
+            raise self.refused(key, value, "it must be an object; correct the file")
+        return value or {}
+
+    def size(self, *keys: str, most: int = LARGEST_SIZE) -> int | None:
+        """The first of these keys that is there; None: none is, or it is -1, for all."""
+        for key in keys:
+            value = self.keys.get(key)
+            if value is not None and value != -1:
+                if not is_size(value, most):
+                    raise self.refused(key, value, f"it must be a whole number of 1 to {most}; correct the file")
+                return int(value)
+        return None
+
+    def one_of(self, key: str, known: Sequence[object], why: str) -> None:
+        """Raise for a value that is none of these; where the key is missing or null there is none."""
+        value = self.keys.get(key)
+        if value is not None and value not in known:
+            raise self.refused(key, value, why)
+
+    def none_of(self, keys: Sequence[str], why: str) -> None:
+        """Raise for the first of these keys that is set to something."""
+        for key in keys:
+            if self.keys.get(key):
+                raise self.refused(key, self.keys[key], why)
+
+    def blocks(self) -> list[Reach]:
+        """Sizes of the blocks of float8 weights."""
+        found = [("weight_block_size", self.keys.get("weight_block_size"))]
+        for name, group in self.table("config_groups").items():
+            weights = group.get("weights") if isinstance(group, Mapping) else None
+            found.append((f"config_groups.{name}.weights.block_structure", weights.get("block_structure") if isinstance(weights, Mapping) else None))
+        return [self._block(key, sizes) for key, sizes in found if sizes is not None]
+
+    def _block(self, key: str, sizes: object) -> Reach:
+        if not isinstance(sizes, list | tuple) or len(sizes) != 2 or not all(map(is_size, sizes)):
+            raise self.refused(key, sizes, "it must be two sizes, as [128, 128]; correct the file")
         return Reach(*sizes)
 
 
-def _size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= LARGEST_SIZE
-
-
-def asked_of(quantization: dict[str, Any] | None, where: str, beside: Mapping[str, dict[str, Any]]) -> Asked:
-    """Of the first of these that says something."""
-    keys = quantization or {}
-    asked = Asked(str(keys.get("quant_method", "")), where, keys)
-    asked.block  # noqa: B018 - so that a wrong one is found at once
-    return asked
+def is_size(value: object, most: int = LARGEST_SIZE) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= most

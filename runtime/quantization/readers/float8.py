@@ -16,12 +16,12 @@ EXPONENTS = ("F8_E8M0", "U8")  # 2^(byte - 127)
 DEFAULT_BLOCK = Reach(128, 128)
 
 
-def claim(module: Module, block: Reach | None = None) -> Claim:
-    """block: as the configuration has it; without one, blocks of 128 x 128 are looked for."""
+def claim(module: Module, blocks: list[Reach]) -> Claim:
+    """blocks: as the configuration has them; without any, blocks of 128 x 128 are looked for."""
     weight = module.matrix("weight", FLOAT8)
     name = next((name for name in SCALES if module.has(name)), SCALES[1])
     module.expect(name, (*FLOATS, *EXPONENTS))
-    reach = reach_of(module, name, weight, [block or DEFAULT_BLOCK])
+    reach = reach_of(module, name, weight, blocks or [DEFAULT_BLOCK])
 
     def read(tensors: Mapping[str, Tensor]) -> Grouped:
         return Grouped.float8(tensors["weight"], reach.spread(tensors[name], weight), reach.inputs)

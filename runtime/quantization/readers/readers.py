@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from . import float8
-from .asked import Asked, asked_of
+from . import float4, float8, int8, packed
+from .asked import Asked
 from .claim import Claim, Module, Sibling
+from .methods import asked_of, notes_of
+from .schemes import schemes
 
-SIGNS = ("weight_scale", "weight_scale_inv", "weight_scale_2", "weight_packed", "qweight", "W_q", "SCB", "_weight_qdata")
+SIGNS = (
+    "weight_scale", "weight_scale_inv", "weight_scale_2", "weight_packed", "weight_global_scale", "weight_zero_point", "qweight", "qzeros",
+    "W_q", "SCB", "_weight_qdata", "weight.absmax", "codebooks",
+)  # fmt: skip
 
 
 class Readers:
     """The readers of one checkpoint. notes: a line for each thing that is computed otherwise than the checkpoint asks."""
 
     def __init__(self, asked: Asked) -> None:
-        self.asked = asked
-        self.notes: tuple[str, ...] = ()
+        """Raises ConfigError for what the configuration asks and no reader does."""
+        self.notes = tuple(notes_of(asked))
+        self._asked, self._schemes, self._blocks = asked, schemes(asked), asked.blocks()
 
     @classmethod
     def of(cls, quantization: dict[str, Any] | None, where: str, beside: Mapping[str, dict[str, Any]] | None = None) -> Readers:
@@ -33,9 +39,27 @@ class Readers:
         Raises CheckpointError, naming the tensor, for one that looks quantised and fits no format.
         """
         found = Module(module, siblings)
-        if found.dtype("weight").startswith("F8_"):
-            return float8.claim(found, self.asked.block)
-        for name in SIGNS:
-            if found.has(name):
-                raise found.wrong(name, f"belongs to no format that is read ({self.asked.method}); take another checkpoint of this model")
-        return None
+        if found.dtype("weight_packed") == "I32":
+            return packed.claim(found, self._schemes)
+        claim = self._by_bytes(found)
+        if claim is None:
+            _check_plain(found)
+        return claim
+
+    def _by_bytes(self, module: Module) -> Claim | None:
+        dtype = module.dtype("weight")
+        if module.has("weight_packed", "weight_scale"):
+            return float4.claim(module, "weight_packed")
+        if dtype == "U8" and module.has("weight_scale"):
+            return float4.claim(module, "weight")
+        if dtype == "I8" and module.has("weight_scale"):
+            return int8.claim(module)
+        return float8.claim(module, self._blocks) if dtype.startswith("F8_") else None
+
+
+def _check_plain(module: Module) -> None:
+    for name in SIGNS:
+        if module.has(name):
+            raise module.wrong(name, "belongs to no format that is read; take another checkpoint of this model")
+    if module.has("weight") and module.dtype("weight") not in ("F64", "F32", "F16", "BF16"):
+        raise module.wrong("weight", "is no float, and no format that is read has it so; take another checkpoint of this model")

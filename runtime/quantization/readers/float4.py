@@ -1,0 +1,62 @@
+"""Floats of four and six bits: NVFP4 in the two conventions for its global scale, MXFP4, MXFP6."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from ..grouped import E2M1, Grouped
+from .bits import nibbles, stream
+from .claim import FLOATS, Claim, Module
+from .scales import Reach, plain, reach_of
+
+BITS = {16: 4, 24: 6}  # of a code, by the bytes of 32 of them
+OF_GROUPS = ("F8_E4M3", "F8_E8M0", "U8")
+DIVIDES, MULTIPLIES = "weight_global_scale", "weight_scale_2"  # the name says which convention it is
+
+
+def claim(module: Module, codes: str) -> Claim:
+    """codes: the sibling with the codes, uint8 [out, bytes]; its width beside the scale's tells the bits."""
+    out, width = module.matrix(codes, ("U8",))
+    _, groups = module.matrix("weight_scale", OF_GROUPS)
+    nvidia = module.dtype("weight_scale") == "F8_E4M3"
+    group = 16 if nvidia else 32
+    bits = 4 if nvidia else BITS.get(width // groups, 4)
+    inputs = width * 8 // bits
+    module.expect("weight_scale", OF_GROUPS, (out, -(-inputs // group)))
+    reaches = {name: _reach(module, name, (out, inputs)) for name in (DIVIDES, MULTIPLIES) if module.has(name)}
+    if nvidia and len(reaches) != 1:
+        raise module.wrong("weight_scale", f"needs one of {DIVIDES} and {MULTIPLIES} beside it; take a complete checkpoint")
+
+    def read(tensors: Mapping[str, Tensor]) -> Grouped:
+        factor = None
+        for name, reach in reaches.items():
+            each = reach.spread(tensors[name].float(), (out, inputs))[:, 0]
+            factor = 1 / each if name == DIVIDES else each
+        return _grouped(tensors[codes], plain(tensors["weight_scale"]), group, bits, factor)
+
+    form = "NVFP4" if nvidia else f"MXFP{bits}"
+    return module.claim(f"{form}, groups of {group}", (out, inputs), (codes, "weight_scale", *reaches), read, ("weight_shape",))
+
+
+def _reach(module: Module, name: str, weight: tuple[int, int]) -> Reach:
+    module.expect(name, FLOATS)
+    return reach_of(module, name, weight, [])
+
+
+def _grouped(packed: Tensor, scale: Tensor, group: int, bits: int, factor: Tensor | None) -> Grouped:
+    if bits == 4:
+        table = torch.tensor(E2M1, device=packed.device)
+        return Grouped(nibbles(packed), scale, group, factor=factor, table=table)
+    codes = stream(packed, bits, packed.shape[1] * 8 // bits)
+    return Grouped.float8(_e2m3().to(packed.device)[codes.int()].contiguous(), scale, group, factor)
+
+
+@cache
+def _e2m3() -> Tensor:
+    """float8 [64]: what a code of six bits stands for; e4m3 has all of these numbers."""
+    sizes = [n / 8 for n in range(8)] + [(1 + n / 8) * 2**e for e in range(3) for n in range(8)]
+    return torch.tensor([*sizes, *(-size for size in sizes)]).to(torch.float8_e4m3fn)

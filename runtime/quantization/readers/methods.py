@@ -1,0 +1,111 @@
+"""The methods that configurations name: what of each is checked, and what is computed otherwise than it asks."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ...errors import ConfigError
+from .asked import Asked
+
+REFUSED = (
+    "aqlm", "bitnet", "bitnet_b158", "eetq", "fouroversix", "fp_quant", "gguf", "higgs", "marlin", "metal", "mxfp4", "quanto", "quark",
+    "quip", "quip_sharp", "sinq", "spqr", "vptq",
+)  # fmt: skip
+INSTEAD = "take the unquantised checkpoint, or one of these: "
+WEIGHTS_ONLY = "activations are not rounded: the weights alone are read in few bits"
+
+Notes = Iterator[str]
+
+
+def notes_of(asked: Asked) -> Notes:
+    """A line for each difference. Raises ConfigError for a method that is not read, or what it asks and is not."""
+    if not asked.method:
+        return iter(())
+    if asked.method in REFUSED or asked.method not in METHODS:
+        near = difflib.get_close_matches(asked.method, METHODS, 1) if asked.method not in REFUSED else []
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise asked.refused("quant_method", asked.method, f"checkpoints of this kind are not read; {hint}{INSTEAD}{', '.join(METHODS)}")
+    return METHODS[asked.method](asked)
+
+
+def _float8(asked: Asked) -> Notes:
+    asked.one_of("fmt", ("e4m3", "float8_e4m3fn", "float8_e4m3"), "float8 weights are read as e4m3 only; convert the checkpoint")
+    asked.one_of("activation_scheme", ("dynamic", "static"), "known ones: dynamic, static; correct the file")
+    yield f"quant_method {asked.method!r} (activations {asked.keys.get('activation_scheme', 'dynamic')}): {WEIGHTS_ONLY}"
+
+
+def _compressed(asked: Asked) -> Notes:
+    asked.one_of("quantization_status", ("compressed",), "only compressed checkpoints are read; save it compressed")
+    asked.none_of(["transform_config"], "its rotations of activations are not computed; take a checkpoint without them")
+    sparse = asked.table("sparsity_config").get("format")
+    if sparse not in (None, "dense"):
+        raise asked.refused("sparsity_config.format", sparse, "sparse weights are not read; take a checkpoint without sparsity")
+    for name, form in _formats(asked):
+        if form not in FORMATS:
+            raise asked.refused(name, form, f"this format is not read; take the unquantised checkpoint, or one of {', '.join(FORMATS)}")
+    for name, group in asked.table("config_groups").items():
+        if _rounds_activations(name, group):
+            yield f"config_groups.{name}: {WEIGHTS_ONLY}"
+
+
+def _rounds_activations(name: str, group: object) -> bool:
+    if isinstance(group, Mapping):
+        return bool(group.get("input_activations") or group.get("output_activations"))
+    return "A16" not in name.upper()  # a preset, by its name
+
+
+FORMATS = (
+    "dense", "pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized",
+    "mxfp6-pack-quantized", "mxfp8-quantized", "mixed-precision",
+)  # fmt: skip
+
+
+def _formats(asked: Asked) -> Iterator[tuple[str, Any]]:
+    yield "format", asked.keys.get("format") or "dense"
+    for name, group in asked.table("config_groups").items():
+        if isinstance(group, Mapping) and group.get("format"):
+            yield f"config_groups.{name}.format", group["format"]
+
+
+MODELOPT = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "FP8_PB_REAL", "NVFP4", "W4A16_NVFP4", "MXFP8", "MXFP4", "MIXED_PRECISION")
+FOR_WEIGHTS = ("FP8_PB_WO", "W4A16_NVFP4")
+
+
+def _modelopt(asked: Asked) -> Notes:
+    asked.one_of("quant_algo", MODELOPT, f"this algorithm is not read; take the unquantised checkpoint, or one of {', '.join(MODELOPT)}")
+    if asked.keys.get("quant_algo") not in FOR_WEIGHTS:
+        yield f"quant_algo {asked.keys.get('quant_algo')!r}: {WEIGHTS_ONLY}"
+
+
+METHODS: Mapping[str, Callable[[Asked], Notes]] = {
+    "fp8": _float8,
+    "fbgemm_fp8": _float8,
+    "modelopt": _modelopt,
+    "modelopt_fp4": _modelopt,
+    "compressed-tensors": _compressed,
+}
+
+
+def asked_of(quantization: Mapping[str, Any] | None, where: str, beside: Mapping[str, Mapping[str, Any]]) -> Asked:
+    """What the first of these says: config.json's object, then the files of older tools."""
+    if quantization:
+        return Asked(_method(quantization, where), where, quantization)
+    for name, method in (("quantize_config.json", "gptq"), ("quant_config.json", "awq"), ("hf_quant_config.json", "modelopt")):
+        if name in beside:
+            keys = beside[name].get("quantization", beside[name]) if method == "modelopt" else beside[name]
+            if not isinstance(keys, Mapping):
+                raise ConfigError(f"{name}: key 'quantization' is {keys!r:.80}: it must be an object; correct the file")
+            return Asked(str(keys.get("quant_method") or method), name, keys)
+    return Asked(where=where)
+
+
+TELLING = {"config_groups": "compressed-tensors", "quant_algo": "modelopt", "w_bit": "awq", "load_in_4bit": "bitsandbytes", "bits": "gptq"}
+
+
+def _method(keys: Mapping[str, Any], where: str) -> str:
+    method = keys.get("quant_method") or next((method for key, method in TELLING.items() if key in keys), None)
+    if not isinstance(method, str):
+        raise ConfigError(f"{where}: quantization key 'quant_method' is {method!r:.80}: it must name the method; correct the file")
+    return method.lower()
