@@ -84,7 +84,7 @@ def test_a_place_for_the_order_that_was_never_filled_is_no_order() -> None:
 def test_groups_of_unequal_length_are_refused() -> None:
     codes = torch.randint(0, 16, (8, 64))
     tensors = {"weight_packed": packed(codes, 4, True), "weight_scale": torch.ones(8, 2), "weight_g_idx": torch.tensor([0] * 33 + [1] * 31)}
-    with pytest.raises(CheckpointError, match="weight_g_idx .* not of 32 each; groups of unequal length are not read"):
+    with pytest.raises(CheckpointError, match=r"weight_g_idx .* not of 32 each; groups of unequal length are not read"):
         read(asked(4, 32), tensors)
 
 

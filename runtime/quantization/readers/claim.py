@@ -81,6 +81,13 @@ class Module:
             raise self.wrong(name, "must be a matrix in this format; weights of other ranks (experts) are not read")
         return shape[0], shape[1]
 
+    def vector(self, name: str, dtypes: Sequence[str]) -> int:
+        """The length of one that holds something."""
+        shape = self.expect(name, dtypes)
+        if len(shape) != 1 or shape[0] < 1:
+            raise self.wrong(name, "must be a vector in this format; convert the checkpoint again")
+        return shape[0]
+
     def claim(self, form: str, shape: tuple[int, int], names: Sequence[str], read: Read, unused: Sequence[str] = ()) -> Claim:
         """The claim, once every sibling is accounted for: one that nobody understands may change the result."""
         spare = tuple(name for name in self.siblings if name in unused or name in OF_ACTIVATIONS)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...errors import ConfigError
 from .asked import Asked
+from .grouping import SIZES
 
 REFUSED = (
     "aqlm", "bitnet", "bitnet_b158", "eetq", "fouroversix", "fp_quant", "gguf", "higgs", "marlin", "metal", "mxfp4", "quanto", "quark",
@@ -79,12 +80,50 @@ def _modelopt(asked: Asked) -> Notes:
         yield f"quant_algo {asked.keys.get('quant_algo')!r}: {WEIGHTS_ONLY}"
 
 
+def _gptq(asked: Asked) -> Notes:
+    kinds = ("gptq", "gptq_v2")
+    for key in ("checkpoint_format", "format"):
+        asked.one_of(key, kinds, f"this layout is not read; known ones: {', '.join(kinds)}; take the checkpoint before it was repacked")
+    asked.none_of(["is_marlin_format"], "repacked weights are not read; take the checkpoint before it was repacked")
+    asked.none_of(["rotation", "adapter"], "it is not computed; take a checkpoint without it")
+    asked.one_of("pack_dtype", ("int32", "torch.int32"), "codes are read from int32 words; convert the checkpoint")
+    asked.size("bits", "w_bit", most=8)
+    asked.size(*SIZES)
+    return iter(())
+
+
+def _awq(asked: Asked) -> Notes:
+    versions = ("gemm", "GEMM")
+    asked.one_of("version", versions, "only the version gemm is read; convert the checkpoint")
+    for key in ("bits", "w_bit"):
+        asked.one_of(key, (4,), "AWQ is read in 4 bits; take another checkpoint")
+    asked.size(*SIZES)
+    return iter(())
+
+
+PACKINGS = ("auto_round:auto_gptq", "auto_round:auto_awq", "auto_gptq", "auto_awq")
+
+
+def _auto_round(asked: Asked) -> Notes:
+    asked.one_of("packing_format", PACKINGS, f"this packing is not read; known ones: {', '.join(PACKINGS)}; export the checkpoint in one of them")
+    asked.one_of("data_type", ("int",), "only whole numbers are read; export the checkpoint in another format")
+    asked.none_of(["rotation_config", "hadamard_config", "transform_config"], "it is not computed; take a checkpoint without it")
+    asked.size("bits", most=8)
+    asked.size(*SIZES)
+    if (asked.size("act_bits", most=64) or 16) < 16:
+        yield f"act_bits {asked.keys['act_bits']!r}: {WEIGHTS_ONLY}"
+
+
 METHODS: Mapping[str, Callable[[Asked], Notes]] = {
     "fp8": _float8,
     "fbgemm_fp8": _float8,
     "modelopt": _modelopt,
     "modelopt_fp4": _modelopt,
     "compressed-tensors": _compressed,
+    "gptq": _gptq,
+    "awq": _awq,
+    "auto-round": _auto_round,
+    "intel/auto-round": _auto_round,
 }
 
 

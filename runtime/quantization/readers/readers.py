@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from . import float4, float8, int8, packed
+from . import awq, float4, float8, gptq, int8, packed
 from .asked import Asked
 from .claim import Claim, Module, Sibling
 from .methods import asked_of, notes_of
@@ -41,6 +41,8 @@ class Readers:
         found = Module(module, siblings)
         if found.dtype("weight_packed") == "I32":
             return packed.claim(found, self._schemes)
+        if found.has("qweight", "qzeros", "scales"):
+            return (awq if _along_outputs(found) else gptq).claim(found, self._asked)
         claim = self._by_bytes(found)
         if claim is None:
             _check_plain(found)
@@ -55,6 +57,12 @@ class Readers:
         if dtype == "I8" and module.has("weight_scale"):
             return int8.claim(module)
         return float8.claim(module, self._blocks) if dtype.startswith("F8_") else None
+
+
+def _along_outputs(module: Module) -> bool:
+    """Whether a word of qweight holds codes of eight outputs (AWQ), as its width beside the scales' tells."""
+    width, out = (module.siblings[name].shape[-1:] for name in ("qweight", "scales"))
+    return width != out and not module.has("g_idx")
 
 
 def _check_plain(module: Module) -> None:
