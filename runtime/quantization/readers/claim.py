@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torch import Tensor
@@ -51,6 +51,7 @@ class Module:
 
     name: str
     siblings: Mapping[str, Sibling]
+    called: Mapping[str, str] = field(default_factory=dict)  # how files name them, where the reader has other names
 
     def has(self, *names: str) -> bool:
         return all(name in self.siblings for name in names)
@@ -61,7 +62,7 @@ class Module:
     def wrong(self, name: str, problem: str) -> CheckpointError:
         found = self.siblings.get(name)
         what = f" ({found.dtype} {list(found.shape)})" if found else ""
-        return CheckpointError(f"{self.name}.{name}{what} {problem}")
+        return CheckpointError(f"{self.name}.{self.called.get(name, name)}{what} {problem}")
 
     def expect(self, name: str, dtypes: Sequence[str], shape: Shape | None = None) -> Shape:
         """The shape of a tensor that must be there, in one of these dtypes, of this shape."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -114,6 +115,22 @@ def _auto_round(asked: Asked) -> Notes:
         yield f"act_bits {asked.keys['act_bits']!r}: {WEIGHTS_ONLY}"
 
 
+def _bitsandbytes(asked: Asked) -> Notes:
+    asked.one_of("bnb_4bit_quant_type", ("nf4", "fp4"), "known ones: nf4, fp4; correct the file")
+    if asked.keys.get("load_in_8bit"):
+        yield f"load_in_8bit: {WEIGHTS_ONLY}"
+
+
+def _torchao(asked: Asked) -> Notes:
+    if "Activation" in json.dumps(asked.keys.get("quant_type"), default=str):
+        yield f"quant_type: {WEIGHTS_ONLY}"
+
+
+def _nothing(asked: Asked) -> Notes:
+    """The headers say it all."""
+    return iter(())
+
+
 METHODS: Mapping[str, Callable[[Asked], Notes]] = {
     "fp8": _float8,
     "fbgemm_fp8": _float8,
@@ -123,28 +140,33 @@ METHODS: Mapping[str, Callable[[Asked], Notes]] = {
     "gptq": _gptq,
     "awq": _awq,
     "auto-round": _auto_round,
+    "bitsandbytes": _bitsandbytes,
+    "hqq": _nothing,
+    "torchao": _torchao,
     "intel/auto-round": _auto_round,
 }
+
+
+OLDER = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
+TELLING = {"config_groups": "compressed-tensors", "quant_algo": "modelopt", "w_bit": "awq", "load_in_4bit": "bitsandbytes", "bits": "gptq"}
 
 
 def asked_of(quantization: Mapping[str, Any] | None, where: str, beside: Mapping[str, Mapping[str, Any]]) -> Asked:
     """What the first of these says: config.json's object, then the files of older tools."""
     if quantization:
-        return Asked(_method(quantization, where), where, quantization)
-    for name, method in (("quantize_config.json", "gptq"), ("quant_config.json", "awq"), ("hf_quant_config.json", "modelopt")):
+        return _asked(quantization, where, None)
+    for name, method in OLDER.items():
         if name in beside:
-            keys = beside[name].get("quantization", beside[name]) if method == "modelopt" else beside[name]
-            if not isinstance(keys, Mapping):
-                raise ConfigError(f"{name}: key 'quantization' is {keys!r:.80}: it must be an object; correct the file")
-            return Asked(str(keys.get("quant_method") or method), name, keys)
+            return _asked(beside[name], name, method)
     return Asked(where=where)
 
 
-TELLING = {"config_groups": "compressed-tensors", "quant_algo": "modelopt", "w_bit": "awq", "load_in_4bit": "bitsandbytes", "bits": "gptq"}
-
-
-def _method(keys: Mapping[str, Any], where: str) -> str:
-    method = keys.get("quant_method") or next((method for key, method in TELLING.items() if key in keys), None)
+def _asked(keys: object, where: str, default: str | None) -> Asked:
+    if isinstance(keys, Mapping) and isinstance(inner := keys.get("quantization"), Mapping):
+        keys = {**inner, **keys}  # ModelOpt's files have it one level down
+    if not isinstance(keys, Mapping):
+        raise ConfigError(f"{where}: the quantization is {keys!r:.80}: it must be an object; correct the file")
+    method = keys.get("quant_method") or default or next((method for key, method in TELLING.items() if key in keys), None)
     if not isinstance(method, str):
         raise ConfigError(f"{where}: quantization key 'quant_method' is {method!r:.80}: it must name the method; correct the file")
-    return method.lower()
+    return Asked(method.lower(), where, keys)

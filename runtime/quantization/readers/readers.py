@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from . import awq, float4, float8, gptq, int8, packed
+from . import awq, bitsandbytes, float4, float8, gptq, hqq, int8, packed, torchao
 from .asked import Asked
 from .claim import Claim, Module, Sibling
 from .methods import asked_of, notes_of
@@ -39,21 +39,32 @@ class Readers:
         Raises CheckpointError, naming the tensor, for one that looks quantised and fits no format.
         """
         found = Module(module, siblings)
-        if found.dtype("weight_packed") == "I32":
-            return packed.claim(found, self._schemes)
-        if found.has("qweight", "qzeros", "scales"):
-            return (awq if _along_outputs(found) else gptq).claim(found, self._asked)
-        claim = self._by_bytes(found)
+        claim = self._by_names(found) or self._by_dtype(found)
         if claim is None:
             _check_plain(found)
         return claim
 
-    def _by_bytes(self, module: Module) -> Claim | None:
-        dtype = module.dtype("weight")
+    def _by_names(self, module: Module) -> Claim | None:
+        """Formats that call the codes by a name of their own."""
+        if module.dtype("weight_packed") == "I32":
+            return packed.claim(module, self._schemes)
         if module.has("weight_packed", "weight_scale"):
             return float4.claim(module, "weight_packed")
+        if module.has("qweight", "qzeros", "scales"):
+            return (awq if _along_outputs(module) else gptq).claim(module, self._asked)
+        if module.has("_weight_qdata"):
+            return torchao.claim(module, self._blocks)
+        if state := bitsandbytes.state_of(module):
+            return bitsandbytes.claim(module, state)
+        return hqq.claim(module) if module.has("W_q") else None
+
+    def _by_dtype(self, module: Module) -> Claim | None:
+        """Formats that call them weight."""
+        dtype = module.dtype("weight")
         if dtype == "U8" and module.has("weight_scale"):
             return float4.claim(module, "weight")
+        if dtype == "I8" and module.has("SCB"):
+            return int8.claim_bitsandbytes(module)
         if dtype == "I8" and module.has("weight_scale"):
             return int8.claim(module)
         return float8.claim(module, self._blocks) if dtype.startswith("F8_") else None

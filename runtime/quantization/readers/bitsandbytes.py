@@ -1,0 +1,106 @@
+"""bitsandbytes' four bits: a table of 16 numbers, and a scale for each block of the flattened weight."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..grouped import Grouped
+from .bits import nibbles
+from .claim import FLOATS, Claim, Module
+
+STATE = "weight.quant_state.bitsandbytes__"  # and nf4 or fp4
+BYTES = {"U8": 1, "I8": 1, "BF16": 2, "F16": 2, "F32": 4}  # of the dtypes that the codes may be stored under
+LONGEST_STATE = 4096  # bytes of JSON
+LEAST = 8  # inputs in a group; blocks that lie across rows make smaller ones
+ABSMAX, TABLE = "weight.absmax", "weight.quant_map"
+NESTED = "weight.nested_absmax", "weight.nested_quant_map"
+
+
+def state_of(module: Module) -> str | None:
+    return next((name for name in module.siblings if name.startswith(STATE)), None)
+
+
+def claim(module: Module, state: str) -> Claim:
+    """w = table[q] * absmax[block]. Its sizes and the length of a block stand in JSON, in a tensor."""
+    count = 2 * math.prod(module.expect("weight", tuple(BYTES))) * BYTES[module.dtype("weight")]
+    blocks = module.vector(ABSMAX, ("U8", *FLOATS))
+    module.expect(TABLE, FLOATS, (16,))
+    length = module.vector(state, ("U8",))
+    if length > LONGEST_STATE or not 0 < blocks <= count:
+        raise module.wrong(state if length > LONGEST_STATE else ABSMAX, f"goes with no weight of {count} numbers; convert the checkpoint again")
+    nested = module.dtype(ABSMAX) == "U8"
+    if nested:
+        module.vector(NESTED[0], FLOATS)
+        module.expect(NESTED[1], FLOATS, (256,))
+
+    def read(tensors: Mapping[str, Tensor]) -> Grouped:
+        says = State(module, state, tensors[state])
+        codes = nibbles(tensors["weight"].contiguous().view(-1).view(torch.uint8), high_first=True)
+        absmax = _restored(says, tensors) if nested else tensors[ABSMAX]
+        shape = says.shape(count)
+        group, scale = _by_rows(says, absmax, shape)
+        return Grouped(codes.view(shape), scale, group, table=tensors[TABLE].float())
+
+    names = ("weight", ABSMAX, TABLE, state, *(NESTED if nested else ()))
+    return module.claim(f"bitsandbytes, {state.removeprefix(STATE)}{', nested scales' if nested else ''}", (1, count), names, read)
+
+
+class State:
+    """The JSON beside a weight."""
+
+    def __init__(self, module: Module, name: str, content: Tensor) -> None:
+        self.module, self.name = module, name
+        try:
+            self.keys = json.loads(bytes(content.tolist()))
+        except (ValueError, RecursionError) as error:
+            raise module.wrong(name, f"is no JSON ({error!r:.60}); convert the checkpoint again") from None
+        if not isinstance(self.keys, dict):
+            raise self.wrong("", self.keys)
+
+    def wrong(self, key: str, value: object) -> Exception:
+        return self.module.wrong(self.name, f"says {key} {value!r:.60}, which cannot be; convert the checkpoint again")
+
+    def size(self, key: str, blocks: int, count: int) -> int:
+        """The length of the blocks that so many numbers are cut in."""
+        value = self.keys.get(key)
+        if not isinstance(value, int) or value < 1 or -(-count // value) != blocks:
+            raise self.wrong(key, value)
+        return value
+
+    def shape(self, count: int) -> tuple[int, int]:
+        value: Any = self.keys.get("shape")
+        whole = isinstance(value, list) and len(value) == 2 and all(isinstance(size, int) and size > 0 for size in value)
+        if not whole or value[0] * value[1] != count:
+            raise self.wrong("shape", value)
+        return value[0], value[1]
+
+    def offset(self) -> float:
+        value = self.keys.get("nested_offset")
+        if not isinstance(value, int | float):
+            raise self.wrong("nested_offset", value)
+        return float(value)
+
+
+def _restored(says: State, tensors: Mapping[str, Tensor]) -> Tensor:
+    """Scales that are codes under a table of their own, with a scale for each block of them."""
+    codes, outer = tensors[ABSMAX], tensors[NESTED[0]].float()
+    length = says.size("nested_blocksize", len(outer), len(codes))
+    each = outer.repeat_interleave(length)[: len(codes)]
+    return tensors[NESTED[1]].float()[codes.int()] * each + says.offset()
+
+
+def _by_rows(says: State, absmax: Tensor, shape: tuple[int, int]) -> tuple[int, Tensor]:
+    """Blocks run over the ends of rows: groups are what divides both."""
+    out, inputs = shape
+    length = says.size("blocksize", len(absmax), out * inputs)
+    group = math.gcd(inputs, length)
+    if group < LEAST:
+        raise says.module.wrong("weight", f"has rows of {inputs} in blocks of {length}, which cut them in groups of {group}: too small; take another checkpoint")
+    starts = torch.arange(0, out * inputs, group, device=absmax.device)
+    return group, absmax[starts // length].view(out, -1)
