@@ -103,3 +103,30 @@ def test_what_does_not_fit_is_refused_by_the_tensor(tensors: Tensors, message: s
 def test_sizes_that_cannot_be_are_refused_by_the_key(sizes: object) -> None:
     with pytest.raises(ConfigError, match="'weight_block_size' is"):
         Readers.of({**BLOCKS, "weight_block_size": sizes}, "config.json")
+
+
+def test_fbgemm_and_what_is_left_out_of_a_checkpoint() -> None:
+    weight, scale = codes(torch.Generator().manual_seed(5), 16, 32), torch.rand(16, 1)
+    config = {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": ["q_proj"]}
+    tensors = {"weight": weight, "weight_scale": scale, "input_scale_ub": torch.tensor([1200.0])}
+    assert torch.equal(read(config, tensors).dense(), weight.float() * scale)  # though the list names the module
+    assert claimed(config, tensors).unused == ("input_scale_ub",)
+    assert Readers.of({"quant_method": "fp8", "activation_scheme": "static"}, "config.json").notes == (
+        "quant_method 'fp8' (activations static): activations are not rounded: the weights alone are read in few bits",
+    )
+
+
+@pytest.mark.parametrize("key, value", [("fmt", "e5m2"), ("activation_scheme", "magic")])
+def test_what_is_not_read_is_refused_by_the_key(key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"quantization key '{key}' is '{value}'"):
+        Readers.of({**BLOCKS, key: value}, "config.json")
+
+
+def test_blocks_of_compressed_tensors() -> None:
+    generator = torch.Generator().manual_seed(6)
+    weight, scale = codes(generator, 100, 130), torch.rand(2, 3, generator=generator)
+    config = {"config_groups": {"a": {"weights": {"type": "float", "num_bits": 8, "strategy": "block", "block_structure": [64, 64]}}}}
+    assert torch.equal(read(config, {"weight": weight, "weight_scale": scale}).dense(), by_blocks(weight, scale, 64, 64))
+    config["config_groups"]["a"]["weights"]["block_structure"] = [64]
+    with pytest.raises(ConfigError, match="'config_groups.a.weights.block_structure' is"):
+        Readers.of(config, "config.json")

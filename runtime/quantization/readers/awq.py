@@ -9,12 +9,11 @@ from torch import Tensor
 
 from ..grouped import Grouped
 from .asked import Asked
-from .bits import nibbles
 from .claim import Claim, Module
 from .grouping import described, group_of
 
 EACH = 8  # codes in a word
-PLACES = (0, 4, 1, 5, 2, 6, 3, 7)  # of the eight outputs' nibbles, the lowest first
+PLACES = (0, 2, 4, 6, 1, 3, 5, 7)  # of the eight outputs, for the nibbles from the lowest
 WHOLE = ("I32",)
 
 
@@ -33,6 +32,9 @@ def claim(module: Module, asked: Asked) -> Claim:
 
 
 def _unpacked(words: Tensor) -> Tensor:
-    """int32 [n, out / 8] -> uint8 [out, n]."""
-    codes = nibbles(words.contiguous().view(torch.uint8)).unflatten(1, (-1, EACH))
-    return codes[..., list(PLACES)].flatten(1).T.contiguous()
+    """int32 [n, out / 8] -> uint8 [out, n]. The small side is turned first: then whole rows are written."""
+    words = words.T.contiguous()
+    codes = torch.empty(len(words), EACH, words.shape[1], dtype=torch.uint8, device=words.device)
+    for nibble, place in enumerate(PLACES):
+        codes[:, place] = words >> 4 * nibble & 15
+    return codes.flatten(0, 1)

@@ -34,8 +34,8 @@ class Claim(NamedTuple):
 
     format: for people. shape: of the dense weight [out, in]; (1, out * in) where only `read` learns the sizes.
     names: the siblings that `read` takes, behind "module.". unused: those that the format has and the weight needs not.
-    read: their tensors, in the headers' dtypes and shapes and on any device -> the weight; raises CheckpointError
-    for contents that cannot be.
+    read: their tensors, in the headers' dtypes and shapes and on any device -> the weight, which may share their memory;
+    raises CheckpointError for contents that cannot be.
     """
 
     format: str
