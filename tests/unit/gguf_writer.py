@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from sgl.runtime.quantization.readers.gguf_blocks import BLOCKS
 
 FLOATS = {"F32": 0, "F16": 1, "BF16": 30}
 FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+FINITE = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2)}  # where float16 numbers lie
 
 
 class Value(NamedTuple):
@@ -83,3 +85,17 @@ def gguf_bytes(metadata: Mapping[str, Any], tensors: Mapping[str, Packed], versi
 def write_gguf(file: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Packed], **options: Any) -> Path:
     file.write_bytes(gguf_bytes(metadata, tensors, **options))
     return file
+
+
+def random_blocks(kind: str, outputs: int, count: int, seed: int) -> torch.Tensor:
+    """uint8 [outputs, bytes of `count` blocks]: any codes, scales that are numbers."""
+    rng, block = random.Random(seed), BLOCKS[kind]
+    raw = bytearray(rng.randbytes(outputs * count * block.bytes))
+    for start in range(0, len(raw), block.bytes):
+        for place in () if kind.endswith("FP4") else FINITE.get(kind, (0,)):
+            raw[start + place : start + place + 2] = struct.pack("<e", rng.choice([0.0, rng.uniform(-2, 2), rng.uniform(-1e-5, 1e-5)]))
+        if kind == "MXFP4":
+            raw[start] %= 250  # 255 is no number, and its neighbours overflow
+        if kind == "NVFP4":
+            raw[start : start + 4] = bytes(byte & 127 for byte in raw[start : start + 4])
+    return torch.frombuffer(raw, dtype=torch.uint8).view(outputs, -1)

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import random
 import struct
 from collections.abc import Callable
 
 import pytest
 import torch
+from gguf_writer import random_blocks
 
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.quantization.grouped import E2M1, e4m3_values
 from sgl.runtime.quantization.readers.gguf_blocks import BLOCKS, IQ4, REFUSED, decode
 
 KINDS = list(BLOCKS)
-FINITE = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2)}  # where float16 numbers lie
-
-
-def random_blocks(kind: str, outputs: int, count: int, seed: int) -> torch.Tensor:
-    """uint8 [outputs, bytes of `count` blocks]: any codes, scales that are numbers."""
-    rng, block = random.Random(seed), BLOCKS[kind]
-    raw = bytearray(rng.randbytes(outputs * count * block.bytes))
-    for start in range(0, len(raw), block.bytes):
-        for place in () if kind.endswith("FP4") else FINITE.get(kind, (0,)):
-            raw[start + place : start + place + 2] = struct.pack("<e", rng.choice([0.0, rng.uniform(-2, 2), rng.uniform(-1e-5, 1e-5)]))
-        if kind == "MXFP4":
-            raw[start] %= 250  # 255 is no number, and its neighbours overflow
-        if kind == "NVFP4":
-            raw[start : start + 4] = bytes(byte & 127 for byte in raw[start : start + 4])
-    return torch.frombuffer(raw, dtype=torch.uint8).view(outputs, -1)
-
-
 def f16(data: bytes, at: int) -> float:
     return float(struct.unpack_from("<e", data, at)[0])
 

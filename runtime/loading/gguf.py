@@ -1,0 +1,85 @@
+"""A model out of a GGUF file.
+
+    opened = open_gguf(path)              # reads headers alone; checks them
+    opened.config                         # as the config.json of the same model, for `read_model`
+    opened.model(context)                 # the `Model`, its weights as the file holds them; use this one to load
+    opened.tensors                        # [(file, Stored)], all parts, by the file's names
+    opened.names                          # {the file's name: what the tensor is called in `Decoder.places`}
+    opened.metadata                       # for `runtime.text.gguf_tokenizer`
+
+A `Stored` has the kind of its weights as dtype: F32, F16, BF16, F64 or a key of `BLOCKS`, whose bytes `decode` turns into a
+`Grouped` of the tensor's shape. Tensors that are not in `names` are used up: rotary factors are in the configuration.
+`opened.model()` differs from `read_model(opened.config)` in how weights lie, not in what it computes: rows of queries and keys
+may be interleaved (`Rope.order` brings them back when the decoder is sealed), and Gemma's norms hold the 1 that others add.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import CheckpointError
+from ..models.families import read_model
+from ..models.fields import shown
+from ..models.spec import Model
+from .gguf_config import architecture_of, config_of
+from .gguf_file import GGUFFile, read_parts
+from .gguf_names import FACTORS, as_stored, places_of
+from .header import Stored
+
+MOST_FACTORS = 2**12
+
+
+class GGUFModel(NamedTuple):
+    """See above. where: the file, for errors."""
+
+    where: str
+    metadata: dict[str, Any]
+    config: dict[str, Any]
+    tensors: list[tuple[Path, Stored]]
+    names: dict[str, str]
+
+    def model(self, context: int | None = None) -> Model:
+        """As `read_model` gives it, laid out as in the file. context: the longest sequence that is wanted."""
+        return _model(self.config, self.metadata, [stored for _, stored in self.tensors], self.where, context)
+
+
+def open_gguf(path: Path) -> GGUFModel:
+    """The model of a GGUF file, or of all parts of a split one.
+
+    Raises CheckpointError for damaged files, absent parts and tensors without a place, ConfigError for architectures and
+    keys that are not supported; before memory is taken for weights.
+    """
+    parts = read_parts(path)
+    metadata, where = parts[0].metadata, str(parts[0].file)
+    tensors = [(part.file, stored) for part in parts for stored in part.tensors]
+    stored = [tensor for _, tensor in tensors]
+    config = config_of(metadata, stored, _factors(parts), where)
+    model = _model(config, metadata, stored, where)
+    return GGUFModel(where, metadata, config, tensors, places_of(model, stored, where))
+
+
+def _model(config: dict[str, Any], metadata: dict[str, Any], tensors: list[Stored], where: str, context: int | None = None) -> Model:
+    _, found = architecture_of(metadata, where)
+    return as_stored(read_model(config, f"{where} (keys as config.json has them)", context), found, tensors)
+
+
+def _factors(parts: list[GGUFFile]) -> dict[str, list[float]]:
+    found = {}
+    for part in parts:
+        for stored in part.tensors:
+            name = stored.name.removesuffix(".weight")
+            if name in FACTORS:
+                found[name] = _numbers(part.file, stored)
+    return found
+
+
+def _numbers(file: Path, stored: Stored) -> list[float]:
+    if stored.dtype != "F32" or len(stored.shape) != 1 or stored.shape[0] > MOST_FACTORS:
+        raise CheckpointError(f"{file}: tensor {shown(stored.name)} is {stored.dtype} {shown(stored.shape)}, not a list of F32; fetch the file again")
+    with open(file, "rb") as stream:
+        stream.seek(stored.start)
+        numbers: list[float] = np.frombuffer(stream.read(stored.stop - stored.start), "<f4").tolist()
+    return numbers

@@ -1,0 +1,219 @@
+"""What the keys of a GGUF file say of the model, as the config.json of the same model would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import ConfigError
+from ..models.fields import Fields, shown
+from .gguf_rope import rotation
+from .header import Stored
+
+COMMON = {
+    "block_count": "num_hidden_layers", "context_length": "max_position_embeddings", "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size", "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads", "attention.key_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps", "attention.layer_norm_epsilon": "layer_norm_eps",
+}  # fmt: skip
+LISTS = ("feed_forward_length", "attention.head_count", "attention.head_count_kv", "attention.key_length")  # may say each layer's own
+WITHOUT_EFFECT = ("rope.scaling.finetuned", "tensor_data_layout", "pooling_type")
+WINDOW, PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
+EXPERTS = ("expert_count", "expert_used_count")
+BIAS = {"attention_bias": "blk.0.attn_q.bias"}
+
+Extra = Callable[[Fields, dict[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How a GGUF architecture stands for one of transformers'.
+
+    keys: that it has beyond COMMON, with their names in config.json.  flags: keys that are true where a tensor is there.
+    extra: what else follows of the keys and of the config so far.  rotates: it has rotary positions.
+    interleaved: rows of queries and keys lie so that neighbours turn together.  raised: weights of its norms hold 1 more.
+    """
+
+    name: str
+    keys: Mapping[str, str] = field(default_factory=dict)
+    flags: Mapping[str, str] = field(default_factory=dict)
+    extra: Extra = lambda keys, config: {}
+    rotates: bool = True
+    interleaved: bool = False
+    raised: bool = False
+
+
+def _mistral(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+    """Llama with a window is Mistral."""
+    window = keys.optional(WINDOW, int)
+    return {"architectures": ["MistralForCausalLM"], "sliding_window": window} if window else {}
+
+
+def _window(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+    """0 stands for none."""
+    return {"sliding_window": keys.optional(WINDOW, int) or None}
+
+
+def _windows(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+    pattern, window = keys.raw(PATTERN), keys.optional(WINDOW, int)
+    found: dict[str, Any] = {} if window is None else {"sliding_window": window}
+    if isinstance(pattern, list):
+        return found | {"layer_types": ["sliding_attention" if each else "full_attention" for each in pattern]}
+    return found if pattern is None else found | {"sliding_window_pattern": pattern}
+
+
+def _scores(largest: int) -> Extra:
+    """Queries are scaled by the width of a head, but in the largest model of the family, which is told by its layers."""
+
+    def extra(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+        wide = config.get("num_hidden_layers") == largest
+        width = keys.get("embedding_length", int) // keys.positive("attention.head_count") if wide else keys.get("attention.key_length", int)
+        scale = keys.optional("attention.scale", float)
+        return _windows(keys, config) | {"query_pre_attn_scalar": float(width) if scale is None else scale**-2}
+
+    return extra
+
+
+def _gemma3(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+    return _scores(62)(keys, config) | {"rope_local_base_freq": _decimal(keys.number("rope.freq_base_swa", 1e4))}
+
+
+def _parallel(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+    """The key is written wrongly by some; that there is no second norm says the same."""
+    keys.raw("use_parallel_residual")
+    return {"use_parallel_residual": not config.pop("second_norm")}
+
+
+CAPS = {"attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping"}
+LOGITS = {"logit_scale": "logit_scale"}
+GRANITE = {
+    "attention.scale": "attention_multiplier", "embedding_scale": "embedding_multiplier", "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling",
+}  # fmt: skip
+ARCHITECTURES = {
+    "llama": Architecture("LlamaForCausalLM", flags=BIAS | {"mlp_bias": "blk.0.ffn_gate.bias"}, extra=_mistral, interleaved=True),
+    "qwen2": Architecture("Qwen2ForCausalLM"),
+    "qwen3": Architecture("Qwen3ForCausalLM", flags=BIAS),
+    "gemma": Architecture("GemmaForCausalLM", raised=True),
+    "gemma2": Architecture("Gemma2ForCausalLM", CAPS, extra=_scores(46), raised=True),
+    "gemma3": Architecture("Gemma3ForCausalLM", CAPS, extra=_gemma3, raised=True),
+    "phi2": Architecture("PhiForCausalLM"),
+    "phi3": Architecture("Phi3ForCausalLM", extra=_window),
+    "command-r": Architecture("CohereForCausalLM", LOGITS, {"use_qk_norm": "blk.0.attn_q_norm.weight"} | BIAS),
+    "cohere2": Architecture("Cohere2ForCausalLM", LOGITS, BIAS, _windows),
+    "starcoder2": Architecture(
+        "Starcoder2ForCausalLM", {"attention.layer_norm_epsilon": "norm_epsilon"}, {"use_bias": "blk.0.attn_q.bias"}, _window
+    ),
+    "stablelm": Architecture(
+        "StableLmForCausalLM",
+        flags={"use_qkv_bias": "blk.0.attn_q.bias", "qk_layernorm": "blk.0.attn_q_norm.weight", "second_norm": "blk.0.ffn_norm.weight"},
+        extra=_parallel,
+    ),
+    "gpt2": Architecture(
+        "GPT2LMHeadModel", {"feed_forward_length": "n_inner", "attention.layer_norm_epsilon": "layer_norm_epsilon"}, rotates=False
+    ),
+    "olmo2": Architecture("Olmo2ForCausalLM", flags=BIAS),
+    "granite": Architecture("GraniteForCausalLM", GRANITE, BIAS | {"mlp_bias": "blk.0.ffn_gate.bias"}, interleaved=True),
+}
+
+
+def architecture_of(metadata: Mapping[str, Any], where: str) -> tuple[str, Architecture]:
+    """Its name in the file, and what it stands for. Raises ConfigError for one that is not supported."""
+    kind = metadata.get("general.type", "model")
+    if kind != "model":
+        raise ConfigError(f"{where}: general.type={shown(kind)}: the file holds no model; give the file of the model itself")
+    name = metadata.get("general.architecture")
+    if isinstance(name, str) and metadata.get(f"{name}.expert_count"):
+        raise ConfigError(f"{where}: {name}.expert_count={shown(metadata[f'{name}.expert_count'])}: {_NO_EXPERTS}")
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        raise ConfigError(f"{where}: general.architecture={shown(name)} is not supported; supported: {', '.join(ARCHITECTURES)}")
+    return name, ARCHITECTURES[name]
+
+
+_NO_EXPERTS = "mixtures of experts are not read from GGUF files; take the model's safetensors checkpoint"
+
+
+def config_of(
+    metadata: Mapping[str, Any], tensors: Collection[Stored], factors: Mapping[str, list[float]], where: str
+) -> dict[str, Any]:
+    """What `read_model` takes of a file with these keys and tensors.
+
+    factors: what the tensors rope_freqs, rope_factors_long and rope_factors_short hold, by name.  where: the file, for
+    errors. Raises ConfigError for architectures that are not supported, and for keys of the architecture that may change
+    results and are not understood.
+    """
+    name, found = architecture_of(metadata, where)
+    keys = _keys_of(metadata, name, where)
+    there = {tensor.name for tensor in tensors}
+    config: dict[str, Any] = {"architectures": [found.name], "vocab_size": _vocabulary(keys, tensors), "dtype": _dtype(tensors)}
+    config |= {ours: value for key, ours in (COMMON | dict(found.keys)).items() if (value := keys.raw(key)) is not None}
+    config |= {flag: tensor in there for flag, tensor in found.flags.items()}
+    config |= {"tie_word_embeddings": "output.weight" not in there} | found.extra(keys, config)
+    _check_widths(keys)
+    if found.rotates:
+        config |= rotation(keys, factors)
+    _finish(keys)
+    return config
+
+
+def _keys_of(metadata: Mapping[str, Any], name: str, where: str) -> Fields:
+    """The keys of an architecture without its name, numbers as they were written."""
+    begin = f"{name}."
+    values = {key.removeprefix(begin): _decimal(value) for key, value in metadata.items() if key.startswith(begin)}
+    for key in LISTS:
+        if isinstance(values.get(key), list):
+            values[key] = _the_same(f"{begin}{key}", values[key], where)
+    return Fields(values, f"{where}: {name}")
+
+
+def _the_same(key: str, values: list[Any], where: str) -> Any:
+    if len(set(values)) != 1:
+        raise ConfigError(f"{where}: {key}={shown(values)}: layers of different sizes are not supported; take the model's safetensors checkpoint")
+    return values[0]
+
+
+def _decimal(value: Any) -> Any:
+    """A float of 32 bits as the number that was meant: 1e-05, not 9.999999747378752e-06."""
+    if type(value) is not float or not np.isfinite(value) or abs(value) > np.finfo(np.float32).max:
+        return value
+    short = np.float32(value)
+    return float(str(short)) if float(short) == value else value
+
+
+def _vocabulary(keys: Fields, tensors: Collection[Stored]) -> int:
+    table = next((tensor for tensor in tensors if tensor.name == "token_embd.weight"), None)
+    said = keys.optional("vocab_size", int)
+    if table is None or len(table.shape) != 2:
+        raise ConfigError(f"{keys.where}: the file has no tensor token_embd.weight [tokens, width]; it holds no whole model")
+    if said not in (None, table.shape[0]):
+        raise ConfigError(f"{keys.where}: vocab_size={said}, but token_embd.weight has {table.shape[0]:,} rows; convert the model again")
+    return table.shape[0]
+
+
+def _dtype(tensors: Collection[Stored]) -> str:
+    """What the matrices would be in as a checkpoint: as they are, or bfloat16 for few-bit ones."""
+    kinds = {tensor.dtype for tensor in tensors if len(tensor.shape) > 1}
+    if kinds <= {"F32", "F64"}:
+        return "float32"
+    return "float16" if kinds <= {"F16", "F32", "F64"} else "bfloat16"
+
+
+def _check_widths(keys: Fields) -> None:
+    width = keys.optional("attention.key_length", int)
+    if width is not None:
+        keys.require("attention.value_length", width)
+    keys.require("attention.causal", True)
+    for key in EXPERTS:
+        keys.require(key, 0)
+
+
+def _finish(keys: Fields) -> None:
+    for key in keys.unread():
+        if key not in WITHOUT_EFFECT and keys.values[key] != 0:
+            raise ConfigError(
+                f"{keys.where}.{key}={shown(keys.values[key])} is not understood and may change results; "
+                "take another GGUF file of this model, or its safetensors checkpoint"
+            )

@@ -1,0 +1,82 @@
+"""What the tensors of a GGUF file are called in the model, and how they lie in the file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ..errors import CheckpointError
+from ..models.fields import shown
+from ..models.names import Merged, Names
+from ..models.spec import HeadNorm, Layer, Model, Norm, Norms
+from .gguf_config import Architecture
+from .header import Stored
+
+FACTORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")  # of the rotation
+UNUSED = re.compile(r"blk\.\d+\.attn_rot_embd\.weight")  # tables that are computed
+WHOLE = {"token_embd": "embedding", "position_embd": "positions", "output_norm": "norm", "output": "head"}
+IN_LAYER = {
+    "attn_norm": "before_mixer", "post_attention_norm": "after_mixer", "ffn_norm": "before_ffn", "post_ffw_norm": "after_ffn",
+    "attn_q": "q", "attn_k": "k", "attn_v": "v", "attn_qkv": "qkv", "attn_output": "output", "attn_q_norm": "q_norm", "attn_k_norm": "k_norm",
+    "attn_sinks": "sinks", "ffn_gate": "gate", "ffn_up": "up", "ffn_down": "down",
+}  # fmt: skip
+OF_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(\w+)")
+OF_MODEL = re.compile(r"(\w+)\.(\w+)")
+
+
+def as_stored(model: Model, found: Architecture, tensors: Iterable[Stored]) -> Model:
+    """The same model, its weights as a GGUF file holds them: their order of rows, what its norms add, what is merged."""
+    merged = any(tensor.name == "blk.0.attn_qkv.weight" for tensor in tensors)
+    names = replace(model.names, transposed=False, prefixes=())
+    if merged and names.qkv is None:
+        names = replace(names, qkv=Merged("self_attn.qkv_proj"))
+    names = replace(names, q_norm=names.q_norm.removesuffix(".norms.{}"), k_norm=names.k_norm.removesuffix(".norms.{}"))
+    layers = tuple(_layer(layer, found) for layer in model.layers)
+    return replace(model, layers=layers, names=names, norm=_norm(model.norm, found))
+
+
+def _layer(layer: Layer, found: Architecture) -> Layer:
+    part, norms = layer.mixer, layer.norms
+    rope = replace(part.rope, interleaved=True) if part.rope is not None and found.interleaved else part.rope
+    heads = None if part.norm is None else HeadNorm(_norm(part.norm.norm, found) or part.norm.norm, part.norm.over, part.norm.after)
+    mixer, ffn = (_norm(norms.before_mixer, found), _norm(norms.after_mixer, found)), (_norm(norms.before_ffn, found), _norm(norms.after_ffn, found))
+    return replace(layer, mixer=replace(part, rope=rope, norm=heads), norms=Norms(*mixer, *ffn, norms.parallel, norms.of_sum))
+
+
+def _norm(norm: Norm | None, found: Architecture) -> Norm | None:
+    return replace(norm, offset=norm.offset - 1) if norm is not None and found.raised else norm
+
+
+def places_of(model: Model, tensors: Iterable[Stored], where: str) -> dict[str, str]:
+    """Of each tensor that the model needs, what it is called there.
+
+    A suffix that is neither weight nor bias (`scale` beside NVFP4) stays as it is. Raises CheckpointError for tensors
+    that have no place.
+    """
+    found: dict[str, str] = {}
+    for tensor in tensors:
+        if tensor.name.removesuffix(".weight") in FACTORS or UNUSED.fullmatch(tensor.name):
+            continue
+        place = _place(tensor.name, model.names)
+        if place is None:
+            raise CheckpointError(
+                f"{where}: tensor {shown(tensor.name)} has no place in {model.architecture}; take the model's safetensors checkpoint"
+            )
+        found[tensor.name] = place
+    return found
+
+
+def _place(name: str, names: Names) -> str | None:
+    if whole := OF_MODEL.fullmatch(name):
+        role, prefix, suffix = WHOLE.get(whole[1]), "", whole[2]
+    elif own := OF_LAYER.fullmatch(name):
+        role, prefix, suffix = IN_LAYER.get(own[2]), names.layer.format(int(own[1])), own[3]
+    else:
+        return None
+    if role == "up" and names.gate_up is not None:
+        role = "gate_up"
+    called = None if role is None else getattr(names, role)
+    if isinstance(called, Merged):
+        called = called.name
+    return None if called is None else f"{prefix}{called}.{suffix}"

@@ -1,0 +1,144 @@
+"""Writes a directory's model as a GGUF file, in the way in which the format's own converter does."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "unit"))
+from gguf_writer import Packed, Value, packed, random_blocks, write_gguf
+
+WHOLE = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "model.final_layernorm": "output_norm", "lm_head": "output",
+    "transformer.wte": "token_embd", "transformer.wpe": "position_embd", "transformer.ln_f": "output_norm",
+}  # fmt: skip
+PARTS = {
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.qkv_proj": "attn_qkv", "self_attn.o_proj": "attn_output", "self_attn.dense": "attn_output", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.gate_up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "ln_1": "attn_norm",
+    "ln_2": "ffn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output",
+}  # fmt: skip
+BEHIND = {"gemma2", "gemma3", "olmo2"}  # have a norm behind the mixer
+PERMUTED, RAISED, TURNED = {"llama", "granite"}, {"gemma", "gemma2", "gemma3"}, {"gpt2"}
+LAYER = re.compile(r"(?:model\.layers|transformer\.h)\.(\d+)\.(.+)\.(\w+)")
+KEYS = {
+    "block_count": ("num_hidden_layers", "n_layer"), "context_length": ("max_position_embeddings", "n_positions"),
+    "embedding_length": ("hidden_size", "n_embd"), "attention.head_count": ("num_attention_heads", "n_head"),
+    "attention.head_count_kv": ("num_key_value_heads",), "attention.key_length": ("head_dim",), "attention.value_length": ("head_dim",),
+    "attention.layer_norm_rms_epsilon": ("rms_norm_eps",), "attention.layer_norm_epsilon": ("layer_norm_eps", "norm_epsilon", "layer_norm_epsilon"),
+    "attn_logit_softcapping": ("attn_logit_softcapping",), "final_logit_softcapping": ("final_logit_softcapping",),
+}  # fmt: skip
+OWN = {
+    "llama": {"attention.sliding_window": "sliding_window"}, "gemma2": {"attention.sliding_window": "sliding_window"},
+    "gemma3": {"attention.sliding_window": "sliding_window"}, "phi3": {"attention.sliding_window": "sliding_window"},
+    "command-r": {"logit_scale": "logit_scale"}, "cohere2": {"logit_scale": "logit_scale", "attention.sliding_window": "sliding_window"},
+    "granite": {
+        "attention.scale": "attention_multiplier", "embedding_scale": "embedding_multiplier", "residual_scale": "residual_multiplier",
+        "logit_scale": "logits_scaling",
+    },
+}  # fmt: skip
+
+
+def write_twin(folder: Path, file: Path, arch: str, kind: Callable[[str], str] | str = "F32", more: dict[str, Any] | None = None) -> Path:
+    """kind: of the matrices of a tensor by its name in the file; vectors are F32.  more: keys besides."""
+    config = json.loads((folder / "config.json").read_text())
+    metadata = {"general.architecture": arch, "general.type": "model", **keys_of(config, arch), **(more or {})}
+    of = kind if callable(kind) else lambda name: kind
+    tensors = {name: _packed(name, tensor, of) for name, tensor in tensors_of(folder, config, arch).items()}
+    return write_gguf(file, metadata, tensors)
+
+
+def _packed(name: str, tensor: torch.Tensor, of: Callable[[str], str]) -> Packed:
+    return packed(tensor, of(name) if tensor.dim() == 2 and name.startswith(("blk", "token_embd", "output")) else "F32")
+
+
+def tensors_of(folder: Path, config: dict[str, Any], arch: str) -> dict[str, torch.Tensor]:
+    found = {}
+    for shard in folder.glob("*.safetensors"):
+        for name, tensor in load_file(shard).items():
+            ours = gguf_name(name, arch)
+            found[ours] = _stored(ours, tensor.float(), config, arch)
+    return found | factors_of(config, arch)
+
+
+def gguf_name(name: str, arch: str) -> str:
+    if layer := LAYER.fullmatch(name):
+        part = "post_attention_norm" if arch in BEHIND and layer[2] == "post_attention_layernorm" else PARTS[layer[2]]
+        return f"blk.{layer[1]}.{part}.{layer[3]}"
+    stem, _, suffix = name.rpartition(".")
+    return f"{WHOLE[stem]}.{suffix}"
+
+
+def _stored(name: str, tensor: torch.Tensor, config: dict[str, Any], arch: str) -> torch.Tensor:
+    if arch in RAISED and "norm" in name:
+        return tensor + 1
+    if arch in TURNED and tensor.dim() == 2 and name.startswith("blk"):
+        return tensor.t().contiguous()
+    heads = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}.get(name.split(".")[2] if name.startswith("blk") else "")
+    if arch in PERMUTED and heads is not None:
+        count = config[heads]
+        return tensor.view(count, 2, len(tensor) // count // 2, *tensor.shape[1:]).transpose(1, 2).reshape(tensor.shape).contiguous()
+    return tensor
+
+
+def factors_of(config: dict[str, Any], arch: str) -> dict[str, torch.Tensor]:
+    rope = config.get("rope_parameters") or {}
+    if rope.get("rope_type") == "longrope":
+        return {f"rope_factors_{which}.weight": torch.tensor(rope[f"{which}_factor"]) for which in ("long", "short")}
+    return {"rope_freqs.weight": llama3_factors(config, rope)} if rope.get("rope_type") == "llama3" else {}
+
+
+def llama3_factors(config: dict[str, Any], rope: dict[str, Any]) -> torch.Tensor:
+    dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    found = []
+    for frequency in 1.0 / (rope["rope_theta"] ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)):
+        turns = rope["original_max_position_embeddings"] / (2 * math.pi / float(frequency))
+        blend = (turns - rope["low_freq_factor"]) / (rope["high_freq_factor"] - rope["low_freq_factor"])
+        blend = min(max(blend, 0.0), 1.0)
+        found.append(1 / ((1 - blend) / rope["factor"] + blend))
+    return torch.tensor(found)
+
+
+def keys_of(config: dict[str, Any], arch: str) -> dict[str, Any]:
+    found = {key: config[name] for key, names in KEYS.items() for name in names if config.get(name) is not None}
+    found["feed_forward_length"] = config.get("intermediate_size") or 4 * found["embedding_length"]
+    found |= {key: config[name] for key, name in OWN.get(arch, {}).items() if config.get(name) is not None}
+    if arch == "phi3":
+        found.setdefault("attention.sliding_window", 0)
+    if arch == "llama":
+        found["vocab_size"] = config["vocab_size"]
+    return {f"{arch}.{key}": value for key, value in (found | _rope_keys(config, found, arch)).items()}
+
+
+def _rope_keys(config: dict[str, Any], found: dict[str, Any], arch: str) -> dict[str, Any]:
+    rope = config.get("rope_parameters") or {}
+    own = rope.get("full_attention", rope)
+    if not own:
+        return {}
+    width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    share = own.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    keys: dict[str, Any] = {"rope.freq_base": float(own["rope_theta"]), "rope.dimension_count": int(width * share)}
+    if "sliding_attention" in rope:
+        keys["rope.freq_base_swa"] = float(rope["sliding_attention"]["rope_theta"])
+    kind, original = own.get("rope_type", "default"), own.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
+    if kind in ("linear", "yarn"):
+        keys |= {"rope.scaling.type": kind, "rope.scaling.factor": float(own["factor"])}
+    if kind == "longrope":
+        longest = config["max_position_embeddings"]
+        keys["rope.scaling.attn_factor"] = math.sqrt(1 + math.log(longest / original) / math.log(original)) if longest > original else 1.0
+    if kind in ("yarn", "longrope"):
+        keys["rope.scaling.original_context_length"] = original
+    return keys
+
+
+__all__ = ["Packed", "Value", "gguf_name", "packed", "random_blocks", "write_gguf", "write_twin"]

@@ -1,0 +1,271 @@
+"""Models out of GGUF files beside their safetensors twins: the same configuration, weights and logits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from family_checks import prompt, reference
+from gguf_twin import Packed, Value, gguf_name, packed, random_blocks, write_gguf, write_twin
+from rig import Rig, Row
+
+from sgl.runtime.errors import CheckpointError, ConfigError
+from sgl.runtime.layers.rotary import frequencies
+from sgl.runtime.loading import load_config, load_model
+from sgl.runtime.loading.gguf import GGUFModel, open_gguf
+from sgl.runtime.loading.header import FLOATS
+from sgl.runtime.models.attention import rows_in_file
+from sgl.runtime.models.decoder import Decoder
+from sgl.runtime.models.spec import Model
+from sgl.runtime.quantization.grouped import Grouped
+from sgl.runtime.quantization.readers.gguf_blocks import BLOCKS, decode
+
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+LONG = {
+    "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0 + i / 8 for i in range(8)], "long_factor": [2.0 + i / 4 for i in range(8)],
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 64}
+GEMMA = {"head_dim": 32, "query_pre_attn_scalar": 32, "num_hidden_layers": 7, "sliding_window": 9}
+GEMMA3_ROPE = {
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}  # fmt: skip
+GPT2 = dict.fromkeys(("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "max_position_embeddings"), ...)
+GPT2 |= {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 256}
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "llama": ("llama", "LlamaForCausalLM", {}),
+    "llama, biases, tied": ("llama", "LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    "llama 3.1": ("llama", "LlamaForCausalLM", {"rope_parameters": LLAMA3, "head_dim": 64}),
+    "llama, linear": ("llama", "LlamaForCausalLM", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}}),
+    "mistral": ("llama", "MistralForCausalLM", {"sliding_window": 9, "head_dim": 32}),
+    "qwen2": ("qwen2", "Qwen2ForCausalLM", {"rms_norm_eps": 1e-6, "rope_theta": 1e6}),
+    "qwen2, yarn": ("qwen2", "Qwen2ForCausalLM", {"rope_parameters": YARN}),
+    "qwen3": ("qwen3", "Qwen3ForCausalLM", {"head_dim": 32, "tie_word_embeddings": True}),
+    "gemma": ("gemma", "GemmaForCausalLM", {"head_dim": 32}),
+    "gemma2": ("gemma2", "Gemma2ForCausalLM", GEMMA | {"attn_logit_softcapping": 3.0}),
+    "gemma3": ("gemma3", "Gemma3ForCausalLM", GEMMA | {"rope_parameters": GEMMA3_ROPE}),
+    "phi2": ("phi2", "PhiForCausalLM", {"num_key_value_heads": 4}),
+    "phi3": ("phi3", "Phi3ForCausalLM", {"sliding_window": 9}),
+    "phi3, long": ("phi3", "Phi3ForCausalLM", {"original_max_position_embeddings": 64, "rope_parameters": LONG}),
+    "phi3, three quarters turn": ("phi3", "Phi3ForCausalLM", {"partial_rotary_factor": 0.75}),
+    "command-r": ("command-r", "CohereForCausalLM", {"use_qk_norm": True, "logit_scale": 0.3}),
+    "cohere2": ("cohere2", "Cohere2ForCausalLM", {"sliding_window": 9, "logit_scale": 0.3}),
+    "starcoder2": ("starcoder2", "Starcoder2ForCausalLM", {}),
+    "stablelm": ("stablelm", "StableLmForCausalLM", {"use_qkv_bias": True}),
+    "gpt2": ("gpt2", "GPT2LMHeadModel", GPT2),
+    "olmo2": ("olmo2", "Olmo2ForCausalLM", {}),
+    "granite": (
+        "granite", "GraniteForCausalLM",
+        {"attention_multiplier": 0.2, "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 8.0},
+    ),
+}  # fmt: skip
+
+
+def pair(case: str, folder: Path, kind: Any = "F32", **more: Any) -> tuple[Path, GGUFModel]:
+    arch, architecture, keys = CASES[case]
+    reference(architecture, **keys).save_pretrained(folder)
+    return folder, open_gguf(write_twin(folder, folder / "model.gguf", arch, kind, **more))
+
+
+def dense(file: Path, stored: Any) -> torch.Tensor:
+    with open(file, "rb") as stream:
+        stream.seek(stored.start)
+        raw = torch.frombuffer(bytearray(stream.read(stored.stop - stored.start)), dtype=torch.uint8)
+    if stored.dtype in BLOCKS:
+        return decode(stored.dtype, raw.view(stored.shape[0], -1), tuple(stored.shape)).dense()
+    return raw.view(FLOATS[stored.dtype]).view(stored.shape).float()
+
+
+def loaded(opened: GGUFModel) -> Decoder:
+    model = Decoder(opened.model(), torch.float32)
+    waiting = dict(model.places())
+    for file, stored in opened.tensors:
+        if stored.name in opened.names:
+            waiting.pop(opened.names[stored.name]).copy_(dense(file, stored))
+    assert not waiting
+    return model.seal()
+
+
+def plain(model: Model) -> Model:
+    """Without how its weights lie."""
+    layers = []
+    for layer in model.layers:
+        part, norms = layer.mixer, layer.norms
+        rope = None if part.rope is None else replace(part.rope, interleaved=False)
+        heads = None if part.norm is None else replace(part.norm, norm=replace(part.norm.norm, offset=0.0))
+        named = {name: getattr(norms, name) for name in ("before_mixer", "after_mixer", "before_ffn", "after_ffn")}
+        level: Any = {name: replace(norm, offset=0.0) for name, norm in named.items() if norm is not None}
+        layers.append(replace(layer, mixer=replace(part, rope=rope, norm=heads), norms=replace(norms, **level)))
+    last = None if model.norm is None else replace(model.norm, offset=0.0)
+    return replace(model, layers=tuple(layers), norm=last, names=type(model.names)(), dtype=None)
+
+
+def logits(model: Decoder, folder: Path) -> torch.Tensor:
+    tokens = prompt(model.config.vocab_size, 40)
+    return Rig(folder, model=model).step([(Row(tokens), len(tokens))], every_row=True)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_model_equals_its_twin_to_the_last_bit(case: str, tmp_path: Path) -> None:
+    folder, opened = pair(case, tmp_path)
+    config = load_config(folder)
+    assert plain(opened.model()) == plain(config)
+    assert [frequencies(rope).tolist() for rope in opened.model().ropes] == [frequencies(rope).tolist() for rope in config.ropes]
+    assert opened.config["dtype"] == "float32"
+    ours, twin = loaded(opened), load_model(folder)
+    assert torch.equal(logits(ours, folder), logits(twin, folder))
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0"])
+@pytest.mark.parametrize("case", ["llama", "gemma2", "gpt2"])
+def test_weights_of_any_kind_are_those_of_the_file(case: str, kind: str, tmp_path: Path) -> None:
+    """Beside a twin of the same numbers in float32: rows that are brought back are whole, whatever their kind."""
+    _, opened = pair(case, tmp_path, kind)
+    assert opened.config["dtype"] == {"F16": "float16", "BF16": "bfloat16", "Q8_0": "bfloat16"}[kind]
+    whole = open_gguf(_restored(opened, tmp_path / "whole.gguf"))
+    assert torch.equal(logits(loaded(opened), tmp_path), logits(loaded(whole), tmp_path))
+    twin = logits(load_model(tmp_path), tmp_path)
+    assert (logits(loaded(opened), tmp_path) - twin).abs().max() < 0.2 * twin.abs().max()
+
+
+def test_few_bit_rows_that_are_brought_back_are_whole(tmp_path: Path) -> None:
+    """Queries, keys and values of different K kinds, as most published files have them."""
+    reference("LlamaForCausalLM", hidden_size=256, num_hidden_layers=2).save_pretrained(tmp_path)
+    opened = open_gguf(write_twin(tmp_path, tmp_path / "model.gguf", "llama"))
+    kinds = {"attn_q": "Q4_K", "attn_k": "Q5_K", "attn_v": "Q6_K", "attn_output": "Q3_K", "ffn_gate": "Q2_K", "ffn_up": "IQ4_XS"}
+    tensors = {stored.name: packed(dense(file, stored)) for file, stored in opened.tensors}
+    for number, name in enumerate(tensors):
+        if kind := kinds.get(name.split(".")[-2]):
+            rows, inputs = tensors[name].shape
+            tensors[name] = Packed(kind, (rows, inputs), random_blocks(kind, rows, inputs // 256, number).numpy().tobytes())
+    few = open_gguf(write_gguf(tmp_path / "few.gguf", opened.metadata, tensors))
+    whole = open_gguf(_restored(few, tmp_path / "whole.gguf"))
+    assert {stored.dtype for _, stored in few.tensors} == {"F32", *kinds.values()} and few.config["dtype"] == "bfloat16"
+    assert torch.equal(logits(loaded(few), tmp_path), logits(loaded(whole), tmp_path))
+    head = few.model().layers[0].mixer
+    brought = decode_of(few, "blk.0.attn_k.weight").take(torch.tensor(_rows(head))).dense()
+    assert torch.equal(brought, dense_of(few, "blk.0.attn_k.weight")[_rows(head)])
+    assert (rows_in_file(head, "rows")[256:384] - 256).tolist() == _rows(head)
+
+
+def _rows(part: Any) -> list[int]:
+    """Of keys in the file, half a head apart."""
+    heads = torch.arange(part.kv_heads * part.dim).view(part.kv_heads, part.dim // 2, 2)
+    rows: list[int] = heads.transpose(1, 2).flatten().tolist()
+    return rows
+
+
+def dense_of(opened: GGUFModel, name: str) -> torch.Tensor:
+    return next(dense(file, stored) for file, stored in opened.tensors if stored.name == name)
+
+
+def decode_of(opened: GGUFModel, name: str) -> Grouped:
+    file, stored = next(found for found in opened.tensors if found[1].name == name)
+    raw = torch.frombuffer(bytearray(file.read_bytes()[stored.start : stored.stop]), dtype=torch.uint8)
+    return decode(stored.dtype, raw.view(stored.shape[0], -1), (stored.shape[0], stored.shape[1]))
+
+
+def _restored(opened: GGUFModel, file: Path) -> Path:
+    return write_gguf(file, opened.metadata, {stored.name: packed(dense(at, stored)) for at, stored in opened.tensors})
+
+
+def test_a_merged_projection_and_a_window_of_another_kind_are_read(tmp_path: Path) -> None:
+    """Newer converters merge queries, keys and values; each part keeps its own order of rows."""
+    folder, opened = pair("llama", tmp_path)
+    tensors = {stored.name: dense(at, stored) for at, stored in opened.tensors}
+    for layer in range(4):
+        parts = [tensors.pop(f"blk.{layer}.attn_{which}.weight") for which in "qkv"]
+        tensors[f"blk.{layer}.attn_qkv.weight"] = torch.cat(parts)
+    merged = open_gguf(write_gguf(tmp_path / "merged.gguf", opened.metadata, {name: packed(tensor) for name, tensor in tensors.items()}))
+    assert torch.equal(logits(loaded(merged), folder), logits(load_model(folder), folder))
+
+
+def test_llama_3_has_the_parameters_of_its_twin(tmp_path: Path) -> None:
+    _, opened = pair("llama 3.1", tmp_path)
+    assert opened.config["rope_scaling"] == {key: value for key, value in LLAMA3.items() if key != "rope_theta"}
+
+
+def test_other_factors_are_taken_as_they_are(tmp_path: Path) -> None:
+    _, opened = pair("llama", tmp_path)
+    factors = [1.0, 1.5, 2.25, 3.0, 4.0, 5.5, 7.0, 9.0]
+    tensors = {stored.name: packed(dense(at, stored)) for at, stored in opened.tensors} | {"rope_freqs.weight": packed(torch.tensor(factors))}
+    own = open_gguf(write_gguf(tmp_path / "own.gguf", opened.metadata, tensors))
+    expected = frequencies(load_config(tmp_path).ropes[0]) / torch.tensor(factors)
+    assert torch.allclose(frequencies(own.model().ropes[0]), expected, rtol=3e-7, atol=0)
+    assert own.model().ropes[0].attention_factor == 1 and "rope_freqs.weight" not in own.names
+
+
+def test_a_model_in_parts_is_one_model(tmp_path: Path) -> None:
+    folder, opened = pair("qwen2", tmp_path)
+    names = list(opened.names)
+    for number in range(2):
+        own = {stored.name: packed(dense(at, stored)) for at, stored in opened.tensors if stored.name in names[number::2]}
+        split = {"split.no": Value(2, number), "split.count": Value(2, 2), "split.tensors.count": Value(5, len(names))}
+        write_gguf(tmp_path / f"s-0000{number + 1}-of-00002.gguf", (opened.metadata if number == 0 else {}) | split, own)
+    found = open_gguf(tmp_path / "s-00002-of-00002.gguf")
+    assert torch.equal(logits(loaded(found), folder), logits(load_model(folder), folder))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_names_are_those_of_the_formats_own_package(case: str, tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf", reason="the gguf package is not installed")
+    arch, architecture, keys = CASES[case]
+    number = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
+    table = gguf.get_tensor_name_map(number, 8)
+    for name in reference(architecture, **keys).state_dict():
+        assert table.get_name(name, try_suffixes=(".weight", ".bias")) == gguf_name(name, arch) or name == "lm_head.weight"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"general.architecture": "rwkv6"}, "general.architecture='rwkv6' is not supported; supported: llama, qwen2"),
+        ({"general.architecture": 5}, "general.architecture=5"),
+        ({"general.type": "adapter"}, "general.type='adapter'"),
+        ({"llama.expert_count": 8}, "llama.expert_count=8: mixtures of experts"),
+        ({"llama.attention.q_lora_rank": 64}, r"llama.attention.q_lora_rank=64 is not understood"),
+        ({"llama.vocab_size": 999}, "vocab_size=999, but token_embd.weight has 320 rows"),
+        ({"llama.attention.head_count_kv": [2, 2, 4, 2]}, r"head_count_kv=\[2, 2, 4, 2\]: layers of different sizes"),
+        ({"llama.attention.key_length": 16, "llama.attention.value_length": 32}, "attention.value_length=32"),
+        ({"llama.attention.causal": False}, "attention.causal=False"),
+        ({"llama.rope.dimension_count": 8}, "partial_rotary_factor"),
+        ({"llama.rope.freq_base": 0.0}, "rope.freq_base"),
+        ({"llama.rope.scaling.type": "spiral"}, "rope.scaling.type='spiral'"),
+        ({"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0, "llama.rope.scaling.yarn_ext_factor": 0.5}, "yarn_ext_factor=0.5"),
+        ({"llama.block_count": -1}, "num_hidden_layers"),
+        ({"llama.block_count": "many"}, "num_hidden_layers"),
+        ({"llama.embedding_length": 2**40}, "must be"),
+        ({"llama.attention.head_count": 0}, r"\(keys as config.json has them\): key 'num_attention_heads' must be at least 1, not 0"),
+        ({"llama.attention.head_count": [0]}, "'num_attention_heads' must be at least 1, not 0"),
+    ],
+)
+def test_keys_that_cannot_be_are_refused_by_name(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    written = {key: Value(10 if value > 2**31 else 5, value) if type(value) is int else value for key, value in changes.items()}
+    with pytest.raises((ConfigError, CheckpointError), match=said):
+        pair("llama", tmp_path, more=written)
+
+
+def test_keys_without_effect_are_left_aside(tmp_path: Path) -> None:
+    more = {"llama.rope.scaling.finetuned": True, "llama.expert_count": 0, "llama.attention.head_count_kv": [2, 2, 2, 2], "llama.unheard_of": 0}
+    _, opened = pair("llama", tmp_path, more=more | {"general.name": "x", "quantize.imatrix.file": "y"})
+    assert opened.model().layers[0].mixer.kv_heads == 2
+
+
+def test_tensors_without_a_place_are_refused(tmp_path: Path) -> None:
+    _, opened = pair("llama", tmp_path)
+    tensors = {stored.name: packed(dense(at, stored)) for at, stored in opened.tensors}
+    for name in ("blk.0.ffn_gate_inp.weight", "v.patch_embd.weight", "blk.0.ssm_a"):
+        write_gguf(tmp_path / "odd.gguf", opened.metadata, tensors | {name: packed(torch.ones(4, 64))})
+        with pytest.raises(CheckpointError, match=f"{name}' has no place in LlamaForCausalLM"):
+            open_gguf(tmp_path / "odd.gguf")
+    for odd in (packed(torch.ones(3)), packed(torch.zeros(8)), packed(torch.ones(2, 4)), packed(torch.ones(8), "F16")):
+        write_gguf(tmp_path / "odd.gguf", opened.metadata, tensors | {"rope_freqs.weight": odd})
+        with pytest.raises((ConfigError, CheckpointError), match="rope_freqs"):
+            open_gguf(tmp_path / "odd.gguf")
+    del tensors["token_embd.weight"]
+    write_gguf(tmp_path / "odd.gguf", opened.metadata, tensors)
+    with pytest.raises(ConfigError, match=r"no tensor token_embd\.weight"):
+        open_gguf(tmp_path / "odd.gguf")
