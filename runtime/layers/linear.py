@@ -55,13 +55,13 @@ class Linear:
         return _for_many_rows(self.weight, self.bias)
 
     def take_rows(self, order: Tensor) -> None:
-        """Keep these rows of the loaded weight and bias, in this order. order: int64."""
+        """Keep these rows of the loaded weight and bias, in this order. order: int64, on the CPU."""
         if self.coded is None:
-            self.weight = self.weight.index_select(0, order)
+            self.weight = self.weight.index_select(0, order.to(self.weight.device))
         else:
             self.coded = self.coded.take(order)
         if self.bias is not None:
-            self.bias = self.bias.index_select(0, order)
+            self.bias = self.bias.index_select(0, order.to(self.bias.device))
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: [T, in] -> [T, out]."""

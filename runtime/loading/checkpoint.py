@@ -7,9 +7,12 @@ from pathlib import Path
 
 from ..models.spec import Model
 from ..quantization.readers import Readers
+from ..quantization.readers.gguf import BlockReaders
 from .files import load_config, quantization_of, weight_files
+from .gguf import is_gguf, open_gguf
+from .header import Stored
 from .plan import with_own_head
-from .source import Source, safetensors
+from .source import FileSource, Source, safetensors
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,7 @@ class Checkpoint:
 
     model: Model
     sources: list[Source]
-    readers: Readers
+    readers: Readers | BlockReaders
     where: str
 
 
@@ -27,7 +30,20 @@ def open_checkpoint(path: Path, context: int | None = None, weights: bool = True
 
     Raises CheckpointError for files that are absent or damaged, ConfigError for a configuration that is not supported.
     """
+    if is_gguf(path):
+        return _gguf(path, context)
     model = load_config(path, context)
     readers = Readers.of(*quantization_of(path))
     sources: list[Source] = [safetensors(file) for file in weight_files(path)] if weights else []
     return Checkpoint(with_own_head(model, sources), sources, readers, str(path))
+
+
+def _gguf(path: Path, context: int | None) -> Checkpoint:
+    """Of one file or its parts; tensors under the names that the model knows them by."""
+    opened = open_gguf(path)
+    parts: dict[Path, list[Stored]] = {}
+    for file, stored in opened.tensors:
+        if stored.name in opened.names:
+            parts.setdefault(file, []).append(stored._replace(name=opened.names[stored.name]))
+    sources: list[Source] = [FileSource(file, tensors) for file, tensors in parts.items()]
+    return Checkpoint(opened.model(context), sources, BlockReaders(), opened.where)

@@ -11,6 +11,7 @@ from ..models.families.registry import architecture_of
 from ..models.generic import GenericModel, read_generic
 from ..models.spec import Model
 from .files import read_json
+from .gguf import is_gguf, open_gguf
 
 
 def describe(
@@ -22,6 +23,8 @@ def describe(
     no family of ours describes the architecture, which the engine says aloud.  remote_code: transformers may run the checkpoint's Python.
     Raises ConfigError where nobody computes it.
     """
+    if is_gguf(Path(path)):
+        return open_gguf(Path(path)).model(context)
     file = Path(path) / "config.json"
     values, where = read_json(file), str(file)
     if implementation == "transformers":

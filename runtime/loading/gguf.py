@@ -32,6 +32,10 @@ from .header import Stored
 MOST_FACTORS = 2**12
 
 
+def is_gguf(path: Path) -> bool:
+    return path.suffix == ".gguf"
+
+
 class GGUFModel(NamedTuple):
     """See above. where: the file, for errors."""
 

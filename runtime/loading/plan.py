@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -15,7 +15,7 @@ from ..models.decoder import Decoder
 from ..models.fields import shown
 from ..models.places import Place
 from ..models.spec import Model
-from ..quantization.readers import Claim, Readers, Sibling
+from ..quantization.readers import Claim, Sibling
 from .header import FLOATS, Stored
 from .source import Source, bytes_of
 
@@ -61,7 +61,13 @@ class Plan:
         return sum(piece.bytes for piece in (*self.plain.values(), *coded))
 
 
-def plan_for(model: Decoder, sources: list[Source], readers: Readers, where: str) -> Plan:
+class ReadersOf(Protocol):
+    """See `quantization.readers.Readers`."""
+
+    def claim(self, module: str, siblings: Mapping[str, Sibling]) -> Claim | None: ...
+
+
+def plan_for(model: Decoder, sources: list[Source], readers: ReadersOf, where: str) -> Plan:
     """model: one whose tensors need no memory yet.  where: for errors.
 
     Raises CheckpointError for a tensor that is missing, has another shape, or has no place and is none of those that
@@ -96,7 +102,7 @@ def _same(one: Piece, other: Piece) -> bool:
 
 
 class _Planning:
-    def __init__(self, model: Decoder, sources: list[Source], readers: Readers, where: str) -> None:
+    def __init__(self, model: Decoder, sources: list[Source], readers: ReadersOf, where: str) -> None:
         self.config, self.sources, self.readers, self.where = model.config, sources, readers, where
         self.places = {place.name: place for place in model.places()}
         self.siblings: dict[str, dict[str, Piece]] = {}  # of each place that is a weight; "weight" is the plain one

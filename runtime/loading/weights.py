@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..errors import CheckpointError
 from ..models.decoder import Decoder
 from ..models.places import Place
 from ..models.spec import Model
@@ -155,7 +156,7 @@ def _arrived(part: _Coming) -> int:
     for code in part.codes:
         layers.setdefault(id(code[0].layer or code[0].target), []).append(code)
     for pieces in layers.values():
-        read = [(place, Coded(place.start, few.claim.format, few.claim.read(tensors))) for place, few, tensors in pieces]
+        read = [(place, Coded(place.start, few.claim.format, _read(place, few, tensors))) for place, few, tensors in pieces]
         codes, layer = Codes([coded for _, coded in read]), pieces[0][0].layer
         if layer is not None and layer.weight.is_contiguous() and codes.rows == len(layer.weight):
             layer.coded, layer.weight = codes, layer.weight.to("meta")
@@ -165,11 +166,25 @@ def _arrived(part: _Coming) -> int:
     return part.number
 
 
+def _read(place: Place, few: FewBits, tensors: dict[str, Tensor]) -> Grouped:
+    """Raises CheckpointError where the sizes, which some formats keep in a tensor, are not the place's."""
+    weight, asked = few.claim.read(tensors), _sizes(place)
+    if weight.shape != asked:
+        piece = next(iter(few.pieces.values()))
+        raise CheckpointError(f"{piece.source.name}: {place.name} is {list(weight.shape)} by its {few.claim.format}, config.json asks for {list(asked)}")
+    return weight
+
+
+def _sizes(place: Place) -> tuple[int, ...]:
+    """[out, in], however the place lies."""
+    sizes = tuple(place.target.shape)
+    return sizes if place.layer is None or place.layer.weight.is_contiguous() else sizes[::-1]
+
+
 def _restore(place: Place, weight: Grouped) -> None:
     """To where a dense tensor is wanted: of an embedding, of one piece of a projection, of a matrix that lies as [in, out]."""
-    transposed = place.layer is not None and not place.layer.weight.is_contiguous()
     dense = weight.dense(place.target.dtype)
-    place.target.copy_(dense.t() if transposed else dense)
+    place.target.copy_(dense if place.layer is None or place.layer.weight.is_contiguous() else dense.t())
 
 
 @contextmanager

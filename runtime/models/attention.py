@@ -68,7 +68,7 @@ class AttentionPart:
         """Bring the loaded rows into order: queries, keys, values; what turns together half a head apart."""
         order = self.order()
         if order is not None:
-            self.qkv.take_rows(torch.from_numpy(order).to(self.qkv.weight.device))
+            self.qkv.take_rows(torch.from_numpy(order))
         if self.norm is not None:
             self.norm.seal(None if self.part.rope is None else self.part.rope.order)
 

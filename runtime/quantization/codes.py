@@ -37,13 +37,13 @@ class Codes:
         return " and ".join(dict.fromkeys(piece.format for piece in self.pieces))
 
     def take(self, rows: Tensor) -> Codes:
-        """In another order, which leaves each row in its piece."""
+        """In another order, which leaves each row in its piece. rows: int64, on the CPU."""
         taken = []
         for start, form, weight in self.pieces:
             order = rows[start : start + weight.shape[0]] - start
             if len(order) and not 0 <= int(order.min()) <= int(order.max()) < weight.shape[0]:
                 raise ValueError(f"rows {start} to {start + weight.shape[0] - 1} are to take rows of another format")
-            taken.append(Coded(start, form, weight.take(order)))
+            taken.append(Coded(start, form, weight.take(order.to(weight.codes.device))))
         return Codes(taken)
 
     def together(self) -> Grouped | None:

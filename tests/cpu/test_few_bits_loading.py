@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,10 @@ from checkpoints import edit_json, write_checkpoint
 from rig import Rig, Row
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+from test_readers_gptq import along_inputs, along_outputs, awq_words
+from test_readers_packed import packed
 
 from sgl.runtime import Engine
 from sgl.runtime.errors import CheckpointError, ConfigError
@@ -35,9 +40,53 @@ def fp8_outputs(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, T
     return {"weight": codes, "weight_scale": scale}, Grouped.float8(codes, scale, weight.shape[1])
 
 
+def gptq(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], Grouped]:
+    """Ordered by activation, with the biases of zeros that its writers leave."""
+    (out, inputs), groups = weight.shape, weight.shape[1] // 32
+    codes = torch.randint(0, 16, (inputs, out), generator=generator)
+    zero, scale = torch.randint(1, 16, (groups, out), generator=generator), (torch.rand(groups, out, generator=generator) * 0.05).half()
+    group = torch.arange(inputs)[torch.randperm(inputs, generator=generator)] // 32
+    stored = {"qweight": along_inputs(codes, 4), "qzeros": along_outputs(zero - 1, 4), "scales": scale, "g_idx": group.int(), "bias": torch.zeros(out).half()}
+    order = group.argsort(stable=True)
+    return stored, Grouped(codes.T[:, order].byte(), scale.T, 32, zero=zero.T, order=order)
+
+
+def awq(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], Grouped]:
+    (out, inputs), groups = weight.shape, weight.shape[1] // 32
+    codes = torch.randint(0, 16, (inputs, out), generator=generator)
+    zero, scale = torch.randint(0, 16, (groups, out), generator=generator), (torch.rand(groups, out, generator=generator) * 0.05).half()
+    return {"qweight": awq_words(codes), "qzeros": awq_words(zero), "scales": scale}, Grouped(codes.T.byte(), scale.T, 32, zero=zero.T)
+
+
+def pack_quantized(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], Grouped]:
+    out, inputs = weight.shape
+    codes = torch.randint(0, 16, (out, inputs), generator=generator)
+    scale = (torch.rand(out, inputs // 32, generator=generator) * 0.05).bfloat16()
+    return {"weight_packed": packed(codes, 4, True), "weight_scale": scale, "weight_shape": torch.tensor([out, inputs])}, Grouped(codes.byte(), scale, 32, zero=8.0)
+
+
+def nf4(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], Grouped]:
+    """Blocks run over the rows' ends."""
+    out, inputs = weight.shape
+    codes, table = torch.randint(0, 16, (out * inputs,), generator=generator), torch.randn(16, generator=generator).sort().values
+    absmax = torch.rand(-(-len(codes) // 64), generator=generator) * 0.2
+    state = torch.tensor(list(json.dumps({"quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": [out, inputs]}).encode()), dtype=torch.uint8)
+    stored = {"weight": (codes[::2] << 4 | codes[1::2]).byte()[:, None], "weight.absmax": absmax, "weight.quant_map": table}
+    spread = absmax.repeat_interleave(64)[: len(codes)].view(out, inputs)
+    return {**stored, "weight.quant_state.bitsandbytes__nf4": state}, Grouped(codes.byte().view(out, inputs), spread, 1, table=table)
+
+
+PACKED = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
 FORMATS: dict[str, tuple[dict[str, object], Writer]] = {
     "fp8 blocks": ({"quant_method": "fp8", "weight_block_size": [32, 32], "activation_scheme": "dynamic"}, fp8_blocks),
     "fp8 outputs": ({"quant_method": "fp8", "activation_scheme": "dynamic"}, fp8_outputs),
+    "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": True, "sym": False}, gptq),
+    "awq": ({"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True}, awq),
+    "compressed-tensors": ({
+        "quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed", "ignore": ["lm_head"],
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": PACKED}},
+    }, pack_quantized),
+    "nf4": ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, nf4),
 }
 
 
@@ -68,6 +117,25 @@ def test_logits_are_those_of_the_restored_twin(name: str, leave: tuple[str, ...]
     few, whole = write(tmp_path, *FORMATS[name], leave=leave)
     assert torch.equal(logits(few), logits(whole))
     assert torch.equal(logits(few, torch.bfloat16), logits(whole, torch.bfloat16))
+
+
+def test_sizes_of_a_weight_that_its_format_keeps_apart_must_be_the_place_s(tmp_path: Path) -> None:
+    few, _ = write(tmp_path, *FORMATS["nf4"])
+    tensors, name = load_file(few / WEIGHTS), "model.layers.0.mlp.up_proj.weight.quant_state.bitsandbytes__nf4"
+    state = json.loads(bytes(tensors[name].tolist()))
+    tensors[name] = torch.tensor(list(json.dumps(state | {"shape": state["shape"][::-1]}).encode()), dtype=torch.uint8)
+    save_file(tensors, few / WEIGHTS)
+    with pytest.raises(CheckpointError, match=r"up_proj.weight is \[64, 96\] by its .*nf4.*, config.json asks for \[96, 64\]"):
+        load_model(few)
+
+
+def test_a_bias_that_is_not_zero_is_refused_where_the_model_has_none(tmp_path: Path) -> None:
+    few, _ = write(tmp_path, *FORMATS["gptq"])
+    tensors = load_file(few / WEIGHTS)
+    tensors["model.layers.2.self_attn.v_proj.bias"][3] = 1.0
+    save_file(tensors, few / WEIGHTS)
+    with pytest.raises(CheckpointError, match=r"'model\.layers\.2\.self_attn\.v_proj\.bias' has no place"):
+        load_model(few)
 
 
 def test_what_became_of_the_weights_is_told(tmp_path: Path) -> None:

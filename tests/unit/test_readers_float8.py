@@ -128,5 +128,5 @@ def test_blocks_of_compressed_tensors() -> None:
     config = {"config_groups": {"a": {"weights": {"type": "float", "num_bits": 8, "strategy": "block", "block_structure": [64, 64]}}}}
     assert torch.equal(read(config, {"weight": weight, "weight_scale": scale}).dense(), by_blocks(weight, scale, 64, 64))
     config["config_groups"]["a"]["weights"]["block_structure"] = [64]
-    with pytest.raises(ConfigError, match="'config_groups.a.weights.block_structure' is"):
+    with pytest.raises(ConfigError, match=r"'config_groups.a.weights.block_structure' is"):
         Readers.of(config, "config.json")

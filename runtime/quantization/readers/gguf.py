@@ -1,0 +1,34 @@
+"""Which tensors of a GGUF file come in blocks: each says so itself, by its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch import Tensor
+
+from ..grouped import Grouped
+from .claim import Claim, Module, Sibling
+from .gguf_blocks import BLOCKS, decode
+
+
+class BlockReaders:
+    """Stands where `Readers` do, for files that need no configuration."""
+
+    notes: tuple[str, ...] = ()
+
+    def claim(self, module: str, siblings: Mapping[str, Sibling]) -> Claim | None:
+        """None: the weight is a plain one. Raises CheckpointError, naming the tensor, for weights that are no matrix."""
+        found = Module(module, siblings)
+        kind = found.dtype("weight")
+        if kind not in BLOCKS:
+            return None
+        shape = found.matrix("weight", (kind,))
+        names = ("weight", "scale") if found.has("scale") else ("weight",)
+        return found.claim(f"GGUF {kind}", shape, names, lambda tensors: _read(kind, shape, tensors))
+
+
+def _read(kind: str, shape: tuple[int, int], tensors: Mapping[str, Tensor]) -> Grouped:
+    weight = decode(kind, tensors["weight"], shape)
+    scale = tensors.get("scale")
+    return weight if scale is None else replace(weight, factor=scale.float().reshape(1).expand(shape[0]).contiguous())
