@@ -2,9 +2,9 @@
 
     python examples/classify_few_shot.py [--shots 2 4] [--rows 70] [--unsure 5]
 
-The sentences are held-back rows of SNIPS (CC0). All prompts of a setting begin alike, so that descriptions and
-shots are computed once. The bundled model has learnt to read descriptions and has hardly seen shots: they mislead
-it, and the table says so. A large model gains from both; the program is the same: `sgl.Engine("path/of/a/model")`.
+The sentences are held-back rows of SNIPS (CC0). All prompts of a setting begin alike, so descriptions and shots are
+computed once. The bundled model has learnt to read descriptions and has hardly seen shots: they mislead it, and the
+table shows that. A large model gains from both; the program is the same: `sgl.Engine("path/of/a/model")`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import sgl
-from sgl.runtime.nano import prompts
 
 SAMPLE = Path(__file__).parent / "data/snips_sample.json"
 LABELS = {  # the data set's name: our label, what it means
@@ -35,9 +34,15 @@ def label(row: Row) -> str:
     return LABELS[row["intent"]][0]
 
 
+def task(described: bool = True) -> str:
+    """The labels, a line each, under the sentence that the bundled model was trained on."""
+    lines = [f"- {name}: {about}" if described else f"- {name}" for name, about in LABELS.values()]
+    return "\n".join(["Choose the intent of the user's request.", *lines])
+
+
 @sgl.function
 def classify(s, text, shots, described):
-    s += sgl.system(prompts.intent_choice(LABELS.values() if described else [(name, "") for name, _ in LABELS.values()], "")[0]["content"])
+    s += sgl.system(task(described))
     for shot in shots:
         s += sgl.user(shot["text"]) + sgl.assistant(label(shot))
     s += sgl.user(text)

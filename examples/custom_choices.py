@@ -1,11 +1,12 @@
-"""A choices method of one's own: `select` takes the answer of the least expected cost, and may hand over to a person.
+"""A choices method of your own: `select` takes the answer with the least expected cost, and may hand over to a person.
 
     python examples/custom_choices.py [--rows 70] [--costs 1 0.5 0.2 0.1]
 
-`sgl.select(..., choices_method=LeastCost(...))`: a wrong label costs 1, asking a person costs what you say, so that the
-model asks where it is less sure than that. "ask a person" is a choice like the others, but its score is ours and not
-the model's. The prompts are those of classify_few_shot.py with four shots, where the bundled model is unsure. The last
-two columns compare what the answers cost with what the model expected: how well it knows what it does not know.
+`sgl.select(..., choices_method=LeastCost(...))`: a wrong label costs 1, asking a person costs what you set, so a person is
+asked where the model is less sure than that. "ask a person" is a choice like the others, but its score comes from this
+program and not from the model. The prompts are those of classify_few_shot.py with four shots, where the bundled model is
+unsure. The last two columns compare what the answers cost with what the model expected: how well it knows what it does
+not know.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ from __future__ import annotations
 import argparse
 import json
 
-from classify_few_shot import LABELS, SAMPLE, label
+from classify_few_shot import LABELS, SAMPLE, label, task
 
 import sgl
-from sgl.runtime.nano import prompts
 
 ASK = "ask a person"
 NAMES = [name for name, _ in LABELS.values()]
@@ -29,7 +29,7 @@ class LeastCost(sgl.ChoicesMethod):
         self.cost_of_asking = cost_of_asking
 
     def choose(self, choices: list[sgl.Choice]) -> tuple[str, dict[str, float]]:
-        """The label, and the cost to be expected, which `get_meta_info` tells then."""
+        """The label, and the expected cost, which `get_meta_info` returns."""
         labels = [choice for choice in choices if choice.text != ASK]
         best = max(labels, key=lambda choice: choice.prob)
         cost = 1.0 - best.prob / sum(choice.prob for choice in labels)
@@ -38,7 +38,7 @@ class LeastCost(sgl.ChoicesMethod):
 
 @sgl.function
 def classify(s, text, shots, method):
-    s += sgl.system(prompts.intent_choice(LABELS.values(), "")[0]["content"])
+    s += sgl.system(task())
     for shot in shots:
         s += sgl.user(shot["text"]) + sgl.assistant(label(shot))
     s += sgl.user(text)

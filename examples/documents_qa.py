@@ -3,9 +3,10 @@
     python examples/documents_qa.py                        # 20 questions with known answers
     python examples/documents_qa.py "Who is the tenant?"   # your own, about the documents below
 
-The question stands before the documents, so that its forks share it; all of them are judged at once. A fork is not
-asked for an answer first (a small model always finds one) but whether it would write the field or an empty object:
-P('{"tenant": "') against P('{}'). A larger model could read "Question: ..." as it is and quote its sentence.
+The question comes before the documents, so the forks share it; all of them are judged at once. A fork is not asked for an
+answer first (a small model always finds one) but whether it would write the field or an empty object:
+P('{"tenant": "') against P('{}'). "Who is the tenant?" becomes the field `tenant`, since the bundled model reads fields
+better than questions. A larger model can take the question as it is and quote the sentence that answers it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import sys
 import time
 
 import sgl
-from sgl.runtime.nano import prompts
 
 DOCUMENTS = {
     "invoice": "Invoice 2024-117. Supplier: Brandt Office Supply. Your order of ten desks was delivered on May 2nd. The total is $4,380, the due date is June 1st. Please pay to the account DE44 5001 0517. Contact: billing@brandt.example.",
@@ -35,17 +35,17 @@ QUESTIONS = {
 }  # fmt: skip
 
 
-def asked(question: str) -> prompts.Field:
+def asked(question: str) -> str:
     """The field that a question asks for: "Who is the tenant?" asks for `tenant`."""
     found = re.fullmatch(r"(?:What|Who|Which|When|Where) (?:is|was|are) (?:the )?(.+?)\??", question.strip(), re.IGNORECASE)
-    return prompts.Field((found[1] if found else question.rstrip("?")).lower().replace(" ", "_"))
+    return (found[1] if found else question.rstrip("?")).lower().replace(" ", "_")
 
 
 @sgl.function
 def answer(s, question):
     field = asked(question)
-    begun = f'{{"{field.name}": "'
-    s += sgl.system(prompts.extraction([field], "")[0]["content"])
+    begun = f'{{"{field}": "'
+    s += sgl.system(sgl.fields({"type": "object", "properties": {field: {"type": "string"}}}))
     forks = s.fork(len(DOCUMENTS))
     for branch, document in zip(forks, DOCUMENTS.values(), strict=True):
         branch += sgl.user(document) + sgl.assistant_begin()

@@ -1,11 +1,11 @@
-"""A small language of one's own: the same grammar constrains the model and parses what it writes; then it runs.
+"""A small language of your own: one grammar constrains the model and parses what it writes; then the statements run.
 
     python examples/dsl.py                                               # 12 orders with known effects
     python examples/dsl.py "Wake me at 7 am. Make it 20 degrees in the office."
 
-The grammar is Lark's: sgl takes it as `ebnf=`, `lark.Lark` parses with it, so nothing that the model writes can fail to
-parse. The statements look like calls with JSON because the bundled model copies values well in that shape; a larger
-model takes other shapes, and variables, loops and conditions.
+The grammar is in Lark's syntax: sgl takes it as `ebnf=`, `lark.Lark` parses with it, so whatever the model writes parses.
+The statements look like tool calls with JSON, and the prompt lists them as tools, because that is what the bundled model
+was trained on. With a larger model the language can have any shape, with variables, loops and conditions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import sys
 import lark
 
 import sgl
-from sgl.runtime.nano import prompts
 
 GRAMMAR = r"""start: light | heat | alarm | timer | music | nothing
 light: "set_light {\"room\": \"" ROOM "\", \"brightness\": " PERCENT "}"
@@ -33,14 +32,19 @@ TIME: /(1[0-2]|[1-9])(:[0-5][0-9])? [ap]m/
 DURATION: /[0-9]{1,3} (seconds|minutes|hours)/
 NAME: /[A-Z][A-Za-z' ]{1,30}/
 """
-ROOM = prompts.Field("room", "enum", choices=("kitchen", "bedroom", "bathroom", "garden", "office"))
-STATEMENTS = [
-    prompts.Tool("set_light", "sets a lamp at home", (ROOM, prompts.Field("brightness", "integer"))),
-    prompts.Tool("set_temperature", "sets the heating of a room", (ROOM, prompts.Field("degrees", "integer"))),
-    prompts.Tool("set_alarm", "sets an alarm", (prompts.Field("time"),)),
-    prompts.Tool("set_timer", "sets a timer", (prompts.Field("duration"),)),
-    prompts.Tool("play_music", "plays music", (prompts.Field("artist"),)),
-]
+STATEMENTS = """Use a tool, then give its arguments as JSON, or answer.
+- set_light: sets a lamp at home
+  - room (kitchen | bedroom | bathroom | garden | office)
+  - brightness (integer)
+- set_temperature: sets the heating of a room
+  - room (kitchen | bedroom | bathroom | garden | office)
+  - degrees (integer)
+- set_alarm: sets an alarm
+  - time
+- set_timer: sets a timer
+  - duration
+- play_music: plays music
+  - artist"""
 ORDERS = {
     "Set the kitchen light to 40 percent.": {"light in the kitchen": "40"},
     "Heat the bathroom to 22 degrees.": {"heating in the bathroom": "22"},
@@ -76,7 +80,7 @@ class House(lark.Visitor):
 
 @sgl.function
 def write(s, order):
-    s += sgl.system(prompts.tools_system(STATEMENTS)["content"])
+    s += sgl.system(STATEMENTS)
     sentences = re.split(r"(?<=[.!?]) ", order)
     forks = s.fork(len(sentences))
     forks += lambda i: sgl.user(sentences[i]) + sgl.assistant(sgl.gen("statement", ebnf=GRAMMAR, max_tokens=60))

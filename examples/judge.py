@@ -4,21 +4,22 @@
     python examples/judge.py "The soup was cold again."   # your own
 
 Three judges of the mood use different words; their probabilities are averaged, and disagreement is a reason to look.
-The bundled model wants the labels before the text, so that its forks have only their beginning in common. A larger
-model reads the review once, in front of all forks, and judges what needs thought ("is it fair?").
+The bundled model wants the labels before the text, so its forks share only their first words. For a larger model, put the
+review before the fork, where it is read once, and ask what needs thought ("is it fair?").
 """
 
 from __future__ import annotations
 
-import json
 import sys
+from dataclasses import asdict, dataclass
+from typing import Literal, get_args
 
 import sgl
-from sgl.runtime.nano import prompts
 
 MOODS = (("positive", "negative"), ("good", "bad"), ("happy", "unhappy"))
-TOPICS = ("travel", "food", "technology", "music", "sports")
-VERDICT = [prompts.Field("mood", "enum", choices=MOODS[0]), prompts.Field("topic", "enum", choices=TOPICS), prompts.Field("look_again", "boolean")]
+Topic = Literal["travel", "food", "technology", "music", "sports"]
+TOPICS = get_args(Topic)
+LABEL = "Choose the label that fits the text."  # the bundled model was trained on these words, with a line for each label
 REVIEWS = {
     "The hotel in Porto was lovely and quiet, we slept like stones.": ("positive", "travel"),
     "Worst pizza ever: cold, dry and far too salty.": ("negative", "food"),
@@ -39,20 +40,27 @@ REVIEWS = {
 }
 
 
+@dataclass
+class Verdict:
+    mood: Literal["positive", "negative"]
+    topic: Topic
+    look_again: bool
+
+
 @sgl.function
 def judge(s, review):
     forks = s.fork(len(MOODS) + 1)
     for branch, labels in zip(forks, (*MOODS, TOPICS), strict=True):
-        branch += sgl.system(prompts.label_choice(labels, "")[0]["content"])
+        branch += sgl.system("\n- ".join([LABEL, *labels]))
         branch += sgl.user(review) + sgl.assistant(sgl.select("choice", labels))
     good = [branch.probs("choice")[labels[0]] for branch, labels in zip(forks, MOODS, strict=False)]
     mean = sum(good) / len(good)
     mood, topic = MOODS[0][mean < 0.5], forks[-1]["choice"]
     doubt = min(good) < 0.5 < max(good)
-    s += sgl.system(prompts.extraction(VERDICT, "")[0]["content"])
+    s += sgl.system(sgl.fields(Verdict))
     s += sgl.user(f"{review}\nmood: {mood}, topic: {topic}, look again: {'yes' if doubt else 'no'}")
-    s += sgl.assistant(sgl.gen("verdict", json_schema=prompts.schema_of(VERDICT, required=True), max_tokens=60, temperature=0))
-    return {"good": good, "verdict": json.loads(s["verdict"])}
+    s += sgl.assistant(sgl.gen("verdict", Verdict, max_tokens=60, temperature=0))
+    return {"good": good, "verdict": s.get("verdict")}
 
 
 def main() -> None:
@@ -63,16 +71,16 @@ def main() -> None:
     print("three judges: P(good)  verdict")
     for review, result in zip(reviews, results, strict=True):
         verdict = result["verdict"]
-        known = REVIEWS.get(review, (verdict["mood"], verdict["topic"]))
-        wrong = [value for value, given in zip(known, (verdict["mood"], verdict["topic"]), strict=True) if value != given]
+        known = REVIEWS.get(review, (verdict.mood, verdict.topic))
+        wrong = [value for value, given in zip(known, (verdict.mood, verdict.topic), strict=True) if value != given]
         told = f"  WRONG: {', '.join(wrong)}" if wrong else ""
-        print(f"{' '.join(f'{p:6.0%}' for p in result['good'])}   {json.dumps(verdict)}{told}\n{'':23} {review}")
+        print(f"{' '.join(f'{p:6.0%}' for p in result['good'])}   {asdict(verdict)}{told}\n{'':23} {review}")
     known_ones = [(REVIEWS[review], result) for review, result in zip(reviews, results, strict=True) if review in REVIEWS]
     if known_ones:
         for i, labels in enumerate(MOODS):
             print(f"{'/'.join(labels):18} {sum((result['good'][i] > 0.5) == (mood == 'positive') for (mood, _), result in known_ones)} of {len(known_ones)} right")
         for i, name in enumerate(("mood", "topic")):
-            print(f"{'verdict: ' + name:18} {sum(result['verdict'][name] == known[i] for known, result in known_ones)} of {len(known_ones)} right")
+            print(f"{'verdict: ' + name:18} {sum(asdict(result['verdict'])[name] == known[i] for known, result in known_ones)} of {len(known_ones)} right")
     print(sgl.Usage.total(state.usage() for state in states))
 
 

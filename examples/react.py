@@ -3,11 +3,11 @@
     python examples/react.py                                           # 12 questions with known answers
     python examples/react.py "What is the phone number of Eva's manager?"
 
-An action is text that a regex made of the tools allows: `get_manager {"name": "Maria"}`. The bundled model chooses
-actions and words answers well, but does not think: the thought is code here, which puts what was found into the
-question ("the city of Maria's manager" -> "the city of Omar") and asks on. With a larger model the thought is one more
-`gen("thought", stop="\\n")`, and the rest stays. An answer counts as right if the fact is in it; that it is snowy "with
-one degrees" is made up by the model. (`agent.py` calls tools with `sgl.tools`.)
+An action is text that a regex allows: `get_manager {"name": "Maria"}`. The bundled model chooses actions and phrases
+answers well, but does not think: here the thought is code, which puts what was found into the question ("the city of
+Maria's manager" -> "the city of Omar") and asks again. With a larger model the thought is one more
+`gen("thought", stop="\\n")`, and the rest stays. An answer counts as right if it contains the fact; "with one degrees"
+in "snowy with one degrees" is made up by the model. (`agent.py` calls tools with `sgl.tools`.)
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import json
 import sys
 
 import sgl
-from sgl.runtime.nano import prompts
 
 STAFF = {
     "Maria": {"manager": "Omar", "city": "Lisbon", "phone number": "+351 21 555 0143"},
@@ -26,14 +25,16 @@ STAFF = {
     "Aisha": {"manager": "Aisha", "city": "London", "phone number": "+44 20 7946 0018"},
 }
 WEATHER = {"Lisbon": "sunny", "Cairo": "windy", "Rome": "cloudy", "Oslo": "snowy", "London": "rainy"}
-PERSON = (prompts.Field("name"),)
-TOOLS = [
-    prompts.Tool("get_manager", "tells the manager of a person", PERSON),
-    prompts.Tool("get_city", "tells the city of a person", PERSON),
-    prompts.Tool("get_phone_number", "tells the phone number of a person", PERSON),
-    prompts.Tool("get_weather", "gives the weather of a place", (prompts.Field("city"),)),
-]
-ACTION = "|".join(rf'{tool.name} \{{"{tool.parameters[0].name}": "[A-Z][a-z]+"\}}' for tool in TOOLS)
+TASK = """Use a tool, then give its arguments as JSON, or answer.
+- get_manager: tells the manager of a person
+  - name
+- get_city: tells the city of a person
+  - name
+- get_phone_number: tells the phone number of a person
+  - name
+- get_weather: gives the weather of a place
+  - city"""  # in the form that the bundled model was trained on: its answer is the word "answer", then a sentence
+ACTION = r'get_(manager|city|phone_number) \{"name": "[A-Z][a-z]+"\}|get_weather \{"city": "[A-Z][a-z]+"\}'
 QUESTIONS = {
     "What is the phone number of Maria?": "+351 21 555 0143",
     "Who is the manager of Omar?": "Eva",
@@ -61,19 +62,19 @@ def act(action: str) -> tuple[str, dict[str, str]]:
 
 @sgl.function
 def react(s, question, most_steps=4):
-    s += sgl.system(prompts.tools_system(TOOLS)["content"])
+    s += sgl.system(TASK)
     trace = []
     for _ in range(most_steps):
         s += sgl.user(question)
         s += sgl.assistant(sgl.gen("action", regex=ACTION, max_tokens=40))
         asked, observation = act(s["action"])
-        s += sgl.tool(prompts.json_text(observation))
+        s += sgl.tool(observation)
         trace += [f"action       {s['action']}", f"observation  {json.dumps(observation)}"]
         if asked not in question:
             break
         question = question.replace(asked, next(iter(observation.values())))
         trace.append(f"thought      {asked} is known: {question}")
-    s += sgl.assistant(prompts.ANSWER) + sgl.assistant(sgl.gen("answer", max_tokens=30, stop="\n"))
+    s += sgl.assistant("answer") + sgl.assistant(sgl.gen("answer", max_tokens=30, stop="\n"))
     return trace
 
 

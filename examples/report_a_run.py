@@ -1,4 +1,4 @@
-"""A run as a picture: what does a customer want of three services? A page shows how the model came to it.
+"""A run as a page or a picture: every choice and token of a program that asks about three services.
 
     python examples/report_a_run.py [PAGE.html or PICTURE.svg]
 """
@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
+
+from extract_bookings import SAMPLE, TASK, intents, question, slots, transcript
 
 import sgl
-from sgl.runtime.nano import prompts
 
-SAMPLE = Path(__file__).parent / "data/sgd_sample.json"
 SERVICES = ("RentalCars_1", "Hotels_1", "Weather_1")
 TALK = [
     ("user", "I am flying to Portland next week and I need a car there."),
@@ -23,13 +22,12 @@ TALK = [
 
 @sgl.function
 def track(s, turns, services):
-    s += sgl.messages(prompts.dialogue_prefix(turns))
+    s += sgl.system(TASK) + sgl.user(transcript(turns))
     forks = s.fork(len(services))
     for branch, service in zip(forks, services, strict=True):
-        branch += sgl.messages([prompts.service_question(service)])
-        branch += sgl.assistant(sgl.select("intent", prompts.intent_names(service)))
-        schema = prompts.schema_of(prompts.state_fields(service))
-        branch += sgl.assistant(sgl.gen("slots", max_tokens=120, json_schema=schema, return_logprob=True, top_logprobs_num=4))
+        branch += sgl.user(question(service))
+        branch += sgl.assistant(sgl.select("intent", intents(service)))
+        branch += sgl.assistant(sgl.gen("slots", max_tokens=120, json_schema=slots(service, "dontcare"), return_logprob=True, top_logprobs_num=4))
     forks.join()
 
 
@@ -41,8 +39,8 @@ def main() -> None:
         state.picture(path)
     else:
         state.report(path)
-    for name, intent, slots in zip(SERVICES, state["intent"], state["slots"], strict=True):
-        print(f"{name:13} {intent:16} {slots}")
+    for name, intent, found in zip(SERVICES, state["intent"], state["slots"], strict=True):
+        print(f"{name:13} {intent:16} {found}")
     print(f"{state.usage()}\n{path} shows it; open it in a browser")
 
 

@@ -1,11 +1,11 @@
-"""Outline first, then every point at once: what does a customer want of nine services, when nobody says of which?
+"""Outline first, then every point at once: which of nine services does a customer want, and what exactly?
 
     python examples/skeleton_of_thought.py [--dialogues 8] [--one-by-one]
 
 The outline is a `select` for each service, in forks of the dialogue; each point of it is then written as JSON by the
-fork that holds its question already. Nothing waits for its neighbour; --one-by-one shows the difference, which is small
-on a CPU, where reading the questions is most of the work. The dialogues and annotations are Schema-Guided Dialogue's
-(CC BY-SA 4.0). A large model could write the outline itself.
+fork that already holds its question. All forks run at the same time; --one-by-one shows the difference, which is small
+on a CPU, where reading the questions is most of the work. The questions are those of extract_bookings.py, the dialogues
+and annotations are from Schema-Guided Dialogue (CC BY-SA 4.0). A large model could write the outline itself.
 """
 
 from __future__ import annotations
@@ -13,29 +13,27 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from pathlib import Path
 from typing import Any
 
-import sgl
-from sgl.runtime.nano import prompts
+from extract_bookings import SAMPLE, TASK, intents, question, slots, transcript
 
-SAMPLE = Path(__file__).parent / "data/sgd_sample.json"
+import sgl
+
 Plan = dict[str, dict[str, Any]]
 
 
 @sgl.function
 def plan(s, turns, services, one_by_one):
-    s += sgl.messages(prompts.dialogue_prefix(turns))
+    s += sgl.system(TASK) + sgl.user(transcript(turns))
     forks = s.fork(len(services))
     for branch, service in zip(forks, services, strict=True):
-        branch += sgl.messages([prompts.service_question(service)])
-        branch += sgl.assistant(sgl.select("intent", prompts.intent_names(service)))
+        branch += sgl.user(question(service))
+        branch += sgl.assistant(sgl.select("intent", intents(service)))
         if one_by_one:
             branch["intent"]  # reading waits
-    points = [(branch, service) for branch, service in zip(forks, services, strict=True) if branch["intent"] != prompts.NONE_INTENT]
+    points = [(branch, service) for branch, service in zip(forks, services, strict=True) if branch["intent"] != "NONE"]
     for branch, service in points:
-        schema = prompts.schema_of(prompts.state_fields(service))
-        branch += sgl.assistant(sgl.gen("slots", max_tokens=200, json_schema=schema))
+        branch += sgl.assistant(sgl.gen("slots", max_tokens=200, json_schema=slots(service, "dontcare")))
         if one_by_one:
             branch["slots"]
     return {service["service_name"]: {"intent": branch["intent"], "slots": json.loads(branch["slots"])} for branch, service in points}
@@ -43,7 +41,7 @@ def plan(s, turns, services, one_by_one):
 
 def wanted(expected: Plan) -> Plan:
     """The annotated services that the customer wants something of."""
-    return {name: point for name, point in expected.items() if point["intent"] != prompts.NONE_INTENT}
+    return {name: point for name, point in expected.items() if point["intent"] != "NONE"}
 
 
 def lower(point: dict[str, Any]) -> dict[str, Any]:

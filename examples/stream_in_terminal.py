@@ -4,8 +4,8 @@
     python examples/stream_in_terminal.py [--streams 4] [--slowly 0.02]
 
 Every row is one program: its intent appears when it is chosen, its JSON grows piece by piece. One event loop reads all
-streams; a reader that is slow (--slowly, seconds a piece) holds nobody up. The dialogues are Schema-Guided Dialogue's
-(CC BY-SA 4.0).
+streams; a slow reader (--slowly, seconds a piece) does not delay the others. The questions are those of
+extract_bookings.py, the dialogues are from Schema-Guided Dialogue (CC BY-SA 4.0).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import argparse
 import asyncio
 import json
 import time
-from pathlib import Path
 from typing import Any
 
+from extract_bookings import SAMPLE, TASK, intents, question, slots, transcript
+
 import sgl
-from sgl.runtime.nano import prompts
 
 try:
     from rich.console import Console
@@ -28,15 +28,13 @@ try:
 except ImportError as missing:
     raise SystemExit(f"this example draws with rich ({missing}): pip install rich") from missing
 
-SAMPLE = Path(__file__).parent / "data/sgd_sample.json"
-
 
 @sgl.function
 def track(s, turns, service):
-    s += sgl.messages(prompts.dialogue_prefix(turns))
-    s += sgl.messages([prompts.service_question(service)])
-    s += sgl.assistant(sgl.select("intent", prompts.intent_names(service)))
-    s += sgl.assistant(sgl.gen("slots", max_tokens=200, json_schema=prompts.schema_of(prompts.state_fields(service))))
+    s += sgl.system(TASK) + sgl.user(transcript(turns))
+    s += sgl.user(question(service))
+    s += sgl.assistant(sgl.select("intent", intents(service)))
+    s += sgl.assistant(sgl.gen("slots", max_tokens=200, json_schema=slots(service, "dontcare")))
 
 
 class Row:

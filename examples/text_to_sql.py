@@ -1,11 +1,12 @@
-"""Text to SQL: requests in English become queries that cannot be invalid, because a grammar made of the table forbids it.
+"""Text to SQL: requests in English become queries that are always valid, because a grammar made from the table enforces it.
 
     python examples/text_to_sql.py                            # the requests below, compared with hand-written SQL
     python examples/text_to_sql.py "a suite in Rome, please"  # your own
 
-Prompt and grammar know the table's columns, their types and the values of the text columns; sqlite parses and runs
-what comes out. The bundled model has never seen SQL, but it writes JSON well: the condition is a JSON object that the row
-must contain (what PostgreSQL calls `@>`). A model that knows SQL gets a grammar of comparisons, AND and ORDER BY.
+Prompt and grammar are made from one JSON Schema: the table's columns, their types and the values of the text columns.
+sqlite parses and runs what comes out. The bundled model has never seen SQL, but it writes JSON well: the condition is a
+JSON object that the row must contain (what PostgreSQL calls `@>`). For a model that knows SQL, write a grammar of
+comparisons, AND and ORDER BY.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
+from typing import Any
 
 import sgl
-from sgl.runtime.nano import prompts
 
 COLUMNS = {"city": "TEXT", "room": "TEXT", "guests": "INTEGER", "view": "TEXT"}
 ROOMS = [
@@ -53,40 +54,40 @@ def open_table() -> sqlite3.Connection:
     return database
 
 
-def fields_of(database: sqlite3.Connection) -> list[prompts.Field]:
-    """The columns as the prompt lists them: a text column with the values that occur in it."""
+def columns_of(database: sqlite3.Connection) -> dict[str, Any]:
+    """The columns as properties of a JSON Schema: a text column with the values that occur in it."""
 
-    def field(name: str, kind: str) -> prompts.Field:
+    def column(name: str, kind: str) -> dict[str, Any]:
         if kind == "INTEGER":
-            return prompts.Field(name, "integer")
-        found = database.execute(f"SELECT DISTINCT {name} FROM rooms ORDER BY 1")
-        return prompts.Field(name, "enum", choices=tuple(value for (value,) in found))
+            return {"type": "integer"}
+        return {"enum": [value for (value,) in database.execute(f"SELECT DISTINCT {name} FROM rooms ORDER BY 1")]}
 
-    return [field(name, kind) for name, kind in COLUMNS.items()]
+    return {name: column(name, kind) for name, kind in COLUMNS.items()}
 
 
-def sql_grammar(fields: list[prompts.Field]) -> str:
+def sql_grammar(columns: dict[str, Any]) -> str:
     """EBNF of the queries: each column at most once, in order, with a value that the column can have."""
-    rules, names = [], [field.name for field in fields]
-    for field in fields:
-        value = " | ".join(json.dumps(json.dumps(text)) for text in field.choices) or "[1-9] [0-9]?"
-        rules.append(f'{field.name} ::= "\\"{field.name}\\": " ({value})')
+    rules, names = [], list(columns)
+    for name, column in columns.items():
+        value = " | ".join(json.dumps(json.dumps(text)) for text in column.get("enum", ())) or "[1-9] [0-9]?"
+        rules.append(f'{name} ::= "\\"{name}\\": " ({value})')
     ways = [" ".join([first, *(f'(", " {later})?' for later in names[i + 1 :])]) for i, first in enumerate(names)]
     root = f"root ::= \"SELECT * FROM rooms WHERE json_patch(facts, '{{\" ({' | '.join(ways)}) \"}}') = facts\""
     return "\n".join([root, *rules])
 
 
 @sgl.function
-def translate(s, request, fields):
-    s += sgl.messages(prompts.extraction(fields, request))
-    s += sgl.assistant(sgl.gen("query", ebnf=sql_grammar(fields), max_tokens=90))
+def translate(s, request, columns):
+    s += sgl.system(sgl.fields({"type": "object", "properties": columns}))
+    s += sgl.user(request)
+    s += sgl.assistant(sgl.gen("query", ebnf=sql_grammar(columns), max_tokens=90))
 
 
 def main() -> None:
     database = open_table()
     requests = sys.argv[1:] or list(REQUESTS)
-    fields = fields_of(database)  # bodies run in threads of their own, where this sqlite connection may not be used
-    items = [{"request": request, "fields": fields} for request in requests]
+    columns = columns_of(database)  # bodies run in threads of their own, where this sqlite connection may not be used
+    items = [{"request": request, "columns": columns} for request in requests]
     states = translate.run_batch(items, temperature=0)
     right, known = 0, sum(request in REQUESTS for request in requests)
     for request, state in zip(requests, states, strict=True):

@@ -2,10 +2,10 @@
 
     python examples/tree_of_thought.py [--beams 1 2 4 8] [--documents 30] [--show]
 
-At each node `select` gives the probability of every number of the document; the best `beam` partial readings become
-forks, which share all that is computed. Of the complete readings the likeliest with quantity * unit price = total
-wins. Beam 1 is greedy reading. The texts are made up here and are full of numbers that mislead the bundled model; a
-larger model errs less, on documents that are worse, and the search is the same.
+At each node `select` gives the probability of every number in the document; the best `beam` partial readings become
+forks, which share all that is computed. Among the complete readings the likeliest with quantity * unit price = total
+wins. Beam 1 is greedy reading. The invoices are made up here and are full of numbers that mislead the bundled model. A
+larger model makes fewer mistakes; for harder documents the search is the same.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ import random
 import re
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypedDict
 
 import sgl
-from sgl.runtime.nano import prompts
 
-FIELDS = [prompts.Field(name, "integer") for name in ("quantity", "unit_price", "total")]
 LETTERS = (
     "We delivered {quantity} {thing} on May {day}. Each costs ${unit_price}, so please pay ${total:,} within {days} days. Invoice {number}.",
     "Invoice {number}: {quantity} {thing}, ${unit_price} apiece. Total ${total:,}. You ordered them on June {day}. Thank you for being our customer for {days} years!",
@@ -29,6 +27,14 @@ LETTERS = (
     "Order {number}, {days} parcels, {quantity} {thing}. Unit price: ${unit_price} (was ${old}). Amount due: ${total:,}.",
     "Hello! The {thing} (${unit_price} each, instead of ${old}) will be with you in {days} days. You took {quantity} of them, that makes ${total:,}. Your number is {number}.",
 )
+
+
+class Invoice(TypedDict):
+    quantity: int
+    unit_price: int
+    total: int
+
+
 Reading = dict[str, int]
 
 
@@ -49,23 +55,23 @@ def adds_up(reading: Reading) -> bool:
 @sgl.function
 def read(s, document, beam):
     """Returns the best reading; of several that add up, and if none does, the likeliest."""
-    s += sgl.messages(prompts.extraction(FIELDS, document)) + sgl.assistant_begin()
+    s += sgl.system(sgl.fields(Invoice)) + sgl.user(document) + sgl.assistant_begin()
     numbers = sorted({found.replace(",", "") for found in re.findall(r"\d[\d,]*(?<!,)", document)})
     kept: list[tuple[float, Any, Reading]] = [(0.0, s, {})]
-    for field in FIELDS:
+    for field in Invoice.__annotations__:
         for _, node, reading in kept:
-            node += f'{", " if reading else "{"}"{field.name}": '
+            node += f'{", " if reading else "{"}"{field}": '
         asides = [node.fork()[0] for _, node, _ in kept]
         for aside in asides:  # they choose at the same time: appending does not wait, reading does
             aside += sgl.select("value", numbers)
         grown = []
         for (score, node, reading), aside in zip(kept, asides, strict=True):
             chances = aside.probs("value").items()
-            grown += [(score + math.log(max(p, 1e-30)), node, {**reading, field.name: int(n)}) for n, p in chances]
+            grown += [(score + math.log(max(p, 1e-30)), node, {**reading, field: int(n)}) for n, p in chances]
         best = sorted(grown, key=lambda leaf: -leaf[0])[:beam]
         kept = [(score, node.fork()[0], reading) for score, node, reading in best]
         for _, node, reading in kept:
-            node += str(reading[field.name])
+            node += str(reading[field])
     return max(kept, key=lambda leaf: (adds_up(leaf[2]), leaf[0]))[2]
 
 
