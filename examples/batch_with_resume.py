@@ -4,7 +4,7 @@
     python examples/batch_with_resume.py                     # goes on: what was computed is read from the journal
     python examples/batch_with_resume.py --rows 3000 --folder /tmp/mails
 
-The rows are made-up mails with known contents; some ask for a group of more than 20, which our own type refuses.
+The rows are made-up mails with known contents; some are for groups of more than 20, which the program's own type refuses.
 """
 
 from __future__ import annotations

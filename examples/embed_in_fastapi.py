@@ -4,8 +4,8 @@
     python examples/embed_in_fastapi.py                # serves at http://127.0.0.1:8000, see /docs
     python examples/embed_in_fastapi.py --self-test    # starts it, calls it, breaks off a stream, ends it
 
-The engine opens and closes with the app. Requests are programs in the app's event loop, batched by the engine; of a
-client that leaves, the run is cancelled and its memory freed. (`sgl serve` is the ready server of OpenAI's protocol.)
+The engine opens and closes with the app. Requests are programs in the app's event loop, batched by the engine. When a
+client leaves, its run is cancelled and its memory freed. (`sgl serve` is a ready-made server of OpenAI's protocol.)
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ async def self_test() -> None:
         await asyncio.sleep(0.05)
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         mails = [f"Hi, Anna Weber here, a table in {city} on Friday for {n} guests, please." for n, city in enumerate(("Rome", "Oslo", "Lisbon"), 2)]
+        mails.append("Do you have parking?")
         for answer in await asyncio.gather(*(client.post("/bookings", json={"text": mail}) for mail in mails)):
             print("booking", answer.json())
         async with client.stream("POST", "/bookings/stream", json={"text": mails[0]}) as answer:

@@ -45,11 +45,11 @@ def slots(service: Service, *more: str) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
-def question(service: Service) -> sgl.SglFields:
-    """The service with its intents, then a line for each slot."""
+def about(service: Service) -> str:
+    """The service and its intents in words; `sgl.fields` adds a line for each slot."""
     lines = [f"Service: {service['service_name']} - {service['description']}", "Intents:"]
     lines += [f"- {intent['name']}: {intent['description']}" for intent in service["intents"]]
-    return sgl.fields(slots(service), "\n".join([*lines, "Slots:"]))
+    return "\n".join([*lines, "Slots:"])
 
 
 @sgl.function
@@ -57,7 +57,7 @@ def track(s, turns, services):
     s += sgl.system(TASK) + sgl.user(transcript(turns))
     forks = s.fork(len(services))
     for branch, service in zip(forks, services, strict=True):
-        branch += sgl.user(question(service))
+        branch += sgl.user(sgl.fields(slots(service), about(service)))
         branch += sgl.assistant(sgl.select("intent", intents(service)))
         branch += sgl.assistant(sgl.gen("slots", max_tokens=200, json_schema=slots(service, "dontcare")))
     forks.join()

@@ -17,6 +17,7 @@ MAILS = {
     "omar": "Hi, Omar Haddad here, please book a table in Cairo on Friday for 5 guests.",
     "group": "Good morning, this is Mia Rossi. We need rooms in Rome on June 12th for 45 guests.",
     "hasty": "Any room left in Porto for 3 guests?",
+    "car": "Do you have parking?",
     "digest": "The weekly travel digest. " + "A lovely hotel, a quiet street, a short walk to the sea. " * 400,
     "li": "My name is Li Chen, I am looking for a room in Oslo on May 4th for 2 guests.",
 }
@@ -24,7 +25,7 @@ MAILS = {
 
 @dataclass
 class Booking:
-    name: str | None = None  # a field with a default may be left out
+    name: str | None = None  # None where a mail does not say it; a field without a default is always written, known or not
     city: str | None = None
     date: str | None = None
     guests: int | None = None

@@ -1,17 +1,18 @@
 """A panel of judges: forks judge a review by several dimensions with `select`, a verdict as JSON sums them up.
 
-    python examples/judge.py                              # 16 reviews with known verdicts
-    python examples/judge.py "The soup was cold again."   # your own
+    python examples/judge.py                                 # 16 reviews with known verdicts
+    python examples/judge.py "The app is slow and crashes."  # your own
 
 Three judges of the mood use different words; their probabilities are averaged, and disagreement is a reason to look.
 The bundled model wants the labels before the text, so its forks share only their first words. For a larger model, put the
-review before the fork, where it is read once, and ask what needs thought ("is it fair?").
+review before the fork, where it is read once, and ask what needs thought ("is it fair?"). The bundled one goes by single
+words and is often wrong: it takes "The soup was cold again." for praise.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import sgl
@@ -74,13 +75,13 @@ def main() -> None:
         known = REVIEWS.get(review, (verdict.mood, verdict.topic))
         wrong = [value for value, given in zip(known, (verdict.mood, verdict.topic), strict=True) if value != given]
         told = f"  WRONG: {', '.join(wrong)}" if wrong else ""
-        print(f"{' '.join(f'{p:6.0%}' for p in result['good'])}   {asdict(verdict)}{told}\n{'':23} {review}")
+        print(f"{' '.join(f'{p:6.0%}' for p in result['good'])}   {verdict}{told}\n{'':23} {review}")
     known_ones = [(REVIEWS[review], result) for review, result in zip(reviews, results, strict=True) if review in REVIEWS]
     if known_ones:
         for i, labels in enumerate(MOODS):
             print(f"{'/'.join(labels):18} {sum((result['good'][i] > 0.5) == (mood == 'positive') for (mood, _), result in known_ones)} of {len(known_ones)} right")
         for i, name in enumerate(("mood", "topic")):
-            print(f"{'verdict: ' + name:18} {sum(asdict(result['verdict'])[name] == known[i] for known, result in known_ones)} of {len(known_ones)} right")
+            print(f"{'verdict: ' + name:18} {sum(getattr(result['verdict'], name) == known[i] for known, result in known_ones)} of {len(known_ones)} right")
     print(sgl.Usage.total(state.usage() for state in states))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
-from extract_bookings import SAMPLE, TASK, intents, question, slots, transcript
+from extract_bookings import SAMPLE, TASK, about, intents, slots, transcript
 
 import sgl
 
@@ -25,7 +25,7 @@ def track(s, turns, services):
     s += sgl.system(TASK) + sgl.user(transcript(turns))
     forks = s.fork(len(services))
     for branch, service in zip(forks, services, strict=True):
-        branch += sgl.user(question(service))
+        branch += sgl.user(sgl.fields(slots(service), about(service)))
         branch += sgl.assistant(sgl.select("intent", intents(service)))
         branch += sgl.assistant(sgl.gen("slots", max_tokens=120, json_schema=slots(service, "dontcare"), return_logprob=True, top_logprobs_num=4))
     forks.join()

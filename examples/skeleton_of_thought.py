@@ -15,7 +15,7 @@ import json
 import time
 from typing import Any
 
-from extract_bookings import SAMPLE, TASK, intents, question, slots, transcript
+from extract_bookings import SAMPLE, TASK, about, intents, slots, transcript
 
 import sgl
 
@@ -27,7 +27,7 @@ def plan(s, turns, services, one_by_one):
     s += sgl.system(TASK) + sgl.user(transcript(turns))
     forks = s.fork(len(services))
     for branch, service in zip(forks, services, strict=True):
-        branch += sgl.user(question(service))
+        branch += sgl.user(sgl.fields(slots(service), about(service)))
         branch += sgl.assistant(sgl.select("intent", intents(service)))
         if one_by_one:
             branch["intent"]  # reading waits

@@ -16,7 +16,7 @@ import json
 import time
 from typing import Any
 
-from extract_bookings import SAMPLE, TASK, intents, question, slots, transcript
+from extract_bookings import SAMPLE, TASK, about, intents, slots, transcript
 
 import sgl
 
@@ -32,7 +32,7 @@ except ImportError as missing:
 @sgl.function
 def track(s, turns, service):
     s += sgl.system(TASK) + sgl.user(transcript(turns))
-    s += sgl.user(question(service))
+    s += sgl.user(sgl.fields(slots(service), about(service)))
     s += sgl.assistant(sgl.select("intent", intents(service)))
     s += sgl.assistant(sgl.gen("slots", max_tokens=200, json_schema=slots(service, "dontcare")))
 

@@ -2,8 +2,8 @@
 
     python examples/unit_test_a_program.py        # or: pytest examples/unit_test_a_program.py
 
-It refuses answers that no model could give (a text that breaks the regex, a choice that is not there), so a
-test that passes is about a run that can happen.
+It refuses answers that no model could give (a text that breaks the regex, a choice that does not exist), so a test that
+passes describes a run that can happen.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sgl
 
 @sgl.function
 def handle(s, mail, most_tries=2):
-    """The program under test: what is a mail about? For a refund, how much? It may ask twice."""
+    """The program under test: the kind of a mail and, for a refund, the amount, which it may ask for twice."""
     s += sgl.system("You sort the mail of a shop.")
     s += sgl.user(mail)
     s += sgl.assistant(sgl.select("kind", ["refund", "praise", "other"]))

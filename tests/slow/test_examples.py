@@ -33,7 +33,7 @@ def test_quickstart_prints_json(tmp_path):
 def test_most_bookings_are_right(tmp_path):
     out = run("extract_bookings.py", cwd=tmp_path)
     right, total = map(int, re.search(r"(\d+) of (\d+) requests are right", out).groups())
-    assert right > total / 2 and total == 46
+    assert right >= 37 - 3 and total == 46  # 37 on the machine of its table; a close call may fall the other way elsewhere
     assert re.search(r"[\d,]+ tokens computed, [\d,]+ taken from the cache, [\d,]+ forced by grammars", out)
 
 
@@ -47,7 +47,8 @@ def test_types_are_read_and_errors_stay_at_their_items(tmp_path):
     out = run("extract_types.py", cwd=tmp_path)
     assert "Booking(name='Anna Weber', city='Lisbon', date='March 3rd', guests=2)" in out
     assert re.search("group +FAILED: .*45 guests are a group", out) and re.search("digest +FAILED: .*do not fit the context", out)
-    assert "4 of 6 read; 4 operations" in out
+    assert "5 of 7 read; 5 operations" in out
+    assert re.search(r"car +Booking\(name=None, city=None, date=None, guests=None\)", out), "what the text does not say is not invented"
 
 
 def test_types_are_read_from_files(tmp_path):
@@ -86,9 +87,9 @@ CASES = {
     "dsl.py": ([], r"(\d+) of 12 orders are carried out right; all 19 statements parse", [7]),
     "stream_in_terminal.py": (["--streams", "2", "--slowly", "0"], r"(\d+) pieces in 2 streams", [10]),
     "custom_choices.py": (["--rows", "21", "--costs", "1", "0.1"], r"0\.1 +(\d+) +(\d+)% ", [1, 70]),
-    "embed_in_fastapi.py": (["--self-test"], r"'city': 'Lisbon', 'date': 'Friday', 'guests': 4\}\nstream +'.*\nleft +\{'running': 0, 'generated_tokens': (\d+)\}", [60]),
-    "openai_backend.py": ([], r"(?:same: Booking\(.*\)\n){3}", []),
-    "langchain_over_server.py": ([], r"(?:right .*\n){3}stream .*\ntool +find_contact\(.*\nanswer .*\+49 30 5550 143", []),
+    "embed_in_fastapi.py": (["--self-test"], r"'city': 'Lisbon', 'date': 'Friday', 'guests': 4\}\nbooking \{'name': None, .*\}\nstream +'.*\nleft +\{'running': 0, 'generated_tokens': (\d+)\}", [60]),
+    "openai_backend.py": ([], r"(?:same: Booking\(.*\)\n){3}same: Booking\(name=None, city=None, date=None, guests=None\)", []),
+    "langchain_over_server.py": ([], r"(?:right .*\n){4}stream .*\ntool +find_contact\(.*\nanswer .*\+49 30 5550 143", []),
 }
 
 
@@ -121,6 +122,12 @@ def test_a_killed_batch_goes_on_from_its_journal(tmp_path):
     assert "row 25: " in out and "45 guests are a group" in out and "3 rows failed" in out
     again = run("batch_with_resume.py", "--rows", "60", "--folder", str(tmp_path), cwd=tmp_path)
     assert "60 nodes from the journal, 0 computed" in again
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_shows_its_prompts(path):
+    source = path.read_text(encoding="utf-8")
+    assert "runtime.nano" not in source, "write the prompt with sgl.fields, a toolbox, or as text in the example"
 
 
 def test_every_example_is_tested_here():
