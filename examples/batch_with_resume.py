@@ -1,7 +1,7 @@
-"""Thousands of rows, one by one into a file: progress, failures by row, and a journal to go on from after a crash.
+"""Thousands of rows, one by one into a file: progress, failures by row, and a journal to resume from after a crash.
 
     python examples/batch_with_resume.py --kill-after 100    # kills itself in the middle, as a crash would
-    python examples/batch_with_resume.py                     # goes on: what was computed is read from the journal
+    python examples/batch_with_resume.py                     # resumes: results so far are read from the journal
     python examples/batch_with_resume.py --rows 3000 --folder /tmp/mails
 
 The rows are made-up mails with known contents; some are for groups of more than 20, which the program's own type refuses.

@@ -7,8 +7,8 @@
 
 The type becomes a JSON Schema, which the engine enforces here and the server there. OpenAI's strict mode writes every
 field, null where the mail does not say it, which the bundled model does badly: `sgl serve` is declared as
-constrained="sglang" and leaves such fields out. What a server of the plain protocol cannot do, such as `regex=`, is
-refused before anything is sent; --constrained declares that it can.
+constrained="sglang" and leaves such fields out. Options that a server of the plain protocol lacks, such as `regex=`, are
+refused before anything is sent; --constrained declares that it has them.
 """
 
 from __future__ import annotations
