@@ -81,7 +81,7 @@ def dense(file: Path, stored: Any) -> torch.Tensor:
 
 def loaded(opened: GGUFModel) -> Decoder:
     model = Decoder(opened.model(), torch.float32)
-    waiting = dict(model.places())
+    waiting = {place.name: place.target for place in model.places()}
     for file, stored in opened.tensors:
         if stored.name in opened.names:
             waiting.pop(opened.names[stored.name]).copy_(dense(file, stored))
