@@ -213,6 +213,15 @@ static PyObject *py_use_huge_pages(PyObject *Py_UNUSED(self), PyObject *const *a
     Py_RETURN_NONE;
 }
 
+/* set_int4_way(way): 0 plainly, 1 by AVX2, 2 by AVX512_VNNI; for tests, and no better one than this CPU has */
+static PyObject *py_set_int4_way(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[1];
+    if (!parse(args, n, 1, a)) return NULL;
+    if (a[0] < 0 || a[0] > int4_ways()) return PyErr_Format(PyExc_ValueError, "way %lld", a[0]);
+    int4_way = (int)a[0];
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
     long long a[1];
     if (!parse(args, n, 1, a)) return NULL;
@@ -222,7 +231,7 @@ static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args
 
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
 static PyMethodDef methods[] = {METHOD(linear), METHOD(step), METHOD(norm), METHOD(activate), METHOD(activate_and_mul), METHOD(add), METHOD(rotate),
-                                METHOD(attend), METHOD(store), METHOD(set_threads), METHOD(use_huge_pages), {NULL, NULL, 0, NULL}};
+                                METHOD(attend), METHOD(store), METHOD(set_threads), METHOD(set_int4_way), METHOD(use_huge_pages), {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cpu", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__cpu(void) {
@@ -233,9 +242,11 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     if (made) PyModule_AddIntConstant(made, "AVX512", has_avx512());
     if (made) PyModule_AddIntConstant(made, "AMX", has_amx());
     if (made) PyModule_AddIntConstant(made, "VNNI", has_vnni());
+    int4_way = int4_ways();
+    if (made) PyModule_AddIntConstant(made, "INT4", int4_way); /* the best way to multiply with int4 weights: see cpu_int4.h */
     if (made) PyModule_AddIntConstant(made, "MOST_DIM", MOST_DIM);
     if (made) PyModule_AddIntConstant(made, "BLOCK", BLOCK);
-    if (made) PyModule_AddIntConstant(made, "VERSION", 2); /* of the functions and structs: the same in cpu.py */
+    if (made) PyModule_AddIntConstant(made, "VERSION", 3); /* of the functions and structs: the same in cpu.py */
     if (made) PyModule_AddIntConstant(made, "LAYER_BYTES", sizeof(Layer));
     if (made) PyModule_AddIntConstant(made, "MODEL_BYTES", sizeof(Model));
     return made;

@@ -49,49 +49,17 @@ static void narrow_piece(const void *work, long index) {
             : narrow_f32((const float *)job->from->x + row * n, job->rows + row * n, n);
 }
 
-static pthread_key_t narrow_key; /* made when the module is; frees a thread's memory when the thread ends */
-
-/* Memory of this thread for the narrowed rows of one product, NULL where there is none. */
-static void *narrow_space(size_t bytes) {
-    static _Thread_local void *space;
-    static _Thread_local size_t size;
-    if (bytes > size) {
-        free(space);
-        space = malloc(size = bytes + bytes / 2);
-        if (!space) size = 0;
-        pthread_setspecific(narrow_key, space);
-    }
-    return space;
-}
-
 /* ----- the end of a sum */
 
-#define ADDED(type, suffix, from) \
-    _Pragma("omp simd") for (long o = 0; o < count; o++) sums[o] += to_float_##suffix(((const type *)(from))[o]);
-
-/* y from the sums of a row in one block; both scales, bias and residual applied in float32. */
+/* Both scales are applied in float32. */
 INLINE void finish_row(const Product *job, long row, long output, long count, const float *totals) {
     const Weight *weight = job->weight;
-    const int wide = weight->kind == INT8_FLOAT32;
-    const long place = row * weight->outputs + output;
     const float of_row = ((const float *)job->x)[row], *scale = (const float *)weight->scale + output;
     float sums[BLOCK];
 #pragma omp simd
     for (long o = 0; o < count; o++) sums[o] = totals[o] * of_row * scale[o];
-    if (weight->bias && wide) { ADDED(float, f32, (const float *)weight->bias + output) }
-    if (weight->bias && !wide) { ADDED(bfloat16, bf16, (const bfloat16 *)weight->bias + output) }
-    if (job->residual && wide) { ADDED(float, f32, (const float *)job->residual + place) }
-    if (job->residual && !wide) { ADDED(bfloat16, bf16, (const bfloat16 *)job->residual + place) }
-    if (wide)
-        memcpy((float *)job->y + place, sums, count * sizeof(float));
-    else if (job->wide)
-#pragma omp simd
-        for (long o = 0; o < count; o++) ((float *)job->y)[place + o] = to_float_bf16(from_float_bf16(sums[o]));
-    else
-#pragma omp simd
-        for (long o = 0; o < count; o++) ((bfloat16 *)job->y)[place + o] = from_float_bf16(sums[o]);
+    end_row(job, weight->kind == INT8_FLOAT32, row, output, count, sums);
 }
-#undef ADDED
 
 /* totals: [rows][BLOCK] of one block, in the order of its outputs. */
 CLONES static void finish_block(const Product *job, long row, long rows, long block, const float *totals) {
@@ -170,7 +138,6 @@ static void product_int8(const Product *job) {
     const long rows = job->rows, n = job->weight->inputs;
     if (!rows) return;
     float *scales = narrow_space(rows * (sizeof(float) + n * sizeof(int16_t)));
-    if (!scales) abort(); /* a step cannot go on, and a wrong number must not come out */
     Narrowing narrowing = {job, scales, (int16_t *)(scales + rows)};
     share(narrow_piece, &narrowing, (rows + SOME_ROWS - 1) / SOME_ROWS);
     Product narrowed = *job;

@@ -4,14 +4,15 @@
        float32   [outputs / 32] [inputs]     [32]       by AVX-512
        bfloat16  [outputs / 32] [inputs / 2] [32] [2]   pairs of inputs, which AVX512_BF16 multiplies exactly
        int8      likewise: cpu_int8.h
+       int4      cpu_int4.h
    The last block is filled up with zeros. A sum runs over the inputs in order, whatever rows it is computed with. */
 
-enum { FLOAT32, BFLOAT16, INT8_FLOAT32, INT8_BFLOAT16 }; /* the last two: int8 weights, and what x is */
+enum { FLOAT32, BFLOAT16, INT8_FLOAT32, INT8_BFLOAT16, INT4_FLOAT32, INT4_BFLOAT16 }; /* from the third on: the weights, and what x is */
 enum { BLOCK = 32, MOST_AT_ONCE = 12, PIECE_BLOCKS = 2, PIECE_ROWS = 96 }; /* rows whose sums the registers hold; of a piece */
 enum { FAR = 8192 }; /* bytes of a weight that are fetched ahead */
 
 typedef struct { /* as Python lays it out, 8 bytes a field; bias is 0 or of the activations' type */
-    const void *data, *bias, *scale;
+    const void *data, *bias, *scale; /* scale: of int8, float32 [outputs]; of int4, a Grouping */
     int64_t kind, outputs, inputs;
 } Weight;
 
@@ -152,13 +153,16 @@ static void blocks_f32(const Product *job, long row, long rows, long block, long
 static void blocks_bf16(const Product *job, long row, long rows, long block, long end) { (void)job, (void)row, (void)rows, (void)block, (void)end; }
 #endif
 
+#include "cpu_narrow.h"
 #include "cpu_int8.h"
+#include "cpu_int4.h"
 
 /* ----- all kinds */
 
 typedef void (*Blocks)(const Product *job, long row, long rows, long block, long end);
 static const Blocks PRODUCTS[] = {[FLOAT32] = blocks_f32, [BFLOAT16] = blocks_bf16,
-                                   [INT8_FLOAT32] = blocks_int8, [INT8_BFLOAT16] = blocks_int8};
+                                   [INT8_FLOAT32] = blocks_int8, [INT8_BFLOAT16] = blocks_int8,
+                                   [INT4_FLOAT32] = blocks_int4, [INT4_BFLOAT16] = blocks_int4};
 
 /* A few blocks by some rows: the blocks stay in the first cache while the rows go by in groups of equal size. */
 static void product_piece(const void *work, long index) {
@@ -181,6 +185,7 @@ static void share_product(const Product *job) {
 }
 
 static void product(const Product *job) {
-    if (job->weight->kind >= INT8_FLOAT32) product_int8(job);
+    if (job->weight->kind >= INT4_FLOAT32) product_int4(job);
+    else if (job->weight->kind >= INT8_FLOAT32) product_int8(job);
     else share_product(job);
 }

@@ -1,0 +1,202 @@
+/* Products with weights of four bits in groups of inputs:
+
+       w[o][i] = (v(code[o][i]) - zero[o][g]) * scale[o][g] + offset[o][g]
+
+   v is the code itself or an entry of a table of 16 whole numbers. A chunk of a row of x (64 inputs, or a group where that
+   is smaller) becomes int8 under a scale of its own, a chunk's products are added in int32, exactly, and the chunks in
+   float32 in their order: a row's bits do not depend on the others, nor on which of the three ways below computes them.
+
+   A block of 32 outputs, `stride` bytes, is
+       scales [groups] [32], float32 or float16
+       shifts [groups] [32]: nothing, zeros as bytes or float16, or float32 numbers offset - zero * scale
+       codes  [inputs / 8] [32] [4]: byte j of an output has input j in its low half and input 4 + j in its high half
+   Inputs are filled up to whole chunks, outputs to a whole block. */
+
+enum { NO_SHIFT, ZERO_BYTES, ZERO_HALVES, SHIFTS };
+enum { MOST_CHUNK = 64, BYTE_SIZE = 127, LINE_BYTES = 4 * BLOCK }; /* LINE_BYTES: codes of 8 inputs */
+
+typedef struct { /* as Python lays it out, 8 bytes a field */
+    const int32_t *order;  /* [inputs] which input each column belongs to; or 0 */
+    const uint8_t *table;  /* [16] what the codes stand for, plus `above`; or 0 */
+    int64_t group, chunk;  /* inputs; group: a multiple of chunk, chunk: of 16 */
+    int64_t half, shifts;  /* whether scales are float16; what shifts are */
+    int64_t centre, above; /* taken from what a code stands for; entries of the table are above themselves by so much */
+    int64_t groups, chunks, codes, stride; /* codes: where they begin in a block */
+} Grouping;
+
+typedef struct { /* of a row of x */
+    float scale, sum;     /* sum: of its numbers */
+    int32_t start, above; /* of sums of products: minus the sum of its whole numbers times centre; times `above` */
+} Chunk;
+
+INLINE const Grouping *grouping(const Product *job) { return job->weight->scale; }
+
+/* Narrowed rows lie chunk by chunk, so that rows of a chunk are a constant apart: Chunk [chunks] [rows], int8 [chunks] [rows] [64]. */
+INLINE const Chunk *chunks_of(const Product *job, long row) { return (const Chunk *)job->x + row; }
+INLINE const int8_t *wholes_of(const Product *job, long row) {
+    return (const int8_t *)((const Chunk *)job->x + grouping(job)->chunks * job->rows) + row * MOST_CHUNK;
+}
+
+/* ----- x to int8 */
+
+/* rintf and not the trick with a large number: a multiplication that melts into an addition would round otherwise. */
+INLINE void narrow_chunk(const float *x, const Grouping *g, Chunk *chunk, int8_t *y) {
+    float peak = 0, strange = 0; /* strange is NaN for a chunk with NaN or infinity, and so is all that comes of it */
+    int32_t sum = 0;
+#pragma omp simd reduction(max : peak) reduction(+ : strange)
+    for (long i = 0; i < g->chunk; i++) {
+        float size = fabsf(x[i]);
+        peak = size > peak ? size : peak;
+        strange += size * 0.0f;
+    }
+    const float inverse = peak > 1e-30f ? BYTE_SIZE / peak : 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (long i = 0; i < g->chunk; i++) {
+        const int32_t whole = (int32_t)rintf(x[i] * inverse);
+        y[i] = (int8_t)whole;
+        sum += (int8_t)whole;
+    }
+    chunk->scale = peak / BYTE_SIZE + strange;
+    chunk->sum = chunk->scale * sum;
+    chunk->start = -(int32_t)g->centre * sum, chunk->above = (int32_t)g->above * sum;
+}
+
+#define NARROWED(type, suffix) \
+    CLONES static void narrow_chunks_##suffix(const type *x, long n, const Grouping *g, Chunk *chunks, int8_t *y, long rows) { \
+        float part[MOST_CHUNK]; \
+        for (long at = 0; at < n; at += g->chunk, chunks += rows, y += rows * MOST_CHUNK) { \
+            const long count = n - at < g->chunk ? n - at : g->chunk; \
+            if (g->order) \
+                for (long i = 0; i < count; i++) part[i] = to_float_##suffix(x[g->order[at + i]]); \
+            else \
+                _Pragma("omp simd") for (long i = 0; i < count; i++) part[i] = to_float_##suffix(x[at + i]); \
+            for (long i = count; i < g->chunk; i++) part[i] = 0; \
+            narrow_chunk(part, g, chunks, y); \
+        } \
+    }
+NARROWED(float, f32)
+NARROWED(bfloat16, bf16)
+#undef NARROWED
+
+typedef struct {
+    const Product *from;
+    Chunk *chunks;
+    int8_t *wholes;
+} ChunkNarrowing;
+
+static void narrow_chunks_piece(const void *work, long index) {
+    const ChunkNarrowing *job = work;
+    const Product *from = job->from;
+    const Grouping *g = grouping(from);
+    const long n = from->weight->inputs, first = index * SOME_ROWS;
+    const long end = first + SOME_ROWS < from->rows ? first + SOME_ROWS : from->rows;
+    for (long row = first; row < end; row++) {
+        Chunk *chunks = job->chunks + row;
+        int8_t *wholes = job->wholes + row * MOST_CHUNK;
+        if (from->weight->kind == INT4_BFLOAT16) narrow_chunks_bf16((const bfloat16 *)from->x + row * n, n, g, chunks, wholes, from->rows);
+        else narrow_chunks_f32((const float *)from->x + row * n, n, g, chunks, wholes, from->rows);
+    }
+}
+
+/* ----- the end of a sum */
+
+/* totals: [rows][BLOCK] of one block. */
+CLONES static void finish_int4(const Product *job, long row, long rows, long block, float *totals) {
+    const long output = block * BLOCK, left = job->weight->outputs - output, wide = job->weight->kind == INT4_FLOAT32;
+    for (long r = 0; r < rows; r++, totals += BLOCK)
+        if (left >= BLOCK) end_row(job, wide, row + r, output, BLOCK, totals);
+        else end_row(job, wide, row + r, output, left, totals);
+}
+
+/* ----- plainly */
+
+INLINE float half_to_float(uint16_t x) {
+    const uint32_t sign = (uint32_t)(x & 0x8000) << 16, rest = x & 0x7fff;
+    uint32_t bits = rest >= 0x7c00 ? 0x7f800000 | rest << 13 : (rest << 13) + 0x38000000;
+    float y;
+    if (rest < 0x0400) y = rest * 0x1p-24f; /* also zero: below the smallest normal number */
+    else memcpy(&y, &bits, 4);
+    return sign ? -y : y;
+}
+
+INLINE float scale_at(const Grouping *g, const char *block, long at) {
+    return g->half ? half_to_float(((const uint16_t *)block)[at]) : ((const float *)block)[at];
+}
+
+INLINE float shift_at(const Grouping *g, const char *block, long at) {
+    const char *shifts = block + g->groups * BLOCK * (g->half ? 2 : 4);
+    if (g->shifts == SHIFTS) return ((const float *)shifts)[at];
+    return scale_at(g, block, at) * (0.0f - (g->shifts == ZERO_BYTES ? ((const uint8_t *)shifts)[at] : half_to_float(((const uint16_t *)shifts)[at])));
+}
+
+static int32_t plain_dot(const Grouping *g, const uint8_t *codes, const int8_t *x, int32_t sum) {
+    for (long i = 0; i < g->chunk; i++) {
+        const uint8_t code = codes[i / 8 * LINE_BYTES + i % 4] >> i / 4 % 2 * 4 & 15;
+        sum += (g->table ? g->table[code] : code) * x[i];
+    }
+    return sum;
+}
+
+static void plain_sums(const Product *job, long row, long block, long rows) {
+    const Grouping *g = grouping(job);
+    const char *at = (const char *)job->weight->data + block * g->stride;
+    float totals[MOST_AT_ONCE * BLOCK];
+    for (long r = 0; r < rows; r++)
+        for (long o = 0; o < BLOCK; o++) {
+            const Chunk *chunk = chunks_of(job, row + r);
+            const int8_t *x = wholes_of(job, row + r);
+            float total = 0;
+            for (long c = 0; c < g->chunks; c++, chunk += job->rows, x += job->rows * MOST_CHUNK) {
+                const uint8_t *codes = (const uint8_t *)at + g->codes + c * g->chunk / 8 * LINE_BYTES + 4 * o;
+                const long place = c * g->chunk / g->group * BLOCK + o;
+                const int32_t dot = plain_dot(g, codes, x, chunk->start);
+                total = fmaf((float)dot, scale_at(g, at, place) * chunk->scale, total);
+                if (g->shifts) total = fmaf(shift_at(g, at, place), chunk->sum, total);
+            }
+            totals[r * BLOCK + o] = total;
+        }
+    finish_int4(job, row, rows, block, totals);
+}
+
+static void blocks_int4_plain(const Product *job, long row, long rows, long block, long end) {
+    for (; block < end; block++) plain_sums(job, row, block, rows);
+}
+
+#if defined(__x86_64__)
+#include "cpu_int4_avx2.h"
+#include "cpu_int4_vnni.h"
+#endif
+
+/* ----- the whole product */
+
+enum { PLAIN_INT4, AVX2_INT4, VNNI_INT4 };
+
+static int int4_ways(void) { /* the best way here */
+#if defined(__x86_64__)
+    if (has_vnni()) return VNNI_INT4;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) return AVX2_INT4;
+#endif
+    return PLAIN_INT4;
+}
+
+static int int4_way; /* set when the module is made; tests take others */
+
+static void blocks_int4(const Product *job, long row, long rows, long block, long end) {
+#if defined(__x86_64__)
+    const int table = grouping(job)->table != NULL;
+    if (int4_way == VNNI_INT4) return (table ? blocks_int4_vnni_table : blocks_int4_vnni)(job, row, rows, block, end);
+    if (int4_way == AVX2_INT4) return (table ? blocks_int4_avx2_table : blocks_int4_avx2)(job, row, rows, block, end);
+#endif
+    blocks_int4_plain(job, row, rows, block, end);
+}
+
+static void product_int4(const Product *job) {
+    if (!job->rows) return;
+    const long count = job->rows * grouping(job)->chunks;
+    Chunk *chunks = narrow_space(count * (sizeof(Chunk) + MOST_CHUNK));
+    ChunkNarrowing narrowing = {job, chunks, (int8_t *)(chunks + count)};
+    share(narrow_chunks_piece, &narrowing, ceiling(job->rows, SOME_ROWS));
+    Product narrowed = *job;
+    narrowed.x = chunks;
+    share_product(&narrowed);
+}

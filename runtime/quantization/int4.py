@@ -1,0 +1,213 @@
+"""Projections with weights of four bits on the CPU: an eighth of float32's bytes to read and to keep, and a little for the groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..layers import cpu
+from ..layers.linear import LINE, BlockedLinear, Linear
+from .grouped import Grouped
+
+KINDS = {torch.float32: 4, torch.bfloat16: 5}  # of the compiled product, by what is multiplied
+LEVELS = 16
+STEP, MOST_CHUNK = 16, 64  # inputs of x that share a scale: a multiple of STEP
+NO_SHIFT, ZERO_BYTES, ZERO_HALVES, SHIFTS = range(4)
+LARGEST = 127  # of a table's whole numbers, either sign
+PART = 2**22  # numbers of a weight that are packed, or restored for a product, at a time
+
+
+def in_int4(weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> Linear:
+    """The layer for the product that this CPU has. dtype: of what is multiplied, and of bias [out]."""
+    compiled = cpu.can_compute(dtype, weight.codes.device) and cpu.kernels.INT4 > 0 and suits(weight) is None
+    return Int4BlockedLinear(weight, bias, dtype) if compiled else GroupedLinear(weight, bias)
+
+
+def suits(weight: Grouped) -> str | None:
+    """Why the compiled product cannot take it, for people; None: it can, exactly but for float32's rounding of the scales."""
+    if weight.levels != LEVELS:
+        return f"codes of {weight.levels} levels; the compiled product takes {LEVELS}"
+    if weight.group % STEP and weight.group < weight.shape[1]:
+        return f"groups of {weight.group} inputs; the compiled product takes multiples of {STEP}, and whole rows"
+    if weight.table is not None and _whole_table(weight.table) is None:
+        return "a table whose entries are no whole numbers, nor halves; rounding them to 8 bits would change the weights"
+    return None
+
+
+def _whole_table(table: Tensor) -> tuple[Tensor, int] | None:
+    """The entries as whole numbers, and how many of them make one of the table; None where there are none."""
+    for times in (1, 2):
+        found = (table.float() * times).round()
+        if bool((found == table * times).all()) and float(found.abs().max()) <= LARGEST:
+            return found, times
+    return None
+
+
+class Int4BlockedLinear(BlockedLinear):
+    """y = x W^T + b by the compiled product (cpu_int4.h).
+
+    A row of x is rounded to 8 bits for each 64 inputs, or each group where that is smaller; sums within these are exact
+    and added in one order: a row's bits are the same in any batch.
+    """
+
+    __slots__ = ("_grouping", "order", "table")
+
+    def __init__(self, weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> None:
+        """weight: one that `suits`; dtype: of what is multiplied, and of bias [out]."""
+        if (why := suits(weight)) is not None:
+            raise ValueError(f"{why}: take GroupedLinear")
+        packing = _Packing(weight)
+        Linear.__init__(self, packing.blocks(), None if bias is None else bias.contiguous())
+        self.order = None if weight.order is None else weight.order.to(torch.int32)
+        self.table, self.many = packing.table, None
+        self.outputs, inputs = weight.shape
+        places = [0 if part is None else part.data_ptr() for part in (self.order, self.table)]
+        self._grouping = np.array([*places, *packing.words], np.int64)
+        of_bias = 0 if self.bias is None else self.bias.data_ptr()
+        self.words = np.array([self.weight.data_ptr(), of_bias, self._grouping.ctypes.data, KINDS[dtype], self.outputs, inputs], np.int64)
+        self._address = self.words.ctypes.data
+
+    def seal(self, keep_plain: bool) -> Linear:
+        return self
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield from (part for part in (self.weight, self.bias, self.order, self.table) if part is not None)
+
+
+class _Packing:
+    """A weight's parts as the blocks of cpu_int4.h have them. words: the struct Grouping behind its pointers."""
+
+    def __init__(self, weight: Grouped) -> None:
+        self.weight, inputs = weight, weight.shape[1]
+        self.table, times, above = _table_of(weight)
+        self.scale, factor = weight.scale.float() / times, weight.factor
+        if factor is not None:
+            self.scale = self.scale * factor[:, None]
+        centre, self.shifts = self._shifts(times)
+        self.kind = _kind_of(self.shifts)
+        if _fits(self.scale, torch.float16):
+            self.scale = self.scale.half()
+        group = min(weight.group, -(-inputs // STEP) * STEP)
+        chunk = MOST_CHUNK if weight.group >= inputs else next(size for size in (64, 32, 16) if group % size == 0)
+        chunks, groups = -(-inputs // chunk), self.scale.shape[1]
+        of_shifts = 0 if self.shifts is None else self.shifts.element_size()
+        self.codes = -(-groups * cpu.BLOCK * (self.scale.element_size() + of_shifts) // LINE) * LINE
+        self.inputs, half = chunks * chunk, self.scale.dtype == torch.float16
+        self.stride = self.codes + self.inputs * cpu.BLOCK // 2
+        spread = self.inputs if groups == 1 else group
+        self.words = [spread, chunk, half, self.kind, centre + above, above, groups, chunks, self.codes, self.stride]
+
+    def _shifts(self, times: int) -> tuple[int, Tensor | None]:
+        """One whole zero for all, and the others: bytes or float16 where they are exact, else float32 offset - zero * scale."""
+        zero, offset = self.weight.zero, self.weight.offset
+        zero = zero.float() * times if isinstance(zero, Tensor) else float(zero) * times
+        if offset is None and isinstance(zero, Tensor):
+            kept = next((zero.to(dtype) for dtype in (torch.uint8, torch.float16) if _fits(zero, dtype)), None)
+            return 0, -zero * self.scale if kept is None else kept
+        if offset is None and float(zero).is_integer():
+            return int(zero), None
+        shift = -zero * self.scale
+        return 0, shift if offset is None else shift + offset.float()
+
+    def blocks(self) -> Tensor:
+        """uint8 [blocks, stride]"""
+        outputs, step = self.weight.shape[0], max(1, PART // (self.inputs * cpu.BLOCK)) * cpu.BLOCK
+        packed = torch.zeros(-(-outputs // cpu.BLOCK), self.stride, dtype=torch.uint8)
+        for first in range(0, outputs, step):
+            rows = slice(first, min(first + step, outputs))
+            into = packed[first // cpu.BLOCK : -(-rows.stop // cpu.BLOCK)]
+            start = 0
+            for part in (self.scale, self.shifts):
+                if part is not None:
+                    given = _bytes(_filled(part[rows]).transpose(1, 2))
+                    into[:, start : start + given.shape[1]] = given
+                    start += given.shape[1]
+            into[:, self.codes :] = _bytes(self._pairs(rows))
+        return packed
+
+    def _pairs(self, rows: slice) -> Tensor:
+        """[blocks, inputs / 8, BLOCK, 4]"""
+        codes = self.weight.codes[rows]
+        eights = _filled(F.pad(codes, (0, self.inputs - codes.shape[1]))).unflatten(2, (-1, 2, 4))
+        return (eights[..., 0, :] | eights[..., 1, :] << 4).transpose(1, 2)
+
+
+def _table_of(weight: Grouped) -> tuple[Tensor | None, int, int]:
+    """The table as bytes, how many of its whole numbers make one of the weight's, and how far they are above themselves."""
+    found = None if weight.table is None else _whole_table(weight.table)
+    if found is None:
+        return None, 1, 0
+    above = max(0, -int(found[0].min()))
+    return (found[0] + above).to(torch.uint8), found[1], above
+
+
+def _kind_of(shifts: Tensor | None) -> int:
+    if shifts is None:
+        return NO_SHIFT
+    return {torch.uint8: ZERO_BYTES, torch.float16: ZERO_HALVES, torch.float32: SHIFTS}[shifts.dtype]
+
+
+def _fits(numbers: Tensor, dtype: torch.dtype) -> bool:
+    return bool((numbers.to(dtype).float() == numbers).all())
+
+
+def _filled(part: Tensor) -> Tensor:
+    """[rows, ...] -> [blocks, BLOCK, ...], zeros behind the last."""
+    return F.pad(part, (0, 0, 0, -len(part) % cpu.BLOCK)).unflatten(0, (-1, cpu.BLOCK))
+
+
+def _bytes(part: Tensor) -> Tensor:
+    return part.contiguous().view(torch.uint8).flatten(1)
+
+
+class GroupedLinear(Linear):
+    """y = x W^T + b by torch, which restores the weight in parts: for what no compiled product takes.
+
+    weight: uint8, two codes in a byte where they have four bits; beside it what `Grouped` has.
+    """
+
+    __slots__ = ("_rest", "_step")
+
+    def __init__(self, weight: Grouped, bias: Tensor | None) -> None:
+        """bias: [out], in the dtype of what is multiplied."""
+        super().__init__(packed(weight.codes) if weight.levels == LEVELS else weight.codes.contiguous(), bias)
+        self._rest = replace(weight, codes=weight.codes.new_zeros(1).expand(weight.shape))  # a byte that stands for all
+        self._step = max(1, PART // weight.shape[1])
+
+    def seal(self, keep_plain: bool) -> Linear:
+        return self
+
+    def __call__(self, x: Tensor) -> Tensor:
+        outputs = len(self.weight)
+        parts = [F.linear(x, self._part(slice(start, start + self._step), x.dtype)) for start in range(0, outputs, self._step)]
+        y = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        return y if self.bias is None else y.add_(self.bias)
+
+    def _part(self, rows: slice, dtype: torch.dtype) -> Tensor:
+        part = self._rest.take(rows)
+        codes = unpacked(self.weight[rows], part.shape[1]) if part.levels == LEVELS else self.weight[rows]
+        return replace(part, codes=codes).dense(dtype)
+
+    def tensors(self) -> Iterator[Tensor]:
+        rest = self._rest
+        parts = (self.weight, self.bias, rest.scale, rest.zero, rest.offset, rest.factor, rest.table, rest.order)
+        yield from (part for part in parts if isinstance(part, Tensor))
+
+
+def packed(codes: Tensor) -> Tensor:
+    """uint8 [out, in], codes up to 15 -> uint8 [out, (in + 1) / 2], the first of two in the low half."""
+    codes = F.pad(codes, (0, codes.shape[1] % 2))
+    return codes[:, ::2] | codes[:, 1::2] << 4
+
+
+def unpacked(pairs: Tensor, inputs: int) -> Tensor:
+    """What `packed` was made of."""
+    return torch.stack((pairs & 15, pairs >> 4), 2).flatten(1)[:, :inputs]
+
+
+__all__ = ["GroupedLinear", "Int4BlockedLinear", "in_int4", "suits"]
