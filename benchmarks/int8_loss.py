@@ -1,4 +1,4 @@
-"""What int8 weights cost on the CPU: sgl-nano in bfloat16 against int8 rows, in distributions and in scores.
+"""What weights of 8 and 4 bits cost on the CPU: sgl-nano in bfloat16 against both, in distributions and in scores.
 
     python -m benchmarks.int8_loss [--keep] [--data ../shared/data --count 100]
 
@@ -29,10 +29,14 @@ KINDS = (
     Kind("weights int8", weights="int8"),
     Kind("int8 and float32", dtype=torch.float32, weights="int8"),
     Kind("weights fp8", weights="fp8"),
+    Kind("weights int4", weights="int4"),
+    Kind("weights int4_hqq", weights="int4_hqq"),
 )
 ENGINES: dict[str, dict[str, Any]] = {
     "bfloat16": {"dtype": "bfloat16"},
     "int8": {"dtype": "bfloat16", "weights": "int8"},
+    "int4": {"dtype": "bfloat16", "weights": "int4"},
+    "int4_hqq": {"dtype": "bfloat16", "weights": "int4_hqq"},
 }
 
 

@@ -14,9 +14,10 @@ from ..values import WORD, real, shown, whole
 CHOICES = {
     "dtype": ("auto", "float32", "bfloat16", "float16"),
     "kv_dtype": ("auto", "fp8"),
-    "weights": ("auto", "fp8", "int8"),
+    "weights": ("auto", "fp8", "int8", "int4", "int4_hqq"),
     "implementation": ("auto", "sgl", "transformers"),
 }
+ON_CPU = ("int8", "int4", "int4_hqq")  # weights
 BATCH_DEPENDENT = ("flashinfer", "torch_native")  # attention whose bits depend on the other sequences of a step
 
 
@@ -35,7 +36,8 @@ class EngineConfig:
     kv_dtype     of the stored keys and values: "auto" (dtype), or "fp8" on a GPU: half the bytes, rounded
     memory       share of the free memory that weights, activations and KV may use together; None: 0.92 on a GPU;
                  on the CPU the KV pool takes a quarter of what is free, up to 131,072 tokens
-    weights      "auto" (as stored, in dtype), or quantised while loading: "fp8" on a GPU, "int8" on the CPU
+    weights      "auto" (as stored, in dtype), or quantised while loading: "fp8" on a GPU; on the CPU "int8", "int4", or "int4_hqq",
+                 which loses less and takes longer to load
     step_tokens  token budget of one step; None: 1024 on the CPU, 8192 on a GPU
     max_running  sequences that are computed in the same step; None: 64 on the CPU, 256 on a GPU
     attention    "auto" or the name of a backend
@@ -133,8 +135,8 @@ class EngineConfig:
     def on(self, device: str) -> Resolved:
         """With everything settled that depends on the kind of device: "cpu", "cuda", ..."""
         gpu = device == "cuda"
-        if self.weights == "int8" and device != "cpu":
-            raise ConfigError(f"Engine(weights='int8') is for the CPU, here: {device}; use weights='fp8' or 'auto'")
+        if self.weights in ON_CPU and device != "cpu":
+            raise ConfigError(f"Engine(weights={self.weights!r}) is for the CPU, here: {device}; use weights='fp8' or 'auto'")
         for name in ("kv_dtype", "weights"):
             if getattr(self, name) == "fp8" and not gpu:
                 raise ConfigError(f"Engine({name}='fp8') needs a CUDA device, here: {device}; use {name}='auto'")

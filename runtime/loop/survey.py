@@ -21,6 +21,7 @@ from ..models.explain import Layers, planned, slower
 from ..models.families import FAMILIES
 from ..models.generic import GenericModel
 from ..models.spec import Model
+from ..quantization.rounding import GROUP
 from ..text.tokenizer import Tokenizer
 from . import memory
 from .assemble import context_of
@@ -129,16 +130,18 @@ def _sizes(decoder: Decoder, stored: torch.dtype) -> Sizes:
 
 
 def weights_by_kind(decoder: Decoder) -> dict[str, int]:
-    """Bytes of the weights, kept once each: of a tied head, which int8 copies, the copy too."""
+    """Bytes of the weights, kept once each: of a tied head, which int8 and int4 copy, the copy too."""
     layers = [getattr(*place).weight for block in decoder.layers for place in block.products()]
     head, total = decoder.head.product.weight, decoder.parameter_count
     inner, rows = sum(weight.numel() for weight in layers), sum(len(weight) for weight in layers)
-    beside = total - inner - (0 if decoder.config.tied else head.numel())
+    beside = 2 * (total - inner - (0 if decoder.config.tied else head.numel())) + head.numel() + 4 * len(head)
+    groups = sum(len(weight) * -(-weight.shape[1] // GROUP) for weight in layers)
     return {
         "float32": 4 * total,
         "bfloat16": 2 * total,
         "fp8": 2 * (total - inner) + inner + 4 * rows,
-        "int8": 2 * beside + inner + head.numel() + 4 * (rows + len(head)),
+        "int8": beside + inner + 4 * rows,
+        "int4": beside + inner // 2 + 3 * groups,
     }
 
 

@@ -20,6 +20,7 @@ SMALL_MODEL = 512 * 2**20  # bytes of weights up to which faster layouts are kep
 PRODUCTS = {
     "FixedRowsLinear": "deterministic=True multiplies a fixed number of rows at a time",
     "Int8Linear": "this CPU has no int8 instructions",
+    "GroupedLinear": "no compiled product takes its codes on this CPU",
 }  # why a product is not the compiled one, by its class
 LARGE = f"above {SMALL_MODEL / 2**20:g} MiB"
 ONE_LAYOUT = f"{LARGE} bfloat16 weights are kept once, for oneDNN's products of many rows"

@@ -1,4 +1,4 @@
-"""Other arithmetic than the model's own: float8 weights and KV, int8 weights, and products that do not depend on the batch."""
+"""Other arithmetic than the model's own: float8 weights and KV, weights of 8 and 4 bits, and products that do not depend on the batch."""
 
 from __future__ import annotations
 
@@ -13,16 +13,23 @@ from ..layers.float8 import FP8
 from ..layers.linear import Linear
 from .deterministic import DeterministicLinear, FixedRowsLinear
 from .fp8 import Fp8Linear, RowwiseFp8Linear
+from .int4 import GroupedLinear, Int4BlockedLinear, in_int4
 from .int8 import Int8BlockedLinear, Int8Linear, in_int8
+from .rounding import hqq, nearest
 
-__all__ = ["FP8", "KV_DTYPES", "WEIGHTS", "Fp8Linear", "Int8BlockedLinear", "Int8Linear", "Transform", "kv_dtype_for", "transform_for"]
+__all__ = [
+    "FP8", "KV_DTYPES", "WEIGHTS", "Fp8Linear", "GroupedLinear", "Int4BlockedLinear", "Int8BlockedLinear", "Int8Linear",
+    "Transform", "kv_dtype_for", "transform_for",
+]  # fmt: skip
 
 Transform = Callable[[str, Linear], Linear]
 
-WEIGHTS = ("auto", "fp8", "fp8_tensor", "int8")  # as loaded; float8 with a scale per output; with one for each weight; int8
+WEIGHTS = ("auto", "fp8", "fp8_tensor", "int8", "int4", "int4_hqq")  # as loaded; float8 with a scale per output; with one for each weight
+WHOLE_NUMBERS = ("int8", "int4", "int4_hqq")
+FOUR_BITS = {"int4": nearest, "int4_hqq": hqq}
 KV_DTYPES = ("auto", "fp8")  # the model's; float8 with the pool's scales
 FP8_CAPABILITY = (8, 9)
-INT8_DTYPES = (torch.float32, torch.bfloat16)  # float16 has no room for sums of whole numbers
+WHOLE_DTYPES = (torch.float32, torch.bfloat16)  # float16 has no room for sums of whole numbers
 HEAD, PROJECT = "head", "project"  # outside the layers; they stay as they are with float8: their errors would go everywhere
 
 
@@ -32,8 +39,8 @@ def transform_for(weights: str, deterministic: bool, device: torch.device) -> Tr
     weights: one of WEIGHTS. Raises ConfigError for a combination that this device cannot compute.
     """
     _check_known("weights", weights, WEIGHTS)
-    if weights == "int8":
-        return _to_int8(deterministic, device)
+    if weights in WHOLE_NUMBERS:
+        return _to_whole_numbers(weights, deterministic, device)
     fp8 = weights != "auto"
     if fp8:
         _check_fp8_device(f"weights={weights!r}", device)
@@ -76,17 +83,24 @@ def _to_fp8(per_output: bool, deterministic: bool, device: torch.device) -> Tran
     return transform
 
 
-def _to_int8(deterministic: bool, device: torch.device) -> Transform:
+def _to_whole_numbers(weights: str, deterministic: bool, device: torch.device) -> Transform:
     if device.type != "cpu":
-        raise ConfigError(f"weights='int8' is for the CPU, here: {device}; take weights='fp8' on a GPU, or 'auto'")
+        raise ConfigError(f"weights={weights!r} is for the CPU, here: {device}; take weights='fp8' on a GPU, or 'auto'")
 
     def transform(name: str, layer: Linear) -> Linear:
-        if layer.weight.dtype not in INT8_DTYPES:
-            raise ConfigError(f"weights='int8' goes with float32 and bfloat16, the model is in {layer.weight.dtype}: set dtype")
-        quantized = in_int8(layer)
-        return FixedRowsLinear(quantized) if deterministic and isinstance(quantized, Int8Linear) else quantized
+        if layer.weight.dtype not in WHOLE_DTYPES:
+            raise ConfigError(f"weights={weights!r} goes with float32 and bfloat16, the model is in {layer.weight.dtype}: set dtype")
+        quantized = _in_whole_numbers(weights, name, layer)
+        return FixedRowsLinear(quantized) if deterministic and isinstance(quantized, Int8Linear | GroupedLinear) else quantized
 
     return transform
+
+
+def _in_whole_numbers(weights: str, name: str, layer: Linear) -> Linear:
+    """What lies outside the layers keeps 8 bits: four there cost two thirds of what they cost in all layers together."""
+    if weights == "int8" or name in (HEAD, PROJECT):
+        return in_int8(layer)
+    return in_int4(FOUR_BITS[weights](layer.weight), layer.bias, layer.weight.dtype)
 
 
 def _deterministic_on(device: torch.device) -> Transform:

@@ -46,7 +46,7 @@ def test_what_none_means_depends_on_the_device():
     ("memory", 0, "above 0 and up to 1"),
     ("memory", 1.5, "above 0 and up to 1"),
     ("memory", "all", "above 0 and up to 1"),
-    ("weights", "int4", "must be auto, fp8 or int8"),
+    ("weights", "int3", "must be auto, fp8, int8, int4 or int4_hqq"),
     ("kv_dtype", "int8", "must be auto or fp8"),
     ("graphs", "yes", "must be True or False"),
     ("deterministic", 2, "must be True or False"),
@@ -65,10 +65,11 @@ def test_fp8_needs_a_gpu(option):
         resolved("cpu", **{option: "fp8"})
 
 
-def test_int8_weights_are_for_the_cpu():
-    assert resolved("cpu", weights="int8").weights == "int8"
-    with pytest.raises(ConfigError, match=r"weights='int8'\) is for the CPU, here: cuda; use weights='fp8'"):
-        resolved("cuda", weights="int8")
+@pytest.mark.parametrize("weights", ["int8", "int4", "int4_hqq"])
+def test_weights_of_whole_numbers_are_for_the_cpu(weights):
+    assert resolved("cpu", weights=weights).weights == weights
+    with pytest.raises(ConfigError, match=rf"weights='{weights}'\) is for the CPU, here: cuda; use weights='fp8'"):
+        resolved("cuda", weights=weights)
 
 
 # the plan
