@@ -47,6 +47,7 @@ class SglExpr:
     prev_node: SglExpr | None = None
     source: SglExpr | None = None
     taken = False  # True once it was appended to something
+    _hint = ""
 
     def __add__(self, other: Any) -> SglExprList:
         return SglExprList([*_parts(self, None), *_parts(other, self)])
@@ -63,7 +64,7 @@ class SglExpr:
     def _no_text(self) -> NoReturn:
         raise TextOfNodeError(
             f"{self!r} was used as a string (in an f-string, str() or print()), but it has no text before the "
-            f'program runs. Append it with + instead: s += "..." + node + "..."'
+            f'program runs. Append it with + instead: s += "..." + node + "..."{self._hint}'
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -269,8 +270,17 @@ class SglFields(SglExpr):
         self.words = words
         self.task = task
 
+    _hint = "; .text() is a string, what most models see"
+
     def __repr__(self) -> str:
         return f"Fields({self.text()!r})"
+
+    def __str__(self) -> str:
+        """For print(): what it is. An f-string is refused, as it would put this into a prompt."""
+        return (
+            f"the fields of {self.words.name}, as a part of a prompt. It is written in a program, for the model that runs it: "
+            f"s += sgl.system(sgl.fields({self.words.name})). For most models it is this, which .text() returns:\n\n{self.text()}"
+        )
 
     def text(self, backend: Any = None) -> str:
         """What is appended at a backend; without one, what most models see."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -32,6 +33,11 @@ class FieldWords:
         self._object = self._resolved(top.get("items") or {}) if self._is_list else top
         if not self._object.get("properties"):
             raise BadValueError(f"fields({self._kind}): it has no fields; give a class with fields, or a list of one")
+
+    @property
+    def name(self) -> str:
+        """The type as a program says it, without modules."""
+        return "schema" if isinstance(self._kind, dict) else re.sub(r"(\w+\.)+(?=\w)", "", self._kind)
 
     def text(self, backend: Any, task: str | None = None) -> str:
         """The words for the backend's model; those of most models where `backend` is None."""

@@ -12,7 +12,7 @@ from lang_rules import RuleBackend
 from pydantic import BaseModel, Field
 
 import sgl
-from sgl.lang.errors import BadValueError
+from sgl.lang.errors import BadValueError, TextOfNodeError
 from sgl.runtime.nano import prompts
 
 
@@ -150,3 +150,11 @@ def test_the_words_are_those_of_the_backends_model(compiled):
 def test_a_description_is_one_line():
     schema = {"properties": {"a": {"type": "string", "description": "not <|end|>\nnor two lines"}}}
     assert sgl.fields(schema, "").text() == ("- a (string): not <|end|> nor two lines")
+
+
+def test_print_says_what_it_is_and_an_f_string_is_refused() -> None:
+    printed = str(sgl.fields(Invoice))
+    assert "the fields of Invoice" in printed and "s += sgl.system(sgl.fields(Invoice))" in printed and ".text()" in printed
+    assert printed.endswith(INVOICE.strip())
+    with pytest.raises(TextOfNodeError, match=r"\.text\(\)"):
+        f"Read this. {sgl.fields(Invoice)}"
