@@ -182,7 +182,7 @@ class Pending:
 
     def _count(self, results: list[Generated]) -> Usage:
         seconds = (self.finished or self.submitted) - self.submitted
-        usages = [Usage.of(result.meta_info, seconds) for result in results]
+        usages = [Usage.of(result.meta_info, seconds, self.finished) for result in results]
         return usages[0] if len(usages) == 1 else Usage.total(usages)
 
     def fail(self, error: ProgramError) -> None:

@@ -16,8 +16,11 @@ class Usage:
     prompt_tokens: all tokens before what was generated, counted anew for each operation.
     cached_tokens: of those, the ones whose computation was reused; computed_tokens: the others.
     forced_tokens: of the generated ones, those that a grammar left no choice for.
-    operations: gens and selects that ran. seconds: from appending a node to its result; added up, so that
-    nodes that run at the same time count each for itself.
+    operations: gens and selects that ran.
+    wall_seconds: from appending the first of them to the last result.
+    seconds: from appending each of them to its result, added up, so that operations that run at the same time count
+    each for itself; computing_seconds: of those, in the engine's batch; waiting_seconds: the others, for the text before
+    the operation and for a place in the batch. None for both where a backend did not tell them of each.
     unknown: which of cached and forced tokens a backend did not tell, as servers of plain protocols; what they count
     is then the least that it can be, 0 if nobody told.
     """
@@ -30,10 +33,15 @@ class Usage:
     operations: int = 0
     seconds: float = 0.0
     unknown: frozenset[str] = frozenset()
+    computing_seconds: float | None = 0.0
+    span: tuple[float, float] | None = None  # first and last moment, of time.perf_counter()
 
     @classmethod
-    def of(cls, meta_info: Mapping[str, Any], seconds: float) -> Usage:
-        """Of one operation, from its meta_info (what the backend does not tell counts as 0, and is `unknown`)."""
+    def of(cls, meta_info: Mapping[str, Any], seconds: float, end: float | None = None) -> Usage:
+        """Of one operation that took `seconds` and was done at `end`, a time of time.perf_counter().
+
+        meta_info: what its backend tells of it; counts that it does not tell are 0, and `unknown`.
+        """
         prompt, cached = meta_info.get("prompt_tokens") or 0, meta_info.get("cached_tokens") or 0
         among = {"cached_tokens": "prompt_tokens", "forced_tokens": "completion_tokens"}
         unknown = (name for name, whole in among.items() if meta_info.get(whole) and meta_info.get(name) is None)
@@ -46,6 +54,8 @@ class Usage:
             1,
             seconds,
             frozenset(unknown),
+            computing_seconds(meta_info, seconds),
+            None if end is None else (end - seconds, end),
         )
 
     @classmethod
@@ -57,6 +67,14 @@ class Usage:
         """Tokens that cost work: computed and generated ones."""
         return self.computed_tokens + self.generated_tokens
 
+    @property
+    def wall_seconds(self) -> float:
+        return self.span[1] - self.span[0] if self.span else 0.0
+
+    @property
+    def waiting_seconds(self) -> float | None:
+        return None if self.computing_seconds is None else self.seconds - self.computing_seconds
+
     def __add__(self, other: Usage) -> Usage:
         return Usage(
             self.prompt_tokens + other.prompt_tokens,
@@ -67,6 +85,8 @@ class Usage:
             self.operations + other.operations,
             self.seconds + other.seconds,
             self.unknown | other.unknown,
+            _sum(self.computing_seconds, other.computing_seconds),
+            _around(self.span, other.span),
         )
 
     def _told(self, name: str) -> str:
@@ -80,8 +100,31 @@ class Usage:
         computed = "" if "cached_tokens" in self.unknown else f", {self.computed_tokens} computed"
         return (
             f"{self.operations} operations, {self.prompt_tokens} prompt tokens ({self._told('cached_tokens')}{computed}), "
-            f"{self.generated_tokens} generated ({self._told('forced_tokens')}), {self.seconds:.2f} s in operations"
+            f"{self.generated_tokens} generated ({self._told('forced_tokens')}), {self._times()}"
         )
+
+    def _times(self) -> str:
+        wall, count = f"{self.wall_seconds:.2f} s wall clock", max(self.operations, 1)
+        if self.computing_seconds is None or self.waiting_seconds is None:
+            return wall
+        waiting, computing = self.waiting_seconds / count, self.computing_seconds / count
+        return f"{wall}, per operation {waiting:.2f} s waiting and {computing:.2f} s computing"
+
+
+def computing_seconds(meta_info: Mapping[str, Any], seconds: float) -> float | None:
+    """How much of an operation's seconds the engine computed; None if its backend does not tell."""
+    whole, queued = meta_info.get("e2e_latency"), meta_info.get("queue_seconds")
+    return None if whole is None or queued is None else min(max(0.0, whole - queued), seconds)
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one + other
+
+
+def _around(one: tuple[float, float] | None, other: tuple[float, float] | None) -> tuple[float, float] | None:
+    if one is None or other is None:
+        return one or other
+    return min(one[0], other[0]), max(one[1], other[1])
 
 
 @dataclass(frozen=True, slots=True)

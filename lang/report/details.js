@@ -36,14 +36,16 @@ function program(at) {
 
 function timing(piece, run) {
   const work = workOf(piece, run);
-  const waited = work && work[0] - piece.submitted;
+  const ready = work && Math.min(piece.ready, work[0]);
   const latency = piece.finished === null ? null : piece.finished - piece.submitted;
+  const took = piece.finished === null ? "at work for" : piece.began === undefined ? "then took" : "computed for";
   return facts([
     ["appended", `at ${seconds(piece.submitted)}`],
-    waited > 0.00005 && ["waited", `${seconds(waited)} for the text before it`],
-    work && [piece.finished === null ? "since then" : "then took", seconds(work[1] - work[0])],
+    ready !== null && ready - piece.submitted > 0.00005 && ["waited", `${seconds(ready - piece.submitted)} for the text before it`],
+    ready !== null && work[0] - ready > 0.00005 && ["waited", `${seconds(work[0] - ready)} for a place in the batch`],
+    work && [took, seconds(work[1] - work[0])],
     piece.first !== undefined && ["first text", `${seconds(piece.first - piece.submitted)} after it was appended`],
-    latency !== null && ["latency", seconds(latency)],
+    latency !== null && ["in all", seconds(latency)],
   ]);
 }
 
@@ -62,10 +64,11 @@ function tokenBar(counts) {
   const parts = { cached: counts.cached || 0, computed: counts.computed || 0, sampled: (counts.generated || 0) - forced, forced };
   const total = Object.values(parts).reduce((a, b) => a + b, 0);
   if (!total) return null;
+  const words = { cached: "prompt tokens from the cache", computed: "prompt tokens computed", sampled: "sampled", forced: "forced by a grammar" };
   const shown = Object.entries(parts).filter(([, value]) => value > 0);
   return h("div", { class: "token-bar" },
     h("div", { class: "stack", "aria-hidden": "true" }, shown.map(([name, value]) => h("span", { class: name, style: { flexGrow: value } }))),
-    h("div", { class: "keys" }, shown.map(([name, value]) => h("span", { class: "key" }, h("span", { class: `swatch ${name}` }), `${count(value)} ${name}`))));
+    h("div", { class: "keys" }, shown.map(([name, value]) => h("span", { class: "key" }, h("span", { class: `swatch ${name}` }), `${count(value)} ${words[name]}`))));
 }
 
 function choicesOf(piece) {

@@ -13,8 +13,8 @@ TITLE = 240  # characters of a text that are told when pointing at it
 class Bar:
     """An operation. Times in seconds since the run began.
 
-    `start` is when the text before it was there, None as long as that is not; `end` when its result was there, or
-    now. `kind` is "gen" or "select"; `state` "done", "running", "failed", "stopped" or "skipped".
+    `start` is when it had a place in the engine's batch or, where a backend does not tell, when the text before it was
+    there, None as long as that is not; `end` when its result was there, or now. `kind` is "gen" or "select"; `state` "done", "running", "failed", "stopped" or "skipped".
     """
 
     name: str
@@ -69,7 +69,7 @@ def _lane(run: Data, branch: Data, bars: list[Bar], end: float) -> Lane:
 
 def _bar(run: Data, piece: Data) -> Bar:
     end = run["now"] if piece["finished"] is None else piece["finished"]
-    start = None if piece["ready"] is None else min(piece["ready"], end)
+    start = None if piece["ready"] is None else min(piece.get("began", piece["ready"]), end)
     text = _cause(piece["error"]) if "error" in piece else piece["text"]
     tokens = piece.get("counts", {}).get("generated")
     return Bar(piece["name"] or piece["kind"], piece["kind"], piece["state"], text, tokens, start, end)

@@ -32,7 +32,7 @@ const endOf = (run) => run.end ?? run.now ?? 0;
 function workOf(piece, run) {
   if (piece.ready === null) return null;
   const to = piece.finished ?? run.now;
-  return [Math.min(piece.ready, to), to];
+  return [Math.min(piece.began ?? piece.ready, to), to];
 }
 
 function kindWord(piece) {
@@ -42,14 +42,15 @@ function kindWord(piece) {
 
 const nameOf = (piece) => piece.name || (piece.kind === "select" ? "select" : "gen");
 
-/** The text that a run came to: that of its last operation, of the root branch if that has any. */
-function outputOf(run) {
-  for (const branch of run.branches) {
-    const made = branch.pieces.filter((piece) => isOp(piece) && piece.text);
-    if (made.length) return made[made.length - 1].text;
-  }
-  return "";
-}
+/** What each branch of a run has written: {branch, pieces}, without the branches that wrote nothing. */
+const outputsOf = (run) =>
+  run.branches.map((branch) => ({ branch, pieces: branch.pieces.filter((piece) => isOp(piece) && piece.text) })).filter(({ pieces }) => pieces.length);
+
+/** The literal text that a branch added, without the template's marks. */
+const ownWords = (branch) => branch.pieces.filter((piece, i) => !isOp(piece) && !turnAt(branch, branch.start + i).mark).map((piece) => piece.text).join(" ");
+
+/** What a reader knows a branch by: the program's name for the first, the words that a fork begins with. */
+const hintOf = (run, branch) => (branch.parent < 0 ? run.program : firstLine(ownWords(branch).replace(/\s+/g, " "), 60));
 
 /** The operation that a branch is opened with: what went wrong in it, else its last one; null if it has none. */
 function tellingOp(branch) {

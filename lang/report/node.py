@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..backend import Backend, Generated
 from ..errors import ProgramError, RunStopped
 from ..interpreter.transcript import Literal, Pending, Piece
+from ..interpreter.usage import computing_seconds
 from ..nodes.ir import SglGen, SglSelect
 from ..sampling.options import DEFAULTS, NAMES, SamplingOptions
 from .media import media_data
@@ -47,11 +48,22 @@ def pending_data(piece: Pending, before: Pending | None, backend: Backend, pages
         "state": _state(piece, pages.failures),
         "options": _options(piece.node),
     }
+    if (began := _began(piece, data["ready"], data["finished"])) is not None:
+        data["began"] = began
     if piece.first is not None:
         data["first"] = pages.time(piece.first)
     if piece.error is not None:
         data["error"] = error_data(piece.error, pages.sources.place)
     return data | _made(piece, backend, pages)
+
+
+def _began(piece: Pending, ready: float | None, finished: float | None) -> float | None:
+    """When it had a place in the engine's batch; None where its backend does not tell. The first of several samples."""
+    usage = piece.usage
+    if ready is None or finished is None or usage is None or usage.computing_seconds is None:
+        return None
+    longest = max(computing_seconds(result.meta_info, usage.seconds) or 0.0 for result in piece.results)
+    return round(max(ready, finished - longest), 6)
 
 
 def _state(piece: Pending, failures: set[int]) -> str:
@@ -105,7 +117,7 @@ def _sample(result: Generated, text: str, thought: str, backend: Backend, pages:
     if thought:
         data["thought"] = thought
     if finish := meta.get("finish_reason"):
-        data["finish"] = _finish(finish)
+        data["finish"] = _finish(finish, backend)
     if meta.get("truncated"):
         data["truncated"] = True
     if "choice_probs" not in meta and "normalized_prompt_logprobs" not in meta:
@@ -115,11 +127,14 @@ def _sample(result: Generated, text: str, thought: str, backend: Backend, pages:
     return data
 
 
-def _finish(reason: Any) -> str:
+def _finish(reason: Any, backend: Backend) -> str:
     if not isinstance(reason, dict):
         return str(reason)
     matched = reason.get("matched")
-    return str(reason.get("type")) + ("" if matched is None else f" {matched!r}")
+    if isinstance(matched, int):  # a token
+        texts = backend.token_texts([matched]) or [""]
+        return f"{reason.get('type')}: the token {texts[0] or matched}"
+    return str(reason.get("type")) + ("" if matched is None else f": {matched!r}")
 
 
 def counts(results: list[Generated]) -> dict[str, int]:

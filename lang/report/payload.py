@@ -107,6 +107,7 @@ def run_data(state: StateBase, pages: Pages, first: float) -> dict[str, Any]:
 
 
 def usage_data(usage: Usage) -> dict[str, Any]:
+    computing = usage.computing_seconds
     return {
         "prompt": usage.prompt_tokens,
         "cached": usage.cached_tokens,
@@ -115,6 +116,7 @@ def usage_data(usage: Usage) -> dict[str, Any]:
         "generated": usage.generated_tokens,
         "operations": usage.operations,
         "seconds": round(usage.seconds, 6),
+        **({} if computing is None else {"computing": round(computing, 6)}),
     }
 
 

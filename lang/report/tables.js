@@ -4,7 +4,8 @@ function summary(run) {
   const usage = run.usage;
   const errors = errorsOf(run);
   const figures = [
-    ["time", run.end === null ? `${seconds(run.now)} so far` : seconds(endOf(run))],
+    ["wall clock", run.end === null ? `${seconds(run.now)} so far` : seconds(endOf(run))],
+    ...eachTook(usage),
     ["operations", count(usage.operations)],
     ["branches", count(run.branches.length)],
     ["generated", plural(usage.generated || 0, "token")],
@@ -14,6 +15,13 @@ function summary(run) {
     h("div", { class: "figures" }, h("span", { class: `badge big ${run.state}` }, run.state),
       figures.map(([name, value]) => h("div", { class: `tile${name === "errors" && errors ? " bad" : ""}` }, h("div", { class: "value" }, value), h("div", { class: "muted" }, name)))),
     tokenBar(usage), run.with_nested && nestedLine(run), run.error && errorLine(run));
+}
+
+/** How long an operation waited (for the text before it, for a place in the batch) and was computed, where that was told. */
+function eachTook(usage) {
+  if (!usage.operations || usage.computing === undefined) return [];
+  const { operations, computing } = usage;
+  return [["wait per operation", seconds((usage.seconds - computing) / operations)], ["compute per operation", seconds(computing / operations)]];
 }
 
 /** The run's error in short, with a way to the node that shows it whole. */
@@ -61,7 +69,8 @@ const table = { column: "number", down: false, rows: PAGE, matching: null };
 const COLUMNS = [
   ["number", "#", (run) => run.number],
   ["state", "state", (run) => run.state],
-  ["output", "output", (run) => (run.error ? run.error.message : firstLine(outputOf(run))), "wide"],
+  ["input", "input", (run) => Object.values(run.arguments || {}).join(" \u00b7 ")],
+  ["output", "output", (run) => (run.error ? run.error.message : outputsOf(run).map(({ pieces }) => pieces.at(-1).text).join("\n")), "wide"],
   ["start", "when", (run) => run.start ?? -1],
   ["time", "time", (run) => endOf(run)],
   ["operations", "ops", (run) => run.usage.operations || 0, "figure"],
@@ -72,13 +81,14 @@ const COLUMNS = [
 
 function batch() {
   const total = data.runs.reduce((sum, run) => addUsage(sum, run.usage), {});
+  if (data.runs.some((run) => run.usage.operations && run.usage.computing === undefined)) delete total.computing;
   return [batchSummary(total), h("section", { class: "panel", "aria-label": "Runs" }, h("div", { class: "table-box" }, h("table", { class: "runs", id: "runs" })), h("div", { id: "more" }))];
 }
 
 function batchSummary(total) {
   const end = Math.max(0, ...data.runs.map((run) => (run.start || 0) + endOf(run)));
   const wrong = data.runs.filter((run) => run.error).length;
-  const figures = [["runs", count(data.runs.length)], ["time from first to last", seconds(end)], ["operations", count(total.operations || 0)],
+  const figures = [["runs", count(data.runs.length)], ["wall clock", seconds(end)], ...eachTook(total), ["operations", count(total.operations || 0)],
     ["generated", plural(total.generated || 0, "token")], ["with errors", wrong ? String(wrong) : "none"]];
   return h("section", { class: "panel summary", "aria-label": "Summary" },
     h("div", { class: "figures" }, figures.map(([name, value]) =>
@@ -104,29 +114,44 @@ function sortedRuns() {
 function columnHead([name, label]) {
   const sorted = table.column === name;
   const turn = () => {
-    table.down = sorted ? !table.down : !["number", "state", "output", "start"].includes(name);
+    table.down = sorted ? !table.down : !["number", "state", "input", "output", "start"].includes(name);
     table.column = name;
     drawRuns();
     $("runs").querySelector(`[data-column=${name}]`).focus();
   };
-  return h("th", { scope: "col", "aria-sort": sorted ? (table.down ? "descending" : "ascending") : "none" },
+  return h("th", { scope: "col", class: `col-${name}`, "aria-sort": sorted ? (table.down ? "descending" : "ascending") : "none" },
     button(`${label}${sorted ? (table.down ? " \u2193" : " \u2191") : ""}`, turn, { class: "link", "data-column": name }));
 }
 
 function runRow(run, end) {
   const number = run.number;
-  const cells = COLUMNS.map(([name, , key, kind]) => h("td", { class: `c-${name} ${kind || ""}`, dir: name === "output" ? "auto" : undefined }, runCell(run, number, name, key, end)));
+  const cells = COLUMNS.map(([name, , key, kind]) => h("td", { class: `c-${name} ${kind || ""}`, dir: kind === "wide" || name === "input" ? "auto" : undefined }, runCell(run, number, name, key, end)));
   return h("tr", { class: run.state, onclick: (event) => event.target.closest("button") || go(number, tellingBranch(run), null) }, cells);
 }
 
 function runCell(run, number, name, key, end) {
   if (name === "number") return button(`${number}`, () => go(number, tellingBranch(run), null), { class: "link", "aria-label": `open run ${number}` });
   if (name === "state") return h("span", { class: `badge ${run.state}` }, run.state);
-  if (name === "output") return h("span", { class: run.error ? "error" : "" }, seen(run.error ? `${run.error.type}: ${firstLine(run.error.message)}` : key(run)));
+  if (name === "input") return seen(firstLine(key(run).replace(/\s+/g, " ")));
+  if (name === "output") return run.error ? h("span", { class: "error" }, seen(`${run.error.type}: ${firstLine(run.error.message)}`)) : outputs(run);
   if (name === "start") return run.start === undefined ? "" : waterfall(run, end);
   if (name === "time") return run.start === undefined ? "" : seconds(endOf(run));
   return count(key(run));
 }
+
+const SHOWN = 8; // branches of a run, operations of a branch in one row
+
+/** What each branch wrote, with the branch's name and those of its variables; a single text without. */
+function outputs(run) {
+  const made = outputsOf(run);
+  if (made.length === 1 && made[0].pieces.length === 1) return seen(firstLine(made[0].pieces[0].text));
+  const rows = made.slice(0, SHOWN).map(({ branch, pieces }) => h("div", { class: "out", title: pieces.map((piece) => `${nameOf(piece)}: ${firstLine(piece.text, 600)}`).join("\n") },
+    run.branches.length > 1 && h("span", { class: "muted" }, `${branch.label} `), pieces.slice(-SHOWN).map(outputOf),
+    run.branches.length > 1 && h("span", { class: "muted" }, seen(hintOf(run, branch)))));
+  return [...rows, made.length > SHOWN && h("div", { class: "muted" }, `and ${plural(made.length - SHOWN, "more branch", "more branches")}`)];
+}
+
+const outputOf = (piece) => h("span", { class: "made" }, h("b", {}, nameOf(piece)), " ", seen(firstLine(piece.text)));
 
 const waterfall = (run, end) => h("div", { class: "waterfall", title: `started ${seconds(run.start)} after the first` },
   h("span", { class: run.error ? "error" : "", style: { left: share(run.start / end), width: share(endOf(run) / end) } }));

@@ -19,7 +19,7 @@ function timeline(number, chosen) {
 
 function timelineBar(run, scale) {
   const by = (factor) => () => setZoom(zoom * factor, scale);
-  const kinds = [["gen", "gen"], ["select", "select"], ["error", "error"], ["wait", "waits for the text before it"]];
+  const kinds = [["gen", "gen"], ["select", "select"], ["error", "error"], ["wait", "waiting"]];
   return h("div", { class: "bar-of-tools" }, h("h2", {}, "Time ", h("span", { class: "muted" }, plural(run.branches.length, "branch", "branches"))),
     h("span", { class: "keys" }, kinds.map(([kind, label]) => h("span", { class: "key" }, h("span", { class: `swatch ${kind}` }), label))),
     h("span", { class: "buttons", role: "group", "aria-label": "Zoom" }, button("\u2212", by(1 / 1.6), { "aria-label": "zoom out" }),
@@ -41,12 +41,14 @@ function lane(number, b, scale) {
   const from = scale.at(branch.opened), to = scale.at(laneEnd(branch, run));
   const made = h("div", { class: "lane", "data-branch": b },
     h("div", { class: branch.closed === null && run.state === "running" ? "life open" : "life", style: { left: share(from), width: share(to - from) } }));
-  let queued = 0;
+  let queued = 0, free = 0; // the end of the bar before
   branch.pieces.forEach((piece, i) => {
     if (!isOp(piece)) return;
     const work = workOf(piece, run);
     const start = work ? scale.at(work[0]) : scale.queue(queued++);
-    if (work && work[0] - piece.submitted > scale.end * 0.002) made.append(waitLine(piece, work, scale));
+    const since = Math.max(piece.submitted, free);
+    if (work && work[0] - since > scale.end * 0.002) made.append(waitLine(since, work, scale));
+    free = work ? work[1] : free;
     made.append(bar(nodeAt(number, b, i), start, work ? scale.at(work[1]) - start : scale.slot));
   });
   return made;
@@ -61,8 +63,8 @@ function laneEnd(branch, run) {
   return Math.max(branch.opened, ...branch.pieces.map((piece) => piece.finished || 0));
 }
 
-const waitLine = (piece, work, scale) =>
-  h("div", { class: "waiting", style: { left: share(scale.at(piece.submitted)), width: share(scale.at(work[0]) - scale.at(piece.submitted)) } });
+const waitLine = (since, work, scale) =>
+  h("div", { class: "waiting", style: { left: share(scale.at(since)), width: share(scale.at(work[0]) - scale.at(since)) } });
 
 function bar(node, start, width) {
   const { piece } = node;
@@ -90,14 +92,11 @@ function barTip({ run: number, piece }) {
 function laneName(number, b, chosen) {
   const branch = data.runs[number].branches[b];
   const depth = branch.label.split(".").length - 1;
-  const hint = b === 0 ? data.runs[number].program : firstLine(ownWords(branch).replace(/\s+/g, " "), 60);
+  const hint = hintOf(data.runs[number], branch);
   return button([h("span", { class: "label" }, branch.label), h("span", { class: "hint" }, seen(hint))], () => go(number, b, null), {
     class: "name", "aria-pressed": String(b === chosen), "data-branch": b, title: hint, style: { paddingLeft: `${6 + Math.min(depth, 8) * 10}px` },
   });
 }
-
-/** The literal text that a branch added, without the template's marks. */
-const ownWords = (branch) => branch.pieces.filter((piece, i) => !isOp(piece) && !turnAt(branch, branch.start + i).mark).map((piece) => piece.text).join(" ");
 
 /** From each parent to its forks, and back where they were joined. */
 function forkLines(run, scale) {

@@ -22,13 +22,14 @@ function transcript(number, b) {
 
 function transcriptBar(number, b) {
   const branch = data.runs[number].branches[b];
+  const probable = textNodes(number, b).some(({ piece }) => (piece.samples || []).some((sample) => sample.logprobs));
   const look = (name, label, title) => toggle(label, title, looks[name], (on) => { looks[name] = on; setLooks($("text")); });
   return h("div", { class: "bar-of-tools" },
     h("h2", {}, "Text ", h("span", { class: "muted" }, `of branch ${branch.label}`)),
-    look("probability", "probability", "Colour tokens by how likely the model found them"),
+    probable && look("probability", "probability", "Colour tokens by how likely the model found them"),
     look("borders", "tokens", "Show where tokens begin and end"),
     look("marks", "template", "Show the text that the chat template adds around turns"),
-    copyButton(() => plainText(number, b)), legend());
+    copyButton(() => plainText(number, b)), probable && legend());
 }
 
 const legend = () => h("span", { class: "legend", "aria-hidden": "true" }, "p ", [0, 1, 2, 3, 4, 5].map((n) =>

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from typing import TYPE_CHECKING
 
 from sgl.grammars.errors import GrammarLimitError
@@ -68,7 +67,7 @@ class Decoding:
         if index in samples.errors:
             raise _failure(samples.errors[index])
         if self._first is None:
-            self._first = self._elapsed
+            self._first = self.op.elapsed
         self._note(samples, index)
         finish = self._push(seq, samples.ids[index]) if self.limit else self.stops.close({"type": "length", "length": 0})
         if finish is None:
@@ -158,15 +157,11 @@ class Decoding:
             forced_tokens=self.forced,
             logprobs=_aligned(self.logprobs, tokens),
             top_logprobs=None if self.top_logprobs is None else self.top_logprobs[: max(len(tokens), 1)],
-            e2e_latency=self._elapsed,
+            e2e_latency=self.op.elapsed,
             truncated=truncated,
             queue_seconds=self.op.queue_seconds,
-            first_token_seconds=self._elapsed if self._first is None else self._first,
+            first_token_seconds=self.op.elapsed if self._first is None else self._first,
         )
-
-    @property
-    def _elapsed(self) -> float:
-        return time.perf_counter() - self.op.started
 
     def _note(self, samples: Samples, index: int) -> None:
         if self.logprobs is not None and samples.logprobs is not None:

@@ -46,7 +46,7 @@ class Generation:
     top_logprobs: list[TokenLogprobs] | None
     e2e_latency: float  # seconds
     truncated: bool = False  # cut by max_tokens before the grammar could end
-    queue_seconds: float = 0.0  # until it got a place in the batch; 0 for a fork of one that had it
+    queue_seconds: float = 0.0  # until it got a place in the batch
     first_token_seconds: float = 0.0  # until its first token
 
 
@@ -91,6 +91,11 @@ class Op:
     def __init__(self) -> None:
         self.future = Outcome()
         self.started = time.perf_counter()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it was asked for."""
+        return time.perf_counter() - self.started
 
     @property
     def blocked(self) -> bool:
@@ -324,7 +329,8 @@ class Generate(Op):
     def admitted(self, seq: SequenceState, reused: int) -> None:
         if self.cached is None:
             self.cached = reused
-            self.queue_seconds = time.perf_counter() - self.started
+        if self.decoding is None or not self.decoding.output:  # a fork is told so before it has its place, too
+            self.queue_seconds = self.elapsed
 
     def rejoined(self, tokens: int) -> None:
         self.cached = (self.cached or 0) + tokens

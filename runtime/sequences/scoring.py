@@ -24,11 +24,13 @@ WORTH_A_TREE = 64  # tokens that must be saved before scoring goes run by run
 
 
 class Scores(list[TokenLogprobs]):
-    """For each choice a list of (logprob, token id). The counts are in tokens."""
+    """For each choice a list of (logprob, token id). The counts are in tokens, the times in seconds from the call."""
 
     prompt_tokens = 0
     cached_tokens = 0
     scored_tokens = 0
+    queue_seconds = 0.0  # until it got a place in the batch
+    e2e_latency = 0.0
 
 
 @dataclass(slots=True)
@@ -135,6 +137,8 @@ class Score(Op):
     def admitted(self, seq: SequenceState, reused: int) -> None:
         if self.cached is None:
             self.cached = reused
+        if not self.launched:
+            self.results.queue_seconds = self.elapsed
 
     def rejoined(self, tokens: int) -> None:
         self.cached = (self.cached or 0) + tokens
@@ -167,6 +171,7 @@ class Score(Op):
         self.results.prompt_tokens = len(seq)
         self.results.cached_tokens = min(self.cached or 0, len(seq))
         self.results.scored_tokens = self.scored
+        self.results.e2e_latency = self.elapsed
         self.resolve(self.results)
         return True
 

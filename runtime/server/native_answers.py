@@ -54,6 +54,7 @@ class AnswerWriter:
             "cached_tokens": generation.cached_tokens,
             "forced_tokens": generation.forced_tokens,
             "e2e_latency": generation.e2e_latency,
+            "queue_seconds": generation.queue_seconds,
             "truncated": generation.truncated,
         }
         if inputs is not None:

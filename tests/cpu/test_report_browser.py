@@ -76,6 +76,8 @@ def test_lanes_bars_and_figures(page, saved, state):
     usage = state.usage()
     assert values["operations"] == str(usage.operations) == "5" and values["errors"] == "none"
     assert values["generated"] == f"{usage.generated_tokens} tokens"
+    assert 0 < usage.computing_seconds <= usage.seconds and 0 < usage.wall_seconds <= state.report().data["runs"][0]["end"]
+    assert {"wall clock", "wait per operation", "compute per operation"} < values.keys()
     bars = page.run("[...document.querySelectorAll('.bar')].map(b => [b.offsetLeft, b.offsetWidth, b.parentNode.offsetWidth])")
     assert all(left >= 0 and width >= 6 and left + width <= lane for left, width, lane in bars)
 
@@ -188,6 +190,26 @@ def test_a_batch_is_a_table_that_opens_each_run(page, engine, tmp_path):
     page.wait("document.querySelector('.runs') !== null")
     page.open(tmp_path / "batch.html", f"#{MANY}")
     assert "broken item" in page.run("document.getElementById('main').textContent")
+
+
+@sgl.function
+def aspects(s, review):
+    s += sgl.user(review)
+    for fork, name in zip(s.fork(2), ("room", "food"), strict=True):
+        fork += sgl.user(f"And the {name}?") + sgl.assistant(sgl.select(name, ["good", "bad"]) + sgl.gen("why", max_tokens=3, ignore_eos=True))
+
+
+def test_the_output_of_a_batch_names_every_branch_and_its_variables(page, engine, tmp_path):
+    states = aspects.run_batch([("Clean room.",), ("Cold soup.",)], backend=engine, temperature=0)
+    report(states, tmp_path / "batch.html")
+    page.open(tmp_path / "batch.html")
+    assert page.run("[...document.querySelectorAll('.c-input')].map(c => c.textContent)") == ["Clean room.", "Cold soup."]
+    rows = page.run("[...document.querySelectorAll('.c-output')].map(c => [...c.querySelectorAll('.out')].map(o => [o.firstChild.textContent, o.lastChild.textContent]))")
+    assert rows == [[["0.1 ", "And the room?"], ["0.2 ", "And the food?"]]] * 2
+    names = page.run("[...document.querySelectorAll('.c-output .made b')].map(b => b.textContent)")
+    assert names == ["room", "why", "food", "why"] * 2
+    tiles = page.run("[...document.querySelectorAll('.tile')].map(t => t.lastChild.textContent)")
+    assert {"wall clock", "wait per operation", "compute per operation"} <= set(tiles)
 
 
 def test_pictures_thoughts_and_copying(page, state, tmp_path):

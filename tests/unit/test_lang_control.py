@@ -216,6 +216,17 @@ def test_usage_says_what_a_backend_did_not_tell():
     assert not select.unknown and "0 generated (0 forced)" in str(select)
 
 
+def test_usage_tells_wall_clock_waiting_and_computing():
+    told = {"prompt_tokens": 9, "cached_tokens": 0, "e2e_latency": 3.0, "queue_seconds": 1.0}
+    one, other = Usage.of(told, 4.0, 10.0), Usage.of(told, 4.0, 11.0)  # from 6 to 10 and from 7 to 11
+    both = one + other
+    assert (both.wall_seconds, both.seconds, both.computing_seconds, both.waiting_seconds) == (5.0, 8.0, 4.0, 4.0)
+    assert str(both).endswith("5.00 s wall clock, per operation 2.00 s waiting and 2.00 s computing")
+    silent = both + Usage.of({"prompt_tokens": 9}, 1.0, 12.0)
+    assert silent.computing_seconds is silent.waiting_seconds is None and str(silent).endswith("6.00 s wall clock")
+    assert Usage().wall_seconds == 0.0 and Usage.total([one, other]) == other + one
+
+
 def test_an_abandoned_stream_is_cancelled(backend):
     going = threading.Event()
     ended = threading.Event()

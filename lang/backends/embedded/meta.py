@@ -73,6 +73,7 @@ class MetaWriter:
             "cached_tokens": generation.cached_tokens,
             "forced_tokens": generation.forced_tokens,
             "e2e_latency": generation.e2e_latency,
+            "queue_seconds": generation.queue_seconds,
             "truncated": generation.truncated,
         }
 

@@ -102,12 +102,14 @@ def decide(
     return request.choices.index(decision.decision), ChoicesDecision(decision.decision, meta)
 
 
-def _counts(scores: Scores) -> dict[str, int]:
-    """What it took: the tokens of the prompt and, each once, those of the choices."""
+def _counts(scores: Scores) -> dict[str, Any]:
+    """What it took: the tokens of the prompt and, each once, those of the choices; and seconds."""
     return {
         "prompt_tokens": scores.prompt_tokens + scores.scored_tokens,
         "cached_tokens": scores.cached_tokens,
         "completion_tokens": 0,
+        "e2e_latency": scores.e2e_latency,
+        "queue_seconds": scores.queue_seconds,
     }
 
 
