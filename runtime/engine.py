@@ -29,7 +29,7 @@ from .loop.metrics import Stats
 from .loop.options import EngineOptions, shows_options
 from .loop.step_trace import StepRecord
 from .process.remote import connect
-from .sampling.params import SamplingParams
+from .sampling.params import SamplingParams, own_names
 from .sequences.asked import grammar_of
 from .sequences.embedding import Floats, normalized
 from .sequences.ops import Chunk, Generation
@@ -89,7 +89,8 @@ class Engine:
         on_chunk: Callable[[Chunk], None] | None = None,
         **options: Any,
     ) -> Any:
-        """Complete a text, or each text of a list; blocks. `options` are fields of SamplingParams.
+        """Complete a text, or each text of a list; blocks. `options` are fields of SamplingParams;
+        `max_new_tokens` is another name of `max_tokens`, `min_new_tokens` of `min_tokens`.
 
         grammar: a type (pydantic model, dataclass, Literal, list[int] ...) or JSON schema (dict), for JSON of it; or
         what `sgl.grammars` compiled for `engine.vocabulary`.
@@ -272,6 +273,7 @@ def _stop(core: Any, owner: int) -> None:
 
 def _with_options(params: SamplingParams, options: dict[str, Any]) -> SamplingParams:
     names = [field.name for field in dataclasses.fields(SamplingParams)]
+    options = own_names(options)
     for name in options:
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)

@@ -16,7 +16,7 @@ from ..backends.embedded.stream import EmbeddedStream
 from ..backends.embedded.tail import Tail
 from ..concurrency.once import when_done
 from ..errors import ArgumentsError, BadValueError, UnsupportedByBackendError, reject_unknown
-from ..sampling.options import DEFAULTS, NAMES, SamplingOptions, make_options
+from ..sampling.options import DEFAULTS, NAMES, OTHER_NAMES, SamplingOptions, make_options
 
 Answer = dict[str, Any]
 
@@ -30,7 +30,7 @@ def sampling_options(params: dict[str, Any] | None) -> SamplingOptions:
     given = {
         _RENAMED.get(name, name): value for name, value in (params or {}).items() if name not in _IGNORED
     }
-    reject_unknown("sampling_params", given, NAMES)
+    reject_unknown("sampling_params", given, (*NAMES, *OTHER_NAMES))
     return make_options(**given).over(DEFAULTS)
 
 

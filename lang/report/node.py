@@ -9,7 +9,7 @@ from ..errors import ProgramError, RunStopped
 from ..interpreter.transcript import Literal, Pending, Piece
 from ..interpreter.usage import computing_seconds
 from ..nodes.ir import SglGen, SglSelect
-from ..sampling.options import DEFAULTS, NAMES, SamplingOptions
+from ..sampling.options import DEFAULTS, NAMES, OTHER_NAMES, SamplingOptions
 from .media import media_data
 from .tokens import filled, rounded, token_data
 from .words import error_data, shown
@@ -92,7 +92,8 @@ def _options(node: Any) -> dict[str, str]:
 def different(options: SamplingOptions) -> dict[str, str]:
     """The options that are not the default ones, as text."""
     values = {name: getattr(options, name) for name in NAMES}
-    return {n: shown(v) for n, v in values.items() if v is not None and v != getattr(DEFAULTS, n)}
+    names = {own: documented for documented, own in OTHER_NAMES.items()}
+    return {names.get(n, n): shown(v) for n, v in values.items() if v is not None and v != getattr(DEFAULTS, n)}
 
 
 def _made(piece: Pending, backend: Backend, pages: Pages) -> dict[str, Any]:

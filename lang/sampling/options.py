@@ -115,8 +115,9 @@ def make_options(**given: Any) -> SamplingOptions:
     """Checked and normalised options. Raises BadValueError naming the value."""
     asked = {name: value for name, value in given.items() if value is not None}
     for name, own in OTHER_NAMES.items():
-        if name in asked and own in asked:
-            raise BadValueError(f"{name} and {own} are one option; give one of them")
+        if name in asked and own in asked and asked[name] != asked[own]:
+            told = f"{name} is {shown(asked[name])} and {own} is {shown(asked[own])}"
+            raise BadValueError(f"{told}, but {name} and {own} are one option; give one of them")
     return SamplingOptions(**{OTHER_NAMES.get(name, name): _normalise(name, value) for name, value in asked.items()})
 
 

@@ -17,6 +17,19 @@ MOST_STOPS = 10_000  # characters of all stops together: looking for them takes 
 SMALLEST, LARGEST = 1e-30, 1e30  # what lies beyond could be 0 or infinity in single precision, in which it is used
 
 
+OTHER_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
+
+
+def own_names(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by the names that they have here. Raises ConfigError for two names of one with different values."""
+    options = {name: value for name, value in given.items() if name not in OTHER_NAMES}
+    for other, name in OTHER_NAMES.items():
+        if other in given and options.setdefault(name, given[other]) != given[other]:
+            told = f"{name} is {shown(options[name])} and {other} is {shown(given[other])}"
+            raise ConfigError(f"{told}, but {name} and {other} are one option; give one of them")
+    return options
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """Options of one `generate`. `validate()` raises ConfigError naming the bad value.

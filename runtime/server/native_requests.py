@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.errors import ConfigError
+from sgl.runtime.sampling.params import OTHER_NAMES, SamplingParams, own_names
 from sgl.runtime.text.passage import Passage
 from sgl.runtime.text.tokenizer import Tokenizer
 
@@ -26,8 +27,6 @@ _SAME_NAME = (
     "ignore_eos", "skip_special_tokens", "close_at_limit",
 )  # fmt: skip
 _RENAMED = {
-    "max_new_tokens": "max_tokens",
-    "min_new_tokens": "min_tokens",
     "no_stop_trim": "keep_stop",
     "sampling_seed": "seed",
 }
@@ -184,28 +183,38 @@ def _read_samplings(
 
 def _read_sampling(entry: Mapping[str, Any], tokenizer: Tokenizer, most: int | None, place: str) -> Sampling:
     fields = checked(SamplingFields, entry, SAMPLING_WITHOUT, place)
-    _check_least(fields, place)
-    _check_most(fields, most, place)
-    return Sampling(_params(fields, tokenizer), _constraint(fields), fields.n or 1)
+    lengths = _lengths(fields, place)
+    _check_least(lengths, place)
+    _check_most(lengths, most, place)
+    return Sampling(_params(fields, lengths, tokenizer), _constraint(fields), fields.n or 1)
 
 
-def _check_least(fields: SamplingFields, place: str) -> None:
-    least, most = fields.min_new_tokens or 0, _given(fields.max_new_tokens, SamplingParams().max_tokens)
+def _lengths(fields: SamplingFields, place: str) -> dict[str, int]:
+    """`max_tokens` and `min_tokens`, as far as they are given, under whichever name."""
+    given = {name: getattr(fields, name) for both in OTHER_NAMES.items() for name in both}
+    try:
+        return own_names({name: value for name, value in given.items() if value is not None})
+    except ConfigError as error:
+        raise RequestError(f"in {place}, {error}", param=place) from None
+
+
+def _check_least(lengths: dict[str, int], place: str) -> None:
+    least, most = lengths.get("min_tokens", 0), lengths.get("max_tokens", SamplingParams().max_tokens)
     if least > most:
         param = f"{place}.min_new_tokens"
         raise RequestError(f"{param} is {least} and max_new_tokens is {most}; raise max_new_tokens", param=param)
 
 
-def _check_most(fields: SamplingFields, most: int | None, place: str) -> None:
-    asked = fields.max_new_tokens
+def _check_most(lengths: dict[str, int], most: int | None, place: str) -> None:
+    asked = lengths.get("max_tokens")
     if most is not None and asked is not None and asked > most:
         param = f"{place}.max_new_tokens"
         raise RequestError(f"{param} is {asked}, more than this server's {most}; ask for less", param=param)
 
 
-def _params(fields: SamplingFields, tokenizer: Tokenizer) -> SamplingParams:
+def _params(fields: SamplingFields, lengths: dict[str, int], tokenizer: Tokenizer) -> SamplingParams:
     values = {name: getattr(fields, name) for name in _SAME_NAME}
-    values |= {ours: getattr(fields, theirs) for theirs, ours in _RENAMED.items()}
+    values |= {ours: getattr(fields, theirs) for theirs, ours in _RENAMED.items()} | lengths
     stops, ids = split_stops(_listed(fields.stop), tokenizer)
     params = SamplingParams(
         stop=stops,

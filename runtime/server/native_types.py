@@ -54,6 +54,8 @@ class SamplingFields(_Fields):
 
     max_new_tokens: Count | None = None
     min_new_tokens: Count | None = None
+    max_tokens: Count | None = None  # another name of max_new_tokens
+    min_tokens: Count | None = None  # another name of min_new_tokens
     n: Annotated[int, Field(ge=1)] | None = None
     temperature: float | None = None
     top_p: float | None = None

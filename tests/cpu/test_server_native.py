@@ -12,6 +12,7 @@ import pytest
 from server_rig import await_true, serving
 
 import sgl
+from sgl.runtime.errors import ConfigError
 from sgl.runtime.sampling.params import SamplingParams
 from sgl.runtime.sequences.ops import Chunk
 from sgl.runtime.server.native_answers import AnswerWriter
@@ -93,6 +94,17 @@ def test_a_text_is_completed_as_the_engine_does_it(engine, ask):
     assert meta["completion_tokens"] == len(expected.token_ids)
     assert meta["e2e_latency"] > 0
     assert "output_token_logprobs" not in meta
+
+
+def test_both_names_of_the_limits_are_taken(engine, ask, refused):
+    short = {"temperature": 0, "ignore_eos": True, "max_tokens": 3, "min_tokens": 3}
+    assert ask(text=PROMPT, sampling=short)["text"] == greedy(engine, PROMPT, max_tokens=3).text
+    assert ask(text=PROMPT, sampling={**short, "max_new_tokens": 3})["meta_info"]["completion_tokens"] == 3
+    told = "max_tokens is 3 and max_new_tokens is 8, but max_tokens and max_new_tokens are one option; give one of them"
+    assert refused({"text": PROMPT, "sampling_params": {"max_tokens": 3, "max_new_tokens": 8}}) == f"in sampling_params, {told}"
+    assert engine.generate(PROMPT, max_new_tokens=3, min_new_tokens=3).completion_tokens == 3
+    with pytest.raises(ConfigError, match=told):
+        engine.generate(PROMPT, max_tokens=3, max_new_tokens=8)
 
 
 def test_token_ids_are_a_prompt_too(engine, ask):

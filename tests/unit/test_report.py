@@ -140,7 +140,7 @@ def test_nodes_tell_their_line_options_samples_and_times(backend):
     idea, why = (next(op for op in ops_of(run) if op["name"] == name) for name in ("idea", "why"))
     file, line = data["files"][idea["at"][0]], str(idea["at"][1])
     assert Path(file["path"]) == Path(__file__) and 'gen("idea"' in file["lines"][line]
-    assert idea["options"] == {"max_new_tokens": "9", "temperature": "0.5"} and why["options"] == {"n": "3"}
+    assert idea["options"] == {"max_tokens": "9", "temperature": "0.5"} and why["options"] == {"n": "3"}
     assert [sample["text"] for sample in why["samples"]] == state["why"] and why["text"] == state["why"][0]
     assert all(0 <= op["submitted"] <= op["ready"] <= op["finished"] <= run["end"] for op in ops_of(run))
     best = next(op for op in ops_of(run) if op["name"] == "best")
