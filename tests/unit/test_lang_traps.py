@@ -71,10 +71,10 @@ def test_both_names_of_the_limit_are_taken_everywhere():
     assert sgl.gen("x", min_new_tokens=3).sampling_params.min_new_tokens == 3
     assert sgl.gen_int("x", max_new_tokens=3).sampling_params.max_new_tokens == 3
     assert sgl.gen("x", 3, max_new_tokens=3).sampling_params.max_new_tokens == 3
-    with pytest.raises(BadValueError, match="max_tokens is 3 and max_new_tokens is 4, but .* are one option"):
+    with pytest.raises(BadValueError, match=r"max_tokens is 3 and max_new_tokens is 4, but .* are one option"):
         sgl.gen("x", 3, max_new_tokens=4)
     assert sampling_options({"max_tokens": 5, "min_new_tokens": 2}) == sampling_options({"max_new_tokens": 5, "min_tokens": 2})
-    with pytest.raises(BadValueError, match="max_tokens is 3 and max_new_tokens is 4, but .* are one option"):
+    with pytest.raises(BadValueError, match=r"max_tokens is 3 and max_new_tokens is 4, but .* are one option"):
         sampling_options({"max_tokens": 3, "max_new_tokens": 4})
     for states in (
         [ask.run(q="x", max_tokens=7, backend=HELLO)],
