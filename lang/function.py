@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
 
 from .backends.default import resolve_backend
 from .errors import reject_unknown
 from .graph.trace import current_tracer, extract_prefix, trace_nested, trace_program
 from .graph.tracer import TracerProgramState
 from .program import batch
+from .program.options import BatchOptions, ShownOptions
 from .program.program import Call, Program
 from .program.run import RunSettings, new_executor, run_body_async, run_program, split_options
 from .program.state import ProgramState
@@ -39,7 +40,7 @@ class SglFunction(Program):
     def run(self, /, *args: Any, **kwargs: Any) -> ProgramState:
         """Run the program. Returns as soon as its body has ended; reading the state waits for the rest.
 
-        Keyword arguments are the program's own and these options: max_new_tokens (128; or max_tokens), n (1), stop,
+        Keyword arguments are the program's own and these options: max_tokens (128), n (1), stop,
         stop_token_ids, stop_regex, temperature (1.0), top_p (1.0), top_k (-1), min_p (0), frequency_penalty,
         presence_penalty, repetition_penalty, logit_bias, seed, ignore_eos, keep_stop, return_logprob,
         logprob_start_len, top_logprobs_num, return_text_in_logprobs, close_at_limit, error_on_truncation;
@@ -57,58 +58,23 @@ class SglFunction(Program):
 
     @overload
     def run_batch(
-        self,
-        batch_kwargs: Items,
-        *,
-        num_threads: int | str = ...,
-        progress_bar: bool = ...,
-        generator_style: Literal[False] = ...,
-        return_exceptions: Literal[False] = ...,
-        **options: Any,
+        self, batch_kwargs: Items, *, generator_style: Literal[False] = ..., return_exceptions: Literal[False] = ..., **options: Unpack[ShownOptions]
     ) -> list[ProgramState]: ...
     @overload
     def run_batch(
-        self,
-        batch_kwargs: Items,
-        *,
-        num_threads: int | str = ...,
-        progress_bar: bool = ...,
-        generator_style: Literal[True],
-        return_exceptions: Literal[False] = ...,
-        **options: Any,
+        self, batch_kwargs: Items, *, generator_style: Literal[True], return_exceptions: Literal[False] = ..., **options: Unpack[ShownOptions]
     ) -> Iterator[ProgramState]: ...
     @overload
     def run_batch(
-        self,
-        batch_kwargs: Items,
-        *,
-        num_threads: int | str = ...,
-        progress_bar: bool = ...,
-        generator_style: Literal[False] = ...,
-        return_exceptions: bool,
-        **options: Any,
+        self, batch_kwargs: Items, *, generator_style: Literal[False] = ..., return_exceptions: bool, **options: Unpack[ShownOptions]
     ) -> list[ProgramState | Exception]: ...
     @overload
     def run_batch(
-        self,
-        batch_kwargs: Items,
-        *,
-        num_threads: int | str = ...,
-        progress_bar: bool = ...,
-        generator_style: Literal[True],
-        return_exceptions: bool,
-        **options: Any,
+        self, batch_kwargs: Items, *, generator_style: Literal[True], return_exceptions: bool, **options: Unpack[ShownOptions]
     ) -> Iterator[ProgramState | Exception]: ...
     @overload
     def run_batch(
-        self,
-        batch_kwargs: Items,
-        *,
-        num_threads: int | str = ...,
-        progress_bar: bool = ...,
-        generator_style: bool,
-        return_exceptions: bool = ...,
-        **options: Any,
+        self, batch_kwargs: Items, *, generator_style: bool, return_exceptions: bool = ..., **options: Unpack[ShownOptions]
     ) -> Iterable[Any]: ...
     def run_batch(
         self,
@@ -158,16 +124,11 @@ class SglFunction(Program):
 
     @overload
     async def arun_batch(
-        self,
-        batch_kwargs: Items,
-        *,
-        num_threads: int | str = ...,
-        return_exceptions: Literal[False] = ...,
-        **options: Any,
+        self, batch_kwargs: Items, *, return_exceptions: Literal[False] = ..., **options: Unpack[BatchOptions]
     ) -> list[ProgramState]: ...
     @overload
     async def arun_batch(
-        self, batch_kwargs: Items, *, num_threads: int | str = ..., return_exceptions: bool, **options: Any
+        self, batch_kwargs: Items, *, return_exceptions: bool, **options: Unpack[BatchOptions]
     ) -> list[ProgramState | Exception]: ...
     async def arun_batch(
         self,
@@ -186,8 +147,6 @@ class SglFunction(Program):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program; inside a trace, trace it."""
         return self.run(*args, **kwargs)
-
-    # --- binding, tracing, caching -----------------------------------------------------------------------
 
     # --- tracing, caching ------------------------------------------------------------------------------------
 

@@ -140,11 +140,7 @@ class JournalBackend(Backend):
 
 
 def record(path: str | Path, backend: Any = None, *, seed: int | None = None) -> JournalBackend:
-    """Run programs on `backend` (default: the default one) and write every node to a new file.
-
-    `seed` makes the whole recording repeatable; without one a seed is drawn and written down. Gens that have
-    a seed of their own keep it. Raises JournalError if the file has nodes already, BadValueError for the seed.
-    """
+    """`journal` for a new file only: raises JournalError if the file has nodes already."""
     seed, inner = _checked(seed), resolve_backend(backend)
     return JournalBackend(Session(Journal.create(path, _header(inner, seed)), inner))
 
@@ -181,10 +177,12 @@ def replay(journal: str | Path | Journal, *, skip_damaged: bool = False) -> Jour
 
 
 def journal(path: str | Path, backend: Any = None, *, seed: int | None = None, skip_damaged: bool = False) -> JournalBackend:
-    """Record into `path` if there is no such file yet, else go on with it: `record` or `resume`.
+    """A backend that runs programs on `backend` (default: the default one) and writes every node to a file.
 
-    `seed` counts when the file is begun; a journal that is there goes on with its own. `skip_damaged`: as in
-    `Journal.open`. `counts` of what this gives tells how many nodes came from the journal and how many were computed.
+    Nodes that the file has already are served from it, so that an interrupted run goes on where it ended. `seed` makes
+    the whole recording repeatable and counts when the file is begun; without one a seed is drawn and written down. Gens
+    that have a seed of their own keep it. `skip_damaged`: as in `Journal.open`. `counts` of what this gives tells how many
+    nodes came from the journal and how many were computed. Raises JournalError, BadValueError for the seed.
 
         with sgl.journal("run.jsonl") as backend:
             states = program.run_batch(rows, backend=backend)

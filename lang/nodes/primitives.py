@@ -86,8 +86,8 @@ def _gen(
     float, bool, str, Literal, Enum, dataclass, TypedDict, pydantic model, list of these ... The text is
     constrained to what can be read as that; `s[name]` stays the text. A field that the text may not state is
     declared `x: str | None = None`, so that the model need not invent it; `sgl.fields(type)` tells the model of it.
-    `dtype` (int, float, bool, str), `regex`, `json_schema` (text, dict or pydantic class), `ebnf` and
-    `structural_tag` constrain the text too; the value stays a str.
+    `regex`, `json_schema` (text, dict or pydantic class), `ebnf` and `structural_tag` constrain the text too; the
+    value stays a str. `dtype` is an older name of `type` for int, float, bool and str, whose value stays a str.
 
     `close_at_limit` closes a constrained text by the shortest possible end when `max_tokens` is reached;
     `error_on_truncation` makes such a cut an error; otherwise meta_info["truncated"] tells. `timeout` (s)

@@ -37,7 +37,7 @@ class AsyncProgramState(StateBase):
 
     @asynccontextmanager
     async def copy(self) -> AsyncIterator[AsyncProgramState]:
-        """One forked state; at the end of the block its new variables are gathered, as lists of one."""
+        """Another way to write `fork()`: a fork of one that is joined at the end of the block."""
         group = self.fork(1)
         try:
             yield group[0]

@@ -233,6 +233,7 @@ class ProgramState(StateBase):
     def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> ProgramStateGroup[ProgramState]:
         """`size` states that go on from here, at the same time. Returns at once.
 
+        `join()` of the group brings them back. A fork that is not joined, `s.fork()[0]`, keeps its variables to itself.
         `position_ids_offset` is accepted for old programs and has no effect.
         """
         children = self.stream_executor.fork(size, self._variables)
@@ -240,7 +241,7 @@ class ProgramState(StateBase):
 
     @contextmanager
     def copy(self) -> Iterator[ProgramState]:
-        """One forked state; at the end of the block its new variables are gathered, as lists of one."""
+        """Another way to write `fork()`: `with s.copy() as side:` is a fork of one that is joined at the end of the block."""
         group = self.fork(1)
         try:
             yield group[0]

@@ -1,4 +1,4 @@
-"""The keyword options of `gen`, for type checkers."""
+"""The keyword options of `gen` and of runs, for type checkers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from .choices import ChoicesSamplingMethod
 Strings = str | list[str] | tuple[str, ...] | None
 
 
-class GenOptions(TypedDict, total=False):
-    """What `gen` takes besides its name, its type, `max_tokens` and `choices`. See `sgl.gen`."""
+class SamplingNames(TypedDict, total=False):
+    """What a gen and a run both take, besides `max_tokens`. See `sgl.gen`."""
 
-    min_tokens: int | None
     max_new_tokens: int | None
-    min_new_tokens: int | None
     n: int | None
     stop: Strings
     stop_token_ids: list[int] | None
@@ -34,12 +32,19 @@ class GenOptions(TypedDict, total=False):
     logprob_start_len: int | None
     top_logprobs_num: int | None
     return_text_in_logprobs: bool | None
+    close_at_limit: bool | None
+    error_on_truncation: bool | None
+    timeout: float | None
+
+
+class GenOptions(SamplingNames, total=False):
+    """What `gen` takes besides its name, its type, `max_tokens` and `choices`. See `sgl.gen`."""
+
+    min_tokens: int | None
+    min_new_tokens: int | None
     dtype: Any
     choices_method: ChoicesSamplingMethod | None
     regex: str | None
     json_schema: Any
     ebnf: str | None
     structural_tag: Any
-    close_at_limit: bool | None
-    error_on_truncation: bool | None
-    timeout: float | None

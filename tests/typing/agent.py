@@ -7,8 +7,6 @@ from typing import assert_type
 import sgl
 from sgl.lang.tools import ToolCall, ToolCalls
 
-TURNS = 4
-
 
 def weather(city: str) -> str:
     """The weather in a city now."""
@@ -29,20 +27,19 @@ toolbox = sgl.tools([weather, add, search])
 
 
 @sgl.function
-def answer(s: sgl.ProgramState, question: str) -> str:
+def answer(s: sgl.ProgramState, question: str, most_steps: int = 4) -> str | None:
     s += sgl.system("Be brief." + toolbox) + sgl.user(question)
-    calls = ToolCalls()
-    for _ in range(TURNS):
+    for _ in range(most_steps):
         s += sgl.assistant(step := toolbox.call("step", max_tokens=60))
         calls = s.get(step)
         assert_type(calls, ToolCalls)
+        if not calls:
+            assert_type(calls.text, str)
+            return calls.text
         for call in calls:
             assert_type(call, ToolCall)
             s += sgl.tool(toolbox.run(call))
-        if not calls:
-            break
-    assert_type(calls.text, str)
-    return calls.text
+    return None
 
 
 state = answer.run("How warm is it in Rome?", backend=sgl.Engine())

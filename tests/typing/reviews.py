@@ -26,6 +26,8 @@ def first(reviews: list[dict[str, Any]], lazily: bool) -> None:
     assert_type(judge.run_batch(reviews, generator_style=True), Iterator[sgl.ProgramState])
     assert_type(judge.run_batch(reviews, generator_style=lazily), Iterable[Any])
     assert_type(judge.run_batch(reviews, generator_style=True, return_exceptions=True), Iterator[sgl.ProgramState | Exception])
+    assert_type(judge.run_batch(reviews, max_tokens=20, backend=sgl.Engine(), budget=100, temperature=0), list[sgl.ProgramState])
+    judge.run_batch(reviews, temprature=0)  # type: ignore[call-overload]
     for state in judge.run_batch(reviews, return_exceptions=True):
         if isinstance(state, Exception):
             continue

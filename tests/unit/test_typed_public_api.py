@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import sgl
+from sgl.lang.program.batch import OPTION_NAMES
+from sgl.lang.program.options import BatchOptions, ShownOptions
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = sorted((ROOT / "tests/typing").glob("*.py"))
@@ -47,8 +52,14 @@ def test_mypy_knows_the_public_types(folder, tmp_path):
 @pytest.mark.skipif(not shutil.which("pyright"), reason="needs pyright")
 def test_pyright_sees_programs_whole(folder):
     programs = [program for program in PROGRAMS if program.stem in ("agent", "invoices", "reviews")]
-    (folder / "pyrightconfig.json").write_text('{"reportPossiblyUnbound": "error"}')
+    (folder / "pyrightconfig.json").write_text('{"reportPossiblyUnboundVariable": "error"}')
     for program in programs:
         shutil.copy(program, folder)
     done = subprocess.run(["pyright", "--pythonpath", sys.executable], cwd=folder, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_type_checkers_know_the_options_that_batches_take():
+    assert set(BatchOptions.__annotations__) == OPTION_NAMES | {"num_threads"}
+    more = {*ShownOptions.__annotations__} - {*BatchOptions.__annotations__} | {"num_threads", "return_exceptions", "generator_style"}
+    assert more <= set(inspect.signature(sgl.SglFunction.run_batch).parameters)

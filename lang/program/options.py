@@ -1,0 +1,25 @@
+"""The keyword options of batches, for type checkers and editors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..interpreter.usage import Budget
+from ..sampling.gen_options import SamplingNames
+
+
+class BatchOptions(SamplingNames, total=False):
+    """What `run_batch` and `arun_batch` take besides the items and what becomes of their results."""
+
+    max_tokens: int | None
+    backend: Any
+    budget: Budget | int | None
+    journal: str | Path | None
+    num_threads: int | str
+
+
+class ShownOptions(BatchOptions, total=False):
+    """What `run_batch` takes more."""
+
+    progress_bar: bool
