@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
+    """Run one command; returns the exit status. Where the reader of its output is gone, it ends without a word."""
+    from sgl.run_tool import NOBODY_READS, nobody_reads
+
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()  # what fails at the interpreter's end is a traceback
+    except BrokenPipeError:
+        if not nobody_reads():
+            raise
+        return NOBODY_READS
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = options.command
     return command(options)

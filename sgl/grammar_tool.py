@@ -45,6 +45,8 @@ def run(options: argparse.Namespace) -> int:
         if kind == "JSON Schema":
             _print_report(source, _options(options.option))
         grammar = _compiled(kind, source, options)
+    except BrokenPipeError:
+        raise  # the reader of what is printed has gone: no fault of what was asked
     except (GrammarError, OSError, ValueError) as error:
         print(f"sgl grammar: {error}", file=sys.stderr)
         return 1

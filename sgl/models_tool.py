@@ -48,6 +48,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         name, engine_options = model_and_options(options.words)
         return _list(engine_options, options.json) if name is None else _tell(name, engine_options, options.json)
+    except BrokenPipeError:
+        raise  # the reader of what is printed has gone: no fault of what was asked
     except (RuntimeFailure, OSError) as error:
         print(f"sgl models: {error}", file=sys.stderr)
         return 1

@@ -125,7 +125,7 @@ def _run_program(options: argparse.Namespace) -> int:
         _leave_soon()
         return INTERRUPTED
     except Exception as error:
-        if isinstance(error, BrokenPipeError) and _nobody_reads():
+        if isinstance(error, BrokenPipeError) and nobody_reads():
             return NOBODY_READS
         _tell(error, options.full_traceback)
         return 1
@@ -144,7 +144,7 @@ def _leave_soon() -> None:
     timer.start()
 
 
-def _nobody_reads() -> bool:
+def nobody_reads() -> bool:
     """Whether stdout is closed at its other end; if so, what is still to be written is thrown away."""
     try:
         stdout = sys.stdout.fileno()

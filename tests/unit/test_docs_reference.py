@@ -83,3 +83,13 @@ def test_columns_and_sections_become_lists(reference):
 def test_an_unknown_name_stops_the_build(reference):
     with pytest.raises(Exception, match=r"no 'sgl\.gne'"):
         reference.entry("sgl.gne")
+
+
+def test_of_two_names_one_is_documented_and_the_other_is_one_line():
+    """`fork`/`copy`, `type`/`dtype`, `journal`/`record`, `max_tokens`/`max_new_tokens`."""
+    for alias, name in ((sgl.ProgramState.copy, "fork()"), (sgl.AsyncProgramState.copy, "fork()"), (sgl.record, "`journal`")):
+        assert name in alias.__doc__ and len(alias.__doc__.strip().splitlines()) == 1
+    assert "keeps its variables to itself" in sgl.ProgramState.fork.__doc__ and "`seed` makes" in sgl.journal.__doc__
+    described = " ".join(sgl.gen.__doc__.split())
+    assert described.count("`dtype`") == 1 and "`dtype` is an older name of `type`" in described
+    assert described.count("`max_new_tokens`") == 1 and "max_new_tokens" not in sgl.SglFunction.run.__doc__

@@ -54,13 +54,3 @@ def test_who_is_computed_by_another() -> None:
             assert found == plainly(running, seq, reusable)
             seen[found] += 1
     assert min(seen.values()) > 100
-
-
-def test_of_two_names_one_is_documented_and_the_other_is_one_line():
-    """`fork`/`copy`, `type`/`dtype`, `journal`/`record`, `max_tokens`/`max_new_tokens`."""
-    for alias, name in ((sgl.ProgramState.copy, "fork()"), (sgl.AsyncProgramState.copy, "fork()"), (sgl.record, "`journal`")):
-        assert name in alias.__doc__ and len(alias.__doc__.strip().splitlines()) == 1
-    assert "keeps its variables to itself" in sgl.ProgramState.fork.__doc__ and "`seed` makes" in sgl.journal.__doc__
-    described = " ".join(sgl.gen.__doc__.split())
-    assert described.count("`dtype`") == 1 and "`dtype` is an older name of `type`" in described
-    assert described.count("`max_new_tokens`") == 1 and "max_new_tokens" not in sgl.SglFunction.run.__doc__
