@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from mypy.modulefinder import get_search_dirs
 
 import sgl
 from sgl.lang.program.batch import OPTION_NAMES
@@ -63,3 +64,18 @@ def test_type_checkers_know_the_options_that_batches_take():
     assert set(BatchOptions.__annotations__) == OPTION_NAMES | {"num_threads"}
     more = {*ShownOptions.__annotations__} - {*BatchOptions.__annotations__} | {"num_threads", "return_exceptions", "generator_style"}
     assert more <= set(inspect.signature(sgl.SglFunction.run_batch).parameters)
+
+
+def test_a_fresh_environment_of_the_makefile_shows_the_package(folder, tmp_path):
+    """What `make` writes beside the editable install, whose import hook type checkers cannot run."""
+    for name in ("pyproject.toml", "setup.py", "constraints.txt"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    planned = subprocess.run(["make", "-nB", "-f", ROOT / "Makefile", ".venv/.usable"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    (write,) = [line for line in planned.stdout.splitlines() if "sgl_folders.pth" in line]
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / ".venv"], check=True)
+    subprocess.run(write, shell=True, cwd=tmp_path, check=True)
+    python = tmp_path / ".venv/bin/python"
+    find = "import importlib.util as u; print(u.find_spec('sgl').origin, u.find_spec('sgl.lang.function').origin)"
+    found = subprocess.run([python, "-c", find], cwd="/", env={"PATH": ""}, capture_output=True, text=True, check=True).stdout.split()
+    assert found == [str(folder / "sgl/__init__.py"), str(folder / "sgl/lang/function.py")]
+    assert any(str(folder) in roots for roots in get_search_dirs(str(python)))
