@@ -16,9 +16,10 @@ from sgl.grammars import GrammarError
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import RuntimeFailure
 
-from . import about, chat, completions, embeddings, native, native_control, page, tokenizing
+from . import about, completions, embeddings, native, native_control, page, tokenizing
 from .bodies import BodyRoom
 from .bridge import Bridge
+from .chat import routes as chat
 from .compiling import Compiler
 from .cors import Cors
 from .document import DocumentedApp

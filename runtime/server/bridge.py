@@ -27,7 +27,7 @@ from sgl.runtime.sequences.terms import USUAL, Terms
 from .admission import Admission
 from .allowance import take
 from .caller import CALLER, PATIENCE, seconds_left
-from .chat_moves import ChatPrompt, Move, Walk, joined
+from .chat.moves import ChatPrompt, Move, Walk, joined
 from .errors import RequestError
 from .postbox import Arrivals, Postbox
 from .record import GapObserver, Progress

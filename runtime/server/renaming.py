@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from .chat_types import MOST_MESSAGES
+from .chat.types import MOST_MESSAGES
 from .errors import RequestError
 from .fields import refusal
 

@@ -10,9 +10,9 @@ from pydantic import Field, model_validator
 from sgl.runtime.cache import Ints
 
 from .bodies import BodyRoute
-from .chat_plan import tools_of
-from .chat_prompt import prompt_of
-from .chat_types import MOST_TOOLS, ChatRequest, FunctionTool, Message
+from .chat.plan import tools_of
+from .chat.prompt import prompt_of
+from .chat.types import MOST_TOOLS, ChatRequest, FunctionTool, Message
 from .errors import RequestError
 from .fields import First
 from .openai_answers import Json

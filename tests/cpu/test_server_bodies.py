@@ -91,7 +91,7 @@ def test_a_million_wrong_items_hold_nobody_up(url: str, path: str, body: dict[st
 
 
 def test_errors_are_not_gathered() -> None:
-    from sgl.runtime.server.chat_types import ChatRequest
+    from sgl.runtime.server.chat.types import ChatRequest
     from sgl.runtime.server.completions import CompletionRequest
     from sgl.runtime.server.embeddings import EmbeddingRequest
     from sgl.runtime.server.native_types import GenerateFields

@@ -22,10 +22,10 @@ from sgl.runtime import Engine
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.sequences.ops import Chunk, Generation
 from sgl.runtime.server.app import create_app
-from sgl.runtime.server.chat_plan import Plan
-from sgl.runtime.server.chat_sample import Sample
-from sgl.runtime.server.chat_types import ChatRequest
-from sgl.runtime.server.chat_writer import ChoiceWriter
+from sgl.runtime.server.chat.plan import Plan
+from sgl.runtime.server.chat.sample import Sample
+from sgl.runtime.server.chat.types import ChatRequest
+from sgl.runtime.server.chat.writer import ChoiceWriter
 from sgl.runtime.server.openai_work import Work
 from sgl.runtime.server.settings import ServerSettings
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 
 from sgl.runtime.dialects import Arguments, CallBegun, CallEnded, Said, Thought
-from sgl.runtime.server.chat_sample import Over, Told
+from sgl.runtime.server.chat.sample import Over, Told
 
 
 def walk(seed: int) -> tuple[list[Told], list[Told]]:

@@ -9,11 +9,11 @@ from functools import partial
 
 from sgl.runtime.sequences.ops import Generation
 
-from ..chat_plan import tools_of
-from ..chat_prompt import prompt_of
-from ..chat_sample import Told
-from ..chat_talk import Talk
-from ..chat_types import ChatRequest
+from ..chat.plan import tools_of
+from ..chat.prompt import prompt_of
+from ..chat.sample import Told
+from ..chat.talk import Talk
+from ..chat.types import ChatRequest
 from ..openai_answers import Json
 from ..openai_work import Work
 from ..renaming import Aside, renaming

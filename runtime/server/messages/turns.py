@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
-from ..chat_types import ChatRequest
+from ..chat.types import ChatRequest
 from ..errors import RequestError
 from ..openai_answers import Json
 from ..renaming import few, parsed

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from ..caller import MOST_URGENT
-from ..chat_types import MOST_TOOLS, ToolName
+from ..chat.types import MOST_TOOLS, ToolName
 from ..fields import First, shown
 from ..openai_types import Strict, as_it_is, refused
 from .blocks import AnyBlock, Text

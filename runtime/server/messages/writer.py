@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from sgl.runtime.dialects import Arguments, CallBegun, Said, Thought
 
-from ..chat_sample import Over, Told
+from ..chat.sample import Over, Told
 from ..openai_answers import Json
 
 SIGNATURE = "unsigned"  # clients want one; nobody checks it

@@ -10,8 +10,8 @@ from functools import partial
 
 from sgl.runtime.dialects import CallEnded, Said, Thought
 
-from ..chat_sample import Called, Told
-from ..chat_talk import Talk
+from ..chat.sample import Called, Told
+from ..chat.talk import Talk
 from ..openai_answers import Json, finish_reason
 from ..openai_work import Work
 from ..renaming import Aside, renaming

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ..chat_types import MOST_MESSAGES, MOST_TOOLS, FunctionTool
+from ..chat.types import MOST_MESSAGES, MOST_TOOLS, FunctionTool
 from ..fields import First
 from ..openai_types import Strict
 

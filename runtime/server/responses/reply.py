@@ -8,11 +8,11 @@ from contextlib import aclosing
 
 from sgl.runtime.errors import RequestAborted
 
-from ..chat_plan import tools_of
-from ..chat_prompt import prompt_of
-from ..chat_sample import Told
-from ..chat_talk import Talk
-from ..chat_types import MOST_MESSAGES, ChatRequest
+from ..chat.plan import tools_of
+from ..chat.prompt import prompt_of
+from ..chat.sample import Told
+from ..chat.talk import Talk
+from ..chat.types import MOST_MESSAGES, ChatRequest
 from ..errors import RequestError, problem
 from ..openai_answers import Json
 from ..openai_work import Work

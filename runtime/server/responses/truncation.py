@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..chat_plan import tools_of
-from ..chat_prompt import prompt_of
-from ..chat_types import ChatRequest, Message
+from ..chat.plan import tools_of
+from ..chat.prompt import prompt_of
+from ..chat.types import ChatRequest, Message
 from ..errors import RequestError
 from ..openai_work import Work
 

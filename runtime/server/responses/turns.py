@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ..chat_types import ChatRequest
+from ..chat.types import ChatRequest
 from ..errors import RequestError
 from ..openai_answers import Json
 from ..renaming import parsed

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from ..caller import MOST_URGENT
-from ..chat_types import MOST_TOOLS, ToolName
+from ..chat.types import MOST_TOOLS, ToolName
 from ..errors import RequestError
 from ..fields import First, shown
 from ..openai_types import UNIT, Strict, as_it_is, refused

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from sgl.runtime.dialects import Arguments, CallBegun, CallEnded, Said, Thought
 
-from ..chat_sample import Over, Told
+from ..chat.sample import Over, Told
 from ..openai_answers import Json
 from .items import encrypted, new_id
 

@@ -8,13 +8,13 @@ from contextlib import aclosing
 from sgl.runtime.sampling.params import SamplingParams
 from sgl.runtime.sequences.ops import Chunk
 
-from .chat_moves import ChatPrompt, Move
-from .chat_plan import Plan
-from .chat_prompt import prompt_of
-from .chat_sample import Sample, Told
-from .chat_types import ChatRequest
-from .errors import RequestError
-from .openai_work import Work
+from ..errors import RequestError
+from ..openai_work import Work
+from .moves import ChatPrompt, Move
+from .plan import Plan
+from .prompt import prompt_of
+from .sample import Sample, Told
+from .types import ChatRequest
 
 
 class Talk:

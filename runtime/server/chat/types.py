@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from .chat_functions import as_tools
-from .errors import RequestError
-from .fields import First
-from .openai_types import Constraint, Count, Sampling, Strict, refused
+from ..errors import RequestError
+from ..fields import First
+from ..openai_types import Constraint, Count, Sampling, Strict, refused
+from .functions import as_tools
 
 MOST_TOOLS = 128
 MOST_MESSAGES = 20_000

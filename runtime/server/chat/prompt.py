@@ -12,10 +12,10 @@ from sgl.runtime.errors import ConfigError
 from sgl.runtime.text.quoting import Quotation
 from sgl.runtime.text.tokenizer import Tokenizer
 
-from .bridge import LONG_TEXT
-from .chat_moves import ChatPrompt
-from .chat_types import SETTLED, ChatRequest
-from .errors import RequestError
+from ..bridge import LONG_TEXT
+from ..errors import RequestError
+from .moves import ChatPrompt
+from .types import SETTLED, ChatRequest
 
 MARK = "\ue000\ue001"  # private use: where the text that goes on ends; what the template puts behind is cut off
 

@@ -16,7 +16,7 @@ from sgl.runtime.sequences.ops import Chunk, Generation
 from sgl.runtime.sequences.scoring import Scores
 from sgl.runtime.sequences.sequence import Sequence
 
-from .postbox import Arrivals
+from ..postbox import Arrivals
 
 END = {"type": "stop", "matched": None}
 NOTHING: Ints = np.zeros(0, dtype=np.int32)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from sgl.runtime.dialects import Arguments, CallBegun, Said, Thought
 
-from .chat_functions import as_functions
-from .chat_sample import Called, Over, Sample, Told
-from .openai_answers import Json
+from ..openai_answers import Json
+from .functions import as_functions
+from .sample import Called, Over, Sample, Told
 
 
 class ChoiceWriter:

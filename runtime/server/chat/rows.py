@@ -10,8 +10,8 @@ from sgl.runtime.sampling.params import SamplingParams
 from sgl.runtime.sequences.ops import Chunk
 from sgl.runtime.text.tokenizer import Tokenizer
 
-from .logprobs import Row, RowStream, chat_logprobs
-from .openai_answers import Json
+from ..logprobs import Row, RowStream, chat_logprobs
+from ..openai_answers import Json
 
 
 class _Placed(NamedTuple):

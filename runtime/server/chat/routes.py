@@ -8,15 +8,15 @@ from contextlib import aclosing
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from .allowance import json_response
-from .bodies import BodyRoute
-from .chat_sample import Told
-from .chat_talk import Talk
-from .chat_types import ChatRequest
-from .chat_writer import ChoiceWriter, FunctionWriter
-from .openai_answers import Json, head, usage
-from .openai_work import Work
-from .sse import EventResponse, primed
+from ..allowance import json_response
+from ..bodies import BodyRoute
+from ..openai_answers import Json, head, usage
+from ..openai_work import Work
+from ..sse import EventResponse, primed
+from .sample import Told
+from .talk import Talk
+from .types import ChatRequest
+from .writer import ChoiceWriter, FunctionWriter
 
 router = APIRouter(route_class=BodyRoute)
 

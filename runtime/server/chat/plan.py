@@ -14,14 +14,14 @@ from sgl.runtime.errors import ConfigError
 from sgl.runtime.sampling.params import SamplingParams
 from sgl.runtime.sequences.ops import Generation
 
-from .chat_moves import NOTHING, Choice, Move
-from .chat_reading import Readers
-from .chat_types import ChatRequest
-from .compiling import ANY_JSON
-from .errors import RequestError
-from .native_requests import split_stops
-from .openai_types import Kind
-from .openai_work import Work
+from ..compiling import ANY_JSON
+from ..errors import RequestError
+from ..native_requests import split_stops
+from ..openai_types import Kind
+from ..openai_work import Work
+from .moves import NOTHING, Choice, Move
+from .reading import Readers
+from .types import ChatRequest
 
 CHOICES = "choices"
 

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from sgl.runtime.dialects import Arguments, CallBegun, CallEnded, Event, Said, Step, Thought
 from sgl.runtime.sequences.ops import Chunk, Generation
 
-from .chat_moves import Move, joined
-from .chat_plan import Plan
-from .chat_reading import Plain
-from .chat_rows import RowChooser
-from .openai_answers import Json, finish_reason
+from ..openai_answers import Json, finish_reason
+from .moves import Move, joined
+from .plan import Plan
+from .reading import Plain
+from .rows import RowChooser
 
 
 @dataclass(frozen=True, slots=True)

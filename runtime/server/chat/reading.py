@@ -10,8 +10,8 @@ from sgl.runtime.dialects import Event, Marks, Reader, Said, Step, Tool
 from sgl.runtime.dialects.reader import Form
 from sgl.runtime.sampling.params import SamplingParams
 
-from .chat_types import ChatRequest
-from .openai_work import Work
+from ..openai_work import Work
+from .types import ChatRequest
 
 
 class Plain:
