@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 import torch
 
+from ..layers import cpu
 from ..layers.float8 import FP8
 from ..layers.linear import Linear
 from .codes import Codes
 from .fp8 import Fp8Linear
 from .grouped import Grouped
+from .int4 import LEVELS, Int4BlockedLinear, suits
 
 Transform = Callable[[str, Linear], Linear]
 
@@ -66,6 +68,8 @@ def in_few_bits(codes: Codes, layer: Linear) -> Linear | str:
     device, dtype = weight.codes.device, layer.weight.dtype
     if device.type == "cuda" and weight.is_float8:
         return _float8(weight, layer)
+    if cpu.can_compute(dtype, device) and cpu.kernels.INT4 and weight.levels == LEVELS:
+        return suits(weight) or Int4BlockedLinear(weight, layer.bias, dtype)
     return f"no kernel on {device.type} multiplies {dtype_name(dtype)} with it"
 
 

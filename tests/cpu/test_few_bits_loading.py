@@ -20,7 +20,9 @@ from test_readers_packed import packed
 
 from sgl.runtime import Engine
 from sgl.runtime.errors import CheckpointError, ConfigError
+from sgl.runtime.layers import cpu
 from sgl.runtime.loading import load_model
+from sgl.runtime.quantization import keeping
 from sgl.runtime.quantization.grouped import Grouped
 
 WEIGHTS = "model.safetensors"
@@ -45,7 +47,7 @@ def gptq(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor],
     (out, inputs), groups = weight.shape, weight.shape[1] // 32
     codes = torch.randint(0, 16, (inputs, out), generator=generator)
     zero, scale = torch.randint(1, 16, (groups, out), generator=generator), (torch.rand(groups, out, generator=generator) * 0.05).half()
-    group = torch.arange(inputs)[torch.randperm(inputs, generator=generator)] // 32
+    group = torch.arange(inputs)[torch.randperm(inputs, generator=torch.Generator().manual_seed(inputs))] // 32  # of what all of q, k, v take
     stored = {"qweight": along_inputs(codes, 4), "qzeros": along_outputs(zero - 1, 4), "scales": scale, "g_idx": group.int(), "bias": torch.zeros(out).half()}
     order = group.argsort(stable=True)
     return stored, Grouped(codes.T[:, order].byte(), scale.T, 32, zero=zero.T, order=order)
@@ -110,9 +112,15 @@ def logits(path: Path, dtype: torch.dtype = torch.float32) -> Tensor:
     return Rig(path, dtype=dtype).step([(Row([5, 6, 7, 300, 11]), 5)])[0]
 
 
+@pytest.fixture
+def restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if no kernel took few bits."""
+    monkeypatch.setattr(keeping, "in_few_bits", lambda codes, layer: "the test restores them")
+
+
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("leave", [(), ("k_proj.weight", "layers.1.mlp.down_proj.weight")])
-def test_logits_are_those_of_the_restored_twin(name: str, leave: tuple[str, ...], tmp_path: Path) -> None:
+def test_logits_are_those_of_the_restored_twin(name: str, leave: tuple[str, ...], tmp_path: Path, restored: None) -> None:
     """Where the headers say that a projection is plain, whatever the configuration's lists say."""
     few, whole = write(tmp_path, *FORMATS[name], leave=leave)
     assert torch.equal(logits(few), logits(whole))
@@ -127,6 +135,19 @@ def test_sizes_of_a_weight_that_its_format_keeps_apart_must_be_the_place_s(tmp_p
     save_file(tensors, few / WEIGHTS)
     with pytest.raises(CheckpointError, match=r"up_proj.weight is \[64, 96\] by its .*nf4.*, config.json asks for \[96, 64\]"):
         load_model(few)
+
+
+@pytest.mark.skipif(not (cpu.kernels and cpu.kernels.INT4), reason="this CPU has no product of four bits")
+@pytest.mark.parametrize("name", ["gptq", "awq", "compressed-tensors"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_four_bits_are_kept_and_logits_differ_by_the_rounding_of_states_alone(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    few, whole = write(tmp_path, *FORMATS[name])
+    (told,) = load_model(few, dtype).few_bits
+    assert told.by == "Int4BlockedLinear" and told.why is None and told.count == 12
+    found, expected = logits(few, dtype), logits(whole)
+    assert (found - expected).norm() < 0.06 * expected.norm()
+    bytes_ = [load_model(path, dtype).layers[1].mixer.qkv.weight.nbytes for path in (few, whole)]
+    assert bytes_[0] < bytes_[1] * (0.2 if dtype == torch.float32 else 0.4)
 
 
 def test_a_bias_that_is_not_zero_is_refused_where_the_model_has_none(tmp_path: Path) -> None:
