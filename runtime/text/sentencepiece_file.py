@@ -102,14 +102,18 @@ def sentencepiece_backend(file: Path, extra: dict[int, AddedToken], first_only: 
     Raises:
         ConfigError: the file is no sentencepiece model, or one of a kind that cannot be read.
     """
-    found = SentencePieceFile.read(file)
-    _check(found, file)
+    return backend_of(SentencePieceFile.read(file), str(file), extra, first_only)
+
+
+def backend_of(found: SentencePieceFile, where: str, extra: dict[int, AddedToken], first_only: bool) -> tuple[Backend, dict[str, str]]:
+    """The same of a model that was read. where: names it in errors."""
+    _check(found, where)
     pieces = _with_extra(found.pieces, extra)
     try:
         backend = Backend(_bpe(found, pieces) if found.algorithm == BPE else _unigram(found, pieces))
         backend.normalizer = _normalizer(found)
     except Exception as error:
-        raise ConfigError(f"{file}: the tokenizers library does not take its pieces ({brief(error)}); download it again") from None
+        raise ConfigError(f"{where}: the tokenizers library does not take its pieces ({brief(error)}); download it again") from None
     scheme = "never" if not found.dummy_prefix else "first" if first_only else "always"
     backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=False)
     backend.decoder = _decoder(found)
@@ -117,16 +121,16 @@ def sentencepiece_backend(file: Path, extra: dict[int, AddedToken], first_only: 
     return backend, found.special_names()
 
 
-def _check(found: SentencePieceFile, file: Path) -> None:
+def _check(found: SentencePieceFile, where: str) -> None:
     if found.algorithm not in (UNIGRAM, BPE):
-        raise ConfigError(f"{file}: model_type {found.algorithm} is neither unigram (1) nor BPE (2); save a tokenizer.json instead")
+        raise ConfigError(f"{where}: model_type {found.algorithm} is neither unigram (1) nor BPE (2); save a tokenizer.json instead")
     if found.space_behind or not found.escape_spaces:
-        raise ConfigError(f"{file} keeps spaces behind words or unescaped, which is not supported; save a tokenizer.json instead")
+        raise ConfigError(f"{where} keeps spaces behind words or unescaped, which is not supported; save a tokenizer.json instead")
     if sum(len(piece.text) ** 2 for piece in found.pieces) > MOST_SQUARES:
         longest = max(found.pieces, key=lambda piece: len(piece.text))
-        raise ConfigError(f"{file}: its pieces are too long to be cut, one has {len(longest.text):,} characters; download it again")
+        raise ConfigError(f"{where}: its pieces are too long to be cut, one has {len(longest.text):,} characters; download it again")
     if not 0 <= found.unk_id < len(found.pieces):
-        raise ConfigError(f"{file}: unk_id {found.unk_id} is none of its {len(found.pieces)} pieces; download it again")
+        raise ConfigError(f"{where}: unk_id {found.unk_id} is none of its {len(found.pieces)} pieces; download it again")
 
 
 def _with_extra(pieces: list[Piece], extra: dict[int, AddedToken]) -> list[Piece]:

@@ -215,7 +215,7 @@ def _converted(folder: Path, file: Path, config: dict[str, Any]) -> TokenFiles:
     if custom and not extra:
         backend.add_special_tokens([AddedToken(token, normalized=False) for token in custom.tokens])
     config = names | config
-    _put_before(backend, custom.prefix if custom and custom.prefix else _bos(config, "bos_token" in names))
+    put_before(backend, custom.prefix if custom and custom.prefix else _bos(config, "bos_token" in names))
     return TokenFiles(backend, config)
 
 
@@ -226,7 +226,8 @@ def _bos(config: Mapping[str, Any], unless_said: bool) -> tuple[str, ...]:
     return (str(content),) if content and config.get("add_bos_token", unless_said) else ()
 
 
-def _put_before(backend: Backend, tokens: Iterable[str]) -> None:
+def put_before(backend: Backend, tokens: Iterable[str]) -> None:
+    """Have these tokens put before every text, those of them that the vocabulary has."""
     ids = {token: index for token in tokens if (index := backend.token_to_id(token)) is not None}
     if not ids:
         return

@@ -1,0 +1,247 @@
+"""The tokenizer that a GGUF file keeps among its keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tokenizers import AddedToken, decoders, models, normalizers, processors
+from tokenizers import Tokenizer as Backend
+
+from sgl.runtime.errors import ConfigError, brief
+
+from .chat_files import given_source
+from .chat_template import BadTemplate
+from .gguf_words import normalizer, pre_tokenizer, words_of
+from .sentencepiece_file import BPE, SPACE, Kind, Piece, SentencePieceFile, backend_of
+from .token_files import MOST_JSON, MOST_TOKENS, TokenFiles, put_before
+from .token_kinds import LONGEST, require_little_growth, wrong
+from .tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+BEGIN = "tokenizer.ggml."
+TEMPLATE, WHOLE = "tokenizer.chat_template", "tokenizer.huggingface.json"
+NAMED = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
+ENDS = ("eos", "eot", "eom")
+ENDINGS = frozenset({"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>"})  # control tokens that end a text
+ADDED = (Kind.CONTROL, Kind.UNKNOWN, Kind.USER)
+KEPT = ("<unk>", "<s>", "<|endoftext|>")  # tokens of Phi-3 that leave the spaces behind them
+REMEDY = "take another GGUF file of this model, or its safetensors checkpoint"
+
+
+def gguf_tokenizer(metadata: Mapping[str, Any], where: str, chat_template: str | Path | None = None) -> Tokenizer:
+    """The tokenizer of a file with these keys, with its chat template and the ids that end a text.
+
+    metadata: as `runtime.loading.gguf` reads it.  where: the file, for errors.  chat_template: see `Tokenizer.load`. Raises
+    ConfigError for tokenizers that cannot be read exactly: of an unknown kind, or cut into words in an unknown way.
+    """
+    try:
+        backend, config = read_gguf_tokenizer(metadata, where)
+        if chat_template is not None:
+            config["chat_template"] = {"default": given_source(chat_template, backend.get_vocab())}
+        return Tokenizer(backend, config, end_ids(metadata, where))
+    except BadTemplate as error:
+        place = "Engine(chat_template=...)" if chat_template is not None else f"{where}: {TEMPLATE}"
+        raise BadTemplate(f"{place}: {error}") from error
+    except ConfigError:
+        raise
+    except BaseException as error:  # a panic of Rust is no Exception
+        if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":
+            raise
+        raise ConfigError(f"{where}: its tokenizer cannot be used ({type(error).__name__}: {brief(error)}); {REMEDY}") from error
+
+
+def read_gguf_tokenizer(metadata: Mapping[str, Any], where: str) -> TokenFiles:
+    """The backend, and what tokenizer_config.json would say beside it."""
+    keys = _Keys(metadata, where)
+    kind = keys.one("model", str)
+    if (saved := metadata.get(WHOLE)) is not None:
+        backend = _saved(saved, where)
+    elif kind == "gpt2":
+        backend = _byte_level(keys)
+    elif kind == "llama":
+        backend = _sentencepiece(keys)
+    else:
+        raise ConfigError(f"{where}: tokenizer.ggml.model={str(kind)[:80]!r} is not supported; supported are gpt2 and llama: {REMEDY}")
+    config: dict[str, Any] = {ours: token for name, ours in NAMED.items() if (token := keys.token(name)) is not None}
+    return TokenFiles(backend, config | _templates(metadata, where))
+
+
+def end_ids(metadata: Mapping[str, Any], where: str) -> list[int]:
+    """Any of these ends a text: the file does not keep a list, so control tokens that are spelled as such count too."""
+    keys = _Keys(metadata, where)
+    named = [index for name in ENDS if (index := keys.index(name)) is not None]
+    spelled = [i for i, piece in enumerate(keys.pieces()) if piece.kind == Kind.CONTROL and piece.text in ENDINGS]
+    return list(dict.fromkeys(named + spelled))
+
+
+class _Keys:
+    """The keys of a tokenizer, checked where they are read."""
+
+    def __init__(self, metadata: Mapping[str, Any], where: str) -> None:
+        self.metadata, self.where = metadata, where
+
+    def one(self, name: str, kind: type[T]) -> T | None:
+        value = self.metadata.get(BEGIN + name)
+        if value is not None and type(value) is not kind:
+            raise wrong(Path(self.where), BEGIN + name, value, kind.__name__)
+        return value
+
+    def all(self, name: str, kind: type[T], count: int | None = None) -> list[T] | None:
+        """A list of values of one type, as many as there are tokens."""
+        values = self.metadata.get(BEGIN + name)
+        if values is None:
+            return None
+        if not isinstance(values, list) or any(type(value) is not kind for value in values):
+            raise wrong(Path(self.where), BEGIN + name, values, f"a list of {kind.__name__}")
+        if count is not None and len(values) != count:
+            raise wrong(Path(self.where), BEGIN + name, f"{len(values):,} values", f"one for each of {count:,} tokens")
+        return values
+
+    def tokens(self) -> list[str]:
+        found = self.all("tokens", str)
+        if not found or len(found) > MOST_TOKENS:
+            raise wrong(Path(self.where), f"{BEGIN}tokens", f"{len(found or ()):,} tokens", f"a list of 1 to {MOST_TOKENS:,}")
+        return found
+
+    def pieces(self) -> list[Piece]:
+        texts = self.tokens()
+        kinds = self.all("token_type", int, len(texts)) or [int(Kind.NORMAL)] * len(texts)
+        scores = self.all("scores", float, len(texts)) or [0.0] * len(texts)
+        return [Piece(*values) for values in zip(texts, scores, kinds, strict=True)]
+
+    def index(self, name: str) -> int | None:
+        """The id of a token that a key names."""
+        found, count = self.one(f"{name}_token_id", int), len(self.tokens())
+        if found is not None and not 0 <= found < count:
+            raise wrong(Path(self.where), f"{BEGIN}{name}_token_id", found, f"the id of one of {count:,} tokens")
+        return found
+
+    def token(self, name: str) -> str | None:
+        found = self.index(name)
+        return None if found is None else self.tokens()[found]
+
+    def bos(self, default: bool) -> tuple[str, ...]:
+        """What comes before every text."""
+        said, token = self.one("add_bos_token", bool), self.token("bos")
+        return (token,) if token is not None and (default if said is None else said) else ()
+
+
+# byte-level
+
+
+def _byte_level(keys: _Keys) -> Backend:
+    words, pieces = words_of(keys.one("pre", str), keys.where), keys.pieces()
+    vocab = {piece.text: i for i, piece in enumerate(pieces)}
+    _require_once(vocab, pieces, keys.where)
+    merges = [_pair(merge, keys.where) for merge in keys.all("merges", str) or ()]
+    try:
+        backend = Backend(models.BPE(vocab, merges, ignore_merges=words.whole))
+    except Exception as error:
+        raise ConfigError(f"{keys.where}: the tokenizers library does not take its merges ({brief(error)}); {REMEDY}") from None
+    backend.normalizer, backend.pre_tokenizer = normalizer(words), pre_tokenizer(words)
+    backend.decoder, backend.post_processor = decoders.ByteLevel(), processors.ByteLevel(trim_offsets=False)
+    backend.add_tokens(list(_added(pieces, keys.where)))
+    put_before(backend, keys.bos(words.bos))
+    return backend
+
+
+def _pair(merge: str, where: str) -> tuple[str, str]:
+    """A space may be the first letter of the left part."""
+    cut = merge.find(" ", 1)
+    if cut < 0:
+        raise wrong(Path(where), f"{BEGIN}merges", merge, "pairs with a space between")
+    return merge[:cut], merge[cut + 1 :]
+
+
+def _added(pieces: list[Piece], where: str) -> Iterator[AddedToken]:
+    for piece in pieces:
+        if piece.kind in ADDED and len(piece.text) > LONGEST:
+            raise wrong(Path(where), f"{BEGIN}tokens", piece.text, f"tokens of at most {LONGEST:,} characters")
+        if piece.kind in ADDED and piece.text:
+            yield AddedToken(piece.text, normalized=False, special=piece.kind != Kind.USER)
+
+
+def _require_once(vocab: Mapping[str, int], pieces: list[Piece], where: str) -> None:
+    if len(vocab) < len(pieces):
+        texts = sorted(piece.text for piece in pieces)
+        twice = next(one for one, other in pairwise(texts) if one == other)
+        raise wrong(Path(where), f"{BEGIN}tokens", twice, "tokens that are there once")
+
+
+# sentencepiece
+
+
+def _sentencepiece(keys: _Keys) -> Backend:
+    """Merges follow from scores."""
+    pieces = [_spelled(piece) for piece in keys.pieces()]
+    if keys.all("scores", float) is None:
+        raise ConfigError(f"{keys.where}: a tokenizer of kind llama must have {BEGIN}scores, one for each token; {REMEDY}")
+    _require_once({piece.text: i for i, piece in enumerate(pieces)}, pieces, keys.where)
+    prefix, unknown = keys.one("add_space_prefix", bool), keys.index("unknown")
+    if unknown is None:
+        unknown = next((i for i, piece in enumerate(pieces) if piece.kind == Kind.UNKNOWN), 0)
+    found = SentencePieceFile(
+        pieces, BPE, byte_fallback=any(piece.kind == Kind.BYTE for piece in pieces), unk_id=unknown,
+        dummy_prefix=prefix is not False, collapse_spaces=keys.one("remove_extra_whitespaces", bool) or False,
+    )  # fmt: skip
+    backend, _ = backend_of(found, keys.where, _stripping(keys, pieces), first_only=False)
+    if found.dummy_prefix:
+        _prefix_always(backend)
+    put_before(backend, keys.bos(True))
+    return backend
+
+
+def _prefix_always(backend: Backend) -> None:
+    """The dummy space stands at the start of a text and behind special tokens, also before spaces, as the format's own reader has it."""
+    steps = [] if backend.normalizer is None else [backend.normalizer]
+    backend.normalizer = normalizers.Sequence([*steps, normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
+    backend.pre_tokenizer = None
+
+
+def _spelled(piece: Piece) -> Piece:
+    """The user's tokens of spaces are stored as such; as pieces they have marks in their place, and are merged first."""
+    if piece.kind != Kind.USER or piece.text.strip(" "):
+        return piece
+    return piece._replace(text=piece.text.replace(" ", SPACE), score=0.0)
+
+
+def _stripping(keys: _Keys, pieces: list[Piece]) -> dict[int, AddedToken]:
+    """Phi-3's marks take the spaces behind them; the file does not say so."""
+    if keys.metadata.get("general.architecture") != "phi3":
+        return {}
+    marks = {i: piece.text for i, piece in enumerate(pieces) if piece.kind == Kind.CONTROL and piece.text not in KEPT}
+    return {i: AddedToken(text, rstrip=True, normalized=False, special=True) for i, text in marks.items()}
+
+
+# whole
+
+
+def _saved(text: Any, where: str) -> Backend:
+    """A whole tokenizer.json among the keys."""
+    if not isinstance(text, str) or len(text) > MOST_JSON:
+        raise wrong(Path(where), WHOLE, text, f"a text of at most {MOST_JSON:,} characters")
+    try:
+        ids = [token["id"] for token in json.loads(text).get("added_tokens") or ()]
+        backend = Backend.from_str(text)
+    except Exception as error:
+        raise ConfigError(f"{where}: {WHOLE} is no tokenizer that the tokenizers library reads ({brief(error)}); {REMEDY}") from None
+    if max([*ids, *backend.get_vocab(with_added_tokens=True).values()], default=0) >= MOST_TOKENS:
+        raise ConfigError(f"{where}: {WHOLE} has ids of {MOST_TOKENS:,} and more; {REMEDY}")
+    require_little_growth(Path(where), backend.normalizer)
+    return backend
+
+
+def _templates(metadata: Mapping[str, Any], where: str) -> dict[str, Any]:
+    begin = f"{TEMPLATE}."
+    named = {key.removeprefix(begin): value for key, value in metadata.items() if key.startswith(begin)}
+    if TEMPLATE in metadata:
+        named["default"] = metadata[TEMPLATE]
+    for name, source in named.items():
+        if not isinstance(source, str):
+            raise wrong(Path(where), f"{begin}{name}", source, "a text")
+    return {"chat_template": named} if named else {}
