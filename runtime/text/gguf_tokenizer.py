@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -75,7 +76,7 @@ def end_ids(metadata: Mapping[str, Any], where: str) -> list[int]:
     """Any of these ends a text: the file does not keep a list, so control tokens that are spelled as such count too."""
     keys = _Keys(metadata, where)
     named = [index for name in ENDS if (index := keys.index(name)) is not None]
-    spelled = [i for i, piece in enumerate(keys.pieces()) if piece.kind == Kind.CONTROL and piece.text in ENDINGS]
+    spelled = [i for i, (token, kind) in enumerate(zip(keys.tokens, keys.kinds, strict=True)) if kind == Kind.CONTROL and token in ENDINGS]
     return list(dict.fromkeys(named + spelled))
 
 
@@ -102,28 +103,32 @@ class _Keys:
             raise wrong(Path(self.where), BEGIN + name, f"{len(values):,} values", f"one for each of {count:,} tokens")
         return values
 
+    @cached_property
     def tokens(self) -> list[str]:
         found = self.all("tokens", str)
         if not found or len(found) > MOST_TOKENS:
             raise wrong(Path(self.where), f"{BEGIN}tokens", f"{len(found or ()):,} tokens", f"a list of 1 to {MOST_TOKENS:,}")
         return found
 
+    @cached_property
+    def kinds(self) -> list[int]:
+        count = len(self.tokens)
+        return self.all("token_type", int, count) or [int(Kind.NORMAL)] * count
+
     def pieces(self) -> list[Piece]:
-        texts = self.tokens()
-        kinds = self.all("token_type", int, len(texts)) or [int(Kind.NORMAL)] * len(texts)
-        scores = self.all("scores", float, len(texts)) or [0.0] * len(texts)
-        return [Piece(*values) for values in zip(texts, scores, kinds, strict=True)]
+        scores = self.all("scores", float, len(self.tokens)) or [0.0] * len(self.tokens)
+        return list(map(Piece, self.tokens, scores, self.kinds))
 
     def index(self, name: str) -> int | None:
         """The id of a token that a key names."""
-        found, count = self.one(f"{name}_token_id", int), len(self.tokens())
+        found, count = self.one(f"{name}_token_id", int), len(self.tokens)
         if found is not None and not 0 <= found < count:
             raise wrong(Path(self.where), f"{BEGIN}{name}_token_id", found, f"the id of one of {count:,} tokens")
         return found
 
     def token(self, name: str) -> str | None:
         found = self.index(name)
-        return None if found is None else self.tokens()[found]
+        return None if found is None else self.tokens[found]
 
     def bos(self, default: bool) -> tuple[str, ...]:
         """What comes before every text."""
