@@ -10,6 +10,7 @@ from ..quantization.readers import Readers
 from ..quantization.readers.gguf import BlockReaders
 from .files import load_config, quantization_of, weight_files
 from .gguf import is_gguf, open_gguf
+from .gguf_file import read_parts
 from .header import Stored
 from .plan import with_own_head
 from .source import FileSource, Source, safetensors
@@ -34,8 +35,15 @@ def open_checkpoint(path: Path, context: int | None = None, weights: bool = True
         return _gguf(path, context)
     model = load_config(path, context)
     readers = Readers.of(*quantization_of(path))
-    sources: list[Source] = [safetensors(file) for file in weight_files(path)] if weights else []
+    sources = sources_of(path) if weights else []
     return Checkpoint(with_own_head(model, sources), sources, readers, str(path))
+
+
+def sources_of(path: Path) -> list[Source]:
+    """The tensors of a directory or GGUF file, as their headers name them."""
+    if is_gguf(path):
+        return [FileSource(part.file, part.tensors) for part in read_parts(path)]
+    return [safetensors(file) for file in weight_files(path)]
 
 
 def _gguf(path: Path, context: int | None) -> Checkpoint:

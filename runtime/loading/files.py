@@ -66,7 +66,7 @@ def quantization_of(path: Path) -> tuple[dict[str, Any] | None, str, dict[str, d
 
 def load_json_options(path: str | Path) -> dict[str, Any]:
     """How the model writes JSON: `json_options` in the `sgl.json` of its directory, {} without such a file."""
-    file = Path(path) / OWN
+    file = Path(path) / OWN  # beside a GGUF file there is none
     if not file.is_file():
         return {}
     options = read_json(file).get("json_options", {})

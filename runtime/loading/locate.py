@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from ..errors import CheckpointError
+from .gguf import is_gguf
 
 FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 WEIGHTS = ["*.safetensors"]
@@ -19,11 +20,11 @@ def resolve_model(name: str | Path, weights: bool = True) -> Path:
     CheckpointError saying what was looked for and what to do.
     """
     path = Path(name).expanduser()
-    if path.is_dir():
+    if path.is_dir() or (is_gguf(path) and path.is_file()):
         return path
     if path.exists():
         raise CheckpointError(
-            f"{str(path)!r} is a file; give the directory that holds config.json and the weights"
+            f"{str(path)!r} is a file; give a GGUF file, or the directory that holds config.json and the weights"
         )
     if isinstance(name, Path) or not HUB_ID.fullmatch(name):
         raise CheckpointError(

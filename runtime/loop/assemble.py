@@ -40,6 +40,7 @@ from .config import EngineConfig, Resolved, free_memory, parse_memory
 from .core import EngineCore
 from .lifecycle import Lifecycle
 from .sleeping import Sleeper
+from .text_side import load_tokenizer
 from .updating import Updater
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def context_of(model: Model | GenericModel, options: EngineConfig) -> int:
 
 
 def _text_side(path: Path, config: Resolved) -> TextSide:
-    tokenizer = Tokenizer.load(path, config.chat_template)
+    tokenizer = load_tokenizer(path, config.chat_template)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     return TextSide(tokenizer, vocabulary, JumpForward(tokenizer) if config.jump_forward else None)
 

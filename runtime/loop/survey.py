@@ -11,9 +11,8 @@ from ..attention import AttentionBackend, attention_backend
 from ..errors import CheckpointError, ConfigError, RuntimeFailure
 from ..executor.device import DeviceChoice, choose_device
 from ..loading import describe
-from ..loading.checkpoint import open_checkpoint
-from ..loading.files import weight_files
-from ..loading.header import FLOATS, read_header
+from ..loading.checkpoint import open_checkpoint, sources_of
+from ..loading.header import FLOATS
 from ..loading.plan import plan_for
 from ..models.decoder import Decoder
 from ..models.executors import expected
@@ -22,10 +21,10 @@ from ..models.families import FAMILIES
 from ..models.generic import GenericModel
 from ..models.spec import Model
 from ..quantization.rounding import GROUP
-from ..text.tokenizer import Tokenizer
 from . import memory
 from .assemble import context_of
 from .config import EngineConfig, Resolved
+from .text_side import load_tokenizer
 
 SLOTS = 64  # pages of a pool that a GPU's backends try themselves on
 
@@ -170,16 +169,15 @@ def _attention(model: Model, config: Resolved, choice: DeviceChoice, stored: tor
 
 def _files(model: Model | GenericModel, path: Path) -> Files:
     try:
-        files = weight_files(path)
-        headers = [stored for file in files for stored in read_header(file)]
+        sources = sources_of(path)
     except CheckpointError as error:
         return Files(0, 0, {}, str(error))
     dtypes: dict[str, int] = {}
-    for stored in headers:
+    for stored in (stored for source in sources for stored in source.tensors):
         item = FLOATS[stored.dtype].itemsize if stored.dtype in FLOATS else 1
         dtypes[stored.dtype] = dtypes.get(stored.dtype, 0) + (stored.stop - stored.start) // item
-    size = sum(file.stat().st_size for file in files)
-    return Files(len(files), size, dtypes, _misfit(model, path))
+    size = sum(Path(source.name).stat().st_size for source in sources)
+    return Files(len(sources), size, dtypes, _misfit(model, path))
 
 
 def _misfit(model: Model | GenericModel, path: Path) -> str | None:
@@ -195,7 +193,7 @@ def _misfit(model: Model | GenericModel, path: Path) -> str | None:
 
 def _text(path: Path, config: Resolved) -> Text:
     try:
-        tokenizer = Tokenizer.load(path, config.chat_template)
+        tokenizer = load_tokenizer(path, config.chat_template)
     except (RuntimeFailure, OSError, ValueError) as error:
         return Text(0, False, str(error))
     return Text(tokenizer.vocab_size, tokenizer.chat_template is not None, None)

@@ -19,11 +19,11 @@ from ..errors import EngineClosed, EngineDied, EngineFailed, RuntimeFailure
 from ..loop.assemble import Assembled
 from ..loop.config import EngineConfig
 from ..loop.metrics import Stats
+from ..loop.text_side import load_tokenizer
 from ..sequences.ops import Close, Fork, Op
 from ..sequences.outcome import note
 from ..sequences.sequence import Status
 from ..sequences.terms import Terms
-from ..text.tokenizer import Tokenizer
 from ..values import shown
 from .child import GRACE, HURRY, Beginning, Child
 from .hearing import LOOK
@@ -46,7 +46,7 @@ def connect(path: Path, options: EngineConfig) -> Assembled:
     core = RemoteCore(path, options)
     try:
         with ThreadPoolExecutor(1, "sgl-tokenizer") as beside:
-            text = beside.submit(Tokenizer.load, path, options.chat_template)
+            text = beside.submit(load_tokenizer, path, options.chat_template)
             config = core.started.result().config
             tokenizer = text.result()
         core.vocabulary = Vocabulary.from_tokenizer(tokenizer)

@@ -138,7 +138,7 @@ def test_what_is_no_directory_and_no_hub_id(checkpoint: Path, tmp_path: Path, no
     for name in (tmp_path / "absent", str(tmp_path / "absent"), "./absent", "a/b/c"):
         with pytest.raises(CheckpointError, match=r"no directory '.*'; give the path"):
             resolve_model(name)
-    with pytest.raises(CheckpointError, match="is a file; give the directory"):
+    with pytest.raises(CheckpointError, match="is a file; give a GGUF file, or the directory"):
         resolve_model(checkpoint / "config.json")
 
 

@@ -1,0 +1,17 @@
+"""The tokenizer of a checkpoint, wherever it keeps it: files of their own, or the keys of a GGUF file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..loading.gguf import is_gguf
+from ..loading.gguf_file import read_parts
+from ..text.gguf_tokenizer import gguf_tokenizer
+from ..text.tokenizer import Tokenizer
+
+
+def load_tokenizer(path: Path, chat_template: str | None = None) -> Tokenizer:
+    """chat_template: see `Tokenizer.load`. Raises ConfigError for one that is not there or cannot be read."""
+    if is_gguf(path):
+        return gguf_tokenizer(read_parts(path)[0].metadata, str(path), chat_template)
+    return Tokenizer.load(path, chat_template)
