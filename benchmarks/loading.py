@@ -1,0 +1,102 @@
+"""What loading takes: seconds, GB/s and the peak of memory, against what is kept, by what becomes of the weights.
+
+    python benchmarks/loading.py [--layers 16] [--keep]
+
+A checkpoint of random bfloat16 weights (Llama's shape, hidden 1,024, as large as asked for) is loaded in a process of
+its own for each kind. The peak is the high water mark of its memory beyond what it held before; it must stay below what is kept,
+two parts as they are loaded (one where weights change), and the buffers of the readers. --keep writes results/loading.txt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.common import keep_text, machine
+
+KINDS = ("auto", "int8", "int4")
+BUFFERS = 2 * 8 * 16 * 2**20 + 64 * 2**20  # of the readers, and what the allocator keeps of temporary tensors
+SHAPE = {"hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 32_000}
+CHILD = """
+import json, sys, time
+import torch
+from sgl.runtime.loading import load_model
+from sgl.runtime.quantization import transform_for
+
+path, kind = sys.argv[1:]
+transform = transform_for(kind, False, torch.device("cpu"))
+torch.ones(8, 8) @ torch.ones(8, 8)
+
+def memory(kind):
+    line = next(line for line in open("/proc/self/status") if line.startswith(kind))
+    return int(line.split()[1]) * 1024
+
+open("/proc/self/clear_refs", "w").write("5")  # the high water mark begins anew
+before = memory("VmRSS")
+started = time.perf_counter()
+model = load_model(path, torch.bfloat16, transform=transform)
+seconds = time.perf_counter() - started
+print(json.dumps([seconds, memory("VmHWM") - before, model.weight_bytes]))
+"""
+
+
+def write(folder: Path, layers: int) -> int:
+    """A checkpoint; its bytes."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**SHAPE, num_hidden_layers=layers, tie_word_embeddings=False, dtype="bfloat16")
+    transformers.LlamaForCausalLM(config).bfloat16().save_pretrained(folder)
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+
+
+def largest_part() -> int:
+    """Bytes of the largest part in bfloat16: the embedding, or a layer."""
+    hidden, inner = SHAPE["hidden_size"], SHAPE["intermediate_size"]
+    return 2 * max(SHAPE["vocab_size"] * hidden, 3 * hidden * inner + 3 * hidden * hidden)
+
+
+def loaded(folder: Path, kind: str) -> tuple[float, int, int]:
+    """Seconds, bytes at the peak, bytes that are kept."""
+    done = subprocess.run([sys.executable, "-c", CHILD, str(folder), kind], capture_output=True, text=True, check=True)
+    seconds, peak, kept = json.loads(done.stdout.splitlines()[-1])
+    return float(seconds), int(peak), int(kept)
+
+
+def rows(layers: int) -> list[dict[str, Any]]:
+    found = []
+    with tempfile.TemporaryDirectory() as place:
+        size = write(Path(place), layers)
+        loaded(Path(place), "auto")  # the files are in memory from now on
+        for kind in KINDS:
+            seconds, peak, kept = sorted(loaded(Path(place), kind) for _ in range(3))[1]
+            bound = kept + 2 * largest_part() + BUFFERS
+            found.append({"weights": kind, "file GB": size / 1e9, "seconds": seconds, "GB/s": size / seconds / 1e9, "kept GB": kept / 1e9, "peak GB": peak / 1e9, "bound GB": bound / 1e9})
+            assert peak < bound, f"weights={kind!r}: a peak of {peak / 1e9:.2f} GB, {bound / 1e9:.2f} at most"
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--keep", action="store_true")
+    asked = parser.parse_args()
+    table = rows(asked.layers)
+    lines = ["  ".join(f"{name:>9}" for name in table[0])]
+    lines += ["  ".join(f"{value:>9}" if isinstance(value, str) else f"{value:9.2f}" for value in row.values()) for row in table]
+    text = f"{machine()}\n\n" + "\n".join(lines)
+    print(text)
+    if asked.keep:
+        keep_text("loading", text)
+
+
+if __name__ == "__main__":
+    main()
