@@ -1,6 +1,6 @@
-"""Plain decoding on this CPU: the bundled model in sgl against llama.cpp with the same weights.
+"""Plain decoding on this CPU: the bundled model, or a larger one, in sgl against llama.cpp with the same weights.
 
-    python benchmarks/cpu_speed.py [--peers PYTHON] [--tokens 128] [--kinds float32 bfloat16 int8]
+    python benchmarks/cpu_speed.py [--peers PYTHON] [--tokens 128] [--kinds float32 bfloat16 int8 int4] [--model 0.3b]
 
 Greedy, every sequence the same lengths, warm, the two engines in turn. Times go from the call to the last token, the
 prompts of 32 tokens included, nothing cached. llama.cpp runs by its own `llama_decode` with all sequences in one step
@@ -17,6 +17,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,14 +28,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import save_file
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.common import keep, keep_text, table
 from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.engine import NANO
 
 HERE = Path(__file__).parent
 INSTALL = "llama.cpp is not in {python}: pip install llama-cpp-python gguf there, or name another with --peers PYTHON"
 PROMPT = 32  # tokens
+KV_TOKENS = 20_000
+LAYERS, HIDDEN, INNER, HEADS, KV_HEADS, DIM = 24, 1024, 2816, 16, 8, 64  # of the larger model
 SETTLE = 0.3  # seconds after which idle threads of the other engine no longer spin
 HEAD = ("weights", "sequences", "sgl", "llama.cpp", "ratio", "its decode alone", "ratio", "equal tokens")
 
@@ -53,6 +60,7 @@ KINDS = (
     Kind("float32", {"dtype": "float32"}, "f32", "f32"),
     Kind("bfloat16", {"dtype": "bfloat16"}, "bf16"),
     Kind("int8", {"dtype": "bfloat16", "weights": "int8"}, "q8_0"),
+    Kind("int4", {"dtype": "bfloat16", "weights": "int4"}, "q4_0"),
 )
 
 
@@ -153,14 +161,13 @@ def gguf_file(python: str, model: str, kind: str) -> Iterator[str]:
 
 def run_kind(kind: Kind, asked: argparse.Namespace, peer: Peer | None) -> list[dict[str, Any]]:
     found = []
-    with Engine(**kind.options, threads=asked.threads) as engine:
+    with contextlib.ExitStack() as stack:
+        engine = stack.enter_context(Engine(asked.path, **kind.options, threads=asked.threads, kv_tokens=KV_TOKENS))
+        file = stack.enter_context(gguf_file(asked.peers, engine.model_path, kind.peer)) if peer else None
         for count in asked.sequences:
             ids = prompts(count)
             if peer:
-                with gguf_file(asked.peers, engine.model_path, kind.peer) as file:
-                    peer.ask(
-                        load=file, sequences=count, context=PROMPT + asked.tokens, threads=asked.threads, kv=kind.kv
-                    )
+                peer.ask(load=file, sequences=count, context=PROMPT + asked.tokens, threads=asked.threads, kv=kind.kv)
             own, other = measure(engine, peer, ids, asked.tokens, asked.rounds)
             found.append(figures(kind, count, own, other))
             print(row(found[-1]), file=sys.stderr)
@@ -196,6 +203,38 @@ def report(found: list[dict[str, Any]], head: str) -> str:
     return lines.getvalue()
 
 
+@contextmanager
+def larger_model() -> Iterator[str]:
+    """A folder with random weights in Llama's shape, 0.3 billion of them in the layers, under the bundled model's vocabulary."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = json.loads((NANO / "config.json").read_text())
+        config |= {"num_hidden_layers": LAYERS, "hidden_size": HIDDEN, "intermediate_size": INNER}
+        config |= {"num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": DIM}
+        (Path(folder) / "config.json").write_text(json.dumps(config))
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(NANO / name, folder)
+        save_file(dict(random_tensors(config["vocab_size"])), Path(folder) / "model.safetensors")
+        yield folder
+
+
+def random_tensors(vocabulary: int) -> Iterator[tuple[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+
+    def matrix(outputs: int, inputs: int) -> torch.Tensor:
+        return (torch.randn(outputs, inputs, generator=generator) / inputs**0.5).bfloat16()
+
+    yield "model.embed_tokens.weight", matrix(vocabulary, HIDDEN)
+    yield "model.norm.weight", torch.ones(HIDDEN).bfloat16()
+    shapes = {"q": (HEADS * DIM, HIDDEN), "k": (KV_HEADS * DIM, HIDDEN), "v": (KV_HEADS * DIM, HIDDEN), "o": (HIDDEN, HEADS * DIM)}
+    for layer in range(LAYERS):
+        for name, shape in shapes.items():
+            yield f"model.layers.{layer}.self_attn.{name}_proj.weight", matrix(*shape)
+        for name, shape in {"gate": (INNER, HIDDEN), "up": (INNER, HIDDEN), "down": (HIDDEN, INNER)}.items():
+            yield f"model.layers.{layer}.mlp.{name}_proj.weight", matrix(*shape)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            yield f"model.layers.{layer}.{name}.weight", torch.ones(HIDDEN).bfloat16()
+
+
 def has_peer(python: str) -> bool:
     return not subprocess.run([python, "-c", "import llama_cpp, gguf"], capture_output=True).returncode
 
@@ -206,24 +245,27 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128, help="generated by each sequence")
     parser.add_argument("--sequences", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--kinds", nargs="+", default=[kind.name for kind in KINDS], choices=[kind.name for kind in KINDS])
+    parser.add_argument("--model", choices=["nano", "0.3b"], default="nano")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--keep", action="store_true", help="write results/cpu_speed.json and .txt")
+    parser.add_argument("--keep", action="store_true", help="write results/cpu_speed.json and .txt, or cpu_speed_0.3b")
     asked = parser.parse_args()
     if not has_peer(asked.peers):
         print(INSTALL.format(python=asked.peers))
     peer = Peer(asked.peers) if has_peer(asked.peers) else None
-    found = [one for kind in KINDS if kind.name in asked.kinds for one in run_kind(kind, asked, peer)]
+    with larger_model() if asked.model != "nano" else contextlib.nullcontext() as asked.path:
+        found = [one for kind in KINDS if kind.name in asked.kinds for one in run_kind(kind, asked, peer)]
     about = peer.about if peer else {}
-    head = f"tokens/s of sgl-nano, {asked.tokens} tokens a sequence, {asked.threads} threads, best of {asked.rounds} runs"
+    head = f"tokens/s of {'sgl-nano' if asked.model == 'nano' else '0.3 billion random weights'}, {asked.tokens} tokens a sequence, {asked.threads} threads, best of {asked.rounds} runs"
     text = report(found, head)
     print(text)
     if peer:
         peer.close()
     if peer and asked.keep:
         about = {"threads": asked.threads, "tokens": asked.tokens, "prompt": PROMPT, "rounds": asked.rounds, "llama_cpp": about}
-        keep("cpu_speed", {**about, "rates": found})
-        keep_text("cpu_speed", f"llama.cpp: {json.dumps(about['llama_cpp'])}\n\n{text}")
+        name = "cpu_speed" if asked.model == "nano" else f"cpu_speed_{asked.model}"
+        keep(name, {**about, "rates": found})
+        keep_text(name, f"llama.cpp: {json.dumps(about['llama_cpp'])}\n\n{text}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import numpy as np
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
-KINDS = ("f32", "bf16", "f16", "q8_0")
+KINDS = ("f32", "bf16", "f16", "q8_0", "q4_0")
 PARTS = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
