@@ -18,68 +18,89 @@ VNNI INLINE __m512 shifts_vnni(const Grouping *g, const char *block, long at, __
     return _mm512_mul_ps(scale, _mm512_sub_ps(_mm512_setzero_ps(), zero));
 }
 
-/* A chunk's exact sums, those of 16 outputs in a register. */
-VNNI INLINE void dots_vnni(const Product *job, const int8_t *x, const uint8_t *codes, __m512i sums[12][4], const long rows, const long blocks,
-                           const int table) {
-    const Grouping *g = grouping(job);
+/* A chunk's exact sums, those of 16 outputs in a register. `apart` is 2 where low and high halves have sums of their own: a
+   single row's would wait for each other. */
+VNNI INLINE void dots_vnni(const Grouping *g, const int8_t *x, const uint8_t *codes, __m512i sums[12][2][2], const long rows,
+                           const long apart, const int table) {
     const __m512i low_half = _mm512_set1_epi8(15);
     __m512i entries = _mm512_setzero_si512();
     if (table) entries = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)g->table));
     for (long i = 0; i < g->chunk; i += 8, codes += LINE_BYTES)
-#pragma GCC unroll 4
-        for (long v = 0; v < 2 * blocks; v++) {
-            const uint8_t *at = codes + v / 2 * g->stride + v % 2 * 4 * LANES;
+#pragma GCC unroll 2
+        for (long v = 0; v < 2; v++) {
+            const uint8_t *at = codes + v * 4 * LANES;
             __builtin_prefetch(at + FAR);
             const __m512i both = _mm512_loadu_si512(at);
             __m512i low = _mm512_and_si512(both, low_half), high = _mm512_and_si512(_mm512_srli_epi16(both, 4), low_half);
             if (table) low = _mm512_shuffle_epi8(entries, low), high = _mm512_shuffle_epi8(entries, high);
 #pragma GCC unroll 12
             for (long r = 0; r < rows; r++) {
-                add_whole_fours(&sums[r][v], low, x + r * MOST_CHUNK + i);
-                add_whole_fours(&sums[r][v], high, x + r * MOST_CHUNK + i + 4);
+                add_whole_fours(&sums[r][v][0], low, x + r * MOST_CHUNK + i);
+                add_whole_fours(&sums[r][v][apart - 1], high, x + r * MOST_CHUNK + i + 4);
             }
         }
 }
 
-VNNI INLINE void sums_vnni(const Product *job, long row, long block, const long rows, const long blocks, const int table) {
+/* totals [rows][BLOCK] += a chunk's products. place: of its scales in the block. */
+VNNI INLINE void chunk_vnni(const Grouping *g, const Chunk *chunk, const int8_t *x, const char *block, const uint8_t *codes, long place,
+                            float *totals, const long rows, const int table) {
+    const long apart = rows == 1 ? 2 : 1;
+    __m512i sums[12][2][2];
+#pragma GCC unroll 12
+    for (long r = 0; r < rows; r++)
+#pragma GCC unroll 2
+        for (long v = 0; v < 2; v++) {
+            sums[r][v][0] = _mm512_set1_epi32(chunk[r].start);
+            if (apart == 2) sums[r][v][1] = _mm512_setzero_si512();
+        }
+    dots_vnni(g, x, codes, sums, rows, apart, table);
+#pragma GCC unroll 2
+    for (long v = 0; v < 2; v++) {
+        const __m512 scale = scales_vnni(g, block, place + v * LANES);
+        __m512 shift = _mm512_setzero_ps();
+        if (g->shifts) shift = shifts_vnni(g, block, place + v * LANES, scale);
+#pragma GCC unroll 12
+        for (long r = 0; r < rows; r++) {
+            float *to = totals + r * BLOCK + v * LANES;
+            const __m512i sum = apart == 2 ? _mm512_add_epi32(sums[r][v][0], sums[r][v][1]) : sums[r][v][0];
+            __m512 total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(scale, _mm512_set1_ps(chunk[r].scale)), _mm512_load_ps(to));
+            if (g->shifts) total = _mm512_fmadd_ps(shift, _mm512_set1_ps(chunk[r].sum), total);
+            _mm512_store_ps(to, total);
+        }
+    }
+}
+
+VNNI INLINE void sums_vnni(const Product *job, long row, long index, const long rows, const int table) {
     const Grouping *g = grouping(job);
-    const char *at = (const char *)job->weight->data + block * g->stride;
+    const char *block = (const char *)job->weight->data + index * g->stride;
     const Chunk *chunk = chunks_of(job, row);
     const int8_t *x = wholes_of(job, row);
-    const uint8_t *codes = (const uint8_t *)at + g->codes;
-    float totals[2][12 * BLOCK] __attribute__((aligned(64)));
-    for (long b = 0; b < blocks; b++) memset(totals[b], 0, rows * BLOCK * sizeof(float));
+    const uint8_t *codes = (const uint8_t *)block + g->codes;
+    float totals[12 * BLOCK] __attribute__((aligned(64)));
+    memset(totals, 0, rows * BLOCK * sizeof(float));
+    prefetch(block + FAR, g->codes); /* between what the last block has fetched ahead, and what this one will */
     long place = 0, of_group = 0;
     for (long c = 0; c < g->chunks; c++, chunk += job->rows, x += job->rows * MOST_CHUNK, codes += g->chunk / 8 * LINE_BYTES) {
-        __m512i sums[12][4];
-#pragma GCC unroll 12
-        for (long r = 0; r < rows; r++)
-#pragma GCC unroll 4
-            for (long v = 0; v < 2 * blocks; v++)
-                sums[r][v] = _mm512_set1_epi32(chunk[r].start);
-        dots_vnni(job, x, codes, sums, rows, blocks, table);
-#pragma GCC unroll 4
-        for (long v = 0; v < 2 * blocks; v++) {
-            const char *of_block = at + v / 2 * g->stride;
-            const __m512 scale = scales_vnni(g, of_block, place + v % 2 * LANES);
-            __m512 shift = _mm512_setzero_ps();
-            if (g->shifts) shift = shifts_vnni(g, of_block, place + v % 2 * LANES, scale);
-#pragma GCC unroll 12
-            for (long r = 0; r < rows; r++) {
-                float *to = totals[v / 2] + r * BLOCK + v % 2 * LANES;
-                __m512 total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[r][v]), _mm512_mul_ps(scale, _mm512_set1_ps(chunk[r].scale)), _mm512_load_ps(to));
-                if (g->shifts) total = _mm512_fmadd_ps(shift, _mm512_set1_ps(chunk[r].sum), total);
-                _mm512_store_ps(to, total);
-            }
-        }
+        chunk_vnni(g, chunk, x, block, codes, place, totals, rows, table);
         if ((of_group += g->chunk) == g->group) of_group = 0, place += BLOCK;
     }
-    for (long b = 0; b < blocks; b++) finish_int4(job, row, rows, block + b, totals[b]);
+    finish_int4(job, row, rows, index, totals);
 }
 
-#define BLOCKS VNNI static void blocks_int4_vnni
-#define SUMS(job, row, block, rows, blocks) sums_vnni(job, row, block, rows, blocks, 0)
-#include "cpu_blocks.h"
-#define BLOCKS VNNI static void blocks_int4_vnni_table
-#define SUMS(job, row, block, rows, blocks) sums_vnni(job, row, block, rows, blocks, 1)
-#include "cpu_blocks.h"
+VNNI INLINE void blocks_vnni(const Product *job, long row, long rows, long block, long end, const int table) {
+    for (; block < end; block++) {
+#define FEW_ROWS(r) sums_vnni(job, row, block, r, table)
+#define MORE_ROWS(r) sums_vnni(job, row, block, r + 6, table)
+        if (rows <= 6) { EACH_ROWS(rows, FEW_ROWS) } else { EACH_ROWS(rows - 6, MORE_ROWS) }
+#undef FEW_ROWS
+#undef MORE_ROWS
+    }
+}
+
+VNNI static void blocks_int4_vnni(const Product *job, long row, long rows, long block, long end) {
+    blocks_vnni(job, row, rows, block, end, 0);
+}
+
+VNNI static void blocks_int4_vnni_table(const Product *job, long row, long rows, long block, long end) {
+    blocks_vnni(job, row, rows, block, end, 1);
+}

@@ -8,7 +8,7 @@
    The last block is filled up with zeros. A sum runs over the inputs in order, whatever rows it is computed with. */
 
 enum { FLOAT32, BFLOAT16, INT8_FLOAT32, INT8_BFLOAT16, INT4_FLOAT32, INT4_BFLOAT16 }; /* from the third on: the weights, and what x is */
-enum { BLOCK = 32, MOST_AT_ONCE = 12, PIECE_BLOCKS = 2, PIECE_ROWS = 96 }; /* rows whose sums the registers hold; of a piece */
+enum { BLOCK = 32, MOST_AT_ONCE = 12, PIECE_BLOCKS = 2, MOST_PIECE = 8, PIECE_ROWS = 96 }; /* rows whose sums the registers hold; of a piece */
 enum { FAR = 8192 }; /* bytes of a weight that are fetched ahead */
 
 typedef struct { /* as Python lays it out, 8 bytes a field; bias is 0 or of the activations' type */
@@ -21,7 +21,8 @@ typedef struct {
     const void *x, *residual;
     void *y;
     long rows;
-    int wide; /* y is float32 [rows, outputs], of numbers rounded to the activations' type */
+    int wide;   /* y is float32 [rows, outputs], of numbers rounded to the activations' type */
+    long piece; /* blocks of a piece */
 } Product;
 
 /* A switch whose every case calls with a constant number of rows, so that the sums stay in registers. */
@@ -167,8 +168,8 @@ static const Blocks PRODUCTS[] = {[FLOAT32] = blocks_f32, [BFLOAT16] = blocks_bf
 /* A few blocks by some rows: the blocks stay in the first cache while the rows go by in groups of equal size. */
 static void product_piece(const void *work, long index) {
     const Product *job = work;
-    const long all = ceiling(job->weight->outputs, BLOCK), groups = ceiling(all, PIECE_BLOCKS);
-    const long block = index % groups * PIECE_BLOCKS, end = block + PIECE_BLOCKS < all ? block + PIECE_BLOCKS : all;
+    const long all = ceiling(job->weight->outputs, BLOCK), groups = ceiling(all, job->piece);
+    const long block = index % groups * job->piece, end = block + job->piece < all ? block + job->piece : all;
     const long first = index / groups * PIECE_ROWS, left = job->rows - first, rows = left < PIECE_ROWS ? left : PIECE_ROWS;
     const long parts = ceiling(rows, MOST_AT_ONCE);
     const long step = rows > 6 * parts ? 1 : PIECE_BLOCKS;
@@ -179,9 +180,17 @@ static void product_piece(const void *work, long index) {
         }
 }
 
-static void share_product(const Product *job) {
-    long groups = ceiling(ceiling(job->weight->outputs, BLOCK), PIECE_BLOCKS);
-    share(product_piece, job, groups * ceiling(job->rows, PIECE_ROWS));
+/* Blocks of four bits are short: what begins a piece is not fetched ahead, so a piece has more of them if all threads have some. */
+static long piece_blocks(const Weight *weight) {
+    const long most = ceiling(weight->outputs, BLOCK) / (4L * team.threads);
+    if (weight->kind < INT4_FLOAT32 || most < PIECE_BLOCKS) return PIECE_BLOCKS;
+    return most < MOST_PIECE ? most : MOST_PIECE;
+}
+
+static void share_product(const Product *given) {
+    Product job = *given;
+    job.piece = piece_blocks(job.weight);
+    share(product_piece, &job, ceiling(ceiling(job.weight->outputs, BLOCK), job.piece) * ceiling(job.rows, PIECE_ROWS));
 }
 
 static void product(const Product *job) {

@@ -16,7 +16,7 @@ from .grouped import Grouped
 
 GROUP = 64  # inputs
 TOP = 15  # the largest code
-PART = 2**22  # numbers that are rounded at a time
+PART = 2**16  # numbers that are rounded at a time: so many that the cache holds them
 HALF_NORMAL = 2.0**-14  # the smallest number that float16 keeps with all its bits
 HALF_SMALLEST = 2.0**-24
 ROUNDS, POWER, BETA = 20, 0.7, 10.0  # of HQQ
