@@ -47,3 +47,27 @@ def open_engine(tiny, request) -> Iterator[Callable[..., Engine]]:
 @pytest.fixture
 def engine(open_engine) -> Engine:
     return open_engine()
+
+
+@pytest.fixture(scope="session")
+def bundled() -> Iterator[Engine]:
+    """The bundled model: one engine for all tests that ask it and leave it as it is."""
+    with Engine(threads=1) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def url(bundled, request) -> Iterator[str]:
+    """A server of the bundled model, with the settings that the test's module calls SERVER."""
+    from server_rig import serving
+
+    with serving(bundled, **getattr(request.module, "SERVER", {})) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, request) -> Path:
+    """A directory that new interpreters look into: they run the module's SITE, in which {mark} is the path of its file `now`."""
+    made: Path = tmp_path_factory.mktemp("site")
+    (made / "sitecustomize.py").write_text(request.module.SITE.format(mark=str(made / "now")))
+    return made

@@ -35,7 +35,7 @@ LONG = SamplingParams(max_tokens=100_000, temperature=0, ignore_eos=True)
 OPTIONS = {"dtype": "float32", "threads": 1, "kv_tokens": 4096, "process": True}
 
 
-BREAKING = """
+SITE = """
 import os, sys, threading, time
 def break_when_told():
     while not os.path.exists({mark!r}):
@@ -43,14 +43,6 @@ def break_when_told():
     sys.modules["sgl.runtime.scheduling.scheduler"].Scheduler.plan = lambda self: 1 / 0
 threading.Thread(target=break_when_told, daemon=True).start()
 """
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A directory that new interpreters look into, whose file `now` breaks the scheduler of every engine's process."""
-    place = tmp_path_factory.mktemp("site")
-    (place / "sitecustomize.py").write_text(BREAKING.format(mark=str(place / "now")))
-    return place
 
 
 @pytest.fixture(scope="module")

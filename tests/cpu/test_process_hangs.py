@@ -21,7 +21,7 @@ from sgl.runtime.process.link import Link
 SECONDS = 30
 GREEDY = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
 LONG = SamplingParams(max_tokens=100_000, temperature=0, ignore_eos=True)
-HANGING = """
+SITE = """
 import ctypes, os, sys, threading, time
 def hang_when_told():
     while True:
@@ -37,13 +37,6 @@ def hang_when_told():
         scheduler.plan = usual
 threading.Thread(target=hang_when_told, daemon=True).start()
 """
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    place = tmp_path_factory.mktemp("hanging")
-    (place / "sitecustomize.py").write_text(HANGING.format(mark=str(place / "now")))
-    return place
 
 
 @pytest.fixture(scope="module")

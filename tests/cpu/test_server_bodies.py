@@ -7,7 +7,6 @@ import random
 import socket
 import sys
 import threading
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -29,18 +28,6 @@ JSON = {"content-type": "application/json"}
 MILLION = 400_000  # wrong items: some megabytes
 PIECE = b"a" * 100_000
 USER = {"role": "user", "content": "Hello"}
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with Engine(kv_tokens=4096, threads=1) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def url(engine: Engine) -> Iterator[str]:
-    with serving(engine) as found:
-        yield found
 
 
 WRONG: list[tuple[str, dict[str, Any]]] = [
@@ -114,7 +101,7 @@ def test_an_unknown_field_of_every_message_is_told_once(url: str) -> None:
     assert error["param"] == "messages.0.nmae" and "did you mean 'name'" in error["message"]
 
 
-def test_every_route_with_a_body_reads_it_so(engine: Engine) -> None:
+def test_every_route_with_a_body_reads_it_so(bundled: Engine) -> None:
     modules = [module for name, module in sys.modules.items() if name.startswith("sgl.runtime.server.")]
     routers = {id(router): router for module in modules if (router := getattr(module, "router", None)) is not None}
     routes = [route for router in routers.values() for route in router.routes if getattr(route, "body_field", None) is not None]
@@ -187,9 +174,9 @@ def _send(client: socket.socket, head: bytes, sent: int) -> None:
         pass  # it was refused meanwhile
 
 
-def test_bodies_have_a_room_together(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bodies_have_a_room_together(bundled: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "WAIT_SECONDS", 0.2)
-    app = create_app(engine, ServerSettings(max_body_bytes=1_000_000, max_open_bytes=1_000_000))
+    app = create_app(bundled, ServerSettings(max_body_bytes=1_000_000, max_open_bytes=1_000_000))
     room = app.state.body_room
     with serving_app(app) as url:
         first = half_sent(url, 900_000, 1_000_000)
@@ -206,8 +193,8 @@ def test_bodies_have_a_room_together(engine: Engine, monkeypatch: pytest.MonkeyP
     assert room.held == 0
 
 
-def test_who_waits_for_room_gets_it(engine: Engine) -> None:
-    app = create_app(engine, ServerSettings(max_body_bytes=1_000_000, max_open_bytes=1_000_000))
+def test_who_waits_for_room_gets_it(bundled: Engine) -> None:
+    app = create_app(bundled, ServerSettings(max_body_bytes=1_000_000, max_open_bytes=1_000_000))
     with serving_app(app) as url:
         first = half_sent(url, 900_000, 1_000_000)
         await_true(lambda: app.state.body_room.held > 700_000)
@@ -221,9 +208,9 @@ def test_who_waits_for_room_gets_it(engine: Engine) -> None:
         assert answers[0].status_code == 400 and "shorten it" in answers[0].text
 
 
-def test_a_body_that_stops_coming_is_not_waited_for(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_stops_coming_is_not_waited_for(bundled: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(security, "STALL_SECONDS", 0.2)
-    with serving(engine) as url, half_sent(url, 10, 100) as client:
+    with serving(bundled) as url, half_sent(url, 10, 100) as client:
         answer = b"".join(iter(partial(client.recv, 4096), b""))
     assert answer.startswith(b"HTTP/1.1 408 ") and b"0.2 seconds" in answer
 
@@ -299,27 +286,27 @@ def test_pieces_are_the_json() -> None:
         ("/v1/completions", {"prompt": "Hello", "stream": True, "logprobs": 20, "max_tokens": 1900, "ignore_eos": True}),
     ],
 )
-def test_a_stream_that_nobody_reads_ends(engine: Engine, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]) -> None:
+def test_a_stream_that_nobody_reads_ends(bundled: Engine, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]) -> None:
     monkeypatch.setattr(postbox, "MOST_WAITING", 8)
     monkeypatch.setattr(postbox, "UNTAKEN_SECONDS", 0.05)
-    generations = engine.stats().generations
+    generations = bundled.stats().generations
     content = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # connections inherit it
-    with serving_app(create_app(engine), listener) as url, socket.socket() as client:
+    with serving_app(create_app(bundled), listener) as url, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", int(url.rpartition(":")[2])))
         client.sendall(head.encode() + content)
-        await_true(lambda: engine.stats().running == 1)
-        await_true(lambda: engine.stats().running == 0)
-        assert engine.stats().generations == generations  # it was not finished
+        await_true(lambda: bundled.stats().running == 1)
+        await_true(lambda: bundled.stats().running == 0)
+        assert bundled.stats().generations == generations  # it was not finished
 
 
-def test_a_stream_that_is_read_slowly_goes_on(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_is_read_slowly_goes_on(bundled: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postbox, "MOST_WAITING", 0)
     body = {"prompt": "Hello", "stream": True, "max_tokens": 60, "ignore_eos": True}
-    with serving(engine) as url, httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=30) as answer:
+    with serving(bundled) as url, httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=30) as answer:
         lines = []
         for line in answer.iter_lines():
             lines.append(line)

@@ -18,6 +18,7 @@ from sgl.runtime import Engine
 from sgl.runtime.server.messages.writer import BlockWriter
 
 MODEL = "nano"
+SERVER: dict[str, Any] = {"served_name": MODEL, "tool_format": "hermes", "reasoning_format": "qwen3", "api_keys": frozenset({"k"})}
 ASKED = "What is Maria's phone number?"
 USER: Any = {"role": "user", "content": "Hello"}
 FIND: Any = {
@@ -33,21 +34,9 @@ REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with Engine(threads=1) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def url(engine: Engine) -> Iterator[str]:
-    with serving(engine, served_name=MODEL, tool_format="hermes", reasoning_format="qwen3", api_keys=frozenset({"k"})) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def own(engine: Engine) -> Iterator[str]:
+def own(bundled: Engine) -> Iterator[str]:
     """A server that speaks the bundled model's own dialect."""
-    with serving(engine, served_name=MODEL, api_keys=frozenset({"k"})) as found:
+    with serving(bundled, served_name=MODEL, api_keys=frozenset({"k"})) as found:
         yield found
 
 
@@ -212,9 +201,9 @@ def count(url: str, **body: Any) -> int:
     return post(url, "/v1/messages/count_tokens", **body).json()["input_tokens"]
 
 
-def test_conversations_are_those_of_a_chat(own: str, engine: Engine) -> None:
+def test_conversations_are_those_of_a_chat(own: str, bundled: Engine) -> None:
     said = [{"role": "user", "content": "a\nb"}, {"role": "assistant", "content": "c"}, {"role": "user", "content": "d"}]
-    expected = len(engine.tokenizer.encode_chat([{"role": "system", "content": "s\nt"}, *said], add_generation_prompt=True))
+    expected = len(bundled.tokenizer.encode_chat([{"role": "system", "content": "s\nt"}, *said], add_generation_prompt=True))
     texts = [{"type": "text", "text": "s"}, {"type": "text", "text": "t"}]
     split = [{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "b"}]}, *said[1:]]
     assert count(own, system="s\nt", messages=said) == count(own, system=texts, messages=split) == expected
@@ -229,8 +218,8 @@ def test_an_assistants_beginning_is_gone_on_with(own: str) -> None:
     assert post(own, messages=begun, tools=[FIND]).json()["content"][0]["type"] == "text"
 
 
-def test_thoughts_are_blocks(engine: Engine) -> None:
-    with serving(engine, served_name=MODEL, reasoning_format="deepseek-r1") as url:
+def test_thoughts_are_blocks(bundled: Engine) -> None:
+    with serving(bundled, served_name=MODEL, reasoning_format="deepseek-r1") as url:
         whole = post(url, temperature=0, max_tokens=4, thinking={"type": "enabled", "budget_tokens": 1024}).json()
         events = events_of(post(url, temperature=0, max_tokens=4, stream=True))
     [thought] = whole["content"]
@@ -298,14 +287,14 @@ def test_a_stream_that_fails_says_so(url: str) -> None:
     assert whole.status_code == 504 and whole.json()["error"]["type"] == "timeout_error"
 
 
-def test_a_client_that_leaves_ends_what_runs(url: str, engine: Engine) -> None:
+def test_a_client_that_leaves_ends_what_runs(url: str, bundled: Engine) -> None:
     long = {"format": {"type": "json_schema", "schema": {"type": "string", "minLength": 900}}}
     body = {"messages": [USER], "max_tokens": 900, "stream": True, "output_config": long}
     with httpx.stream("POST", f"{url}/v1/messages", json=body, headers={"x-api-key": "k"}) as answer:
         lines = answer.iter_lines()
         assert next(lines) == "event: message_start"
-        await_true(lambda: engine.stats().running == 1)
-    await_true(lambda: engine.stats().running == 0)
+        await_true(lambda: bundled.stats().running == 1)
+    await_true(lambda: bundled.stats().running == 0)
 
 
 def test_what_is_of_no_effect_is_taken(url: str) -> None:

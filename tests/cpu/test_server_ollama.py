@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -14,6 +13,7 @@ from server_rig import await_true, serving
 from sgl.runtime import Engine
 
 MODEL = "nano"
+SERVER: dict[str, Any] = {"served_name": MODEL}
 USER: Any = {"role": "user", "content": "Hello"}
 ASKED: Any = {"role": "user", "content": "What is Maria's phone number?"}
 FIND: Any = {
@@ -25,18 +25,6 @@ FIND: Any = {
 }  # fmt: skip
 SCHEMA: Any = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}}, "required": ["city"], "additionalProperties": False}
 COUNTS = ("done", "done_reason", "prompt_eval_count", "eval_count")
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with Engine(threads=1) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def url(engine: Engine) -> Iterator[str]:
-    with serving(engine, served_name=MODEL) as found:
-        yield found
 
 
 def post(url: str, path: str = "/api/chat", **body: Any) -> httpx.Response:
@@ -76,8 +64,8 @@ def random_request(chance: random.Random) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("settings", [{}, {"tool_format": "hermes", "reasoning_format": "deepseek-r1"}])
-def test_streams_fold_to_the_whole_answer_which_is_the_chats(engine: Engine, settings: dict[str, Any]) -> None:
-    with serving(engine, served_name=MODEL, **settings) as url:
+def test_streams_fold_to_the_whole_answer_which_is_the_chats(bundled: Engine, settings: dict[str, Any]) -> None:
+    with serving(bundled, served_name=MODEL, **settings) as url:
         for seed in range(8):
             body = random_request(random.Random(seed))
             whole, lines = post(url, **body, stream=False).json(), lines_of(post(url, **body))
@@ -150,10 +138,10 @@ def test_refusals_have_ollamas_shape(url: str, body: dict[str, Any], status: int
     assert answer.json().keys() == {"error"} and words in answer.json()["error"]
 
 
-def test_a_client_that_leaves_ends_what_runs(url: str, engine: Engine) -> None:
+def test_a_client_that_leaves_ends_what_runs(url: str, bundled: Engine) -> None:
     body = {"messages": [USER], "format": {"type": "string", "minLength": 900}}
     with httpx.stream("POST", f"{url}/api/chat", json=body) as answer:
         lines = answer.iter_lines()
         assert json.loads(next(lines))["done"] is False
-        await_true(lambda: engine.stats().running == 1)
-    await_true(lambda: engine.stats().running == 0)
+        await_true(lambda: bundled.stats().running == 1)
+    await_true(lambda: bundled.stats().running == 0)

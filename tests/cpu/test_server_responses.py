@@ -20,6 +20,7 @@ from sgl.runtime.server.responses.store import ResponseStore
 from sgl.runtime.server.responses.writer import OutputWriter
 
 MODEL = "nano"
+SERVER: dict[str, Any] = {"served_name": MODEL, "tool_format": "hermes", "reasoning_format": "qwen3"}
 FIND: Any = {
     "type": "function", "name": "find_contact", "description": "Find the phone number of a contact",
     "parameters": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
@@ -37,21 +38,9 @@ class Booking(BaseModel):
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with Engine(threads=1) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def url(engine: Engine) -> Iterator[str]:
-    with serving(engine, served_name=MODEL, tool_format="hermes", reasoning_format="qwen3") as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def own(engine: Engine) -> Iterator[str]:
+def own(bundled: Engine) -> Iterator[str]:
     """A server that speaks the bundled model's own dialect."""
-    with serving(engine, served_name=MODEL) as found:
+    with serving(bundled, served_name=MODEL) as found:
         yield found
 
 
@@ -209,16 +198,16 @@ def test_the_client_folds_streams_and_parses(client: openai.OpenAI) -> None:
     assert {"response.created", "response.output_text.delta", "response.completed"} <= kinds
 
 
-def test_instructions_lead_and_are_not_carried_on(url: str, engine: Engine) -> None:
+def test_instructions_lead_and_are_not_carried_on(url: str, bundled: Engine) -> None:
     first = post(url, input="Hello", instructions="Be short.", max_output_tokens=3).json()
     following = post(url, input="And?", previous_response_id=first["id"], max_output_tokens=3).json()
     said = first["output"][0]["content"][0]["text"]
     messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": said}, {"role": "user", "content": "And?"}]
-    plain = len(engine.tokenizer.encode_chat(messages, add_generation_prompt=True))
+    plain = len(bundled.tokenizer.encode_chat(messages, add_generation_prompt=True))
     assert following["usage"]["input_tokens"] == plain
     system = [{"role": "system", "content": "Be short.\n\nBe kind."}, messages[0]]
     both = post(url, input=[{"role": "developer", "content": "Be kind."}, messages[0]], instructions="Be short.", max_output_tokens=3).json()
-    assert both["usage"]["input_tokens"] == len(engine.tokenizer.encode_chat(system, add_generation_prompt=True))
+    assert both["usage"]["input_tokens"] == len(bundled.tokenizer.encode_chat(system, add_generation_prompt=True))
 
 
 # --- what is kept ----------------------------------------------------------------------------------------
@@ -236,8 +225,8 @@ def test_answers_are_kept_until_they_are_deleted(url: str) -> None:
     assert unkept["store"] is False and httpx.get(f"{url}/v1/responses/{unkept['id']}").status_code == 404
 
 
-def test_a_key_sees_nothing_of_anothers(engine: Engine) -> None:
-    with serving(engine, served_name=MODEL, api_keys=frozenset({"one", "two"})) as url:
+def test_a_key_sees_nothing_of_anothers(bundled: Engine) -> None:
+    with serving(bundled, served_name=MODEL, api_keys=frozenset({"one", "two"})) as url:
         mine, theirs = ({"Authorization": f"Bearer {key}"} for key in ("one", "two"))
         body: dict[str, Any] = {"input": "Hello", "max_output_tokens": 3}
         made = httpx.post(f"{url}/v1/responses", json=body, headers=mine).json()
@@ -289,7 +278,7 @@ def test_the_store_has_bounds_and_its_largest_tenant_makes_room(monkeypatch: pyt
 # --- ends ------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_is_cancelled_by_its_id(url: str, engine: Engine) -> None:
+def test_a_stream_is_cancelled_by_its_id(url: str, bundled: Engine) -> None:
     with httpx.stream("POST", f"{url}/v1/responses", json={"input": "Hello", "stream": True, "text": {"format": LONG}}) as answer:
         lines = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: "))
         id = next(lines)["response"]["id"]
@@ -326,11 +315,11 @@ def test_a_deleted_response_does_not_come_back(url: str) -> None:
     assert httpx.get(where).status_code == 404
 
 
-def test_a_client_that_leaves_ends_what_runs(url: str, engine: Engine) -> None:
+def test_a_client_that_leaves_ends_what_runs(url: str, bundled: Engine) -> None:
     with httpx.stream("POST", f"{url}/v1/responses", json={"input": "Hello", "stream": True, "text": {"format": LONG}}) as answer:
         first = next(line for line in answer.iter_lines() if line.startswith("data: "))
     id = json.loads(first[6:])["response"]["id"]
-    await_true(lambda: engine.stats().running == 0)
+    await_true(lambda: bundled.stats().running == 0)
     await_true(lambda: httpx.get(f"{url}/v1/responses/{id}").json()["status"] == "cancelled")
 
 
@@ -342,8 +331,8 @@ def test_a_length_is_gone_on_from(own: str) -> None:
     assert following.status_code == 200, following.text
 
 
-def test_a_conversation_that_is_too_long_begins_later(url: str, engine: Engine) -> None:
-    context, room = engine.info()["context"], 100
+def test_a_conversation_that_is_too_long_begins_later(url: str, bundled: Engine) -> None:
+    context, room = bundled.info()["context"], 100
     words = [f"word{number} " * 40 for number in range(30)]
     said = [{"role": "user" if place % 2 == 0 else "assistant", "content": text} for place, text in enumerate([*words, "Hello"])]
     body: dict[str, Any] = {"input": said, "instructions": "Be short.", "max_output_tokens": room}
@@ -351,7 +340,7 @@ def test_a_conversation_that_is_too_long_begins_later(url: str, engine: Engine) 
     answer = post(url, **body, truncation="auto").json()
     assert answer["truncation"] == "auto"
     system = {"role": "system", "content": "Be short."}
-    lengths = [len(engine.tokenizer.encode_chat([system, *said[first:]], add_generation_prompt=True)) for first in range(0, 31, 2)]
+    lengths = [len(bundled.tokenizer.encode_chat([system, *said[first:]], add_generation_prompt=True)) for first in range(0, 31, 2)]
     assert answer["usage"]["input_tokens"] == max(length for length in lengths if length <= context - room)
     assert post(url, input="a " * 9000, truncation="auto").status_code == 400
     short = post(url, input="Hello", max_output_tokens=3, truncation="auto")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -15,36 +14,25 @@ from sgl.runtime.errors import ConfigError
 from sgl.runtime.server.settings import ServerSettings
 
 MODEL, SITE = "nano", "https://pages.example"
+SERVER: dict[str, Any] = {"served_name": MODEL}
 USER: Any = {"role": "user", "content": "Hello <|end|> there"}
 TOOL: Any = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}}}}
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with Engine(threads=1) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def url(engine: Engine) -> Iterator[str]:
-    with serving(engine, served_name=MODEL) as found:
-        yield found
 
 
 def post(url: str, path: str = "/tokenize", **body: Any) -> httpx.Response:
     return httpx.post(f"{url}{path}", json=body)
 
 
-def test_texts_go_there_and_back(url: str, engine: Engine) -> None:
+def test_texts_go_there_and_back(url: str, bundled: Engine) -> None:
     chance = random.Random(1)
     for _ in range(30):
         text = "".join(chance.choice(["a", "ß", " ", "\n", "🙂", "word ", "<|end|>", "1"]) for _ in range(chance.randrange(1, 20)))
         special = chance.random() < 0.5
         told = post(url, prompt=text, add_special_tokens=special, return_token_strs=True).json()
-        assert told["tokens"] == engine.tokenizer.encode(text, special_prefix=special).tolist()
-        assert told["count"] == len(told["tokens"]) == len(told["token_strs"]) and told["max_model_len"] == engine.info()["context"]
+        assert told["tokens"] == bundled.tokenizer.encode(text, special_prefix=special).tolist()
+        assert told["count"] == len(told["tokens"]) == len(told["token_strs"]) and told["max_model_len"] == bundled.info()["context"]
         back = post(url, "/detokenize", tokens=told["tokens"]).json()["prompt"]
-        assert back == engine.tokenizer.decode(told["tokens"], skip_special_tokens=False) and back.endswith(text)
+        assert back == bundled.tokenizer.decode(told["tokens"], skip_special_tokens=False) and back.endswith(text)
     assert post(url, prompt="", add_special_tokens=False).json()["tokens"] == []
     assert post(url, "/detokenize", tokens=[]).json() == {"prompt": ""}
 
@@ -99,9 +87,9 @@ def allowed(answer: httpx.Response) -> str | None:
     return answer.headers.get("access-control-allow-origin")
 
 
-def test_pages_of_other_sites_are_let_in_by_name_only(engine: Engine, url: str) -> None:
+def test_pages_of_other_sites_are_let_in_by_name_only(bundled: Engine, url: str) -> None:
     assert allowed(preflight(url, SITE)) is None and allowed(httpx.get(f"{url}/health", headers={"Origin": SITE})) is None
-    with serving(engine, served_name=MODEL, api_keys=frozenset({"k"}), cors_origins=(SITE,)) as open_url:
+    with serving(bundled, served_name=MODEL, api_keys=frozenset({"k"}), cors_origins=(SITE,)) as open_url:
         asked = preflight(open_url, SITE)
         assert (asked.status_code, allowed(asked)) == (200, SITE) and "authorization" in asked.headers["access-control-allow-headers"]
         assert allowed(preflight(open_url, "https://pages.example.evil")) is None and preflight(open_url, SITE, "PUT").status_code == 400
@@ -114,8 +102,8 @@ def test_pages_of_other_sites_are_let_in_by_name_only(engine: Engine, url: str) 
         assert allowed(httpx.post(where, json=body, headers={"Origin": "https://evil.example", **key})) is None
 
 
-def test_a_star_lets_all_in_and_never_with_cookies(engine: Engine) -> None:
-    with serving(engine, served_name=MODEL, cors_origins=("*",)) as url:
+def test_a_star_lets_all_in_and_never_with_cookies(bundled: Engine) -> None:
+    with serving(bundled, served_name=MODEL, cors_origins=("*",)) as url:
         assert allowed(preflight(url, SITE)) == "*"
         assert allowed(httpx.get(f"{url}/health", headers={"Origin": SITE})) == "*"
         assert allowed(httpx.get(f"{url}/health", headers={"Origin": SITE, "Cookie": "a=b"})) in ("*", SITE)

@@ -5,31 +5,17 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Iterator
 from functools import partial
 
 import httpx
 import pytest
-from server_rig import await_true, serving
+from server_rig import await_true
 
-from sgl.runtime import Engine
 from sgl.runtime.server import wire
 
 BODY = json.dumps({"text": "Hello", "sampling_params": {"max_new_tokens": 4, "temperature": 0}}).encode()
 LONG = json.dumps({"text": "Hello", "sampling_params": {"max_new_tokens": 1500, "ignore_eos": True}}).encode()
 JSON = "Host: x\r\nContent-Type: application/json\r\n"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with Engine(kv_tokens=4096, threads=1) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def url(engine: Engine) -> Iterator[str]:
-    with serving(engine) as found:
-        yield found
 
 
 def connect(url: str) -> socket.socket:
@@ -52,14 +38,14 @@ def test_a_half_closed_client_gets_its_answer(url):
     assert head.startswith(b"HTTP/1.1 200 ") and json.loads(body)["meta_info"]["completion_tokens"] == 4
 
 
-def test_a_half_closed_client_that_waits_long_is_told_that_it_is_heard(url, engine, monkeypatch):
+def test_a_half_closed_client_that_waits_long_is_told_that_it_is_heard(url, bundled, monkeypatch):
     monkeypatch.setattr(wire, "FIRST_PROBE", 0.01)
     with connect(url) as client:
         client.sendall(post(LONG))
         client.shutdown(socket.SHUT_WR)
         whole = read(client)
     assert whole.startswith(b"HTTP/1.1 100 ") and b"HTTP/1.1 200 OK" in whole
-    await_true(lambda: engine.stats().running == 0)
+    await_true(lambda: bundled.stats().running == 0)
 
 
 def test_all_that_a_half_closed_client_asked_is_answered(url):
@@ -80,13 +66,13 @@ def test_a_half_closed_stream_goes_on_to_its_end(url):
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
-def test_who_closes_his_socket_has_left(url, engine, version):
+def test_who_closes_his_socket_has_left(url, bundled, version):
     with connect(url) as client:
         client.sendall(post(LONG).replace(b"HTTP/1.1", f"HTTP/{version}".encode()))
-        await_true(lambda: engine.stats().running == 1)
-        generations = engine.stats().generations
-    await_true(lambda: engine.stats().running == 0, 3.0)
-    assert engine.stats().generations == generations
+        await_true(lambda: bundled.stats().running == 1)
+        generations = bundled.stats().generations
+    await_true(lambda: bundled.stats().running == 0, 3.0)
+    assert bundled.stats().generations == generations
 
 
 def test_who_stops_in_the_middle_of_a_body_has_left(url):
