@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ArgumentsError, nearest
-from ..nodes.ir import SglArgument
 from ..nodes.primitives import as_node
+from ..nodes.traced import SglArgument
 from ..program.program import Program
 from .placeholders import placeholders
 from .plan import Plan

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..interpreter.executor import StreamExecutor
 from ..interpreter.variables import Variables
-from ..nodes.ir import SglArgument, SglConstantText
+from ..nodes.ir import SglConstantText
+from ..nodes.traced import SglArgument
 from ..program.group import ProgramStateGroup
 from ..program.state import ProgramState
 from .joins import TracerGroup

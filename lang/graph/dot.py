@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..nodes.ir import SglExpr, SglFork
+from ..nodes.ir import SglExpr
+from ..nodes.traced import SglFork
 from .labels import FORK as FORK_NODE
 from .labels import GEN, SELECT, kind_of, label_of, printable
 from .recording import TracedState

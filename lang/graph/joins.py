@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..nodes.ir import SglConcateAndAppend
+from ..nodes.traced import SglConcateAndAppend
 from ..places.place import caller_place
 from ..program.group import ProgramStateGroup
 from .recording import SglGather

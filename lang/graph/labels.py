@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-from ..nodes.ir import (
-    SglArgument,
-    SglConcateAndAppend,
-    SglConstantText,
-    SglExpr,
-    SglFork,
-    SglGen,
-    SglGetForkItem,
-    SglSelect,
-    SglSeparateReasoning,
-    SglVariable,
-)
+from ..nodes.ir import SglConstantText, SglExpr, SglGen, SglSelect, SglSeparateReasoning
+from ..nodes.traced import SglArgument, SglConcateAndAppend, SglFork, SglGetForkItem, SglVariable
 from .recording import SglGather
 
 TEXT, GEN, SELECT, VARIABLE, ARGUMENT, FORK, OTHER = "text", "gen", "select", "variable", "argument", "fork", "other"

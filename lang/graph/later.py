@@ -8,7 +8,8 @@ from typing import Any
 from ..backend import Generated
 from ..errors import ProgramError
 from ..interpreter.transcript import Pending
-from ..nodes.ir import SglExpr, SglVariable
+from ..nodes.ir import SglExpr
+from ..nodes.traced import SglVariable
 
 Binding = Any  # Pending | Span | Thought | Later: what has done, error, get(), when_done()
 

@@ -9,18 +9,9 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import TraceError
-from ..nodes.ir import (
-    SglArgument,
-    SglExpr,
-    SglExprList,
-    SglImage,
-    SglSeparateReasoning,
-    SglSubmitted,
-    SglVariable,
-    SglVideo,
-    SglWords,
-)
+from ..nodes.ir import SglExpr, SglExprList, SglImage, SglSeparateReasoning, SglSubmitted, SglVideo
 from ..nodes.primitives import as_node
+from ..nodes.traced import SglArgument, SglVariable, SglWords
 from ..nodes.words import worded
 from ..places.place import caller_place
 from ..typed.reading import Reading

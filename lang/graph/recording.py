@@ -8,7 +8,8 @@ from typing import Any
 
 from ..chat import ChatTemplate, Conversation
 from ..errors import StateEndedError, TraceError
-from ..nodes.ir import SglArgument, SglConstantText, SglExpr, SglJoin
+from ..nodes.ir import SglConstantText, SglExpr
+from ..nodes.traced import SglArgument, SglJoin
 from ..places.place import Place, caller_place
 from .placeholders import Key, Traced, UnboundArgument, Unknown
 from .steps import Step

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..nodes.ir import SglExpr, SglFork, SglJoin, SglVariable, graph_line
+from ..nodes.ir import SglExpr, graph_line
+from ..nodes.traced import SglFork, SglJoin, SglVariable
 from .recording import TracedState
 
 FORK, JOIN, VARIABLE, CALL = "fork", "join", "variable", "call"

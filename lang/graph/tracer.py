@@ -7,13 +7,8 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from ..errors import TraceError
-from ..nodes.ir import (
-    SglConstantText,
-    SglExpr,
-    SglFork,
-    SglGen,
-    SglGetForkItem,
-)
+from ..nodes.ir import SglConstantText, SglExpr, SglGen
+from ..nodes.traced import SglFork, SglGetForkItem
 from ..places.place import caller_place
 from ..program.program import Call, Program
 from ..typed import reading_of

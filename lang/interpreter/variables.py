@@ -6,7 +6,8 @@ from typing import Any
 
 from ..concurrency.feed import Feed
 from ..errors import NeverMadeError, ProgramError, UnknownVariableError
-from ..nodes.ir import SglExpr, SglVariable
+from ..nodes.ir import SglExpr
+from ..nodes.traced import SglVariable
 from .transcript import Pending, Span, Thought
 
 Binding = Pending | Span | Thought

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from copy import copy
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
-from ..errors import TextOfNodeError, TraceError
+from ..errors import TextOfNodeError
 from ..places.place import Place
 from ..sampling.choices import ChoicesSamplingMethod
 from ..sampling.options import (
@@ -24,10 +24,10 @@ SglSamplingParams = SamplingOptions
 Value_co = TypeVar("Value_co", covariant=True)
 
 __all__ = [
-    "REGEX_BOOL", "REGEX_FLOAT", "REGEX_INT", "REGEX_STR", "Reading", "SglArgument", "SglCommitLazy",
-    "SglConcateAndAppend", "SglConstantText", "SglExpr", "SglExprList", "SglFields", "SglFork", "SglGen", "SglGetForkItem",
+    "REGEX_BOOL", "REGEX_FLOAT", "REGEX_INT", "REGEX_STR", "Reading", "SglCommitLazy",
+    "SglConstantText", "SglExpr", "SglExprList", "SglFields", "SglGen",
     "SglImage", "SglPastCalls", "SglRoleBegin", "SglRoleEnd", "SglSamplingParams", "SglSelect", "SglSeparateReasoning", "SglSeparated",
-    "SglSubmitted", "SglTools", "SglVarScopeBegin", "SglVarScopeEnd", "SglVariable", "SglVideo", "SglWords", "flatten",
+    "SglSubmitted", "SglTools", "SglVarScopeBegin", "SglVarScopeEnd", "SglVideo", "flatten",
     "print_graph",
 ]  # fmt: skip
 
@@ -138,17 +138,6 @@ class SglConstantText(SglExpr):
 
     def __repr__(self) -> str:
         return f"Constant({self.value!r})"
-
-
-class SglWords(SglExpr):
-    """In a trace: text of which is said whose words it is, and which only a run knows. `quoted`: those of others."""
-
-    def __init__(self, text: SglExpr, quoted: bool) -> None:
-        self.text = text
-        self.quoted = quoted
-
-    def __repr__(self) -> str:
-        return f"{'Plain' if self.quoted else 'Special'}({self.text!r})"
 
 
 class SglGen(SglSpoken, Generic[Value_co]):
@@ -325,90 +314,6 @@ class SglVarScopeEnd(SglExpr):
         return f"VarScopeEnd({self.name!r})"
 
 
-class SglFork(SglExpr):
-    """In a trace: the place where a state splits."""
-
-    stands_alone = True
-
-    def __init__(self, number: int, position_ids_offset: list[int] | None = None) -> None:
-        self.number = number
-        self.position_ids_offset = position_ids_offset
-
-    def __repr__(self) -> str:
-        return (
-            f"Fork(%{_id(self.prev_node)}, number={self.number}, "
-            f"position_ids_offset={self.position_ids_offset})"
-        )
-
-
-class SglGetForkItem(SglExpr):
-    """In a trace: the start of one branch of a fork."""
-
-    stands_alone = True
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-    def __repr__(self) -> str:
-        return f"GetForkItem(%{_id(self.prev_node)}, index={self.index})"
-
-
-class SglJoin(SglExpr):
-    """In a trace: branches of a fork come back to their parent. `states` are their last nodes."""
-
-    word = "Join"
-
-    def __init__(self, states: list[SglExpr]) -> None:
-        self.states = states
-
-    @property
-    def predecessors(self) -> list[SglExpr]:
-        return [*super().predecessors, *self.states]
-
-    def __repr__(self) -> str:
-        return f"{self.word}({', '.join(f'%{node.node_id}' for node in self.states)})"
-
-
-class SglConcateAndAppend(SglJoin):
-    """In a trace: the text of the branches is appended to their parent."""
-
-    word = "ConcatenateAndAppend"
-
-
-class SglVariable(SglExpr):
-    """In a trace: the value of a variable, made at the node `source`."""
-
-    def __init__(self, name: str, source: SglExpr | None) -> None:
-        self.name = name
-        self.source = source
-
-    def __repr__(self) -> str:
-        return f"Variable({self.name!r}, source=%{_id(self.source)})"
-
-
-class SglArgument(SglExpr):
-    """In a trace: a parameter of the program whose value is not known."""
-
-    def __init__(self, name: str, value: object = None) -> None:
-        self.name = name
-        self.value = value
-
-    def __repr__(self) -> str:
-        return f"Argument(name={self.name}, value={self.value!r})"
-
-    def __format__(self, spec: str) -> str:
-        self._no_value()
-
-    def _no_value(self, *_: object) -> NoReturn:
-        raise TraceError(
-            f"the trace needs the value of the argument {self.name!r}: give it to trace(), bind() it, or join "
-            f"it with + instead of formatting it"
-        )
-
-    __len__ = __getitem__ = __int__ = __float__ = __index__ = __iter__ = _no_value
-    __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __call__ = __contains__ = _no_value
-
-
 def flatten(expr: SglExpr, owner: object = None) -> Iterator[SglExpr]:
     """The nodes of an expression, lists opened, in order; without those that `owner` has already."""
     expr.taken = True
@@ -444,10 +349,6 @@ def graph_line(node: SglExpr) -> str:
     if node.prev_node is None or node.stands_alone:
         return f"%{node.node_id} = {node!r}"
     return f"%{node.node_id} = %{node.prev_node.node_id} + {node!r}"
-
-
-def _id(node: SglExpr | None) -> int | None:
-    return None if node is None else node.node_id
 
 
 def _short(value: Any) -> str:

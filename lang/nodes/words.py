@@ -8,7 +8,8 @@ from typing import Any
 from sgl.runtime.text.passage import Passage, quoted
 
 from ..errors import BadValueError, check_text
-from .ir import SglConstantText, SglExpr, SglWords
+from .ir import SglConstantText, SglExpr
+from .traced import SglWords
 
 
 def special(text: Any) -> SglExpr:
