@@ -99,7 +99,7 @@ class Usage:
     def __str__(self) -> str:
         computed = "" if "cached_tokens" in self.unknown else f", {self.computed_tokens} computed"
         return (
-            f"{self.operations} operations, {self.prompt_tokens} prompt tokens ({self._told('cached_tokens')}{computed}), "
+            f"{self.operations} operation{'' if self.operations == 1 else 's'}, {self.prompt_tokens} prompt tokens ({self._told('cached_tokens')}{computed}), "
             f"{self.generated_tokens} generated ({self._told('forced_tokens')}), {self._times()}"
         )
 

@@ -24,6 +24,8 @@ from .state import ProgramState
 OPTION_NAMES = RUN_NAMES | {"backend", "timeout", "budget", "journal"}
 BODIES = 48  # how many bodies run at once by default; they only wait, the engine works
 _INTERRUPTED = "the batch was interrupted"
+_LONG = reprlib.Repr()  # what callers gave, as errors show it
+_LONG.maxstring = _LONG.maxother = 60
 WINDOW = 256  # items that a generator-style batch runs ahead of its reader, at least
 
 
@@ -209,12 +211,12 @@ def _error_or_state(outcome: Outcome) -> BaseException | ProgramState | None:
 
 def _keywords(program: Program, item: Any) -> dict[str, Any]:
     if not isinstance(item, dict):
-        raise ArgumentsError(f"the first item of the batch is a dict, but there is also {item!r}")
+        raise ArgumentsError(f"the first item of the batch is a dict, but there is also {_LONG.repr(item)}")
     for name in item:
         if name not in program.parameter_names and not program.takes_any_keyword:
             known = ", ".join(sorted(program.parameter_names))
             raise ArgumentsError(
-                f"{program.__name__} has no parameter {name!r} (item {item!r}); it has: {known}"
+                f"{program.__name__} has no parameter {name!r} (item {_LONG.repr(item)}); it has: {known}"
             )
     return item
 
@@ -224,7 +226,7 @@ def _positional(program: Program, item: Any) -> dict[str, Any]:
     required = len(names) - len(program.arg_defaults)
     if not isinstance(item, Sequence) or isinstance(item, str) or not required <= len(item) <= len(names):
         raise ArgumentsError(
-            f"Given arguments mismatch the SGL function signature: {item!r} for {program.__name__}({', '.join(names)})"
+            f"Given arguments mismatch the SGL function signature: {_LONG.repr(item)} for {program.__name__}({', '.join(names)})"
             f"{_as_item(item, names)}"
         )
     return dict(zip(names, item, strict=False))

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ..backend import Generated
 from ..concurrency.deadlines import deadlines
@@ -52,6 +52,15 @@ class StateBase:
         self._variables = variables or stream_executor.vars
         self._abandoned = False
         self._returned: Any = _NOTHING
+
+    if not TYPE_CHECKING:  # for type checkers, what is not there is not there
+
+        def __getattr__(self, name: str) -> Any:
+            """Only for what is not there: raises AttributeError, which says how a variable of the name is read."""
+            told = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if not name.startswith("_") and name != "stream_executor" and name in self._variables.declared():
+                told += f"; the text of the variable is state[{name!r}], its value state.get({name!r})"
+            raise AttributeError(told, name=name, obj=self)
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and copy.deepcopy: once the program has ended, all that can be read; not the engine."""

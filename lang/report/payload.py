@@ -40,7 +40,7 @@ def page_data(states: Sequence[Any], title: str | None = None, wait: bool = True
     """The data of a page. Raises BadValueError for what is neither a state nor an exception."""
     for state in states:
         if not isinstance(state, StateBase | BaseException):
-            raise BadValueError(f"a report is made of program states, not of {state!r}")
+            raise BadValueError(f"a report is made of program states, as run and run_batch give them, not of {state!r:.60}")
         if wait and isinstance(state, StateBase):
             settle(state.stream_executor)
     now = time.perf_counter()

@@ -66,6 +66,13 @@ class Toolbox(SglExprList):
     def __repr__(self) -> str:
         return f"tools({', '.join(self.tools)})"
 
+    def __str__(self) -> str:
+        """For print(): what it is. An f-string is refused, as it would put this into a prompt."""
+        return (
+            f"{self!r}, as a part of a prompt. Their description is written in a program, for the model that runs it: "
+            f"s += sgl.system(toolbox). toolbox.loop(question) runs an agent with them"
+        )
+
     # --- in a program ------------------------------------------------------------------------------------
 
     def call(self, name: str | None = None, choice: str = "auto", **options: Any) -> SglToolCall:
@@ -168,4 +175,9 @@ class Toolbox(SglExprList):
 def _answer(error: Exception, raise_errors: bool) -> dict[str, str]:
     if raise_errors:
         raise error
-    return {"error": "; ".join(reasons(error)) or str(error) or type(error).__name__}
+    return {"error": "; ".join(reasons(error)) or _told(error) or type(error).__name__}
+
+
+def _told(error: Exception) -> str:
+    """A KeyError says the key alone, which tells a model nothing."""
+    return f"{error} was not found" if type(error) is KeyError and len(error.args) == 1 else str(error)

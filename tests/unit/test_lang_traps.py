@@ -15,10 +15,12 @@ from sgl.lang.errors import (
     ArgumentsError,
     BadValueError,
     LanguageError,
+    TextOfNodeError,
     UnknownOptionError,
     UnknownVariableError,
 )
 from sgl.lang.nodes.dropped import DroppedWarning
+from sgl.lang.tools import ToolCall
 
 HELLO = sgl.Scripted({"a": "hello"})
 
@@ -215,3 +217,29 @@ def test_a_list_of_forks_that_is_appended_says_so():
 
     with pytest.raises(BadValueError, match="a variable of joined forks is a list: append its items"):
         joined.run(backend=HELLO)
+
+
+def test_a_variable_read_as_an_attribute_leads_to_the_right_way():
+    state = ask.run(q="x", backend=HELLO)
+    name = state.variables()[0]
+    with pytest.raises(AttributeError, match=rf"no attribute '{name}'; the text of the variable is state\['{name}'\]"):
+        getattr(state, name)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'$"):
+        state.nothing  # noqa: B018
+    assert pickle.loads(pickle.dumps(state))[name] == state[name]
+
+
+def test_long_items_are_cut_in_errors_and_a_key_error_of_a_tool_is_a_sentence():
+    with pytest.raises(ArgumentsError) as caught:
+        ask.run_batch(["word " * 200])
+    assert len(str(caught.value)) < 400
+    toolbox = sgl.tools([lookup])
+    assert toolbox.run(ToolCall("lookup", {"article": "rake"})) == {"error": "'rake' was not found"}
+    assert "toolbox.loop(question)" in str(toolbox)
+    with pytest.raises(TextOfNodeError):
+        f"Be brief. {toolbox}"
+
+
+def lookup(article: str) -> int:
+    """How many there are."""
+    return {"spade": 1}[article]
