@@ -96,7 +96,7 @@ class Stream(ABC):
 
     def attach(self, media: Media, token: str) -> None:
         """Add a picture or film; `token` is the text that stands for it in the template."""
-        raise UnsupportedByBackendError(f"{type(self).__name__} takes no {media.kind}; use a backend that does")
+        raise UnsupportedByBackendError(f"{type(self).__name__} does not accept {media.kind}s; use a backend that does")
 
     def restore(self, generated: Generated) -> None:
         """Add what a generation made in an earlier run, with its own tokens where the stream has tokens."""
@@ -177,12 +177,12 @@ class Backend(ABC):
         return None
 
     def flush_cache(self) -> Any:
-        """Forget all cached prefixes. False where there is nothing to forget."""
+        """Drop all cached prefixes. False if the backend has no cache."""
         return False
 
     def get_server_info(self) -> dict[str, Any]:
         return {"model_path": self.get_model_name()}
 
     def shutdown(self) -> None:
-        """Give back what the backend holds."""
+        """Release the backend's resources."""
         return None

@@ -10,12 +10,16 @@ from .errors import UnknownOptionError, nearest
 
 
 class GlobalConfig:
-    """Programs write these attributes directly.
+    """Settings of the process. Assign to the attributes.
 
-    verbosity: 2 or more prints the final text of each run. default_backend: what `set_default_backend` set, or None.
+    verbosity: 2 or more prints the final text of each run.
+    default_backend: the backend set with `set_default_backend`, or None.
     skip_special_tokens_in_output: leave special tokens out of generated text.
-    enable_precache_with_tracing, enable_parallel_encoding, spaces_between_special_tokens_in_out: accepted
-    from old programs; the embedded runtime shares prefixes by itself and needs none of them.
+
+    spaces_between_special_tokens_in_out: passed on to servers by RuntimeEndpoint; other backends ignore it.
+
+    `enable_precache_with_tracing` and `enable_parallel_encoding` are accepted for old programs and have no effect: the
+    engine shares prefixes automatically.
     """
 
     _DEFAULTS: dict[str, Any] = {  # noqa: RUF012  never changed

@@ -10,57 +10,57 @@ from .places.place import Place
 
 
 class LanguageError(Exception):
-    """Base class of all errors that the language raises on purpose."""
+    """Base class of all errors of the language."""
 
 
 class UnknownOptionError(LanguageError, TypeError):
-    """An option, argument or attribute that does not exist. The message names the nearest one that does."""
+    """An option, argument or attribute that does not exist. The message names the most similar one."""
 
 
 class BadValueError(LanguageError, ValueError):
-    """An option whose value has the wrong type or lies outside its range."""
+    """An option has a value of the wrong type or outside its range."""
 
 
 def check_text(text: str, what: str) -> None:
-    """Raise BadValueError for halves of characters (lone surrogates), which no tokenizer and no file takes."""
+    """Raise BadValueError for lone surrogates, which no tokenizer and no file accepts."""
     try:
         text.isascii() or text.encode()
     except UnicodeEncodeError as error:
         raise BadValueError(
-            f"{what} is no Unicode text: it has half a character, {text[error.start]!r}, at {error.start}; leave it out, or "
-            'mend it with text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")'
+            f"{what} is not valid Unicode: it has a lone surrogate, {text[error.start]!r}, at position {error.start}; leave it out, or "
+            'repair it with text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")'
         ) from None
 
 
 class ArgumentsError(LanguageError, TypeError):
-    """Arguments that do not fit the signature of a program."""
+    """Arguments do not fit the signature of a program."""
 
 
 class TemplateError(LanguageError, KeyError):
-    """A chat template that does not exist or cannot render a conversation."""
+    """A chat template does not exist or cannot render a conversation."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class TextOfNodeError(LanguageError, TypeError):
-    """A node was turned into a string: its text exists only once the program has run."""
+    """A node was turned into a string, but it has no text before the program runs."""
 
 
 class TraceError(LanguageError, TypeError):
-    """A program that cannot be traced: it needs a value that only a run can give."""
+    """A program cannot be traced because it needs a value that exists only in a run."""
 
 
 class UnsupportedByBackendError(LanguageError, NotImplementedError):
-    """The backend of this program cannot do what a node asks for."""
+    """The backend does not support what a node requests."""
 
 
 class RemoteError(LanguageError, RuntimeError):
     """A call to a remote backend failed.
 
     `status` is the HTTP status if there was an answer, `url` the address without secrets, `retry_after` the
-    seconds that the server asked to wait, `attempts` how often the call was made. `retryable`: another try
-    may succeed.
+    seconds that the server asked to wait, `attempts` the number of attempts. `retryable`: another attempt may
+    succeed.
     """
 
     def __init__(
@@ -85,19 +85,19 @@ class RemoteError(LanguageError, RuntimeError):
 
 
 class RemoteConnectionError(RemoteError):
-    """Nobody answered at the address, or the connection broke before the answer was there."""
+    """No server answered at the address, or the connection broke before the answer was complete."""
 
 
 class RemoteStatusError(RemoteError):
-    """The server answered with an error; the message has its own words."""
+    """The server answered with an error; the message quotes it."""
 
 
 class RemoteProtocolError(RemoteError):
-    """The server answered with something that is not what the protocol says."""
+    """The server's answer does not follow the protocol."""
 
 
 class RemoteStreamError(RemoteError):
-    """A stream ended in the middle. `text` is what had come until then."""
+    """A stream ended early. `text` is what had arrived by then."""
 
     def __init__(self, message: str, *, text: str = "", **about: Any) -> None:
         super().__init__(message, **about)
@@ -105,7 +105,7 @@ class RemoteStreamError(RemoteError):
 
 
 class RemoteTimeoutError(RemoteError, TimeoutError):
-    """The time for a call ran out."""
+    """A call exceeded its time limit."""
 
 
 class RemoteAbortedError(RemoteError):
@@ -113,11 +113,11 @@ class RemoteAbortedError(RemoteError):
 
 
 class SpeculationError(LanguageError, RuntimeError):
-    """An assistant turn that was to be one call (num_api_spec_tokens) could not be made of its answer."""
+    """With num_api_spec_tokens, the answer of a call did not fit the program's assistant turn."""
 
 
 class ProgramError(LanguageError, RuntimeError):
-    """A node of a program failed. `where` is its file and line, `__cause__` the original error."""
+    """A node of a program failed. `where` is its file and line; `__cause__` is the original error."""
 
     def __init__(self, message: str, where: Place | None = None) -> None:
         super().__init__(f"{where}: {message}" if where else message)
@@ -129,11 +129,11 @@ class ProgramError(LanguageError, RuntimeError):
 
 
 class BatchError(ProgramError):
-    """The body of an item of a batch failed; the others went on.
+    """The body of a batch item raised an error; the other items finished.
 
-    index: of the first item that failed; `__cause__` is what its body raised. arguments: what it was given, by name.
-    results: one for each item, as `return_exceptions=True` gives them: its state, or what its body raised. None for
-    items that a generator-style batch has given already or had not begun.
+    index: the index of the first failed item; `__cause__` is its error. arguments: its arguments, by name.
+    results: one per item, as with `return_exceptions=True`: its state or its error. None for items that a
+    generator-style batch has already returned or had not started.
     """
 
     def __init__(
@@ -154,31 +154,31 @@ class BatchError(ProgramError):
 
 
 class StateEndedError(ProgramError):
-    """Something was appended to a state whose program has ended."""
+    """A program appended to a state after its end."""
 
 
 class JournalError(LanguageError, RuntimeError):
-    """A journal that cannot be read, written or searched."""
+    """A journal cannot be read, written or searched."""
 
 
 class MissingJournalError(JournalError, FileNotFoundError):
-    """A journal was to be read and there is no file."""
+    """The file of a journal does not exist."""
 
 
 class ReplayMismatch(ProgramError):
-    """A replayed program asked for something that its journal does not have. The message tells the difference."""
+    """A replayed program requested something that its journal does not have. The message shows the difference."""
 
 
 class RecordedError(LanguageError, RuntimeError):
-    """A failure that was recorded, of a type that is not known here. The message names the type."""
+    """A recorded failure whose type is unknown here. The message names the type."""
 
 
 class ScriptError(LanguageError, AssertionError):
-    """A scripted backend was asked what its script does not answer, or would answer what no model could."""
+    """A script has no answer for a call, or one that no model could give."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A sentence that names the known option nearest to `name`, or all of them."""
+    """A hint that names the known option most similar to `name`, or all of them."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
@@ -202,7 +202,7 @@ def node_failure(node: object, cause: BaseException, where: Place | None) -> Pro
 
 
 def shown(value: object) -> str:
-    """The repr of a value, cut, and whatever it does: a number may be too long for one."""
+    """The repr of a value, shortened; never raises (a number may be too long for a repr)."""
     try:
         text = repr(value)
     except BaseException as error:
@@ -211,19 +211,19 @@ def shown(value: object) -> str:
 
 
 def error_words(error: BaseException) -> str:
-    """What an error says; those of others' classes may raise instead."""
+    """The message of an error; never raises (foreign classes may fail in str())."""
     try:
         return str(error)
     except BaseException as broken:
-        return f"(it does not say: its str() raises {type(broken).__name__})"
+        return f"(no message: its str() raises {type(broken).__name__})"
 
 
 class RunStopped(ProgramError):
-    """A run was stopped from outside of its nodes; what it still had to do was given up."""
+    """A run was stopped from outside; its remaining work was abandoned."""
 
 
 class ProgramCancelled(RunStopped):
-    """`state.cancel()` was called, or nobody waits for the run any more."""
+    """`state.cancel()` was called, or nothing waits for the run any more."""
 
 
 class DeadlineExceeded(RunStopped, TimeoutError):
@@ -235,17 +235,17 @@ class BudgetExceeded(RunStopped):
 
 
 class NeverMadeError(ProgramError, KeyError):
-    """A variable that does not exist, because what would have made it was not reached. `__cause__` is why."""
+    """A variable does not exist because the run failed before making it. `__cause__` is the failure."""
 
     __str__ = ProgramError.__str__
 
 
 class WouldBlockError(LanguageError, RuntimeError):
-    """An `async def` program read a value that is not there yet without awaiting it."""
+    """An `async def` program read a value that is not ready without awaiting it."""
 
 
 class UnknownVariableError(LanguageError, KeyError):
-    """A variable that the state does not have. The message names those that it has; `forked`: its forks have it."""
+    """The state has no such variable. The message names existing ones; `forked`: its forks have the variable."""
 
     def __init__(self, name: str | None, known: Iterable[str | None] = (), forked: bool = False) -> None:
         super().__init__(name)
@@ -257,7 +257,7 @@ class UnknownVariableError(LanguageError, KeyError):
         if self.forked:
             return f"no variable {wanted!r} here: {wanted!r} is a variable of the forks; join first (forks.join()), or read it there"
         if not isinstance(wanted, str | None):
-            return f"{wanted!r} is no name of a variable; all at once are {{name: state[name] for name in state.variables()}}"
+            return f"{wanted!r} is not a variable name; for all values use {{name: state[name] for name in state.variables()}}"
         names = [name for name in self.known if name is not None]
         return f"no variable {wanted!r}; " + (nearest(str(wanted), names) if names else "there are none")
 

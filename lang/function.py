@@ -25,12 +25,12 @@ MIN_PREFIX = 64  # characters; a shorter prefix is not worth an entry in the cac
 
 
 class SglFunction(Program):
-    """What `@sgl.function` makes of a function whose first parameter is `s`."""
+    """A program: the result of `@sgl.function` on a function whose first parameter is `s`."""
 
     pin_prefix_rid: str | None = None
 
     def __reduce__(self) -> Any:
-        """By name, as functions are; with the arguments that are bound."""
+        """By name, as functions are pickled, with the bound arguments."""
         if not self.bind_arguments:
             return self.func.__qualname__
         return _bound, (self.func.__module__, self.func.__qualname__, self.bind_arguments)
@@ -38,18 +38,24 @@ class SglFunction(Program):
     # --- running -----------------------------------------------------------------------------------------
 
     def run(self, /, *args: Any, **kwargs: Any) -> ProgramState:
-        """Run the program. Returns as soon as its body has ended; reading the state waits for the rest.
+        """Run the program. Returns when the body has ended; reading the state waits for the rest.
 
-        Keyword arguments are the program's own and these options: max_tokens (128), n (1), stop,
-        stop_token_ids, stop_regex, temperature (1.0), top_p (1.0), top_k (-1), min_p (0), frequency_penalty,
-        presence_penalty, repetition_penalty, logit_bias, seed, ignore_eos, keep_stop, return_logprob,
-        logprob_start_len, top_logprobs_num, return_text_in_logprobs, close_at_limit, error_on_truncation;
-        backend (default: the default backend, else the bundled model), stream (False), use_thread (True;
-        False waits for each node where it is appended), timeout (seconds for the whole run), budget (an
-        sgl.Budget, or a number of tokens), journal (a file to record the run in, and to resume it from). A
-        name that the program declares as a parameter goes to the program.
+        Pass the program's own arguments and, as keywords, any of these options (a parameter of the program with the same
+        name takes precedence):
 
-        Raises what the body raises; UnknownOptionError, BadValueError for the options.
+        backend    where to run; by default the default backend, which is the bundled model unless you set another
+        stream     True: return at once, read the state while it grows (False)
+        use_thread False: wait for each node where it is appended (True)
+        timeout    seconds for the whole run
+        budget     an sgl.Budget, or a number of tokens
+        journal    a file to record the run in and to resume it from
+
+        The sampling options are defaults for the program's gens: max_tokens (128), n (1), stop, stop_token_ids, stop_regex,
+        temperature (1.0), top_p (1.0), top_k (-1), min_p (0), frequency_penalty, presence_penalty, repetition_penalty,
+        logit_bias, seed, ignore_eos, keep_stop, return_logprob, logprob_start_len, top_logprobs_num,
+        return_text_in_logprobs, close_at_limit, error_on_truncation.
+
+        Raises any error of the body; UnknownOptionError and BadValueError for options.
         """
         if tracer := current_tracer():
             return trace_nested(tracer, self, args, kwargs)  # type: ignore[return-value]
@@ -86,17 +92,17 @@ class SglFunction(Program):
         return_exceptions: bool = False,
         **options: Any,
     ) -> Iterable[Any]:
-        """Run the program once for each item: a dict of arguments, or a tuple of them in their order.
+        """Run the program once for each item. An item is a dict of arguments, or a tuple of positional ones.
 
-        Gives the finished states in the order of the items; with `generator_style` an iterator that runs a
-        window ahead. `num_threads` bounds how many bodies run at once (1: one program after another in this
-        thread); bodies that read no values hold their thread for a moment only.
+        Returns the finished states in the order of the items; with `generator_style`, an iterator that runs a
+        limited number of items ahead. `num_threads` limits how many bodies run at once (1: one item after another
+        in this thread). A body that reads no values occupies its thread only for a moment.
 
-        An item whose node failed gives its state, with `error()` set. If a body raised an error of its own,
-        the others run to their end and the error is raised. With `return_exceptions` both kinds of errors
-        stand in the result at their item's place and nothing is raised.
+        If a node fails, the result is the item's state, and its `error()` is set. If a body itself raises, the
+        other items still finish, then the error is raised. With `return_exceptions`, nothing is raised: either
+        kind of error replaces the state in the result list.
 
-        `options` are those of `run`, without stream and use_thread.
+        `options` are those of `run`, except stream and use_thread.
         """
         reject_unknown("run_batch", options, batch.OPTION_NAMES)
         calls = batch.make_calls(self, batch_kwargs)
@@ -107,10 +113,10 @@ class SglFunction(Program):
         return batch.run_all(self, calls, settings, plan) if calls else []
 
     async def arun(self, /, *args: Any, **kwargs: Any) -> ProgramState:
-        """`run` for event loops, for `def` and `async def` programs. The state is finished when it comes.
+        """`run` for event loops, for `def` and `async def` programs. Returns the finished state.
 
-        An `async def` body reads with `await s.get("name")`; a plain body runs in a thread. With stream=True
-        the state comes at once and is read with `async for`. Cancelling the task cancels the run.
+        An `async def` body reads values with `await s.get("name")`; a plain body runs in a thread. With
+        stream=True the state is returned at once; read it with `async for`. Cancelling the task cancels the run.
         """
         if tracer := current_tracer():
             return trace_nested(tracer, self, args, kwargs)  # type: ignore[return-value]
@@ -138,7 +144,7 @@ class SglFunction(Program):
         return_exceptions: bool = False,
         **options: Any,
     ) -> list[Any]:
-        """`run_batch` for event loops. `async def` bodies all run at once; plain ones in threads."""
+        """`run_batch` for event loops. All `async def` bodies run at once; plain bodies run in threads."""
         reject_unknown("arun_batch", options, batch.OPTION_NAMES)
         calls = batch.make_calls(self, batch_kwargs)
         plan = batch.BatchPlan(num_threads, False, return_exceptions)
@@ -151,21 +157,21 @@ class SglFunction(Program):
     # --- tracing, caching ------------------------------------------------------------------------------------
 
     def trace(self, *, backend: Any = None, **kwargs: Any) -> TracerProgramState:
-        """The graph of the program's nodes. Arguments that are not given become placeholders."""
+        """Return the graph of the program's nodes. Arguments you leave out become placeholders."""
         return trace_program(self, kwargs, backend)
 
     def compile(self, backend: Any = None, **bound: Any) -> CompiledProgram:
-        """The program as a graph that runs without its Python body; `bound` are arguments given now.
+        """Return the program as a graph that runs without its Python body. `bound` fixes some arguments.
 
-        The body runs once, here, with placeholders for the other arguments. Raises TraceError, naming the
-        line, if what it does depends on generated values.
+        The body runs once, now, with placeholders for the other arguments. Raises TraceError with the line
+        if its control flow depends on generated values.
         """
         from .graph.compiled import compile_program
 
         return compile_program(self, backend, bound)
 
     def cache(self, backend: Any = None) -> None:
-        """Compute the constant start of the program's text, if it is longer than 64 characters, and keep it."""
+        """Compute and cache the constant start of the program's text, if it is longer than 64 characters."""
         resolved = resolve_backend(backend)
         prefix = extract_prefix(self, resolved)
         if len(prefix) > MIN_PREFIX:
@@ -184,10 +190,10 @@ def function(func: None = None, num_api_spec_tokens: int | None = None, **older:
 def function(
     func: Callable[..., Any] | None = None, num_api_spec_tokens: int | None = None, **older: int | None
 ) -> Any:
-    """Make a program of a function whose first parameter is `s`. With or without parentheses.
+    """Turn a function into a program. Its first parameter, `s`, is the state. Works with or without parentheses.
 
-    `num_api_spec_tokens` lets a remote API write so many tokens ahead and serves the gens that follow from
-    them, which saves calls; a local runtime has no need of it. Raises UnknownOptionError for another option.
+    `num_api_spec_tokens`: with a remote API, one call writes up to this many tokens ahead and the following gens
+    take their text from them, which saves calls. Local engines ignore it. Raises UnknownOptionError for other options.
     """
     reject_unknown("function", older.keys() - {"api_num_spec_tokens"}, {"num_api_spec_tokens"})
     ahead = num_api_spec_tokens if num_api_spec_tokens is not None else older.get("api_num_spec_tokens")

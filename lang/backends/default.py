@@ -12,7 +12,7 @@ from ..errors import BadValueError
 
 
 def set_default_backend(backend: Any) -> None:
-    """Use `backend` (a Backend or an sgl.Engine) for programs that name none. None: the bundled model."""
+    """Run programs on `backend` (a Backend or an sgl.Engine) unless they name another. None: the bundled model."""
     if backend is not None:
         _shared.keep(as_backend(backend))
     global_config.default_backend = backend
@@ -33,7 +33,7 @@ def as_backend(value: Any) -> Backend:
         return value
     if not all(hasattr(value, name) for name in ("open", "tokenizer", "vocabulary")):
         raise BadValueError(
-            f"{value!r} is no backend; give an sgl.Engine or an instance of sgl.lang.backend.Backend"
+            f"{value!r} is not a backend; give an sgl.Engine or an instance of sgl.lang.backend.Backend"
         )
     from .embedded.backend import EmbeddedBackend
 
@@ -41,13 +41,13 @@ def as_backend(value: Any) -> Backend:
 
 
 def flush_cache(backend: Any = None) -> Any:
-    """Empty the prefix cache of the backend, or of the default one. False if there is none yet."""
+    """Empty the prefix cache of `backend`, by default the default backend. False if that has not started yet."""
     found = _existing(backend)
     return False if found is None else found.flush_cache()
 
 
 def get_server_info(backend: Any = None) -> dict[str, Any] | None:
-    """What the backend says of itself: model_path, tokenizer_path, version, max_total_num_tokens ..."""
+    """Return what the backend reports about itself: model_path, tokenizer_path, version, max_total_num_tokens, ..."""
     found = _existing(backend)
     return None if found is None else found.get_server_info()
 

@@ -65,7 +65,7 @@ class Conversation:
     def suffix(self, role: str) -> str:
         """What closes the open turn. Raises ProgramError if that is not one of `role`."""
         if self.role != role:
-            raise ProgramError(f"the end of a {role!r} turn, but the open turn is that of {self.role!r}")
+            raise ProgramError(f"end of a {role!r} turn, but the open turn is a {self.role!r} turn")
         return self.template.get_prefix_and_suffix(role, self._history())[1]
 
     def end(self, end: int) -> None:

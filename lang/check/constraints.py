@@ -51,14 +51,14 @@ def _check_one(c: Checker, given: Mapping[str, Value], places: Mapping[str, ast.
     present = [name for name in ("type", "dtype", *_LABELS) if _is_given(given.get(name))]
     if "dtype" in present and "regex" in present:
         c.report(
-            "SGL405", places.get("regex", node), "the regex is ignored: dtype wins over it; give one of them",
+            "SGL405", places.get("regex", node), "the regex is ignored because dtype takes precedence; give one of them",
             severity="warning",
         )  # fmt: skip
         present.remove("regex")
     if len(present) > 1:
         c.report(
             "SGL405", places.get(present[1], node),
-            f"this gen has both {present[0]} and {present[1]}; only one constraint can hold, give one of them",
+            f"this gen has both {present[0]} and {present[1]}; give only one constraint",
         )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def _refusal(kind: str, source: Any) -> tuple[str | None, bool]:
     except GrammarError as error:
         return f"{kind}: {error}; the engine refuses it", False
     except json.JSONDecodeError as error:
-        return f"json_schema is no JSON: {error}; give JSON text, a dict or a pydantic model", True
+        return f"json_schema is not JSON: {error}; give JSON text, a dict or a pydantic model", True
     except re.error as error:
         return f"regex {source!r} cannot be read: {error}", True
     except BadValueError as error:
@@ -153,7 +153,7 @@ def _check_stops(
         if isinstance(text, str) and text and not _may_write(kind, source, text):
             c.report(
                 "SGL504", places.get("stop", node),
-                f"the {kind} never lets {text!r} through, so this stop never ends the text; leave it out, or allow "
+                f"the {kind} never allows {text!r}, so this stop never ends the text; leave it out, or allow "
                 f"it in the {kind}",
             )  # fmt: skip
 

@@ -64,7 +64,7 @@ def check_declaration(c: Checker, node: Def) -> None:
             c.report(
                 "SGL602", item,
                 f"parameter {item.arg!r} has the name of a run option: run({item.arg}=...) gives it to the program "
-                "and the option cannot be set (in sglang the option takes it and the argument is missing); rename it",
+                "and you cannot set the option (in sglang the option gets it and the argument is missing); rename it",
             )  # fmt: skip
 
 

@@ -77,7 +77,7 @@ class Reports:
         if holds_nodes(value):
             self.report(
                 "SGL301", place,
-                f"{how} makes text of an expression, which has none before the program runs; append it with +: "
+                f"{how} turns an expression into text, but it has no text before the program runs; append it with +: "
                 's += "..." + expression + "..."',
             )  # fmt: skip
 
@@ -99,8 +99,8 @@ class Reports:
             line = getattr(bound.place, "lineno", 0)
             self.report(
                 "SGL104", node,
-                f"{node.id!r} is the parameter here, not what the gen of line {line} made; write s[{node.id!r}] if "
-                "that is meant, else rename one of them",
+                f"{node.id!r} is the parameter here, not the text of the gen in line {line}; write s[{node.id!r}] if you "
+                "mean that text, otherwise rename one of them",
             )  # fmt: skip
 
     def note_undecorated(self, function: Function, node: ast.Attribute) -> None:
@@ -110,7 +110,7 @@ class Reports:
         if spec.args and spec.args[0].arg == "s" and function.name in self.names.speaking:
             self.report(
                 "SGL604", node,
-                f"{function.name} is no program: put @sgl.function above its def in line {function.node.lineno}",
+                f"{function.name} is not a program: put @sgl.function above its def in line {function.node.lineno}",
             )  # fmt: skip
 
     @contextlib.contextmanager

@@ -36,13 +36,13 @@ def _end(c: Checker, facts: Facts, node: Node) -> None:
     if facts.role is None:
         c.report(
             "SGL202", node.place,
-            f"{node.role}_end() ends a turn that was not begun; put {node.role}_begin() before its text",
+            f"{node.role}_end() ends a turn that never began; put {node.role}_begin() before its text",
         )  # fmt: skip
     elif facts.role not in (node.role, ANY_ROLE):
         line = getattr(facts.role_place, "lineno", 0)
         c.report(
             "SGL203", node.place,
-            f"{node.role}_end() stands where the {facts.role} turn of line {line} is open; write {facts.role}_end()",
+            f"{node.role}_end() comes while the {facts.role} turn of line {line} is open; write {facts.role}_end()",
         )  # fmt: skip
     if facts.role != ANY_ROLE:
         facts.role = None

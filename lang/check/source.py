@@ -71,7 +71,7 @@ def notebook_source(path: str, text: str) -> Source:
         cells = json.loads(text)["cells"]
         return _joined(path, cells)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no notebook: {error!r}") from error
+        raise ValueError(f"{path} is not a notebook: {error!r}") from error
 
 
 def _joined(path: str, cells: list[dict[str, object]]) -> Source:

@@ -58,7 +58,7 @@ def _expression(c: Checker, node: ast.Expr, env: Env) -> Env:
     value = evaluate(c, node.value, env)
     c.check_awaited(value, node)
     if c.in_program and isinstance(value, Nodes) and _is_made_here(node.value, value):
-        c.report("SGL303", node, "this expression is made and dropped, so it generates nothing; append it: s += ...")
+        c.report("SGL303", node, "this expression is not appended, so it generates nothing; write s += ...")
     return env
 
 

@@ -98,7 +98,7 @@ def read(
     if found and all(bound.lone for bound in found) and id(place) in c.names.as_text:
         c.report(
             "SGL107", place,
-            f"s[{name!r}] is a list of one value: only one of the forks that were joined made {name!r}; use one name in all "
+            f"s[{name!r}] is a list of one value: only one of the joined forks made {name!r}; use the same name in all "
             f"forks, or read s[{name!r}][0]",
         )  # fmt: skip
     for number in state.numbers:
@@ -154,7 +154,7 @@ def _check_defined(c: Checker, missing: Missing, found: list[Bound], env: Env) -
         line = getattr(found[0].place, "lineno", 0)
         c.report(
             "SGL102", missing.place,
-            f"{missing.name!r} may be undefined: it is made in line {line}, which not every path passes",
+            f"{missing.name!r} may be undefined: it is made in line {line}, but not on every path",
         )  # fmt: skip
 
 
@@ -212,7 +212,7 @@ def _not_appendable(value: Value) -> str | None:
     if isinstance(value, Const) and isinstance(value.value, int | float | list | tuple | dict):
         return f"{value.value!r} is appended; append text (str() it) or an expression"
     if isinstance(value, State):
-        return "a state is appended; append its text, as state.text() or state[name] gives it"
+        return "a state is appended; append its text: state.text() or state[name]"
     return None
 
 
@@ -220,8 +220,8 @@ def _append_to(c: Checker, facts: Facts, value: Value, place: ast.AST, env: Env,
     if isinstance(value, Submitted):
         c.report(
             "SGL205", place,
-            f"s.{value.role}(...) has appended the turn by itself; `s +=` before it adds nothing here (in sglang "
-            "it adds the turn again). Leave out one of the two",
+            f"s.{value.role}(...) already appends the turn; `s +=` before it adds nothing (in sglang "
+            "it adds the turn again). Leave one of them out",
         )  # fmt: skip
     elif isinstance(value, Nodes):
         for node in value.nodes:
@@ -277,7 +277,7 @@ def _check_overwritten(c: Checker, before: Bound, name: str, node: Node, env: En
     line = getattr(before.place, "lineno", 0)
     c.report(
         "SGL103", node.place,
-        f"{name!r} is made again: its value of line {line} was never read and is lost; give one of them another name",
+        f"{name!r} is made again, and its value from line {line} was never read; give one of them another name",
     )  # fmt: skip
 
 

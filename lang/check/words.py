@@ -41,7 +41,7 @@ def appended_words() -> frozenset[str]:
 def check_word(c: Checker, name: str, node: ast.Call) -> None:
     """A word that is not one, called in a program."""
     if c.in_program and name.islower() and name not in appended_words() | _OTHER_NAMES:
-        c.report("SGL406", node.func, f"the language has no word {name!r}{hint(name, _spoken())}")
+        c.report("SGL406", node.func, f"sgl has no {name!r}{hint(name, _spoken())}")
 
 
 @cache
@@ -235,7 +235,7 @@ def _check_constant_choices(c: Checker, word: str, place: ast.AST, choices: Any)
     elif not choices and word == "select":
         c.report("SGL403", place, "choices is empty; a select needs at least one")
     elif not choices:
-        c.report("SGL404", place, "choices is empty, so this gen writes freely; leave it out or give choices")
+        c.report("SGL404", place, "choices is empty, so it does not constrain this gen; leave it out or give choices")
     elif wrong := [choice for choice in choices if not isinstance(choice, str)]:
         c.report("SGL403", place, f"choices holds {wrong[0]!r}; give strings: {str(wrong[0])!r}")
     else:

@@ -61,10 +61,10 @@ class AliasFinder(MetaPathFinder, Loader):
 
 
 def install(force: bool = False, local: bool = False) -> None:
-    """Make `import sglang` mean sgl, in this process. Idempotent; `uninstall()` takes it back.
+    """Make `import sglang` import sgl in this process. `uninstall()` undoes it. Safe to call twice.
 
-    `local`: endpoints where nothing answers, and servers that the program would launch, are the embedded
-    engine, as under `sgl run`. Raises AliasError where a real sglang is installed or loaded, unless `force`.
+    `local`: replace unreachable endpoints, and servers that the program would launch, by the embedded engine,
+    like `sgl run`. Raises AliasError if a real sglang is installed or loaded, unless `force`.
     """
     if local:
         settings.local = True
@@ -72,7 +72,7 @@ def install(force: bool = False, local: bool = False) -> None:
         return
     if not force and (where := _real()):
         raise AliasError(
-            f"sglang itself is here ({where}): use it, or hide it by sgl.compat.install(force=True) "
+            f"sglang itself is installed ({where}): use it, or hide it with sgl.compat.install(force=True) "
             "or sgl run --force"
         )
     finder = AliasFinder()
@@ -81,7 +81,7 @@ def install(force: bool = False, local: bool = False) -> None:
 
 
 def uninstall() -> None:
-    """Take the alias away; a real sglang that it hid is back."""
+    """Remove the alias; a real sglang that it hid is visible again."""
     configure(local=False, url=None, model=None)
     for finder in [finder for finder in sys.meta_path if isinstance(finder, AliasFinder)]:
         sys.meta_path.remove(finder)

@@ -72,7 +72,7 @@ class TracedText:
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"{caller_place()}: a traced state has no {name!r}, which only a run has; use run() instead"
+            f"{caller_place()}: a traced state has no {name!r}; use run() instead"
         )
 
     # --- appending ---------------------------------------------------------------------------------------

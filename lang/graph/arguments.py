@@ -49,7 +49,7 @@ class Parameters:
             self._check(name, value)
         missing = [name for name in self.names if name not in given and name not in self.defaults]
         if missing:
-            raise ArgumentsError(f"{self.program.__name__} misses its argument {sorted(missing)[0]!r}")
+            raise ArgumentsError(f"{self.program.__name__} needs the argument {sorted(missing)[0]!r}")
         arguments = {**self.defaults, **given}
         for name in self._texts & arguments.keys():
             as_node(arguments[name])
@@ -58,7 +58,7 @@ class Parameters:
     def _check(self, name: str, value: Any) -> None:
         title = self.program.__name__
         if name in self.program.bind_arguments:
-            raise ArgumentsError(f"{name!r} of {title} was given to compile() or bind(), runs cannot change it")
+            raise ArgumentsError(f"{name!r} of {title} was fixed by compile() or bind(); runs cannot change it")
         if name not in self.names:
             raise ArgumentsError(f"{title} has no parameter {name!r}; {nearest(name, self.names)}")
         if name in self.fixed and value != self.fixed[name]:

@@ -83,7 +83,7 @@ class _OfRun(_Texts):
 
     def _needed(self, how: str) -> NoReturn:
         raise TraceError(
-            f"{caller_place()}: the program needs the value of {self.title} to go on ({how}), which only a run "
+            f"{caller_place()}: the program needs the value of {self.title} to continue ({how}), which only a run "
             f"has: programs that branch on generated values cannot be compiled, use run() instead"
         )
 
@@ -132,7 +132,7 @@ class UnboundArgument(_Texts, SglArgument):
         if not self.default:
             advice = f", or {advice}" if advice else ""
             raise TraceError(
-                f"{caller_place()}: the program needs the value of its argument {self.name!r} to go on ({how}): "
+                f"{caller_place()}: the program needs the value of its argument {self.name!r} to continue ({how}): "
                 f"give it to compile({self.name}=...){advice}"
             )
         self.fixed[self.name] = self.default["value"]

@@ -40,7 +40,7 @@ class Recording:
         if number >= MAX_NODES:
             raise TraceError(
                 f"{caller_place()}: more than {MAX_NODES} nodes: a loop of the program waits for a value, which "
-                f"a trace has not"
+                f"does not exist in a trace"
             )
         return number
 
@@ -102,7 +102,7 @@ class TracedState:
         if self.recording.only_prefix and not isinstance(node, SglConstantText):
             raise PrefixEnded
         if self._ended is not None:
-            raise StateEndedError(f"{node!r} was appended after the program had ended", caller_place())
+            raise StateEndedError(f"{node!r} was appended after the program ended", caller_place())
         plain = node.shown() if isinstance(node, Traced | UnboundArgument) else node
         placed = plain.placed(self.recording.fresh_id(), self.last_node)
         placed.where = where or caller_place()

@@ -149,7 +149,7 @@ class TracerProgramState(TracedText):
         self._only_a_run_has(f"the probabilities of {name!r}")
 
     def _only_a_run_has(self, what: str) -> NoReturn:
-        raise TraceError(f"{caller_place()}: the trace needs {what}, which only a run can give; use run()")
+        raise TraceError(f"{caller_place()}: the trace needs {what}, which only a run has; use run()")
 
     def _wait(self, on: tuple[Key, ...] = (), states: tuple[int, ...] = ()) -> None:
         if on or states:

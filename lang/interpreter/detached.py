@@ -21,7 +21,7 @@ class Detached(Backend):
         return self.model
 
     def open(self) -> NoReturn:
-        raise StateEndedError("this state was pickled or copied, it can only be read; run its program again to go on")
+        raise StateEndedError("this state was pickled or copied and can only be read; run its program again to continue")
 
 
 def detached(backend: Backend) -> Backend:

@@ -105,7 +105,7 @@ class StreamExecutor(StateReader):
         """Of a program that has ended, all that can be read."""
         self.sync()
         if not self.is_finished:
-            raise TypeError("a state whose program is still running cannot be pickled or copied; wait for its end")
+            raise TypeError("a state cannot be pickled or copied while its program runs; wait for its end")
         kept = {name: self.__dict__[name] for name in _KEPT}
         kept["arguments"] = {name: kept_or_lost(value) for name, value in self.arguments.items()}
         return {**kept, "backend": detached(self.backend), "chat_template": bare(self.chat_template), "ret_value": self.ret_value}
@@ -139,7 +139,7 @@ class StreamExecutor(StateReader):
         if self.stopped:
             raise again(self.stopped, where)
         if self.ended:
-            raise StateEndedError(f"{what} after the program had ended", where)
+            raise StateEndedError(f"{what} after the program ended", where)
 
     # --- what the rules of the nodes are made of -----------------------------------------------------------
 

@@ -42,7 +42,7 @@ def apply(executor: StreamExecutor, node: SglExpr, where: Place | None) -> None:
     """Do what the node says. Raises ProgramError with its place, for what can be known at once."""
     rule = RULES.get(type(node))
     if rule is None:
-        raise ProgramError(f"{node!r} cannot be run; it belongs to a trace", where)
+        raise ProgramError(f"{node!r} belongs to a trace and cannot be run", where)
     try:
         rule(executor, node, where)
     except ProgramError as error:

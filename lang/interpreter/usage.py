@@ -11,18 +11,20 @@ from ..errors import BadValueError
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts and time. Usages of several nodes add up with `+` or `Usage.total`.
+    """Token counts and time. Add the usages of several nodes with `+` or `Usage.total`.
 
-    prompt_tokens: all tokens before what was generated, counted anew for each operation.
-    cached_tokens: of those, the ones whose computation was reused; computed_tokens: the others.
-    forced_tokens: of the generated ones, those that a grammar left no choice for.
-    operations: gens and selects that ran.
+    prompt_tokens: all tokens before the generated ones, counted again for each operation.
+    cached_tokens: the prompt tokens that were reused from the cache.
+    computed_tokens: the prompt tokens that were computed.
+    generated_tokens: the tokens that gens added.
+    forced_tokens: the generated tokens that a grammar determined.
+    operations: the gens and selects that ran.
     wall_seconds: from appending the first of them to the last result.
-    seconds: from appending each of them to its result, added up, so that operations that run at the same time count
-    each for itself; computing_seconds: of those, in the engine's batch; waiting_seconds: the others, for the text before
-    the operation and for a place in the batch. None for both where a backend did not tell them of each.
-    unknown: which of cached and forced tokens a backend did not tell, as servers of plain protocols; what they count
-    is then the least that it can be, 0 if nobody told.
+    seconds: from appending each of them to its result, summed; operations that run in parallel each count in full.
+    computing_seconds: the part of `seconds` in the engine's batch.
+    waiting_seconds: the rest of `seconds`: waiting for the text before the operation and for a place in the batch. This
+    and computing_seconds are None if the backend did not report them for every operation.
+    unknown: which of cached_tokens and forced_tokens the backend did not report; their counts are then lower bounds.
     """
 
     prompt_tokens: int = 0
@@ -38,9 +40,9 @@ class Usage:
 
     @classmethod
     def of(cls, meta_info: Mapping[str, Any], seconds: float, end: float | None = None) -> Usage:
-        """Of one operation that took `seconds` and was done at `end`, a time of time.perf_counter().
+        """The usage of one operation that took `seconds` and ended at `end`, a time of time.perf_counter().
 
-        meta_info: what its backend tells of it; counts that it does not tell are 0, and `unknown`.
+        meta_info: what the backend reports about it. Counts that it does not report are 0 and `unknown`.
         """
         prompt, cached = meta_info.get("prompt_tokens") or 0, meta_info.get("cached_tokens") or 0
         among = {"cached_tokens": "prompt_tokens", "forced_tokens": "completion_tokens"}
@@ -64,7 +66,7 @@ class Usage:
 
     @property
     def total_tokens(self) -> int:
-        """Tokens that cost work: computed and generated ones."""
+        """Computed plus generated tokens: those that cost work."""
         return self.computed_tokens + self.generated_tokens
 
     @property
@@ -129,9 +131,9 @@ def _around(one: tuple[float, float] | None, other: tuple[float, float] | None) 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a run may use; whatever is None is not limited. The run stops soon after a limit is passed.
+    """Limits of a run; None means no limit. The run stops soon after it exceeds one.
 
-    tokens: computed and generated ones. generated_tokens: generated ones only. operations: gens and selects.
+    tokens: computed plus generated tokens. generated_tokens: generated tokens alone. operations: gens and selects.
     """
 
     tokens: int | None = None
@@ -145,7 +147,7 @@ class Budget:
                 raise BadValueError(f"the budget's {name} is {value!r}; give a whole number from 0, or None")
 
     def excess(self, usage: Usage) -> str | None:
-        """What was passed, as a sentence; None as long as the usage fits."""
+        """Return a sentence that names the exceeded limit, or None while the usage is within the budget."""
         used = {
             "tokens": usage.total_tokens,
             "generated_tokens": usage.generated_tokens,

@@ -140,16 +140,16 @@ class JournalBackend(Backend):
 
 
 def record(path: str | Path, backend: Any = None, *, seed: int | None = None) -> JournalBackend:
-    """`journal` for a new file only: raises JournalError if the file has nodes already."""
+    """`journal` for a new file only: raises JournalError if a journal is there already."""
     seed, inner = _checked(seed), resolve_backend(backend)
     return JournalBackend(Session(Journal.create(path, _header(inner, seed)), inner))
 
 
 def resume(journal: str | Path | Journal, backend: Any = None, *, skip_damaged: bool = False) -> JournalBackend:
-    """Go on with a recording: what is there is served, what is missing or failed is computed and added.
+    """Return a backend that continues a recording: recorded nodes are reused, missing and failed ones computed and added.
 
     Use it after a crash, after an edit (`Journal.edit`) and with a changed program. Raises MissingJournalError (a
-    FileNotFoundError) if there is no file; `sgl.journal` begins one then. `skip_damaged`: as in `Journal.open`.
+    FileNotFoundError) if there is no file (`sgl.journal` would begin one). `skip_damaged`: see `Journal.open`.
     """
     return _resumed(_opened(journal, skip_damaged), backend, None)
 
@@ -165,10 +165,10 @@ def _resumed(found: Journal, backend: Any, seed: int | None) -> JournalBackend:
 
 
 def replay(journal: str | Path | Journal, *, skip_damaged: bool = False) -> JournalBackend:
-    """Run programs from a recording alone, without a model.
+    """Return a backend that runs programs from a recording alone, without a model.
 
-    A node that is not there raises ReplayMismatch, which names the variable, the line and the difference.
-    `skip_damaged`: as in `Journal.open`.
+    A node that was not recorded raises ReplayMismatch, which names the variable, the line and the difference.
+    `skip_damaged`: see `Journal.open`.
     """
     found = _opened(journal, skip_damaged)
     if not found.header:
@@ -177,12 +177,12 @@ def replay(journal: str | Path | Journal, *, skip_damaged: bool = False) -> Jour
 
 
 def journal(path: str | Path, backend: Any = None, *, seed: int | None = None, skip_damaged: bool = False) -> JournalBackend:
-    """A backend that runs programs on `backend` (default: the default one) and writes every node to a file.
+    """Return a backend that runs programs on `backend` (None: the default one) and writes every node to a file.
 
-    Nodes that the file has already are served from it, so that an interrupted run goes on where it ended. `seed` makes
-    the whole recording repeatable and counts when the file is begun; without one a seed is drawn and written down. Gens
-    that have a seed of their own keep it. `skip_damaged`: as in `Journal.open`. `counts` of what this gives tells how many
-    nodes came from the journal and how many were computed. Raises JournalError, BadValueError for the seed.
+    Nodes that the file already has are reused, so an interrupted run continues where it stopped. `seed` makes the whole
+    recording repeatable; it applies to a new file, and without one a random seed is chosen and recorded. Gens with their own
+    seed keep it. `skip_damaged`: see `Journal.open`. The `counts` of the returned backend say how many nodes came from the
+    journal and how many were computed. Raises JournalError; BadValueError for a bad seed.
 
         with sgl.journal("run.jsonl") as backend:
             states = program.run_batch(rows, backend=backend)
@@ -204,7 +204,7 @@ def journalled(backend: Any, path: str | Path, *, seed: int | None = None, skip_
 
 def _checked(seed: Any) -> int | None:
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise BadValueError(f"the journal's seed is {seed!r}; give a whole number, or None to have one drawn")
+        raise BadValueError(f"the journal's seed is {seed!r}; give a whole number, or None for a random one")
     return seed
 
 

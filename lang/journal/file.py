@@ -37,7 +37,7 @@ def read_lines(path: Path) -> tuple[list[Line], int]:
         data = path.read_bytes()
     except FileNotFoundError:
         raise MissingJournalError(
-            f"there is no journal at {path}; sgl.journal({str(path)!r}) begins one, and resumes it once it is there"
+            f"there is no journal at {path}; sgl.journal({str(path)!r}) begins one and later resumes it"
         ) from None
     end = data.rfind(b"\n") + 1
     if end < len(data):

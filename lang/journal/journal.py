@@ -1,4 +1,4 @@
-"""A journal: the nodes of recorded runs, to be read, searched and edited."""
+"""A journal: the nodes of recorded runs, which you can read, search and edit."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FORMAT, BEFORE = 2, 1  # every line has a checksum; none had
 
 
 class Journal:
-    """The nodes of a file, in the order in which they were finished. `header` is the file's first line.
+    """The nodes of a journal file, in the order in which they finished. `header` is the file's first line.
 
-    `damaged` are the numbers of the lines that were left out, where `open` was told to skip them.
-    Within a process a file that is being written has one Journal, which `open` gives to all who ask.
+    `damaged`: the numbers of the damaged lines that `open` skipped.
+    While a file is being written, its process has one Journal of it, which every `open` returns.
     """
 
     _written: ClassVar[weakref.WeakValueDictionary[Path, Journal]] = weakref.WeakValueDictionary()
@@ -40,11 +40,13 @@ class Journal:
 
     @classmethod
     def open(cls, path: str | Path, *, skip_damaged: bool = False) -> Journal:
-        """Read a journal. Raises JournalError for what is none, and for a damaged line, which it names; for no file
-        MissingJournalError, a FileNotFoundError.
+        """Read a journal.
 
-        `skip_damaged`: use the lines around damaged ones, with a warning that names these. Nodes that they held are
-        computed again by a resumed run; edits that they held are undone. Without its first line a journal is of no use.
+        `skip_damaged`: skip damaged lines, with a warning that names them. A resumed run computes their nodes again;
+        their edits are lost. A journal with a damaged first line cannot be used.
+
+        Raises JournalError if the file is not a journal or has a damaged line, which the message names;
+        MissingJournalError (a FileNotFoundError) if there is no file.
         """
         path = Path(path)
         live = cls._written.get(path.resolve())
@@ -63,10 +65,10 @@ class Journal:
 
     @classmethod
     def create(cls, path: str | Path, header: dict[str, Any]) -> Journal:
-        """Begin a new file. Raises JournalError if there is one with nodes in it."""
+        """Begin a new file. Raises JournalError if a journal is there already."""
         path = Path(path)
         if path.exists() and Journal.open(path).header:
-            raise JournalError(f"{path} is there already; go on with sgl.resume({str(path)!r}), or delete it")
+            raise JournalError(f"{path} is there already; continue it with sgl.resume({str(path)!r}), or delete it")
         journal = cls(path, {}, [], 0)
         with journal.writing():
             journal.begin(header)
@@ -76,7 +78,7 @@ class Journal:
 
     @property
     def nodes(self) -> list[Node]:
-        """Every node, without failures that a later run made good."""
+        """Every node, without failures that a later run replaced."""
         kept = [node for node in self._all if node.kind != LOST]
         latest = {node.id: node for node in kept}
         return [node for node in kept if latest[node.id] is node]
@@ -90,10 +92,10 @@ class Journal:
         line: int | None = None,
         index: int | None = None,
     ) -> Node:
-        """The one node with this name (and program, path, line); of its versions the newest.
+        """Return the newest version of the one node with this name (and program, path, line).
 
-        `index`: which of several, as in a loop, in the order of the program. Raises JournalError if there is
-        none, or if there are several and no index.
+        `index`: which one if there are several, as in a loop; they count in the order of the program. Raises
+        JournalError if there is no such node, or several and no index.
         """
         wanted = {"name": name, "program": program, "path": path, "line": line}
         wanted = {field: value for field, value in wanted.items() if value is not None}
@@ -110,7 +112,7 @@ class Journal:
         if len(places) > 1:
             shown = "\n  ".join(str(node) for node in places[:10])
             raise JournalError(
-                f"{len(places)} nodes have {wanted}; tell which with program=, path=, line= or index=:\n  {shown}"
+                f"{len(places)} nodes have {wanted}; select one with program=, path=, line= or index=:\n  {shown}"
             )
         return places[0]
 
@@ -123,11 +125,11 @@ class Journal:
         return (path[0], depth, path, node.line or 0, node.kind, str(node.name), node.occurrence)
 
     def prompt(self, node: Node) -> str:
-        """All the text that stood before the node; what a skipped line held is missing in it."""
+        """Return all text before the node, except that of skipped lines."""
         return self.text_behind(node.previous) + node.before
 
     def text_behind(self, number: int | None) -> str:
-        """The text of a stream up to and with node `number` ("" for None)."""
+        """Return the text of a stream up to and including node `number` ("" for None)."""
         parts: list[str] = []
         while number is not None:
             node = self._all[number]
@@ -147,17 +149,17 @@ class Journal:
     # --- writing -------------------------------------------------------------------------------------------
 
     def edit(self, node: Node, text: Any) -> None:
-        """Let the node have given another text (a node of `once`: another value).
+        """Replace the node's text (the value of a `once` node).
 
-        What follows from it is computed anew by the next resumed run. Raises JournalError for a node of
-        another journal, BadValueError for a text that is none of a select's choices.
+        The next resumed run computes everything that depends on it again. Raises JournalError for a node of
+        another journal, BadValueError for a text that is not one of a select's choices.
         """
         if not (0 <= node.number < len(self._all) and self._all[node.number] is node):
             raise JournalError(f"{node} is not a node of {self!r}; take one from its `nodes` or `find`")
         if node.kind != "once" and not isinstance(text, str):
             raise BadValueError(f"the text of {node} cannot be {text!r}; give a string")
         if node.kind == "select" and text not in node.request["choices"]:
-            raise BadValueError(f"{text!r} is none of the choices {node.request['choices']} of {node}")
+            raise BadValueError(f"{text!r} is not one of the choices {node.request['choices']} of {node}")
         with self.writing():
             self.write({"edit": node.number, "text": text})
             node.edit(text)
@@ -241,7 +243,7 @@ class Journal:
         if type(node.number) is not int or not (node.number == due or (skip_damaged and due < node.number < self._size // _SHORTEST)):
             raise ValueError(f"it holds node {node.number!r:.40} where node {due} is due: lines are missing or there twice")
         if node.previous is not None and (type(node.previous) is not int or not 0 <= node.previous < node.number):
-            raise ValueError(f"its node stands behind node {node.previous!r:.40}")
+            raise ValueError(f"its node comes after node {node.previous!r:.40}")
         self._all += [*(Node.lost(number) for number in range(due, node.number)), node]
 
 
@@ -252,19 +254,19 @@ _IN_HEADER = {"model": str, "seed": int, "chat_template": dict}
 def _header(path: Path, line: Line) -> dict[str, Any]:
     header = line.entry
     if line.why:
-        raise JournalError(f"{path}:1 is damaged ({line.why}); without the first line nothing of a journal can be used. Is this a journal?")
+        raise JournalError(f"{path}:1 is damaged ({line.why}); a journal cannot be used without its first line. Is this a journal?")
     if header.get("journal") not in (FORMAT, BEFORE):
-        raise JournalError(f"{path} does not begin as a journal of format {FORMAT}: {header!r:.80}")
+        raise JournalError(f"{path} does not begin like a journal of format {FORMAT}: {header!r:.80}")
     if header["journal"] == FORMAT and not line.has_sum:
-        raise JournalError(f"{path}:1 is damaged (it does not end in a checksum); without the first line nothing of a journal can be used")
+        raise JournalError(f"{path}:1 is damaged (it does not end in a checksum); a journal cannot be used without its first line")
     if wrong := [name for name, kind in _IN_HEADER.items() if not isinstance(header.get(name), kind)]:
-        raise JournalError(f"{path}:1 has no {wrong[0]!r} as a journal's first line has; is this a journal?")
+        raise JournalError(f"{path}:1 lacks {wrong[0]!r}, which the first line of a journal has; is this a journal?")
     return header
 
 
 def _damage(path: Path, number: int, error: Exception) -> JournalError:
     why = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
     return JournalError(
-        f"{path}:{number} is damaged ({why}); restore the file, or use what is good in it: skip_damaged=True of sgl.resume, "
-        "sgl.replay, sgl.journal and Journal.open"
+        f"{path}:{number} is damaged ({why}); restore the file, or skip its damaged lines with skip_damaged=True "
+        "(sgl.resume, sgl.replay, sgl.journal, Journal.open)"
     )

@@ -79,5 +79,5 @@ def _count_difference(journal: Journal, asked: Asked, near: Node) -> str:
     if near.path != asked.place:
         return f"it was recorded in path {near.path}; the forks before it have changed"
     if asked.occurrence >= times:
-        return f"it was recorded {times} times and is asked once more; open sgl.replay anew for another run"
+        return f"it was recorded {times} times and is requested once more; open sgl.replay again for another run"
     return "the roles or pictures before it differ"

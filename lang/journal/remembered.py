@@ -26,14 +26,14 @@ _NEW = object()
 
 
 def once(s: Any, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """`fn(*args, **kwargs)`, which a replayed or resumed run does not call again.
+    """Call `fn(*args, **kwargs)` once; a replayed or resumed run uses the recorded value instead.
 
-    For what a body does besides the model: calling a tool, asking the time, drawing a number. The value is
-    kept under `name` at this place of the state `s`: if the text before it or the arguments change, the
-    function is called again. Without a journal it is just called. A coroutine function gives an awaitable.
+    Use it for anything a body does besides the model: calling a tool, reading the clock, drawing a number. The value
+    is recorded under `name` at this place of the state `s`. If the text before it or the arguments change, the function
+    is called again. Without a journal it is simply called. A coroutine function returns an awaitable.
 
-    The value must be JSON (str, numbers, bool, None, lists, dicts with str keys); BadValueError otherwise. Where the
-    value cannot be written (a full disk), the run goes on with it and the journal's `close` raises JournalError.
+    The value must be JSON (str, numbers, bool, None, lists, dicts with str keys), otherwise BadValueError is raised. If
+    it cannot be written (a full disk), the run continues and closing the journal raises JournalError.
     """
     stream = getattr(getattr(s, "stream_executor", None), "stream", None)
     place = getattr(stream, "once", None)
@@ -140,7 +140,7 @@ def _json(name: str | None, value: Any) -> Any:
         same = False
     if not same:
         raise BadValueError(
-            f"once({name!r}) gave {value!r:.80}, which JSON does not keep; return str, numbers, bool, None, lists "
+            f"once({name!r}) returned {value!r:.80}, which JSON cannot represent; return str, numbers, bool, None, lists "
             f"or dicts with str keys"
         )
     return value

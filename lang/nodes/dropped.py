@@ -13,7 +13,7 @@ _MAKERS = {opcode.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "BINARY_O
 
 
 class DroppedWarning(UserWarning):
-    """An expression was made and nothing was done with it: it generates nothing."""
+    """An expression was created but not appended, so it generates nothing."""
 
 
 def warn_if_dropped(node: object) -> None:
@@ -24,7 +24,7 @@ def warn_if_dropped(node: object) -> None:
         return
     if not is_own(frame.f_code.co_filename) and _throws_away(frame.f_code.co_code, frame.f_lasti):
         warnings.warn(
-            f"{node!r:.100} was made and dropped, so it generates nothing; append it: s += ...", DroppedWarning, stacklevel=3
+            f"{node!r:.100} was created but not appended, so it generates nothing; append it: s += ...", DroppedWarning, stacklevel=3
         )
 
 

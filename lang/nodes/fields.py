@@ -10,19 +10,20 @@ from .ir import SglFields
 
 
 def fields(kind: Any, task: str | None = None) -> SglFields:
-    """What a model must know of a type before it writes one, as an expression: a line for each field.
+    """Describe the fields of a type to the model: an expression for the prompt, with one line per field.
 
     `kind`: a dataclass, TypedDict, NamedTuple or pydantic model, a list of one, or a JSON Schema of an object (a dict).
-    A line has the field's name, kind or choices, and description; objects and lists show what they hold, indented.
+    A line has the field's name, its kind or choices, and its description; the fields of nested objects and lists are
+    indented below.
 
         s += sgl.system(sgl.fields(Invoice))
         s += sgl.user(text)
         s += sgl.assistant(sgl.gen("invoice", Invoice))
 
-    The first line is the `task`, by default to extract these fields as JSON (and to leave out what the text does not
-    say, where fields have defaults); "" for none. On sgl-nano the words are those that it was trained on.
-    `fields(Invoice).text()` is the text. Raises BadValueError.
+    The first line is the `task`. By default it asks to extract these fields as JSON and, if fields have defaults, to
+    leave out what the text does not say; "" omits it. On sgl-nano the wording is the one it was trained on.
+    `fields(Invoice).text()` returns the text. Raises BadValueError.
     """
     if task is not None and not isinstance(task, str):
-        raise BadValueError(f"fields(..., task={task!r}): the task is a text, the first line of the prompt")
+        raise BadValueError(f"fields(..., task={task!r}): give a text, the first line of the prompt")
     return SglFields(words_of(kind), task)

@@ -19,7 +19,7 @@ class Lost:
         self.read("", backend)
 
     def read(self, text: str, backend: Any) -> Any:
-        raise ValueError(f"{self.what} could not be pickled with the state; define it at the top of a module, or say get(name, type)")
+        raise ValueError(f"{self.what} could not be pickled with the state; define it at the top level of a module, or use get(name, type)")
 
     def __call__(self, **asked: Any) -> Any:
         self.read("", None)

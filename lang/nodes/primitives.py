@@ -75,23 +75,27 @@ def _gen(
     min_new_tokens: int | None = None,
     **unknown: Any,
 ) -> Any:
-    """Let the model write; the text is appended to the state and bound to `name`.
+    """Let the model write. The text is appended to the state and bound to `name`.
 
-    Every option that is None is inherited from `run`. `choices` makes it a `select` (only `temperature` and
-    `choices_method` count then). A stop string is cut off unless `keep_stop`. With `n` > 1 the value is a
-    list and the state goes on with its first item. `max_new_tokens` and `min_new_tokens` are other names of
-    `max_tokens` and `min_tokens`.
+    Give at most one constraint:
 
-    `type`, which may also stand in the second place (`gen("age", int)`), is what `s.get(name)` gives: int,
-    float, bool, str, Literal, Enum, dataclass, TypedDict, pydantic model, list of these ... The text is
-    constrained to what can be read as that; `s[name]` stays the text. A field that the text may not state is
-    declared `x: str | None = None`, so that the model need not invent it; `sgl.fields(type)` tells the model of it.
-    `regex`, `json_schema` (text, dict or pydantic class), `ebnf` and `structural_tag` constrain the text too; the
-    value stays a str. `dtype` is an older name of `type` for int, float, bool and str, whose value stays a str.
+    type         int, float, bool, str, Literal, Enum, dataclass, TypedDict, pydantic model, list of these, ...; also
+                 as the second argument: `gen("age", int)`. `s[name]` is the text, `s.get(name)` the value of that type
+    choices      a list of texts; the gen becomes a `select`, which uses only `temperature` and `choices_method`
+    regex        a regular expression
+    json_schema  JSON text, a dict or a pydantic class; the value stays text
+    ebnf         a grammar
+    structural_tag  free text with constrained parts, as JSON
 
-    `close_at_limit` closes a constrained text by the shortest possible end when `max_tokens` is reached;
-    `error_on_truncation` makes such a cut an error; otherwise meta_info["truncated"] tells. `timeout` (s)
-    counts from here.
+    Declare a field that the input may not mention as `x: str | None = None`; otherwise the model has to invent it.
+    `sgl.fields(type)` describes the fields to the model. `dtype` is an older name of `type` for int, float, bool and
+    str; its value stays text.
+
+    Options that are None are inherited from `run`. `max_tokens` and `min_tokens` can also be spelled `max_new_tokens`
+    and `min_new_tokens`. A stop string is removed from the text unless `keep_stop` is True. With `n` > 1 the value is
+    a list, and the state continues with its first item. When a constrained text reaches `max_tokens`,
+    `close_at_limit` ends it in the shortest valid way and `error_on_truncation` raises an error; otherwise
+    meta_info["truncated"] is True. `timeout`: seconds from the moment the gen is appended.
 
     Raises UnknownOptionError, BadValueError.
     """
@@ -134,7 +138,7 @@ def gen(
     name: str | None, type: Any, /, max_tokens: int | None = None, **options: Unpack[GenOptions]
 ) -> SglGen[Any]: ...
 def gen(*positional: Any, **options: Any) -> Any:
-    """See `_gen`, whose signature and words these are; the type may stand in the second place."""
+    """`_gen` has the signature and the docstring; here the type may be the second argument."""
     if len(positional) > 1 and isinstance(positional[1], str):
         raise BadValueError(f"gen({positional[0]!r}): {_text_as_type(positional[1])}")
     if len(positional) > 1 and not _is_number(positional[1]):
@@ -157,7 +161,7 @@ def gen_int(
     *args: Any,
     **options: Any,
 ) -> SglExpr:
-    """`gen` of a whole number. The third positional argument is `n`; the value stays a str."""
+    """`gen` of a whole number, for old programs. The third positional argument is `n`; the value stays a str."""
     return _typed_gen(int, (name, max_tokens, n, stop, stop_token_ids, stop_regex, *args), options)
 
 
@@ -171,7 +175,7 @@ def gen_string(
     *args: Any,
     **options: Any,
 ) -> SglExpr:
-    """`gen` of a quoted string. The third positional argument is `n`; the value includes the quotes."""
+    """`gen` of a quoted string, for old programs. The third positional argument is `n`; the value keeps the quotes."""
     return _typed_gen(str, (name, max_tokens, n, stop, stop_token_ids, stop_regex, *args), options)
 
 
@@ -181,10 +185,10 @@ def select(
     temperature: float = 0.0,
     choices_method: ChoicesSamplingMethod = token_length_normalized,
 ) -> SglSelect:
-    """Append the choice that the model finds most likely, as `choices_method` measures it.
+    """Append the most likely of the choices, as scored by `choices_method`.
 
-    With a `temperature` above 0 the choice is drawn, by the probabilities of the choices at that temperature
-    (the run's seed makes it reproducible). meta_info["choice_probs"] has P(choice | it is one of them).
+    With a `temperature` above 0 the choice is sampled from the choices' probabilities at that temperature; the
+    run's seed makes this reproducible. `s.probs(name)` returns the probability of each choice.
     """
     texts = choice_texts(name, choices)
     if isinstance(temperature, bool) or not isinstance(temperature, int | float) or temperature < 0:
@@ -197,20 +201,20 @@ def select(
 
 
 def image(expr: Any) -> SglImage:
-    """A picture: a path, a URL, bytes or a PIL image. The backend must take pictures."""
+    """An image: a path, a URL, bytes or a PIL image. Needs a backend that accepts images."""
     return SglImage(expr)
 
 
 def video(path: Any, num_frames: int) -> SglVideo:
-    """A film (path or URL), shown to the model as `num_frames` of its frames."""
+    """A video (path or URL), of which the model sees `num_frames` frames."""
     return SglVideo(path, num_frames)
 
 
 def separate_reasoning(expr: SglExpr, model_type: str | None = None) -> SglExprList:
-    """Split what the named gens of `expr` think from what they say.
+    """Separate the reasoning of the named gens in `expr` from their answers.
 
-    Afterwards `s[name]` is the answer, `s[name + "_reasoning_content"]` the thought, and the state's text
-    goes on behind the answer only. `model_type` names the marks, as "deepseek-r1" or "qwen3".
+    Then `s[name]` is the answer and `s[name + "_reasoning_content"]` the reasoning, and the state's text continues
+    after the answer alone. `model_type` selects the marks of the reasoning, such as "deepseek-r1" or "qwen3".
     """
     for part in flatten(expr):
         if isinstance(part, SglGen | SglSelect) and part.name is None:
@@ -234,7 +238,7 @@ def assistant(expr: SglExpr | str | None = None) -> SglExprList:
 
 
 def tool(expr: Any = None) -> SglExprList:
-    """A whole turn with what a tool answered: text or nodes as they are, any other value as JSON."""
+    """A whole tool turn: text and expressions are appended unchanged, any other value as JSON."""
     return role_turn("tool", expr)
 
 
@@ -244,37 +248,37 @@ def system_begin() -> SglRoleBegin:
 
 
 def system_end() -> SglRoleEnd:
-    """The mark that closes what `system_begin()` opened."""
+    """The mark that closes the turn that `system_begin()` opened."""
     return SglRoleEnd("system")
 
 
 def user_begin() -> SglRoleBegin:
-    """The mark that opens a user's turn; `user_end()` closes it."""
+    """The mark that opens a user turn; `user_end()` closes it."""
     return SglRoleBegin("user")
 
 
 def user_end() -> SglRoleEnd:
-    """The mark that closes what `user_begin()` opened."""
+    """The mark that closes the turn that `user_begin()` opened."""
     return SglRoleEnd("user")
 
 
 def assistant_begin() -> SglRoleBegin:
-    """The mark that opens an assistant's turn; `assistant_end()` closes it."""
+    """The mark that opens an assistant turn; `assistant_end()` closes it."""
     return SglRoleBegin("assistant")
 
 
 def assistant_end() -> SglRoleEnd:
-    """The mark that closes what `assistant_begin()` opened."""
+    """The mark that closes the turn that `assistant_begin()` opened."""
     return SglRoleEnd("assistant")
 
 
 def tool_begin() -> SglRoleBegin:
-    """The mark that opens a turn with a tool's result; `tool_end()` closes it."""
+    """The mark that opens a tool turn; `tool_end()` closes it."""
     return SglRoleBegin("tool")
 
 
 def tool_end() -> SglRoleEnd:
-    """The mark that closes what `tool_begin()` opened."""
+    """The mark that closes the turn that `tool_begin()` opened."""
     return SglRoleEnd("tool")
 
 
@@ -312,7 +316,7 @@ def _text_as_type(text: str) -> str:
         meant = f"write {text.strip()} without quotes"
     elif text in DTYPE_REGEXES:
         meant = f"write {text} without quotes"
-    return f"the second place takes a type or max_tokens (a whole number), not the text {text!r}; {meant}"
+    return f"the second argument is a type or max_tokens (a whole number), not the text {text!r}; {meant}"
 
 
 def _is_number(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Whose words a text is: in the program's own a special token may be spelled, in those of others it stays text."""
+"""Where special tokens are read: in the program's own text a spelled one counts, in untrusted text it stays text."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .traced import SglWords
 
 
 def special(text: Any) -> SglExpr:
-    """Text in which special tokens are meant wherever it stands: inside a turn, or as a choice.
+    """Text whose special tokens count everywhere, also inside a turn or in a choice.
 
-    What programs append outside of turns is read so anyhow: `s += "<|im_start|>user\\n"`.
+    Text that a program appends outside of turns is always read like this: `s += "<|im_start|>user\\n"`.
     """
     return _words(text, False)
 
 
 def plain(text: Any) -> SglExpr:
-    """Text in which nothing is a special token wherever it stands, as in turns: for what strangers wrote.
+    """Text in which special tokens are plain characters everywhere. Use it for untrusted input outside of turns.
 
         s += "Review: " + sgl.plain(review) + "\\nVerdict:"
     """

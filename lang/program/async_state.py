@@ -24,20 +24,20 @@ Value = TypeVar("Value")
 class AsyncProgramState(StateBase):
     """The state of a running `async def` program.
 
-    Append with `+=` as everywhere; read with `await s.get("name")`, `await s.text()`. Forks are joined with
-    `await forks.join()`. `s["name"]` is for values that are there already: it never blocks the event loop.
+    Append with `+=`; read with `await s.get("name")` and `await s.text()`; join forks with `await forks.join()`.
+    `s["name"]` never blocks the event loop: it returns a text that is ready and raises WouldBlockError otherwise.
     """
 
     # --- forks and calls -----------------------------------------------------------------------------------
 
     def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> AsyncProgramStateGroup:
-        """`size` states that go on from here, at the same time. Returns at once."""
+        """Return `size` states that continue from here, in parallel. Does not wait."""
         children = self.stream_executor.fork(size, self._variables)
         return AsyncProgramStateGroup([type(self)(child) for child in children], self)
 
     @asynccontextmanager
     async def copy(self) -> AsyncIterator[AsyncProgramState]:
-        """Another way to write `fork()`: a fork of one that is joined at the end of the block."""
+        """`fork()` as a context manager: one fork, which is joined at the end of the block."""
         group = self.fork(1)
         try:
             yield group[0]
@@ -45,7 +45,7 @@ class AsyncProgramState(StateBase):
             await group.join()
 
     async def call(self, program: Program, /, *args: Any, **kwargs: Any) -> AsyncProgramState:
-        """Run another `async def` program's body here, with variables of its own. Returns a state to read them."""
+        """Run another `async def` program's body here. Returns a state that holds its variables."""
         inner = self._scope()
         result = program.call(inner, Call(args, kwargs))
         inner.ret_value = await result if inspect.isawaitable(result) else result
@@ -57,12 +57,12 @@ class AsyncProgramState(StateBase):
         binding = self.stream_executor.find(name, self._variables)
         if binding is not None and not binding.done:
             raise WouldBlockError(
-                f"s[{name!r}] would block the event loop, its value is not there yet: use await s.get({name!r})"
+                f"s[{name!r}] would block the event loop because its value is not ready: use await s.get({name!r})"
             )
         return self.stream_executor.get_var(name, self._variables)
 
     async def variables(self) -> list[str]:
-        """The names of the variables, in the order in which they were first made."""
+        """Return the names of the variables in order of creation."""
         return self.stream_executor.variable_names(self._variables)
 
     @overload
@@ -72,16 +72,16 @@ class AsyncProgramState(StateBase):
     @overload
     async def get(self, name: str, type: None = None) -> Any: ...
     async def get(self, name: Any, type: Any = None) -> Any:
-        """The value of a variable as what its gen was asked for (text if nothing was said), once it is there.
+        """Wait for a variable and return its value in the type of its gen (its text if the gen has no type).
 
-        KeyError if there is no such variable, ProgramError if its node failed or its text has no such value.
+        Raises KeyError if there is no such variable, ProgramError if its node failed or its text is not of the type.
         """
         name = name.name if isinstance(name, SglGen) else name
         value = await self.aget(name)
         return typed_value(self.stream_executor, self._variables, name, value, type)
 
     async def get_meta_info(self, name: str) -> Any:
-        """meta_info of the gen or select that made a variable, None for unknown names."""
+        """Return the meta_info of the gen or select that made a variable; None for unknown names."""
         try:
             binding = await self._settled(name)
         except KeyError:
@@ -92,44 +92,44 @@ class AsyncProgramState(StateBase):
         return binding.meta_info
 
     async def probs(self, name: str) -> dict[str, float]:
-        """P(choice | it is one of them) for each choice of a select or gen(choices=), most likely first."""
+        """Return the probability of each choice of a select or gen(choices=), most likely first."""
         return probabilities(name, await self._settled(name))
 
     async def text(self) -> str:
-        """The complete text, template marks included."""
+        """Return the complete text, with the template's marks."""
         return await self.atext()
 
     async def messages(self) -> list[dict[str, Any]]:
-        """The finished turns as {"role", "content"}."""
+        """Return the finished turns as {"role", "content"} dicts."""
         await self._synced()
         return self.stream_executor.messages()
 
     async def sync(self) -> None:
-        """Wait until everything that was appended is done."""
+        """Wait until everything appended is done."""
         await self._synced()
 
     async def error(self) -> BaseException | None:
-        """The first error of this state, or None."""
+        """Return the first error of this state, or None."""
         await self._synced()
         return self.stream_executor.error()
 
     async def usage(self) -> Usage:
-        """What this state and its forks have used."""
+        """Return the tokens and time that this state and its forks used."""
         await self._synced()
         return self.stream_executor.branch.usage()
 
     async def report(self, path: str | Path | None = None, *, title: str | None = None) -> Report:
-        """The whole run as one HTML page, with what was appended here done; see ProgramState.report."""
+        """Finish what was appended here and return the whole run as an HTML page; see ProgramState.report."""
         await self._synced()
         return reports().report(self, path, title=title, wait=False)
 
     async def picture(self, path: str | Path | None = None, *, lanes: int = 40) -> Picture:
-        """The branches of the whole run over time, with what was appended here done; see ProgramState.picture."""
+        """Finish what was appended here and return a timeline of the run; see ProgramState.picture."""
         await self._synced()
         return reports().picture(self, path, lanes=lanes, wait=False)
 
     def text_iter(self, var_name: str | None = None) -> AsyncIterator[str]:
-        """Deltas of the text, or of one variable: `async for part in s.text_iter("x")`."""
+        """Yield the text, or one variable, piece by piece: `async for part in s.text_iter("x")`."""
         return self.text_async_iter(var_name)
 
     def __repr__(self) -> str:

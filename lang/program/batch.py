@@ -195,8 +195,8 @@ def _failed(program: Program, calls: list[Call], outcomes: Sequence[Outcome | No
     given = ", ".join(f"{name}={reprlib.repr(value)}" for name, value in arguments.items())
     more = f"; {len(failed) - 1} more failed" if len(failed) > 1 else ""
     error = BatchError(
-        f"item {index} of {len(calls)}, {program.__name__}({given}), raised {type(cause).__name__}: {cause}{more}. The "
-        "others are in this error's `results`; return_exceptions=True puts errors in the place of states",
+        f"item {index} of {len(calls)}, {program.__name__}({given}), raised {type(cause).__name__}: {cause}{more}. The other "
+        "results are in this error's `results`; with return_exceptions=True errors are returned, not raised",
         None, index, arguments, [outcome and _error_or_state(outcome) for outcome in outcomes],
     )  # fmt: skip
     error.__cause__ = cause

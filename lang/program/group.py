@@ -17,7 +17,7 @@ State = TypeVar("State", bound="StateBase")
 
 
 class ProgramStateGroup(Generic[State]):
-    """Forked states, in order. They run at the same time; `join` brings their results to the parent."""
+    """Forked states, in order. They run in parallel; `join` brings their results to the parent."""
 
     def __init__(self, states: list[State], src_state: State) -> None:
         self.states = states
@@ -43,7 +43,7 @@ class ProgramStateGroup(Generic[State]):
     def __iadd__(
         self, other: Callable[[int], Any] | SglExpr | str | list[Any] | tuple[Any, ...]
     ) -> Self:
-        """Append to every state: the same node or text, element i of a list, or what a function of i gives."""
+        """Append to every state: the same node or text, element i of a list, or the result of a function of i."""
         for state, part in zip(self.states, self._parts(other), strict=False):
             state += part
         return self
@@ -59,16 +59,16 @@ class ProgramStateGroup(Generic[State]):
                 f"{other!r} cannot be appended to a group; give text, a node, a list or a function"
             )
         if len(other) < count:
-            raise IndexError(f"a list of {len(other)} elements for a group of {count} states")
+            raise IndexError(f"a list of {len(other)} elements cannot be appended to a group of {count} states; give one element for each")
         return list(other)
 
     def join(self, mode: str = "gather_variable") -> Any:
         """Wait for the states and end them; they stay readable.
 
-        "gather_variable": each variable that the parent does not have becomes a list there, with the values
-        of the states that have it, in order. If a state failed to make it, reading the list raises its error.
-        Use one name in all states: of a name that only one of them has, `s[name]` is a list of one afterwards.
-        "concate_and_append": the parent's text goes on with what each state added, in order.
+        "gather_variable": each variable that the parent does not have becomes a list in the parent, with one value
+        per state that has it, in order. If a state failed to make it, reading the list raises that error.
+        Use the same name in all states: a name that only one state uses becomes a list of one value.
+        "concate_and_append": append the text that each state added to the parent's text, in order.
         """
         self._check_mode(mode)
         known = self._known()

@@ -19,11 +19,11 @@ def probabilities(name: str, binding: Binding | None) -> dict[str, float]:
     """
     node = getattr(binding, "node", None)
     if binding is None or not isinstance(node, SglSelect):
-        raise BadValueError(f"probs({name!r}): {_made(binding)}; read the state in which a select made it")
+        raise BadValueError(f"probs({name!r}): {_made(binding)}; read it in the state whose select made it")
     binding.get()
     listed = (binding.meta_info or {}).get("choice_probs")
     if listed is None:
-        raise BadValueError(f"probs({name!r}): the backend gave the choice without probabilities")
+        raise BadValueError(f"probs({name!r}): the backend returned no probabilities")
     found = dict.fromkeys(node.choices, 0.0)
     for choice, value in zip(node.choices, listed, strict=True):
         found[choice] += value
@@ -32,5 +32,5 @@ def probabilities(name: str, binding: Binding | None) -> dict[str, float]:
 
 def _made(binding: Binding | None) -> str:
     if binding is None:
-        return "this value was set by hand, or gathered from forks by join"
+        return "this value was assigned, or gathered from forks by join"
     return "no select made this variable"

@@ -58,7 +58,7 @@ class Program:
         return self.func(state, *call.args, **{**call.kwargs, **self.bind_arguments})
 
     def bind(self, **kwargs: Any) -> Self:
-        """The same program with some of its arguments given."""
+        """Return the same program with some of its arguments fixed."""
         for name in kwargs:
             if name not in self.parameter_names and not self.takes_any_keyword:
                 raise ArgumentsError(

@@ -76,19 +76,19 @@ class StateBase:
         return self
 
     def system(self, expr: SglExpr | str | None = None) -> Any:
-        """Append a system turn; without an expression, a context manager around the turn."""
+        """Append a system turn; without an expression, return a context manager for the turn."""
         return self._turn("system", expr)
 
     def user(self, expr: SglExpr | str | None = None) -> Any:
-        """Append a user turn; without an expression, a context manager around the turn."""
+        """Append a user turn; without an expression, return a context manager for the turn."""
         return self._turn("user", expr)
 
     def assistant(self, expr: SglExpr | str | None = None) -> Any:
-        """Append an assistant turn; without an expression, a context manager around the turn."""
+        """Append an assistant turn; without an expression, return a context manager for the turn."""
         return self._turn("assistant", expr)
 
     def tool(self, expr: SglExpr | str | None = None) -> Any:
-        """Append a turn with a tool's answer; without an expression, a context manager around the turn."""
+        """Append a turn with a tool's result; without an expression, return a context manager for the turn."""
         return self._turn("tool", expr)
 
     def _turn(self, role: str, expr: SglExpr | str | None) -> Any:
@@ -99,7 +99,7 @@ class StateBase:
         return SglSubmitted(turn, self.stream_executor)
 
     def var_scope(self, name: str) -> Any:
-        """A context manager: afterwards `s[name]` is the text that was appended inside."""
+        """Return a context manager that binds the text appended inside it to `name`."""
         return self._bracket(SglVarScopeBegin(name), SglVarScopeEnd(name))
 
     @contextmanager
@@ -113,14 +113,14 @@ class StateBase:
         return type(self)(self.stream_executor, self.stream_executor.called())
 
     def end(self) -> None:
-        """Nothing more will be appended; the state stays readable."""
+        """End the state: it stays readable, but nothing more can be appended."""
         self.stream_executor.end()
 
     def cancel(self, reason: str = "the run was cancelled") -> None:
-        """Stop at once: what runs and waits is given up and its pages are freed. Any thread may call it.
+        """Stop at once: abandon running and waiting operations and free their pages. Any thread may call it.
 
-        On the state of a whole run all its states stop, and programs that it started; on a fork, that fork
-        and its own forks. Whoever reads what is missing gets ProgramCancelled.
+        The state of a whole run stops all its forks and the programs it started; a fork stops itself and its
+        own forks. Reading a value that was not finished raises ProgramCancelled.
         """
         _cancel(self.stream_executor, reason)
 
@@ -128,7 +128,7 @@ class StateBase:
 
     @property
     def ret_value(self) -> Any:
-        """What the body returned."""
+        """The return value of the body."""
         return self.stream_executor.ret_value if self._returned is _NOTHING else self._returned
 
     @ret_value.setter
@@ -180,10 +180,9 @@ class StateBase:
     async def text_async_iter(
         self, var_name: str | None = None, return_meta_data: bool = False
     ) -> AsyncIterator[Any]:
-        """Deltas of the text, or of one variable; with `return_meta_data` items are (delta, meta_info).
+        """Yield the text, or one variable, piece by piece; with `return_meta_data` as (piece, meta_info).
 
-        Replayable: each call starts from the beginning. Leaving the loop early and letting go of the state
-        cancels the run.
+        Each call starts from the beginning. Leaving the loop early and dropping the state cancels the run.
         """
         try:
             if return_meta_data:
@@ -230,27 +229,28 @@ def _cancel(executor: StreamExecutor, reason: str) -> None:
 
 
 class ProgramState(StateBase):
-    """The state of a running program: append to it with `+=`, read variables with `s["name"]`.
+    """The state of a running program. Append with `+=`, read text with `s["name"]` and values with `s.get("name")`.
 
-    Appending never waits; reading waits for the value. After a node failed, what follows it has no effect:
-    `text()` gives the text up to there, `error()` the error, and reading a variable that has no value raises
-    ProgramError with the original error as its cause.
+    Appending never waits; reading waits for the value. When a node fails, later nodes have no effect: `text()`
+    returns the text up to the failure and `error()` the error. Reading a variable that was never made raises
+    ProgramError, with the original error as its cause.
     """
 
     # --- forks and calls -----------------------------------------------------------------------------------
 
     def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> ProgramStateGroup[ProgramState]:
-        """`size` states that go on from here, at the same time. Returns at once.
+        """Return `size` states that continue from here, in parallel. Does not wait.
 
-        `join()` of the group brings them back. A fork that is not joined, `s.fork()[0]`, keeps its variables to itself.
-        `position_ids_offset` is accepted for old programs and has no effect.
+        They share the tokens computed so far. `join()` of the group brings their variables back; a fork that is not
+        joined, `s.fork()[0]`, keeps its variables to itself. `position_ids_offset` is accepted for old programs and has
+        no effect.
         """
         children = self.stream_executor.fork(size, self._variables)
         return ProgramStateGroup([type(self)(child) for child in children], self)
 
     @contextmanager
     def copy(self) -> Iterator[ProgramState]:
-        """Another way to write `fork()`: `with s.copy() as side:` is a fork of one that is joined at the end of the block."""
+        """`fork()` as a context manager: `with s.copy() as side:` makes one fork, which is joined at the end of the block."""
         group = self.fork(1)
         try:
             yield group[0]
@@ -258,9 +258,9 @@ class ProgramState(StateBase):
             group.join()
 
     def call(self, program: Program, /, *args: Any, **kwargs: Any) -> ProgramState:
-        """Run another program's body here: its text goes on from this one, its variables are its own.
+        """Run another program's body here. Its text continues this state's text; its variables are separate.
 
-        Returns a state to read them from: `s.call(ask, "Why?")["answer"]`; `ret_value` is what it returned.
+        Returns a state that holds them: `s.call(ask, "Why?")["answer"]`. `ret_value` is its return value.
         """
         inner = self._scope()
         inner.ret_value = program.call(inner, Call(args, kwargs))
@@ -269,7 +269,10 @@ class ProgramState(StateBase):
     # --- reading -----------------------------------------------------------------------------------------
 
     def get_var(self, name: str) -> Any:
-        """The value of a variable, waiting for it. KeyError if there is none, ProgramError if it failed."""
+        """Wait for a variable and return its text, or what the program assigned. The same as `s[name]`.
+
+        Raises KeyError if there is no such variable, ProgramError if its node failed.
+        """
         try:
             return self.stream_executor.get_var(name, self._variables)
         except LanguageError as error:  # where in sgl it was found out is of no use to who reads the traceback
@@ -278,9 +281,10 @@ class ProgramState(StateBase):
     __getitem__ = get_var
 
     def variables(self) -> list[str]:
-        """The names of the variables, in the order in which they were first made; their values may still be to come.
+        """Return the names of the variables in order of creation; some values may not be ready yet.
 
-        All values at once: `{name: state[name] for name in state.variables()}`. Waits for a streaming run's body.
+        For a dict of all of them: `{name: state[name] for name in state.variables()}`. In a streaming run it waits
+        for the body.
         """
         return self.stream_executor.variable_names(self._variables)
 
@@ -291,10 +295,10 @@ class ProgramState(StateBase):
     @overload
     def get(self, name: str, type: None = None) -> Any: ...
     def get(self, name: Any, type: Any = None) -> Any:
-        """The value of a variable as what its gen was asked for: `gen("x", int)` gives an int. Waits.
+        """Wait for a variable and return its value in the type of its gen: an int for `gen("x", int)`.
 
-        `name` may be the gen itself; `type` reads a text as that type, whatever the gen said. Raises
-        ProgramError if the text has no such value.
+        `name` may be the gen itself. `type` reads the text as another type. An untyped variable gives its text.
+        Raises KeyError if there is no such variable, ProgramError if its node failed or its text is not of the type.
         """
         name = name.name if isinstance(name, SglGen) else name
         executor = self.stream_executor
@@ -305,7 +309,7 @@ class ProgramState(StateBase):
             raise error.with_traceback(None) from error.__cause__
 
     def get_meta_info(self, name: str) -> Any:
-        """meta_info of the gen or select that made a variable (a list if n > 1), None for unknown names."""
+        """Return the meta_info of the gen or select that made a variable (a list if n > 1); None for unknown names."""
         try:
             binding = self.stream_executor.find(name, self._variables)
         except KeyError:
@@ -316,46 +320,49 @@ class ProgramState(StateBase):
         return binding.meta_info
 
     def probs(self, name: str) -> dict[str, float]:
-        """P(choice | it is one of them) for each choice of a select or gen(choices=), most likely first. Waits.
+        """Wait for a select or gen(choices=) and return the probability of each choice, most likely first.
 
-        KeyError if there is no such variable, BadValueError if no select of this state made it.
+        The probabilities sum to 1 over the choices. Raises KeyError if there is no such variable, BadValueError if
+        it was not made by a select of this state.
         """
         return probabilities(name, self.stream_executor.find(name, self._variables))
 
     def text(self) -> str:
-        """The complete text, template marks included, waiting for all that was appended; where a node failed, up to there.
+        """Wait for everything appended and return the complete text, with the template's marks.
 
-        Raises ProgramError if the engine's process died under it: nothing says then how far the text had come.
+        If a node failed, the text ends there. Raises ProgramError if the engine's process died: the text is then
+        unknown.
         """
         return self.stream_executor.text()
 
     def messages(self) -> list[dict[str, Any]]:
-        """The finished turns as {"role", "content"}."""
+        """Return the finished turns as {"role", "content"} dicts."""
         return self.stream_executor.messages()
 
     def sync(self) -> None:
+        """Wait until everything appended is done."""
         self.stream_executor.sync()
 
     def error(self) -> BaseException | None:
-        """The first error of this state, or None. Waits."""
+        """Wait for everything appended and return the first error of this state, or None."""
         return self.stream_executor.error()
 
     def usage(self) -> Usage:
-        """What this state and its forks have used. Waits for this state."""
+        """Wait for this state and return the tokens and time that it and its forks used."""
         self.sync()
         return self.stream_executor.branch.usage()
 
     def report(self, path: str | Path | None = None, *, title: str | None = None, wait: bool = True) -> Report:
-        """The whole run as one HTML page, saved at `path` if that is given; notebooks show it.
+        """Return the whole run as one HTML page and save it at `path` if given. Notebooks display it.
 
-        `wait=False` shows what is there by now. `sgl.report(states, path)` does the same for a batch.
+        `wait=False` shows a run in progress. For a batch, use `sgl.report(states, path)`.
         """
         return reports().report(self, path, title=title, wait=wait)
 
     def picture(self, path: str | Path | None = None, *, lanes: int = 40, wait: bool = True) -> Picture:
-        """The branches of the whole run over time as a still drawing (SVG), saved at `path` if that is given.
+        """Return a timeline of the run's branches as an SVG drawing and save it at `path` if given.
 
-        Notebooks show it. `lanes`: how many branches are drawn at most. `wait=False` shows what is there by now.
+        Notebooks display it. `lanes`: the most branches to draw. `wait=False` shows a run in progress.
         """
         return reports().picture(self, path, lanes=lanes, wait=wait)
 
@@ -368,10 +375,10 @@ class ProgramState(StateBase):
     # --- streaming ---------------------------------------------------------------------------------------
 
     def text_iter(self, var_name: str | None = None) -> Iterator[str]:
-        """Deltas of the state's text, or of one variable. Replayable: each call starts from the beginning.
+        """Yield the state's text, or one variable, piece by piece. Each call starts from the beginning.
 
-        A state that was not run with stream=True gives everything at once. Raises ProgramError where the
-        text ends because a node failed. Leaving the loop early and letting go of the state cancels the run.
+        Without stream=True everything comes in one piece. Raises ProgramError at the point where a node failed.
+        Leaving the loop early and dropping the state cancels the run.
         """
         try:
             for chunk in self._chunks(var_name):

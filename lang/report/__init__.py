@@ -22,12 +22,11 @@ __all__ = ["Picture", "Report", "brief", "picture", "report"]
 
 
 def report(states: Any, path: str | Path | None = None, *, title: str | None = None, wait: bool = True) -> Report:
-    """The report of one run or of many, saved at `path` if that is given.
+    """Return the report of one or more runs and save it at `path` if given.
 
-    `states`: a ProgramState, or what `run_batch` gave: ProgramStates, with exceptions in the place of items that
-    failed. A state stands for its whole run, forks included. `wait=False` shows what is there by now instead of
-    waiting for what is still being generated. Raises BadValueError for anything else, OSError if the file cannot
-    be written.
+    `states`: a ProgramState, or the result of `run_batch`: ProgramStates, or exceptions for failed items. The report
+    of a state covers its whole run with all forks. `wait=False` shows runs in progress instead of waiting for them.
+    Raises BadValueError for other values, OSError if the file cannot be written.
     """
     runs = list(states) if isinstance(states, Iterable) and not isinstance(states, str | dict) else [states]
     made = Report(page_data(runs, title, wait))
@@ -37,10 +36,10 @@ def report(states: Any, path: str | Path | None = None, *, title: str | None = N
 
 
 def picture(state: StateBase, path: str | Path | None = None, *, lanes: int = 40, wait: bool = True) -> Picture:
-    """The lanes of a run as a still drawing, saved at `path` (SVG) if that is given.
+    """Return a timeline of a run's branches as a drawing and save it at `path` (SVG) if given.
 
-    `lanes`: how many branches are drawn; the drawing says how many more there are. `wait=False` shows what is there
-    by now. Raises BadValueError for fewer lanes than one, OSError if the file cannot be written.
+    `lanes`: how many branches to draw; the drawing says how many more there are. `wait=False` shows a run in progress.
+    Raises BadValueError for fewer than one lane, OSError if the file cannot be written.
     """
     if isinstance(lanes, bool) or not isinstance(lanes, int) or lanes < 1:
         raise BadValueError(f"lanes is {lanes!r}; give a whole number from 1")

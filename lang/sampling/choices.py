@@ -49,10 +49,10 @@ class ChoicesSamplingMethod(ABC):
 
 @dataclass(frozen=True)
 class Choice:
-    """One choice of a `select`, as the model sees it.
+    """One choice of a `select`, as scored by the model.
 
-    logprobs: log-probability of each of its tokens behind the prompt. priors: the same without the prompt, for methods
-    with `uses_priors`; 0 for a first token with nothing before it. prob: P(choice | it is one of them).
+    logprobs: the log-probability of each token after the prompt. priors: the same without the prompt, for methods
+    with `uses_priors`; 0 for a first token with nothing before it. prob: the choice's probability among the choices.
     """
 
     text: str
@@ -62,23 +62,23 @@ class Choice:
 
     @property
     def logprob(self) -> float:
-        """Of the whole choice: the sum over its tokens; -inf for a choice without tokens."""
+        """Log-probability of the whole choice: the sum over its tokens; -inf without tokens."""
         return sum(self.logprobs) if self.logprobs else -math.inf
 
     @property
     def mean_logprob(self) -> float:
-        """Per token: the measure of `token_length_normalized`."""
+        """Mean log-probability per token: the score of `token_length_normalized`."""
         return _mean(self.logprobs)
 
 
 class ChoicesMethod(ChoicesSamplingMethod):
-    """Base of methods of one's own: define `choose`. Instances are given to `select` as `choices_method`."""
+    """Base class for your own methods: define `choose` and pass an instance to `select` as `choices_method`."""
 
     uses_priors = False
 
     @abstractmethod
     def choose(self, choices: list[Choice]) -> str | tuple[str, dict[str, Any]]:
-        """The text of the chosen one; beside it, if you like, what `get_meta_info` is to tell of the decision."""
+        """Return the chosen text, or a tuple of it and a dict that is added to the select's meta_info."""
 
     @property
     def requires_unconditional_logprobs(self) -> bool:
@@ -99,7 +99,7 @@ class ChoicesMethod(ChoicesSamplingMethod):
         chosen = self.choose([Choice(text, _known(row), prob, tuple(_values(prior))) for text, row, prob, prior in rows])
         text, told = self._read(chosen)
         if text not in choices:
-            raise BadValueError(f"{self!r} chose {text!r}, which is none of the choices {choices}")
+            raise BadValueError(f"{self!r} chose {text!r}, which is not one of the choices {choices}")
         meta = _meta(normalized_prompt_logprobs, input_token_logprobs, output_token_logprobs)
         return ChoicesDecision(text, {**meta, **told})
 
@@ -112,7 +112,7 @@ class ChoicesMethod(ChoicesSamplingMethod):
 
 
 class TokenLengthNormalized(ChoicesSamplingMethod):
-    """The choice with the highest mean log-probability of its tokens; the first one of equals."""
+    """The choice with the highest mean log-probability per token; on a tie, the first."""
 
     def __call__(
         self,
@@ -130,9 +130,9 @@ class TokenLengthNormalized(ChoicesSamplingMethod):
 
 
 class GreedyTokenSelection(ChoicesSamplingMethod):
-    """Token by token, keep the choices that are most likely there, until one is left.
+    """Compare the choices token by token and keep the most likely ones until one is left.
 
-    A choice with fewer tokens than the longest goes on with the mean of its own tokens.
+    A choice with fewer tokens than the longest is padded with the mean of its tokens.
     """
 
     def __call__(
@@ -152,7 +152,7 @@ class GreedyTokenSelection(ChoicesSamplingMethod):
 
 
 class UnconditionalLikelihoodNormalized(ChoicesSamplingMethod):
-    """The choice that the prompt makes most likelier: mean of conditional minus unconditional log-probability."""
+    """The choice that gains most from the prompt: mean of conditional minus unconditional log-probability."""
 
     @property
     def requires_unconditional_logprobs(self) -> bool:

@@ -117,7 +117,7 @@ def make_options(**given: Any) -> SamplingOptions:
     for name, own in OTHER_NAMES.items():
         if name in asked and own in asked and asked[name] != asked[own]:
             told = f"{name} is {shown(asked[name])} and {own} is {shown(asked[own])}"
-            raise BadValueError(f"{told}, but {name} and {own} are one option; give one of them")
+            raise BadValueError(f"{told}, but they are the same option; give one of them")
     return SamplingOptions(**{OTHER_NAMES.get(name, name): _normalise(name, value) for name, value in asked.items()})
 
 
@@ -219,7 +219,7 @@ def _regex(name: str, value: Any) -> str:
     except (re.error, OverflowError) as error:
         raise BadValueError(
             f"{name} {shown(value)} is not a regular expression: {error}; "
-            "put a backslash before a mark that means itself"
+            "put a backslash before a character that stands for itself"
         ) from error
 
 

@@ -11,7 +11,7 @@ from sgl.runtime.dialects import Call
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One call: the tool's name, its arguments by name, and what answers refer to it by."""
+    """One call: the tool's name, its arguments by name, and the id that results refer to."""
 
     name: str
     arguments: dict[str, Any]
@@ -20,7 +20,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class ToolCalls:
-    """What `s.get` gives for a `toolbox.call`: the free part of the text, and the calls. True if there are calls."""
+    """The value of a `toolbox.call`: the text outside the calls, and the calls. True if there are calls."""
 
     text: str = ""
     calls: list[ToolCall] = field(default_factory=list)

@@ -21,17 +21,17 @@ _KEYS = {
 
 
 def messages(messages: Iterable[Any], format: str | None = None) -> SglExprList:
-    """The turns of a list of messages, as OpenAI's chat API takes them: the same as writing `system`, `user` ... by hand.
+    """Turn a list of messages in OpenAI's chat format into turns, as if written with `system`, `user`, ...
 
         s += sgl.messages([{"role": "system", "content": "Be brief."}, {"role": "user", "content": question}])
 
-    A message is a dict, or an object with `model_dump()`. Its role is system (or developer), user, assistant or tool;
-    its content a text, an expression, or a list of parts (`{"type": "text", ...}`, `{"type": "image_url", ...}`). The
-    `tool_calls` of an assistant's message are written in the format of the backend's model, or in `format`, as
-    `sgl.tools` takes it; what names a call (`tool_call_id`) is not written. Raises BadValueError naming the message.
+    A message is a dict, or an object with `model_dump()`. Its role is system (or developer), user, assistant or tool.
+    Its content is a text, an expression, or a list of parts (`{"type": "text", ...}`, `{"type": "image_url", ...}`).
+    The `tool_calls` of an assistant message are written in the format of the backend's model, or in `format` (see
+    `sgl.tools`); ids (`tool_call_id`) are left out. Raises BadValueError naming the message.
     """
     if isinstance(messages, str | Mapping) or not isinstance(messages, Iterable):
-        raise BadValueError(f"messages({messages!r:.60}): give a list of messages, as [{{'role': ..., 'content': ...}}]")
+        raise BadValueError(f"messages({messages!r:.60}): give a list of messages, such as [{{'role': ..., 'content': ...}}]")
     chosen = None if format is None else format_named(format)
     return SglExprList([part for place, one in enumerate(messages) for part in _turn(_Message(place, one), chosen)])
 

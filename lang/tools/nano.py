@@ -42,7 +42,7 @@ class Nano(DialectFormat):
         reject_constraints(options, "tools")
         if prompts.ANSWER in toolbox.tools:
             raise BadValueError(
-                f"a tool is called {prompts.ANSWER!r}, which is how this model starts an answer; rename it"
+                f"a tool has the name {prompts.ANSWER!r}, with which this model starts an answer; rename it"
             )
         names = [tool.name for tool in toolbox.chosen(choice)]
         tagged = {

@@ -45,7 +45,7 @@ class Tool:
         check: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> None:
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise BadValueError(f"a tool is called {name!r}; give a name of letters, digits and _")
+            raise BadValueError(f"a tool has the name {name!r}; use letters, digits and _")
         self.name = name
         self.description = description
         self.parameters = parameters
@@ -85,7 +85,7 @@ def tool_of(source: Any) -> Tool:
         return _of_model(source)
     if callable(source):
         return _of_function(source)
-    raise BadValueError(f"{source!r} is no tool; give a function, a pydantic model or an OpenAI tool dict")
+    raise BadValueError(f"{source!r} is not a tool; give a function, a pydantic model or an OpenAI tool dict")
 
 
 def _of_dict(source: Schema) -> Tool:
@@ -153,7 +153,7 @@ def _hints(name: str, function: Any) -> dict[str, Any]:
     try:
         return typing.get_type_hints(owner, include_extras=True)
     except NameError as error:
-        raise BadValueError(f"the tool {name} is annotated with a name that is not known: {error}") from error
+        raise BadValueError(f"an annotation of the tool {name} has an unknown name: {error}") from error
 
 
 def _shown(schema: Schema) -> Schema:

@@ -24,10 +24,10 @@ ANY = ("auto", "required")
 
 
 def tools(functions: Iterable[Any], format: Any = None) -> Toolbox:
-    """Tools that the model may call, as an expression that describes them to it.
+    """Collect tools that the model may call. As an expression, the result describes them to the model.
 
-    `functions`: python functions (the signature and docstring tell the model what they want), pydantic models,
-    and tools as chat APIs have them (`{"type": "function", "function": {"name": ..., "parameters": ...}}`).
+    `functions`: Python functions (described by their signature and docstring), pydantic models, and tools in the
+    format of chat APIs (`{"type": "function", "function": {"name": ..., "parameters": ...}}`).
 
         toolbox = sgl.tools([get_weather, search])
         s += toolbox                                     # or inside: sgl.system("Be brief." + toolbox)
@@ -36,14 +36,14 @@ def tools(functions: Iterable[Any], format: Any = None) -> Toolbox:
         for call in s.get("step").calls:
             s += sgl.tool(toolbox.run(call))
 
-    `format` is how the model writes calls: "hermes" (also Qwen), "llama", "mistral", "pythonic" or "nano"; by
-    default that of the backend's model. Raises BadValueError.
+    `format` is the way the model writes calls: "hermes" (also Qwen), "llama", "mistral", "pythonic" or "nano". The
+    default is the format of the backend's model. Raises BadValueError.
     """
     return Toolbox(functions, format)
 
 
 class Toolbox(SglExprList):
-    """Tools that a model may call. As an expression it is their description; see `sgl.tools`."""
+    """Tools that a model may call. As an expression, their description; see `sgl.tools`."""
 
     def __init__(self, sources: Iterable[Any], format: str | ToolFormat | None = None) -> None:
         self.tools: dict[str, Tool] = {}
@@ -60,7 +60,7 @@ class Toolbox(SglExprList):
 
     def _add(self, tool: Tool) -> None:
         if tool.name in self.tools:
-            raise BadValueError(f"two tools are called {tool.name!r}")
+            raise BadValueError(f"two tools have the name {tool.name!r}; rename one")
         self.tools[tool.name] = tool
 
     def __repr__(self) -> str:
@@ -79,14 +79,14 @@ class Toolbox(SglExprList):
         """Let the model answer or call tools; `s.get(name)` is a ToolCalls, `s[name]` the text.
 
         `choice`: "auto" (text, calls or both), "required" (one call or more), or the name of a tool (exactly
-        one call of it). `options` are those of `gen`, without constraints of its own and without `n`.
+        one call of it). `options` are those of `gen`, except constraints and `n`.
 
-        However the model decides, a call names one of the tools and its arguments fit the tool's schema,
-        unless the backend cannot constrain text; there the text is read as it comes.
+        Every call names one of the tools, and its arguments fit the tool's schema. A backend that cannot
+        constrain text gives no such guarantee: there the text is parsed as the model wrote it.
         """
         if choice not in ANY and choice not in self.tools:
             known = nearest(choice, [*ANY, *self.tools])
-            raise BadValueError(f"call({name!r}): choice is {choice!r}, which is no tool; {known}")
+            raise BadValueError(f"call({name!r}): choice is {choice!r}, which is not a tool; {known}")
         if options.get("n") not in (None, 1):
             raise BadValueError(
                 f"call({name!r}): n is {options['n']!r}; fork the state to get several answers"
@@ -95,10 +95,10 @@ class Toolbox(SglExprList):
         return SglToolCall(name, plain.sampling_params, ToolReading(self, choice))
 
     def run(self, call: ToolCall, raise_errors: bool = False) -> Any:
-        """Call the function of a tool with checked arguments; for a pydantic model, the model with its values.
+        """Check the arguments and call the tool's function; for a pydantic model, return an instance.
 
-        An unknown tool, arguments that do not fit and what the function raises are answered as
-        `{"error": ...}`, for the model to read, unless `raise_errors`.
+        An unknown tool, wrong arguments and errors of the function are returned as `{"error": ...}` for the
+        model to read; with `raise_errors` they are raised.
         """
         try:
             tool, arguments = self._checked(call)
@@ -122,16 +122,16 @@ class Toolbox(SglExprList):
         """Run an agent: the model calls tools and reads their results until it answers, for at most `most_steps` steps.
 
             state = sgl.tools([get_weather, search]).loop("Is it raining in Rome?", temperature=0)
-            state.ret_value                                  # the answer; None where the steps ran out
-            print(state.text())                              # all that was asked, called and answered
+            state.ret_value                                  # the answer; None if the steps ran out
+            print(state.text())                              # the whole conversation, with calls and results
 
-        `options` are those of `run`, such as backend, max_tokens, temperature, timeout, budget. For turns of your own, or
-        tools that must not run again when a journal is resumed, write the loop out: docs/tools.md shows it.
+        `options` are those of `run`, such as backend, max_tokens, temperature, timeout, budget. If you need other turns,
+        or tools that must not run again when a journal is resumed, write the loop yourself: see docs/tools.md.
 
-        Raises BadValueError, UnknownOptionError; what a tool raises is told to the model.
+        Raises BadValueError, UnknownOptionError; the model is told of errors in tools.
         """
         if not isinstance(question, str):
-            raise BadValueError(f"loop({question!r:.60}): the question is a text")
+            raise BadValueError(f"loop({question!r:.60}): the question must be a text")
         if isinstance(most_steps, bool) or not isinstance(most_steps, int) or most_steps < 1:
             raise BadValueError(f"loop(..., most_steps={most_steps!r}): give a whole number from 1")
         return run_agent(self, question, most_steps, options)
@@ -150,7 +150,7 @@ class Toolbox(SglExprList):
         return self.format or choose_format(backend)
 
     def describe(self, backend: Backend) -> str:
-        """The text that tells the model of the tools."""
+        """The text that describes the tools to the model."""
         format = self.format_for(backend)
         if format not in self._described:
             self._described[format] = format.describe(list(self.tools.values()))
@@ -168,7 +168,7 @@ class Toolbox(SglExprList):
         return [self.tools[choice]] if choice in self.tools else list(self.tools.values())
 
     def parse(self, text: str, backend: Backend) -> ToolCalls:
-        """The calls in any text. Raises nothing; what is no call stays text."""
+        """Parse the calls in any text. Never raises; anything that is not a call stays text."""
         return self.format_for(backend).parse(text, list(self.tools))
 
 

@@ -47,7 +47,7 @@ def reading_of(kind: Any) -> Reading[Any]:
 
 def _made(kind: Any) -> Reading[Any]:
     if isinstance(kind, str | int | float | list | dict) or inspect.isroutine(kind):
-        raise BadValueError(f"{kind!r} is no type; give one such as int, list[str], Literal[...] or a class")
+        raise BadValueError(f"{kind!r} is not a type; give int, list[str], Literal[...], a class or similar")
     return bare_reading(kind) or JsonReading(kind)
 
 

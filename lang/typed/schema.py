@@ -137,7 +137,7 @@ def schema_of(
 
 def _no_type(kind: Any, error: Exception) -> BadValueError:
     reason = str(error).partition("\n\n")[0]
-    return BadValueError(f"{type_name(kind)} has no form in JSON: {reason}")
+    return BadValueError(f"{type_name(kind)} cannot be written as JSON: {reason}")
 
 
 def _closed(made: Schema) -> Schema:

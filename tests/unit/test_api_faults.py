@@ -204,7 +204,7 @@ def test_an_error_event_in_a_stream(kind, server, backend):
 def test_noise_instead_of_a_stream(kind, server, backend):
     name = b"event: content_block_delta\n" if kind == "anthropic" else b""
     server.faults.append(Fault(event=name + b"data: {{{ no JSON\n\n"))
-    failure(start(kind, backend, stream=True), "is not what the protocol says|Half the stream")
+    failure(start(kind, backend, stream=True), "does not follow the protocol|Part of the stream")
 
 
 @pytest.mark.parametrize("fault", [Fault(status=200, page=True), Fault(status=200)])

@@ -202,7 +202,7 @@ def test_pictures_are_parts_of_the_message(openai_like, chat, text):
     assert [part["type"] for part in parts] == ["text", "image_url", "text", "image_url", "text"]
     assert parts[1]["image_url"]["url"].startswith("data:image/png;base64,")
     assert parts[3]["image_url"]["url"] == "http://x/y.png"
-    with pytest.raises(Exception, match="takes no image"):
+    with pytest.raises(Exception, match="does not accept images"):
         look.run(backend=text)["a"]
 
 
@@ -363,10 +363,10 @@ def test_types_on_chat_models(chat, dtype, check):
 
 def test_answers_that_break_the_form(openai_like, chat):
     openai_like.script = lambda prompt, body: "no JSON"
-    fails(talk.run(backend=chat, json_schema={"type": "object"}), "the answer 'no JSON' is no JSON")
-    fails(talk.run(backend=chat, dtype=int), "the answer 'no JSON' is no JSON")
+    fails(talk.run(backend=chat, json_schema={"type": "object"}), "the answer 'no JSON' is not JSON")
+    fails(talk.run(backend=chat, dtype=int), "the answer 'no JSON' is not JSON")
     openai_like.script = lambda prompt, body: '{"value": "x"}'
-    fails(talk.run(backend=chat, dtype=int), "holds no int")
+    fails(talk.run(backend=chat, dtype=int), "has no int")
     openai_like.script = lambda prompt, body: '{"a": 1, "b": 2}'
     state = talk.run(backend=chat, json_schema={"type": "object"}, max_tokens=5)
     assert state["a"] == '{"a":'[:6] and state.get_meta_info("a")["truncated"] is True
@@ -384,7 +384,7 @@ def test_types_on_completion_models(vllm_like, text):
     vllm_like.script = lambda prompt, body: 'a b" and more'
     state = story.run(backend=text, dtype=str)
     assert state["a"] == '"a b"' and vllm_like.requests[-1]["prompt"] == 'Once "'
-    fails(story.run(backend=text, dtype=int), "is no whole number")
+    fails(story.run(backend=text, dtype=int), "is not a whole number")
     with pytest.raises(ProgramError, match="without dtype float"):
         story.run(backend=text, dtype=float)
     with pytest.raises(ProgramError, match="keeps to no json_schema"):

@@ -352,7 +352,7 @@ def test_gens_that_cannot_be_part_of_a_turn(server, chat_model):
         s += sgl.user("Who?")
         s += sgl.assistant(sgl.gen("a") + sgl.gen("b"))
 
-    with pytest.raises(ProgramError, match=r"nothing tells it from gen\('b'\)"):
+    with pytest.raises(ProgramError, match=r"nothing separates it from gen\('b'\)"):
         touching.run(backend=chat_model)
     assert not server.requests
 
@@ -490,7 +490,7 @@ def test_what_does_not_match_is_told():
     elements = ["Name: ", slot("\n"), "\nJob: ", slot(".")]
     for answer, message in (
         ("Name Ada\nJob: maths.", "at character 0 stands 'Name Ada\\\\nJob: maths.' instead of 'Name: '"),
-        ("Name: Ada", "nothing ends gen\\('x'\\): no '\\\\n' behind character 6"),
+        ("Name: Ada", "nothing ends gen\\('x'\\): no '\\\\n' after character 6"),
         ("Name: Ada\nWork: maths.", "at character 9 stands '\\\\nWork: maths.' instead of '\\\\nJob: '"),
     ):
         with pytest.raises(FormatError) as caught:

@@ -519,7 +519,7 @@ def test_notebooks() -> None:
     [problem] = check_source(text, "book.ipynb")
     assert (problem.cell, problem.line, problem.rule) == (5, 5, "SGL101")
     assert str(problem).startswith("book.ipynb:cell 5:5:1: SGL101 ")
-    with pytest.raises(ValueError, match="is no notebook"):
+    with pytest.raises(ValueError, match="is not a notebook"):
         check_source("[]", "book.ipynb")
 
 

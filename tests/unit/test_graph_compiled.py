@@ -113,8 +113,8 @@ def test_arguments_and_return_values(backend):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda p: p.run(), ArgumentsError, "misses its argument 'topic'"),
-        (lambda p: p.run("a", style="b"), ArgumentsError, "'style' of summary was given to compile"),
+        (lambda p: p.run(), ArgumentsError, "needs the argument 'topic'"),
+        (lambda p: p.run("a", style="b"), ArgumentsError, "'style' of summary was fixed by compile"),
         (lambda p: p.run("a", topic="b"), ArgumentsError, "two values of 'topic'"),
         (lambda p: p.run("a", "b", "c"), ArgumentsError, "takes 2 arguments"),
         (lambda p: p.run("a", temprature=1), UnknownOptionError, "did you mean 'temperature'"),

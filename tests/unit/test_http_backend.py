@@ -275,7 +275,7 @@ def test_nobody_answers() -> None:
 
 def test_a_server_of_another_kind(server: NativeServer) -> None:
     server.reply = lambda info: {"name": "?"}
-    with pytest.raises(RemoteProtocolError, match="names no model_path"):
+    with pytest.raises(RemoteProtocolError, match="has no model_path"):
         RuntimeEndpoint(server.url)
     server.faults.append(Fault(status=404))
     with pytest.raises(RemoteStatusError, match=r"HTTP 404 from .*/model_info"):

@@ -227,7 +227,7 @@ def test_equal_runs_one_after_another_give_their_own_answers(path):
     assert first != second
     backend = replay(path)
     assert [facts(trip.run("x", backend=backend)) for _ in range(2)] == [first, second]
-    with pytest.raises(ReplayMismatch, match="2 times and is asked once more"):
+    with pytest.raises(ReplayMismatch, match="2 times and is requested once more"):
         trip.run("x", backend=backend)
 
 
@@ -556,7 +556,7 @@ def test_what_a_backend_refuses_is_refused_with_a_journal_too(path):
 
     errors = []
     for backend in (LoggedBackend(), record(path, LoggedBackend())):
-        with pytest.raises(Exception, match="takes no image") as caught:
+        with pytest.raises(Exception, match="does not accept images") as caught:
             look.run(backend=backend)
         errors.append(type(caught.value))
     assert errors[0] is errors[1]
@@ -567,7 +567,7 @@ def test_what_a_backend_refuses_is_refused_with_a_journal_too(path):
 
 def test_files_that_cannot_be_used(path, tmp_path):
     recorded(path, trip, CITIES[:1])
-    with pytest.raises(JournalError, match=r"is there already; go on with sgl.resume\('"):
+    with pytest.raises(JournalError, match=r"is there already; continue it with sgl.resume\('"):
         record(path, LoggedBackend())
     with resume(path, LoggedBackend()) as backend:
         code = f"import sgl; sgl.Journal.open({str(path)!r}).acquire()"
@@ -581,7 +581,7 @@ def test_files_that_cannot_be_used(path, tmp_path):
     with pytest.raises(JournalError, match=r"other.jsonl:1 is damaged \(it is not JSON"):
         Journal.open(other)
     other.write_text('{"a": 1}\n')
-    with pytest.raises(JournalError, match="does not begin as a journal"):
+    with pytest.raises(JournalError, match="does not begin like a journal"):
         Journal.open(other)
     other.write_text("")
     with pytest.raises(JournalError, match="empty; there is nothing to replay"):
@@ -600,14 +600,14 @@ def test_finding_and_editing_say_what_is_wrong(path):
     journal = Journal.open(path)
     with pytest.raises(JournalError, match="its nodes are named rank, season, tip, verdict"):
         journal.find("nothing")
-    with pytest.raises(JournalError, match=r"6 nodes have .* tell which with"):
+    with pytest.raises(JournalError, match=r"6 nodes have .* select one with"):
         journal.find("tip")
     assert [journal.find("tip", index=index).path for index in range(6)] == ["0.0", "0.1", "0.2", "1.0", "1.1", "1.2"]
     with pytest.raises(JournalError, match="has 6 nodes with"):
         journal.find("tip", index=6)
     with pytest.raises(JournalError, match="is not a node of"):
         Journal.open(path).edit(journal.nodes[0], "x")
-    with pytest.raises(ValueError, match="none of the choices"):
+    with pytest.raises(ValueError, match="not one of the choices"):
         journal.edit(journal.find("rank", path="0.0"), "middling")
     with pytest.raises(ValueError, match="give a string"):
         journal.edit(journal.nodes[0], 5)

@@ -78,7 +78,7 @@ def test_what_is_around_a_flipped_bit_can_be_used(path, whole):
 
 def test_without_its_first_line_a_journal_is_of_no_use(path, whole):
     path.write_bytes(b"x" + whole[0])
-    with pytest.raises(JournalError, match=r"run.jsonl:1 is damaged .*nothing of a journal can be used"):
+    with pytest.raises(JournalError, match=r"run.jsonl:1 is damaged .*cannot be used without its first line"):
         Journal.open(path, skip_damaged=True)
 
 
@@ -146,7 +146,7 @@ def test_journals_of_the_first_format_are_read_and_gone_on_with(path):
         ({"edit": 0}, "KeyError"),
         ({"turn": 5}, "TypeError"),
         ({"number": 10**9, "kind": "gen", "name": "x", "key": "", "shape": "", "path": "0"}, "holds node 1000000000"),
-        ({"number": 3, "kind": "gen", "name": "x", "key": "", "shape": "", "path": "0", "previous": 3}, "behind node 3"),
+        ({"number": 3, "kind": "gen", "name": "x", "key": "", "shape": "", "path": "0", "previous": 3}, "after node 3"),
         ({"number": 3}, "TypeError"),
     ],
 )
@@ -161,7 +161,7 @@ def test_entries_that_nobody_writes(path, whole, entry, why):
 @pytest.mark.parametrize("header", [{"journal": 1}, {"journal": 1, "model": "x", "seed": "7", "chat_template": {}}, {"journal": []}])
 def test_first_lines_that_nobody_writes(path, header):
     path.write_text(json.dumps(header) + "\n")
-    with pytest.raises(JournalError, match=r"is this a journal|does not begin as a journal"):
+    with pytest.raises(JournalError, match=r"is this a journal|does not begin like a journal"):
         resume(path, LoggedBackend())
 
 

@@ -147,7 +147,7 @@ def test_values_that_json_would_change_are_refused(path, value):
     def gives(s):
         once(s, "value", lambda: value)
 
-    with record(path, LoggedBackend()) as backend, pytest.raises(BadValueError, match=r"once\('value'\) gave"):
+    with record(path, LoggedBackend()) as backend, pytest.raises(BadValueError, match=r"once\('value'\) returned"):
         gives.run(backend=backend)
 
 

@@ -121,7 +121,7 @@ def test_a_method_that_chooses_what_is_no_choice_is_told():
         def choose(self, choices):
             return "none"
 
-    with pytest.raises(BadValueError, match="<Odd> chose 'none', which is none of the choices"):
+    with pytest.raises(BadValueError, match="<Odd> chose 'none', which is not one of the choices"):
         decide(Odd())
 
 
@@ -160,7 +160,7 @@ def test_probabilities_by_name():
     assert [found[choice] for choice in "abc"] == pytest.approx(state.get_meta_info("first")["choice_probs"])
     assert set(state.probs("second")) == {"x", "y"} and sum(state.probs("second").values()) == pytest.approx(1)
     assert state.ret_value == [{"a": 0.5, "b": 0.5}] * 2
-    for name, message in (("free", "no select made"), ("own", "set by hand"), ("part", "gathered from forks")):
+    for name, message in (("free", "no select made"), ("own", "value was assigned"), ("part", "gathered from forks")):
         with pytest.raises(BadValueError, match=message):
             state.probs(name)
     with pytest.raises(KeyError, match="nothing"):
@@ -174,7 +174,7 @@ def test_probabilities_in_async_programs_and_traces():
         return await s.probs("first")
 
     assert list(one.run(backend=script()).ret_value) == ["b", "a", "c"]
-    with pytest.raises(TraceError, match="probabilities of 'first', which only a run can give"):
+    with pytest.raises(TraceError, match="probabilities of 'first', which only a run has"):
         one.trace()
     assert check_source(inspect.cleandoc("""
         import sgl

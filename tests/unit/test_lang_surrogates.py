@@ -36,22 +36,22 @@ def test_appended(engine, node, way):
         s += node()
         s += sgl.gen("b", max_tokens=1)
 
-    with pytest.raises(ProgramError, match=r"no Unicode text: it has half a character, '\\ud800', at \d"):
+    with pytest.raises(ProgramError, match=r"not valid Unicode: it has a lone surrogate, '\\ud800', at position \d"):
         state = program.run(backend=engine) if way == "run" else program.compile(engine).run()
         state["b"]
 
 
 @pytest.mark.parametrize("options", [{"stop": HALF}, {"stop": ["x", HALF]}, {"stop_regex": HALF}, {"choices": ["x", HALF]}])
 def test_options(options):
-    with pytest.raises(BadValueError, match="no Unicode text: it has half a character"):
+    with pytest.raises(BadValueError, match="not valid Unicode: it has a lone surrogate"):
         sgl.gen("a", **options)
 
 
 def test_the_engine_s_own_calls(engine):
     for call in (engine.generate, engine.embed):
-        with pytest.raises(ConfigError, match="no Unicode text: it has half a character"):
+        with pytest.raises(ConfigError, match="not valid Unicode: it has a lone surrogate"):
             call(HALF)
-    with pytest.raises(ConfigError, match="a stop is no Unicode text"):
+    with pytest.raises(ConfigError, match="a stop is not valid Unicode"):
         SamplingParams(stop=(HALF,)).validate()
 
 

@@ -61,11 +61,11 @@ def test_a_lone_argument_of_a_batch_is_shown_as_an_item():
     ("text", "meant"), [(r"\d+", r"regex='\\\\d\+'"), ("16", "write 16 without quotes"), ("int", "write int without quotes")]
 )
 def test_text_in_the_second_place_of_a_gen(text, meant):
-    with pytest.raises(BadValueError, match=rf"gen\('x'\): the second place takes a type or max_tokens.*{meant}"):
+    with pytest.raises(BadValueError, match=rf"gen\('x'\): the second argument is a type or max_tokens.*{meant}"):
         sgl.gen("x", text)
     source = f"import sgl\n@sgl.function\ndef p(s):\n    s += sgl.gen('x', {text!r})\n"
     (problem,) = check_source(source, "p.py")
-    assert problem.rule == "SGL402" and "the second place takes a type" in problem.message
+    assert problem.rule == "SGL402" and "the second argument is a type" in problem.message
 
 
 def test_both_names_of_the_limit_are_taken_everywhere():
@@ -73,10 +73,10 @@ def test_both_names_of_the_limit_are_taken_everywhere():
     assert sgl.gen("x", min_new_tokens=3).sampling_params.min_new_tokens == 3
     assert sgl.gen_int("x", max_new_tokens=3).sampling_params.max_new_tokens == 3
     assert sgl.gen("x", 3, max_new_tokens=3).sampling_params.max_new_tokens == 3
-    with pytest.raises(BadValueError, match=r"max_tokens is 3 and max_new_tokens is 4, but .* are one option"):
+    with pytest.raises(BadValueError, match=r"max_tokens is 3 and max_new_tokens is 4, but they are the same option"):
         sgl.gen("x", 3, max_new_tokens=4)
     assert sampling_options({"max_tokens": 5, "min_new_tokens": 2}) == sampling_options({"max_new_tokens": 5, "min_tokens": 2})
-    with pytest.raises(BadValueError, match=r"max_tokens is 3 and max_new_tokens is 4, but .* are one option"):
+    with pytest.raises(BadValueError, match=r"max_tokens is 3 and max_new_tokens is 4, but they are the same option"):
         sampling_options({"max_tokens": 3, "max_new_tokens": 4})
     for states in (
         [ask.run(q="x", max_tokens=7, backend=HELLO)],
@@ -163,7 +163,7 @@ def test_an_expression_that_is_dropped_warns_at_its_line():
     assert [(one.category, one.filename, one.lineno - first) for one in told] == [
         (DroppedWarning, __file__, line) for line in (1, 2, 3, 4)
     ]
-    assert "Gen('a') was made and dropped" in str(told[0].message)
+    assert "Gen('a') was created but not appended" in str(told[0].message)
 
 
 def test_expressions_that_are_used_or_kept_do_not_warn():

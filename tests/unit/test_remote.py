@@ -262,7 +262,7 @@ def test_pictures_become_urls(tmp_path: Any) -> None:
     assert as_url(Media("image", "https://x/a")) == "https://x/a"
     with pytest.raises(BadValueError, match="of type int; give a path"):
         as_url(Media("image", 3))
-    with pytest.raises(UnsupportedByBackendError, match="takes no video"):
+    with pytest.raises(UnsupportedByBackendError, match="does not accept videos"):
         CountingBackend().open().attach(Media("video", "x.mp4", 3), "<v>")
 
 

@@ -64,7 +64,7 @@ def test_a_fault_ends_at_its_node(
 @pytest.mark.parametrize(
     ("reply", "words"),
     [
-        ("this is no JSON", "no JSON: 'this is no JSON'"),
+        ("this is no JSON", "not answer with JSON: 'this is no JSON'"),
         ({"words": "?"}, "without a text"),
         (["a", "b"], "without a text"),
         (
@@ -99,7 +99,7 @@ def test_answers_that_are_none(server: NativeServer, reply: Any, words: str) -> 
             "HTTP 500 .*worker died",
         ),
         (Fault(event=b'data: {"error": "worker died"}\n\n'), "says: worker died"),
-        (Fault(event=b"data: {half an eve\n\n"), "no JSON"),
+        (Fault(event=b"data: {half an eve\n\n"), "not answer with JSON"),
         (Fault(event=b"data: [DONE]\n\n"), "ended before its text was complete"),
         (Fault(event=b'data: {"text": "changed my mind", "meta_info": {}}\n\n'), "first said"),
     ],
@@ -114,7 +114,7 @@ def test_half_a_stream_is_an_error_with_the_text_so_far(
         for chunk in state.text_iter("a"):
             seen.append(chunk)
     cause = (state.error() or ProgramError("none")).__cause__
-    assert isinstance(cause, RemoteStreamError) and "Half the stream had come" in str(cause)
+    assert isinstance(cause, RemoteStreamError) and "Part of the stream had arrived" in str(cause)
     assert cause.text == "".join(seen) and expected("where?")[0].startswith(cause.text) and cause.text
     assert len(server.requests) == 1  # never a second try
     with pytest.raises(ProgramError):

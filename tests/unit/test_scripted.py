@@ -112,7 +112,7 @@ def test_values_stand_for_their_text():
 
     state = typed.run(backend=Scripted({"n": 7, "b": True, "d": {"city": "Bonn"}}))
     assert (state["n"], state["b"], state["d"]) == ("7", "True", '{"city": "Bonn"}')
-    assert "is no answer; script text" in refusal({"x": object()})
+    assert "is not an answer; script text" in refusal({"x": object()})
 
 
 def test_selects_take_a_choice_or_scores():
@@ -124,7 +124,7 @@ def test_selects_take_a_choice_or_scores():
     for method in (None, sgl.greedy_token_selection, sgl.unconditional_likelihood_normalized):
         state = pick.run(method, backend=Scripted({"c": {"aa": -3.0, "b": -1.0}}))
         assert state["c"] == "b" and state.get_meta_info("c")["normalized_prompt_logprobs"] == [-3.0, -1.0]
-    assert "is none of the choices ['aa', 'b']" in refusal({"c": "q"}, pick)
+    assert "is not one of the choices ['aa', 'b']" in refusal({"c": "q"}, pick)
     assert "log-probabilities are scripted for ['aa']" in refusal({"c": {"aa": -1.0}}, pick)
 
 
@@ -185,5 +185,5 @@ def test_no_threads_without_delays():
 def test_scripts_of_the_wrong_kind():
     with pytest.raises(BadValueError, match="the script is 5; give a dict, a list or a function"):
         Scripted(5)
-    with pytest.raises(BadValueError, match="3 cannot be asked for"):
+    with pytest.raises(BadValueError, match="3 cannot be a key of the script"):
         Scripted({3: "x"})

@@ -112,7 +112,7 @@ def test_docstrings(text, notes):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (3, "3 is no tool"),
+        (3, "3 is not a tool"),
         ({"type": "function"}, "has no name"),
         ({"name": "two words"}, "'two words'"),
         (lambda *rest: rest, "takes"),
@@ -127,7 +127,7 @@ def test_what_is_no_tool_is_refused(source, message):
 def test_empty_and_double_toolboxes_are_refused():
     with pytest.raises(BadValueError, match="no tools"):
         tools([])
-    with pytest.raises(BadValueError, match="two tools are called 'weather'"):
+    with pytest.raises(BadValueError, match="two tools have the name 'weather'"):
         tools([weather, weather])
     for single in (weather, SEARCH, "weather"):
         with pytest.raises(BadValueError, match="give a list"):
@@ -276,7 +276,7 @@ def test_options_of_a_call():
     box = tools([weather])
     node = box.call("step", max_tokens=7, temperature=0.5)
     assert (node.sampling_params.max_new_tokens, node.sampling_params.temperature) == (7, 0.5)
-    with pytest.raises(BadValueError, match="choice is 'wether', which is no tool; did you mean 'weather'"):
+    with pytest.raises(BadValueError, match="choice is 'wether', which is not a tool; did you mean 'weather'"):
         box.call("step", choice="wether")
     with pytest.raises(BadValueError, match="n is 2"):
         box.call("step", n=2)

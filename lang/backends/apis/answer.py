@@ -107,7 +107,7 @@ class AnswerWriter:
         """The whole answer. Raises RemoteProtocolError if the server never said that it had ended."""
         if self.finish is None:
             raise RemoteProtocolError(
-                f"the stream ended without a finish reason behind {self._cutter.text!r}", retryable=True
+                f"the stream ended without a finish reason after {self._cutter.text!r}", retryable=True
             )
         self._emit(self._cutter.rest(), ())
         reason = self._reason()
@@ -197,6 +197,6 @@ def finished(writer: AnswerWriter) -> Generated:
         from sgl.runtime.errors import TruncatedError
 
         raise TruncatedError(
-            f"max_tokens={options.max_new_tokens} cut the answer to {generated.text!r}; give more"
+            f"max_tokens={options.max_new_tokens} cut the answer to {generated.text!r}; allow more"
         )
     return generated

@@ -27,14 +27,14 @@ _FINISH = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length"}
 
 
 class Anthropic(RemoteBackend):
-    """A model behind Anthropic's messages API. Programs are turns; what the assistant's turn begins with is
-    sent as its beginning, as far as the model goes on with it (newer ones refuse it).
+    """A model of Anthropic's messages API. Programs consist of turns.
 
-    All system turns are the system prompt of every call. `chat_template` only shapes `s.text()`.
-    `prefill=False`: the model starts turns itself. `extra_body`: fields sent with each call, as "thinking".
-    `timeout` (seconds for a call, its retries included), `retries` (or `max_retries`), `backoff` and
-    `max_concurrency` are those of RemoteBackend; `api_key`, `base_url` and all others go to
-    `anthropic.AsyncAnthropic`. `token_usage` counts what calls have cost.
+    Text that begins the assistant's turn is sent as its beginning (prefill); newer models refuse that. With
+    `prefill=False` the model starts its turns itself. All system turns together are the system prompt of every call.
+    `chat_template` affects only `s.text()`. `extra_body`: fields sent with each call, such as "thinking".
+    `timeout` (seconds for a call with its retries), `retries` (or `max_retries`), `backoff` and `max_concurrency` are
+    those of RemoteBackend; `api_key`, `base_url` and all others go to `anthropic.AsyncAnthropic`. `token_usage` counts
+    the tokens of all calls.
     Raises MissingPackageError without the package, BadValueError for options that its client refuses.
     """
 

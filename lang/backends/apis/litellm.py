@@ -11,15 +11,15 @@ from .sdk import require
 
 
 class LiteLLM(CompletionsBackend):
-    """A chat model by LiteLLM's name for it, as "anthropic/..." or "openai/..." (with `base_url`: any server).
+    """A chat model under its LiteLLM name, such as "anthropic/..." or "openai/..." (with `base_url`: any server).
 
-    `timeout`: seconds for a call, its retries included. `max_retries`: ours; LiteLLM's own are off.
-    `default_headers` are sent with each call. `constrained`, `prefill` and `reasoning` are those of OpenAI,
-    further options those of RemoteBackend.
+    `timeout`: seconds for a call with its retries. `max_retries`: retries by sgl; LiteLLM's own are switched off.
+    `default_headers` are sent with each call. `constrained`, `prefill` and `reasoning` are those of `sgl.OpenAI`,
+    other options those of RemoteBackend.
     Raises MissingPackageError without the package.
     """
 
-    takes_seed = False  # that depends on who is behind it
+    takes_seed = False  # that depends on the provider
 
     def __init__(
         self,

@@ -95,7 +95,7 @@ def remote_error(error: Exception) -> RemoteError | None:
     if "APIError" in kinds:  # an error event inside a stream, of a kind that says no status
         return RemoteProtocolError(f"the server reported in its stream: {error}")
     if isinstance(error, ValueError):  # what is no JSON
-        return RemoteProtocolError(f"the answer is not what the protocol says: {error}")
+        return RemoteProtocolError(f"the answer does not follow the protocol: {error}")
     return None
 
 

@@ -78,7 +78,7 @@ def _endpoint(model_name: str) -> str:
     project, region = os.environ.get("GCP_PROJECT_ID"), os.environ.get("GCP_LOCATION")
     if not (project and region):
         raise BadValueError(
-            f"VertexAI({model_name!r}): set GCP_PROJECT_ID and GCP_LOCATION, or give base_url= (they are "
+            f"VertexAI({model_name!r}): set GCP_PROJECT_ID and GCP_LOCATION, or pass base_url= (they are "
             f"{project!r} and {region!r})"
         )
     host = "aiplatform.googleapis.com" if region == "global" else f"{region}-aiplatform.googleapis.com"

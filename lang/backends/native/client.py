@@ -65,7 +65,7 @@ class HttpClient:
 
     def __init__(self, base_url: str, api_key: str | None = None, verify: bool | str | None = None) -> None:
         if not _is_url(str(base_url)):
-            raise BadValueError(f"base_url is {base_url!r}; give a URL, as http://127.0.0.1:30000")
+            raise BadValueError(f"base_url is {base_url!r}; give a URL such as http://127.0.0.1:30000")
         self.base_url = str(base_url).rstrip("/")
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._verify = verify
@@ -193,7 +193,7 @@ def _json_of(answer: httpx.Response, url: str) -> Any:
 def _event(data: str, url: str) -> dict[str, Any]:
     event = _parsed(data, url)
     if not isinstance(event, dict) or not event:
-        raise RemoteProtocolError(f"{public_url(url)} sent an event that is no object: {data[:200]!r}")
+        raise RemoteProtocolError(f"{public_url(url)} sent an event that is not an object: {data[:200]!r}")
     if event.get("error"):
         raise event_error(event["error"], url)
     return event
@@ -215,7 +215,7 @@ def _parsed(text: str, url: str) -> Any:
     except ValueError as error:
         shown = public_url(url)
         raise RemoteProtocolError(
-            f"{shown} answered with what is no JSON: {text[:200]!r}; is a server of the native protocol there?",
+            f"{shown} did not answer with JSON: {text[:200]!r}; does that server speak the native protocol?",
             url=shown,
         ) from error
 

@@ -24,11 +24,11 @@ _INCREMENTAL = ("stream_output", "incremental_streaming_output")  # server optio
 
 
 class RuntimeEndpoint(RemoteBackend):
-    """A server at `base_url`: one of `sgl serve`, or any other of the same protocol.
+    """A server at `base_url`: `sgl serve`, or another server with the same protocol.
 
-    `api_key` is sent as a bearer token. `verify`: False trusts any certificate, a path is a file of trusted
-    ones. `chat_template_name` names the template of the roles, else the model's path tells it; it can be
-    assigned to `chat_template` too. Further options are those of RemoteBackend. Raises RemoteError if no such
+    `api_key` is sent as a bearer token. `verify`: False accepts any certificate; a path names a file of trusted
+    certificates. `chat_template_name` names the template of the turns; by default it follows from the model's path,
+    and you can assign `chat_template` later. Other options are those of RemoteBackend. Raises RemoteError if no such
     server answers.
     """
 
@@ -65,7 +65,7 @@ class RuntimeEndpoint(RemoteBackend):
         return True
 
     def health(self) -> bool:
-        """True if the server says that it is well."""
+        """True if the server reports that it is healthy."""
         try:
             self.client.call_now("GET", "/health")
         except RemoteError:
@@ -79,7 +79,7 @@ class RuntimeEndpoint(RemoteBackend):
         self.client.call_now("POST", "/stop_profile")
 
     def shutdown(self) -> None:
-        """Close the connections. The server goes on."""
+        """Close the connections. The server keeps running."""
         self.client.close()
 
     # --- calls -------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class RuntimeEndpoint(RemoteBackend):
     def _model_info(self) -> dict[str, Any]:
         info = self._first_that_exists("/get_model_info", "/model_info")
         if "model_path" not in info:
-            raise RemoteProtocolError(f"{self.base_url}/get_model_info names no model_path: {info}")
+            raise RemoteProtocolError(f"{self.base_url}/get_model_info has no model_path: {info}")
         return info
 
     def _first_that_exists(self, path: str, older: str) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class RuntimeEndpoint(RemoteBackend):
             found = self.client.call_now("GET", older)
         if not isinstance(found, dict):
             raise RemoteProtocolError(
-                f"{self.base_url}{path} answered {str(found)[:200]!r}, which is no object"
+                f"{self.base_url}{path} answered {str(found)[:200]!r}, which is not an object"
             )
         return found
 

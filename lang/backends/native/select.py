@@ -57,7 +57,7 @@ async def choose(post: Post, prompt: Prompt, request: SelectRequest, with_head: 
     rows = [item.since(start) for item in scored[1:]]
     if _unscored(rows):
         raise UnsupportedByBackendError(
-            f"select: a choice melts into the very first token of the prompt {prompt.text!r}, for which the "
+            f"select: the first characters of a choice merge with the first token of the prompt {prompt.text!r}, for which the "
             "server gives no log-probability; put more text before it"
         )
     priors = await _priors(ledger.post, rows) if request.method.requires_unconditional_logprobs else None
@@ -97,7 +97,7 @@ async def _score(post: Post, prompt: Prompt, texts: list[str]) -> tuple[list[Sco
         if _is_certain(scored, start):
             return scored, start
     raise RemoteProtocolError(
-        f"the server left out the first tokens of a prompt of {length}, though asked for all log-probabilities"
+        f"the server omitted the first tokens of a prompt of {length}, although all log-probabilities were requested"
     )
 
 

@@ -28,22 +28,24 @@ _NAMED = frozenset({
 
 
 class OpenAI(CompletionsBackend):
-    """A model behind OpenAI's API or, with `base_url`, behind any server of that protocol.
+    """A model of OpenAI's API or, with `base_url`, of any server with that protocol.
 
-    `is_chat_model`: False for text completions; None knows OpenAI's completion models and takes all others for
-    chat models, whose programs are turns: `s += sgl.user(...)`, `s += sgl.assistant(sgl.gen("x"))`.
-    `chat_template` (a name) only shapes `s.text()` of a chat model. `is_azure` uses Azure's client.
+    Programs for chat models consist of turns: `s += sgl.user(...)`, `s += sgl.assistant(sgl.gen("x"))`.
 
-    `constrained` declares that the server has the additional options of "sglang" or "vllm" (True: send the
-    names of both): regex, ebnf, structural_tag, top_k, min_p, stop_token_ids and others, which are errors
-    without it. `prefill=True` declares that it goes on with an assistant's message. `reasoning` (None: by the
-    name) is for models without temperature and stops. `tokenizer`: an object with encode() and decode(), for
-    select and dtype int on completion models; None uses tiktoken where it knows the model. `extra_body`:
-    fields sent with each call.
+    is_chat_model  False for text completions. None recognises OpenAI's completion models; all others are chat models
+    chat_template  a name; affects only `s.text()` of a chat model
+    is_azure       use Azure's client
+    constrained    "sglang" or "vllm" if the server has that system's extra options (True: send the names of both): regex,
+                   ebnf, structural_tag, top_k, min_p, stop_token_ids and others. Without it they are errors
+    prefill        True if the server continues an assistant message
+    reasoning      True for models without temperature and stops; None decides by the name
+    tokenizer      an object with encode() and decode(), for select and dtype int on completion models; None uses tiktoken
+                   if it knows the model
+    extra_body     fields sent with each call
 
-    `timeout` (seconds for a call, its retries included), `retries` (or `max_retries`), `backoff` and
-    `max_concurrency` are those of RemoteBackend; `api_key`, `base_url`, `organization` and all others go to
-    `openai.AsyncOpenAI`. `token_usage` counts what calls have cost.
+    `timeout` (seconds for a call with its retries), `retries` (or `max_retries`), `backoff` and `max_concurrency` are
+    those of RemoteBackend; `api_key`, `base_url`, `organization` and all others go to `openai.AsyncOpenAI`.
+    `token_usage` counts the tokens of all calls.
     Raises MissingPackageError without the package, BadValueError for options that its client refuses.
     """
 

@@ -73,7 +73,7 @@ class CompletionsBackend(RemoteBackend):
 
     @property
     def prefill(self) -> bool:
-        """True if the server goes on with the text that the assistant's turn begins with."""
+        """True if the server continues the text that the assistant's turn begins with."""
         return self.traits.prefill
 
     @abstractmethod

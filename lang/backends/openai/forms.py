@@ -91,7 +91,7 @@ def _pattern(pattern: str, traits: Traits) -> Form:
 
 def _check_pattern(pattern: str, answer: str, truncated: bool) -> None:
     if not truncated and not re.fullmatch(pattern, answer):
-        raise ValueError(f"the answer {answer!r} does not match {pattern!r}: the server did not keep to it")
+        raise ValueError(f"the answer {answer!r} does not match {pattern!r}: the server did not enforce it")
 
 
 def _grammar(ebnf: str, traits: Traits) -> Form:
@@ -176,10 +176,10 @@ def _unwrapped_json(answer: str, truncated: bool) -> str:
 
 def _value(answer: str, truncated: bool) -> Any:
     if truncated:
-        raise ValueError(f"max_tokens cut the answer to {answer!r}, which is no value; give it more tokens")
+        raise ValueError(f"max_tokens cut the answer to {answer!r}, which is incomplete; allow more tokens")
     found = _parsed(answer)
     if not isinstance(found, dict) or "value" not in found:
-        raise ValueError(f"the answer {answer!r} does not fulfil the schema: the server did not keep to it")
+        raise ValueError(f"the answer {answer!r} does not fulfil the schema: the server did not enforce it")
     return found["value"]
 
 
@@ -188,7 +188,7 @@ def _parsed(answer: str) -> Any:
         return json.loads(answer)
     except ValueError as error:
         raise ValueError(
-            f"the answer {answer!r} is no JSON ({error}): the server did not keep to it"
+            f"the answer {answer!r} is not JSON ({error}): the server did not enforce it"
         ) from error
 
 
@@ -208,7 +208,7 @@ def _chat_dtype(dtype: str) -> Form:
     def unwrap(answer: str, truncated: bool) -> str:
         value = _value(answer, truncated)
         if not isinstance(value, kinds) or (dtype != "bool" and isinstance(value, bool)):
-            raise ValueError(f"the answer {answer!r} holds no {dtype}: the server did not keep to the schema")
+            raise ValueError(f"the answer {answer!r} has no {dtype}: the server did not enforce the schema")
         return f'"{value}"' if dtype == "str" else str(value)
 
     return Form(_response_format(wrapped({"type": name})), unwrap=unwrap, closed=True)
@@ -225,7 +225,7 @@ def _text_dtype(dtype: str, traits: Traits) -> Form:
 def _whole_number(answer: str, truncated: bool) -> str:
     if not re.fullmatch(r"[-+]?[0-9]+", answer.strip()):
         raise ValueError(
-            f"the answer {answer!r} is no whole number; end the prompt so that a number must follow"
+            f"the answer {answer!r} is not a whole number; end the prompt so that a number must follow"
         )
     return answer.strip()
 

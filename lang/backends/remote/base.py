@@ -40,16 +40,15 @@ T = TypeVar("T")
 
 
 class RemoteBackend(Backend):
-    """A backend whose generations are calls to a server.
+    """A backend that calls a server for each generation.
 
-    `timeout`: seconds for one call, its retries included, once it has begun. `retries`: how often a call is
-    tried again after a failure that may pass (no connection, 408, 409, 425, 429, 5xx), about `backoff`
-    seconds later and twice as long each time. `max_concurrency`: calls under way at a time.
-    `chat_template`: a template or its name.
+    `timeout`: seconds for one call with its retries, from its start. `retries`: how often to repeat a call after a
+    temporary failure (no connection, 408, 409, 425, 429, 5xx), after about `backoff` seconds, doubled each time.
+    `max_concurrency`: the most calls at a time. `chat_template`: a template or its name.
 
-    Subclasses write `complete` and, where they can, `choose` and `warm`. They raise RemoteError for what the
-    server or the network does (`retryable` where another try may help) and UnsupportedByBackendError for
-    what cannot be done. All three run on one loop thread, which they must not block.
+    Subclasses define `complete` and, if they can, `choose` and `warm`. They raise RemoteError for failures of the server
+    or the network (`retryable` if another try may help) and UnsupportedByBackendError for requests that cannot be
+    served. All three run on one loop thread, which they must not block.
     """
 
     takes_media: frozenset[str] = frozenset()  # "image", "video"

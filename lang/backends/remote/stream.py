@@ -61,7 +61,7 @@ class RemoteStream(Stream):
         """Add a picture. Raises at once what is wrong with it."""
         if media.kind not in self.backend.takes_media:
             raise UnsupportedByBackendError(
-                f"{type(self.backend).__name__} takes no {media.kind}; use a backend that does"
+                f"{type(self.backend).__name__} does not accept {media.kind}s; use a backend that does"
             )
         found = Media(media.kind, as_url(media), media.num_frames)
         self._gate.run(partial(self.insert, found, token), _ignore)
@@ -197,7 +197,7 @@ class Emission:
 
     def broken(self, error: RemoteError) -> RemoteStreamError:
         return RemoteStreamError(
-            f"{error}. Half the stream had come, so it is not tried again; the text so far: {self.text!r}",
+            f"{error}. Part of the stream had arrived, so it is not retried; the text so far: {self.text!r}",
             text=self.text,
             status=error.status,
             url=error.url,

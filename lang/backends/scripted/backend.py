@@ -21,7 +21,7 @@ __all__ = ["Delayed", "Scripted", "ScriptedCall"]
 
 @dataclass(frozen=True, slots=True)
 class ScriptedCall:
-    """What was asked and what was answered. `answer` is the text; None if the script had an error for it."""
+    """A call and its answer. `answer` is the text, or None if the script raised an error."""
 
     prompt: str
     name: str | None
@@ -40,19 +40,18 @@ class ScriptedCall:
 
 
 class Scripted(Backend):
-    """Answers gens and selects from `script`:
+    """A backend for tests that answers gens and selects from `script`:
 
-    - a dict from the variable's name, or from a compiled regex that is searched for in the prompt;
-    - a list, in the order of asking;
-    - a function of (prompt, request).
+    - a dict that maps names of variables, or compiled regexes that search the prompt, to answers;
+    - a list of answers, in the order of the calls;
+    - a function of (prompt, request) that returns an answer.
 
-    An answer is text, a number, a dict (of a gen: as JSON; of a select: log-probabilities of the choices), a
-    `Generated`, an exception (raised), `Delayed(seconds, answer)`, a function of (prompt, request) that gives
-    one of these, or in a dict a list of them for successive calls. An answer that a model could not have given
-    (its gen's regex, schema or stops do not allow it) is a ScriptError that says why.
+    An answer is a text, a number, a dict (for a gen: written as JSON; for a select: log-probabilities of the choices),
+    a `Generated`, an exception (which is raised), `Delayed(seconds, answer)`, or a function of (prompt, request) that
+    returns one of these; in a dict it may be a list for successive calls. An answer that no model could have given,
+    because the gen's regex, schema or stops forbid it, raises a ScriptError that says why.
 
-    `calls` are the ScriptedCalls so far. Words count as tokens. Nothing runs on other threads unless delays
-    are scripted.
+    `calls` lists the ScriptedCalls so far. Words count as tokens. It starts no threads unless you script delays.
     """
 
     def __init__(self, script: Any, *, chat_template: str | ChatTemplate | None = None) -> None:
@@ -70,13 +69,13 @@ class Scripted(Backend):
         """There is no cache."""
 
     def prompts(self, name: str | None) -> list[str]:
-        """What stood before each gen or select of that name."""
+        """Return the prompts of all gens and selects with that name."""
         return [call.prompt for call in self.calls if call.name == name]
 
     def assert_exhausted(self) -> None:
         """Raises ScriptError (an AssertionError) if answers of the script were not asked for."""
         if left := self._script.left_over():
-            raise ScriptError("the program did not ask for all that is scripted: " + "; ".join(left))
+            raise ScriptError("the program did not use all scripted answers: " + "; ".join(left))
 
     def _answer(self, prompt: str, request: Request, media: tuple[Media, ...]) -> Delayed:
         """The answer as the backend gives it, or an exception to be raised later, with its delay."""

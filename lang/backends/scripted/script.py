@@ -85,7 +85,7 @@ class Script:
         elif isinstance(key, str) or key is None:
             self._named[key] = Answers(f"variable {key!r}", given)
         else:
-            raise BadValueError(f"{key!r} cannot be asked for; give a variable's name or a compiled regex")
+            raise BadValueError(f"{key!r} cannot be a key of the script; give a variable's name or a compiled regex")
 
     def answer(self, prompt: str, request: Request) -> Any:
         """What is scripted for a request. Raises ScriptError if nothing is."""
@@ -129,7 +129,7 @@ def as_generated(answer: Any, prompt: str) -> Generated:
         answer = json.dumps(answer, ensure_ascii=False)
     if not isinstance(answer, str):
         raise ScriptError(
-            f"{answer!r:.60} is no answer; script text, a number, a dict (as JSON), or an exception"
+            f"{answer!r:.60} is not an answer; script text, a number, a dict (as JSON), or an exception"
         )
     return Generated(answer, _meta(prompt, answer))
 
@@ -145,7 +145,7 @@ def as_decision(answer: Any, request: SelectRequest) -> ChoicesDecision:
         return _decide(answer, request)
     decision = answer if isinstance(answer, ChoicesDecision) else ChoicesDecision(answer)
     if decision.decision not in request.choices:
-        raise ScriptError(f"the scripted {decision.decision!r:.60} is none of the choices {request.choices}")
+        raise ScriptError(f"the scripted {decision.decision!r:.60} is not one of the choices {request.choices}")
     probs = [float(choice == decision.decision) for choice in request.choices]
     return ChoicesDecision(decision.decision, decision.meta_info or {"choice_probs": probs})
 

@@ -192,7 +192,7 @@ class TurnSpeculation(RemoteStream):
             )
         if slots and not isinstance(turn.elements[-1], str) and not slots[-1].request.options.stops:
             raise UnsupportedByBackendError(
-                f"gen({slots[-1].request.name!r}) has no stop and no text behind it, so nothing tells it from "
+                f"gen({slots[-1].request.name!r}) has no stop and no text after it, so nothing separates it from "
                 f"gen({request.name!r}); give it a stop"
             )
 
@@ -321,7 +321,7 @@ def _end_of(slot: Slot, follower: Element | None, answer: str, at: int) -> tuple
     if not stops and isinstance(follower, str) and (end := answer.find(follower, at)) >= 0:
         return end, None
     looked_for = " or ".join(map(repr, stops)) or repr(follower)
-    raise FormatError(f"nothing ends gen({slot.request.name!r}): no {looked_for} behind character {at}")
+    raise FormatError(f"nothing ends gen({slot.request.name!r}): no {looked_for} after character {at}")
 
 
 def describe(elements: Sequence[Element]) -> str:
