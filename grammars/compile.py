@@ -39,10 +39,10 @@ class Recipe(NamedTuple):
 
 
 class Grammar:
-    """A grammar over one vocabulary; thread-safe, shared by any number of matchers.
+    """A grammar compiled for one vocabulary; thread-safe, shared by any number of matchers.
 
-    Its source is an expression, or a network all of whose rules are built. `weakened` lists the JSON pointers of
-    the keywords that it ignores because its options say so. `recipe` is None where no `compile_` function made it.
+    Its source is an expression or a fully built network. `weakened` lists the JSON pointers of the keywords that the
+    options told it to ignore. `recipe` is None if no `compile_` function made the grammar.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class Grammar:
         return Automaton(network, self.vocabulary, self._core)
 
     def matcher(self) -> Matcher:
-        """A matcher at the start of a text."""
+        """Return a matcher at the start of a text."""
         return Matcher(self.automaton)
 
     @property
     def memory(self) -> int:
-        """Bytes held by the automaton in use and its masks; grows with the texts that are walked."""
+        """Bytes held by the automaton and its masks; grows with the texts that are matched."""
         return self._automaton.memory()
 
     @property
@@ -138,23 +138,23 @@ def _kept(kind: str, source: Callable[[], str], expr: Callable[[], Expr]) -> Exp
 
 
 def compile_regex(pattern: str, vocabulary: Vocabulary) -> Grammar:
-    """A grammar of the texts that match a regular expression as a whole.
+    """Compile a grammar of the texts that match a regular expression in full.
 
-    The syntax is that of Python's `re`, whose flags a, i, s, u and x may stand in the pattern (`(?i)`, `(?i:...)`).
+    The syntax is that of Python's `re`, including the inline flags a, i, s, u and x (`(?i)`, `(?i:...)`).
 
     Raises:
         InvalidGrammarError: the pattern is malformed.
         UnsupportedGrammarError: it uses look-around, back-references, word boundaries, possessive quantifiers, atomic
-            groups, conditionals, or anchors with the flag m; says what and where.
+            groups, conditionals, or anchors with the flag m; names the construct and its position.
     """
     return _cached("regex", pattern, vocabulary, lambda: marked(parse_regex(pattern)))
 
 
 def compile_choices(choices: Iterable[str], vocabulary: Vocabulary) -> Grammar:
-    """A grammar of a list of literal texts.
+    """Compile a grammar that allows exactly the given texts.
 
     Raises:
-        InvalidGrammarError: the list is empty or holds something that is not text.
+        InvalidGrammarError: the list is empty or contains something other than text.
     """
     if isinstance(choices, Iterable) and not isinstance(choices, str):
         choices = tuple(choices)
@@ -162,7 +162,7 @@ def compile_choices(choices: Iterable[str], vocabulary: Vocabulary) -> Grammar:
 
 
 def compile_json_schema(schema: Any, vocabulary: Vocabulary, **options: Any) -> Grammar:
-    """A grammar of the JSON texts that a schema allows.
+    """Compile a grammar of the JSON texts that a schema allows.
 
     Args:
         schema: JSON text, a dict or bool, or a class with `model_json_schema()` such as a pydantic model.
@@ -170,8 +170,8 @@ def compile_json_schema(schema: Any, vocabulary: Vocabulary, **options: Any) -> 
         **options: see `SchemaOptions`: `whitespace`, `order`, `additional_properties`, `weaken` ...
 
     Raises:
-        InvalidGrammarError: the schema is malformed; says value and JSON pointer.
-        UnsupportedGrammarError: a keyword cannot be enforced; says keyword and JSON pointer.
+        InvalidGrammarError: the schema is malformed; names the value and its JSON pointer.
+        UnsupportedGrammarError: a keyword cannot be enforced; names the keyword and its JSON pointer.
     """
     checked = SchemaOptions.of(options)
     with _limited("JSON schema"):
@@ -188,17 +188,17 @@ def compile_json_schema(schema: Any, vocabulary: Vocabulary, **options: Any) -> 
 def compile_ebnf(
     grammar: str, vocabulary: Vocabulary, *, syntax: Syntax = "auto", start: str | None = None
 ) -> Grammar:
-    """A grammar in extended Backus-Naur form.
+    """Compile a grammar in extended Backus-Naur form.
 
     Args:
         grammar: its text.
         vocabulary: the tokens.
-        syntax: "lark" (rules with `:`), "gbnf" or "w3c" (both with `::=`); "auto" looks at the first rule.
+        syntax: "lark" (rules with `:`), "gbnf" or "w3c" (both with `::=`); "auto" decides by the first rule.
         start: the rule of the whole text; by default `start` in Lark's syntax and `root` in the others.
 
     Raises:
-        InvalidGrammarError: it is malformed; says line:column.
-        UnsupportedGrammarError: it uses a construct that is not enforced.
+        InvalidGrammarError: the grammar is malformed; names line:column.
+        UnsupportedGrammarError: the grammar uses a construct that cannot be enforced.
     """
     from sgl.grammars.ebnf import ebnf_expr
 
@@ -207,17 +207,17 @@ def compile_ebnf(
 
 
 def compile_structural(spec: Any, vocabulary: Vocabulary, **options: Any) -> Grammar:
-    """A grammar of free text with structured parts: tool calls, reasoning, any mixture of formats.
+    """Compile a grammar of free text with structured parts: tool calls, reasoning, any mixture of formats.
 
     Args:
         spec: `{"type": "structural_tag", ...}` as a dict or JSON text, with `structures` and `triggers` or with a
             `format` (see `structural_format.py`), or a bare format.
         vocabulary: the tokens.
-        **options: see `SchemaOptions`, for the JSON in it.
+        **options: see `SchemaOptions`; they apply to its JSON parts.
 
     Raises:
-        InvalidGrammarError: it is malformed; says the value and its JSON pointer.
-        UnsupportedGrammarError: a format, or a keyword of a schema in it, is not enforced.
+        InvalidGrammarError: the specification is malformed; names the value and its JSON pointer.
+        UnsupportedGrammarError: a format, or a keyword of one of its schemas, cannot be enforced.
     """
     checked = SchemaOptions.of(options)
     with _limited("structural tag"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class GrammarError(ValueError):
-    """Base of everything that can go wrong with a grammar."""
+    """Base class of all errors of grammars."""
 
 
 class InvalidGrammarError(GrammarError):
@@ -22,7 +22,7 @@ class InvalidGrammarError(GrammarError):
 
 
 class UnsupportedGrammarError(GrammarError):
-    """A construct that this engine does not enforce, and therefore refuses.
+    """A construct that cannot be enforced and is therefore refused.
 
     Attributes:
         keyword: the construct or schema keyword.
@@ -37,4 +37,4 @@ class UnsupportedGrammarError(GrammarError):
 
 
 class GrammarLimitError(GrammarError):
-    """A grammar needed more states or threads than the engine's cap allows."""
+    """A grammar needed more states or threads than the limit allows."""

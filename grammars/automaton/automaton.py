@@ -29,7 +29,7 @@ MOVE_BYTES = 200
 
 @cache
 def core_name() -> str:
-    """Which core this process uses: "C", or "python" when it is not built or SGL_PURE_PYTHON=1."""
+    """Return the core that this process uses: "C", or "python" if that is not built or SGL_PURE_PYTHON=1."""
     if os.environ.get("SGL_PURE_PYTHON", "0") not in ("", "0"):
         return "python"
     if native.library() is not None:
@@ -165,4 +165,4 @@ class Automaton:
                 "simplify it, bound its repeats, and let no rule call itself before it reads a byte"
             )
         else:
-            raise MemoryError("no memory for a grammar's automaton")
+            raise MemoryError("out of memory for a grammar's automaton")

@@ -26,15 +26,15 @@ class _Missing(NamedTuple):
 
 
 def fill_masks(matchers: Sequence[Matcher | None], out: np.ndarray | None = None) -> list[MaskOrError]:
-    """The masks of many matchers, of any grammars of one vocabulary; what is new is computed without the GIL.
+    """Compute the masks of many matchers, of any grammars of one vocabulary. New masks are computed without the GIL.
 
     Args:
-        matchers: None where nothing is constrained.
-        out: int32 [n, ceil(V / 32)], or None; the rows are written there too, where there is no row nothing is.
+        matchers: None for an unconstrained row.
+        out: int32 [n, ceil(V / 32)], or None. The masks are also written to its rows; other rows are left alone.
 
     Returns:
-        For each matcher what `Matcher.mask` gives, the same object. The error of a grammar that fails, a
-        GrammarError as a rule, stands in the place of its mask and disturbs no other. None for None.
+        For each matcher the same object as `Matcher.mask` returns, and None for None. If a grammar fails, its error
+        (usually a GrammarError) takes the place of its mask; the others are not affected.
     """
     masks: list[MaskOrError] = [None if matcher is None else matcher.known_mask() for matcher in matchers]
     missing = {i: m for i, m in enumerate(matchers) if m is not None and masks[i] is None}

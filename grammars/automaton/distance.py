@@ -50,7 +50,7 @@ class Distances:
         while stale:
             visits += sum(self._effort[index] for index in stale)
             if visits > MOST_VISITS:
-                raise GrammarLimitError(f"the ways to the end of the grammar take more than {MOST_VISITS} visits of its parts")
+                raise GrammarLimitError(f"finding an end of the grammar takes more than {MOST_VISITS} visits of its parts")
             changed = [index for index in stale if self._shorter(index)]
             stale = sorted({reader for index in changed for reader in readers[index]})
 

@@ -11,9 +11,9 @@ _ENDED = -1
 
 
 class Matcher:
-    """Walks one text; cheap to make and to copy, not to be shared between threads.
+    """Matches one text against a grammar. Cheap to create and copy; do not share one between threads.
 
-    `accept` and `rollback` move it, the rest only looks.
+    `accept` and `rollback` move it; the other methods only read.
     """
 
     __slots__ = ("_automaton", "_masks", "_moves", "_states")
@@ -25,10 +25,10 @@ class Matcher:
         self._states = [automaton.start]
 
     def mask(self) -> np.ndarray:
-        """int32 [ceil(V / 32)], read-only: bit i % 32 of word i // 32 is set when token i may come next.
+        """Return the mask, int32 [ceil(V / 32)], read-only: bit i % 32 of word i // 32 is set if token i may come next.
 
-        The same object comes back for the same state while it is remembered. After the end only the
-        end-of-sequence tokens are allowed.
+        Calls in the same state return the same object while it is cached. After the end only end-of-sequence
+        tokens are allowed.
         """
         state = self._states[-1]
         row = self._masks.young.get(state)
@@ -41,7 +41,7 @@ class Matcher:
         return self._masks.young.get(self._states[-1])
 
     def accept(self, token_id: int) -> bool:
-        """Take a token; False, and no change, when it is not allowed here."""
+        """Accept a token. Returns False and changes nothing if it is not allowed here."""
         state = self._states[-1]
         target = self._moves.get((state, token_id))
         if target is None:
@@ -77,40 +77,40 @@ class Matcher:
             ValueError: fewer tokens were accepted.
         """
         if not 0 <= count < len(self._states):
-            raise ValueError(f"cannot take back {count} tokens, {len(self._states) - 1} were accepted")
+            raise ValueError(f"cannot roll back {count} tokens; only {len(self._states) - 1} were accepted")
         if count:
             del self._states[-count:]
 
     def copy(self) -> Matcher:
-        """An independent matcher at the same position."""
+        """Return an independent matcher at the same position."""
         twin = Matcher.__new__(Matcher)
         twin._automaton, twin._masks, twin._moves = self._automaton, self._masks, self._moves
         twin._states = self._states.copy()
         return twin
 
     def forced(self) -> bytes:
-        """The bytes that must come next whatever the model thinks (at most 1024 of them at a time)."""
+        """Return the bytes that must come next, at most 1024 at a time."""
         state = self._states[-1]
         return b"" if state == _ENDED else self._automaton.forced(state)
 
     @property
     def can_end(self) -> bool:
-        """Whether the text so far is complete."""
+        """True if the text so far is complete."""
         state = self._states[-1]
         return state == _ENDED or self._automaton.final(state)
 
     @property
     def finished(self) -> bool:
-        """Whether nothing but an end-of-sequence token may come, or one was accepted."""
+        """True if only an end-of-sequence token may come next, or one was accepted."""
         state = self._states[-1]
         return state == _ENDED or (self._automaton.final(state) and not self._automaton.live(state))
 
     @property
     def accepted(self) -> int:
-        """How many tokens were accepted and not taken back."""
+        """The number of tokens accepted and not rolled back."""
         return len(self._states) - 1
 
     def shortest_end(self) -> bytes:
-        """A shortest text that completes this one; empty when `can_end`. Raises GrammarLimitError where it is far too long."""
+        """Return a shortest completion of this text; empty if `can_end`. Raises GrammarLimitError if it is far too long."""
         state = self._states[-1]
         return b"" if state == _ENDED else self._automaton.shortest_end(state)

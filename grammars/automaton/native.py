@@ -144,7 +144,7 @@ class NativeCore:
         self._vocabulary = vocabulary
         self._core = loaded.core_new(_tables(vocabulary), limit)
         if not self._core:
-            raise MemoryError("no memory for a grammar's automaton")
+            raise MemoryError("out of memory for a grammar's automaton")
         self._mask, self._advance = loaded.core_mask, loaded.core_advance
         self._out: np.ndarray | None = None
         self._pointer = 0
@@ -173,7 +173,7 @@ class NativeCore:
             *(network.entries.buffer_info()[0], len(network.entries)),
         )
         if code:
-            raise MemoryError("no memory for a grammar's tables")
+            raise MemoryError("out of memory for a grammar's tables")
 
     def memory(self) -> int:
         """Bytes held, the vocabulary not counted."""

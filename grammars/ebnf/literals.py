@@ -58,7 +58,7 @@ def characters(source: Source, at: int, end: int, escape: Unescaped) -> list[tup
 
 def _refuse_surrogate(source: Source, char: str, at: int) -> None:
     if 0xD800 <= ord(char) <= 0xDFFF:
-        source.invalid(f"{char!r} is half of a surrogate pair", at)
+        source.invalid(f"{char!r} is a lone surrogate", at)
 
 
 def bnf_escape(kind: str) -> str | None:

@@ -158,7 +158,7 @@ _CHOICE = _Choice()
 
 
 def set_cache_dir(folder: str | Path | None) -> None:
-    """Keep slow grammars in a folder between processes; None turns it off, whatever the environment says."""
+    """Cache slowly compiled grammars in a folder across processes; None turns the cache off, despite the environment."""
     _CHOICE.set(folder)
 
 

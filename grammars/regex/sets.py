@@ -33,7 +33,7 @@ def dot(scan: Scanner) -> CharSet:
 def character(scan: Scanner, code: int, at: int) -> CharSet:
     """One character, with those alike it where case is ignored."""
     if 0xD800 <= code <= 0xDFFF:
-        scan.invalid(f"{chr(code)!r} is half of a surrogate pair", at)
+        scan.invalid(f"{chr(code)!r} is a lone surrogate", at)
     chars: CharSet = ((code, code),)
     return fold(chars, scan.flags.ascii) if scan.flags.ignore_case else chars
 
@@ -102,7 +102,7 @@ def _item(scan: Scanner) -> int | CharSet:
             return found
         code = _escaped_code(scan, start, inside=True)
     if 0xD800 <= code <= 0xDFFF:
-        scan.invalid(f"{chr(code)!r} is half of a surrogate pair", start)
+        scan.invalid(f"{chr(code)!r} is a lone surrogate", start)
     return code
 
 
@@ -200,7 +200,7 @@ def _hexadecimal(scan: Scanner, kind: str, start: int) -> int:
     if scan.dialect == "ecma" and 0xD800 <= code <= 0xDBFF and scan.take("\\u"):
         low = _code_point(scan, scan.run(_HEX, 4), start, 4)
         if not 0xDC00 <= low <= 0xDFFF:
-            scan.invalid(f"{chr(code)!r} is half of a surrogate pair", start)
+            scan.invalid(f"{chr(code)!r} is a lone surrogate", start)
         return 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
     return code
 

@@ -128,4 +128,4 @@ def _distinct(values: tuple[Any, ...]) -> bool:
 
 
 def _not_finite(arrays: Arrays) -> UnsupportedGrammarError:
-    return UnsupportedGrammarError("uniqueItems", arrays.place, "its items are not of finitely many values; give them an enum, or leave it out")
+    return UnsupportedGrammarError("uniqueItems", arrays.place, "its items can have infinitely many values; give them an enum, or leave it out")

@@ -19,13 +19,13 @@ _MOST_REFUSALS = 50
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What becomes of one keyword of a schema.
+    """How one keyword of a schema is handled.
 
     Attributes:
         keyword: its name.
-        where: the JSON pointer of the schema that it stands in.
+        where: the JSON pointer of the schema that contains it.
         verdict: "exact", "weakened" (ignored on request), "refused" (the schema does not compile because of it) or
-            "annotation" (it says nothing about which values are allowed).
+            "annotation" (it does not restrict values).
         detail: why, in a few words; may be empty.
     """
 
@@ -40,10 +40,10 @@ class Finding:
 
 
 def explain(schema: Any, **options: Any) -> list[Finding]:
-    """A finding for each keyword that occurs, in the schema's order; a refused one comes with the reason.
+    """Return a finding for each keyword in the schema, in its order; a refused keyword comes with the reason.
 
     Args:
-        schema: what `compile_json_schema` takes.
+        schema: as for `compile_json_schema`.
         **options: see `SchemaOptions`.
 
     Raises:

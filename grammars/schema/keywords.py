@@ -166,7 +166,7 @@ def _number(schema: Schema, keyword: str, place: str) -> Decimal | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidGrammarError(f"{keyword} must be a number, not {value!r}", child(place, keyword))
     if keyword in _LIMITS and abs(value) >= _BEYOND:
-        raise UnsupportedGrammarError(keyword, place, "a number of more than 500 digits is beyond what is compared; leave it out")
+        raise UnsupportedGrammarError(keyword, place, "numbers of more than 500 digits are not compared; leave it out")
     return as_decimal(value)
 
 

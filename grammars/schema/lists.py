@@ -26,7 +26,7 @@ class CountedList:
         self, arrays: Arrays, value: Callable[[Where], Expr], negate: Callable[[Where, str], Where], blanks: Whitespace
     ) -> None:
         if len(arrays.contains) > _MOST_KINDS:
-            raise UnsupportedGrammarError(arrays.contains[0].keyword, arrays.place, f"more than {_MOST_KINDS} are met in one array")
+            raise UnsupportedGrammarError(arrays.contains[0].keyword, arrays.place, f"more than {_MOST_KINDS} apply to one array")
         self._arrays, self._value, self._negate, self._blanks = arrays, value, negate, blanks
         self._cap = max(len(arrays.prefix), arrays.least, arrays.most or 0, *(c.start for c in arrays.contains))
         self._items: dict[tuple[int, Choice], Expr] = {}

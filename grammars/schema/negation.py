@@ -94,7 +94,7 @@ def _arrays(arrays: Arrays | None, negate: Negate, place: str, keyword: str) -> 
         yield replace(_NOTHING, arrays=Arrays())
         return
     if arrays.unique and arrays.most not in (0, 1):
-        raise UnsupportedGrammarError(keyword, place, "a negated uniqueItems would mean that two items are equal")
+        raise UnsupportedGrammarError(keyword, place, "a negated uniqueItems would require two equal items")
     for missing in _missed_items(arrays, negate, keyword):
         yield replace(_NOTHING, arrays=replace(missing, place=arrays.place or place))
 
@@ -128,7 +128,7 @@ def _objects(objects: Objects | None, negate: Negate, place: str, keyword: str) 
 
 def _missed_members(objects: Objects, negate: Negate, place: str, keyword: str) -> Iterator[Objects]:
     if objects.some:
-        raise UnsupportedGrammarError(keyword, place, "a negated not of names of members is not enforced")
+        raise UnsupportedGrammarError(keyword, place, "a negated `not` on property names is not enforced")
     if objects.least:
         yield Objects(most=objects.least - 1)
     if objects.most is not None:
@@ -184,7 +184,7 @@ def _unlisted(
 
 def _unlike_all(ways: list[list[Shape]], place: str, keyword: str) -> list[Shape]:
     if prod(map(len, ways)) > _MOST_WAYS:
-        raise UnsupportedGrammarError(keyword, place, "there are too many arrays or objects to differ from")
+        raise UnsupportedGrammarError(keyword, place, "the value must differ from too many arrays or objects")
     return [reduce(Shape.meet, chosen) for chosen in product(*ways)]
 
 

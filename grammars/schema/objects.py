@@ -75,7 +75,7 @@ class ObjectBuilder:
     def _check_count(self, objects: Objects, extra: Expr) -> None:
         if extra != NEVER and objects.least > len(objects.required) + 1:
             raise UnsupportedGrammarError(
-                objects.keyword, objects.place, "members of free names may repeat, so more than one is not counted"
+                objects.keyword, objects.place, "free property names may repeat, so more than one is not counted"
             )
 
     def _with_some(self, objects: Objects) -> Expr:
@@ -93,7 +93,7 @@ class ObjectBuilder:
         if special == NEVER or parts is None:
             return NEVER
         if objects.some:
-            raise UnsupportedGrammarError(wanted.keyword, objects.place, "two sets of free names may not both be asked for")
+            raise UnsupportedGrammarError(wanted.keyword, objects.place, "two sets of free names cannot both be required")
         if objects.least > len(objects.required) + 1:
             raise UnsupportedGrammarError(objects.keyword, objects.place, "free names are not counted")
         return self._forms.listed_members([*parts, Part(special, True)], free.any_member(), objects, False)

@@ -22,21 +22,21 @@ _FLAGS = ("additional_properties", "ascii")
 
 @dataclass(frozen=True, slots=True)
 class SchemaOptions:
-    """How JSON is written and what an absent keyword means.
+    """How JSON is written and how absent keywords are read.
 
     Attributes:
-        whitespace: "default" (at most one space after `,` and `:`), "compact" (none), "spaced" (one there, as
-            `json.dumps` has it), "indented" (every member on a line of its own) or "free" (up to 40 blanks between tokens).
-        additional_properties: whether an object schema that names properties and says nothing of others allows
-            others, as the specification has it.
-        order: "schema" (names in the order of `properties`, others after them; any order where several schemas
-            are met in one object) or "any".
+        whitespace: "default" (at most one space after `,` and `:`), "compact" (none), "spaced" (exactly one, like
+            `json.dumps`), "indented" (one member per line) or "free" (up to 40 blanks between tokens).
+        additional_properties: True allows other properties in an object whose schema names properties but does not
+            mention others, as the specification says.
+        order: "schema" (the order of `properties`, then other names; any order if several schemas apply to one
+            object) or "any".
         integers: "json" (`1`, `1.0` and, from 10**16 on, `1e+16`) or "plain" (`1`).
-        digits: how many digits a number has at most before and behind its point (in its exponent at most four), and a
-            format's numbers (behind a second at most twelve); more where its bounds ask for more. None: any number.
-        ascii: whether characters beyond ASCII come as escapes only.
-        formats: "enforced" (those that are known) or "annotation" (none).
-        weaken: keywords that are ignored; `explain` and the compiled grammar's `weakened` name them.
+        digits: the most digits before and after a number's point (at most four in its exponent), and in the numbers of a
+            format (at most twelve after a second); more if the number's bounds need more. None: no limit.
+        ascii: True writes characters beyond ASCII only as escapes.
+        formats: "enforced" (all known ones) or "annotation" (none).
+        weaken: keywords to ignore; `explain` and the compiled grammar's `weakened` list them.
     """
 
     whitespace: str = "default"
@@ -50,7 +50,7 @@ class SchemaOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> SchemaOptions:
-        """Check names and values."""
+        """Check the names and values and return the options."""
         if not options:
             return _DEFAULTS
         known = [f.name for f in fields(cls)]
@@ -68,9 +68,9 @@ _DEFAULTS = SchemaOptions()
 def _check(name: str, value: Any) -> None:
     if name in _CHOICES and value not in _CHOICES[name]:
         hint = _nearest(str(value), list(_CHOICES[name]))
-        raise GrammarError(f"{name}={value!r} is none of {', '.join(_CHOICES[name])}{hint}")
+        raise GrammarError(f"{name}={value!r} is not one of {', '.join(_CHOICES[name])}{hint}")
     if name == "digits" and value is not None and (type(value) is not int or value < 1):
-        raise GrammarError(f"digits={value!r} must be a whole number from 1 on, or None for any number of digits")
+        raise GrammarError(f"digits={value!r} must be a whole number of at least 1, or None for no limit")
     if name in _FLAGS and not isinstance(value, bool):
         raise GrammarError(f"{name}={value!r} must be True or False")
     if name == "weaken" and (isinstance(value, str) or not all(isinstance(k, str) for k in value)):

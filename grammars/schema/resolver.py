@@ -199,7 +199,7 @@ class Resolver:
     def _together(self, branches: list[Shapes], place: str) -> list[Shapes]:
         """Two or more branches at once: what each of them speaks of counts as evaluated."""
         if len(branches) > _MOST_TOGETHER:
-            raise UnsupportedGrammarError("anyOf", place, "it has too many branches beside an unevaluated keyword")
+            raise UnsupportedGrammarError("anyOf", place, "it has too many branches next to an unevaluated keyword")
         found: list[Shapes] = []
         for count in range(2, len(branches) + 1):
             for chosen in combinations(branches, count):

@@ -126,4 +126,4 @@ def _combined(
     try:
         return combine(languages, excluded, least, most)
     except GrammarLimitError as error:
-        raise UnsupportedGrammarError(keyword, place, f"with the keywords beside it: {error}") from error
+        raise UnsupportedGrammarError(keyword, place, f"with the keywords next to it: {error}") from error

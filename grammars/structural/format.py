@@ -30,9 +30,9 @@ Ends = Sequence[str]
 T = TypeVar("T")
 
 def reasoning(answer: Format, begin: str = "<think>", end: str = "</think>") -> dict[str, Any]:
-    """The specification of free thoughts between two literals and an answer in another format.
+    """Return the specification of free reasoning text between two literals, then an answer in another format.
 
-    `begin=""` suits prompts that have opened the thoughts already.
+    Use `begin=""` if the prompt has already opened the reasoning.
     """
     thoughts = {"type": "tag", "begin": begin, "content": {"type": "any_text"}, "end": end}
     return {"type": "structural_tag", "format": {"type": "sequence", "elements": [thoughts, answer]}}
@@ -133,7 +133,7 @@ class _Reader:
         """The older request: tags whose content is a schema."""
         found = spec.get("structures")
         if not isinstance(found, list) or not found:
-            raise InvalidGrammarError(f"structures must be a list of some, not {found!r}", "#/structures")
+            raise InvalidGrammarError(f"structures must be a non-empty list, not {found!r}", "#/structures")
         tags = [self._structure(one, child("#/structures", i)) for i, one in enumerate(found)]
         triggers = strings_of(spec.get("triggers"), "#/triggers")
         return _placed("#", lambda: structural_expr(tags, triggers, vocabulary=self._vocabulary))
@@ -166,7 +166,7 @@ class _Reader:
     def _repeat(self, fields: Format, place: str) -> Expr:
         least, most = fields["min"], None if fields["max"] == -1 else fields["max"]
         if least < 0 or (most is not None and most < least):
-            raise InvalidGrammarError(f"min {least} and max {fields['max']} are no range", place)
+            raise InvalidGrammarError(f"min {least} and max {fields['max']} are not a range", place)
         return repeat(self.read(fields["content"], child(place, "content"), ()), least, most)
 
     def _any_text(self, fields: Format, place: str, ends: Ends) -> Expr:
@@ -201,7 +201,7 @@ class _Reader:
         if after["type"] != "const_string" or not after["value"]:
             raise UnsupportedGrammarError(
                 f"{element['type']} before {after['type']}", places[0],
-                "nothing says where free text ends; a const_string after it does, or a tag around it",
+                "free text has no end here; put a const_string after it, or a tag around it",
             )  # fmt: skip
         return (after["value"],)
 

@@ -53,7 +53,7 @@ def literal(text: str) -> Expr:
     try:
         return Literal(text.encode())
     except UnicodeEncodeError as error:
-        raise InvalidGrammarError(f"{text!r} holds half of a surrogate pair") from error
+        raise InvalidGrammarError(f"{text!r} has a lone surrogate") from error
 
 
 def one_of(texts: Sequence[str]) -> Expr:
@@ -101,7 +101,7 @@ def _check_barred(awaited: Sequence[Awaited]) -> None:
     for barred in (a.text for a in awaited if a.then == NEVER):
         for one in awaited:
             if one.then != NEVER and barred in one.text:
-                raise InvalidGrammarError(f"{one.text!r} can never come, as it holds {barred!r}, which is excluded")
+                raise InvalidGrammarError(f"{one.text!r} can never occur, because it contains {barred!r}, which is excluded")
 
 
 def _back(moves: Iterable[str], plain: int) -> list[tuple[Expr, int]]:

@@ -21,8 +21,8 @@ class Vocabulary:
     """Token bytes, end-of-sequence ids and special ids of a tokenizer; build it once and share it.
 
     Special tokens and tokens without bytes are never part of a constrained text. `compiled` holds the grammars
-    compiled for this vocabulary, `native` the C core's view of it. Without `exact` a text is not its tokens' bytes
-    one after the other, as in WordPiece, and nothing can be compiled.
+    compiled for this vocabulary, `native` the C core's view of it. If `exact` is False, a text is not the concatenation
+    of its tokens' bytes (as in WordPiece), and nothing can be compiled.
     """
 
     def __init__(self, tokens: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int] = ()) -> None:
@@ -43,12 +43,13 @@ class Vocabulary:
     def from_tokenizer(
         cls, tokenizer: Any, eos_ids: int | Iterable[int] | None = None, size: int | None = None
     ) -> Vocabulary:
-        """Of a fast tokenizer of transformers, one of the tokenizers library, or the runtime's.
+        """Build the vocabulary of a tokenizer.
 
         Args:
-            tokenizer: or any object with `token_bytes`, `eos_ids` and `special_ids`.
+            tokenizer: a fast tokenizer of transformers, one of the tokenizers library, the runtime's, or any object
+                with `token_bytes`, `eos_ids` and `special_ids`.
             eos_ids: more tokens that end a text, such as `model.generation_config.eos_token_id`.
-            size: the number of logits, where the model's vocabulary is padded: `model.config.vocab_size`.
+            size: the number of logits if the model's vocabulary is padded: `model.config.vocab_size`.
 
         Raises:
             GrammarError: the tokenizer is of another kind.
@@ -62,7 +63,7 @@ class Vocabulary:
     def from_bytes(
         cls, tokens: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int] = ()
     ) -> Vocabulary:
-        """Of the bytes of each token; the index is the token's id."""
+        """Build a vocabulary from the bytes of each token; the index is the token's id."""
         return cls(tokens, eos_ids, special_ids)
 
     @cached_property

@@ -104,7 +104,7 @@ def test_rollback_and_copy():
         matcher.rollback(1)
         assert matcher.mask() is row
     assert other.accepted == len(rows) and matcher.accepted == 0
-    with pytest.raises(ValueError, match="cannot take back 1 tokens, 0 were accepted"):
+    with pytest.raises(ValueError, match="cannot roll back 1 tokens; only 0 were accepted"):
         matcher.rollback(1)
 
 

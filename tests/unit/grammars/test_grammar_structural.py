@@ -313,9 +313,9 @@ BAD = [
     (formatted(type="sequence", elements=[ANY, NUMBER]), "any_text before regex.*#/format/elements/0", UnsupportedGrammarError),
     (formatted(type="triggered_tags", triggers=[], tags=[]), "at least one tag", InvalidGrammarError),
     (formatted(type="triggered_tags", triggers=["<"], tags=[NUMBER]), "type 'tag'.*tags/0", InvalidGrammarError),
-    (formatted(type="triggered_tags", triggers=["<"], tags=XY, excludes=["<"]), "can never come", InvalidGrammarError),
+    (formatted(type="triggered_tags", triggers=["<"], tags=XY, excludes=["<"]), "can never occur", InvalidGrammarError),
     (formatted(type="triggered_tags", triggers=["<"], tags=XY, at_least_one=1), "true or false, not 1", InvalidGrammarError),
-    (formatted(type="repeat", min=3, max=2, content=NUMBER), "no range", InvalidGrammarError),
+    (formatted(type="repeat", min=3, max=2, content=NUMBER), "not a range", InvalidGrammarError),
     (formatted(type="const_string", value="\ud800"), "surrogate", InvalidGrammarError),
 ]  # fmt: skip
 
