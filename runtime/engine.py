@@ -1,4 +1,4 @@
-"""The embedded runtime's front: one model, one scheduler thread, no port, and no other process unless asked for."""
+"""The engine: one model and one scheduler thread, without a port, in this process or (on request) in its own."""
 
 from __future__ import annotations
 
@@ -42,14 +42,16 @@ log = logging.getLogger("sgl")
 
 
 class Engine:
-    """A model ready to run programs, in this process or one of its own. `Engine()` is the bundled sgl-nano.
+    """A loaded model that runs programs, in this process or in its own. `Engine()` loads the bundled sgl-nano.
 
-    `model` is a directory in Hugging Face format, or a hub id; the options are those of `EngineConfig`.
-    Raises ConfigError or CheckpointError saying what to change. Use it as a context manager or call
-    `close()`; dropping the last reference does the same. All methods are thread-safe.
-
-        with sgl.Engine() as engine:
+        engine = sgl.Engine("Qwen/Qwen3-0.6B")       # a hub id, a directory in Hugging Face's format, a GGUF file
+        sgl.set_default_backend(engine)
+        with sgl.Engine() as engine:                 # closes the engine at the end
             print(engine.generate("The capital of France is", max_tokens=8, temperature=0).text)
+
+    `sgl.runtime.loop.config.EngineConfig` explains the options. Call `close()` or use a `with` block; dropping the
+    last reference also closes the engine. All methods are thread-safe. Raises ConfigError or CheckpointError, which
+    say what to change.
     """
 
     @shows_options
@@ -72,10 +74,10 @@ class Engine:
     def open(
         self, priority: int = 0, *, tenant: str = "", namespace: str = "", timeout: float | None = None
     ) -> Sequence:
-        """A new, empty sequence. Higher priorities are computed first and may take the place of lower ones.
+        """Return a new, empty sequence. Higher priorities are computed first and may preempt lower ones.
 
-        Tenants of equal priority share the engine fairly. Cached prefixes are matched within `namespace` alone.
-        What is not done `timeout` seconds from now fails with DeadlineExceeded. Forks inherit all of it.
+        Tenants of equal priority share the engine fairly. Cached prefixes are shared only within a `namespace`.
+        Work that is not done `timeout` seconds from now fails with DeadlineExceeded. Forks inherit all of these.
         """
         self._check_open()
         return Sequence(self._core, self._core.new_state(Terms.starting_now(priority, tenant, namespace, timeout)))
@@ -89,13 +91,13 @@ class Engine:
         on_chunk: Callable[[Chunk], None] | None = None,
         **options: Any,
     ) -> Any:
-        """Complete a text, or each text of a list; blocks. `options` are fields of SamplingParams;
-        `max_new_tokens` is another name of `max_tokens`, `min_new_tokens` of `min_tokens`.
+        """Complete a text, or each text of a list, and wait. `options` are fields of SamplingParams; `max_tokens` and
+        `min_tokens` can also be spelled `max_new_tokens` and `min_new_tokens`.
 
-        grammar: a type (pydantic model, dataclass, Literal, list[int] ...) or JSON schema (dict), for JSON of it; or
-        what `sgl.grammars` compiled for `engine.vocabulary`.
+        grammar: constrains the output. A type (pydantic model, dataclass, Literal, list[int], ...) or a JSON schema (dict)
+        for JSON; or a grammar that `sgl.grammars` compiled for `engine.vocabulary`.
 
-        Returns a Generation, or a list of them for a list. The first error is raised after all have ended.
+        Returns a Generation; for a list, a list of them. If some fail, the first error is raised after all have ended.
         """
         params = _with_options(params or SamplingParams(), options)
         grammar = grammar_of(grammar, self.vocabulary, self.config.json_options)
@@ -109,10 +111,11 @@ class Engine:
         return results[0] if single else results
 
     def embed(self, texts: str | list[str], normalize: bool = False) -> Floats:
-        """A vector for each text, float32 [n, hidden]; blocks. Of one text it is [1, hidden].
+        """Compute a vector for each text and wait: float32 [n, hidden], [1, hidden] for one text.
 
-        It is the mean of the model's last hidden states over the text's tokens: a generative model was not trained to
-        make them comparable. normalize: at length 1. Raises ConfigError for no text, or one without tokens.
+        A vector is the mean of the model's last hidden states over the text's tokens. Generative models are not
+        trained to make such vectors comparable. normalize: scale to length 1. Raises ConfigError for an empty list or
+        a text without tokens.
         """
         futures = []
         for text in [texts] if isinstance(texts, str) else texts:
@@ -127,10 +130,10 @@ class Engine:
     # the cache
 
     def pin(self, prefix: str | ArrayLike, namespace: str = "") -> Pin:
-        """Compute a text, or token ids, and keep it cached until the Pin is released or dropped; blocks.
+        """Compute a text, or token ids, and keep it cached until the Pin is released or dropped. Blocks.
 
-        Whole pages are kept, also through a sleep: they are computed again after `wake`. The last token of a text may
-        be another one where the text goes on. Raises OutOfPages when more than half of the pool would be pinned.
+        Whole pages are kept. After `sleep` and `wake` they are computed again. The last token of a text may be
+        tokenized differently when the text continues. Raises OutOfPages if more than half of the pool would be pinned.
         """
         tokens = self.tokenizer.encode(prefix, special_prefix=True) if isinstance(prefix, str) else prefix
         sequence = self.open(namespace=namespace)
@@ -138,36 +141,36 @@ class Engine:
         return Pin(sequence)
 
     def flush_cache(self) -> int:
-        """Forget every cached prefix that no sequence holds, in main memory too; returns the pages freed."""
+        """Drop every cached prefix that no sequence uses, also in main memory. Returns the number of pages freed."""
         return self._ask("flush")
 
     def cache_tree(self) -> CacheTree:
-        """A copy of the prefix cache's tree, taken between two steps; a notebook shows it as a picture.
+        """Return a copy of the prefix cache's tree, taken between two steps. Notebooks display it as a picture.
 
-        Prefixes that are kept in main memory (`host_kv`) are not in it.
+        It does not include prefixes kept in main memory (`host_kv`).
         """
         return CacheTree.of(self._ask("tree"), partial(self.tokenizer.decode, skip_special_tokens=False))
 
     def check(self) -> None:
-        """Walk tree, pages and sequences; raise RuntimeError where they disagree."""
+        """Check that tree, pages and sequences agree. Raises RuntimeError if they do not."""
         self._ask("check")
 
     # what is going on
 
     def stats(self) -> Stats:
-        """A copy of the counters, taken between two steps."""
+        """Return a copy of the counters, taken between two steps."""
         return self._ask("snapshot")
 
     def glance(self) -> Stats:
-        """The counters as they stand, at once, in the middle of a step too: some may be a step behind the others."""
+        """Return the counters at once, even during a step: some may be one step behind the others."""
         return self._core.snapshot()
 
     @contextmanager
     def trace_steps(self) -> Iterator[list[StepRecord]]:
-        """What is computed in each step while the `with` block runs: a list that is filled when the block ends.
+        """Record each step while the `with` block runs. The block gets a list that is filled when it ends.
 
-        Of all that the engine does meanwhile, whoever asked for it. Until then the records take memory in the engine.
-        Raises EngineDied if its process was lost meanwhile, EngineClosed; an error of the block itself goes before.
+        It covers all work of the engine, not only this thread's. The records take memory until the block ends. Raises
+        EngineDied if the engine's process died meanwhile, EngineClosed; an error of the block itself takes precedence.
         """
         records: list[StepRecord] = []
         number = self._ask("begin_trace")
@@ -181,30 +184,31 @@ class Engine:
 
     @property
     def up(self) -> bool:
-        """Whether it computes now: it is neither closed, nor failed, nor being started again."""
+        """True unless the engine is closed, has failed or is being restarted."""
         return not self.closed and self._core.up
 
     def info(self) -> dict[str, Any]:
-        """What runs, on what, and why. `memory` in bytes; `startup`: seconds of each part of the start.
+        """Describe what runs, on what device, and why. `memory` is in bytes, `startup` in seconds per part of the start.
 
-        `layers`: who computes which layers, and why not faster (see `models.explain.Layers`); `slower`: a line for each
-        such reason, empty where all run by the fastest that the machine has.
-        `pid` is the process that computes, `restarts` counts how often one died and was started anew.
+        `layers`: which code computes which layers (see `models.explain.Layers`); `slower`: one line for each reason
+        why a layer does not use the machine's fastest path, empty if all do.
+        `pid` is the computing process; `restarts` counts how often it died and was restarted.
         """
         return dict(self._info)
 
     # giving the device's memory away for a while
 
     def sleep(self) -> int:
-        """Free the KV pool and what the device needs beside; weights wait in main memory. Returns the bytes freed.
+        """Free the KV pool and other device memory; move the weights to main memory. Returns the number of bytes freed.
 
-        What runs is interrupted and computed again after `wake`; what is asked for meanwhile waits. Nothing fails.
-        Prefixes in the cache go to main memory as far as `host_kv` has room, else they are forgotten. On the CPU the weights stay where they are. Asleep already: 0.
+        Running requests are interrupted and computed again after `wake`; new ones wait; none fails. Cached prefixes
+        move to main memory if `host_kv` has room, otherwise they are dropped. On the CPU the weights stay in place.
+        Returns 0 if the engine is already asleep.
         """
         return self._ask("sleep")
 
     def wake(self) -> None:
-        """Take the memory again and go on. Raises RuntimeFailure, still asleep, where there is no room."""
+        """Allocate the memory again and continue. If there is no room, raises RuntimeFailure and stays asleep."""
         self._ask("wake")
 
     @property
@@ -214,12 +218,12 @@ class Engine:
     # other weights
 
     def update_weights(self, origin: str | Path | Mapping[str, Tensor]) -> int:
-        """Take other weights of the same model, between two steps; returns the bytes that were read.
+        """Load other weights for the same model, between two steps. Returns the number of bytes read.
 
-        origin: a model directory, or its tensors by the names that the checkpoint gives them (of any float dtype, on any
-        device). They are quantised as the engine's `weights` asks. Cached prefixes are forgotten; what runs goes on with the
-        text that it has, computed again. Files and tensors are checked first: CheckpointError leaves everything as it was. An
-        error while they are read brings the weights of before back from their files.
+        origin: a model directory, or its tensors by their names in the checkpoint (of any float dtype, on any device). They
+        are quantised as the engine's `weights` option says. Cached prefixes are dropped; running requests keep their text,
+        which is computed again. Files and tensors are checked first, so a CheckpointError changes nothing. After an error
+        during loading, the old weights are loaded again from their files.
         """
         if self.config.process and isinstance(origin, Mapping):
             raise ConfigError("update_weights of tensors with process=True: they are in another process; give a model directory")
@@ -231,7 +235,7 @@ class Engine:
     # the end
 
     def close(self) -> None:
-        """Fail what still waits with EngineClosed, end the thread, give the memory back. Idempotent."""
+        """Fail waiting requests with EngineClosed, end the thread and free the memory. Safe to call twice."""
         if self.closed:
             return
         self._finalizer()
@@ -257,7 +261,7 @@ class Engine:
             raise EngineClosed("the engine is closed; open a new one")
         if self._owner != os.getpid():
             raise EngineClosed(
-                "the engine belongs to the process that this one is a fork of; open one here with Engine(process=True)"
+                "the engine belongs to the process that this one was forked from; open one here with Engine(process=True)"
             )
 
     def _ask(self, name: str, *args: Any) -> Any:

@@ -2,11 +2,11 @@
 
 
 class RuntimeFailure(Exception):
-    """Base class of all errors that the runtime raises on purpose."""
+    """Base class of all errors of the runtime."""
 
 
 class ConfigError(RuntimeFailure, ValueError):
-    """An option, a sampling parameter or a model directory that cannot be used as given."""
+    """An option, a sampling parameter or a model directory cannot be used."""
 
 
 def brief(error: object, most: int = 300) -> str:
@@ -16,42 +16,42 @@ def brief(error: object, most: int = 300) -> str:
 
 
 def check_text(text: str, what: str = "the text") -> None:
-    """Raise ConfigError for what is no str, and for halves of characters (lone surrogates), which no tokenizer takes."""
+    """Raise ConfigError for a value that is not a str, and for lone surrogates, which no tokenizer accepts."""
     if not isinstance(text, str):
         raise ConfigError(f"{what} is {text!r:.60}; give a str")
     try:
         text.isascii() or text.encode()
     except UnicodeEncodeError as error:
-        half = f"half a character, {text[error.start]!r}, at {error.start}"
-        raise ConfigError(f"{what} is no Unicode text: it has {half}; leave it out") from None
+        half = f"a lone surrogate, {text[error.start]!r}, at position {error.start}"
+        raise ConfigError(f"{what} is not valid Unicode: it has {half}; leave it out") from None
 
 
 class CheckpointError(ConfigError):
-    """A checkpoint whose files, tensors or shapes do not fit its configuration."""
+    """The files, tensors or shapes of a checkpoint do not fit its configuration."""
 
 
 class ContextLengthError(RuntimeFailure, ValueError):
-    """A prompt that is longer than the model's context or than the whole KV pool."""
+    """A prompt is longer than the model's context or than the whole KV pool."""
 
 
 class OutOfPages(RuntimeFailure):
-    """One request alone needs more KV pages than the pool has, or pins would hold more than half of them."""
+    """One request needs more KV pages than the pool has, or pins would hold more than half of the pool."""
 
 
 class EngineClosed(RuntimeFailure):
-    """The engine was closed (or failed) while, or before, the request ran."""
+    """The engine was closed (or failed) before the request was done."""
 
-    expected = True  # its owner asked for it: nobody needs to be warned
+    expected = True  # its owner requested it: no warning
 
 
 class EngineFailed(EngineClosed):
-    """The engine's loop ended by an error of its own, which is the `__cause__`; nothing is computed any more."""
+    """The engine's loop failed with the error in `__cause__`; the engine computes nothing any more."""
 
     expected = False
 
 
 class EngineDied(RuntimeFailure):
-    """The process that the engine ran in died while the request ran, or since its sequence was opened."""
+    """The engine's process died while the request ran, or after its sequence was opened."""
 
 
 class RequestAborted(RuntimeFailure):
@@ -61,13 +61,13 @@ class RequestAborted(RuntimeFailure):
 
 
 class DeadlineExceeded(RuntimeFailure):
-    """The request was not done when its time was over."""
+    """The request exceeded its time limit."""
 
     expected = True
 
 
 class NoTokenAllowed(RuntimeFailure):
-    """What a request asks for leaves no token that may come next: its grammar, logit_bias and min_tokens together."""
+    """A request's grammar, logit_bias and min_tokens together allow no next token."""
 
 
 class TruncatedError(RuntimeFailure):

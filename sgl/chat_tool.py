@@ -14,8 +14,8 @@ from typing import Any
 from .words import add_words, model_and_options
 
 _ABOUT = """\
-Opens a model in this process and talks to it. Ctrl-C stops an answer, Ctrl-D or /exit ends.
-What is piped in is answered line by line.
+Loads a model in this process and chats with it. Ctrl-C stops an answer; Ctrl-D or /exit ends the chat.
+Piped input is answered line by line.
 
   sgl chat                                                 the bundled model
   sgl chat path/to/model --system "You are brief." kv_memory=2GB
@@ -36,18 +36,18 @@ def add_parser(commands: Any) -> None:
     """The command's arguments."""
     parser = commands.add_parser(
         "chat",
-        help="talk to a model in the terminal",
+        help="chat with a model in the terminal",
         description=_ABOUT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_words(parser)
     parser.add_argument("--system", default="You are a helpful assistant.", metavar="TEXT", help="the system prompt")
-    parser.add_argument("--temperature", type=float, default=0.7, metavar="T", help="0: always the likeliest token")
-    parser.add_argument("--max-tokens", type=int, default=512, metavar="N", help="of an answer")
-    parser.add_argument("--seed", type=int, help="the same answers each time")
+    parser.add_argument("--temperature", type=float, default=0.7, metavar="T", help="sampling temperature; 0 always takes the most likely token (default: %(default)s)")
+    parser.add_argument("--max-tokens", type=int, default=512, metavar="N", help="limit of each answer (default: %(default)s)")
+    parser.add_argument("--seed", type=int, help="seed for reproducible answers")
     constraint = parser.add_mutually_exclusive_group()
-    constraint.add_argument("--json-schema", type=Path, metavar="FILE", help="what every answer must be")
-    constraint.add_argument("--regex", metavar="PATTERN", help="what every answer must match")
+    constraint.add_argument("--json-schema", type=Path, metavar="FILE", help="answer with JSON of this schema")
+    constraint.add_argument("--regex", metavar="PATTERN", help="answer with text that matches this regex")
     parser.set_defaults(command=run)
 
 
@@ -76,7 +76,7 @@ def _talk(options: argparse.Namespace) -> None:
         params.validate(engine.tokenizer.vocab_size)
         talk = Talk(engine, params, options.system, _grammar(engine, options))
         if sys.stdin.isatty():
-            print(f"{Path(engine.model_path).name} on {engine.info()['device']}; /help tells more")
+            print(f"{Path(engine.model_path).name} on {engine.info()['device']}; /help lists the commands")
         for line in _lines():
             if not talk.hear(line):
                 break
@@ -131,13 +131,13 @@ class Talk:
             elif line.strip():
                 self.answer(line)
         except (RuntimeFailure, ValueError, OSError) as error:
-            print(f"{error}" + ("" if line.startswith("/") else " (/new begins anew)"))
+            print(f"{error}" + ("" if line.startswith("/") else " (/new starts a new conversation)"))
         return True
 
     def _obey(self, word: str, rest: str) -> None:
         command = _COMMANDS.get(word)
         if command is None:
-            raise ValueError(f"there is no command /{word}; /help lists them, and a message may begin with a blank before its /")
+            raise ValueError(f"there is no command /{word}; /help lists them; to send a message that begins with /, put a blank before it")
         command(self, rest)
 
     def answer(self, text: str) -> None:

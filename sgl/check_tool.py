@@ -20,16 +20,16 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "check",
         help="find mistakes in programs without running them",
-        description="Reads Python files, notebooks and folders. Status 1 if there are errors, 2 if a file "
+        description="Checks Python files, notebooks and folders. Exits with 1 if there are errors, 2 if a file "
         "cannot be read. A comment `# sgl: ignore[SGL101]` silences a line.",
     )
     parser.add_argument("paths", nargs="+", metavar="PATH")
     parser.add_argument("--format", choices=("text", "json", "github"), default="text")
     parser.add_argument(
-        "--select", type=_ids, metavar="IDS", help="only these rules, as SGL101,SGL5 (a start is enough)"
+        "--select", type=_ids, metavar="IDS", help="check only these rules, e.g. SGL101,SGL5 (a prefix selects all rules that start with it)"
     )
-    parser.add_argument("--ignore", type=_ids, default=(), metavar="IDS", help="not these rules")
-    parser.add_argument("--strict", action="store_true", help="warnings count as errors")
+    parser.add_argument("--ignore", type=_ids, default=(), metavar="IDS", help="skip these rules")
+    parser.add_argument("--strict", action="store_true", help="treat warnings as errors")
     parser.set_defaults(command=run)
 
 
@@ -55,7 +55,7 @@ def _ids(text: str) -> tuple[str, ...]:
     ids = tuple(part.strip().upper() for part in text.split(",") if part.strip())
     for given in ids:
         if not any(rule.startswith(given) for rule in RULES):
-            raise argparse.ArgumentTypeError(f"{given!r} is no rule; there are {', '.join(RULES)}")
+            raise argparse.ArgumentTypeError(f"{given!r} is not a rule; the rules are {', '.join(RULES)}")
     return ids
 
 

@@ -1,4 +1,4 @@
-"""`sgl doctor`: what this machine can run programs with, what the engine would choose, and what is missing."""
+"""`sgl doctor`: what this machine can use, what the engine would choose, and what is missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Ailment(Exception):
 
 def add_parser(commands: Any) -> None:
     """Add `doctor` to the command line."""
-    parser = commands.add_parser("doctor", help="tell what this machine can run programs with, and what is missing")
+    parser = commands.add_parser("doctor", help="show what this machine can use to run programs, and what is missing")
     parser.set_defaults(command=lambda options: doctor())
 
 
@@ -55,12 +55,12 @@ def _python() -> Iterator[str]:
 
 def _packages() -> Iterator[str]:
     if not _declared():
-        yield "sgl is not installed as a package here: what it needs is not checked"
+        yield "sgl is not installed as a package here, so its requirements are not checked"
     wrong = []
     for requirement in _requirements(None):
         have = _version(requirement.name)
         if have is None or not requirement.specifier.contains(have, prereleases=True):
-            wrong.append(f"{requirement} is needed, {f'{have} is' if have else 'it is not'} installed")
+            wrong.append(f"{requirement} is required, {f'{have} is' if have else 'it is not'} installed")
         else:
             yield f"{requirement.name} {have}"
     if wrong:
@@ -111,14 +111,14 @@ def _device() -> Iterator[str]:
 
 def _memory() -> Iterator[str]:
     total, free = (os.sysconf("SC_PAGE_SIZE") * os.sysconf(name) / 1e9 for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
-    yield f"{total:.1f} GB, {free:.1f} GB of it unused"
+    yield f"{total:.1f} GB, {free:.1f} GB free"
 
 
 def _kernels() -> Iterator[str]:
     from sgl.grammars import core_name
     from sgl.runtime.layers import cpu
 
-    slow = "absent: correct but slower; with a C compiler at hand, install sgl again"
+    slow = "missing: correct but slower; install sgl again with a C compiler"
     yield f"masks in C: {'in use' if core_name() == 'C' else slow}"
     yield f"decoding on the CPU in C: {'in use' if cpu.kernels else slow}"
 
@@ -143,7 +143,7 @@ def _layers(model: Path) -> Iterator[str]:
     choice = choose_device()
     runs = expected(Decoder(load_config(model), choice.dtype, "meta"), choice.device)
     for ran in dict.fromkeys(runs):
-        yield f"{runs.count(ran)} of its {len(runs)} layers run by {ran.by}{f': {ran.why}' if ran.why else ''}; `sgl models` tells of other models"
+        yield f"{runs.count(ran)} of its {len(runs)} layers use the {ran.by} executor{f': {ran.why}' if ran.why else ''}; for other models use `sgl models`"
 
 
 CHECKS: dict[str, Callable[[], Iterator[str]]] = {

@@ -22,18 +22,18 @@ def add_parser(commands: Any) -> None:
     """The command's arguments."""
     parser = commands.add_parser(
         "grammar",
-        help="show what a grammar enforces, draw its automaton, try texts on it",
+        help="show what a grammar enforces, draw its automaton, test texts against it",
         description="Reads a JSON Schema (.json), an EBNF grammar (.lark, .gbnf, .ebnf) or a regex.",
     )
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="a schema or EBNF file")
-    parser.add_argument("--regex", metavar="PATTERN")
+    parser.add_argument("--regex", metavar="PATTERN", help="a regular expression")
     parser.add_argument("--json-schema", metavar="SCHEMA", help="the text of a JSON Schema")
     parser.add_argument("--ebnf", metavar="GRAMMAR", help="the text of an EBNF grammar")
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of JSON Schema, such as order=any or weaken=uniqueItems")
-    parser.add_argument("--tokenizer", type=Path, metavar="FOLDER", help="of a model; default: the bundled one")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option for JSON Schema, such as order=any or weaken=uniqueItems")
+    parser.add_argument("--tokenizer", type=Path, metavar="FOLDER", help="a model directory whose tokenizer to use (default: the bundled model)")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write a picture of the automaton")
-    parser.add_argument("--text", metavar="TEXT", help="say how far the grammar takes a text, and what may come next")
-    parser.add_argument("-i", "--interactive", action="store_true", help="type text and see what may come next")
+    parser.add_argument("--text", metavar="TEXT", help="show how much of a text the grammar accepts, and what may follow")
+    parser.add_argument("-i", "--interactive", action="store_true", help="type text and see what may follow")
     parser.set_defaults(command=run)
 
 

@@ -1,4 +1,4 @@
-"""`sgl models`: which models load, what one of them is and takes, and what runs its layers on this machine."""
+"""`sgl models`: the models that load, and what one of them needs and how it runs on this machine."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 WIDTH, INDENT = 120, 14
 _ABOUT = """\
-Without a model: the families that load, and what runs the parts of their layers on this machine.
-With one: what it is, what it would take, and which layers run where. No weights are read, but for their files' headers.
+Without a model: lists the families that load, and which code runs each kind of layer on this machine.
+With a model: describes it, the memory it needs and how its layers run. Reads only the headers of weight files.
 
   sgl models
   sgl models path/to/model dtype=bfloat16 context=8192
-  sgl models hub/id weights=fp8 --json                    of a hub id only the small files are fetched
+  sgl models hub/id weights=fp8 --json                    fetches only the small files of a hub id
 """
 
 
@@ -32,12 +32,12 @@ def add_parser(commands: Any) -> None:
     """The command's arguments."""
     parser = commands.add_parser(
         "models",
-        help="tell which models load, what one takes and what runs its layers here",
+        help="list the models that load, or show what one needs and how it runs here",
         description=_ABOUT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_words(parser)
-    parser.add_argument("--json", action="store_true", help="the same as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(command=run)
 
 
@@ -92,7 +92,7 @@ def listed(families: list[Lineage], parts: dict[str, Ran], machine: str) -> Iter
     for family in families:
         yield family.file.removesuffix(".py"), family.about
         yield "", ", ".join(family.architectures)
-    yield "others", "transformers' own implementation over our cache, where it can: Engine(implementation='transformers')"
+    yield "others", "transformers' own implementation with sgl's cache, if it allows that: Engine(implementation='transformers')"
     by: dict[Ran, list[str]] = {}
     for part, ran in parts.items():
         by.setdefault(ran, []).append(part)
@@ -104,7 +104,7 @@ def listed(families: list[Lineage], parts: dict[str, Ran], machine: str) -> Iter
 
 def told(found: Survey) -> Iterator[Line]:
     yield "model", found.path
-    yield "architecture", f"{found.architecture}, {f'read by {found.family}' if found.family else 'which no family of ours reads'}"
+    yield "architecture", f"{found.architecture}, {f'read by {found.family}' if found.family else 'which no family reads'}"
     yield from (("note", note) for note in found.notes)
     yield from _stored(found)
     yield from _takes(found)
@@ -119,7 +119,7 @@ def _stored(found: Survey) -> Iterator[Line]:
     if files.problem:
         yield "PROBLEM", files.problem
     elif found.sizes:
-        yield "", "each tensor has its place, of the right shape"
+        yield "", "all tensors are there, with the right shapes"
     if text.problem:
         yield "PROBLEM", text.problem
     else:
@@ -135,16 +135,16 @@ def _takes(found: Survey) -> Iterator[Line]:
     yield "context", "; ".join(sizes.longest)
     one = sizes.kv_token * found.context
     yield "KV", f"{sizes.kv_token:,} bytes a token; {_size(one)} for a sequence of {found.context:,} tokens, {_size(one * found.sequences)} for {found.sequences} (max_running)"
-    yield "here", f"{found.device}, {found.dtype}; {_size(found.free)} are free"
+    yield "here", f"{found.device}, {found.dtype}; {_size(found.free)} free"
 
 
 def _runs(found: Survey) -> Iterator[Line]:
     for row in found.layers:
         yield "layers", f"{row.layers}: {row.parts}"
-        yield "", f"run by {row.executor}, attended by {row.attention}"
+        yield "", f"executor {row.executor}, attention {row.attention}"
     yield from (("slower", line) for line in found.slower)
     if found.layers and not found.slower:
-        yield "", "nothing faster is there on this machine"
+        yield "", "this machine has nothing faster"
 
 
 def _size(count: int) -> str:

@@ -23,9 +23,9 @@ STANDARD_INPUT = "-"
 FULL = "--full-traceback"
 
 _ABOUT = """\
-Runs a program with `import sglang` meaning sgl, and the embedded engine as its default backend.
-RuntimeEndpoint(url), sgl.Runtime(...) and servers that the program launches are the embedded engine too,
-unless a server answers at the URL. With --backend, they are all the server at that URL.
+Runs a program in which `import sglang` imports sgl, with the embedded engine as the default backend.
+RuntimeEndpoint(url), sgl.Runtime(...) and servers that the program launches also use the embedded engine,
+unless a server answers at the URL. With --backend, all of them use the server at that URL.
 """
 
 
@@ -33,7 +33,7 @@ def add_parser(commands: Any) -> None:
     """The command's arguments."""
     parser = commands.add_parser(
         "run",
-        help="run a program that was written for sglang, unchanged",
+        help="run a program written for sglang, unchanged",
         description=_ABOUT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage=f"sgl run [--backend URL | --model PATH] [--force] [{FULL}] [-m] PROGRAM [ARGUMENT ...]",
@@ -43,16 +43,16 @@ def add_parser(commands: Any) -> None:
     where.add_argument(
         "--model",
         metavar="PATH",
-        help="the model to load, whatever the program names (default: SGL_MODEL, else the bundled one)",
+        help="the model to load, regardless of the program's (default: SGL_MODEL, or the bundled one)",
     )
-    parser.add_argument("--force", action="store_true", help="also where a real sglang is installed")
-    parser.add_argument("-m", dest="is_module", action="store_true", help="PROGRAM is the name of a module")
-    parser.add_argument(FULL, action="store_true", help="show sgl's own lines in tracebacks too")
+    parser.add_argument("--force", action="store_true", help="use sgl even if a real sglang is installed")
+    parser.add_argument("-m", dest="is_module", action="store_true", help="PROGRAM is a module name")
+    parser.add_argument(FULL, action="store_true", help="include sgl's own lines in tracebacks")
     parser.add_argument(
         "program", metavar="PROGRAM", help="a file, a folder with __main__.py, or - for stdin"
     )
     rest = parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the program's own"
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="arguments of the program"
     )
     rest.required = False
     parser.set_defaults(command=run)

@@ -18,14 +18,14 @@ SAME_NAME = (
 INTERRUPTED = 130  # as shells report a program that Ctrl-C ended
 
 _ABOUT = """\
-Opens a model and answers POST /generate (programs with sgl.RuntimeEndpoint(url)), /v1/completions,
+Loads a model and serves POST /generate (for programs with sgl.RuntimeEndpoint(url)), /v1/completions,
 /v1/chat/completions, /v1/responses, /v1/embeddings, Anthropic's /v1/messages and Ollama's /api/chat.
-Ctrl-C or SIGTERM lets running requests finish, for at most 10 seconds, and ends.
+Ctrl-C or SIGTERM stops the server; running requests get up to 10 seconds to finish.
 
   sgl serve                                          the bundled model at http://127.0.0.1:30000
   sgl serve path/to/model --port 8000 kv_memory=2GB dtype=bfloat16
 
-On a GPU the engine runs in a process of its own; process=false keeps it in the server's.
+On a GPU the engine runs in a separate process; process=false keeps it in the server's process.
 """
 
 
@@ -38,19 +38,19 @@ def add_parser(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_words(parser)
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=30000, help="0 takes a free one (default: %(default)s)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=30000, help="port to listen on; 0 takes a free one (default: %(default)s)")
     parser.add_argument(
         "--api-key",
         action="append",
         metavar="KEY",
-        help="a key that requests must bring; may be repeated (default: SGL_API_KEY)",
+        help="require this key in requests; may be repeated (default: SGL_API_KEY)",
     )
     parser.add_argument(
-        "--served-name", action="append", metavar="NAME", help="the model's name in answers; may be repeated (default: its directory's)"
+        "--served-name", action="append", metavar="NAME", help="the model's name in answers; may be repeated (default: the directory's name)"
     )
-    parser.add_argument("--tool-format", metavar="NAME", help="how the model calls tools, such as hermes (default: by its name)")
-    parser.add_argument("--reasoning-format", metavar="NAME", help="how the model marks its thoughts, such as qwen3 (default: by its name)")
+    parser.add_argument("--tool-format", metavar="NAME", help="format of the model's tool calls, such as hermes (default: by the model's name)")
+    parser.add_argument("--reasoning-format", metavar="NAME", help="format of the model's reasoning, such as qwen3 (default: by the model's name)")
     _add_limits(parser)
     _add_sharing(parser)
     _add_watching(parser)
@@ -59,12 +59,12 @@ def add_parser(commands: Any) -> None:
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--max-body-bytes", type=int, default=10_000_000, metavar="N", help="of a request's body")
-    limits.add_argument("--max-open-bytes", type=int, default=64_000_000, metavar="N", help="of all bodies that are not read yet")
-    limits.add_argument("--max-prompt-tokens", type=int, metavar="N", help="of a prompt")
-    limits.add_argument("--max-new-tokens", type=int, metavar="N", help="of an answer, which ends there")
-    limits.add_argument("--max-choices", type=int, default=64, metavar="N", help="samples of one prompt")
-    limits.add_argument("--request-timeout", type=float, metavar="SECONDS", help="after which a request is given up")
+    limits.add_argument("--max-body-bytes", type=int, default=10_000_000, metavar="N", help="largest request body (default: %(default)s)")
+    limits.add_argument("--max-open-bytes", type=int, default=64_000_000, metavar="N", help="total size of request bodies being received (default: %(default)s)")
+    limits.add_argument("--max-prompt-tokens", type=int, metavar="N", help="most tokens of a prompt")
+    limits.add_argument("--max-new-tokens", type=int, metavar="N", help="most tokens of an answer, and the default; requests for more are refused")
+    limits.add_argument("--max-choices", type=int, default=64, metavar="N", help="most samples of one prompt (default: %(default)s)")
+    limits.add_argument("--request-timeout", type=float, metavar="SECONDS", help="abort requests after this time")
 
 
 def _add_sharing(parser: argparse.ArgumentParser) -> None:
@@ -73,44 +73,44 @@ def _add_sharing(parser: argparse.ArgumentParser) -> None:
         "--max-queue",
         type=int,
         metavar="N",
-        help="samples that run or wait; more are told to come back (default: 4 for each that can run)",
+        help="most samples running or waiting; further requests are told to retry later (default: 4 times max_running)",
     )
     sharing.add_argument(
         "--tenant-share",
         type=float,
         metavar="SHARE",
-        help="of that queue for one API key (default: 0.5 with several keys)",
+        help="largest share of that queue for one API key (default: 0.5 with several keys)",
     )
     sharing.add_argument(
         "--isolate",
         action=argparse.BooleanOptionalAction,
-        help="an API key reuses only the prefixes that it computed (default: with several keys)",
+        help="share cached prefixes only within an API key (default: with several keys)",
     )
     sharing.add_argument(
         "--store-bytes",
         type=int,
         default=64_000_000,
         metavar="N",
-        help="of answers of /v1/responses that are kept for clients to come back to (default: %(default)s)",
+        help="memory for stored answers of /v1/responses (default: %(default)s)",
     )
     sharing.add_argument(
         "--cors-origin",
         action="append",
         default=[],
         metavar="ORIGIN",
-        help="a site whose pages may use this server from a browser, or * for all; may be repeated (default: none)",
+        help="allow browser pages of this origin to use the server, * for all; may be repeated (default: none)",
     )
-    sharing.add_argument("--allow-priority", action="store_true", help="requests may say how urgent they are")
+    sharing.add_argument("--allow-priority", action="store_true", help="let requests set their priority")
 
 
 def _add_watching(parser: argparse.ArgumentParser) -> None:
     watching = parser.add_argument_group("watching")
-    watching.add_argument("--page", action=argparse.BooleanOptionalAction, default=True, help="the page at /")
-    watching.add_argument("--metrics", action=argparse.BooleanOptionalAction, default=True, help="answer GET /metrics")
-    watching.add_argument("--open-metrics", action="store_true", help="without an API key too")
-    watching.add_argument("--log-requests", metavar="FILE", help="a line of JSON for each; - is the standard output")
-    watching.add_argument("--log-content", action="store_true", help="with prompts and answers in these lines")
-    watching.add_argument("--trace", action="store_true", help="spans for OpenTelemetry, see its OTEL_ variables")
+    watching.add_argument("--page", action=argparse.BooleanOptionalAction, default=True, help="serve the status page at /")
+    watching.add_argument("--metrics", action=argparse.BooleanOptionalAction, default=True, help="serve GET /metrics")
+    watching.add_argument("--open-metrics", action="store_true", help="serve /metrics without an API key")
+    watching.add_argument("--log-requests", metavar="FILE", help="log one JSON line per request; - is standard output")
+    watching.add_argument("--log-content", action="store_true", help="include prompts and answers in the log")
+    watching.add_argument("--trace", action="store_true", help="emit OpenTelemetry spans; configure them with the OTEL_ variables")
 
 
 def run(options: argparse.Namespace) -> int:

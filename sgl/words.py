@@ -48,7 +48,7 @@ def model_and_options(words: list[str]) -> tuple[str | None, dict[str, Any]]:
         else:
             models.append(word)
     if len(models) > 1:
-        raise ConfigError(f"one model can be served, not {' and '.join(models)}; write options as NAME=VALUE")
+        raise ConfigError(f"give one model, not {' and '.join(models)}; write options as NAME=VALUE")
     return (models[0] if models else None), options
 
 

@@ -55,7 +55,7 @@ class Nano(Dialect):
 
     def _plan(self, tools: Sequence[Tool], choice: str, parallel: bool) -> Step:
         if any(tool.name == prompts.ANSWER for tool in tools):
-            raise ConfigError(f"a tool is called {prompts.ANSWER!r}, which is how this model starts an answer; rename it")
+            raise ConfigError(f"a tool has the name {prompts.ANSWER!r}, with which this model starts an answer; rename it")
         steps = {tool.name: _arguments(TURN, tool) for tool in tools}
         if choice not in ("auto", "required"):
             return _arguments(choice + TURN, tools[0])

@@ -98,7 +98,7 @@ def _check_one(tool: Tool) -> None:
     properties = schema.get("properties") or {}
     odd = next((name for name in properties if not NAME.fullmatch(name)), None)
     if odd is not None:
-        raise ConfigError(f"the tool {tool.name!r} takes {odd!r}, which is no name of a keyword argument; use letters, digits and _")
+        raise ConfigError(f"the tool {tool.name!r} takes {odd!r}, which is not a valid keyword argument; use letters, digits and _")
     unnamed = next((name for name in schema.get("required") or () if name not in properties), None)
     if unnamed is not None:
         raise ConfigError(f"the tool {tool.name!r} requires {unnamed!r}, which is none of its properties; describe it there")

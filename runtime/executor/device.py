@@ -76,7 +76,7 @@ def _device(name: str) -> tuple[torch.device, str]:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ConfigError(f"device={name!r} is no device name; use auto, cpu, cuda or cuda:N") from error
+        raise ConfigError(f"device={name!r} is not a device name; use auto, cpu, cuda or cuda:N") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(
             f"device={name!r}: torch sees {torch.cuda.device_count()} CUDA devices; use another or 'cpu'"

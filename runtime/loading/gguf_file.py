@@ -240,7 +240,7 @@ def _begin(header: _Header, metadata: dict[str, Any]) -> tuple[int, int]:
     """Where the tensors begin, and what their offsets are multiples of."""
     alignment = metadata.get(ALIGNMENT, 32)
     if type(alignment) is not int or not 1 <= alignment <= 2**20 or alignment & (alignment - 1):
-        raise ValueError(f"{ALIGNMENT}={shown(alignment)} is no power of two up to {2**20:,}")
+        raise ValueError(f"{ALIGNMENT}={shown(alignment)} is not a power of two up to {2**20:,}")
     return _aligned(header.position, alignment), alignment
 
 

@@ -52,7 +52,7 @@ def _download(hub_id: str, weights: bool) -> Path:
         return Path(snapshot_download(hub_id, allow_patterns=FILES, ignore_patterns=None if weights else WEIGHTS))
     except Exception as error:  # the hub client raises a dozen unrelated types for "could not get it"
         raise CheckpointError(
-            f"model {hub_id!r} is no local directory, is not in the Hugging Face cache, and could not be downloaded "
+            f"model {hub_id!r} is not a local directory, is not in the Hugging Face cache, and could not be downloaded "
             f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}); "
             "give a local path, or check the name and the network"
         ) from error

@@ -25,39 +25,39 @@ BATCH_DEPENDENT = ("flashinfer", "torch_native")  # attention whose bits depend 
 class EngineConfig:
     """Options of `Engine`.
 
-    dtype        "auto" (measured), "float32", "bfloat16" or "float16"
+    dtype        "float32", "bfloat16", "float16" or "auto": measured on the CPU, bfloat16 on a GPU that has it
     device       "auto", "cpu", "cuda", "cuda:1" ...
     threads      CPU threads; None: the usable physical cores
-    context      longest sequence in tokens; None: what the model was made for
+    context      longest sequence in tokens; None: the model's own limit
     page_size    token slots of a KV page
     kv_tokens    size of the KV pool in tokens; None: from kv_memory
     kv_memory    size of the KV pool, bytes or text such as "2GB"; None: from memory
-    host_kv      main memory for prefixes that the pool has no room for, bytes or text such as "4GB"; 0: they are forgotten
-    kv_dtype     of the stored keys and values: "auto" (dtype), or "fp8" on a GPU: half the bytes, rounded
+    host_kv      main memory for prefixes that the pool has no room for, bytes or text such as "4GB"; 0: they are dropped
+    kv_dtype     format of the stored keys and values: "auto" (as dtype), or "fp8" on a GPU: half the bytes, less precise
     memory       share of the free memory that weights, activations and KV may use together; None: 0.92 on a GPU;
-                 on the CPU the KV pool takes a quarter of what is free, up to 131,072 tokens
+                 on the CPU the KV pool takes a quarter of the free memory, up to 131,072 tokens
     weights      "auto" (as stored, in dtype), or quantised while loading: "fp8" on a GPU; on the CPU "int8", "int4", or "int4_hqq",
-                 which loses less and takes longer to load
+                 which loses less quality and takes longer to load
     step_tokens  token budget of one step; None: 1024 on the CPU, 8192 on a GPU
-    max_running  sequences that are computed in the same step; None: 64 on the CPU, 256 on a GPU
+    max_running  sequences computed in one step at most; None: 64 on the CPU, 256 on a GPU
     attention    "auto" or the name of a backend
-    graphs       on a GPU: replay steps that only decode as CUDA graphs
-    run_ahead    start a step before the results of the one before are read; None: on a GPU
-    deterministic  the same bits for a request whatever runs beside it, at the price of speed
-    jump_forward append what a grammar forces without sampling it (on a GPU: while few sequences run, where it pays)
-    json_options how JSON is written and read from schemas, see `sgl.grammars.SchemaOptions`; what it does not say is as
-                 the model writes it (`json_options` of the `sgl.json` in its directory), else the defaults
-    chat_template  in place of the checkpoint's: Jinja text, the path of a .jinja file, or the name of a known format
-    implementation  who computes the model: "sgl", "transformers" (over our cache, without our kernels), or "auto": transformers
-                 where no family of ours describes the architecture
-    trust_remote_code  transformers may run Python that comes with the checkpoint
-    dummy        random weights of the model's shape: nothing but its config.json is read
-    seed         of the dummy weights, and of the row of seeds that generations without one draw from
-    strict       an error where a layer or its attention does not run by the fastest that this machine has (`info()["slower"]`)
-    process      run the model in a process of its own, which is started anew when it dies
-    heartbeat    with `process`: seconds without a sign of life after which it is taken for hung, killed and started anew;
-                 ten times as many while it loads, and twenty times for one step that does not end; None: never
-    poison_freed fill freed pages with NaN, so that a stale read is loud (for tests)
+    graphs       on a GPU: replay decode-only steps as CUDA graphs
+    run_ahead    start a step before the previous step's results are read; None: only on a GPU
+    deterministic  the same bits for a request whatever else is running, at the cost of speed
+    jump_forward append tokens that a grammar forces without sampling them (on a GPU: while few sequences run and it pays)
+    json_options how JSON is written and read from schemas, see `sgl.grammars.SchemaOptions`; options left out come from
+                 the model (`json_options` in its directory's `sgl.json`), otherwise from the defaults
+    chat_template  replaces the checkpoint's: Jinja text, the path of a .jinja file, or the name of a known format
+    implementation  the code that computes the model: "sgl", "transformers" (with sgl's cache, without its kernels), or
+                 "auto": transformers if no family of sgl describes the architecture
+    trust_remote_code  transformers may run Python code that comes with the checkpoint
+    dummy        random weights in the model's shape; only its config.json is read
+    seed         of the dummy weights, and of generations that have no seed of their own
+    strict       raise an error if a layer or its attention does not use this machine's fastest path (`info()["slower"]`)
+    process      run the model in a separate process, which is restarted if it dies
+    heartbeat    with `process`: seconds without a sign of life after which the process counts as hung, is killed and
+                 restarted; ten times as long while loading, twenty times as long within one step; None: never
+    poison_freed fill freed pages with NaN so that reading a freed page shows up (for tests)
     """
 
     dtype: str = "auto"
@@ -118,7 +118,7 @@ class EngineConfig:
             raise ConfigError(f"Engine(run_ahead={shown(self.run_ahead)}): must be True, False or None")
         if self.deterministic and self.attention in BATCH_DEPENDENT:
             raise ConfigError(
-                f"Engine(deterministic=True, attention={self.attention!r}): its sums depend on what else runs; "
+                f"Engine(deterministic=True, attention={self.attention!r}): its sums depend on the other sequences of a step; "
                 "use attention='auto', which takes 'triton' on a GPU and 'cpu' on the CPU"
             )
         if self.memory is not None and (not isinstance(self.memory, int | float) or not 0 < self.memory <= 1):
@@ -190,7 +190,7 @@ def parse_memory(value: int | str, name: str = "kv_memory") -> int:
         return value
     match = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]*)?|\.[0-9]+)\s*([KMG]?I?)B?\s*", shown(value).strip("'").upper())
     if not match or match[2] not in UNITS:
-        raise ConfigError(f"{name}={shown(value)} is no size; write bytes or a text such as '2GB' or '512MiB'")
+        raise ConfigError(f"{name}={shown(value)} is not a size; write bytes or a text such as '2GB' or '512MiB'")
     return int(float(match[1]) * UNITS[match[2]])
 
 

@@ -19,7 +19,7 @@ def _no_steps() -> list[int]:
 
 @dataclass(slots=True)
 class Stats:
-    """Totals since the engine was opened; subtract two of them to measure a stretch of work."""
+    """Totals since the engine was opened. Subtract two of them to measure a piece of work."""
 
     steps: int = 0
     step_seconds: float = 0.0
@@ -46,7 +46,7 @@ class Stats:
 
     @property
     def hit_rate(self) -> float:
-        """Share of the prompt tokens that did not have to be computed."""
+        """Share of the prompt tokens that came from the cache."""
         prompt = self.computed_tokens + self.cached_tokens
         return self.cached_tokens / prompt if prompt else 0.0
 

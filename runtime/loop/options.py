@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class EngineOptions(TypedDict, total=False):
-    """What `Engine` takes beside the model: the fields of `EngineConfig`, which says what they mean."""
+    """The options of `Engine`: the fields of `EngineConfig`, whose docstring explains them."""
 
     dtype: str
     device: str

@@ -101,7 +101,7 @@ def survey(path: Path, options: EngineConfig) -> Survey:
         path=str(path), architecture=model.architecture, family=_family(model), notes=model.notes, files=_files(model, path),
         text=_text(path, config), device=str(choice.device), dtype=_name(choice.dtype), free=memory.before_loading(choice.device).free,
         context=context_of(model, options), sequences=config.max_running, sizes=sizes, layers=layers,
-        slower=tuple(slower(layers)) if sizes else (f"all layers run by transformers: no family describes {model.architecture}",),
+        slower=tuple(slower(layers)) if sizes else (f"all layers use the transformers executor: no family describes {model.architecture}",),
     )  # fmt: skip
 
 
@@ -153,7 +153,7 @@ def _longest(model: Model) -> list[str]:
             lines.append(f"longrope: one choice of factors for all sequences of the engine, by its context; trained on {rope.original_context:,}")
         elif rope.kind != "default":
             trained = f", trained on {rope.original_context:,}" if rope.original_context else ""
-            lines.append(f"rotation {rope.kind}, factor {rope.factor:g}{trained}")
+            lines.append(f"RoPE {rope.kind}, factor {rope.factor:g}{trained}")
     return lines
 
 

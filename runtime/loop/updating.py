@@ -41,7 +41,7 @@ class Updater:
         """Bytes of the weights that are read. Raises CheckpointError, with the weights as they were, for others than the model's."""
         model = self._core.runner.model
         if not isinstance(model, Decoder):
-            raise RuntimeFailure(f"{model.config.architecture} runs by transformers' own implementation, whose weights cannot be updated; open the engine anew")
+            raise RuntimeFailure(f"{model.config.architecture} runs by transformers' own implementation, whose weights cannot be updated; open a new engine")
         if self._core.asleep:
             raise RuntimeFailure("the engine sleeps; wake it before its weights are updated")
         plan = plan_of(model, self._opened(origin, model.config))
@@ -85,7 +85,7 @@ class Updater:
 
     def _restore(self, model: Decoder, error: Exception) -> None:
         """The weights of before, after a failure that may have left some of each."""
-        halted = "the engine computes nothing until update_weights succeeds, or it is opened anew"
+        halted = "the engine computes nothing until update_weights succeeds; otherwise open a new one"
         if self._origin is None:
             raise RuntimeFailure(f"the update broke off ({error}), and the weights of before are in no file: {halted}") from error
         log.warning("the update broke off (%s); the weights of before are loaded again", error)

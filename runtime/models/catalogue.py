@@ -1,4 +1,4 @@
-"""What there is: the families by lineage, and the parts that layers are made of, each as a small model of its own."""
+"""The catalogue: the families by lineage, and the parts of layers, each as a small model."""
 
 from __future__ import annotations
 
@@ -65,52 +65,52 @@ def _per_layer() -> Model:
 
 PLAIN = Layer(Norms.pre(RMS), Attention(4, 2, 64, 0.125, rope=Rope(1e4, 64, 64)), Gated(128))
 PARTS: dict[str, Callable[[], Model]] = {
-    "Llama's layer: RMS norms before, rotation, grouped heads, gated silu": lambda: _model(PLAIN),
+    "Llama's layer: RMS pre-norms, RoPE, grouped-query attention, gated silu": lambda: _model(PLAIN),
     "LayerNorm": lambda: _norms(Norms.pre(MEAN), MEAN),
-    "norms behind": lambda: _norms(Norms.post(RMS)),
-    "norms before and behind": lambda: _norms(Norms.both(RMS)),
-    "norms of the sums": lambda: _norms(Norms(after_mixer=MEAN, after_ffn=MEAN, of_sum=True), None),
+    "post-norms": lambda: _norms(Norms.post(RMS)),
+    "pre- and post-norms": lambda: _norms(Norms.both(RMS)),
+    "norms after the residual addition": lambda: _norms(Norms(after_mixer=MEAN, after_ffn=MEAN, of_sum=True), None),
     "attention and feedforward in parallel": lambda: _norms(Norms.beside(MEAN), MEAN),
-    "branches times a number": lambda: _model(replace(PLAIN, branch=0.5)),
-    "layers times a learned number": lambda: _model(replace(PLAIN, scalar=True)),
+    "scaled branches": lambda: _model(replace(PLAIN, branch=0.5)),
+    "layers scaled by a learned number": lambda: _model(replace(PLAIN, scalar=True)),
     "biases": lambda: _attention(bias=True, out_bias=True),
-    "norm of queries and keys, by head": lambda: _attention(norm=HeadNorm(RMS)),
-    "norm of queries and keys, a weight for each head": lambda: _attention(norm=HeadNorm(RMS, "each")),
-    "norm of queries and keys, over all heads": lambda: _attention(norm=HeadNorm(RMS, "all")),
-    "norm of queries and keys, behind the rotation": lambda: _attention(norm=HeadNorm(RMS, after=True)),
+    "QK-norm, per head": lambda: _attention(norm=HeadNorm(RMS)),
+    "QK-norm, separate weights for each head": lambda: _attention(norm=HeadNorm(RMS, "each")),
+    "QK-norm, over all heads": lambda: _attention(norm=HeadNorm(RMS, "all")),
+    "QK-norm after RoPE": lambda: _attention(norm=HeadNorm(RMS, after=True)),
     "norm of values": lambda: _attention(value_norm_eps=1e-6),
     "sliding window": lambda: _attention(window=16),
-    "chunks of positions": lambda: _attention(chunk=16),
-    "softcap of scores": lambda: _attention(softcap=30.0),
-    "sinks": lambda: _attention(sinks=True),
-    "a scale of its own": lambda: _attention(scale=0.3),
+    "chunked attention": lambda: _attention(chunk=16),
+    "soft-capped scores": lambda: _attention(softcap=30.0),
+    "attention sinks": lambda: _attention(sinks=True),
+    "custom attention scale": lambda: _attention(scale=0.3),
     "clipped queries, keys, values": lambda: _attention(clip=8.0),
     "queries scaled by position": lambda: _attention(temperature=Temperature(0.1, 8.0)),
-    "values that are the keys": lambda: _attention(value_is_key=True),
-    "layers that read another one's keys": lambda: _model(PLAIN, (replace(PLAIN, mixer=replace(PLAIN.mixer, source=0)),)),
+    "keys that are also the values": lambda: _attention(value_is_key=True),
+    "layers that reuse the keys of an earlier layer": lambda: _model(PLAIN, (replace(PLAIN, mixer=replace(PLAIN.mixer, source=0)),)),
     "values narrower than keys": lambda: _attention(value_dim=32),
-    "heads of 80": lambda: _head(80),
-    "heads of 256": lambda: _head(256),
-    "heads of 512": lambda: _head(512),
-    "part of a head turns": lambda: _attention(rope=Rope(1e4, 16, 64)),
-    "neighbours turn together": lambda: _attention(rope=Rope(1e4, 64, 64, interleaved=True)),
-    "no rotation": lambda: _attention(rope=None),
+    "head dimension 80": lambda: _head(80),
+    "head dimension 256": lambda: _head(256),
+    "head dimension 512": lambda: _head(512),
+    "partial RoPE": lambda: _attention(rope=Rope(1e4, 16, 64)),
+    "interleaved RoPE": lambda: _attention(rope=Rope(1e4, 64, 64, interleaved=True)),
+    "no RoPE": lambda: _attention(rope=None),
     "ALiBi": lambda: _attention(rope=None, alibi=(0.5, 0.25, 0.125, 0.0625)),
     "learned positions": lambda: _model(PLAIN, positions=Learned(CONTEXT)),
     "gated gelu": lambda: _ffn(Gated(128, "gelu_tanh")),
     "plain gelu": lambda: _ffn(Plain(128, "gelu", True)),
     "plain relu²": lambda: _ffn(Plain(128, "relu2")),
     "plain xIELU": lambda: _ffn(Plain(128, "xielu")),
-    "embeddings times a number": lambda: _model(PLAIN, embed_scale=8.0),
-    "a norm of embeddings": lambda: _model(PLAIN, embed_norm=MEAN),
+    "scaled embeddings": lambda: _model(PLAIN, embed_scale=8.0),
+    "norm after the embeddings": lambda: _model(PLAIN, embed_norm=MEAN),
     "embeddings narrower than layers": lambda: _model(PLAIN, embed_size=32),
-    "embeddings of each layer's own": _per_layer,
-    "logits times a number, or with a softcap": lambda: _model(PLAIN, logit_scale=0.5, logit_softcap=30.0),
+    "per-layer embeddings": _per_layer,
+    "scaled or soft-capped logits": lambda: _model(PLAIN, logit_scale=0.5, logit_softcap=30.0),
 }
 
 
 def runs_of_parts(device: torch.device, dtype: torch.dtype) -> dict[str, Ran]:
-    """Who computes a layer with each part, were its model on `device`: the slowest of its layers."""
+    """The executor of a layer with each part, for a model on `device`: that of its slowest layer."""
     found = {}
     for name, made in PARTS.items():
         runs = expected(Decoder(made(), dtype, "meta"), device)

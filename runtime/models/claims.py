@@ -34,10 +34,10 @@ def _reasons(block: Block) -> Iterator[str]:
     layer, mixer, ffn = block.layer, block.layer.mixer, block.layer.ffn
     yield from unknown(layer, COMPILED)
     if mixer.dim > cpu.MOST_DIM:
-        yield f"heads of {mixer.dim} numbers; the compiled kernels take up to {cpu.MOST_DIM}"
+        yield f"head dimension {mixer.dim}; the compiled kernels take up to {cpu.MOST_DIM}"
     if mixer.values != mixer.dim:
-        yield f"values of width {mixer.values} beside keys of width {mixer.dim}"
+        yield f"values of width {mixer.values} with keys of width {mixer.dim}"
     if ffn.activation not in cpu.ACTIVATIONS:
         yield f"activation {ffn.activation!r}"
     if block.gate is not None:
-        yield "embeddings of its own are gated in"
+        yield "per-layer embeddings"

@@ -40,9 +40,9 @@ def _reasons(block: Block, dtype: torch.dtype) -> Iterator[str]:
         yield f"the kernels have no {str(dtype).removeprefix('torch.')}"
     yield from unknown(layer, FUSED)
     if block.gate is not None:
-        yield "embeddings of its own are gated in"
+        yield "per-layer embeddings"
     if norms.parallel and (norms.of_sum or norms.after_mixer or norms.after_ffn):
-        yield "norms behind branches that stand beside each other"
+        yield "post-norms on parallel branches"
     yield from _of_heads(layer.mixer)
     if layer.ffn.activation not in ACTIVATIONS:
         yield f"activation {layer.ffn.activation!r}"
@@ -50,9 +50,9 @@ def _reasons(block: Block, dtype: torch.dtype) -> Iterator[str]:
 
 def _of_heads(mixer: Attention) -> Iterator[str]:
     if mixer.values != mixer.dim:
-        yield f"values of width {mixer.values} beside keys of width {mixer.dim}"
+        yield f"values of width {mixer.values} with keys of width {mixer.dim}"
     if mixer.dim % 2 or mixer.dim > WIDEST:
-        yield f"heads of {mixer.dim} numbers; the kernels take even widths up to {WIDEST}"
+        yield f"head dimension {mixer.dim}; the kernels take even ones up to {WIDEST}"
     norm = mixer.norm
     if norm is not None and norm.over == "all" and (norm.norm.kind != "rms" or norm.norm.bias or norm.after):
-        yield "a norm of all queries at once that is no RMS norm in front of the rotation"
+        yield "a QK-norm over all heads other than an RMS norm before RoPE"

@@ -94,14 +94,14 @@ class Config(Fields):
         heads = self.heads
         found = self.positive("num_key_value_heads", default or heads)
         if heads % found:
-            raise ConfigError(f"{self.where}: num_attention_heads={heads} is no multiple of num_key_value_heads={found}")
+            raise ConfigError(f"{self.where}: num_attention_heads={heads} is not a multiple of num_key_value_heads={found}")
         return found
 
     def width(self, default: int | None = None) -> int:
         """Of a head."""
         if default is None and self.hidden % self.heads and self.values.get("head_dim") is None:
             raise ConfigError(
-                f"{self.where}: hidden_size={self.hidden} is no multiple of num_attention_heads={self.heads}, and there is no head_dim"
+                f"{self.where}: hidden_size={self.hidden} is not a multiple of num_attention_heads={self.heads}, and there is no head_dim"
             )
         return self.positive("head_dim", default or self.hidden // self.heads, most=MOST_WIDTH)
 

@@ -50,7 +50,7 @@ def planned(model: AnyDecoder, executors: Sequence[tuple[str, str | None]], atte
 
 def _beside(ran: Ran, attention: str) -> Ran:
     """Compiled layers attend by the compiled kernels, or not at all."""
-    return Ran("torch", f"attention goes by {attention}") if ran.by == "compiled" and attention != "cpu" else ran
+    return Ran("torch", f"its attention uses {attention}") if ran.by == "compiled" and attention != "cpu" else ran
 
 
 def table(parts: Sequence[str], runs: Sequence[Ran], attends: Sequence[Ran]) -> tuple[Layers, ...]:
@@ -65,7 +65,7 @@ def table(parts: Sequence[str], runs: Sequence[Ran], attends: Sequence[Ran]) -> 
 
 
 def slower(rows: Iterable[Layers]) -> list[str]:
-    """What does not run by the fastest, with counts: "30 of 36 layers run by torch: ALiBi positions"."""
+    """The layers that do not take the fastest path, with counts: "30 of 36 layers use the torch executor: ALiBi positions"."""
     rows = list(rows)
     total, runs, attends = sum(row.count for row in rows), Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for row in rows:
@@ -74,6 +74,6 @@ def slower(rows: Iterable[Layers]) -> list[str]:
         if row.attention_why is not None:
             attends[row.attention, row.attention_why] += row.count
     return [
-        *(f"{count} of {total} layers run by {by}: {why}" for (by, why), count in runs.items()),
-        *(f"{count} of {total} layers attend by {by}: {why}" for (by, why), count in attends.items()),
+        *(f"{count} of {total} layers use the {by} executor: {why}" for (by, why), count in runs.items()),
+        *(f"{count} of {total} layers use {by} attention: {why}" for (by, why), count in attends.items()),
     ]

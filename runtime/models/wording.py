@@ -1,4 +1,4 @@
-"""What a layer is made of, in one line, for people."""
+"""The parts of a layer in one line, for people."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterator
 from ..attention.layout import LayerAttention
 from .spec import Attention, Feedforward, Gated, HeadNorm, Layer, Norm, Norms
 
-OVER = {"head": "norm of heads", "each": "norms of each head", "all": "norm over all heads"}
+OVER = {"head": "QK-norm per head", "each": "QK-norms of each head", "all": "QK-norm over all heads"}
 SIDES: dict[tuple[bool, ...], str] = {
     (True, False, True, False): "before",
-    (False, True, False, True): "behind",
-    (True, True, True, True): "before and behind",
+    (False, True, False, True): "after",
+    (True, True, True, True): "before and after",
 }  # of mixer and feedforward network
 
 
 def described(layer: Layer) -> str:
-    """attention 8 heads, 4 kv, dim 256, window 1024, norm of heads; gated gelu_tanh 10240; norms before and behind"""
+    """attention 8 heads, 4 kv, dim 256, window 1024, QK-norm per head; gated gelu_tanh 10240; norms before and after"""
     return "; ".join([", ".join(_attention(layer.mixer)), _feedforward(layer.ffn), *_sums(layer)])
 
 
 def attention_described(part: LayerAttention) -> str:
-    """Of a layer of which no more is known than what it asks of attention."""
+    """Of a layer of which only the attention is known."""
     return ", ".join(_attention(Attention(
         part.query_heads, part.kv_heads, part.key_dim, part.scale, part.value_dim, window=part.window, chunk=part.chunk,
         softcap=part.softcap, alibi=part.alibi, source=part.source,
@@ -46,19 +46,19 @@ def _attention(part: Attention, known: bool = True) -> Iterator[str]:
 def _positions(part: Attention) -> Iterator[str]:
     rope = part.rope
     if rope is None:
-        yield "no rotation" if part.alibi is None else "ALiBi positions"
+        yield "no RoPE" if part.alibi is None else "ALiBi positions"
         return
     if rope.dim != rope.width:
-        yield f"rotation of {rope.dim}"
+        yield f"RoPE on {rope.dim}"
     if rope.kind != "default":
-        yield f"rotation {rope.kind}"
+        yield f"RoPE {rope.kind}"
     if rope.interleaved:
-        yield "rotation of neighbours"
+        yield "RoPE interleaved"
 
 
 def _head_norm(part: HeadNorm) -> str:
     kind = "" if part.norm.kind == "rms" else "layer "
-    return f"{kind}{OVER[part.over]}{' behind the rotation' if part.after else ''}"
+    return f"{kind}{OVER[part.over]}{' after RoPE' if part.after else ''}"
 
 
 def _extras(part: Attention) -> Iterator[str]:
@@ -69,9 +69,9 @@ def _extras(part: Attention) -> Iterator[str]:
     if part.temperature is not None:
         yield "queries scaled by position"
     if part.sinks:
-        yield "sinks"
+        yield "attention sinks"
     if part.value_is_key:
-        yield "values are keys"
+        yield "keys are also values"
     if part.source is not None:
         yield f"reads layer {part.source}"
 
@@ -86,7 +86,7 @@ def _sums(layer: Layer) -> Iterator[str]:
     if layer.branch != 1:
         yield f"branches times {layer.branch:g}"
     if layer.scalar:
-        yield "times a learned number"
+        yield "layer times a learned number"
 
 
 def _norms(norms: Norms) -> str:
@@ -96,7 +96,7 @@ def _norms(norms: Norms) -> str:
     if norms.parallel:
         where = "in parallel" if norms.before_ffn is None else "in parallel, one each"
     elif norms.of_sum:
-        where = "of the sums"
+        where = "after the addition"
     if where is None:
         names = ("before_mixer", "after_mixer", "before_ffn", "after_ffn")
         where = ", ".join(name for name, norm in zip(names, four, strict=True) if norm is not None)

@@ -29,7 +29,7 @@ class Beginning(NamedTuple):
     def here(cls, path: Path, options: EngineConfig) -> Beginning:
         """Raises ConfigError where there is no Python that could be started."""
         if getattr(sys, "frozen", False) or not sys.executable:
-            raise ConfigError("process=True starts a Python of its own, which a frozen program lacks; leave it out here")
+            raise ConfigError("process=True starts a Python interpreter, which a frozen program lacks; leave it out here")
         places = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)]
         return cls(
             os.environ | {"PYTHONPATH": os.pathsep.join(places)},

@@ -43,7 +43,7 @@ class Pulse:
         while not pause.wait(self._interval):
             self._outbox.post(Answer(ALIVE, DONE, None))
             if self._core is not None and self._heartbeat is not None and self._core.stuck > STEP * self._heartbeat:
-                print(f"the engine's loop has not gone on for {self._core.stuck:.0f} s; its threads:", file=sys.stderr, flush=True)
+                print(f"the engine's loop has not moved for {self._core.stuck:.0f} s; its threads:", file=sys.stderr, flush=True)
                 faulthandler.dump_traceback()
                 leave(HUNG)
 

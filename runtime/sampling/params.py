@@ -26,7 +26,7 @@ def own_names(given: Mapping[str, Any]) -> dict[str, Any]:
     for other, name in OTHER_NAMES.items():
         if other in given and options.setdefault(name, given[other]) != given[other]:
             told = f"{name} is {shown(options[name])} and {other} is {shown(given[other])}"
-            raise ConfigError(f"{told}, but {name} and {other} are one option; give one of them")
+            raise ConfigError(f"{told}, but they are the same option; give one of them")
     return options
 
 
@@ -34,9 +34,9 @@ def own_names(given: Mapping[str, Any]) -> dict[str, Any]:
 class SamplingParams:
     """Options of one `generate`. `validate()` raises ConfigError naming the bad value.
 
-    temperature below 1e-6 means greedy. top_k = -1 means all. max_tokens = 0 samples nothing and gives
-    one row of next-token logprobs when logprobs are asked for. `seed` makes the noise a hash of
-    (seed, position) whatever else is in the batch; None draws a fresh seed.
+    A temperature below 1e-6 means greedy; top_k = -1 means all tokens. max_tokens = 0 samples nothing and, if logprobs
+    are requested, returns one row of next-token logprobs. With a `seed` the random noise depends only on (seed,
+    position), not on the batch; None draws a new seed.
     """
 
     max_tokens: int = 128
@@ -76,7 +76,7 @@ class SamplingParams:
         return frozenset() if self.ignore_eos else frozenset(eos_ids) | frozenset(self.stop_token_ids)
 
     def validate(self, vocab_size: int | None = None) -> None:
-        """Check every value; token ids against `vocab_size` when it is given.
+        """Check every value, and token ids against `vocab_size` if given.
 
         Raises:
             ConfigError: the message names the value and the limit.
@@ -87,7 +87,7 @@ class SamplingParams:
         self.check_ids(math.inf if vocab_size is None else vocab_size)
 
     def checked(self) -> SamplingParams:
-        """These, valid and in Python's own numbers: NumPy's, and those of others' classes, are replaced."""
+        """Return the validated options with plain Python numbers in place of NumPy's and other types."""
         self.validate()
         odd: dict[str, Any] = {}
         for names, bare in ((_COUNTS, operator.index), (_NUMBERS, float), (_SWITCHES, bool)):
@@ -136,7 +136,7 @@ class SamplingParams:
             check_patterns(self.stop_regex)
 
     def check_ids(self, limit: float) -> None:
-        """Raise ConfigError unless all token ids that are named lie below `limit`, with biases that are numbers."""
+        """Raise ConfigError unless all given token ids are below `limit` and their biases are numbers."""
         if not isinstance(self.logit_bias, Mapping):
             raise ConfigError(f"logit_bias must be a dict of numbers by token id, got {shown(self.logit_bias)}")
         if isinstance(self.stop_token_ids, str) or not isinstance(self.stop_token_ids, Collection):

@@ -33,7 +33,7 @@ TokenLogprobs = list[tuple[float, int]]  # log-probability (natural logarithm) a
 
 @dataclass(slots=True)
 class Generation:
-    """What one `generate` gave. The sequence's tokens end with exactly `token_ids`."""
+    """The result of one `generate`. The sequence's tokens end with exactly `token_ids`."""
 
     text: str
     token_ids: list[int]
@@ -52,7 +52,7 @@ class Generation:
 
 @dataclass(slots=True)
 class Chunk:
-    """A piece of a running generation: text that will not be taken back, and the tokens that are new."""
+    """A piece of a running generation: its final text and its new tokens."""
 
     text: str
     token_ids: list[int]
@@ -64,7 +64,7 @@ class Chunk:
     top_logprobs: list[TokenLogprobs] | None = None
 
     def add(self, later: Chunk) -> None:
-        """Become this piece and the one behind it."""
+        """Append the following piece to this one."""
         self.text += later.text
         self.token_ids = self.token_ids + later.token_ids
         self.logprobs = _both(self.logprobs, later.logprobs)

@@ -102,11 +102,11 @@ class Work(NamedTuple):
 
 
 class Sequence:
-    """A handle on one row of tokens in the engine. Every method returns at once; results are futures.
+    """A handle on one token sequence in the engine. Methods return at once unless they say "blocks"; results are futures.
 
-    Operations run in the order in which they were queued. When one fails, those queued behind it fail with
-    the same error, and the sequence can then take new ones. Dropping the last reference closes the sequence
-    after its queued operations.
+    Operations run in the order in which they were queued. When one fails, those queued after it fail with the
+    same error; the sequence then accepts new ones. Dropping the last reference closes the sequence after its
+    queued operations.
     """
 
     def __init__(self, core: Core, state: SequenceState) -> None:
@@ -122,8 +122,8 @@ class Sequence:
     def extend(self, tokens: ArrayLike, drop: int = 0) -> None:
         """Append token ids, int [n], after cutting the last `drop` tokens.
 
-        Nothing is computed yet. Ids outside the vocabulary fail the operations queued behind, or the next one. Raises
-        ConfigError for what is no row of token ids.
+        Nothing is computed yet. Ids outside the vocabulary make the operations queued after them, or the next one, fail.
+        Raises ConfigError if `tokens` is not a sequence of token ids.
         """
         self._core.submit(self._state, Extend(token_row("extend()", tokens), whole("drop", drop, 0)))
 
@@ -133,7 +133,7 @@ class Sequence:
         grammar: Any = None,
         on_chunk: Callable[[Chunk], None] | None = None,
     ) -> Future[Generation]:
-        """Sample after the last token until a stop, under `grammar` if one is given.
+        """Sample after the last token until a stop, constrained by `grammar` if given.
 
         `on_chunk` is called on the scheduler thread for every piece of text; it must not block.
         The future raises ConfigError, ContextLengthError, RequestAborted, EngineClosed ...
@@ -141,42 +141,42 @@ class Sequence:
         return self._core.submit(self._state, Generate(SamplingParams() if params is None else params, grammar, on_chunk))
 
     def score(self, choices: Items[ArrayLike]) -> Future[Scores]:
-        """Log-probabilities of the tokens of each choice after the current end; shared beginnings are computed once.
+        """Compute the log-probabilities of each choice's tokens after the current end; shared beginnings count once.
 
-        The sequence stays as it is. Result: for each choice a list of (logprob, token id).
+        The sequence does not change. Result: for each choice a list of (logprob, token id).
         """
         return self._core.submit(self._state, Score(token_rows("score()", choices)))
 
     def logprobs(self, start: int, top: int = 0) -> Future[tuple[TokenLogprobs, list[TokenLogprobs]]]:
-        """Log-probabilities of the sequence's own tokens [start:], and of the `top` best at each place."""
+        """Compute the log-probabilities of the sequence's tokens [start:], and of the `top` best tokens at each position."""
         return self._core.submit(self._state, Logprobs(whole("start", start), whole("top", top, 0)))
 
     def fork(self, n: int) -> list[Sequence]:
-        """`n` sequences that go on from here on the same pages. They are born when the parent gets here."""
+        """Return `n` sequences that continue from here on the same pages. They start when the parent gets here."""
         states = [self._core.new_state(self._state.terms, Status.UNBORN) for _ in range(whole("n", n, 0, MOST_CHILDREN))]
         children = [Sequence(self._core, state) for state in states]
         self._core.submit(self._state, Fork(states))
         return children
 
     def prefill(self) -> Future[int]:
-        """Compute all tokens now and publish them to the prefix cache. Result: the tokens that were computed before."""
+        """Compute all tokens now and add them to the prefix cache. Result: the number of tokens that were computed already."""
         return self._core.submit(self._state, Prefill())
 
     def embed(self) -> Future[Floats]:
-        """The mean of the model's last hidden states over all tokens, float32 [hidden], as the final norm gives them.
+        """Compute the mean over all tokens of the model's last hidden states (after the final norm), float32 [hidden].
 
-        All tokens are computed, cached ones too; the sequence stays as it is.
+        All tokens are computed, cached ones too; the sequence does not change.
         """
         return self._core.submit(self._state, Embed())
 
     def tokens(self) -> Ints:
-        """Token ids after all queued operations, int32 [n]. Blocks."""
+        """Return the token ids after all queued operations, int32 [n]. Blocks."""
         return self._core.submit(self._state, Read()).result()
 
     def abort(self) -> None:
-        """Fail the running and the queued operations with RequestAborted; pages stay, new ones may follow."""
+        """Fail the running and queued operations with RequestAborted. The pages stay; you can queue new operations."""
         self._core.abort(self._state)
 
     def close(self) -> None:
-        """Let go of the pages once the queued operations are done. Idempotent."""
+        """Release the pages after the queued operations. Safe to call twice."""
         self._finalizer()

@@ -313,7 +313,7 @@ class Bridge:
             text.encode()
             return self.engine.tokenizer.encode(text, special_prefix=special_prefix)
         except UnicodeEncodeError as error:
-            raise RequestError(f"the prompt is no Unicode text: {error.reason} at character {error.start}") from error
+            raise RequestError(f"the prompt is not valid Unicode: {error.reason} at character {error.start}") from error
 
     def _checked_ids(self, ids: Items[int] | Ints) -> Ints:
         size = self.engine.tokenizer.vocab_size

@@ -1,4 +1,4 @@
-"""What a server is told when it starts."""
+"""The options of a server."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#@]+")
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Options of a server. Values that cannot be are refused with a ConfigError that names them.
+    """Options of a server. Invalid values raise a ConfigError that names them.
 
-    host, port         where it listens; port 0 takes a free one
-    api_keys           any of them opens the server; none: it is open to whoever reaches it
-    served_name        the model's name in answers, or several, of which each answer has the one that was asked for; None: the
-                       name of its directory
-    max_body_bytes     longest body of a request
-    max_open_bytes     of all bodies together that have not been read yet; beyond it they wait, then are refused with 503
-    max_prompt_tokens  longest prompt; None: what the context holds
-    max_new_tokens     longest answer: who asks for more is refused, who does not say gets so many; None: the context
+    host, port         address to listen on; port 0 takes a free one
+    api_keys           requests must send one of them; with none, the server is open to everyone who can reach it
+    served_name        the model's name in answers, or several names, of which an answer has the requested one; None: the
+                       directory's name
+    max_body_bytes     largest request body
+    max_open_bytes     total size of bodies being received; further ones wait, then are refused with 503
+    max_prompt_tokens  most tokens of a prompt; None: as many as the context holds
+    max_new_tokens     most tokens of an answer, and the default; requests for more are refused; None: the context's limit
     max_choices        most samples of one prompt
-    request_timeout    seconds after which a request is given up; None: never
-    tool_format        how the model is told of tools and calls them, such as "hermes"; None: as its name or template say
-    reasoning_format   how the model marks its thoughts, such as "qwen3"; None: as its name or template say
-    max_queue          most samples that run or wait in the engine, more are refused; None: 4 for each it can run at once
-    tenant_share       share of max_queue that one API key may have; None: all where there is one key, else half
-    isolate            whether an API key reuses only prefixes that it computed; None: where there are two or more keys
-    allow_priority     whether requests may say how urgent they are
-    store_bytes        of the answers of /v1/responses that are kept for clients to come back to; 0: none are
-    cors_origins       sites whose pages may ask this server from a browser, such as "http://localhost:3000"; "*": all
-    page               whether there is a page at /
-    metrics            whether there is /metrics
-    open_metrics       whether it is open to those without an API key
-    log_requests       file to which one line of JSON goes for each request, "-" is the standard output; None: nowhere
-    log_content        whether these lines hold prompts and answers
-    trace              whether spans go to OpenTelemetry's exporter, by its environment variables
+    request_timeout    seconds after which a request is aborted; None: never
+    tool_format        format of tool descriptions and calls, such as "hermes"; None: by the model's name or template
+    reasoning_format   format of the model's reasoning, such as "qwen3"; None: by the model's name or template
+    max_queue          most samples running or waiting in the engine; more are refused; None: 4 times max_running
+    tenant_share       largest share of max_queue for one API key; None: all of it with one key, else half
+    isolate            share cached prefixes only within an API key; None: if there are two or more keys
+    allow_priority     requests may set their priority
+    store_bytes        memory for stored answers of /v1/responses; 0: none are stored
+    cors_origins       origins whose browser pages may use the server, such as "http://localhost:3000"; "*": all
+    page               serve the status page at /
+    metrics            serve /metrics
+    open_metrics       serve /metrics without an API key
+    log_requests       file for one JSON line per request, "-" is standard output; None: no log
+    log_content        include prompts and answers in these lines
+    trace              send spans to OpenTelemetry's exporter, configured by its environment variables
     """
 
     host: str = "127.0.0.1"

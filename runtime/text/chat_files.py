@@ -71,7 +71,7 @@ def given_source(given: str | Path, tokens: Iterable[str] | None = None) -> str:
     text = str(given)
     found = next((known for known in CHAT_FORMATS if known.name == text), None)
     if found is not None and tokens is not None and (missing := [mark for mark in found.marks if mark not in tokens]):
-        raise ConfigError(f"chat_template={text!r} is made of {', '.join(missing)}, which this vocabulary has not; give another")
+        raise ConfigError(f"chat_template={text!r} is made of {', '.join(missing)}, which this vocabulary does not have; give another")
     source = found.source if found else text if "{{" in text or "{%" in text else _read(Path(text))
     ChatTemplate(source, {})
     return source
@@ -93,7 +93,7 @@ def _names() -> list[str]:
 def _read(file: Path) -> str:
     try:
         if file.exists() and not file.is_file():
-            raise ValueError("it is no regular file")
+            raise ValueError("it is not a regular file")
         with file.open(encoding="utf-8") as stream:
             return stream.read(MOST_SOURCE + 1)  # more is refused as too long
     except (OSError, ValueError) as error:

@@ -163,7 +163,7 @@ def _checked(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ConfigError(f"a message is no Unicode text: {error.reason} at its character {error.start}; leave it out") from None
+        raise ConfigError(f"a message is not valid Unicode: {error.reason} at its character {error.start}; leave it out") from None
     return text
 
 

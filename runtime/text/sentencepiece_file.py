@@ -56,11 +56,11 @@ class SentencePieceFile:
 
     @classmethod
     def read(cls, file: Path) -> SentencePieceFile:
-        """Raises ConfigError where the file is no sentencepiece model."""
+        """Raises ConfigError where the file is not a sentencepiece model."""
         try:
             return cls._parsed(memoryview(file.read_bytes()))
         except (ValueError, IndexError, KeyError, TypeError, struct.error) as error:
-            raise ConfigError(f"{file} is no sentencepiece model ({brief(error)}); download it again, or save a tokenizer.json") from None
+            raise ConfigError(f"{file} is not a sentencepiece model ({brief(error)}); download it again, or save a tokenizer.json") from None
 
     @classmethod
     def _parsed(cls, data: memoryview) -> SentencePieceFile:
@@ -100,7 +100,7 @@ def sentencepiece_backend(file: Path, extra: dict[int, AddedToken], first_only: 
         first_only: the dummy space stands at the start of a text, not also behind special tokens in it.
 
     Raises:
-        ConfigError: the file is no sentencepiece model, or one of a kind that cannot be read.
+        ConfigError: the file is not a sentencepiece model, or one of a kind that cannot be read.
     """
     return backend_of(SentencePieceFile.read(file), str(file), extra, first_only)
 
@@ -125,7 +125,7 @@ def _check(found: SentencePieceFile, where: str) -> None:
     if found.algorithm not in (UNIGRAM, BPE):
         raise ConfigError(f"{where}: model_type {found.algorithm} is neither unigram (1) nor BPE (2); save a tokenizer.json instead")
     if found.space_behind or not found.escape_spaces:
-        raise ConfigError(f"{where} keeps spaces behind words or unescaped, which is not supported; save a tokenizer.json instead")
+        raise ConfigError(f"{where} keeps spaces after words or unescaped, which is not supported; save a tokenizer.json instead")
     if sum(len(piece.text) ** 2 for piece in found.pieces) > MOST_SQUARES:
         longest = max(found.pieces, key=lambda piece: len(piece.text))
         raise ConfigError(f"{where}: its pieces are too long to be cut, one has {len(longest.text):,} characters; download it again")

@@ -57,7 +57,7 @@ def _ranks(file: Path) -> dict[bytes, int]:
                 token, rank = line.split()
                 found[base64.b64decode(token, validate=True)] = int(rank)
         except (ValueError, binascii.Error):
-            raise ConfigError(f"{file}: line {number} is no 'base64 rank'; download it again, or save a tokenizer.json") from None
+            raise ConfigError(f"{file}: line {number} is not 'base64 rank'; download it again, or save a tokenizer.json") from None
     if not found or sorted(found.values()) != list(range(len(found))):
         raise ConfigError(f"{file}: its {len(found)} ranks are not 0 to {len(found) - 1}, each once; download it again")
     return found

@@ -148,7 +148,7 @@ def _from_file(folder: Path) -> Backend:
     try:
         return Backend.from_file(str(file))
     except Exception as error:
-        raise ConfigError(f"{file} is no tokenizer that the tokenizers library reads ({brief(error)}); {_hint(file)}") from None
+        raise ConfigError(f"{file} is not a tokenizer that the tokenizers library can read ({brief(error)}); {_hint(file)}") from None
 
 
 def _flags(token: AddedToken) -> tuple[Any, ...]:
@@ -259,7 +259,7 @@ def _extra(folder: Path, config: Mapping[str, Any]) -> dict[int, AddedToken]:
 def _require_ids(ids: Iterable[Any], file: Path, of: Iterable[str]) -> None:
     for key, i in zip(of, ids, strict=True):
         if type(i) is not int or not 0 <= i < MOST_TOKENS:
-            raise ConfigError(f"{file}: {str(i)[:40]} is no id of a token below {MOST_TOKENS:,}, for {key[:60]!r}; mend it")
+            raise ConfigError(f"{file}: {str(i)[:40]} is not a token id below {MOST_TOKENS:,}, for {key[:60]!r}; correct it")
 
 
 def _bounded(backend: Backend, folder: Path) -> Backend:

@@ -31,16 +31,16 @@ _PREFIXING = ("normalizer", "pre_tokenizer")
 class Tokenizer:
     """A Hugging Face tokenizer; thread-safe. Ids run from 0 to `vocab_size - 1`.
 
-    A segment encoded without the special prefix is a continuation: nothing is put before it, neither BOS
-    nor the dummy space of sentencepiece, so that texts encoded one after the other decode to their sum.
+    A segment encoded without the special prefix is a continuation: neither BOS nor sentencepiece's dummy space is put
+    before it, so that segments decode to their concatenation.
 
     Attributes:
-        token_bytes: by id; b"" for unused ids, special tokens hold their text.
-        exact_bytes: whether decoding is the concatenation of `token_bytes`.
+        token_bytes: by id; b"" for unused ids, the text for special tokens.
+        exact_bytes: True if decoding is the concatenation of `token_bytes`.
         special_ids: never part of plain text.
-        eos_ids: any of these ends a text.
-        prefix_ids: what the post-processor puts before a text, e.g. (BOS,).
-        without_template: what an error says to do about a missing chat template.
+        eos_ids: each of these ends a text.
+        prefix_ids: tokens that the post-processor puts before a text, e.g. (BOS,).
+        without_template: the advice in the error for a missing chat template.
     """
 
     def __init__(self, backend: Backend, config: Mapping[str, Any], eos_ids: Iterable[int] = ()) -> None:
@@ -72,13 +72,13 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path, chat_template: str | None = None) -> Tokenizer:
-        """From a model directory.
+        """Load the tokenizer of a model directory.
 
         Args:
-            chat_template: instead of the checkpoint's own: Jinja source, a .jinja file, or the name of a known format.
+            chat_template: replaces the checkpoint's: Jinja source, a .jinja file, or the name of a known format.
 
         Raises:
-            ConfigError: there is no tokenizer in it, a file of it cannot be read, or the template does not compile.
+            ConfigError: the directory has no tokenizer, one of its files cannot be read, or the template does not compile.
         """
         folder = Path(path)
         try:
@@ -114,12 +114,12 @@ class Tokenizer:
         """Token ids of `text`, int32 [n].
 
         Args:
-            special_prefix: this is the start of a text: put `prefix_ids` before it (once: a text that
-                already starts with them keeps what it has) and sentencepiece's dummy space.
-            parse_special: the strings of special tokens become those tokens; else they are plain text.
-            parse_marks: False: nor do those of the other `marks` become tokens.
+            special_prefix: the text is the start of a prompt: put `prefix_ids` (unless it already starts with
+                them) and sentencepiece's dummy space before it.
+            parse_special: turn the strings of special tokens into those tokens; otherwise they are plain text.
+            parse_marks: if False, the strings of other `marks` stay text, too.
 
-        What the quoted stretches of a `Passage` spell of marks stays text. Raises ConfigError for halves of characters.
+        Marks in quoted parts of a `Passage` always stay text. Raises ConfigError for lone surrogates.
         """
         if isinstance(text, Passage) and text.quoted and parse_special and parse_marks:
             return self.marks.encode(text, special_prefix)
@@ -131,7 +131,7 @@ class Tokenizer:
         return ids
 
     def spans(self, text: str) -> list[tuple[int, int, int]]:
-        """The tokens of `text` as (id, first character, character behind the last)."""
+        """Return the tokens of `text` as (id, start, end), with character positions."""
         (encoded,) = self._backend.encode_batch([text], add_special_tokens=False)
         return [(i, *place) for i, place in zip(encoded.ids, encoded.offsets, strict=True)]
 
@@ -165,7 +165,7 @@ class Tokenizer:
     # ids to text
 
     def decode(self, ids: Sequence[int] | np.ndarray, skip_special_tokens: bool = True) -> str:
-        """The text of `ids`: as a continuation, or, when they begin with the prefix, without the dummy space."""
+        """Return the text of `ids` as a continuation; if they begin with the prefix, without the dummy space."""
         tokens = [int(i) for i in ids]
         if not self.exact_bytes:
             return self.backend_decode(tokens, skip_special_tokens)
@@ -185,7 +185,7 @@ class Tokenizer:
         return self._visible if skip_special_tokens else self.token_bytes
 
     def detokenizer(self, skip_special_tokens: bool = True) -> Any:
-        """A fresh incremental `sgl.runtime.text.detokenizer.Detokenizer`."""
+        """Return a new incremental `sgl.runtime.text.detokenizer.Detokenizer`."""
         return detokenizer(self, skip_special_tokens)
 
     def backend_decode(self, ids: list[int], skip_special_tokens: bool) -> str:
@@ -198,33 +198,33 @@ class Tokenizer:
         return lambda token_id: stream.step(self._backend, token_id)
 
     def token_id(self, token: str) -> int | None:
-        """The id of a token by its string, e.g. "<|im_end|>"."""
+        """Return the id of a token's string, e.g. "<|im_end|>"."""
         return self._backend.token_to_id(token)
 
     # chat
 
     @property
     def chat_template(self) -> str | None:
-        """The Jinja source that conversations without tools are written by."""
+        """The Jinja source of the template for conversations without tools."""
         return chat.source if (chat := self._chats.get("default")) else None
 
     @property
     def chat_sources(self) -> list[str]:
-        """Of all its templates."""
+        """The Jinja sources of all chat templates."""
         return [chat.source for chat in self._chats.values()]
 
     @property
     def chat_variables(self) -> frozenset[str]:
-        """What the templates read besides special tokens, such as `messages`, `tools` or `enable_thinking`."""
+        """The variables that the templates read, such as `messages`, `tools` or `enable_thinking`, without special tokens."""
         return frozenset().union(*(chat.variables for chat in self._chats.values()))
 
     def render_chat(
         self, messages: Iterable[Mapping[str, Any]], add_generation_prompt: bool = False, **variables: Any
     ) -> str:
-        """The text of a conversation by the model's own template; `variables` reach it (`tools=[...]`).
+        """Render a conversation with the model's chat template; `variables` are passed to it (`tools=[...]`).
 
         Raises:
-            ConfigError: there is no template, or it refuses the messages.
+            ConfigError: there is no template, or it rejects the messages.
         """
         known = {"tools": None, "documents": None}
         chat = self._chat_for(variables.get("tools"))
@@ -245,7 +245,7 @@ class Tokenizer:
     def encode_chat(
         self, messages: Iterable[Mapping[str, Any]], add_generation_prompt: bool = False, **variables: Any
     ) -> np.ndarray:
-        """Token ids of a conversation, int32 [n]: what its texts spell of special tokens stays text. See `render_chat`."""
+        """Return the token ids of a conversation, int32 [n]. Special tokens in its texts stay text. See `render_chat`."""
         quotation = Quotation(self, (list(messages), variables))
         safe, safe_variables = quotation.value
         text = self.render_chat(safe, add_generation_prompt, **safe_variables)

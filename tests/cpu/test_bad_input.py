@@ -48,7 +48,7 @@ def test_unknown_engine_option_names_the_nearest(tiny):
         Engine(tiny, attention="torch_nativ")
     with pytest.raises(ConfigError, match="context=100000 is beyond the 512 positions"):
         Engine(tiny, context=100000)
-    with pytest.raises(ConfigError, match=r"json_options=.*whitespace='space' is none of .*did you mean 'spaced'"):
+    with pytest.raises(ConfigError, match=r"json_options=.*whitespace='space' is not one of .*did you mean 'spaced'"):
         Engine(tiny, json_options={"whitespace": "space"})
 
 

@@ -34,7 +34,7 @@ def test_a_given_template_is_what_is_used(tiny: Path, tmp_path: Path, process: b
         ("{% for %}", r"Engine\(chat_template='\{% for %\}'\): the chat template does not compile"),
         ("/nowhere/x.jinja", r"/nowhere/x\.jinja.*no file that can be read"),
         ("chatm", r"none of the known formats: llama3, .*chatml"),
-        ("gemma", r"is made of <start_of_turn>, <end_of_turn>, which this vocabulary has not"),
+        ("gemma", r"is made of <start_of_turn>, <end_of_turn>, which this vocabulary does not have"),
     ],
 )
 def test_a_wrong_template_is_refused_at_once(tiny: Path, given: str, words: str) -> None:

@@ -185,7 +185,7 @@ def test_a_test_file_for_backends(tmp_path):
 def test_a_model_of_one_s_own_and_a_picture(tiny):
     done = run("--model", str(tiny), "pictures.py")
     assert done.returncode == 1
-    assert "takes no image" in done.stderr
+    assert "does not accept images" in done.stderr
 
 
 # --- the engine that takes a server's options ---------------------------------------------------------------------

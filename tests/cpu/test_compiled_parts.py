@@ -27,7 +27,7 @@ from sgl.runtime.step.batch import Batch
 CPU = torch.device("cpu")
 DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if cpu.can_multiply(dtype, CPU)]
 pytestmark = pytest.mark.skipif(not DTYPES, reason="needs the compiled kernels and AVX-512")
-BY_TORCH = {"attention with alibi", "attention with temperature", "activation 'xielu'", "embeddings of its own are gated in"}
+BY_TORCH = {"attention with alibi", "attention with temperature", "activation 'xielu'", "per-layer embeddings"}
 RMS = Norm(1e-5)
 
 
@@ -171,8 +171,8 @@ def test_reasons_name_what_is_left() -> None:
         return compiled_refusal(RandomRig(spec, torch.float32, "torch_native").model.layers[0])
 
     assert why() is None
-    assert why(dim=640, rope=None) == "heads of 640 numbers; the compiled kernels take up to 512"
-    assert why(value_dim=8) == "values of width 8 beside keys of width 16"
+    assert why(dim=640, rope=None) == "head dimension 640; the compiled kernels take up to 512"
+    assert why(value_dim=8) == "values of width 8 with keys of width 16"
     assert why(alibi=(0.1, 0.2, 0.3, 0.4)) == "attention with alibi"
     assert why(temperature=Temperature(0.1, 8.0)) == "attention with temperature"
 

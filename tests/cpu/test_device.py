@@ -88,7 +88,7 @@ def test_hyper_threads_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("options, message", [
-    ({"device": "warp"}, "device='warp' is no device name"),
+    ({"device": "warp"}, "device='warp' is not a device name"),
     ({"device": f"cuda:{torch.cuda.device_count()}"}, "torch sees"),
     ({"dtype": "float8"}, "dtype='float8' is unknown; use auto, float32"),
 ])  # fmt: skip

@@ -79,7 +79,7 @@ def test_it_reaches_an_engine_in_another_process():
     [
         ({"json_options": {"weaken": ["pattern"]}}, "json_options has weaken; a model may say ascii, integers, whitespace"),
         ({"json_options": "spaced"}, "json_options has spaced; a model may say"),
-        ({"json_options": {"whitespace": "wide"}}, "whitespace='wide' is none of"),
+        ({"json_options": {"whitespace": "wide"}}, "whitespace='wide' is not one of"),
     ],
 )
 def test_what_a_model_may_not_say(tiny, tmp_path, says, message):

@@ -41,23 +41,23 @@ def layer(norms: Norms = Norms.pre(RMS), ffn: Gated | Plain = Gated(10240), **ch
     [
         (
             layer(Norms.both(RMS), Gated(10240, "gelu_tanh"), window=1024, norm=HeadNorm(RMS)),
-            "attention 8 heads, 4 kv, dim 256, window 1024, norm of heads; gated gelu_tanh 10240; norms before and behind",
+            "attention 8 heads, 4 kv, dim 256, window 1024, QK-norm per head; gated gelu_tanh 10240; norms before and after",
         ),
         (
             layer(Norms.beside(MEAN), Plain(40, "gelu", True), kv_heads=8, rope=Rope(1e4, 64, 256), bias=True, out_bias=True),
-            "attention 8 heads, dim 256, rotation of 64, biases; plain gelu 40, biases; layer norms in parallel",
+            "attention 8 heads, dim 256, RoPE on 64, biases; plain gelu 40, biases; layer norms in parallel",
         ),
         (
             layer(Norms.post(RMS), rope=None, alibi=(0.5,) * 8, softcap=50.0, sinks=True, source=3),
-            "attention 8 heads, 4 kv, dim 256, ALiBi positions, softcap 50, sinks, reads layer 3; gated silu 10240; norms behind",
+            "attention 8 heads, 4 kv, dim 256, ALiBi positions, softcap 50, attention sinks, reads layer 3; gated silu 10240; norms after",
         ),
         (
             replace(layer(Norms(before_mixer=RMS, before_ffn=MEAN)), branch=0.5, scalar=True),
-            "attention 8 heads, 4 kv, dim 256; gated silu 10240; layer norms and norms before; branches times 0.5; times a learned number",
+            "attention 8 heads, 4 kv, dim 256; gated silu 10240; layer norms and norms before; branches times 0.5; layer times a learned number",
         ),
         (
             layer(Norms(after_mixer=MEAN, after_ffn=MEAN, of_sum=True), rope=None, value_dim=128, chunk=64),
-            "attention 8 heads, 4 kv, dim 256, values 128, no rotation, chunk 64; gated silu 10240; layer norms of the sums",
+            "attention 8 heads, 4 kv, dim 256, values 128, no RoPE, chunk 64; gated silu 10240; layer norms after the addition",
         ),
     ],
 )
@@ -72,9 +72,9 @@ def row(count: int, why: str | None = None, attention_why: str | None = None) ->
 def test_reasons_are_counted_over_the_rows() -> None:
     rows = [row(30, "ALiBi positions"), row(2), row(4, "ALiBi positions", "no flashinfer"), row(1, "sinks")]
     assert slower(rows) == [
-        "34 of 37 layers run by torch: ALiBi positions",
-        "1 of 37 layers run by torch: sinks",
-        "4 of 37 layers attend by triton: no flashinfer",
+        "34 of 37 layers use the torch executor: ALiBi positions",
+        "1 of 37 layers use the torch executor: sinks",
+        "4 of 37 layers use triton attention: no flashinfer",
     ]
     assert slower([row(3)]) == []
 
@@ -94,12 +94,12 @@ def test_what_is_slower_is_logged_once_for_all_layers(tiny: Path, caplog: pytest
     options = OPTIONS | {"attention": "torch_native", "process": process}
     with caplog.at_level(logging.WARNING), sgl.Engine(tiny, **options) as engine:
         (found,) = engine.info()["layers"]
-    assert (found["executor"], found["why"]) == ("torch", "attention goes by torch_native")
+    assert (found["executor"], found["why"]) == ("torch", "its attention uses torch_native")
     assert found["attention_why"] == "attention='torch_native' was asked for"
     layers = found["count"]
     assert [record.getMessage() for record in caplog.records] == [
-        f"{tiny.name}: {layers} of {layers} layers run by torch: attention goes by torch_native",
-        f"{tiny.name}: {layers} of {layers} layers attend by torch_native: attention='torch_native' was asked for",
+        f"{tiny.name}: {layers} of {layers} layers use the torch executor: its attention uses torch_native",
+        f"{tiny.name}: {layers} of {layers} layers use torch_native attention: attention='torch_native' was asked for",
     ]
 
 
@@ -113,7 +113,7 @@ def test_what_is_slower_is_logged_once_for_all_layers(tiny: Path, caplog: pytest
     ],
 )
 def test_strict_refuses_what_is_slower(tiny: Path, options: dict[str, Any], why: str, process: bool) -> None:
-    with pytest.raises(ConfigError, match=rf"Engine\(strict=True\): \d of \d layers run by torch: .*{why}"):
+    with pytest.raises(ConfigError, match=rf"Engine\(strict=True\): \d of \d layers use the torch executor: .*{why}"):
         sgl.Engine(tiny, strict=True, process=process, **OPTIONS | options)
 
 

@@ -93,7 +93,7 @@ def test_wrong_shapes_print_both(checkpoint: Path) -> None:
 
 def test_integer_weights_are_refused(checkpoint: Path) -> None:
     rewrite(checkpoint, **{Q_PROJ: torch.zeros(64, 64, dtype=torch.int8)})
-    with pytest.raises(CheckpointError, match=r"is no float, and no format that is read has it so"):
+    with pytest.raises(CheckpointError, match=r"is not a float, and no supported format stores it like this"):
         load_model(checkpoint)
 
 
@@ -163,6 +163,6 @@ def test_an_unreachable_hub_is_explained(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(
-        CheckpointError, match="'acme/tiny' is no local directory, is not in the Hugging Face cache"
+        CheckpointError, match="'acme/tiny' is not a local directory, is not in the Hugging Face cache"
     ):
         resolve_model("acme/tiny")

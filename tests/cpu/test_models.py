@@ -134,7 +134,7 @@ BAD_CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"hidden_size": "64"}, "'hidden_size' must be int, not '64'"),
     ({"num_hidden_layers": 0}, "'num_hidden_layers' must be at least 1, not 0"),
     ({"rms_norm_eps": True}, "'rms_norm_eps' must be float, not True"),
-    ({"num_key_value_heads": 3}, "num_attention_heads=4 is no multiple of num_key_value_heads=3"),
+    ({"num_key_value_heads": 3}, "num_attention_heads=4 is not a multiple of num_key_value_heads=3"),
     ({"head_dim": 15}, "head_dim=15 must be even"),
     ({"architectures": ["LamaForCausalLM"]}, "did you mean 'LlamaForCausalLM'. `sgl models` lists"),
     ({"architectures": ["BertModel"]}, "'BertModel' is not supported; .*`sgl models` lists the [0-9]+ that are"),

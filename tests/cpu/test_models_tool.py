@@ -84,9 +84,9 @@ def test_the_answer_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["models", str(path), "max_running=3", "dtype=float32", "device=cpu"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     for part in (
-        "LlamaForCausalLM, read by llama in families/llama.py", "each tensor has its place", "tokens; with a chat template",
-        "512 tokens by config.json; rotation llama3, factor 8, trained on 64", "for 3 (max_running)",
-        "layers 0-2: attention 4 heads, 2 kv, dim 16, rotation llama3; gated silu 96; norms before",
+        "LlamaForCausalLM, read by llama in families/llama.py", "all tensors are there", "tokens; with a chat template",
+        "512 tokens by config.json; RoPE llama3, factor 8, trained on 64", "for 3 (max_running)",
+        "layers 0-2: attention 4 heads, 2 kv, dim 16, RoPE llama3; gated silu 96; norms before",
     ):  # fmt: skip
         assert part in text
 
@@ -128,7 +128,7 @@ def test_a_model_that_transformers_computes(tmp_path: Path, capsys: pytest.Captu
     write_tokenizer(tmp_path)
     assert main(["models", str(tmp_path)]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "MixtralForCausalLM, which no family of ours reads" in text and "all layers run by transformers" in text
+    assert "MixtralForCausalLM, which no family reads" in text and "all layers use the transformers executor" in text
 
 
 def test_a_hub_id_needs_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ def test_doctor_names_what_is_missing_and_how_to_get_it(capsys, monkeypatch):
 def test_doctor_fails_with_a_package_that_is_too_old(capsys, monkeypatch):
     declare(monkeypatch, "numpy>=99")
     assert cli.main(["doctor"]) == 1
-    assert "PROBLEM: numpy>=99 is needed, " in capsys.readouterr().out
+    assert "PROBLEM: numpy>=99 is required, " in capsys.readouterr().out
 
 
 def test_unknown_commands_and_version(capsys):

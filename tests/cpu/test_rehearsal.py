@@ -39,7 +39,7 @@ def test_each_kind_of_launch_is_compiled_once_and_not_run() -> None:
         assert is_compiling()
         for count in (2, 3, 17, 16, 32, 1, 1):  # 1, multiples of 16 and the others are compiled apart
             launch(x, count, grid=(1,), warmup=False, BLOCK=64)
-        launch(x[1:], 2, grid=(1,), warmup=False, BLOCK=64)  # its address is no multiple of 16
+        launch(x[1:], 2, grid=(1,), warmup=False, BLOCK=64)  # its address is not a multiple of 16
         launch(x.half(), 2, grid=(1,), warmup=False, BLOCK=64)
         launch(x, 2, grid=(1,), warmup=False, BLOCK=128)
         launch(SimpleNamespace(base=x, block_shape=[2, 4]), 2, grid=(1,), warmup=False, BLOCK=64)

@@ -253,7 +253,7 @@ def test_parallel_results_come_in_any_order(url: str) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}]}, "tool_use"),
         ({"messages": [USER, use("a")]}, "'a' has no tool_result"),
         ({"messages": [USER, use("a"), USER]}, "messages.2: .*'a'"),
-        ({"messages": [USER, result("a")]}, "'a' is no tool_use"),
+        ({"messages": [USER, result("a")]}, "'a' is not a tool_use"),
         ({"messages": [USER, use("a"), result("a", "a")]}, "answered already"),
         ({"messages": [USER, use("a", "a"), result("a")]}, "'a'"),
         ({"messages": [USER, use("a"), USER, result("a")], "x": 1}, "'x'"),

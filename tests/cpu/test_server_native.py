@@ -100,7 +100,7 @@ def test_both_names_of_the_limits_are_taken(engine, ask, refused):
     short = {"temperature": 0, "ignore_eos": True, "max_tokens": 3, "min_tokens": 3}
     assert ask(text=PROMPT, sampling=short)["text"] == greedy(engine, PROMPT, max_tokens=3).text
     assert ask(text=PROMPT, sampling={**short, "max_new_tokens": 3})["meta_info"]["completion_tokens"] == 3
-    told = "max_tokens is 3 and max_new_tokens is 8, but max_tokens and max_new_tokens are one option; give one of them"
+    told = "max_tokens is 3 and max_new_tokens is 8, but they are the same option; give one of them"
     assert refused({"text": PROMPT, "sampling_params": {"max_tokens": 3, "max_new_tokens": 8}}) == f"in sampling_params, {told}"
     assert engine.generate(PROMPT, max_new_tokens=3, min_new_tokens=3).completion_tokens == 3
     with pytest.raises(ConfigError, match=told):

@@ -256,7 +256,7 @@ def test_what_is_forbidden_and_what_is_a_condition_is_not_closed():
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"properties": {"my-arg": {}}}, "'my-arg', which is no name of a keyword argument"),
+        ({"properties": {"my-arg": {}}}, "'my-arg', which is not a valid keyword argument"),
         ({"required": ["city", "b"]}, "requires 'b'"),
         ({"anyOf": [{"required": ["days"]}, {"required": ["sure"]}]}, "'anyOf', which"),
         ({"minProperties": 2}, "'minProperties', which"),

@@ -75,9 +75,9 @@ def test_manners_of_calling_are_shown(reference):
 
 def test_columns_and_sections_become_lists(reference):
     options = reference.entry("sgl.runtime.loop.config.EngineConfig")
-    assert "\n- `page_size`: token slots of a KV page\n" in options and "whatever runs beside it" in options
+    assert "\n- `page_size`: token slots of a KV page\n" in options and "whatever else is running" in options
     assert "\nRaises:\n\n- `InvalidGrammarError`: " in reference.entry("sgl.grammars.compile_regex")
-    assert "```python\nwith sgl.Engine() as engine:\n    print(" in reference.entry("sgl.Engine")
+    assert '```python\nengine = sgl.Engine("Qwen/Qwen3-0.6B")' in reference.entry("sgl.Engine")
 
 
 def test_an_unknown_name_stops_the_build(reference):

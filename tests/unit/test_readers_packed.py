@@ -147,7 +147,7 @@ GOOD = {"weight_packed": packed(torch.zeros(8, 128).int(), 4, True), "weight_sca
         (asked(4, 32), {**GOOD, "weight_packed": GOOD["weight_packed"][None]}, "must be a matrix"),
         (asked(4, 32), {**GOOD, "hadamard": torch.zeros(1)}, "hadamard .* is not understood beside"),
         (None, {"weight": torch.zeros(4, 4).char(), "weight_scale": torch.ones(3, 1)}, "weight_scale .* fits no weight"),
-        (None, {"weight": torch.zeros(4, 4).char()}, "weight .* is no float"),
+        (None, {"weight": torch.zeros(4, 4).char()}, "weight .* is not a float"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_by_the_tensor(config: dict[str, Any] | None, tensors: Tensors, message: str) -> None:

@@ -238,17 +238,17 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ({"tokenizer.model": b"QUJD 0\nx\n"}, "line 2 is no 'base64 rank'"),
+        ({"tokenizer.model": b"QUJD 0\nx\n"}, "line 2 is not 'base64 rank'"),
         ({"tokenizer.model": b"QUJD 7\n"}, "its 1 ranks are not 0 to 0"),
         ({"tokenizer.model": b""}, "it has no pieces"),
-        ({"tokenizer.model": b"version https://git-lfs.github.com/spec/v1\n"}, "no sentencepiece model"),
+        ({"tokenizer.model": b"version https://git-lfs.github.com/spec/v1\n"}, "not a sentencepiece model"),
         ({"spiece.model": kinds.model_proto([("a", 0.0, 1)], {3: 4}, {})}, "model_type 4 is neither"),
-        ({"spiece.model": kinds.model_proto([("a", 0.0, 1)], {3: 2, 24: 1}, {})}, "keeps spaces behind words"),
+        ({"spiece.model": kinds.model_proto([("a", 0.0, 1)], {3: 2, 24: 1}, {})}, "keeps spaces after words"),
         ({"spiece.model": kinds.model_proto([("a", 0.0, 1)], {3: 2, 40: 9}, {})}, "unk_id 9 is none of its 1 pieces"),
         ({"spiece.model": kinds.model_proto([("a", float("nan"), 1)], {3: 2}, {})}, "a score is nan"),
         ({"vocab.json": b'{"a": 0}', "config.json": b'{"model_type": "llama"}'}, "no tokenizer that can be read.*vocab.json"),
         ({"kimi.tiktoken": b"QUJD 0\n", "tokenizer_config.json": b'{"tokenizer_class": "T", "auto_map": {"AutoTokenizer": ["a.T", null]}}'}, "how T cuts texts"),
-        ({"tokenizer.model": b"QUJD 0\n", "tokenizer_config.json": b'{"added_tokens_decoder": {"99999999999": {"content": "x"}}}'}, "99999999999 is no id"),
+        ({"tokenizer.model": b"QUJD 0\n", "tokenizer_config.json": b'{"added_tokens_decoder": {"99999999999": {"content": "x"}}}'}, "99999999999 is not a token id"),
         ({"tokenizer.model": b"QUJD 0\n", "tokenizer_config.json": b'{"added_tokens_decoder": {"x": 1}}'}, "added_tokens_decoder cannot be read"),
     ],
 )  # fmt: skip

@@ -56,7 +56,7 @@ def test_parts_of_tokenizer_json(tmp_path: Path, part: str, value: dict[str, Any
         ({"tokenizer.model": kinds.model_proto(PIECES, {3: 2}, {}), "tokenizer_config.json": FAR}, "1,048,575 lies far beyond the pieces of tokenizer.model"),
         ({"x.tiktoken": b"QUJD 0\n", "tokenizer_config.json": FAR}, "1,048,575 lies far beyond the pieces of x.tiktoken"),
         ({"tokenizer_config.json": b'{"bos_token": "\\ud800"}'}, r"tokenizer_config.json: key 'bos_token' must be a token"),
-        ({"added_tokens.json": b'{"<x>": [0]}', "tokenizer.model": kinds.model_proto(PIECES, {3: 2}, {})}, r"added_tokens.json: \[0\] is no id.*<x>"),
+        ({"added_tokens.json": b'{"<x>": [0]}', "tokenizer.model": kinds.model_proto(PIECES, {3: 2}, {})}, r"added_tokens.json: \[0\] is not a token id.*<x>"),
     ],
 )
 def test_other_files(tmp_path: Path, files: dict[str, bytes], words: str) -> None:
@@ -70,5 +70,5 @@ def test_a_template_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(tiny.byte_level_backend())
     (tmp_path / "additional_chat_templates").mkdir()
     os.mkfifo(tmp_path / "additional_chat_templates" / "rag.jinja")
-    with pytest.raises(ConfigError, match=r"rag\.jinja.*no regular file"):
+    with pytest.raises(ConfigError, match=r"rag\.jinja.*not a regular file"):
         Tokenizer.load(tmp_path)

@@ -1,4 +1,4 @@
-"""Baichuan 1 and 2: Llama with merged rows; 13B has ALiBi, and the second generation a head of rows of length 1."""
+"""Baichuan 1 and 2: Llama with a fused QKV projection; 13B uses ALiBi, version 2 normalises the rows of its output head."""
 
 from __future__ import annotations
 

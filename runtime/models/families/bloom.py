@@ -1,4 +1,4 @@
-"""Bloom, MPT and Falcon: ALiBi, or rotation in Falcon from 7B on."""
+"""Bloom, MPT and Falcon: ALiBi, or RoPE in Falcon from 7B on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ChatGLM 2 and 3 and GLM-4 in its first format: pairs of the first half of each head turn, all rows merged."""
+"""ChatGLM 2 and 3 and GLM-4 in its first format: interleaved RoPE on the first half of each head, fused projections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def chatglm(c: Config) -> Model:
     rms, heads, dim = c.rms(1e-5, key="layernorm_epsilon"), c.heads, c.positive("kv_channels", 128, MOST_WIDTH)
     kv_heads = c.positive("multi_query_group_num", 1)
     if heads % kv_heads:
-        raise ConfigError(f"{c.where}: num_attention_heads={heads} is no multiple of multi_query_group_num={kv_heads}")
+        raise ConfigError(f"{c.where}: num_attention_heads={heads} is not a multiple of multi_query_group_num={kv_heads}")
     rope = c.rope(dim, theta=1e4 * _ratio(c), dim=dim // 2, interleaved=True)
     mixer = Attention(heads, kv_heads, dim, dim**-0.5, rope=rope, bias=c.flag("add_qkv_bias"))
     ffn, norm = Gated(c.inner, "silu"), rms if c.flag("post_layer_norm", True) else None

@@ -1,4 +1,4 @@
-"""Command: mixer and feedforward network beside each other behind one norm without a bias, scaled logits."""
+"""Command: attention and feedforward in parallel after one norm without bias, scaled logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code World Model: Llama with one full layer, then three with a window."""
+"""Code World Model: Llama with one full-attention layer, then three with a sliding window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ERNIE 4.5 dense: neighbours turn together, one flag for all biases."""
+"""ERNIE 4.5 dense: interleaved RoPE, one flag for all biases."""
 
 from __future__ import annotations
 

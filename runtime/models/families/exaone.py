@@ -1,4 +1,4 @@
-"""EXAONE 4: norms behind the branches and of the heads; if it has windows, the layers without one have no positions."""
+"""EXAONE 4: post-norms and QK-norm; in models with sliding windows, full-attention layers have no positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gemma: norms of 1 + weight, gelu, scaled embeddings; from the second on norms on both sides of a branch, and windows."""
+"""Gemma: norms scaled by 1 + weight, gelu, scaled embeddings; from Gemma 2 on also post-norms and sliding windows."""
 
 from __future__ import annotations
 

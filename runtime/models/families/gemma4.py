@@ -1,4 +1,4 @@
-"""Gemma 4: layers of two widths, late ones that read the keys of earlier ones, embeddings of each layer's own."""
+"""Gemma 4: two head dimensions, late layers that reuse the keys of earlier ones, per-layer embeddings."""
 
 from __future__ import annotations
 

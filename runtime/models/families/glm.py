@@ -1,4 +1,4 @@
-"""GLM-4 dense: half of each head turns, neighbours together; the 0414 ones have norms on both sides of a branch."""
+"""GLM-4 dense: interleaved RoPE on half of each head; the 0414 models have pre- and post-norms."""
 
 from __future__ import annotations
 

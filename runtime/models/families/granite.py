@@ -1,4 +1,4 @@
-"""Granite and what follows it: multipliers of embeddings, scores, branches and logits."""
+"""Granite and its relatives: multipliers of embeddings, scores, branches and logits."""
 
 from __future__ import annotations
 

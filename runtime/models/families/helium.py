@@ -1,4 +1,4 @@
-"""Helium: Llama whose neighbours turn together."""
+"""Helium: Llama with interleaved RoPE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hunyuan dense: the norms of queries and keys stand behind the rotation."""
+"""Hunyuan dense: Llama with QK-norm after RoPE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""InternLM 1 and 2: Llama with a key for all biases, the second with merged rows and names of its own."""
+"""InternLM 1 and 2: Llama with one flag for all biases; version 2 has a fused QKV projection and its own tensor names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""InternLM 3: Llama with its own names for the biases."""
+"""InternLM 3: Llama with its own config names for the biases."""
 
 from __future__ import annotations
 

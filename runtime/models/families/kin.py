@@ -1,4 +1,4 @@
-"""Families under names of their own that are Llama, or Llama but for one thing: Aquila, Xverse, Yi, Orion."""
+"""Llama under another name, or with one difference: Aquila, Xverse, Yi, Orion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Llama and those that differ from it by a flag: Mistral, Phi-3."""
+"""Llama, and models that differ from it by a flag: Mistral, Phi-3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrappers whose text model is any of several families; `model_type` of their text_config says which."""
+"""Multimodal wrappers; `model_type` of their text_config selects the family of the text model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistral's smaller ones: windows by layer, and queries that grow with the position."""
+"""Ministral: sliding windows per layer, queries scaled by position."""
 
 from __future__ import annotations
 

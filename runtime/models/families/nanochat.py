@@ -1,4 +1,4 @@
-"""nanochat: norms without weights everywhere, also behind the embeddings and the rotation, which turns backwards."""
+"""nanochat: norms without weights, also after the embeddings and after RoPE, which rotates backwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoders whose feedforward networks have no gate: Nemotron, Jais 2, Arcee, Apertus."""
+"""Decoders with ungated feedforward networks: Nemotron, Jais 2, Arcee, Apertus."""
 
 from __future__ import annotations
 

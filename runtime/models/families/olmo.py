@@ -1,4 +1,4 @@
-"""OLMo: first without parameters in its norms, then with norms behind the branches and of whole queries and keys."""
+"""OLMo: the first has norms without parameters; OLMo 2 and 3 have post-norms, and QK-norm over all heads."""
 
 from __future__ import annotations
 

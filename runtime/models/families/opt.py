@@ -1,4 +1,4 @@
-"""OPT and those of its build: BioGPT, XGLM. Positions begin at row 2."""
+"""OPT, BioGPT and XGLM: positions start at row 2."""
 
 from __future__ import annotations
 

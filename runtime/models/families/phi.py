@@ -1,4 +1,4 @@
-"""Phi 1, 1.5 and 2, and Persimmon: LayerNorm, half of each head turns, plain FFNs, biases everywhere."""
+"""Phi 1, 1.5 and 2, and Persimmon: LayerNorm, partial RoPE, ungated feedforward networks, biases everywhere."""
 
 from __future__ import annotations
 

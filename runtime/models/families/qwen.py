@@ -1,4 +1,4 @@
-"""Qwen 2 and 3, and the text models of their wrappers with eyes."""
+"""Qwen 2 and 3, and the text models of their vision wrappers."""
 
 from __future__ import annotations
 

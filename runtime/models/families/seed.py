@@ -1,4 +1,4 @@
-"""Seed-OSS: Llama with biases of queries, keys and values."""
+"""Seed-OSS: Llama with biases on queries, keys and values."""
 
 from __future__ import annotations
 

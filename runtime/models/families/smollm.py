@@ -1,4 +1,4 @@
-"""SmolLM 3: Llama of which every fourth layer has no positions."""
+"""SmolLM 3: Llama in which every fourth layer has no positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StableLM: LayerNorm, a quarter of each head turns; the second ones may have a norm for each head, and branches beside each other."""
+"""StableLM: LayerNorm, RoPE on a quarter of each head; StableLM 2 may have a norm per head, and parallel branches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StarCoder 2: LayerNorm, gelu without a gate, biases everywhere, a window on all layers."""
+"""StarCoder 2: LayerNorm, ungated gelu, biases everywhere, a sliding window on all layers."""
 
 from __future__ import annotations
 

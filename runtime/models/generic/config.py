@@ -81,7 +81,7 @@ def _require_class(model_type: str, names: list[Any], where: str) -> None:
     found = known.get(model_type)
     classes = [found] if isinstance(found, str) else list(found or [])
     if not set(classes) & set(map(str, names)):
-        takes = f"belongs to {' or '.join(classes)}" if classes else "is no decoder that generates text"
+        takes = f"belongs to {' or '.join(classes)}" if classes else "is not a decoder that generates text"
         raise ConfigError(f"{where}: architectures={shown(names)}, but model_type={model_type!r} {takes} in transformers")
 
 
@@ -89,7 +89,7 @@ def _refuse(text: Any, where: str, name: str) -> None:
     if why := DENIED.get(text.model_type):
         raise ConfigError(f"{where}: {name} cannot run by transformers over our cache: {why}")
     if getattr(text, "is_encoder_decoder", False):
-        raise ConfigError(f"{where}: {name} is no decoder: is_encoder_decoder=True")
+        raise ConfigError(f"{where}: {name} is not a decoder: is_encoder_decoder=True")
     if getattr(text, "quantization_config", None):
         raise ConfigError(f"{where}: quantised checkpoints are not supported; use the original one")
     states = sorted(set(getattr(text, "layer_types", None) or []) & set(STATES))

@@ -23,7 +23,7 @@ def claim(module: Module) -> Claim:
     groups, columns = module.matrix("scale", FLOATS)
     parts = groups // rows
     if columns != 1 or parts not in PARTS or parts * rows != groups:
-        raise module.wrong("scale", f"is not one for each group of {group} inputs; only axis=1 in 8, 4, 2 and 1 bits is read: quantise it anew")
+        raise module.wrong("scale", f"is not one for each group of {group} inputs; only axis=1 in 8, 4, 2 and 1 bits is read: quantise it again")
     module.expect("zero", FLOATS, (groups, 1))
     module.expect("shape", ("I32", "I64"), (2,))
 

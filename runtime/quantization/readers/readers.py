@@ -81,4 +81,4 @@ def _check_plain(module: Module) -> None:
         if module.has(name):
             raise module.wrong(name, "belongs to no format that is read; take another checkpoint of this model")
     if module.has("weight") and module.dtype("weight") not in ("F64", "F32", "F16", "BF16"):
-        raise module.wrong("weight", "is no float, and no format that is read has it so; take another checkpoint of this model")
+        raise module.wrong("weight", "is not a float, and no supported format stores it like this; take another checkpoint of this model")

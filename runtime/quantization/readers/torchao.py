@@ -19,7 +19,7 @@ def claim(module: Module, blocks: list[Reach]) -> Claim:
     """Its packed int4 is laid out for one device, and refused."""
     again = Module(module.name, {PLAIN.get(name, name): sibling for name, sibling in module.siblings.items()}, CALLED)
     if again.dtype("weight") not in ("I8", *float8.FLOAT8):
-        raise again.wrong("weight", "is packed for one device; only its int8 and float8 are read: quantise it anew")
+        raise again.wrong("weight", "is packed for one device; only its int8 and float8 are read: quantise it again")
     inner = int8.claim(again) if again.dtype("weight") == "I8" else float8.claim(again, blocks)
     names, unused = (tuple(CALLED.get(name, name) for name in part) for part in (inner.names, inner.unused))
 

@@ -157,7 +157,7 @@ def check_answers(messages: Iterable[Message]) -> None:
     if open_calls:
         name, where = next(iter(open_calls.items()))
         raise RequestError(
-            f"the call {name!r} has no answer; send a message with role 'tool' and that tool_call_id behind it", param=where
+            f"the call {name!r} has no answer; send a message with role 'tool' and that tool_call_id after it", param=where
         )
 
 
@@ -168,7 +168,7 @@ def _check_answer(message: Message, place: int, open_calls: dict[str, str], call
     if name not in open_calls:
         known = ", ".join(map(repr, open_calls)) or "none"
         raise RequestError(
-            f"tool_call_id is {name!r}, which is no call of the assistant's message before it that waits for an answer; "
+            f"tool_call_id is {name!r}, which is not an unanswered call of the assistant message before it; "
             f"those are: {known}",
             param=f"messages.{place}.tool_call_id",
         )
@@ -272,7 +272,7 @@ class ChatRequest(Sampling):
             raise RequestError(f"there is no tool {self.choice!r}; tools has {', '.join(names)}", param="tool_choice.function.name")
         if self.calls_tools and (self.continue_final_message or not self.add_generation_prompt):
             name = "continue_final_message" if self.continue_final_message else "add_generation_prompt"
-            raise RequestError(f"{name} goes on with a text, and tools begin one; set tool_choice to 'none'", param=name)
+            raise RequestError(f"{name} continues a text, but tool calls begin a new one; set tool_choice to 'none'", param=name)
 
     @property
     def choice(self) -> str:

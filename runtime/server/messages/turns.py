@@ -65,10 +65,10 @@ def _check(calls: list[str], answers: list[str], place: str) -> None:
     """Every call is answered, once, and nothing else is."""
     known, given = set(calls), set(answers)
     if id := next((id for id in calls if id not in given), None):
-        raise RequestError(f"the tool_use {id!r} has no tool_result in the message behind it; send one with that tool_use_id", place)
+        raise RequestError(f"the tool_use {id!r} has no tool_result in the next message; send one with that tool_use_id", place)
     if id := next((id for id in answers if id not in known), None):
         names = ", ".join(map(repr, calls)) or "none"
-        raise RequestError(f"tool_use_id {id!r} is no tool_use of the message before it; those are: {names}", place)
+        raise RequestError(f"tool_use_id {id!r} is not a tool_use of the message before it; those are: {names}", place)
     if id := _twice(answers):
         raise RequestError(f"tool_use_id {id!r} is answered already", place)
     if id := _twice(calls):

@@ -15,7 +15,7 @@ from .blocks import AnyBlock, Text
 
 def _kind_of_tool(value: Any) -> Any:
     if value not in (None, "custom"):
-        raise refused(f"this server has no tool of its own of type {shown(value, 100)}; give tools with an input_schema, which you run")
+        raise refused(f"this server has no built-in tool of type {shown(value, 100)}; give tools with an input_schema, which you run yourself")
     return value
 
 

@@ -142,4 +142,4 @@ def decrypted(content: str) -> str:
     try:
         return base64.b64decode(content, validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
-        raise ValueError("encrypted_content is no thought of this server") from None
+        raise ValueError("encrypted_content was not made by this server") from None
