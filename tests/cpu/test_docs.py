@@ -48,7 +48,7 @@ def openai_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     pytest.importorskip("openai")
     from server_rig import serving
 
-    with sgl.Engine() as engine, serving(engine, served_name="gpt-4o-mini") as url:
+    with sgl.Engine() as engine, serving(engine, served_name="gpt-4.1-mini") as url:
         monkeypatch.setenv("OPENAI_BASE_URL", f"{url}/v1")
         monkeypatch.setenv("OPENAI_API_KEY", "none")
         yield
