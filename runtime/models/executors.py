@@ -22,6 +22,7 @@ PRODUCTS = {
     "Int8Linear": "this CPU has no int8 instructions",
     "GroupedLinear": "no compiled product takes its codes on this CPU",
 }  # why a product is not the compiled one, by its class
+WHOLE_NUMBERS = {"int8": "VNNI", "int4": "INT4", "int4_hqq": "INT4"}  # what says whether their compiled products are there
 LARGE = f"above {SMALL_MODEL / 2**20:g} MiB"
 ONE_LAYOUT = f"{LARGE} bfloat16 weights are kept once, for oneDNN's products of many rows"
 
@@ -36,8 +37,8 @@ class Ran(NamedTuple):
     why: str | None
 
 
-def best(device: torch.device, dtype: torch.dtype) -> Ran:
-    """The fastest that this machine has."""
+def best(device: torch.device, dtype: torch.dtype, weights: str = "auto") -> Ran:
+    """The fastest that this machine has. weights: see `EngineConfig`."""
     if device.type == "cuda":
         triton = importlib.util.find_spec("triton") is not None
         return Ran("fused", None) if triton else Ran("torch", "triton is not installed: pip install 'sgl[cuda]'")
@@ -47,7 +48,8 @@ def best(device: torch.device, dtype: torch.dtype) -> Ran:
         return Ran("torch", "the compiled kernels are not there: with a C compiler at hand, install sgl again")
     if dtype not in cpu.KINDS:
         return Ran("torch", f"the compiled kernels compute float32 and bfloat16, not {str(dtype).removeprefix('torch.')}")
-    return Ran("compiled" if cpu.can_multiply(dtype, device) else "torch", None)
+    there = getattr(cpu.kernels, WHOLE_NUMBERS[weights]) if weights in WHOLE_NUMBERS else cpu.can_multiply(dtype, device)
+    return Ran("compiled" if there else "torch", None)
 
 
 def expected(model: Decoder, device: torch.device, weights: str = "auto") -> list[Ran]:
@@ -55,7 +57,7 @@ def expected(model: Decoder, device: torch.device, weights: str = "auto") -> lis
 
     weights: what becomes of them, see `EngineConfig`.
     """
-    fastest = best(device, model.dtype)
+    fastest = best(device, model.dtype, weights)
     if fastest.by == "torch":
         return [fastest] * len(model.layers)
     if fastest.by == "fused":
@@ -78,7 +80,8 @@ def executors(model: Decoder) -> list[Ran]:
         return expected(model, model.device)
     claimed = [False] * len(model.layers) if model.step is None else model.step.claimed
     fastest = best(model.device, model.dtype)
-    return [fastest if ours or fastest.by == "torch" else Ran("torch", _refusal(block)) for ours, block in zip(claimed, model.layers, strict=True)]
+    rest = [fastest if fastest.by == "torch" else Ran("torch", _refusal(block)) for block in model.layers]
+    return [Ran("compiled", None) if ours else left for ours, left in zip(claimed, rest, strict=True)]
 
 
 def _refusal(block: Block) -> str:

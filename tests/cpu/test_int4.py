@@ -20,6 +20,7 @@ from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.layers import cpu
 from sgl.runtime.layers.linear import Linear
 from sgl.runtime.loading import load_model
+from sgl.runtime.models.executors import Ran, executors, expected
 from sgl.runtime.quantization import GroupedLinear, Int4BlockedLinear, Int8BlockedLinear, transform_for
 from sgl.runtime.quantization.grouped import E2M1, Grouped
 from sgl.runtime.quantization.int4 import in_int4, packed, suits, unpacked
@@ -216,6 +217,14 @@ def test_the_compiled_step_has_the_bits_of_the_layers_one_by_one(dtype: torch.dt
     assert rigs[0].model.step is not None and all(rigs[0].model.step.claimed)
     rigs[1].model.step = None
     assert all(torch.equal(a, b) for a, b in zip(*map(steps_of, rigs), strict=True))
+
+
+@needs_product
+def test_where_only_these_products_are_compiled_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "can_multiply", lambda dtype, device: False)  # as without AVX-512
+    model = load_model(NANO, torch.float32, transform=transform_for("int4", False, CPU))
+    assert executors(model) == expected(model, CPU, "int4") == [Ran("compiled", None)] * 8
+    assert expected(model, CPU) == [Ran("torch", None)] * 8
 
 
 def turned_around(name: str, layer: Linear) -> Linear:
