@@ -176,14 +176,17 @@ class _Planning:
 
     def _claim(self, name: str, pieces: dict[str, Piece]) -> Claim | None:
         siblings = {suffix: Sibling(piece.stored.dtype, tuple(piece.stored.shape)) for suffix, piece in pieces.items()}
-        return self.readers.claim(self.modules[name], siblings)
+        try:
+            return self.readers.claim(self.modules[name], siblings)
+        except CheckpointError as error:
+            raise CheckpointError(f"{next(iter(pieces.values())).source.name}: {error}") from error
 
     def _check_layers(self) -> None:
         """A model of more layers than the files have tensors is none of theirs."""
         tensors = sum(len(source.tensors) for source in self.sources)
         if len(self.config.layers) > tensors:
             raise CheckpointError(
-                f"{self.where}: num_hidden_layers gives {len(self.config.layers)} layers, the files hold {tensors} tensors; "
+                f"{self.where}: num_hidden_layers of config.json gives {len(self.config.layers)} layers, the files hold {tensors} tensors; "
                 "they do not belong together"
             )
 

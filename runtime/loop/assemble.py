@@ -177,7 +177,7 @@ def _builder(
 def context_of(model: Model | GenericModel, options: EngineConfig) -> int:
     asked = options.context
     if asked is not None and asked > model.max_position:
-        raise ConfigError(f"context={asked} is beyond the {model.max_position} positions of the model; ask for less")
+        raise ConfigError(f"context={asked} is beyond the {model.max_position} positions of the model (config.json); ask for less")
     return asked or model.max_position
 
 

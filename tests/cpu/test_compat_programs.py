@@ -94,7 +94,7 @@ def test_a_real_sglang_is_hidden_only_when_told_to(tmp_path):
     (tmp_path / "sglang" / "__init__.py").write_text("")
     done = run("pack/__main__.py", PYTHONPATH=str(tmp_path))
     assert done.returncode == 2
-    assert f"sglang itself is here ({tmp_path}" in done.stderr
+    assert f"sglang itself is installed ({tmp_path}" in done.stderr
     assert (
         json.loads(run("--force", "pack/__main__.py", PYTHONPATH=str(tmp_path)).stdout)["gen"] == "Gen('x')"
     )

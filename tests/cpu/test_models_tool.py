@@ -107,7 +107,7 @@ def test_what_does_not_load_is_the_answer(tmp_path: Path, capsys: pytest.Capture
         (["dtyp=float32"], "did you mean 'dtype'"),
         (["context=100000"], "beyond the 512 positions"),
         (["weights=int7"], "int7"),
-        (["another"], "one model can be served"),
+        (["another"], "give one model, not"),
     ],
 )
 def test_words_that_are_wrong(words: list[str], message: str, tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:

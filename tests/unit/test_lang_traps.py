@@ -224,7 +224,7 @@ def test_a_variable_read_as_an_attribute_leads_to_the_right_way():
     name = state.variables()[0]
     with pytest.raises(AttributeError, match=rf"no attribute '{name}'; the text of the variable is state\['{name}'\]"):
         getattr(state, name)
-    with pytest.raises(AttributeError, match="no attribute 'nothing'$"):
+    with pytest.raises(AttributeError, match=r"no attribute 'nothing'$"):
         state.nothing  # noqa: B018
     assert pickle.loads(pickle.dumps(state))[name] == state[name]
 

@@ -58,6 +58,8 @@ def read_generic(values: Mapping[str, Any], where: str, path: Path, remote_code:
         raise ConfigError(f"{where}: transformers cannot read it: {_first_line(error)}") from error
     text = config.get_text_config()
     names = values.get("architectures") or [type(config).__name__]
+    if not isinstance(names, list):
+        raise ConfigError(f"{where}: key 'architectures' must list the model class, not {shown(names)}")
     if not remote_code:
         _require_class(config.model_type, names, where)
     _refuse(text, where, str(names[0]))
