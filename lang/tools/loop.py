@@ -23,8 +23,13 @@ def agent(s: Any, question: str, toolbox: Toolbox, most_steps: int) -> str | Non
         if not step:
             return str(step.text)
         for call in step:
-            s += tool(toolbox.run(call))
+            s += tool(_told(toolbox.run(call)))
     return None
+
+
+def _told(result: Any) -> Any:
+    """A lone number as an object: the bundled model learnt from those, and takes a number for no answer."""
+    return {"result": result} if isinstance(result, int | float) else result
 
 
 def run_agent(toolbox: Toolbox, question: str, most_steps: int, options: dict[str, Any]) -> ProgramState:

@@ -128,7 +128,8 @@ class Toolbox(SglExprList):
         `options` are those of `run`, such as backend, max_tokens, temperature, timeout, budget. If you need other turns,
         or tools that must not run again when a journal is resumed, write the loop yourself: see docs/tools.md.
 
-        Raises BadValueError, UnknownOptionError; the model is told of errors in tools.
+        Raises BadValueError, UnknownOptionError; the model is told of errors in tools. It gets a result that is only a
+        number as `{"result": 31.0}`.
         """
         if not isinstance(question, str):
             raise BadValueError(f"loop({question!r:.60}): the question must be a text")

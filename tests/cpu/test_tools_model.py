@@ -238,3 +238,13 @@ def test_a_cancelled_step_fails_and_gives_its_pages_back(engine):
         except ProgramCancelled as error:
             assert "enough" in str(error)
     engine.check()
+
+
+def price(article: str) -> float:
+    """The price of one piece of an article"""
+    return {"rake": 19.5, "hose": 31.0}[article]
+
+
+def test_the_loop_tells_a_lone_number_as_an_object(engine):
+    state = tools([price]).loop("What is the price of a hose?", temperature=0, backend=engine)
+    assert state.messages()[4] == {"role": "tool", "content": '{"result": 31.0}'} and "31" in state.ret_value
