@@ -126,7 +126,7 @@ def test_a_template_that_is_given(tmp_path: Path) -> None:
     [
         ("{% if %}", "does not compile"),
         ("none.jinja", r"no file that can be read.*known formats: llama3"),
-        ("llama3", r"is made of <\|start_header_id\|>.*this vocabulary has not"),
+        ("llama3", r"is made of <\|start_header_id\|>.*this vocabulary does not have"),
     ],
 )
 def test_a_wrong_template_is_refused(tmp_path: Path, given: str, words: str) -> None:

@@ -125,7 +125,7 @@ def test_draws_follow_the_weights() -> None:
 
 
 def test_select_that_cannot_be_scored_says_so(endpoint: RuntimeEndpoint) -> None:
-    for prompt, words in (("", "nothing before it"), ("ab", "very first token")):
+    for prompt, words in (("", "nothing before it"), ("ab", "merge with the first token of the prompt")):
         stream = endpoint.open()
         stream.append(prompt)
         with pytest.raises(UnsupportedByBackendError, match=words):

@@ -24,8 +24,8 @@ EXACT = [
     pytest.param(tiny.metaspace("none"), id="no-prepend"),
 ]
 
-texts = st.text(
-    alphabet=st.one_of(st.sampled_from(" \n\t.,a bcstopé日👍\u200d"), st.characters(codec="utf-8"))
+texts = st.text(  # without the mark that sentencepiece puts for a space, which it cannot tell from one
+    alphabet=st.one_of(st.sampled_from(" \n\t.,a bcstopé日👍\u200d"), st.characters(codec="utf-8", exclude_characters="▁"))
 )
 
 
