@@ -1,4 +1,4 @@
-"""Dense weights to four bits without data: scales and zeros from the weight alone.
+"""Dense weights to four and eight bits without data: scales and zeros from the weight alone.
 
 The formulas of round-to-nearest, and of HQQ (Badri and Shaji, Half-Quadratic Quantization, 2023).
 """
@@ -22,34 +22,50 @@ HALF_SMALLEST = 2.0**-24
 ROUNDS, POWER, BETA = 20, 0.7, 10.0  # of HQQ
 
 
-def nearest(weight: Tensor, group: int = GROUP) -> Grouped:
+def nearest(weight: Tensor, group: int = GROUP, scales: torch.dtype | None = None) -> Grouped:
     """weight [out, in] in codes with a whole zero in each group: zeros stay zeros.
 
-    Each group's range is widened to hold 0 and cut into 15 steps; scales are float16 where its range suffices.
+    Each group's range is widened to hold 0 and cut into 15 steps. scales: their dtype; None: float16 where its range suffices.
     """
-    return _rounded(weight, group, _with_whole_zero)
+    return _rounded(weight, group, with_whole_zero, scales)
 
 
-def symmetric(weight: Tensor, group: int = GROUP) -> Grouped:
+def symmetric(weight: Tensor, group: int = GROUP, scales: torch.dtype | None = None) -> Grouped:
     """weight [out, in] in codes around 8: w = (q - 8) * scale, scale = max|w| / 7.5."""
-    return _rounded(weight, group, _around_eight)
+    return _rounded(weight, group, around_eight, scales)
 
 
-def hqq(weight: Tensor, group: int = GROUP) -> Grouped:
+def hqq(weight: Tensor, group: int = GROUP, scales: torch.dtype | None = None) -> Grouped:
     """weight [out, in] in codes with a zero in each group that is no whole number, moved while a group's mean error falls.
 
     It ends where no group gets better, or after 20 rounds; scales stay what they were.
     """
-    return _rounded(weight, group, _half_quadratic)
+    return _rounded(weight, group, _half_quadratic, scales)
+
+
+def hqq_whole(weight: Tensor, group: int = GROUP, scales: torch.dtype | None = None) -> Grouped:
+    """The same with zeros that are rounded whenever they move, for formats that have no others."""
+    return _rounded(weight, group, _half_quadratic_whole, scales)
+
+
+def eight_bits(weight: Tensor, scales: torch.dtype = torch.float32) -> Grouped:
+    """weight [out, in] in codes around 128 with a scale for each output: w = (q - 128) * scale, scale = max|w| / 127."""
+    codes = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device)
+    scale = torch.empty(len(weight), 1, dtype=scales, device=weight.device)
+    step = max(1, PART // weight.shape[1])
+    for rows, out, found in zip(weight.split(step), codes.split(step), scale.split(step), strict=True):
+        found.copy_(to_scales(rows.float().abs().amax(1, keepdim=True) / 127, scales))
+        out.copy_((rows.float() / found.float()).round_().clamp_(-127, 127).add_(128))
+    return Grouped(codes, scale, weight.shape[1], 256, zero=128.0)
 
 
 Rounding = Callable[[Tensor, Tensor, torch.dtype], tuple[Tensor, Tensor, Tensor | float]]
 """(values [out, groups, group], which of them are there [groups, group], dtype of scales) -> codes, scales and zeros."""
 
 
-def _rounded(weight: Tensor, group: int, rounding: Rounding) -> Grouped:
+def _rounded(weight: Tensor, group: int, rounding: Rounding, scales: torch.dtype | None) -> Grouped:
     group = min(group, weight.shape[1])
-    dtype = _scale_dtype(weight)
+    dtype = scales or scale_dtype(weight)
     parts = [rounding(values, there, dtype) for values, there in _in_groups(weight, group)]
     codes = torch.cat([part[0].to(torch.uint8).flatten(1)[:, : weight.shape[1]] for part in parts])
     zeros: Any = [part[2] for part in parts]
@@ -66,13 +82,13 @@ def _in_groups(weight: Tensor, group: int) -> Iterator[tuple[Tensor, Tensor]]:
         yield F.pad(rows.float(), (0, beyond)).unflatten(1, (-1, group)), there
 
 
-def _scale_dtype(weight: Tensor) -> torch.dtype:
+def scale_dtype(weight: Tensor) -> torch.dtype:
     """float16 where the largest scales have all their bits in it; what smaller ones lose is little beside these."""
     peak = float(weight.abs().max()) / TOP
     return torch.float16 if HALF_NORMAL <= peak <= torch.finfo(torch.float16).max else torch.float32
 
 
-def _scales(steps: Tensor, dtype: torch.dtype) -> Tensor:
+def to_scales(steps: Tensor, dtype: torch.dtype) -> Tensor:
     """Above zero, so that a group of zeros has one too."""
     return steps.clamp_min(HALF_SMALLEST if dtype == torch.float16 else torch.finfo(dtype).tiny).to(dtype)
 
@@ -80,22 +96,33 @@ def _scales(steps: Tensor, dtype: torch.dtype) -> Tensor:
 def _range_in_steps(values: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Each group's scale in `dtype`, and float32 its whole zero; both [out, groups]."""
     low, high = values.amin(2).clamp_max(0), values.amax(2).clamp_min(0)
-    scale = _scales((high - low) / TOP, dtype)
+    scale = to_scales((high - low) / TOP, dtype)
     return scale, (-low / scale.float()).round_().clamp_(0, TOP)
 
 
-def _with_whole_zero(values: Tensor, there: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def with_whole_zero(values: Tensor, there: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     scale, zero = _range_in_steps(values, dtype)
     codes = (values / scale.float()[..., None]).round_().add_(zero[..., None]).clamp_(0, TOP)
     return codes, scale, zero.to(torch.uint8)
 
 
-def _around_eight(values: Tensor, there: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, float]:
-    scale = _scales(values.abs().amax(2) / 7.5, dtype)
+def around_eight(values: Tensor, there: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, float]:
+    scale = to_scales(values.abs().amax(2) / 7.5, dtype)
     return (values / scale.float()[..., None]).round_().add_(8).clamp_(0, TOP), scale, 8.0
 
 
 def _half_quadratic(values: Tensor, there: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    codes, scale, zero = _moved(values, there, dtype, lambda zero: zero.half().float())
+    return codes, scale, zero.half()
+
+
+def _half_quadratic_whole(values: Tensor, there: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    codes, scale, zero = _moved(values, there, dtype, lambda zero: zero.round().clamp_(0, TOP))
+    return codes, scale, zero.to(torch.uint8)
+
+
+def _moved(values: Tensor, there: Tensor, dtype: torch.dtype, kept: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """kept: a zero as it will be stored."""
     scale, zero = _range_in_steps(values, dtype)
     of_group, zero = scale.float()[..., None], zero[..., None]
     best, smallest = zero, torch.full_like(zero, torch.inf)
@@ -107,8 +134,8 @@ def _half_quadratic(values: Tensor, there: Tensor, dtype: torch.dtype) -> tuple[
         if not bool(better.any()):
             break
         best, smallest = torch.where(better, zero, best), torch.where(better, mean, smallest)
-        zero = _mean_there(codes - (values - _shrunk(error)) / of_group, there).half().float()
-    return _codes(values, of_group, best), scale, best[..., 0].half()
+        zero = kept(_mean_there(codes - (values - _shrunk(error)) / of_group, there))
+    return _codes(values, of_group, best), scale, best[..., 0]
 
 
 def _codes(values: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
