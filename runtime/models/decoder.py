@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..attention.base import AttentionBackend
 from ..layers.rotary import Rotary
-from ..quantization.keeping import Kept
+from ..quantization.keeping import Kept, PartTransform
 from ..step.batch import Batch
 from .attention import Step
 from .block import Block, Transform
@@ -184,7 +184,12 @@ class Decoder:
         return self.finish()
 
     def seal_part(self, index: int, transform: Transform | None = None) -> None:
+        by_part = transform if isinstance(transform, PartTransform) else None
+        if by_part:
+            by_part.begin(self, index)
         self.parts[index].seal(self.parameter_count * self.dtype.itemsize <= SMALL_MODEL, transform)
+        if by_part:
+            by_part.end(self, index)
 
     def finish(self) -> Decoder:
         """Once all parts are sealed."""

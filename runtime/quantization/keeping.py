@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +33,22 @@ class Kept:
         return f"{self.count} projections of {self.format}: {self.by if self.why is None else f'restored to {self.by}: {self.why}'}"
 
 
-class Keeping:
+class PartTransform(ABC):
+    """A transform of loaded projections (see `Decoder.seal`) that is told of each part of the model too."""
+
+    @abstractmethod
+    def __call__(self, name: str, layer: Linear) -> Linear: ...
+
+    @abstractmethod
+    def begin(self, model: object, index: int) -> None:
+        """Part `index` of a Decoder is loaded, and its projections are going to be asked for."""
+
+    @abstractmethod
+    def end(self, model: object, index: int) -> None:
+        """It is sealed."""
+
+
+class Keeping(PartTransform):
     """A transform of loaded projections (see `Decoder.seal`): first of those in few bits, then `inner` of what is dense.
 
     inner: asked for quantising or for fixed sums; it takes dense weights, so that nothing stays in few bits beside it.
@@ -54,6 +70,14 @@ class Keeping:
             self._seen[codes.format, dtype_name(dtype), kept] += 1
             layer.weight, layer.coded = codes.dense(dtype), None
         return self._inner(name, layer) if self._inner else layer
+
+    def begin(self, model: object, index: int) -> None:
+        if isinstance(self._inner, PartTransform):
+            self._inner.begin(model, index)
+
+    def end(self, model: object, index: int) -> None:
+        if isinstance(self._inner, PartTransform):
+            self._inner.end(model, index)
 
     def told(self) -> tuple[Kept, ...]:
         """Each format and what became of it."""

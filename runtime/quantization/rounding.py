@@ -43,11 +43,6 @@ def hqq(weight: Tensor, group: int = GROUP, scales: torch.dtype | None = None) -
     return _rounded(weight, group, _half_quadratic, scales)
 
 
-def hqq_whole(weight: Tensor, group: int = GROUP, scales: torch.dtype | None = None) -> Grouped:
-    """The same with zeros that are rounded whenever they move, for formats that have no others."""
-    return _rounded(weight, group, _half_quadratic_whole, scales)
-
-
 def eight_bits(weight: Tensor, scales: torch.dtype = torch.float32) -> Grouped:
     """weight [out, in] in codes around 128 with a scale for each output: w = (q - 128) * scale, scale = max|w| / 127."""
     codes = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device)
@@ -112,17 +107,6 @@ def around_eight(values: Tensor, there: Tensor, dtype: torch.dtype) -> tuple[Ten
 
 
 def _half_quadratic(values: Tensor, there: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    codes, scale, zero = _moved(values, there, dtype, lambda zero: zero.half().float())
-    return codes, scale, zero.half()
-
-
-def _half_quadratic_whole(values: Tensor, there: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    codes, scale, zero = _moved(values, there, dtype, lambda zero: zero.round().clamp_(0, TOP))
-    return codes, scale, zero.to(torch.uint8)
-
-
-def _moved(values: Tensor, there: Tensor, dtype: torch.dtype, kept: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """kept: a zero as it will be stored."""
     scale, zero = _range_in_steps(values, dtype)
     of_group, zero = scale.float()[..., None], zero[..., None]
     best, smallest = zero, torch.full_like(zero, torch.inf)
@@ -134,8 +118,8 @@ def _moved(values: Tensor, there: Tensor, dtype: torch.dtype, kept: Callable[[Te
         if not bool(better.any()):
             break
         best, smallest = torch.where(better, zero, best), torch.where(better, mean, smallest)
-        zero = kept(_mean_there(codes - (values - _shrunk(error)) / of_group, there))
-    return _codes(values, of_group, best), scale, best[..., 0]
+        zero = _mean_there(codes - (values - _shrunk(error)) / of_group, there).half().float()
+    return _codes(values, of_group, best), scale, best[..., 0].half()
 
 
 def _codes(values: Tensor, scale: Tensor, zero: Tensor) -> Tensor:

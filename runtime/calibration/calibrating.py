@@ -1,0 +1,91 @@
+"""A transform that knows what each projection is multiplied with: texts flow through the layers as these are sealed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import ConfigError
+from ..layers.linear import Linear
+from ..models.block import Block
+from ..models.decoder import Decoder
+from ..quantization.keeping import PartTransform
+from .flow import Flow
+
+Quantise = Callable[[str, Linear, Tensor | None], Linear]
+"""(name, loaded layer, hessian float32 [in, in]: X^T X of its inputs; None outside the layers) -> the one to compute with."""
+
+
+class Calibrating(PartTransform):
+    """See `Decoder.seal`. Each layer sees what the layers before it give once they are quantised.
+
+    texts: gives the token ids of the texts to calibrate by, once the first part is sealed.
+    held_out: texts that flow through the layers both as they were and as they became, for `compared`.
+    Beside the layer there are the states of all texts and the hessians of its projections.
+    """
+
+    def __init__(self, quantise: Quantise, texts: Callable[[], Sequence[np.ndarray]], held_out: Sequence[np.ndarray] = ()) -> None:
+        self._quantise, self._texts = quantise, texts
+        self.calibration, self.before, self.behind = Flow(()), Flow(held_out), Flow(held_out)
+        self._block: Block | None = None
+        self._hessians: dict[int, Tensor] | None = None
+
+    def begin(self, model: object, index: int) -> None:
+        assert isinstance(model, Decoder)
+        part = model.parts[index]
+        self._block, self._hessians = (part, None) if isinstance(part, Block) else (None, {})
+        if isinstance(part, Block) and any(getattr(holder, name).coded is not None for holder, name in part.products()):
+            raise ConfigError(f"layer {part.index} is in few bits already: there is nothing to calibrate; take the unquantised checkpoint")
+
+    def __call__(self, name: str, layer: Linear) -> Linear:
+        if self._hessians is None:
+            assert self._block is not None
+            self._hessians = self._observed(self._block)
+            self.before.run(self._block)
+        return self._quantise(name, layer, self._hessians.pop(id(layer), None))
+
+    def end(self, model: object, index: int) -> None:
+        assert isinstance(model, Decoder)
+        if index == 0:
+            self.calibration = Flow(self._texts())
+            for flow in (self.calibration, self.before, self.behind):
+                flow.enter(model)
+        elif self._block is not None:
+            self.calibration.run(self._block)
+            self.behind.run(self._block)
+        else:
+            self.calibration.leave()
+
+    def _observed(self, block: Block) -> dict[int, Tensor]:
+        """X^T X of each projection, by its id. The block's rows and norms are in order already, its weights as loaded."""
+        if not self.calibration.texts:
+            return {}
+        products = [(holder, name, getattr(holder, name)) for holder, name in block.products()]
+        watched = [_Watched(layer) for _, _, layer in products]
+        try:
+            for (holder, name, _), layer in zip(products, watched, strict=True):
+                setattr(holder, name, layer)
+            self.calibration.run(block, stay=True)
+        finally:
+            for holder, name, layer in products:
+                setattr(holder, name, layer)
+        return {id(layer.inner): layer.hessian for layer in watched}
+
+
+class _Watched(Linear):
+    """A loaded layer that adds up what it is multiplied with."""
+
+    __slots__ = ("hessian", "inner")
+
+    def __init__(self, inner: Linear) -> None:
+        super().__init__(inner.weight, inner.bias)
+        self.inner, inputs = inner, inner.weight.shape[1]
+        self.hessian = torch.zeros(inputs, inputs, dtype=torch.float32, device=inner.weight.device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        self.hessian.addmm_(wide.t(), wide)
+        return super().__call__(x)
