@@ -1,0 +1,45 @@
+"""What quantising loses: next-token distributions beside those of the weights as they were."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Of predicted tokens. divergence: mean KL in nats, and its 99th percentile; same_top: share of equal first choices;
+    perplexities: of the texts, before and behind."""
+
+    tokens: int
+    divergence: float
+    divergence_99: float
+    same_top: float
+    perplexity_before: float
+    perplexity: float
+
+
+class Comparison:
+    """Adds up texts."""
+
+    def __init__(self) -> None:
+        self._parts: list[Tensor] = []
+
+    def add(self, ids: np.ndarray, before: Tensor, behind: Tensor) -> None:
+        """ids: [T]; logits: float32 [T, vocabulary]"""
+        old, new = before[:-1].log_softmax(-1), behind[:-1].log_softmax(-1)
+        following = torch.from_numpy(ids[1:].astype(np.int64))[:, None].to(old.device)
+        divergence = (old.exp() * (old - new)).sum(-1)
+        same = (old.argmax(-1) == new.argmax(-1)).float()
+        self._parts.append(torch.stack((divergence, same, -old.gather(1, following)[:, 0], -new.gather(1, following)[:, 0])).cpu())
+
+    def losses(self) -> Losses | None:
+        """None: no token was predicted."""
+        divergence, same, old, new = torch.cat(self._parts, 1) if self._parts else torch.empty(4, 0)
+        if not len(same):
+            return None
+        high = float(np.quantile(divergence.numpy(), 0.99))
+        return Losses(len(same), float(divergence.mean()), high, float(same.mean()), float(old.mean().exp()), float(new.mean().exp()))

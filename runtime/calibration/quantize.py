@@ -1,0 +1,218 @@
+"""A checkpoint of dense weights to one of few bits, layer by layer: what `sgl quantize` does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import ConfigError
+from ..layers.linear import Linear
+from ..loading.checkpoint import Checkpoint, open_checkpoint
+from ..loading.files import quantization_of, read_json
+from ..loading.gguf import is_gguf
+from ..loading.header import DTYPES, FLOATS, Stored
+from ..loading.plan import WEIGHT, Plan, plan_for
+from ..loading.source import Source
+from ..loading.weights import filled
+from ..models.block import Block
+from ..models.decoder import Decoder
+from ..models.places import Place
+from ..quantization.gptq import gptq
+from ..quantization.grouped import Grouped
+from ..quantization.rounding import GROUP, eight_bits, nearest
+from .calibrating import Calibrating
+from .losses import Comparison, Losses
+from .packed import WORD, configuration, tensors_of
+from .shards import Shards
+
+KINDS = ("int4", "int4_gptq", "int8")
+
+
+@dataclass(frozen=True)
+class Report:
+    """weights: of projections that were quantised, and how many bits one has with scales and zeros counted.
+
+    bytes: of all tensors before and behind.  calibrated: tokens.  losses: None: there was nothing to measure them by.
+    """
+
+    projections: int
+    weights: int
+    bits: float
+    bytes_before: int
+    bytes: int
+    calibrated: int
+    losses: Losses | None
+    seconds: float
+
+
+def quantize(
+    origin: Path, out: Path, weights: str, *, group: int = GROUP, calibration: Sequence[np.ndarray] = (),
+    held_out: Sequence[np.ndarray] = (), device: torch.device | str = "cpu",
+) -> Report:  # fmt: skip
+    """Write the model directory `origin` anew as `out`, in compressed-tensors' layout.
+
+    weights: "int4" or "int4_gptq", in groups of `group` inputs with whole zeros, or "int8" with a scale for each output; the
+    embedding and the head stay as they are. calibration: token ids to find the inputs of projections by, for "int4_gptq".
+    held_out: token ids to compare the distributions of both models by. Computed in float32; of the layers one is in memory.
+    Raises ConfigError for what is no directory of dense weights and for sizes that do not go together, CheckpointError for damaged files.
+    """
+    started = time.perf_counter()
+    work = _Quantizing(origin, weights, group, torch.device(device), calibration, held_out)
+    with Shards(out) as shards:
+        work.write(shards)
+    return work.report(shards, time.perf_counter() - started)
+
+
+def require_kind(weights: str) -> None:
+    """Raises ConfigError for weights that cannot be written."""
+    if weights == "int4_hqq":
+        raise ConfigError("weights 'int4_hqq' have zeros that are no whole numbers, compressed-tensors keeps no others; take 'int4_gptq', which loses less")
+    if weights not in KINDS:
+        raise ConfigError(f"weights {weights!r} cannot be written; take one of {', '.join(KINDS)}")
+
+
+class _Quantizing:
+    def __init__(
+        self, origin: Path, weights: str, group: int, device: torch.device, calibration: Sequence[np.ndarray], held_out: Sequence[np.ndarray]
+    ) -> None:
+        require_kind(weights)
+        if weights == "int4_gptq" and not len(calibration):
+            raise ConfigError("weights 'int4_gptq' are found by what flows through the model: give texts to calibrate by")
+        self.origin, self.kind, self.group = origin, weights, group
+        checkpoint = _opened(origin)
+        self.sources = checkpoint.sources
+        self.model = Decoder(checkpoint.model, torch.float32, device, allocate=False)
+        self.plan: Plan = plan_for(self.model, checkpoint.sources, checkpoint.readers, checkpoint.where)
+        if self.plan.coded:
+            raise ConfigError(f"{origin} is quantised already ({next(iter(self.plan.coded.values())).claim.format}); take the checkpoint that it was made of")
+        self._check_sizes()
+        texts = list(calibration) if weights == "int4_gptq" else []
+        self.flows = Calibrating(self._quantised, lambda: texts, held_out)
+        self.tokens = sum(map(len, texts))
+        self._scales: dict[int, torch.dtype] = {}
+        self._found: dict[int, Grouped] = {}
+        self._written: set[str] = set()
+        self.counts = [0, 0, 0]  # projections, weights, bits
+        self.losses: Losses | None = None
+
+    @torch.no_grad()
+    def write(self, shards: Shards) -> None:
+        for index in filled(self.model, self.plan, ahead=False):
+            part = self.model.parts[index]
+            if not isinstance(part, Block):
+                self.model.seal_part(index, self.flows)
+                continue
+            places = [place for place in part.places() if place.layer is not None]
+            self._scales = {id(place.layer): self._stored_as(place.name) for place in places}
+            qkv = id(part.mixer.qkv)
+            self.model.seal_part(index, self.flows)
+            if (order := part.mixer.order()) is not None:
+                self._found[qkv] = _unordered(self._found[qkv], order)
+            shards.add(self._packed(places))
+            self._forget(index, part)
+        self._compare()
+        self._copy(shards)
+
+    def _forget(self, index: int, part: Block) -> None:
+        model = self.model.config
+        meta = torch.device("meta")
+        self.model.layers[index - 1] = Block(part.layer, model.names, part.index, model.hidden_size, torch.float32, meta, model.per_layer)
+        self._found.clear()
+        self._scales.clear()
+
+    def report(self, shards: Shards, seconds: float) -> Report:
+        projections, weights, bits = self.counts
+        before = sum(stored.stop - stored.start for source in self.sources for stored in source.tensors)
+        return Report(projections, weights, bits / weights, before, shards.bytes, self.tokens, self.losses, seconds)
+
+    def _check_sizes(self) -> None:
+        multiple = WORD // 8 if self.kind == "int8" else self.group
+        if multiple % (WORD // 8) or (self.kind != "int8" and multiple % (WORD // 4)):
+            raise ConfigError(f"groups of {multiple} inputs fill no whole words of eight codes; take 32, 64 or 128")
+        for place in (place for part in self.model.layers for place in part.places() if place.layer is not None):
+            if place.layer is not None and not place.layer.weight.is_contiguous():
+                raise ConfigError(f"{place.name} lies as [in, out], which compressed-tensors has no module for; such models are quantised while loading: Engine(weights='int4')")
+            if place.target.shape[1] % multiple:
+                raise ConfigError(f"{place.name} has {place.target.shape[1]} inputs, which are no whole groups of {multiple}: take smaller ones")
+
+    def _stored_as(self, place: str) -> torch.dtype:
+        """Scales are kept in the dtype that the model is stored in, as engines read them."""
+        stored = FLOATS[self.plan.plain[place].stored.dtype]
+        return torch.float32 if stored == torch.float64 else stored
+
+    def _quantised(self, name: str, layer: Linear, hessian: Tensor | None) -> Linear:
+        scales = self._scales.get(id(layer))
+        if scales is None:
+            return layer
+        if self.kind == "int8":
+            found = eight_bits(layer.weight, scales)
+        elif hessian is None:
+            found = nearest(layer.weight, self.group, scales)
+        else:
+            found = gptq(layer.weight, hessian, self.group, scales=scales)
+        self._found[id(layer)] = found
+        return Linear(found.dense(layer.weight.dtype), layer.bias)
+
+    def _packed(self, places: Iterable[Place]) -> dict[str, Tensor]:
+        """The tensors of a layer, under the names of its weights."""
+        packed = {}
+        for place in places:
+            piece = self._found[id(place.layer)].take(slice(place.start, place.start + len(place.target)))
+            name = self.plan.plain[place.name].stored.name
+            tensors = tensors_of(name.removesuffix(WEIGHT), piece)
+            packed.update(tensors)
+            bits = 8 * sum(tensor.nbytes for name, tensor in tensors.items() if not name.endswith("weight_shape"))
+            self.counts = [count + more for count, more in zip(self.counts, (1, piece.codes.numel(), bits), strict=True)]
+            self._written.add(name)
+        return packed
+
+    def _compare(self) -> None:
+        comparison = Comparison()
+        for ids, before, behind in zip(self.flows.before.texts, self.flows.before.logits(), self.flows.behind.logits(), strict=True):
+            comparison.add(ids, before, behind)
+        self.losses = comparison.losses()
+
+    def _copy(self, shards: Shards) -> None:
+        """Everything else as it is."""
+        dense = []
+        for source in self.sources:
+            for stored in source.tensors:
+                if stored.name in self._written:
+                    continue
+                shards.add({stored.name: _read(source, stored)})
+                if len(stored.shape) == 2 and stored.name.endswith(WEIGHT):
+                    dense.append(stored.name.removesuffix(WEIGHT))
+        config = read_json(self.origin / "config.json")
+        ignored = sorted({self.model.config.names.head, *dense})
+        eight = self.kind == "int8"
+        said = configuration(8 if eight else 4, None if eight else self.group, not eight, ignored)
+        shards.finish(self.origin, {**config, "quantization_config": said})
+
+
+def _opened(origin: Path) -> Checkpoint:
+    if is_gguf(origin):
+        raise ConfigError(f"{origin} is a GGUF file, whose weights are in few bits or have lost their config.json; take the model's directory")
+    if (said := quantization_of(origin)[0]) is not None:
+        raise ConfigError(f"{origin} is quantised already ({said.get('quant_method', 'quantization_config')}); take the checkpoint that it was made of")
+    return open_checkpoint(origin)
+
+
+def _unordered(weight: Grouped, order: np.ndarray) -> Grouped:
+    """The rows as the file has them. order: the row of the file for each row of the weight."""
+    place = np.empty(int(order.max()) + 1, np.int64)
+    place[order] = np.arange(len(order))
+    return weight.take(torch.from_numpy(place).to(weight.codes.device))
+
+
+def _read(source: Source, stored: Stored) -> Tensor:
+    if stored.dtype not in DTYPES:
+        raise ConfigError(f"{source.name}: {stored.name} is {stored.dtype}, which is not known; take another checkpoint")
+    tensor = torch.empty(stored.shape, dtype=DTYPES[stored.dtype])
+    source.read(stored, 0, tensor.view(-1).view(torch.uint8))
+    return tensor

@@ -1,0 +1,91 @@
+"""`sgl quantize`: writes a model with weights of four or eight bits that other engines read too, and says what it costs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sgl.runtime.calibration.quantize import Report
+
+_ABOUT = """\
+Writes MODEL as the directory OUT with weights in few bits, in compressed-tensors' layout. The layers are quantised; embedding
+and head stay as they are.
+
+  int4        each group of inputs rounded to 16 steps between its ends, with a whole zero
+  int4_gptq   the same, with each column's error made good by the others (GPTQ); needs --calibration
+  int8        a scale for each output
+
+Texts come from a text file, or from each line of a .jsonl: a text, messages, token ids, or an object with "text", "messages"
+or "ids". --heldout measures what was lost, on texts that were not calibrated by.
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """The command's arguments."""
+    parser = commands.add_parser(
+        "quantize",
+        help="write a model with weights of four or eight bits, and tell what that loses",
+        description=_ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", metavar="MODEL", help="a model directory or hub id")
+    parser.add_argument("out", metavar="OUT", type=Path, help="the directory to write, which must not be there")
+    parser.add_argument("--weights", default="int4", help="int4, int4_gptq or int8 (default: int4)")
+    parser.add_argument("--group", type=int, default=64, help="inputs that share a scale, with four bits (default: 64)")
+    parser.add_argument("--calibration", type=Path, metavar="FILE", help="texts like those that the model is for")
+    parser.add_argument("--heldout", type=Path, metavar="FILE", help="other such texts, to measure by")
+    parser.add_argument("--device", default="cpu", help="where layers are computed: cpu, cuda, ... (default: cpu)")
+    parser.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Status 1 where nothing was written."""
+    from sgl.runtime.errors import RuntimeFailure
+
+    try:
+        print(told(_quantized(options)), end="")
+    except RuntimeFailure as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _quantized(options: argparse.Namespace) -> Report:
+    from sgl.runtime.calibration import encoded, read_texts
+    from sgl.runtime.calibration.quantize import quantize, require_kind
+    from sgl.runtime.loading import load_config, resolve_model
+    from sgl.runtime.text.tokenizer import Tokenizer
+
+    require_kind(options.weights)
+    origin = resolve_model(options.model)
+    texts = {}
+    for name in ("calibration", "heldout"):
+        file = getattr(options, name)
+        if file is not None:
+            longest = min(2048, load_config(origin).max_position)
+            texts[name] = encoded(Tokenizer.load(origin), read_texts(file), longest)
+    return quantize(
+        origin, options.out, options.weights, group=options.group, device=options.device,
+        calibration=texts.get("calibration", ()), held_out=texts.get("heldout", ()),
+    )  # fmt: skip
+
+
+def told(report: Report) -> str:
+    """The report for people."""
+    lines = [
+        f"weights     {report.bits:.2f} bits each with scales and zeros, {report.weights:,} in {report.projections} projections",
+        f"bytes       {report.bytes_before:,} -> {report.bytes:,}",
+    ]
+    if report.calibrated:
+        lines.append(f"calibrated  by {report.calibrated:,} tokens")
+    if (losses := report.losses) is not None:
+        lines += [
+            f"held out    {losses.tokens:,} tokens: KL {losses.divergence:.5f} in the mean, {losses.divergence_99:.5f} at the 99th percentile",
+            f"            same top token {losses.same_top:.1%}; perplexity {losses.perplexity_before:.4f} -> {losses.perplexity:.4f}",
+        ]
+    else:
+        lines.append("held out    nothing: with --heldout FILE it is measured what was lost")
+    return "\n".join([*lines, f"seconds     {report.seconds:.1f}", ""])
