@@ -57,8 +57,8 @@ class Engine:
     @shows_options
     def __init__(self, model: str | Path | None = None, **options: Unpack[EngineOptions]) -> None:
         started = time.perf_counter()
-        path = resolve_model(NANO if model is None else model)
         config = EngineConfig.from_options({**options})
+        path = resolve_model(NANO if model is None else model, not config.dummy, config.load_format)
         parts = connect(path, config) if config.process else assemble(path, config)
         self.config, self.model_path = parts.config, str(path)
         self.tokenizer, self.vocabulary = parts.tokenizer, parts.vocabulary
@@ -227,9 +227,13 @@ class Engine:
         """
         if self.config.process and isinstance(origin, Mapping):
             raise ConfigError("update_weights of tensors with process=True: they are in another process; give a model directory")
-        size: int = self._ask("update", origin if isinstance(origin, Mapping) else os.path.abspath(origin))
-        if not isinstance(origin, Mapping):
-            self.model_path = self._info["model_path"] = os.path.abspath(origin)
+        if isinstance(origin, Mapping):
+            tensors: int = self._ask("update", origin)
+            return tensors
+        self._check_open()
+        path = str(resolve_model(origin, load_format=self.config.load_format).absolute())
+        size: int = self._ask("update", path)
+        self.model_path = self._info["model_path"] = path
         return size
 
     # the end

@@ -60,7 +60,8 @@ def _tell(name: str, engine_options: dict[str, Any], as_json: bool) -> int:
     from sgl.runtime.loop.config import EngineConfig
     from sgl.runtime.loop.survey import survey
 
-    found = survey(resolve_model(name, weights=False), EngineConfig.from_options(engine_options))
+    config = EngineConfig.from_options(engine_options)
+    found = survey(resolve_model(name, False, config.load_format), config)
     if as_json:
         print(json.dumps(dataclasses.asdict(found), indent=2))
     else:

@@ -79,6 +79,8 @@ class ServerArgs:
             found["dtype"] = DTYPES.get(found["dtype"], found["dtype"])
         if self._options.get("load_format") == "dummy" and not replaced:
             found["dummy"] = True
+        elif self._options.get("load_format") == "pt" and not replaced:
+            found["load_format"] = "pt"
         return {name: value for name, value in found.items() if not (replaced and name in OF_THE_MODEL)}
 
     def _warn(self) -> None:

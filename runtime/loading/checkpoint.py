@@ -12,6 +12,7 @@ from .files import load_config, quantization_of, weight_files
 from .gguf import is_gguf, open_gguf
 from .gguf_file import read_parts
 from .header import Stored
+from .pickles import pickled
 from .plan import with_own_head
 from .source import FileSource, Source, safetensors
 
@@ -26,8 +27,10 @@ class Checkpoint:
     where: str
 
 
-def open_checkpoint(path: Path, context: int | None = None, weights: bool = True) -> Checkpoint:
+def open_checkpoint(path: Path, context: int | None = None, weights: bool = True, load_format: str = "auto") -> Checkpoint:
     """Headers alone are read. context: the longest sequence that is wanted.  weights: they are wanted, not the configuration alone.
+
+    load_format: "pt" takes pickled files where there are no safetensors.
 
     Raises CheckpointError for files that are absent or damaged, ConfigError for a configuration that is not supported.
     """
@@ -35,15 +38,15 @@ def open_checkpoint(path: Path, context: int | None = None, weights: bool = True
         return _gguf(path, context)
     model = load_config(path, context)
     readers = Readers.of(*quantization_of(path))
-    sources = sources_of(path) if weights else []
+    sources = sources_of(path, load_format) if weights else []
     return Checkpoint(with_own_head(model, sources), sources, readers, str(path))
 
 
-def sources_of(path: Path) -> list[Source]:
-    """The tensors of a directory or GGUF file, as their headers name them."""
+def sources_of(path: Path, load_format: str = "auto") -> list[Source]:
+    """The tensors of a directory or GGUF file, as their headers name them. Raises CheckpointError for what is absent or damaged."""
     if is_gguf(path):
         return [FileSource(part.file, part.tensors) for part in read_parts(path)]
-    return [safetensors(file) for file in weight_files(path)]
+    return [safetensors(file) if file.suffix == ".safetensors" else pickled(file) for file in weight_files(path, load_format)]
 
 
 def _gguf(path: Path, context: int | None) -> Checkpoint:

@@ -12,35 +12,11 @@ from ..errors import CheckpointError, ConfigError
 from ..models.families import read_model
 from ..models.fields import shown
 from ..models.spec import Model
-from .objects import parse_object
+from .choosing import weight_names, without_weights
+from .objects import read_json
 
-MOST_JSON, MOST_INDEX = 4 * 2**20, 64 * 2**20  # bytes; of config.json and of an index of shards
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 OWN = "sgl.json"  # what a model says to sgl alone
 WRITING = {"whitespace", "ascii", "integers"}  # options that change how JSON is written, not what is enforced
-
-
-def read_json(path: Path, most: int = MOST_JSON) -> dict[str, Any]:
-    """The object in a file of at most `most` bytes. Raises CheckpointError for any other file, saying what is wrong."""
-    if not path.exists():
-        raise CheckpointError(f"{path} is missing; {path.parent} must be a Hugging Face model directory")
-    try:
-        value = parse_object(_bounded(path, most))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON ({error}); restore the file") from error
-    return value
-
-
-def _bounded(path: Path, most: int) -> bytes:
-    """Of a regular file: a pipe could make the reader wait for ever."""
-    if not path.is_file():
-        raise ValueError("it is not a regular file")
-    with open(path, "rb") as stream:
-        data = stream.read(most + 1)
-    if len(data) > most:
-        raise ValueError(f"it has {path.stat().st_size:,} bytes, at most {most:,} are read")
-    return data
 
 
 def load_config(path: str | Path, context: int | None = None) -> Model:
@@ -80,34 +56,10 @@ def load_json_options(path: str | Path) -> dict[str, Any]:
     return options
 
 
-def weight_files(path: Path) -> list[Path]:
-    """The safetensors files of a directory: the shards of its index, or the single one."""
-    names = _shards(path / INDEX) if (path / INDEX).exists() else [WEIGHTS]
+def weight_files(path: Path, load_format: str = "auto") -> list[Path]:
+    """The files of a directory that hold its weights, see `choosing.weight_names`. Raises CheckpointError where one is missing."""
     there = set(os.listdir(path))  # an index may name 100,000 files that are not
+    names = weight_names(there, lambda name: path / name, load_format, str(path))
     if absent := [name for name in names if name not in there or not (path / name).is_file()]:
-        found = sorted(
-            file.name for file in path.iterdir() if file.suffix in (".safetensors", ".bin", ".pt", ".gguf")
-        )
-        raise CheckpointError(
-            f"{path} lacks the weights {_some(absent)} (found: {_some(found) or 'no weights at all'}); "
-            "complete the download, or convert the checkpoint to safetensors"
-        )
+        raise without_weights(there, absent, str(path))
     return [path / name for name in names]
-
-
-def _shards(index: Path) -> list[str]:
-    """The files that an index names, each beside it."""
-    shards = read_json(index, MOST_INDEX).get("weight_map")
-    if not isinstance(shards, dict) or not shards:
-        raise CheckpointError(f"{index} has no 'weight_map'; restore the file")
-    for tensor, name in shards.items():
-        if not isinstance(name, str) or not name.endswith(".safetensors") or os.path.basename(name) != name or "\0" in name:
-            raise CheckpointError(
-                f"{index}: weight_map has {shown(tensor)} in {shown(name)}, which is not the name of a safetensors file "
-                "beside it; restore the file"
-            )
-    return sorted(set(shards.values()))
-
-
-def _some(names: list[str]) -> str:
-    return f"{', '.join(names[:8])}{f' and {len(names) - 8} more' if len(names) > 8 else ''}"

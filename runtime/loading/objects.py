@@ -4,11 +4,36 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+from ..errors import CheckpointError
 from ..models.fields import shown
 
 DEEPEST = 40  # of objects and lists in each other
+MOST_JSON = 4 * 2**20  # bytes of a file, but for those that may have more
+
+
+def read_json(path: Path, most: int = MOST_JSON) -> dict[str, Any]:
+    """The object in a file of at most `most` bytes. Raises CheckpointError for any other file, saying what is wrong."""
+    if not path.exists():
+        raise CheckpointError(f"{path} is missing; {path.parent} must be a Hugging Face model directory")
+    try:
+        value = parse_object(_bounded(path, most))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON ({error}); restore the file") from error
+    return value
+
+
+def _bounded(path: Path, most: int) -> bytes:
+    """Of a regular file: a pipe could make the reader wait for ever."""
+    if not path.is_file():
+        raise ValueError("it is no regular file")
+    with open(path, "rb") as stream:
+        data = stream.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"it has {path.stat().st_size:,} bytes, at most {most:,} are read")
+    return data
 
 
 def parse_object(data: bytes) -> dict[str, Any]:

@@ -18,10 +18,11 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class Source(Protocol):
-    """name: for errors.  tensors: all that it holds.  Several threads may read at a time."""
+    """name: for errors.  tensors: all that it holds.  bytes: that it has where it lies.  Several threads may read at a time."""
 
     name: str
     tensors: list[Stored]
+    bytes: int
 
     def read(self, stored: Stored, offset: int, part: Tensor) -> None:
         """Fill `part` (uint8, on the CPU) with the bytes of a tensor from `offset` on."""
@@ -31,7 +32,7 @@ class FileSource:
     """A file whose tensors lie in it one after the other, each as its bytes."""
 
     def __init__(self, file: Path, tensors: list[Stored]) -> None:
-        self.file, self.name, self.tensors = file, str(file), tensors
+        self.file, self.name, self.tensors, self.bytes = file, str(file), tensors, file.stat().st_size
 
     def read(self, stored: Stored, offset: int, part: Tensor) -> None:
         view = part.numpy().data
@@ -50,6 +51,7 @@ class TensorSource:
     def __init__(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         self.name, self._held = name, dict(tensors)
         self.tensors = [self._stored(name, tensor) for name, tensor in self._held.items()]
+        self.bytes = sum(stored.stop for stored in self.tensors)
 
     def _stored(self, name: str, tensor: Tensor) -> Stored:
         if not isinstance(tensor, Tensor) or tensor.dtype not in NAMES:
@@ -60,34 +62,15 @@ class TensorSource:
     def read(self, stored: Stored, offset: int, part: Tensor) -> None:
         tensor = self._held[stored.name]
         first, count = offset // tensor.itemsize, len(part) // tensor.itemsize
-        flat = tensor.detach().reshape(-1)[first : first + count]  # a view, or of a transposed one a copy
-        part.copy_(flat.cpu().contiguous().view(torch.uint8))
+        if tensor.dim() > 1 and not tensor.is_contiguous():  # then it is copied: no more of it than the rows that are asked for
+            row = tensor[0].numel()
+            tensor, first = tensor[first // row : -(-(first + count) // row)], first % row
+        part.view(tensor.dtype).copy_(tensor.detach().reshape(-1)[first : first + count])
 
 
 def safetensors(file: Path) -> FileSource:
     """Raises CheckpointError for a file that is damaged."""
     return FileSource(file, read_header(file))
-
-
-def pickled(file: Path) -> TensorSource:
-    """The tensors of a .bin or .pt file, without running any code that it brings. Raises CheckpointError for anything else in it."""
-    try:
-        found = torch.load(file, map_location="cpu", weights_only=True, mmap=_is_zip(file))
-    except Exception as error:  # the unpickler raises many types
-        raise CheckpointError(
-            f"{file} cannot be read as pickled tensors alone ({str(error).splitlines()[0][:300]}); convert it to safetensors where it comes from"
-        ) from error
-    if isinstance(found, Mapping) and isinstance(found.get("state_dict"), Mapping):
-        found = found["state_dict"]
-    if not isinstance(found, Mapping):
-        raise CheckpointError(f"{file} holds {type(found).__name__}, not tensors by name")
-    return TensorSource(str(file), {str(name): tensor for name, tensor in found.items()})
-
-
-def _is_zip(file: Path) -> bool:
-    """As torch writes since 1.6; what is older cannot be mapped."""
-    with open(file, "rb") as stream:
-        return stream.read(2) == b"PK"
 
 
 def bytes_of(source: Source, stored: Stored, offset: int, count: int) -> np.ndarray:

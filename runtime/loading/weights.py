@@ -38,16 +38,17 @@ def load_model(
     dummy_seed: int | None = None,
     transform: Transform | None = None,
     context: int | None = None,
+    load_format: str = "auto",
 ) -> Decoder:
     """The decoder of a model directory or GGUF file, its weights converted to `dtype` on `device`.
 
     Reads local files only. With `dummy_seed` nothing but the configuration is read and the weights are random.
-    `transform` is given to `Decoder.seal_part`, which applies it to each matrix. context: see `read_model`. Part by part: beside
+    `transform` is given to `Decoder.seal_part`, which applies it to each matrix. context: see `read_model`. load_format: see `open_checkpoint`. Part by part: beside
     what is kept there is never more than two parts (layers, embedding, head) in the form in which they are loaded, one where
     they change. Raises CheckpointError for files and tensors that are absent, unexpected, damaged or wrongly shaped, before
     memory is taken for them, and ConfigError for a configuration that is not supported.
     """
-    checkpoint = open_checkpoint(Path(path), context, weights=dummy_seed is None)
+    checkpoint = open_checkpoint(Path(path), context, dummy_seed is None, load_format)
     if dummy_seed is not None:
         return dummy_model(checkpoint.model, dtype, device, dummy_seed, transform)
     return load_checkpoint(checkpoint, dtype, device, transform)

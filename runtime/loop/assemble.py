@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -25,6 +26,7 @@ from ..executor.host_pages import HostPages
 from ..executor.runner import Runner
 from ..layers import cpu
 from ..loading import describe, load_json_options, load_model
+from ..loading.checkpoint import open_checkpoint
 from ..models.decoder import Decoder
 from ..models.explain import layers_of, slower
 from ..models.generic import AnyDecoder, GenericModel, load_generic
@@ -70,7 +72,7 @@ def assemble(path: Path, options: EngineConfig) -> Assembled:
     assembly.rehearse(core)
     builder = _builder(again, pool, model.config.attention, assembly.context)
     core.sleeper = Sleeper(core, pool, builder)
-    core.updater = Updater(core, None if config.dummy else path, assembly.context, assembly.transform, builder)
+    core.updater = Updater(core, None if config.dummy else path, assembly.opening, assembly.transform, builder)
     core.start()
     return Assembled(config, text.tokenizer, text.vocabulary, core, info)
 
@@ -96,6 +98,7 @@ class Assembly:
             if isinstance(self.model, GenericModel):
                 _require_plain(self.model, self.config, self.transform)
             self._before = memory.before_loading(self.choice.device)
+        self.opening = partial(open_checkpoint, context=self.context, load_format=options.load_format)
         self._allocated = _allocated(self.choice.device)
 
     def load(self) -> tuple[AnyDecoder, TextSide]:
@@ -111,8 +114,8 @@ class Assembly:
     def _weights(self) -> AnyDecoder:
         seed, choice = _dummy_seed(self.config), self.choice
         if isinstance(self.model, GenericModel):
-            return load_generic(self.model, choice.dtype, choice.device, seed)
-        return load_model(self.path, choice.dtype, choice.device, seed, self.transform, self.context)
+            return load_generic(self.model, choice.dtype, choice.device, seed, self.config.load_format)
+        return load_model(self.path, choice.dtype, choice.device, seed, self.transform, self.context, self.config.load_format)
 
     def share_memory(self, model: AnyDecoder) -> tuple[Pool, memory.MemoryPlan]:
         with self._phase("measure"):

@@ -15,6 +15,7 @@ CHOICES = {
     "dtype": ("auto", "float32", "bfloat16", "float16"),
     "kv_dtype": ("auto", "fp8"),
     "weights": ("auto", "fp8", "int8", "int4", "int4_hqq"),
+    "load_format": ("auto", "pt"),
     "implementation": ("auto", "sgl", "transformers"),
 }
 ON_CPU = ("int8", "int4", "int4_hqq")  # weights
@@ -38,6 +39,8 @@ class EngineConfig:
                  on the CPU the KV pool takes a quarter of the free memory, up to 131,072 tokens
     weights      "auto" (as stored, in dtype), or quantised while loading: "fp8" on a GPU; on the CPU "int8", "int4", or "int4_hqq",
                  which loses less quality and takes longer to load
+    load_format  "auto": safetensors or GGUF; "pt": also pickled .bin and .pt files where there are no safetensors; only
+                 tensors are read from them, and none of their code runs
     step_tokens  token budget of one step; None: 1024 on the CPU, 8192 on a GPU
     max_running  sequences computed in one step at most; None: 64 on the CPU, 256 on a GPU
     attention    "auto" or the name of a backend
@@ -71,6 +74,7 @@ class EngineConfig:
     kv_dtype: str = "auto"
     memory: float | None = None
     weights: str = "auto"
+    load_format: str = "auto"
     step_tokens: int | None = None
     max_running: int | None = None
     attention: str = "auto"

@@ -88,7 +88,7 @@ class Survey:
 
 def survey(path: Path, options: EngineConfig) -> Survey:
     """Raises ConfigError for a config.json that nobody computes, and for options that this machine has not."""
-    model = _with_own_head(describe(path, options.context, options.implementation, options.trust_remote_code), path, options.context)
+    model = _with_own_head(describe(path, options.context, options.implementation, options.trust_remote_code), path, options)
     choice = choose_device(options.device, options.dtype, options.threads)
     config = options.on(choice.device.type)
     sizes: Sizes | None = None
@@ -98,17 +98,17 @@ def survey(path: Path, options: EngineConfig) -> Survey:
         sizes = _sizes(decoder, stored)
         layers = planned(decoder, expected(decoder, choice.device, config.weights), _attention(model, config, choice, stored))
     return Survey(
-        path=str(path), architecture=model.architecture, family=_family(model), notes=model.notes, files=_files(model, path),
+        path=str(path), architecture=model.architecture, family=_family(model), notes=model.notes, files=_files(model, path, options.load_format),
         text=_text(path, config), device=str(choice.device), dtype=_name(choice.dtype), free=memory.before_loading(choice.device).free,
         context=context_of(model, options), sequences=config.max_running, sizes=sizes, layers=layers,
         slower=tuple(slower(layers)) if sizes else (f"all layers use the transformers executor: no family describes {model.architecture}",),
     )  # fmt: skip
 
 
-def _with_own_head(model: Model | GenericModel, path: Path, context: int | None) -> Model | GenericModel:
+def _with_own_head(model: Model | GenericModel, path: Path, options: EngineConfig) -> Model | GenericModel:
     """As the loader takes it; where the files cannot be read, `Files.problem` will say so."""
     try:
-        return model if isinstance(model, GenericModel) else open_checkpoint(path, context).model
+        return model if isinstance(model, GenericModel) else open_checkpoint(path, options.context, load_format=options.load_format).model
     except ConfigError:
         return model
 
@@ -167,24 +167,24 @@ def _attention(model: Model, config: Resolved, choice: DeviceChoice, stored: tor
     )  # fmt: skip
 
 
-def _files(model: Model | GenericModel, path: Path) -> Files:
+def _files(model: Model | GenericModel, path: Path, load_format: str) -> Files:
     try:
-        sources = sources_of(path)
+        sources = sources_of(path, load_format)
     except CheckpointError as error:
         return Files(0, 0, {}, str(error))
     dtypes: dict[str, int] = {}
     for stored in (stored for source in sources for stored in source.tensors):
         item = FLOATS[stored.dtype].itemsize if stored.dtype in FLOATS else 1
         dtypes[stored.dtype] = dtypes.get(stored.dtype, 0) + (stored.stop - stored.start) // item
-    size = sum(Path(source.name).stat().st_size for source in sources)
-    return Files(len(sources), size, dtypes, _misfit(model, path))
+    size = sum(source.bytes for source in sources)
+    return Files(len(sources), size, dtypes, _misfit(model, path, load_format))
 
 
-def _misfit(model: Model | GenericModel, path: Path) -> str | None:
+def _misfit(model: Model | GenericModel, path: Path, load_format: str) -> str | None:
     if isinstance(model, GenericModel):
         return None
     try:
-        checkpoint = open_checkpoint(path)
+        checkpoint = open_checkpoint(path, load_format=load_format)
         plan_for(Decoder(model, torch.float32, "meta"), checkpoint.sources, checkpoint.readers, checkpoint.where)
     except ConfigError as error:
         return str(error)

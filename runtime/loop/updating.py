@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..attention import AttentionBackend
 from ..errors import CheckpointError, RuntimeFailure
-from ..loading.checkpoint import Checkpoint, open_checkpoint
+from ..loading.checkpoint import Checkpoint
 from ..loading.plan import Plan
 from ..loading.source import TensorSource
 from ..loading.weights import Transform, fill, plan_of
@@ -28,13 +28,13 @@ Origin = str | Path | Mapping[str, Tensor]  # a model directory, or tensors by t
 class Updater:
     """Loads other weights into the model of an engine. `update` runs on the scheduler thread.
 
-    origin: where the present weights came from; None: they are random.
+    origin: where the present weights came from; None: they are random.  opened: `open_checkpoint` with the engine's options.
     """
 
     def __init__(
-        self, core: EngineCore, origin: Path | None, context: int, transform: Transform | None, make_attention: Callable[[], AttentionBackend]
+        self, core: EngineCore, origin: Path | None, opened: Callable[[Path], Checkpoint], transform: Transform | None, make_attention: Callable[[], AttentionBackend]
     ) -> None:
-        self._core, self._origin, self._context = core, origin, context
+        self._core, self._origin, self._open = core, origin, opened
         self._transform, self._make_attention = transform, make_attention
 
     def update(self, origin: Origin) -> int:
@@ -58,7 +58,7 @@ class Updater:
     def _opened(self, origin: Origin, model: Model) -> Checkpoint:
         if isinstance(origin, Mapping):
             return Checkpoint(model, [TensorSource("update_weights", origin)], Readers.of(None, ""), "update_weights")
-        checkpoint = open_checkpoint(Path(origin), self._context)
+        checkpoint = self._open(Path(origin))
         other = [field.name for field in fields(Model) if field.name != "notes" and getattr(checkpoint.model, field.name) != getattr(model, field.name)]
         if other:
             raise CheckpointError(f"{origin} is another model than the engine's: it differs in {', '.join(other)}; open an engine for it")
@@ -90,6 +90,6 @@ class Updater:
             raise RuntimeFailure(f"the update broke off ({error}), and the weights of before are in no file: {halted}") from error
         log.warning("the update broke off (%s); the weights of before are loaded again", error)
         try:
-            fill(model, plan_of(model, open_checkpoint(self._origin, self._context)), self._transform)
+            fill(model, plan_of(model, self._open(self._origin)), self._transform)
         except Exception as again:
             raise RuntimeFailure(f"the update broke off ({error}), and the weights of before cannot be loaded ({again}): {halted}") from error

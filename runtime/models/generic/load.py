@@ -13,14 +13,14 @@ from .decoder import GenericDecoder
 from .proof import prove
 
 
-def load_generic(model: GenericModel, dtype: torch.dtype, device: torch.device | str, seed: int | None = None) -> GenericDecoder:
-    """The checkpoint in `dtype` on `device`, or with a seed random weights of its shape.
+def load_generic(model: GenericModel, dtype: torch.dtype, device: torch.device | str, seed: int | None = None, load_format: str = "auto") -> GenericDecoder:
+    """The checkpoint in `dtype` on `device`, or with a seed random weights of its shape. load_format: "pt" takes pickled files too.
 
     Raises CheckpointError for tensors that are missing, left over or of another shape, and ConfigError where the model
     does not compute packed sequences as it computes each alone.
     """
     register()
-    module = _module(model, dtype, seed).eval().requires_grad_(False).to(device)
+    module = _module(model, dtype, seed, load_format == "pt").eval().requires_grad_(False).to(device)
     module.set_attn_implementation(NAME)
     if module.config._attn_implementation != NAME:
         raise ConfigError(f"{model.architecture} does not let its attention be replaced, so transformers cannot run it over our cache")
@@ -29,7 +29,7 @@ def load_generic(model: GenericModel, dtype: torch.dtype, device: torch.device |
     return decoder
 
 
-def _module(model: GenericModel, dtype: torch.dtype, seed: int | None) -> Any:
+def _module(model: GenericModel, dtype: torch.dtype, seed: int | None, pickles: bool) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     options: dict[str, Any] = {"trust_remote_code": model.remote_code, "dtype": dtype}
@@ -38,6 +38,7 @@ def _module(model: GenericModel, dtype: torch.dtype, seed: int | None) -> Any:
             torch.manual_seed(seed)
             config = AutoConfig.from_pretrained(model.path, local_files_only=True, trust_remote_code=model.remote_code)
             return AutoModelForCausalLM.from_config(config, **options)
+        options["use_safetensors"] = None if pickles else True  # None: also pickles, by weights_only
         loaded: Any = AutoModelForCausalLM.from_pretrained(model.path, local_files_only=True, output_loading_info=True, **options)
     except Exception as error:  # whatever the library finds wrong
         raise CheckpointError(f"transformers cannot load {model.path}: {type(error).__name__}: {error}") from error

@@ -1,0 +1,93 @@
+"""Models of the Hugging Face hub: which files of a repository are needed, and where they lie on this machine."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Callable
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import CheckpointError
+from .choosing import chosen_gguf, weight_names
+
+SMALL = ("*.json", "*.model", "tokenizer.model.v*", "*.tiktoken", "*.txt", "*.jinja")  # beside the weights, not in folders
+TEMPLATES = "additional_chat_templates/*.jinja"
+
+
+class HubId(NamedTuple):
+    """`organisation/name@revision:word`. revision: a branch, tag or commit.  word: of the name of one GGUF file."""
+
+    repository: str
+    revision: str | None
+    word: str | None
+
+    @classmethod
+    def of(cls, text: str) -> HubId | None:
+        """None: it is no hub id."""
+        found = re.fullmatch(r"(\w[\w.-]*(?:/\w[\w.-]*)?)(?:@(\w[\w./-]*))?(?::([\w.-]+))?", text)
+        return None if found is None else cls(*found.groups())
+
+    def __str__(self) -> str:
+        return f"{self.repository}{f'@{self.revision}' if self.revision else ''}{f':{self.word}' if self.word else ''}"
+
+
+def snapshot(asked: HubId, weights: bool, load_format: str) -> Path:
+    """The directory of a snapshot, or in it the GGUF file. Raises CheckpointError where it is neither cached nor to be had."""
+    return _cached(asked, weights, load_format) or _download(asked, weights, load_format)
+
+
+def _cached(asked: HubId, weights: bool, load_format: str) -> Path | None:
+    """None: something of it is missing."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    small = list(SMALL) if asked.word is None else []  # the client says whether these are complete
+    try:
+        found = snapshot_download(asked.repository, revision=asked.revision, local_files_only=True, allow_patterns=small, ignore_patterns=["*/*"])
+    except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError):
+        return None
+    path = Path(found)
+    there = {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()}
+    try:
+        names = _needed(asked, there, weights, load_format, lambda name: path / name)
+    except CheckpointError:  # of what is here; the repository may have more
+        return None
+    return _place(path, names) if set(names) <= there else None
+
+
+def _download(asked: HubId, weights: bool, load_format: str) -> Path:
+    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+
+    def fetch(name: str) -> Path:
+        return Path(hf_hub_download(asked.repository, name, revision=asked.revision))
+
+    try:
+        told = HfApi().model_info(asked.repository, revision=asked.revision)
+        names = _needed(asked, {file.rfilename for file in told.siblings or ()}, weights, load_format, fetch)
+        path = snapshot_download(asked.repository, revision=asked.revision, allow_patterns=[glob.escape(name) for name in names])
+        return _place(Path(path), names)
+    except CheckpointError:
+        raise
+    except Exception as error:  # the hub client raises a dozen unrelated types for "could not get it"
+        raise CheckpointError(
+            f"model {str(asked)!r} is no local directory, is not in the Hugging Face cache, and could not be downloaded "
+            f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}); "
+            "give a local path, or check the name and the network"
+        ) from error
+
+
+def _needed(asked: HubId, there: set[str], weights: bool, load_format: str, open_file: Callable[[str], Path]) -> list[str]:
+    """The names of a repository's files that the model needs; a GGUF model needs none but its own."""
+    where = f"the repository {asked.repository!r}"
+    if asked.word is not None or ("config.json" not in there and any(name.endswith(".gguf") for name in there)):
+        return chosen_gguf(there, asked.word, where)
+    if "config.json" not in there:
+        raise CheckpointError(f"{where} has neither config.json nor GGUF files: it is no model that is read here; take another repository")
+    small = [name for name in there if ("/" not in name and any(fnmatch(name, pattern) for pattern in SMALL)) or fnmatch(name, TEMPLATES)]
+    return sorted(small) + (weight_names(there, open_file, load_format, where) if weights else [])
+
+
+def _place(path: Path, names: list[str]) -> Path:
+    return path if "config.json" in names else path / names[0]

@@ -1,0 +1,68 @@
+"""Tensors of pickled files (.bin, .pt), read without running any code that they bring."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import CheckpointError, brief
+from ..models.fields import shown
+from .source import TensorSource
+
+MOST_PICKLE = 64 * 2**20  # bytes of what describes the tensors
+LINE = 300
+
+
+def pickled(file: Path) -> TensorSource:
+    """The tensors of a .bin or .pt file, read from it as they are asked for, unless torch wrote it before 1.6.
+
+    Raises CheckpointError for all else: objects that are no tensors, tensors that lie elsewhere than in the file, damage.
+    """
+    try:
+        found = _unpickled(file)
+    except (Exception, RecursionError) as error:  # the unpickler raises many types
+        why = brief(" ".join(str(error).split()) or type(error).__name__, LINE)
+        raise CheckpointError(f"{file} cannot be read as pickled tensors alone ({why}); convert it to safetensors where it comes from") from error
+    if isinstance(found, Mapping) and isinstance(found.get("state_dict"), Mapping):
+        found = found["state_dict"]
+    if not isinstance(found, Mapping):
+        raise CheckpointError(f"{file} holds {type(found).__name__}, not tensors by name")
+    return TensorSource(str(file), {_name(file, name): _plain(file, name, tensor) for name, tensor in found.items()})
+
+
+def _unpickled(file: Path) -> Any:
+    with open(file, "rb") as stream:
+        is_zip = stream.read(2) == b"PK"  # as torch writes since 1.6; what is older cannot be mapped
+    if is_zip:
+        _require_stored(file)
+    return torch.load(file, map_location="cpu", weights_only=True, mmap=is_zip)
+
+
+def _require_stored(file: Path) -> None:
+    """Nothing in the archive takes more memory than it has bytes there."""
+    with zipfile.ZipFile(file) as archive:
+        for entry in archive.infolist():
+            most = MOST_PICKLE if entry.filename.endswith(".pkl") else file.stat().st_size
+            if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > most:
+                raise ValueError(f"{entry.filename[:80]} in it is compressed, or of {entry.file_size:,} bytes; at most {most:,} are read")
+
+
+def _name(file: Path, name: Any) -> str:
+    if not isinstance(name, str):
+        raise CheckpointError(f"{file} has an entry under {type(name).__name__}, not under the name of a tensor")
+    return name
+
+
+def _plain(file: Path, name: str, tensor: Any) -> Any:
+    """A tensor as its bytes in memory are; what is none, the source refuses."""
+    if not isinstance(tensor, Tensor):
+        return tensor
+    kind = "sparse" if tensor.layout is not torch.strided else "quantised" if tensor.is_quantized else None
+    if kind is None and tensor.device.type == "cpu" and tensor.numel() * tensor.itemsize <= tensor.untyped_storage().nbytes():
+        return tensor.detach().resolve_neg()
+    raise CheckpointError(f"{file}: {shown(name)} is {kind or 'larger than its bytes in the file'}, not a plain tensor; convert the checkpoint to safetensors")
