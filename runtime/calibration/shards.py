@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..errors import ConfigError
-from ..loading.files import INDEX, WEIGHTS
+from ..loading.choosing import INDEX, WEIGHTS
 
 SHARD = 2 * 10**9  # bytes of a file, which are in memory until it is written
 CONFIG = "config.json"

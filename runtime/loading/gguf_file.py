@@ -47,7 +47,7 @@ def read_gguf(file: Path) -> GGUFFile:
     """
     try:
         if not file.is_file():
-            raise ValueError("it is no regular file")
+            raise ValueError("it is not a regular file")
         with open(file, "rb") as stream:
             return _read(file, _Header(stream, file.stat().st_size))
     except (OSError, ValueError, struct.error) as error:

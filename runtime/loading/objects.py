@@ -28,7 +28,7 @@ def read_json(path: Path, most: int = MOST_JSON) -> dict[str, Any]:
 def _bounded(path: Path, most: int) -> bytes:
     """Of a regular file: a pipe could make the reader wait for ever."""
     if not path.is_file():
-        raise ValueError("it is no regular file")
+        raise ValueError("it is not a regular file")
     with open(path, "rb") as stream:
         data = stream.read(most + 1)
     if len(data) > most:
