@@ -60,7 +60,7 @@ class Load:
     def __init__(self, chunks: list[Chunk], stream: torch.cuda.Stream | None) -> None:
         self._left, self._lock, self._over = len(chunks), threading.Lock(), threading.Event()
         self._error: BaseException | None = None
-        self._copies: set[torch.cuda.Event] = set()
+        self._copies: dict[int, torch.cuda.Event] = {}
         self._stream, self.free = stream, None if stream is None else stream.record_event()
         if not chunks:
             self._over.set()
@@ -69,7 +69,7 @@ class Load:
         with self._lock:
             self._left -= 1
             if copy is not None:
-                self._copies.add(copy)
+                self._copies[id(copy)] = copy
             if not self._left:
                 self._over.set()
 
@@ -86,7 +86,7 @@ class Load:
         self._over.wait()
         if self._error is not None:
             raise self._error
-        for copy in self._copies:  # an event that was recorded again lies later on the same stream
+        for copy in self._copies.values():  # an event that was recorded again lies later on the same stream
             copy.synchronize()
 
 
@@ -101,6 +101,7 @@ class Readers:
         self._queue: deque[tuple[Chunk, Load]] = deque()
         self._more = threading.Condition()
         self._closed = False
+        self._error: BaseException | None = None
         self._threads: list[threading.Thread] = []
 
     def fetch(self, work: Iterable[Chunk]) -> Load:
@@ -109,6 +110,8 @@ class Readers:
         stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
         load = Load(chunks, stream)
         with self._more:
+            if self._error is not None:
+                raise self._error
             self._queue.extend((chunk, load) for chunk in chunks)
             self._more.notify_all()
         self._start(min(READERS, len(self._queue), os.cpu_count() or 1))
@@ -140,6 +143,16 @@ class Readers:
             return self._queue.popleft()
 
     def _read_all(self) -> None:
+        try:
+            self._carry_all()
+        except BaseException as error:  # without a lane nothing is carried, and nobody may wait for it
+            with self._more:
+                self._error = self._error or error
+                for _, load in self._queue:
+                    load.failed(error)
+                self._queue.clear()
+
+    def _carry_all(self) -> None:
         lane = _HostLane() if self._device.type != "cuda" else _DeviceLane(self._device)
         with lane.context():
             while (found := self._next()) is not None:

@@ -78,6 +78,16 @@ def test_an_error_in_a_reader_is_raised_and_ends_the_others():
     assert len(reads) <= transfer.READERS
 
 
+def test_readers_that_cannot_begin_leave_nobody_waiting(monkeypatch):
+    def refused() -> None:
+        raise RuntimeError("no lane")
+
+    monkeypatch.setattr(transfer, "_HostLane", refused)
+    work = [transfer.Chunk(lambda part: None, torch.float32, torch.empty(4)) for _ in range(20)]
+    with pytest.raises(RuntimeError, match="no lane"):
+        transfer.transfer(work, CPU)
+
+
 def test_a_file_that_shrinks_while_it_is_read(tmp_path):
     path = write_checkpoint(tmp_path)
     file = path / "model.safetensors"
