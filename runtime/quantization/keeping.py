@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from ..layers import cpu
 from ..layers.float8 import FP8
@@ -16,8 +17,10 @@ from .codes import Codes
 from .fp8 import Fp8Linear
 from .grouped import Grouped
 from .int4 import LEVELS, Int4BlockedLinear, suits
+from .int8 import Int8BlockedLinear
 
 Transform = Callable[[str, Linear], Linear]
+MIDDLE = 128  # of codes of 8 bits
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,24 @@ def in_few_bits(codes: Codes, layer: Linear) -> Linear | str:
         return _float8(weight, layer)
     if cpu.can_compute(dtype, device) and cpu.kernels.INT4 and weight.levels == LEVELS:
         return suits(weight) or Int4BlockedLinear(weight, layer.bias, dtype)
+    if cpu.can_compute(dtype, device) and weight.levels == 2 * MIDDLE and weight.table is None:
+        return _int8(weight, layer)
     return f"no kernel on {device.type} multiplies {dtype_name(dtype)} with it"
+
+
+def _int8(weight: Grouped, layer: Linear) -> Linear | str:
+    if weight.scale.shape[1] != 1 or weight.offset is not None or weight.order is not None or weight.zero != MIDDLE:
+        return "int8 has a kernel for one scale an output, without zeros"
+    if not cpu.kernels.VNNI or weight.shape[1] % 2:
+        return "this CPU has no int8 instructions" if not cpu.kernels.VNNI else f"the int8 product takes pairs of inputs, here {weight.shape[1]}"
+    codes = (weight.codes.to(torch.int16) - MIDDLE).to(torch.int8)
+    return Int8BlockedLinear(codes, _of_outputs(weight), layer.bias, layer.weight.dtype)
+
+
+def _of_outputs(weight: Grouped) -> Tensor:
+    """float32 [out], of a weight with one scale an output."""
+    scale = weight.scale[:, 0].float()
+    return (scale if weight.factor is None else scale * weight.factor).contiguous()
 
 
 def _float8(weight: Grouped, layer: Linear) -> Linear | str:
@@ -105,8 +125,7 @@ def _float8(weight: Grouped, layer: Linear) -> Linear | str:
     bytes_ = weight.codes.view(FP8)
     if not Fp8Linear.suits(bytes_):
         return f"the device's float8 product takes sizes in steps of 16, here {list(weight.shape)}"
-    scale = weight.scale[:, 0].float() if weight.factor is None else weight.scale[:, 0].float() * weight.factor
-    return Fp8Linear(bytes_.contiguous(), scale.contiguous(), layer.bias)
+    return Fp8Linear(bytes_.contiguous(), _of_outputs(weight), layer.bias)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

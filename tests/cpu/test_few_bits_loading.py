@@ -67,6 +67,11 @@ def pack_quantized(weight: Tensor, generator: torch.Generator) -> tuple[dict[str
     return {"weight_packed": packed(codes, 4, True), "weight_scale": scale, "weight_shape": torch.tensor([out, inputs])}, Grouped(codes.byte(), scale, 32, zero=8.0)
 
 
+def int8_outputs(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], Grouped]:
+    codes, scale = torch.randint(-128, 128, weight.shape, generator=generator, dtype=torch.int8), torch.rand(len(weight), 1, generator=generator) * 0.003
+    return {"weight": codes, "weight_scale": scale}, Grouped((codes.short() + 128).byte(), scale, weight.shape[1], 256, zero=128.0)
+
+
 def nf4(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], Grouped]:
     """Blocks run over the rows' ends."""
     out, inputs = weight.shape
@@ -88,6 +93,10 @@ FORMATS: dict[str, tuple[dict[str, object], Writer]] = {
         "quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed", "ignore": ["lm_head"],
         "config_groups": {"group_0": {"targets": ["Linear"], "weights": PACKED}},
     }, pack_quantized),
+    "int8": ({
+        "quant_method": "compressed-tensors", "format": "int-quantized", "quantization_status": "compressed",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}}},
+    }, int8_outputs),
     "nf4": ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, nf4),
 }
 
@@ -135,6 +144,15 @@ def test_sizes_of_a_weight_that_its_format_keeps_apart_must_be_the_place_s(tmp_p
     save_file(tensors, few / WEIGHTS)
     with pytest.raises(CheckpointError, match=r"up_proj.weight is \[64, 96\] by its .*nf4.*, config.json asks for \[96, 64\]"):
         load_model(few)
+
+
+@pytest.mark.skipif(not (cpu.kernels and cpu.kernels.VNNI), reason="this CPU has no product of int8")
+def test_eight_bits_with_a_scale_an_output_are_kept(tmp_path: Path) -> None:
+    few, whole = write(tmp_path, *FORMATS["int8"])
+    (told,) = load_model(few).few_bits
+    assert told.by == "Int8BlockedLinear" and told.why is None and told.count == 12
+    found, expected = logits(few), logits(whole)
+    assert (found - expected).norm() < 0.002 * expected.norm()
 
 
 @pytest.mark.skipif(not (cpu.kernels and cpu.kernels.INT4), reason="this CPU has no product of four bits")
