@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..models.spec import Model
@@ -39,7 +39,8 @@ def open_checkpoint(path: Path, context: int | None = None, weights: bool = True
     model = load_config(path, context)
     readers = Readers.of(*quantization_of(path))
     sources = sources_of(path, load_format) if weights else []
-    return Checkpoint(with_own_head(model, sources), sources, readers, str(path))
+    model = with_own_head(model, sources)
+    return Checkpoint(replace(model, notes=(*model.notes, *readers.notes)), sources, readers, str(path))
 
 
 def sources_of(path: Path, load_format: str = "auto") -> list[Source]:

@@ -226,7 +226,7 @@ def _check_shape(piece: Piece, shape: list[int], place: Place) -> None:
 def _unread(piece: Piece) -> CheckpointError:
     return CheckpointError(
         f"{piece.source.name}: tensor {shown(piece.stored.name)} holds {shown(piece.stored.dtype)[1:-1]}, supported are {', '.join(FLOATS)}, "
-        "and the few-bit formats of docs/loading.md with the numbers that belong to them; use the checkpoint before its quantisation"
+        "and the formats that docs/loading.md lists with the numbers that belong to them; use the checkpoint before its quantisation"
     )
 
 

@@ -145,6 +145,7 @@ class Assembly:
     def info(self, model: AnyDecoder, attention: AttentionBackend, plan: memory.MemoryPlan) -> dict[str, Any]:
         found = _info(model, attention, self.config, self.choice, self.context)
         found |= {"layers": [asdict(row) for row in self.layers], "slower": self.slower, "few_bits": [str(kept) for kept in _few_bits(model)]}
+        found["notes"] = list(model.config.notes)
         return {"model_path": str(self.path), **found, "memory": plan.as_dict(), "startup": self.seconds}
 
     @contextmanager

@@ -207,6 +207,7 @@ def test_a_weight_without_its_scale_is_refused_by_name(tmp_path: Path) -> None:
 def test_strict_refuses_weights_that_are_restored(tmp_path: Path) -> None:
     few, _ = write(tmp_path, *FORMATS["fp8 blocks"])
     with Engine(few, device="cpu", dtype="float32", kv_tokens=256) as engine:
+        assert any("activations are not rounded" in note for note in engine.info()["notes"])
         (told,) = engine.info()["few_bits"]
         assert told in engine.info()["slower"]
     with pytest.raises(ConfigError, match=r"strict=True\): .*restored to float32"):
