@@ -23,8 +23,9 @@ ROOMS: dict[str, Rows] = {
         "quantize_tool": "",
         "run_tool": "tracebacks",
         "models_tool": "words",
+        "push_tool": "",
         "serve_tool": "words",
-        "cli": "sgl chat_tool check_tool doctor_tool grammar_tool models_tool quantize_tool run_tool serve_tool",
+        "cli": "sgl chat_tool check_tool doctor_tool grammar_tool models_tool push_tool quantize_tool run_tool serve_tool",
         "__main__": "cli",
     },
     "lang": {

@@ -14,6 +14,7 @@ from .gguf_file import read_parts
 from .header import Stored
 from .pickles import pickled
 from .plan import with_own_head
+from .remote import is_remote, remote_sources
 from .source import FileSource, Source, safetensors
 
 
@@ -47,6 +48,8 @@ def sources_of(path: Path, load_format: str = "auto") -> list[Source]:
     """The tensors of a directory or GGUF file, as their headers name them. Raises CheckpointError for what is absent or damaged."""
     if is_gguf(path):
         return [FileSource(part.file, part.tensors) for part in read_parts(path)]
+    if is_remote(path):
+        return [*remote_sources(path)]
     return [safetensors(file) if file.suffix == ".safetensors" else pickled(file) for file in weight_files(path, load_format)]
 
 

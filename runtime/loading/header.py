@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
@@ -34,31 +35,39 @@ class Stored(NamedTuple):
 
 def read_header(file: Path) -> list[Stored]:
     """The tensors of a file in the order of their bytes. Raises CheckpointError for what is damaged or cut short."""
-    size = file.stat().st_size
+    with open(file, "rb") as stream:
+        return header_of(str(file), file.stat().st_size, stream.read)
+
+
+def header_of(name: str, size: int, read: Callable[[int], bytes]) -> list[Stored]:
+    """The same of a file that lies anywhere. read: gives the next bytes, as many as it is asked for, fewer at the end."""
     try:
-        with open(file, "rb") as stream:
-            length = int.from_bytes(_exactly(stream, 8), "little")
-            if length > min(size - 8, MOST_HEADER):
-                raise ValueError(f"a header of {length:,} bytes does not fit; at most {min(size - 8, MOST_HEADER):,} are read")
-            entries = parse_object(_exactly(stream, length))
+        length = int.from_bytes(_exactly(read, 8), "little")
+        if length > min(size - 8, MOST_HEADER):
+            raise ValueError(f"a header of {length:,} bytes does not fit; at most {min(size - 8, MOST_HEADER):,} are read")
+        entries = parse_object(_exactly(read, length))
         tensors = sorted(
             (_stored(name, entry, 8 + length) for name, entry in entries.items() if name != "__metadata__"),
             key=lambda tensor: (tensor.start, tensor.stop),
         )
         _check(tensors, 8 + length, size)
+    except CheckpointError:
+        raise
     except ValueError as error:
-        raise damaged(file, str(error)) from error
+        raise damaged_file(name, size, str(error)) from error
     return tensors
 
 
 def damaged(file: Path, why: str) -> CheckpointError:
-    return CheckpointError(
-        f"{file} ({file.stat().st_size:,} bytes) is damaged or cut short ({why}); fetch the file again"
-    )
+    return damaged_file(str(file), file.stat().st_size, why)
 
 
-def _exactly(stream: Any, count: int) -> bytes:
-    data: bytes = stream.read(count)
+def damaged_file(name: str, size: int, why: str) -> CheckpointError:
+    return CheckpointError(f"{name} ({size:,} bytes) is damaged or cut short ({why}); fetch the file again")
+
+
+def _exactly(read: Callable[[int], bytes], count: int) -> bytes:
+    data = read(count)
     if len(data) < count:
         raise ValueError(f"{count:,} bytes of header expected, {len(data):,} are there")
     return data

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from ..errors import CheckpointError
 from .choosing import chosen_gguf
 from .gguf import is_gguf
 from .hub import HubId, snapshot
+from .remote import fetch_model, is_url
 
 CONFIG = "config.json"
 
@@ -16,11 +19,13 @@ CONFIG = "config.json"
 def resolve_model(name: str | Path, weights: bool = True, load_format: str = "auto") -> Path:
     """The directory of a model, or its GGUF file: a local one as it is, otherwise a hub id's snapshot, with its weights if they are wanted.
 
-    name: a directory, a `.gguf` file (any part of a split one), or a hub id: `organisation/name`, then maybe `@revision`, then
+    name: a directory, a `.gguf` file (any part of a split one), a URL (see `remote`), or a hub id: `organisation/name`, then maybe `@revision`, then
     maybe `:WORD` for the one GGUF file whose name holds that word. load_format: see `EngineConfig`. A snapshot that is complete
     in the Hugging Face cache costs no network call; of a repository only the files that are needed are fetched, and a download
     that broke off goes on where it was. Raises CheckpointError saying what was looked for and what to do.
     """
+    if isinstance(name, str) and is_url(name):
+        return fetch_model(name) if (local := _file_url(name)) is None else resolve_model(local, weights, load_format)
     path = Path(name).expanduser()
     if path.is_dir():
         return _in_directory(path)
@@ -29,6 +34,16 @@ def resolve_model(name: str | Path, weights: bool = True, load_format: str = "au
     if isinstance(name, Path) or (asked := HubId.of(name)) is None:
         raise CheckpointError(f"no directory {str(name)!r}; give the path of a Hugging Face model directory or of a GGUF file, or a hub id")
     return snapshot(asked, weights, load_format)
+
+
+def _file_url(url: str) -> Path | None:
+    """The path of file:///path."""
+    parts = urlsplit(url)
+    if parts.scheme.lower() != "file":
+        return None
+    if parts.netloc not in ("", "localhost"):
+        raise CheckpointError(f"{url}: a file's URL has three slashes, file:///path, or names localhost")
+    return Path(url2pathname(parts.path))
 
 
 def _in_directory(path: Path) -> Path:

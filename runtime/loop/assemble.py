@@ -27,6 +27,7 @@ from ..executor.runner import Runner
 from ..layers import cpu
 from ..loading import describe, load_json_options, load_model
 from ..loading.checkpoint import open_checkpoint
+from ..loading.remote import is_remote
 from ..models.decoder import Decoder
 from ..models.explain import layers_of, slower
 from ..models.generic import AnyDecoder, GenericModel, load_generic
@@ -114,6 +115,8 @@ class Assembly:
     def _weights(self) -> AnyDecoder:
         seed, choice = _dummy_seed(self.config), self.choice
         if isinstance(self.model, GenericModel):
+            if is_remote(self.path) and seed is None:
+                raise ConfigError(f"{self.model.architecture} runs by transformers' own implementation, which reads files of this machine: download the model")
             return load_generic(self.model, choice.dtype, choice.device, seed, self.config.load_format)
         return load_model(self.path, choice.dtype, choice.device, seed, self.transform, self.context, self.config.load_format)
 

@@ -36,6 +36,7 @@ class FileServer(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: FileServer
 
     def log_message(self, *_: Any) -> None: ...

@@ -1,0 +1,123 @@
+"""A folder of this machine that stands for a model elsewhere: its small files, and where its weights are.
+
+    ~/.cache/sgl/remote/KEY/NAME/     (SGL_CACHE in place of ~/.cache/sgl)
+        config.json, tokenizer.json ...
+        remote.json                   {"url": ..., "weights": {"model.safetensors": [size, tag], ...}}
+
+KEY is made of the URL and of the sizes and tags of all files: what changes there is another folder here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ...errors import CheckpointError
+from ..choosing import INDEX, WEIGHTS, weight_names
+from ..header import header_of
+from ..objects import read_json
+from .source import RangeSource
+from .store import File, Store, open_store
+
+REMOTE = "remote.json"
+SMALL = (
+    "config.json", "generation_config.json", "sgl.json", "quantize_config.json", "hf_quant_config.json", "tokenizer.json", "tokenizer_config.json",
+    "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "chat_template.json", "vocab.json", "vocab.txt", "merges.txt",
+    "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tiktoken.model", INDEX,
+)  # fmt: skip
+MOST_SMALL = 256 * 2**20  # bytes of one of them
+MOST_FILES = 4096
+
+
+def fetch_model(url: str) -> Path:
+    """The folder for a URL, with its small files. Raises CheckpointError for what is missing there or cannot be reached."""
+    store = open_store(url)
+    found = store.find([*SMALL, WEIGHTS])
+    if "config.json" not in found:
+        raise CheckpointError(f"{store.url}/config.json is missing; the URL must be that of a folder in Hugging Face format, its weights in safetensors")
+    cache = Path(os.environ.get("SGL_CACHE") or "~/.cache/sgl").expanduser() / "remote"
+    cache.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(prefix="new-", dir=cache))  # for this user alone: the URL may hold a password
+    try:
+        return _fetched(store, url, found, new)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _fetched(store: Store, url: str, found: dict[str, File], new: Path) -> Path:
+    """new: an empty folder, which becomes the one that is returned, unless that is there already."""
+    if INDEX in found:
+        (new / INDEX).write_bytes(_small(store, INDEX, found[INDEX]))
+    weights = _weights(store, new, found)
+    path = new.parent / _key(url, found | weights) / _name(store.url)
+    if is_remote(path):
+        return path
+    for name in set(SMALL) & set(found) - {INDEX}:
+        (new / name).write_bytes(_small(store, name, found[name]))
+    (new / REMOTE).write_text(json.dumps({"url": url, "weights": weights}), encoding="utf-8")
+    path.parent.mkdir(exist_ok=True)
+    try:
+        os.rename(new, path)
+    except OSError:
+        if not is_remote(path):  # else another process was faster
+            raise
+    return path
+
+
+def _key(url: str, files: dict[str, File]) -> str:
+    return hashlib.sha256(json.dumps([url, sorted(files.items())]).encode()).hexdigest()[:24]
+
+
+def _name(url: str) -> str:
+    """What the model is called after its folder there."""
+    return re.sub(r"[^\w.-]", "_", url.rstrip("/").rpartition("/")[2]).lstrip(".") or "model"
+
+
+def _small(store: Store, name: str, file: File) -> Any:
+    if file.size > MOST_SMALL:
+        raise CheckpointError(f"{store.url}/{name} has {file.size:,} bytes, at most {MOST_SMALL:,} are read")
+    return store.read(name, file, 0, file.size)
+
+
+def _weights(store: Store, folder: Path, found: dict[str, File]) -> dict[str, File]:
+    names = weight_names(found, lambda name: folder / name, "auto", store.url)
+    if len(names) > MOST_FILES:
+        raise CheckpointError(f"{store.url}/{INDEX} names {len(names):,} files, at most {MOST_FILES:,} are read")
+    there = store.find(names)
+    if absent := sorted(set(names) - set(there)):
+        raise CheckpointError(f"{store.url}/{absent[0]} is missing, of {len(names)} files that its index names; upload the model again")
+    return there
+
+
+def is_remote(path: Path) -> bool:
+    return (path / REMOTE).is_file()
+
+
+def remote_sources(path: Path) -> list[RangeSource]:
+    """The weights of such a folder, their headers read. Raises CheckpointError for what is damaged, changed or gone."""
+    said = read_json(path / REMOTE, MOST_SMALL)
+    try:
+        url, files = str(said["url"]), {str(name): File(int(size), str(tag)) for name, (size, tag) in said["weights"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path / REMOTE} is damaged; remove its folder and open the model again") from error
+    store = open_store(url)
+    return [_source(store, name, file) for name, file in files.items()]
+
+
+def _source(store: Store, name: str, file: File) -> RangeSource:
+    at = 0
+
+    def read(count: int) -> bytes:
+        nonlocal at
+        count = min(count, file.size - at)
+        at += count
+        return bytes(store.read(name, file, at - count, count))
+
+    tensors = header_of(f"{store.url}/{name}", file.size, read)
+    return RangeSource(f"{store.url}/{name}", file.size, tensors, lambda start, count: store.read(name, file, start, count))

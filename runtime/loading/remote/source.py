@@ -1,0 +1,25 @@
+"""Tensors of a file elsewhere, read range by range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ...models.fields import shown
+from ..header import Stored, damaged_file
+
+
+class RangeSource:
+    """fetch: the bytes of the file from a start on, as a buffer; several threads call it at a time."""
+
+    def __init__(self, name: str, size: int, tensors: list[Stored], fetch: Callable[[int, int], Any]) -> None:
+        self.name, self.bytes, self.tensors, self._fetch = name, size, tensors, fetch
+
+    def read(self, stored: Stored, offset: int, part: Tensor) -> None:
+        data = np.frombuffer(self._fetch(stored.start + offset, len(part)), np.uint8)
+        if len(data) != len(part):
+            raise damaged_file(self.name, self.bytes, f"{len(data):,} of {len(part):,} bytes came of tensor {shown(stored.name)}")
+        part.numpy()[:] = data
