@@ -44,7 +44,7 @@ log = logging.getLogger("sgl")
 class Engine:
     """A loaded model that runs programs, in this process or in its own. `Engine()` loads the bundled sgl-nano.
 
-        engine = sgl.Engine("Qwen/Qwen3-0.6B")       # a hub id, a directory in Hugging Face's format, a GGUF file
+        engine = sgl.Engine("Qwen/Qwen3-0.6B")       # a hub id, a directory in Hugging Face's format, a GGUF file, a URL
         sgl.set_default_backend(engine)
         with sgl.Engine() as engine:                 # closes the engine at the end
             print(engine.generate("The capital of France is", max_tokens=8, temperature=0).text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 Rows = dict[str, str]
 
-LOOSE = {"sgl": 13, "lang": 4, "runtime": 4, "grammars": 4}  # files that may lie directly in a floor, its front not counted
+LOOSE = {"sgl": 14, "lang": 4, "runtime": 4, "grammars": 4}  # files that may lie directly in a floor, its front not counted
 
 ROOMS: dict[str, Rows] = {
     "sgl": {

@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from sgl.runtime import Engine
 from sgl.runtime.errors import CheckpointError, ConfigError
 from sgl.runtime.loading import load_model, resolve_model
 from sgl.runtime.loading.checkpoint import sources_of
+from sgl.runtime.loading.remote import http_store
 from sgl.runtime.loading.source import bytes_of
 from sgl.runtime.loop.config import EngineConfig
 from sgl.runtime.loop.survey import survey
@@ -174,6 +176,14 @@ def test_what_breaks_midway_is_told(store: FileServer, broken: Change, words: st
         load_model(path)
     store.hook = lambda *_: False
     load_model(path)
+
+
+def test_a_server_that_is_silent(store: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_store, "SECONDS", 0.1)
+    path = resolve_model(f"{store.url}/tiny")
+    store.hook = lambda *_: time.sleep(0.5) or False
+    with fails(CheckpointError, rf"{store.url}/tiny/model-0.*could not be read.*timed out"):
+        load_model(path)
 
 
 def test_an_error_that_passes_is_not_seen(store: FileServer) -> None:

@@ -18,7 +18,7 @@ class ObjectStore:
     def __init__(self, url: str) -> None:
         self.url, self._obstore = shown_url(url), extra("obstore", url)
         extra("obstore.store", url)
-        try:
+        try:  # allow_http: where the environment names an endpoint without TLS; those of the clouds have it
             self._store = self._obstore.store.from_url(
                 url,
                 client_options={"timeout": timedelta(seconds=LONGEST), "connect_timeout": timedelta(seconds=SECONDS), "allow_http": True},
