@@ -72,7 +72,7 @@ def _download(asked: HubId, weights: bool, load_format: str) -> Path:
         raise
     except Exception as error:  # the hub client raises a dozen unrelated types for "could not get it"
         raise CheckpointError(
-            f"model {str(asked)!r} is no local directory, is not in the Hugging Face cache, and could not be downloaded "
+            f"model {str(asked)!r} is not a local directory, is not in the Hugging Face cache, and could not be downloaded "
             f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}); "
             "give a local path, or check the name and the network"
         ) from error
@@ -84,7 +84,7 @@ def _needed(asked: HubId, there: set[str], weights: bool, load_format: str, open
     if asked.word is not None or ("config.json" not in there and any(name.endswith(".gguf") for name in there)):
         return chosen_gguf(there, asked.word, where)
     if "config.json" not in there:
-        raise CheckpointError(f"{where} has neither config.json nor GGUF files: it is no model that is read here; take another repository")
+        raise CheckpointError(f"{where} has neither config.json nor GGUF files, so it is not a model that sgl can load; use another repository")
     small = [name for name in there if ("/" not in name and any(fnmatch(name, pattern) for pattern in SMALL)) or fnmatch(name, TEMPLATES)]
     return sorted(small) + (weight_names(there, open_file, load_format, where) if weights else [])
 

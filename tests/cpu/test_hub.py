@@ -127,7 +127,7 @@ def test_what_the_hub_does_not_have(hub: FileServer) -> None:
         return name.startswith("model-")
 
     hub.hook = broken
-    with pytest.raises(CheckpointError, match=r"'acme/tiny' is no local directory.* could not be downloaded \(\w+"):
+    with pytest.raises(CheckpointError, match=r"'acme/tiny' is not a local directory.* could not be downloaded \(\w+"):
         resolve_model("acme/tiny")
     for file in hub.folder.glob("*.json"):
         file.unlink()

@@ -18,7 +18,7 @@ def push_model(path: Path, url: str) -> int:
     does not take it.
     """
     if not path.is_dir() or (path / REMOTE).exists():
-        raise ConfigError(f"{path} is no directory with safetensors; only those are pushed")
+        raise ConfigError(f"{path} is not a directory with safetensors; only those can be pushed")
     store, files = open_store(url), list(_files(path))
     if hasattr(store, "push"):
         size: int = store.push(files)
