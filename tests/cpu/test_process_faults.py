@@ -92,7 +92,7 @@ def test_a_fork_of_this_process_leaves_the_engine_alone(engine):
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_use_and_finalize, args=(engine, sender))
     child.start()
-    assert receiver.poll(30) and "fork of" in receiver.recv()
+    assert receiver.poll(30) and "forked from" in receiver.recv()
     child.join(30)
     assert engine.generate("hello", GREEDY).completion_tokens == 8 and not engine.info()["restarts"]
 

@@ -610,7 +610,7 @@ def test_model_names():
 
 
 def test_what_is_no_backend():
-    with pytest.raises(BadValueError, match="no backend"):
+    with pytest.raises(BadValueError, match="is not a backend"):
         sgl.set_default_backend("http://localhost")
 
 

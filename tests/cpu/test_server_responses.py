@@ -396,7 +396,7 @@ OUT = {"type": "function_call_output", "call_id": "a", "output": "b"}
         ({"input": [USER, CALL, CALL, OUT]}, "input.2.call_id", "'a'"),
         ({"input": [USER, CALL, OUT, OUT]}, "input.3.call_id", "already"),
         ({"input": [USER, {**CALL, "arguments": "no"}, OUT]}, "input", "'no'"),
-        ({"input": [{"type": "reasoning", "summary": [], "encrypted_content": "?"}, USER]}, "input.0.encrypted_content", "thought"),
+        ({"input": [{"type": "reasoning", "summary": [], "encrypted_content": "?"}, USER]}, "input.0.encrypted_content", "not made by this server"),
         ({"input": "a", "metadata": {str(i): "a" for i in range(17)}}, "metadata", "17"),
         ({"input": "a " * 9000}, None, "tokens"),
     ],

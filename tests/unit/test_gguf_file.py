@@ -188,7 +188,7 @@ def test_long_headers_are_bounded(tmp_path: Path) -> None:
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
-    for path, said in ((tmp_path / "absent.gguf", "is missing"), (tmp_path, "no regular file")):
+    for path, said in ((tmp_path / "absent.gguf", "is missing"), (tmp_path, "not a regular file")):
         with pytest.raises(CheckpointError, match=said):
             read_gguf(path)
 
