@@ -13,7 +13,7 @@ from .gguf import is_gguf, open_gguf
 from .gguf_file import read_parts
 from .header import Stored
 from .pickles import pickled
-from .plan import with_own_head
+from .plan import KV_SCALES, with_own_head
 from .remote import is_remote, remote_sources
 from .source import FileSource, Source, safetensors
 
@@ -41,7 +41,14 @@ def open_checkpoint(path: Path, context: int | None = None, weights: bool = True
     readers = Readers.of(*quantization_of(path))
     sources = sources_of(path, load_format) if weights else []
     model = with_own_head(model, sources)
-    return Checkpoint(replace(model, notes=(*model.notes, *readers.notes)), sources, readers, str(path))
+    return Checkpoint(replace(model, notes=(*model.notes, *readers.notes, *_left_out(sources))), sources, readers, str(path))
+
+
+def _left_out(sources: list[Source]) -> tuple[str, ...]:
+    """What the files hold and no load uses, where it would change results."""
+    scales = tuple(f".{name}" for name in (*KV_SCALES, "k_cache.scale", "v_cache.scale"))
+    found = any(stored.name.endswith(scales) for source in sources for stored in source.tensors)
+    return ("the checkpoint's scales for keys and values are not used; kv_dtype='fp8' takes the engine's own",) if found else ()
 
 
 def sources_of(path: Path, load_format: str = "auto") -> list[Source]:

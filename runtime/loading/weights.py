@@ -43,9 +43,9 @@ def load_model(
     """The decoder of a model directory or GGUF file, its weights converted to `dtype` on `device`.
 
     Reads local files only. With `dummy_seed` nothing but the configuration is read and the weights are random.
-    `transform` is given to `Decoder.seal_part`, which applies it to each matrix. context: see `read_model`. load_format: see `open_checkpoint`. Part by part: beside
-    what is kept there is never more than two parts (layers, embedding, head) in the form in which they are loaded, one where
-    they change. Raises CheckpointError for files and tensors that are absent, unexpected, damaged or wrongly shaped, before
+    `transform` is given to `Decoder.seal_part`, which applies it to each matrix. context: see `read_model`. load_format: see
+    `open_checkpoint`. Memory: the weights that are kept, and at most two parts (layers, embedding, head) as they are stored, or
+    one where weights change. Raises CheckpointError for files and tensors that are absent, unexpected, damaged or wrongly shaped, before
     memory is taken for them, and ConfigError for a configuration that is not supported.
     """
     checkpoint = open_checkpoint(Path(path), context, dummy_seed is None, load_format)
