@@ -3,6 +3,7 @@
 #   GIT_COMMIT=$(git rev-parse --short HEAD) benchmarks/gpu_bench.sh [OPTIONS OF gpu_llama8b.py]
 #   benchmarks/gpu_bench.sh demo [OPTIONS OF gpu_demo.py]
 #   benchmarks/gpu_bench.sh serve [OPTIONS OF gpu_serve.py]     (build/wheels: fastapi, starlette, uvicorn, prometheus_client ...)
+#   benchmarks/gpu_bench.sh few [OPTIONS OF gpu_few_bits.py]
 #   benchmarks/gpu_bench.sh kernels [CASES AND OPTIONS OF gpu_kernels.py]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,6 +13,7 @@ script=gpu_llama8b.py
 case "${1:-}" in
   demo) script=gpu_demo.py; shift ;;
   serve) script=gpu_serve.py; shift ;;
+  few) script=gpu_few_bits.py; shift ;;
   kernels) script=gpu_kernels.py; shift ;;
 esac
 exec python3 -u "benchmarks/$script" "$@"

@@ -98,6 +98,7 @@ GEMMA3 = {
 }  # fmt: skip
 SHAPES = {
     "llama8b": Shape("llama8b", 4096, 32, 32, 8, 128, 14_336, 128_256),
+    "llama70b": Shape("llama70b", 8192, 80, 64, 8, 128, 28_672, 128_256),
     "qwen3-4b": Shape("qwen3-4b", 2560, 36, 32, 8, 128, 9728, 151_936, positions=40_960, keys=QWEN3),
     "gemma3-4b": Shape("gemma3-4b", 2560, 34, 8, 4, 256, 10_240, 262_208, window=1024, full=6, keys=GEMMA3),
     "tiny": Shape("tiny", 64, 2, 4, 2, 16, 128, 9000, positions=8192, context=4096),  # to try the script out

@@ -18,7 +18,7 @@ CHOICES = {
     "load_format": ("auto", "pt"),
     "implementation": ("auto", "sgl", "transformers"),
 }
-ON_CPU = ("int8", "int4", "int4_hqq")  # weights
+WHOLE_NUMBERS = ("int8", "int4", "int4_hqq")  # weights
 BATCH_DEPENDENT = ("flashinfer", "torch_native")  # attention whose bits depend on the other sequences of a step
 
 
@@ -139,8 +139,8 @@ class EngineConfig:
     def on(self, device: str) -> Resolved:
         """With everything settled that depends on the kind of device: "cpu", "cuda", ..."""
         gpu = device == "cuda"
-        if self.weights in ON_CPU and device != "cpu":
-            raise ConfigError(f"Engine(weights={self.weights!r}) is for the CPU, here: {device}; use weights='fp8' or 'auto'")
+        if self.weights in WHOLE_NUMBERS and device not in ("cpu", "cuda"):
+            raise ConfigError(f"Engine(weights={self.weights!r}) is for the CPU and CUDA, here: {device}; use weights='auto'")
         for name in ("kv_dtype", "weights"):
             if getattr(self, name) == "fp8" and not gpu:
                 raise ConfigError(f"Engine({name}='fp8') needs a CUDA device, here: {device}; use {name}='auto'")

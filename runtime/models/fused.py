@@ -17,6 +17,7 @@ from torch import Tensor
 from ..attention.base import AttentionBackend
 from ..kernels import one_row
 from ..kernels.embed import embed
+from ..kernels.few_bits import Readied
 from ..kernels.join import NormWeights
 from ..kernels.logits import adjust
 from ..layers.linear import Linear
@@ -25,6 +26,7 @@ from ..step.batch import Batch
 from .attention import Step as LawStep
 from .claims_gpu import fused_refusal
 from .embedding import known_ids
+from .few_rows import MOST_ROWS, FewRowsLayer, few_rows, of_head
 from .gpu_layers import FusedLayer, LawLayer, Step
 from .joins import AnyJoin, Pending, between, weights_of
 from .lone_layers import AnyLayer, alone
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 class Course:
     """How a sealed model runs on a GPU.
 
-    alone: the layers of a step of one row.  exit: from the last layer to the head.  last_norm: where it is a plain RMS
+    alone: the layers of a step of one row.  few: of one of few rows, where weights are in few bits.  exit: from the last layer to the head.  last_norm: where it is a plain RMS
     norm, which the head can fold into its product.
     positions: of the longest sequence that the tables have; None: nothing limits it.
     law_ropes: rotations of layers that run by the law.
@@ -45,6 +47,7 @@ class Course:
 
     layers: tuple[FusedLayer | LawLayer, ...]
     alone: tuple[AnyLayer, ...]
+    few: tuple[FewRowsLayer, ...] | None
     exit: AnyJoin
     last_norm: NormWeights | None
     positions: int | None
@@ -70,7 +73,7 @@ def course_of(model: Decoder) -> Course:
     folds = norm is not None and not norm.layer and norm.bias is None
     laws = [layer.block.layer.mixer.rope for layer in layers if isinstance(layer, LawLayer)]
     return Course(
-        tuple(layers), tuple(alone(layer) for layer in layers), between(last, norm, model.dtype), norm if folds else None,
+        tuple(layers), tuple(alone(layer) for layer in layers), few_rows(layers, norm if folds else None, model.head, model.dtype), between(last, norm, model.dtype), norm if folds else None,
         _positions(model), tuple(dict.fromkeys(rope for rope in laws if rope is not None)),
     )  # fmt: skip
 
@@ -81,7 +84,7 @@ def forward(model: Decoder, batch: Batch, attention: AttentionBackend) -> Tensor
     course, x = model.course, _embed(model, batch)
     step = _step(model, batch, attention, x)
     lone = one_row.suits(x)
-    layers = course.alone if lone else course.layers
+    layers = _layers(course, x, lone)
     delta: Pending = None
     for layer in layers[:-1]:
         x, delta = layer.run(x, delta, step)
@@ -91,6 +94,12 @@ def forward(model: Decoder, batch: Batch, attention: AttentionBackend) -> Tensor
     all_rows = batch.pools or len(batch.logit_rows) == len(x)
     x, delta = layers[-1].run(x, delta, step, None if all_rows else batch.logit_rows)
     return _logits(model, x, delta, batch, lone)
+
+
+def _layers(course: Course, x: Tensor, lone: bool) -> Sequence[AnyLayer | FewRowsLayer]:
+    if course.few is not None and len(x) <= MOST_ROWS:
+        return course.few
+    return course.alone if lone else course.layers
 
 
 def pieces(
@@ -165,7 +174,7 @@ def _embed(model: Decoder, batch: Batch, out: Tensor | None = None) -> Tensor:
 def _logits(model: Decoder, x: Tensor, delta: Pending, batch: Batch, lone: bool = False) -> Tensor:
     """lone: the layers were those of a step of one row."""
     if batch.pools:
-        return model.pooled(model.course.exit(x, delta), batch)
+        return model.pooled(model.course.exit(x, None if isinstance(delta, Readied) else delta), batch)
     logits = _head(model, x, delta, lone)
     config = model.config
     if config.logit_scale == 1 and config.logit_softcap is None:
@@ -176,6 +185,8 @@ def _logits(model: Decoder, x: Tensor, delta: Pending, batch: Batch, lone: bool 
 def _head(model: Decoder, x: Tensor, delta: Pending, lone: bool) -> Tensor:
     """x += delta, then the last norm and the product with the head."""
     head, norm = model.head, model.course.last_norm
+    if isinstance(delta, Readied):
+        return of_head(head, delta)
     lone = lone and type(head.product) is Linear and head.project is None
     if lone and delta is None and norm is not None:
         return one_row.norm_linear(x, norm.weight, norm.eps, head.product.weight, head.product.bias)

@@ -84,13 +84,16 @@ class FusedLayer:
 
     def attend(self, x: Tensor, delta: Pending, step: Step) -> Tensor:
         """x += delta; returns what attention mixes of x, [T, query heads * head_dim]."""
+        return self.mixed_of(*self.queries(x, delta, step), step)
+
+    def mixed_of(self, qkv: Tensor, q: Tensor, step: Step) -> Tensor:
+        """What attention mixes for queries q, of all heads qkv [T, ...] as they were projected."""
         mixer = self.block.mixer
-        qkv, q = self.queries(x, delta, step)
         queries, keys = mixer.heads
         k = v = None
         if keys:
-            _, k, v = qkv.view(len(x), -1, mixer.part.dim).split_with_sizes((queries, keys, keys), 1)
-        return step.attention.attend(q, k, v, self.block.index, step.batch, *self.sinks).view(len(x), -1)
+            _, k, v = qkv.view(len(qkv), -1, mixer.part.dim).split_with_sizes((queries, keys, keys), 1)
+        return step.attention.attend(q, k, v, self.block.index, step.batch, *self.sinks).view(len(qkv), -1)
 
     def queries(self, x: Tensor, delta: Pending, step: Step, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x += delta, then x's keys and values are written; all heads of x, and the queries (in `out`, or among them)."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..kernels.few_bits import Readied
 from ..kernels.join import NormWeights, join
 from ..kernels.norm import add_rms_norm, rms_norm
 from ..layers.norm import LayerNorm, RMSNorm
@@ -15,7 +16,8 @@ from ..layers.norm import LayerNorm, RMSNorm
 if TYPE_CHECKING:
     from .block import Block
 
-Pending = Tensor | tuple[Tensor, Tensor] | None  # what is still to be added to x; of two branches beside each other, both
+# what is still to be added to x; of two branches beside each other, both; or x has it, and the norm in front of what comes is begun
+Pending = Tensor | tuple[Tensor, Tensor] | Readied | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,15 +71,16 @@ def alone(layer: FusedLayer | LawLayer) -> AnyLayer:
     if isinstance(layer, LawLayer) or not all(type(getattr(*place)) in KINDS for place in layer.block.products()):
         return layer
     block, entry, middle = layer.block, layer.entry, layer.middle
-    if _folds(layer) and isinstance(block.ffn, GatedPart):
+    if folds(layer):
         return FoldedLayer(layer, cast(RmsJoin, entry).before, cast(RmsJoin, middle).before)
     return LoneLayer(layer)
 
 
-def _folds(layer: FusedLayer) -> bool:
+def folds(layer: FusedLayer) -> bool:
+    """Whether nothing but RMS norms and additions stands between its products, and an activation with a gate."""
     part, block = layer.block.layer, layer.block
     behind = block.after_mixer or block.after_ffn or part.norms.parallel or part.branch != 1 or part.scalar
-    return isinstance(layer.entry, RmsJoin) and isinstance(layer.middle, RmsJoin) and not behind
+    return isinstance(layer.entry, RmsJoin) and isinstance(layer.middle, RmsJoin) and isinstance(block.ffn, GatedPart) and not behind
 
 
 def times(product: Linear, y: Tensor) -> Tensor:

@@ -12,13 +12,14 @@ from ..errors import ConfigError
 from ..layers.float8 import FP8
 from ..layers.linear import Linear
 from .deterministic import DeterministicLinear, FixedRowsLinear
+from .few_bits import FewBitsLinear, FixedFewBitsLinear, refusal
 from .fp8 import Fp8Linear, RowwiseFp8Linear
 from .int4 import GroupedLinear, Int4BlockedLinear, in_int4
 from .int8 import Int8BlockedLinear, Int8Linear, in_int8
-from .rounding import hqq, nearest
+from .rounding import eight_bits, hqq, nearest
 
 __all__ = [
-    "FP8", "KV_DTYPES", "WEIGHTS", "Fp8Linear", "GroupedLinear", "Int4BlockedLinear", "Int8BlockedLinear", "Int8Linear",
+    "FP8", "KV_DTYPES", "WEIGHTS", "FewBitsLinear", "Fp8Linear", "GroupedLinear", "Int4BlockedLinear", "Int8BlockedLinear", "Int8Linear",
     "Transform", "kv_dtype_for", "transform_for",
 ]  # fmt: skip
 
@@ -84,14 +85,31 @@ def _to_fp8(per_output: bool, deterministic: bool, device: torch.device) -> Tran
 
 
 def _to_whole_numbers(weights: str, deterministic: bool, device: torch.device) -> Transform:
+    if device.type == "cuda":
+        return _to_few_bits(weights, deterministic)
     if device.type != "cpu":
-        raise ConfigError(f"weights={weights!r} is for the CPU, here: {device}; take weights='fp8' on a GPU, or 'auto'")
+        raise ConfigError(f"weights={weights!r} is for the CPU and CUDA, here: {device}; take weights='auto'")
 
     def transform(name: str, layer: Linear) -> Linear:
         if layer.weight.dtype not in WHOLE_DTYPES:
             raise ConfigError(f"weights={weights!r} goes with float32 and bfloat16, the model is in {layer.weight.dtype}: set dtype")
         quantized = _in_whole_numbers(weights, name, layer)
         return FixedRowsLinear(quantized) if deterministic and isinstance(quantized, Int8Linear | GroupedLinear) else quantized
+
+    return transform
+
+
+def _to_few_bits(weights: str, deterministic: bool) -> Transform:
+    """On a GPU."""
+    _check_triton(f"weights={weights!r}")
+    kind = FixedFewBitsLinear if deterministic else FewBitsLinear
+
+    def transform(name: str, layer: Linear) -> Linear:
+        eight = weights == "int8" or name in (HEAD, PROJECT)
+        weight = eight_bits(layer.weight) if eight else FOUR_BITS[weights](layer.weight)
+        if (why := refusal(weight, layer.weight.dtype)) is not None:
+            raise ConfigError(f"weights={weights!r}: {why}; set dtype='bfloat16', or weights='auto'")
+        return kind(weight, layer.bias, layer.weight.dtype)
 
     return transform
 

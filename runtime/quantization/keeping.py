@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from ..layers import cpu
 from ..layers.float8 import FP8
 from ..layers.linear import Linear
 from .codes import Codes
+from .few_bits import FewBitsLinear, refusal
 from .fp8 import Fp8Linear
 from .grouped import Grouped
 from .int4 import LEVELS, Int4BlockedLinear, suits
@@ -93,13 +95,22 @@ def in_few_bits(codes: Codes, layer: Linear) -> Linear | str:
     if weight is None:
         return "its pieces are of different forms"
     device, dtype = weight.codes.device, layer.weight.dtype
-    if device.type == "cuda" and weight.is_float8:
-        return _float8(weight, layer)
+    if device.type == "cuda":
+        return _on_gpu(weight, layer)
     if cpu.can_compute(dtype, device) and cpu.kernels.INT4 and weight.levels == LEVELS:
         return suits(weight) or Int4BlockedLinear(weight, layer.bias, dtype)
     if cpu.can_compute(dtype, device) and weight.levels == 2 * MIDDLE and weight.table is None:
         return _int8(weight, layer)
     return f"no kernel on {device.type} multiplies {dtype_name(dtype)} with it"
+
+
+def _on_gpu(weight: Grouped, layer: Linear) -> Linear | str:
+    """Float8 with a scale an output has units of its own; the rest is restored in registers."""
+    if weight.is_float8 and isinstance(kept := _float8(weight, layer), Linear):
+        return kept
+    if importlib.util.find_spec("triton") is None:
+        return "few bits on a GPU need triton: pip install 'sgl[cuda]'"
+    return refusal(weight, layer.weight.dtype) or FewBitsLinear(weight, layer.bias, layer.weight.dtype)
 
 
 def _int8(weight: Grouped, layer: Linear) -> Linear | str:

@@ -17,6 +17,7 @@ from .grouped import Grouped
 GROUP = 64  # inputs
 TOP = 15  # the largest code
 PART = 2**16  # numbers that are rounded at a time: so many that the cache holds them
+PART_ON_GPU = 2**25
 HALF_NORMAL = 2.0**-14  # the smallest number that float16 keeps with all its bits
 HALF_SMALLEST = 2.0**-24
 ROUNDS, POWER, BETA = 20, 0.7, 10.0  # of HQQ
@@ -47,7 +48,7 @@ def eight_bits(weight: Tensor, scales: torch.dtype = torch.float32) -> Grouped:
     """weight [out, in] in codes around 128 with a scale for each output: w = (q - 128) * scale, scale = max|w| / 127."""
     codes = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device)
     scale = torch.empty(len(weight), 1, dtype=scales, device=weight.device)
-    step = max(1, PART // weight.shape[1])
+    step = max(1, _part(weight) // weight.shape[1])
     for rows, out, found in zip(weight.split(step), codes.split(step), scale.split(step), strict=True):
         found.copy_(to_scales(rows.float().abs().amax(1, keepdim=True) / 127, scales))
         out.copy_((rows.float() / found.float()).round_().clamp_(-127, 127).add_(128))
@@ -68,12 +69,16 @@ def _rounded(weight: Tensor, group: int, rounding: Rounding, scales: torch.dtype
     return Grouped(codes, torch.cat([part[1] for part in parts]), group, zero=zero)
 
 
+def _part(weight: Tensor) -> int:
+    return PART_ON_GPU if weight.is_cuda else PART
+
+
 def _in_groups(weight: Tensor, group: int) -> Iterator[tuple[Tensor, Tensor]]:
     """float32 [rows, groups, group], a few rows at a time, zeros behind the last input; and what is none of these zeros."""
     inputs = weight.shape[1]
     beyond = -inputs % group
     there = (torch.arange(inputs + beyond, device=weight.device) < inputs).view(-1, group)
-    for rows in weight.split(max(1, PART // inputs)):
+    for rows in weight.split(max(1, _part(weight) // inputs)):
         yield F.pad(rows.float(), (0, beyond)).unflatten(1, (-1, group)), there
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from sgl.runtime.kernels import activation, embed, heads, join, logits, one_row_kernels
+from sgl.runtime.kernels import activation, embed, few_bits_assembly, few_bits_kernels, heads, join, logits, one_row_kernels
 from sgl.runtime.models.claims_gpu import ACTIVATIONS
 
 INTEGERS = ("stride", "delta_stride", "other_stride", "table_stride", "size", "outputs")
@@ -55,7 +56,25 @@ def activations() -> None:
     check(one_row_kernels.heads, 2, QUERIES=8, KEYS=4, HALF=64, NORMED=False, **rows)
 
 
+def few_bits() -> None:
+    types = dict.fromkeys(("meta", "counters"), "*i32") | dict.fromkeys(("rows", "inputs", "y_stride", "first", "last"), "i32")
+    types |= dict.fromkeys(("outer", "squares", "left_squares", "partial"), "*fp32")
+    usual = {"ZERO": 8, "OUTER": False, "OUTPUTS": 64}
+    shape = {"BIASED": False, "NORMED": False, "TILES": 1, "ADDED": False, "READY": False, "NAME": "", "ROWS": 16, "SPLIT": 2, "DEPENDENT": False}
+    kinds = [(0, "*i16", 64, kind) for kind in ("plain", "scaled", "shifted", "zeros", "zeros, scaled")]
+    kinds += [(1, "*i16", 32, "floats, scaled"), (2, "*i8", 128, "scaled"), (2, "*i8", 128, "shifted"), (2, "*fp8e4nv", 128, "plain")]
+    for form, words, group, kind in kinds:
+        texts = {f"TEXT{at}": few_bits_assembly.text(kind, torch.bfloat16, at, 8) for at in range(4)}
+        constants = usual | texts | {"FORM": form, "WORDS": 32, "GROUP": group, "KIND": kind}
+        check(few_bits_kernels.multiply, 4, types | {"words": words}, **constants, **shape)
+        check(few_bits_kernels.restore, 4, types | {"words": words}, **constants)
+    for name in ("", "silu"):
+        folded = shape | {"NAME": name, "NORMED": True, "READY": not name, "DEPENDENT": True}
+        check(few_bits_kernels.multiply, 4, types | {"words": "*i16"}, **constants | {"FORM": 0, "KIND": "zeros, scaled"}, **folded)
+
+
 def main() -> None:
+    few_bits()
     joins()
     all_heads()
     activations()

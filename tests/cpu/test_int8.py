@@ -175,8 +175,8 @@ def test_both_products_say_the_same(dtype: torch.dtype) -> None:
 
 
 def test_what_cannot_be_is_said() -> None:
-    with pytest.raises(ConfigError, match="is for the CPU, here: cuda; take weights='fp8'"):
-        transform_for("int8", False, torch.device("cuda"))
+    with pytest.raises(ConfigError, match="is for the CPU and CUDA, here: xpu; take weights='auto'"):
+        transform_for("int8", False, torch.device("xpu"))
     with pytest.raises(ConfigError, match=r"float32 and bfloat16, the model is in torch\.float16"):
         Engine(weights="int8", dtype="float16", kv_tokens=100)
 

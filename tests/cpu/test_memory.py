@@ -66,10 +66,10 @@ def test_fp8_needs_a_gpu(option):
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4", "int4_hqq"])
-def test_weights_of_whole_numbers_are_for_the_cpu(weights):
-    assert resolved("cpu", weights=weights).weights == weights
-    with pytest.raises(ConfigError, match=rf"weights='{weights}'\) is for the CPU, here: cuda; use weights='fp8'"):
-        resolved("cuda", weights=weights)
+def test_weights_of_whole_numbers_are_for_the_cpu_and_cuda(weights):
+    assert resolved("cpu", weights=weights).weights == resolved("cuda", weights=weights).weights == weights
+    with pytest.raises(ConfigError, match=rf"weights='{weights}'\) is for the CPU and CUDA, here: xpu; use weights='auto'"):
+        resolved("xpu", weights=weights)
 
 
 # the plan

@@ -1,0 +1,145 @@
+"""Weights of four and eight bits beside bfloat16: where the fused product ends and restoring the weight for cuBLAS begins.
+
+With --tune other tiles and other numbers of programs for each multiprocessor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+
+import torch
+import torch.nn.functional as F
+import triton
+from gpu_kernel_lab import Lab, Row
+from gpu_kernel_matmul import cost, sizes
+
+from sgl.runtime.kernels import few_bits
+from sgl.runtime.kernels.ahead import Jobs, compiling
+from sgl.runtime.kernels.few_bits_pack import Packed, pack
+from sgl.runtime.quantization.grouped import E2M1, Grouped
+
+ROWS = (1, 16, 64, 128, 256, 512, 1024, 2048)
+FORM_ROWS = (1, 64)
+THREADS = 14
+TILES = {
+    16: ((16, 64, 4, 4), (16, 128, 4, 4), (16, 128, 4, 8), (16, 64, 6, 4)),
+    64: ((64, 64, 4, 4), (64, 128, 4, 4), (64, 128, 3, 8)),
+    256: ((128, 128, 3, 8), (128, 128, 3, 4), (128, 64, 3, 4), (64, 128, 3, 4)),
+}
+FULL = (1, 2, 3, 4, 6, 8)
+
+
+def measure(lab: Lab) -> None:
+    _compile_ahead(lab)
+    rows = [row for name, size in sizes(lab).items() for row in _products(lab, name, size)]
+    sums = [_sum([row for row in rows if row.case == f"{count} rows"]) for count in ROWS]
+    lab.show("four bits in groups of 64: restored in registers, or before cuBLAS; from 256 rows on under a lasting load", rows + sums)
+    lab.show("other forms, fused", [row for form in FORMS for row in _forms(lab, form)])
+    if lab.tune:
+        for name, size in sizes(lab).items():
+            for count in TILES:
+                _tune(lab, name, size, count)
+
+
+def _int4(outputs: int, inputs: int, group: int = 64) -> Grouped:
+    zeros = torch.randint(0, 16, (outputs, inputs // group), dtype=torch.uint8, device="cuda")
+    return Grouped(_codes(outputs, inputs), _scales(outputs, inputs // group), group, zero=zeros)
+
+
+def _codes(outputs: int, inputs: int, levels: int = 16) -> torch.Tensor:
+    return torch.randint(0, levels, (outputs, inputs), dtype=torch.uint8, device="cuda")
+
+
+def _scales(outputs: int, groups: int) -> torch.Tensor:
+    return (torch.rand(outputs, groups, device="cuda") / 500 + 1e-4).half()
+
+
+FORMS: dict[str, Callable[[int, int], Grouped]] = {
+    "int4, 128": lambda o, i: _int4(o, i, 128),
+    "int4, 32": lambda o, i: _int4(o, i, 32),
+    "int4, 128, no zeros": lambda o, i: Grouped(_codes(o, i), _scales(o, i // 128), 128, zero=8.0),
+    "int4, 64, minima": lambda o, i: Grouped(_codes(o, i), _scales(o, i // 64), 64, offset=-_scales(o, i // 64) * 7),
+    "MXFP4": lambda o, i: Grouped(_codes(o, i), _scales(o, i // 32).bfloat16(), 32, table=torch.tensor(E2M1)),
+    "NVFP4": lambda o, i: Grouped(_codes(o, i), _scales(o, i // 16), 16, table=torch.tensor(E2M1), factor=torch.ones(o, device="cuda")),
+    "int8, an output": lambda o, i: Grouped(_codes(o, i, 256), _scales(o, 1), i, 256, zero=128.0),
+    "float8, 128": lambda o, i: Grouped.float8((_codes(o, i, 256) & 0xBF).view(torch.float8_e4m3fn), _scales(o, i // 128), 128),
+}
+
+
+def _packed(lab: Lab, make: Callable[[int, int], Grouped], size: tuple[int, int]) -> list[Packed]:
+    """As many bytes as no cache holds."""
+    first = pack(make(*size), lab.dtype)
+    each = first.words.nbytes
+    return [first] + [pack(make(*size), lab.dtype) for _ in range(max(1, math.ceil(lab.sizes.cold / each) - 1))]
+
+
+def _products(lab: Lab, name: str, size: tuple[int, int]) -> list[Row]:
+    plain, stored = lab.weights(size), _packed(lab, _int4, size)
+    rows = []
+    for count in ROWS:
+        x, load, label = lab.random(count, size[1]), lab.load_of(count), f"{name} {count} rows"
+        ours = {"int4": lab.attempt(label, lambda w, x=x: few_bits.matmul(x, w), stored, load)}
+        if count >= 256:
+            ours["restored"] = lab.attempt(f"{label} restored", lambda w, x=x: few_bits.multiply_restored(x, w), stored, load)
+        peers = {"bfloat16 cuBLAS": lab.attempt(f"{label} bfloat16", lambda w, x=x: F.linear(x, w), plain, load)}
+        moved, flops = cost(size, count, 1, lab.dtype.itemsize)
+        rows.append(Row(name, f"{count} rows", ours, peers, moved - math.prod(size) + _bytes(stored[0]), flops))
+    return rows
+
+
+def _bytes(packed: Packed) -> int:
+    return sum(part.nbytes for part in packed.tensors()) - packed.counters.nbytes
+
+
+def _forms(lab: Lab, form: str) -> list[Row]:
+    size = sizes(lab)["down"]
+    stored, rows = _packed(lab, FORMS[form], size), []
+    for count in FORM_ROWS:
+        x = lab.random(count, size[1])
+        ours = {"fused": lab.attempt(f"{form} {count}", lambda w, x=x: few_bits.matmul(x, w), stored)}
+        rows.append(Row(form, f"down, {count} rows", ours, {}, _bytes(stored[0]) + count * sum(size) * 2, 2.0 * count * math.prod(size)))
+    return rows
+
+
+def _sum(rows: list[Row]) -> Row:
+    """A layer's four products."""
+    first = rows[0]
+    ours = {way: sum(row.ours[way] for row in rows) for way in first.ours}
+    peers = {way: sum(row.peers[way] for row in rows) for way in first.peers}
+    return Row("a layer", first.case, ours, peers, sum(row.moved for row in rows), sum(row.flops for row in rows))
+
+
+def _compile_ahead(lab: Lab) -> None:
+    jobs = Jobs(lab.device, THREADS)
+    with compiling(jobs):
+        for size in sizes(lab).values():
+            stored = pack(_int4(*size), lab.dtype)
+            for count in ROWS:
+                few_bits.matmul(lab.random(count, size[1]), stored)
+    with suppress(Exception):
+        jobs.wait()
+
+
+def _tune(lab: Lab, name: str, size: tuple[int, int], count: int) -> None:
+    x, stored, found = lab.random(count, size[1]), _packed(lab, _int4, size), []
+    tiles = list(dict.fromkeys(_tile(lab, size, count, full, *shape) for shape in TILES[count] for full in FULL))
+    jobs = Jobs(lab.device, THREADS)
+    with compiling(jobs):
+        for tile in tiles:
+            few_bits.matmul(x, stored[0], tile=tile)
+    with suppress(Exception):  # a tile that does not compile is told when it is measured
+        jobs.wait()
+    for tile in tiles:
+        seconds = lab.attempt(f"{name} {count} rows {tile}", lambda w, tile=tile: few_bits.matmul(x, w, tile=tile), stored, lab.load_of(count) / 4)
+        found.append((seconds, tile))
+    moved = _bytes(stored[0])
+    for seconds, tile in sorted(found, key=lambda one: one[0])[:8]:
+        lab.say(f"  {name} {count} rows {tile}: {1e6 * seconds:.1f} us, {moved / seconds / 1e12:.2f} TB/s")
+
+
+def _tile(lab: Lab, size: tuple[int, int], count: int, full: int, rows: int, outputs: int, stages: int, warps: int) -> few_bits.Tile:
+    processors = torch.cuda.get_device_properties(lab.device).multi_processor_count
+    tiles, blocks = triton.cdiv(size[0], outputs) * triton.cdiv(count, rows), size[1] // 128
+    return few_bits.Tile(rows, outputs, max(1, min(blocks // 2, full * processors // tiles)), stages, warps)

@@ -1,0 +1,135 @@
+"""Products with weights of 4 and 8 bits, for any number of rows, see few_bits_kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from . import few_bits_kernels as kernels
+from .few_bits_assembly import text
+from .few_bits_pack import ABOVE, MOST_TILES, Packed
+from .matmul import processors
+
+RESTORED_ROWS = 1024  # from here on restoring a part of the weight and a library's product are faster
+RESTORED_PART = 2**25  # numbers of it at a time
+FULL = 3  # programs for each multiprocessor that a product of few rows is cut into
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """outputs x rows of the result a program, its inputs split in so many; stages: loads in flight."""
+
+    rows: int
+    outputs: int
+    split: int
+    stages: int
+    warps: int
+
+
+class Readied(NamedTuple):
+    """x [T, in] times a norm's weight, still to be divided by the root of its mean square.
+
+    squares: float32 [parts, T], which add up to the sum of the squares of each row; eps: the norm's.
+    """
+
+    y: Tensor
+    squares: Tensor
+    eps: float
+
+
+def tile_for(rows: int, outputs: int, inputs: int, block: int, device: torch.device) -> Tile:
+    """The split depends on the weight alone up to 64 rows."""
+    count = next((count for count in (16, 32, 64) if rows <= count), 128)
+    tiles, blocks = triton.cdiv(outputs, 128) * triton.cdiv(rows, count), triton.cdiv(inputs, block)
+    split = max(1, min(blocks // 4, FULL * processors(device) // tiles))
+    return Tile(count, 128, split, 4, 8 if count == 128 else 4)
+
+
+def fitted(tile: Tile, rows: int) -> Tile:
+    """For so many rows, with sums in the same order."""
+    count = next((count for count in (16, 32, 64) if rows <= count), 128)
+    return replace(tile, rows=count, warps=8 if count == 128 else 4)
+
+
+def matmul(
+    x: Tensor | Readied, weight: Packed, bias: Tensor | None = None, *, added_to: Tensor | None = None, ready: tuple[Tensor, float] | None = None,
+    name: str = "", tile: Tile | None = None, overlap: bool = False,
+) -> Tensor | Readied:  # fmt: skip
+    """x [T, in] @ W^T + bias [out] -> [T, out] in x's dtype.
+
+    added_to: [T, out], written into and given back.  ready: weight and eps of the norm behind the product: gives what it is of.
+    name: of an activation; W holds gate above up, and activation(gate) * up is given, [T, out / 2].
+    overlap: the kernel may start under the tail of the one before (see `one_row`).
+    """
+    readied, x = (x, x.y) if isinstance(x, Readied) else (None, x)
+    if weight.order is not None:
+        x = x.index_select(1, weight.order)
+    x = x if x.stride(1) == 1 else x.contiguous()
+    (rows, inputs), outputs = x.shape, weight.outputs
+    if x.dtype != weight.dtype:
+        raise TypeError(f"the weight was packed for {weight.dtype}, x is {x.dtype}")
+    y = added_to if added_to is not None else x.new_empty(rows, outputs // 2 if name else outputs)
+    tile = tile or tile_for(rows, outputs, inputs, weight.block, x.device)
+    wide = tile.outputs // 2 if name else tile.outputs
+    row_tiles, output_tiles = triton.cdiv(rows, tile.rows), triton.cdiv(y.shape[1], wide)
+    tiles = row_tiles * output_tiles
+    through = tile.split > 1 or bool(name)
+    if through and tiles > MOST_TILES:
+        raise ValueError(f"a product of {rows} rows and {outputs} outputs cannot be split: {tiles} tiles, {MOST_TILES} at most")
+    partial = torch.empty(tiles * tile.split * tile.outputs * tile.rows if through else 0, dtype=torch.float32, device=x.device)
+    squares = torch.empty(output_tiles if ready else 0, rows, dtype=torch.float32, device=x.device)
+    after = torch.empty_like(y) if ready else y
+    if rows:
+        kernels.multiply[(tiles, tile.split)](
+            x, *_parts(weight), x if bias is None else bias, x if readied is None else readied.squares, y,
+            ready[0] if ready else x, after, squares, partial, weight.counters, rows, outputs, inputs, x.stride(0), y.stride(0),
+            readied.eps if readied else 0.0, **_constants(weight, x.is_cuda), BIASED=bias is not None, NORMED=readied is not None,
+            TILES=len(readied.squares) if readied else 1, ADDED=added_to is not None, READY=ready is not None, NAME=name,
+            OUTPUTS=tile.outputs, ROWS=tile.rows, SPLIT=tile.split, DEPENDENT=overlap, num_warps=tile.warps, num_stages=tile.stages,
+            **({"launch_pdl": True} if overlap else {}),
+        )  # fmt: skip
+    return Readied(after, squares, ready[1]) if ready else y
+
+
+def restored(weight: Packed, rows: slice) -> Tensor:
+    """These outputs of the weight [some, in] in its dtype, columns as they are stored."""
+    first, last, _ = rows.indices(weight.outputs)
+    out = torch.empty(last - first, weight.inputs, dtype=weight.dtype, device=weight.words.device)
+    grid = (triton.cdiv(last - first, 64), triton.cdiv(weight.inputs, weight.block))
+    kernels.restore[grid](
+        *_parts(weight), out, first, last, weight.outputs, weight.inputs, **_constants(weight, out.is_cuda), OUTPUTS=64
+    )
+    return out
+
+
+def multiply_restored(x: Tensor, weight: Packed, bias: Tensor | None = None) -> Tensor:
+    """The same product by the library's, of parts of the weight that are restored before: for many rows."""
+    if weight.order is not None:
+        x = x.index_select(1, weight.order)
+    y = x.new_empty(x.shape[0], weight.outputs)
+    step = max(64, RESTORED_PART // weight.inputs // 64 * 64)
+    for start in range(0, weight.outputs, step):
+        part = restored(weight, slice(start, start + step))
+        torch.mm(x, part.t(), out=y[:, start : start + step])
+    return y if bias is None else y.add_(bias)
+
+
+def _parts(weight: Packed) -> tuple[Tensor, Tensor, Tensor]:
+    none = weight.words
+    return none, none if weight.meta is None else weight.meta, none if weight.outer is None else weight.outer
+
+
+def _constants(weight: Packed, compiled: bool) -> dict[str, Any]:
+    texts = [text(weight.kind, weight.dtype, at, weight.zero) if compiled else "" for at in range(4)]
+    return {
+        "FORM": weight.form, "WORDS": weight.block // 4, "GROUP": weight.group, "KIND": weight.kind, "OUTER": weight.outer is not None,
+        "ZERO": weight.zero - (0 if not weight.kind.startswith("zeros") else ABOVE[weight.dtype]),
+        **{f"TEXT{at}": found for at, found in enumerate(texts)},
+    }  # fmt: skip
+
+
+__all__ = ["RESTORED_ROWS", "Packed", "Readied", "Tile", "matmul", "multiply_restored", "restored", "tile_for"]

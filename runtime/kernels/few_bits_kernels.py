@@ -1,0 +1,301 @@
+"""Triton kernels that multiply with a weight of 4 or 8 bits a number: read as it lies, restored in registers, multiplied by the
+tensor cores (Frantar et al. 2024, arXiv:2408.11743, is the idea; the layout is ours).
+
+A group's scale is multiplied in there, in the type of the products: the weight is what it would be in that type, and its sums run on
+in the tensor cores from the first input to the last. The weight is the left operand, which tensor cores take from registers: nothing that was restored goes back through memory.
+Inputs may be split over programs; the last one of a tile adds what all of them left, in their order, so that the bits of a
+product do not depend on which one that is.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from .activation import activated
+from .ahead import entry
+
+BYTES = tl.constexpr(2)  # a form, see few_bits_pack
+
+
+@triton.jit
+def _scaled(meta, LOW: tl.constexpr, DTYPE: tl.constexpr):
+    """[OUTPUTS, 1] of one half of each number's bits."""
+    half = meta if LOW else meta >> 16
+    return half.to(tl.int16).to(DTYPE, bitcast=True)[:, None]
+
+
+@triton.jit
+def _quarter(words, meta, AT: tl.constexpr, TEXT: tl.constexpr, ZERO: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr):
+    """Half bytes number AT of words int16 [OUTPUTS, W] as what they stand for. meta int32 [OUTPUTS]: see `Packed`."""
+    scale, second = _scaled(meta, True, DTYPE), _scaled(meta, False, DTYPE)
+    if TEXT == "":
+        return _plainly((words.to(tl.int32) >> 4 * AT) & 15, scale.to(tl.float32), second.to(tl.float32), ZERO, KIND).to(DTYPE)
+    if DTYPE == tl.bfloat16:
+        return tl.inline_asm_elementwise(TEXT, "=r,r,r,r", [words, scale, second], dtype=tl.bfloat16, is_pure=True, pack=2)
+    else:
+        return tl.inline_asm_elementwise(TEXT, "=r,r,r,r", [words, scale, second], dtype=tl.float16, is_pure=True, pack=2)
+
+
+@triton.jit
+def _plainly(code, scale, second, ZERO: tl.constexpr, KIND: tl.constexpr):
+    """The same by arithmetic."""
+    if KIND == "floats" or KIND == "floats, scaled":
+        exponent, mantissa = (code >> 1) & 3, (code & 1).to(tl.float32)
+        value = tl.where(exponent == 0, mantissa * 0.5, (1 + mantissa * 0.5) * tl.exp2(exponent.to(tl.float32) - 1))
+        value = tl.where(code > 7, -value, value)
+    elif KIND == "zeros" or KIND == "zeros, scaled":
+        value = code.to(tl.float32) + second - ZERO
+    else:
+        value = code.to(tl.float32) - ZERO
+    if KIND == "shifted":
+        return value * scale + second
+    return value * scale if KIND == "scaled" or KIND == "zeros, scaled" or KIND == "floats, scaled" else value
+
+
+@triton.jit
+def _x(x, k, row, rows, inputs, stride):
+    """[len(k), ROWS]; zeros outside."""
+    return tl.load(x + row.to(tl.int64)[None, :] * stride + k[:, None], (row < rows)[None, :] & (k < inputs)[:, None], other=0.0)
+
+
+@triton.jit
+def _dot(weight, values, sums, PLAIN: tl.constexpr):
+    """sums + weight [OUTPUTS, K] @ values [K, ROWS]; the interpreter knows no bfloat16."""
+    if PLAIN:
+        return sums + tl.dot(weight.to(tl.float32), values.to(tl.float32), input_precision="ieee")
+    return tl.dot(weight, values, sums)
+
+
+@triton.jit
+def _meta(meta, at, KIND: tl.constexpr):
+    if KIND == "plain" or KIND == "floats":
+        return tl.zeros([at.shape[0]], tl.int32)
+    return tl.load(meta + at)
+
+
+@triton.jit
+def _nibble_sums(
+    sums, x, words, meta, output, row, first, last, rows, outputs, inputs, stride, WORDS: tl.constexpr, GROUP: tl.constexpr,
+    ZERO: tl.constexpr, KIND: tl.constexpr, TEXT0: tl.constexpr, TEXT1: tl.constexpr, TEXT2: tl.constexpr, TEXT3: tl.constexpr,
+):  # fmt: skip
+    """Blocks `first` to `last` - 1: 4 * WORDS inputs each, quarter by quarter in the half bytes of a word."""
+    BLOCK: tl.constexpr = 4 * WORDS
+    DTYPE: tl.constexpr = x.dtype.element_ty
+    j = tl.arange(0, WORDS)
+    for block in range(first, last):
+        places = (block * outputs + output).to(tl.int64)[:, None] * WORDS + j[None, :]
+        codes = tl.load(words + places, eviction_policy="evict_first")
+        k = block * BLOCK + j
+        at = (block * BLOCK // GROUP) * outputs + output
+        m0 = _meta(meta, at, KIND)
+        m1, m2, m3 = m0, m0, m0
+        if GROUP == 2 * WORDS:
+            m2 = _meta(meta, at + outputs, KIND)
+            m3 = m2
+        elif GROUP == WORDS:
+            m1, m2, m3 = _meta(meta, at + outputs, KIND), _meta(meta, at + 2 * outputs, KIND), _meta(meta, at + 3 * outputs, KIND)
+        else:
+            tl.static_assert(GROUP % BLOCK == 0)
+        w0 = _quarter(codes, m0, 0, TEXT0, ZERO, KIND, DTYPE)
+        sums = _dot(w0, _x(x, k, row, rows, inputs, stride), sums, TEXT0 == "")
+        w1 = _quarter(codes, m1, 1, TEXT1, ZERO, KIND, DTYPE)
+        sums = _dot(w1, _x(x, k + WORDS, row, rows, inputs, stride), sums, TEXT0 == "")
+        w2 = _quarter(codes, m2, 2, TEXT2, ZERO, KIND, DTYPE)
+        sums = _dot(w2, _x(x, k + 2 * WORDS, row, rows, inputs, stride), sums, TEXT0 == "")
+        w3 = _quarter(codes, m3, 3, TEXT3, ZERO, KIND, DTYPE)
+        sums = _dot(w3, _x(x, k + 3 * WORDS, row, rows, inputs, stride), sums, TEXT0 == "")
+    return sums
+
+
+@triton.jit
+def _of_bytes(codes, meta, KIND: tl.constexpr, DTYPE: tl.constexpr):
+    """[OUTPUTS, BLOCK] in DTYPE."""
+    if KIND == "scaled":
+        return (codes.to(tl.float32) * _scaled(meta, True, DTYPE).to(tl.float32)).to(DTYPE)
+    elif KIND == "shifted":
+        return (codes.to(tl.float32) * _scaled(meta, True, DTYPE).to(tl.float32) + _scaled(meta, False, DTYPE).to(tl.float32)).to(DTYPE)
+    return codes.to(DTYPE)
+
+
+@triton.jit
+def _byte_sums(
+    sums, x, words, meta, output, row, first, last, rows, outputs, inputs, stride,
+    WORDS: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr, PLAIN: tl.constexpr,
+):  # fmt: skip
+    """Blocks of 4 * WORDS inputs, a byte each, GROUP a multiple of that."""
+    BLOCK: tl.constexpr = 4 * WORDS
+    DTYPE: tl.constexpr = x.dtype.element_ty
+    j = tl.arange(0, BLOCK)
+    for block in range(first, last):
+        k = block * BLOCK + j
+        places = words + output.to(tl.int64)[:, None] * inputs + k[None, :]
+        codes = tl.load(places, (k < inputs)[None, :], other=0.0, eviction_policy="evict_first")
+        found = _meta(meta, (block * BLOCK // GROUP) * outputs + output, KIND)
+        if PLAIN:
+            weight = _of_bytes(codes, found, KIND, tl.float32 if KIND == "plain" else DTYPE)
+        else:
+            weight = _of_bytes(codes, found, KIND, DTYPE)
+        sums = _dot(weight, _x(x, k, row, rows, inputs, stride), sums, PLAIN)
+    return sums
+
+
+@triton.jit
+def _left(partial, tile, lane, r, rows, SPLIT: tl.constexpr, OUTPUTS: tl.constexpr, ROWS: tl.constexpr):
+    """What all programs of a tile left of these lanes [L], [L, ROWS]."""
+    start = partial + tile.to(tl.int64) * (SPLIT * OUTPUTS * ROWS) + lane[:, None] * ROWS + r[None, :]
+    inside = (r < rows)[None, :]
+    total = tl.load(start, inside, other=0.0, cache_modifier=".cg")
+    for split in tl.static_range(1, SPLIT):
+        total += tl.load(start + split * (OUTPUTS * ROWS), inside, other=0.0, cache_modifier=".cg")
+    return total
+
+
+@triton.jit
+def _finished(total, outer, bias, factor, output, OUTER: tl.constexpr, BIASED: tl.constexpr):
+    """total [L, ROWS] times what belongs to each output, and to each row (factor [ROWS]), and the bias."""
+    if OUTER:
+        total *= tl.load(outer + output)[:, None]
+    total *= factor[None, :]
+    if BIASED:
+        total += tl.load(bias + output).to(tl.float32)[:, None]
+    return total
+
+
+@triton.jit
+def _factor(squares, r, rows, inputs, eps, TILES: tl.constexpr, NORMED: tl.constexpr):
+    """1 / the root of the mean square of each row, from sums [TILES, rows] of its squares; or 1."""
+    if not NORMED:
+        return tl.full([r.shape[0]], 1.0, tl.float32)
+    tile = tl.arange(0, triton.next_power_of_2(TILES))
+    found = tl.load(squares + tile[:, None] * rows + r[None, :], (tile < TILES)[:, None] & (r < rows)[None, :], other=0.0)
+    return tl.rsqrt(tl.sum(found, 0) / inputs + eps)
+
+
+@entry
+@triton.jit(do_not_specialize=["rows"])
+def multiply(
+    x, words, meta, outer, bias, squares, y, norm, ready, left_squares, partial, counters,
+    rows, outputs, inputs, stride, y_stride, eps,
+    FORM: tl.constexpr, WORDS: tl.constexpr, GROUP: tl.constexpr, ZERO: tl.constexpr, KIND: tl.constexpr, OUTER: tl.constexpr,
+    TEXT0: tl.constexpr, TEXT1: tl.constexpr, TEXT2: tl.constexpr, TEXT3: tl.constexpr,
+    BIASED: tl.constexpr, NORMED: tl.constexpr, TILES: tl.constexpr, ADDED: tl.constexpr, READY: tl.constexpr, NAME: tl.constexpr,
+    OUTPUTS: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """y [rows, outputs] = x [rows, inputs] W^T + bias. Grid (row tiles * output tiles, SPLIT).
+
+    NORMED: x was not divided by its root mean square yet, TILES `squares` a row say it.  ADDED: y += it.
+    READY: y * norm goes to `ready` too, and each tile's sums of y's squares to left_squares [output tiles, rows].
+    NAME: of an activation: W holds gate above up, y [rows, outputs / 2] = activation(gate) * up.
+    """
+    row_tiles = tl.cdiv(rows, ROWS)
+    tile, split = tl.program_id(0), tl.program_id(1)
+    row_tile, output_tile = tile % row_tiles, tile // row_tiles
+    lane, r = tl.arange(0, OUTPUTS), row_tile * ROWS + tl.arange(0, ROWS)
+    HALF: tl.constexpr = OUTPUTS // 2
+    if NAME != "":
+        output = output_tile * HALF + lane % HALF
+        output = tl.minimum(output, outputs // 2 - 1) + lane // HALF * (outputs // 2)
+    else:
+        output = tl.minimum(output_tile * OUTPUTS + lane, outputs - 1)
+    blocks = tl.cdiv(inputs, 4 * WORDS)
+    first, last = blocks * split // SPLIT, blocks * (split + 1) // SPLIT
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
+    if FORM == BYTES:
+        sums = _byte_sums(sums, x, words, meta, output, r, first, last, rows, outputs, inputs, stride, WORDS, GROUP, KIND, TEXT0 == "")
+    else:
+        sums = _nibble_sums(
+            sums, x, words, meta, output, r, first, last, rows, outputs, inputs, stride, WORDS, GROUP, ZERO, KIND,
+            TEXT0, TEXT1, TEXT2, TEXT3,
+        )  # fmt: skip
+    if SPLIT == 1 and NAME == "":
+        factor = _factor(squares, r, rows, inputs, eps, TILES, NORMED)
+        _write(sums, outer, bias, factor, output_tile * OUTPUTS + lane, output, r, y, norm, ready, left_squares, output_tile, rows, outputs, y_stride, OUTER, BIASED, ADDED, READY)
+    else:
+        tl.store(partial + (tile.to(tl.int64) * SPLIT + split) * (OUTPUTS * ROWS) + lane[:, None] * ROWS + tl.arange(0, ROWS)[None, :], sums, (r < rows)[None, :])
+        tl.debug_barrier()
+        if tl.atomic_add(counters + tile, 1, sem="acq_rel") == SPLIT - 1:
+            tl.store(counters + tile, 0)
+            factor = _factor(squares, r, rows, inputs, eps, TILES, NORMED)
+            here, left = tl.arange(0, ROWS), rows - row_tile * ROWS
+            if NAME != "":
+                half = tl.arange(0, HALF)
+                place = output_tile * HALF + half
+                pair = tl.minimum(place, outputs // 2 - 1)
+                gate = _finished(_left(partial, tile, half, here, left, SPLIT, OUTPUTS, ROWS), outer, bias, factor, pair, OUTER, BIASED)
+                up = _finished(_left(partial, tile, HALF + half, here, left, SPLIT, OUTPUTS, ROWS), outer, bias, factor, pair + outputs // 2, OUTER, BIASED)
+                inside = (place < outputs // 2)[:, None] & (r < rows)[None, :]
+                tl.store(y + r.to(tl.int64)[None, :] * y_stride + place[:, None], activated(gate, NAME) * up, inside)
+            else:
+                total = _left(partial, tile, lane, here, left, SPLIT, OUTPUTS, ROWS)
+                _write(total, outer, bias, factor, output_tile * OUTPUTS + lane, output, r, y, norm, ready, left_squares, output_tile, rows, outputs, y_stride, OUTER, BIASED, ADDED, READY)
+
+
+@triton.jit
+def _write(
+    total, outer, bias, factor, place, output, r, y, norm, ready, left_squares, output_tile, rows, outputs, y_stride,
+    OUTER: tl.constexpr, BIASED: tl.constexpr, ADDED: tl.constexpr, READY: tl.constexpr,
+):  # fmt: skip
+    total = _finished(total, outer, bias, factor, output, OUTER, BIASED)
+    inside = (place < outputs)[:, None] & (r < rows)[None, :]
+    at = r.to(tl.int64)[None, :] * y_stride + place[:, None]
+    if ADDED:
+        total += tl.load(y + at, inside, other=0.0).to(tl.float32)
+    stored = total.to(y.dtype.element_ty)
+    tl.store(y + at, stored, inside)
+    if READY:
+        total = tl.where(inside, stored.to(tl.float32), 0.0)
+        weight = tl.load(norm + output).to(tl.float32)[:, None]
+        tl.store(ready + r.to(tl.int64)[None, :] * outputs + place[:, None], total * weight, inside)
+        tl.store(left_squares + output_tile * rows + r, tl.sum(total * total, 0), r < rows)
+
+
+@entry
+@triton.jit
+def restore(
+    words, meta, outer, out, first, last, outputs, inputs,
+    FORM: tl.constexpr, WORDS: tl.constexpr, GROUP: tl.constexpr, ZERO: tl.constexpr, KIND: tl.constexpr, OUTER: tl.constexpr,
+    TEXT0: tl.constexpr, TEXT1: tl.constexpr, TEXT2: tl.constexpr, TEXT3: tl.constexpr, OUTPUTS: tl.constexpr,
+):  # fmt: skip
+    """out [some outputs from `first` on, inputs] = the weight, in out's type. Grid (ceil(outputs / OUTPUTS), blocks of 4 * WORDS)."""
+    BLOCK: tl.constexpr = 4 * WORDS
+    DTYPE: tl.constexpr = out.dtype.element_ty
+    here, block = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS), tl.program_id(1)
+    output = tl.minimum(first + here, outputs - 1)
+    places = out + here.to(tl.int64)[:, None] * inputs
+    present = (first + here < last)[:, None]
+    at = (block * BLOCK // GROUP) * outputs + output
+    if FORM == BYTES:
+        k = block * BLOCK + tl.arange(0, BLOCK)
+        inside = (k < inputs)[None, :] & present
+        codes = tl.load(words + output.to(tl.int64)[:, None] * inputs + k[None, :], inside, other=0.0)
+        _restored(_of_bytes(codes, _meta(meta, at, KIND), KIND, tl.float32 if KIND == "plain" else DTYPE), outer, output, places + k[None, :], inside, OUTER)
+    else:
+        j = tl.arange(0, WORDS)
+        codes = tl.load(words + (block * outputs + output).to(tl.int64)[:, None] * WORDS + j[None, :])
+        _quarter_restored(codes, meta, at, outputs, outer, output, places, present, inputs, block, 0, TEXT0, WORDS, GROUP, ZERO, KIND, OUTER)
+        _quarter_restored(codes, meta, at, outputs, outer, output, places, present, inputs, block, 1, TEXT1, WORDS, GROUP, ZERO, KIND, OUTER)
+        _quarter_restored(codes, meta, at, outputs, outer, output, places, present, inputs, block, 2, TEXT2, WORDS, GROUP, ZERO, KIND, OUTER)
+        _quarter_restored(codes, meta, at, outputs, outer, output, places, present, inputs, block, 3, TEXT3, WORDS, GROUP, ZERO, KIND, OUTER)
+
+
+@triton.jit
+def _quarter_restored(
+    codes, meta, at, outputs, outer, output, places, present, inputs, block,
+    AT: tl.constexpr, TEXT: tl.constexpr, WORDS: tl.constexpr, GROUP: tl.constexpr, ZERO: tl.constexpr, KIND: tl.constexpr, OUTER: tl.constexpr,
+):  # fmt: skip
+    part = at + (AT * WORDS // GROUP) * outputs if GROUP < 4 * WORDS else at
+    k = (4 * block + AT) * WORDS + tl.arange(0, WORDS)
+    values = _quarter(codes, _meta(meta, part, KIND), AT, TEXT, ZERO, KIND, places.dtype.element_ty)
+    _restored(values, outer, output, places + k[None, :], (k < inputs)[None, :] & present, OUTER)
+
+
+@triton.jit
+def _restored(values, outer, output, places, inside, OUTER: tl.constexpr):
+    if OUTER:
+        values = values.to(tl.float32) * tl.load(outer + output)[:, None]
+    tl.store(places, values.to(places.dtype.element_ty), inside)

@@ -1,0 +1,165 @@
+"""Weights of 4 and 8 bits as the GPU's kernels read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..layers.float8 import FP8
+from ..quantization.grouped import E2M1, Grouped
+
+NIBBLES, FLOATS, BYTES = range(3)  # see few_bits_kernels: WHOLE, E2M1, BYTES
+ENDLESS = 2**30  # a group that no row is longer than
+MOST_TILES = 1024  # of a product whose inputs are split
+MIDDLE = {16: 8, 256: 128}  # the code that stands for 0 where shifts make up for the rest, by levels
+DTYPES = (torch.bfloat16, torch.float16)  # of what is multiplied
+ABOVE = {torch.bfloat16: 128, torch.float16: 1024}  # what a code is put on top of, see few_bits_assembly
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A weight [out, in] for activations in `dtype`: w = (v * scale + shift) * outer, v a stored code less its group's zero.
+
+    words: int16 [blocks, out, words of a block], word j of a block holds its inputs j, j + words, j + 2 words, j + 3 words, low
+    half byte first; or int8 or float8_e4m3fn [out, in].  form: NIBBLES (whole numbers), FLOATS (of 4 bits), BYTES.
+    kind: "plain", "scaled", "shifted", or with zeros of their own or as floats ("zeros, scaled", ...).
+    meta: int32 [groups, out], the bits of the scale in the low half, above those of the shift, or of minus the zero; in `dtype`.
+    outer: float32 [out] or None.  order: int64 [in], which input each column belongs to.  counters: the kernels' own, zeros.
+    """
+
+    form: int
+    kind: str
+    words: Tensor
+    outputs: int
+    inputs: int
+    group: int
+    block: int
+    zero: int
+    meta: Tensor | None
+    outer: Tensor | None
+    order: Tensor | None
+    counters: Tensor
+    dtype: torch.dtype
+
+    def tensors(self) -> list[Tensor]:
+        """What it holds."""
+        return [part for part in (self.words, self.meta, self.outer, self.order, self.counters) if part is not None]
+
+
+def refusal(weight: Grouped, dtype: torch.dtype) -> str | None:
+    """Why the kernels do not take a weight beside activations in `dtype`, for people; None: they do."""
+    if dtype not in DTYPES:
+        return f"the GPU's few-bit kernels go with bfloat16 and float16, the model is in {str(dtype).removeprefix('torch.')}"
+    form = _form(weight)
+    if form is None:
+        return "no GPU kernel looks codes up in such a table"
+    if _block(form, weight.group, weight.shape[1]) is None:
+        return f"groups of {weight.group} inputs; the GPU's kernels take 16, 32, and multiples of 64 up to whole rows"
+    if dtype == torch.float16 and weight.scale.shape[1] > 1 and not _in_float16(weight.scale.float()):
+        return "scales beyond the range of float16; dtype='bfloat16' has it"
+    return None
+
+
+def pack(weight: Grouped, dtype: torch.dtype) -> Packed:
+    """weight: one that is not refused beside `dtype`."""
+    form, (outputs, inputs) = _form(weight), weight.shape
+    assert form is not None
+    block = _block(form, weight.group, inputs)
+    assert block is not None
+    zero, zeros, shift = _zeros_and_shift(form, weight)
+    scale, outer = weight.scale.float(), weight.factor
+    if outer is not None and shift is not None:
+        scale, shift, outer = scale * outer[:, None], _scaled_shift(shift, weight), None
+    grouped = scale.shape[1] > 1 or shift is not None
+    if not grouped:
+        outer = scale[:, 0] if outer is None else scale[:, 0] * outer
+    kind = "shifted" if shift is not None else ("scaled" if grouped else "plain")
+    if form == FLOATS:
+        kind = "floats" if kind == "plain" else "floats, scaled"
+    elif zeros is not None:
+        kind = "zeros, scaled" if grouped else "zeros"
+    second = zeros if shift is None else shift
+    if zeros is not None:
+        second = -(zeros + ABOVE[dtype])
+    meta = None if kind in ("plain", "floats") else _meta(scale, second, dtype)
+    if meta is not None and scale.shape[1] > 1:
+        groups = -(-inputs // block) * max(1, block // weight.group)
+        meta = F.pad(meta, (0, 0, 0, max(0, groups - len(meta))))
+    return Packed(
+        form, kind, _words(form, weight, block), outputs, inputs, weight.group if scale.shape[1] > 1 else ENDLESS, block, zero,
+        meta, None if outer is None else outer.contiguous(), weight.order,
+        torch.zeros(MOST_TILES, dtype=torch.int32, device=weight.codes.device), dtype,
+    )  # fmt: skip
+
+
+def _meta(scale: Tensor, second: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """int32 [groups, out]"""
+    second = torch.zeros_like(scale) if second is None else second.expand_as(scale)
+    halves = torch.stack((scale.to(dtype), second.to(dtype)), -1).transpose(0, 1).contiguous()
+    return halves.view(torch.int32).squeeze(-1)
+
+
+def _in_float16(scale: Tensor) -> bool:
+    return bool((scale.abs() <= 65504).all()) and bool(((scale.half() != 0) | (scale == 0)).all())
+
+
+def _form(weight: Grouped) -> int | None:
+    if weight.is_float8 or (weight.levels == 256 and weight.table is None):
+        return BYTES
+    if weight.table is None:
+        return NIBBLES
+    table = weight.table.tolist()
+    if table == list(E2M1) and not isinstance(weight.zero, Tensor) and weight.zero == 0 and weight.offset is None:
+        return FLOATS
+    return BYTES if all(float(entry).is_integer() and -128 <= entry <= 127 for entry in table) else None
+
+
+def _block(form: int, group: int, inputs: int) -> int | None:
+    """Inputs that a program takes at a time."""
+    if group >= inputs:
+        return 128
+    if form == BYTES:
+        return next((block for block in (128, 64, 32, 16) if group % block == 0), None)
+    if group in (32, 64) or group % 128 == 0:
+        return 128
+    return 64 if group == 16 or group % 64 == 0 else None
+
+
+def _zeros_and_shift(form: int, weight: Grouped) -> tuple[int, Tensor | None, Tensor | None]:
+    """What is taken from the stored values: one whole number for all, or float32 one a group; and what is added behind the scale."""
+    zero, offset, scale = weight.zero, weight.offset, weight.scale.float()
+    if form == NIBBLES and offset is None:
+        if not isinstance(zero, Tensor) and float(zero).is_integer() and 0 <= zero < 16:
+            return int(zero), None, None
+        if isinstance(zero, Tensor) and bool(((zero.float() == zero.float().round()) & (zero.float() >= 0) & (zero.float() < 16)).all()):
+            return 0, zero.float(), None
+    middle = MIDDLE[weight.levels] if weight.table is None else 0
+    if offset is None and not isinstance(zero, Tensor) and zero == middle:
+        return (middle if form == NIBBLES else 0), None, None
+    zero = zero.float() if isinstance(zero, Tensor) else float(zero)
+    shift = (middle - zero) * scale
+    return middle, None, (shift if offset is None else shift + offset.float()).expand_as(scale)
+
+
+def _scaled_shift(shift: Tensor, weight: Grouped) -> Tensor:
+    """The factor belongs to what a zero shifts, not to an offset."""
+    assert weight.factor is not None
+    zeros = shift if weight.offset is None else shift - weight.offset.float()
+    scaled = zeros * weight.factor[:, None]
+    return scaled if weight.offset is None else scaled + weight.offset.float()
+
+
+def _words(form: int, weight: Grouped, block: int) -> Tensor:
+    codes = weight.codes
+    if weight.is_float8:
+        return codes.contiguous().view(FP8)
+    if form == BYTES:
+        if weight.table is not None:
+            return weight.table.to(torch.int8)[codes.int()]
+        return (codes ^ 128).view(torch.int8)
+    codes = F.pad(codes, (0, -codes.shape[1] % block)).unflatten(1, (-1, 4, block // 4))  # [out, blocks, 4, words]
+    low, high = codes[:, :, 0] | codes[:, :, 1] << 4, codes[:, :, 2] | codes[:, :, 3] << 4
+    return torch.stack((low, high), -1).transpose(0, 1).contiguous().view(torch.int16).squeeze(-1)

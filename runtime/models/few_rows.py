@@ -1,0 +1,93 @@
+"""Layers of a step of few rows whose weights are in few bits: additions, norms and activations are folded into their products.
+
+A product that ends a branch adds it to x, and leaves x times the weight of the norm behind it, with the squares that the norm
+divides by; the product behind that norm divides when its sums are done, since every input of a row is divided by the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor
+
+from ..kernels import one_row
+from ..kernels.few_bits import Readied, matmul
+from ..kernels.join import NormWeights
+from ..layers.linear import Linear
+from ..quantization import FewBitsLinear
+from .gpu_layers import FusedLayer, LawLayer, Step
+from .joins import Pending, RmsJoin
+from .lone_layers import folds
+
+if TYPE_CHECKING:
+    from .embedding import Head
+
+MOST_ROWS = 64
+DTYPE = torch.bfloat16  # x times a norm's weight has its range
+
+
+@dataclass(frozen=True, slots=True)
+class FewRowsLayer:
+    """behind: the norm in front of the next layer, or of the head; None: x is left as it is."""
+
+    layer: FusedLayer
+    before_ffn: NormWeights
+    behind: NormWeights | None
+
+    def run(self, x: Tensor, delta: Pending, step: Step, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
+        """x has then all that the layer adds."""
+        block, overlap = self.layer.block, one_row.overlaps(x.device)
+        mixed = self.layer.mixed_of(*self._queries(x, delta, step), step)
+        if rows is not None:
+            x, mixed = x.index_select(0, rows), mixed.index_select(0, rows)
+        y = _times(block.mixer.output, mixed, overlap, x, self.before_ffn)
+        inner = _times(block.ffn.gate_up, y, overlap, name=block.ffn.part.activation)  # type: ignore[union-attr]
+        readied = _times(block.ffn.down, cast(Tensor, inner), overlap, x, self.behind)
+        return x, readied if isinstance(readied, Readied) else None
+
+    def write(self, x: Tensor, delta: Pending, step: Step) -> None:
+        self._queries(x, delta, step)
+
+    def _queries(self, x: Tensor, delta: Pending, step: Step) -> tuple[Tensor, Tensor]:
+        y = delta if isinstance(delta, Readied) else self.layer.entry(x, delta)
+        qkv = cast(Tensor, _times(self.layer.block.mixer.qkv, y, one_row.overlaps(x.device)))
+        return qkv, self.layer.rotate(qkv, step)
+
+
+def few_rows(layers: Sequence[FusedLayer | LawLayer], last_norm: NormWeights | None, head: Head, dtype: torch.dtype) -> tuple[FewRowsLayer, ...] | None:
+    """The layers of a step of up to MOST_ROWS rows; None: some have parts that are not folded, or weights that are not in few bits."""
+    if dtype != DTYPE or not all(isinstance(layer, FusedLayer) and folds(layer) and _in_few_bits(layer) for layer in layers):
+        return None
+    fused = cast(Sequence[FusedLayer], layers)
+    behind = [cast(RmsJoin, layer.entry).before for layer in fused[1:]]
+    last = last_norm if _takes_readied(head) else None
+    return tuple(
+        FewRowsLayer(layer, cast(RmsJoin, layer.middle).before, norm) for layer, norm in zip(fused, [*behind, last], strict=True)
+    )
+
+
+def of_head(head: Head, y: Readied) -> Tensor:
+    """The logits [T, vocabulary]."""
+    return cast(Tensor, _times(head.product, y, one_row.overlaps(y.y.device)))
+
+
+def _takes_readied(head: Head) -> bool:
+    return type(head.product) is FewBitsLinear and head.project is None
+
+
+def _in_few_bits(layer: FusedLayer) -> bool:
+    return all(type(getattr(*place)) is FewBitsLinear for place in layer.block.products())
+
+
+def _times(
+    product: Linear, y: Tensor | Readied, overlap: bool, added_to: Tensor | None = None, norm: NormWeights | None = None, name: str = ""
+) -> Tensor | Readied:
+    ready = None if norm is None else (norm.weight, norm.eps)
+    packed = cast(FewBitsLinear, product).packed
+    return matmul(y, packed, product.bias, added_to=added_to, ready=ready, name=name, overlap=overlap)
+
+
+__all__ = ["MOST_ROWS", "FewRowsLayer", "few_rows", "of_head"]

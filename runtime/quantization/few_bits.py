@@ -1,0 +1,62 @@
+"""Projections with weights of four and eight bits on a GPU: what few rows wait for is read in a quarter or half of the bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ..layers.linear import Linear
+from .grouped import Grouped
+
+FIXED_ROWS = 256  # that a product of fixed sums takes at a time
+
+
+class FewBitsLinear(Linear):
+    """y = x W^T + b with W in few bits (kernels/few_bits.py); x stays as it is. Many rows take a restored weight, part by part.
+
+    packed: the weight as the kernels read it.
+    """
+
+    __slots__ = ("_product", "packed")
+
+    def __init__(self, weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> None:
+        """weight: one that `kernels.few_bits_pack` does not refuse; dtype: of what is multiplied, and of bias [out]."""
+        from ..kernels import few_bits
+        from ..kernels.few_bits_pack import pack
+
+        self.packed, self._product = pack(weight, dtype), few_bits
+        super().__init__(self.packed.words, bias)
+
+    def seal(self, keep_plain: bool) -> Linear:
+        return self
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if len(x) >= self._product.RESTORED_ROWS:
+            return self._product.multiply_restored(x, self.packed, self.bias)
+        return self._product.matmul(x, self.packed, self.bias)
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield from self.packed.tensors()
+        if self.bias is not None:
+            yield self.bias
+
+
+class FixedFewBitsLinear(FewBitsLinear):
+    """The same with bits of a row that do not depend on the other rows: inputs are split alike for any number."""
+
+    __slots__ = ()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        packed, product = self.packed, self._product
+        tile = product.tile_for(1, packed.outputs, packed.inputs, packed.block, x.device)
+        parts = [product.matmul(part, packed, self.bias, tile=product.fitted(tile, len(part))) for part in x.split(FIXED_ROWS)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def refusal(weight: Grouped, dtype: torch.dtype) -> str | None:
+    """Why a GPU does not multiply with it beside activations in `dtype`, for people; None: it does."""
+    from ..kernels.few_bits_pack import refusal as of_kernels
+
+    return of_kernels(weight, dtype)

@@ -1,0 +1,139 @@
+"""The GPU's products with weights of 4 and 8 bits, interpreted, against the definition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import layer_checks as checks
+import pytest
+import torch
+from checkpoints import write_checkpoint
+from rig import Rig
+from torch import Tensor
+
+from sgl.runtime.layers.linear import Linear
+from sgl.runtime.models import decoder
+from sgl.runtime.quantization.grouped import E2M1, Grouped
+from sgl.runtime.quantization.rounding import nearest
+
+pytest.importorskip("triton")
+
+NF4 = torch.linspace(-1, 1, 16) ** 3
+
+
+def draw(form: str, outputs: int, inputs: int, group: int, seed: int = 0) -> Grouped:
+    """A weight of random codes in one of the forms that checkpoints have."""
+    generator = torch.Generator().manual_seed(seed)
+    levels = 256 if form in ("bytes", "byte zeros", "float8") else 16
+    codes = torch.randint(0, levels, (outputs, inputs), generator=generator, dtype=torch.uint8)
+    groups = -(-inputs // group)
+    scale = (torch.rand(outputs, groups, generator=generator) + 0.5) / levels
+    zeros = torch.randint(0, levels, (outputs, groups), generator=generator, dtype=torch.uint8)
+    factor = torch.rand(outputs, generator=generator) + 0.5
+    if form == "float8":
+        finite = codes.masked_fill((codes & 127) == 127, 3)
+        return Grouped.float8(finite.view(torch.float8_e4m3fn), scale, group)
+    return {
+        "plain": lambda: Grouped(codes, scale.half(), group, zero=8.0),
+        "zeros": lambda: Grouped(codes, scale.bfloat16(), group, zero=zeros),
+        "broken zeros": lambda: Grouped(codes, scale, group, zero=zeros.float() + 0.25),
+        "offset": lambda: Grouped(codes, scale, group, offset=-scale * 7),
+        "offset, factor": lambda: Grouped(codes, scale, group, zero=zeros, offset=-scale * 7, factor=factor),
+        "floats": lambda: Grouped(codes, scale.half(), group, table=torch.tensor(E2M1), factor=factor),
+        "table": lambda: Grouped(codes, scale, group, table=torch.arange(-16.0, 16.0, 2) * 3),
+        "order": lambda: Grouped(codes, scale, group, zero=zeros, order=torch.randperm(inputs, generator=generator)),
+        "bytes": lambda: Grouped(codes, scale, group, 256, zero=128.0),
+        "byte zeros": lambda: Grouped(codes, scale, group, 256, zero=zeros, factor=factor),
+    }[form]()
+
+
+FORMS = ("plain", "zeros", "broken zeros", "offset", "offset, factor", "floats", "table", "order", "bytes", "byte zeros", "float8")
+DTYPES = (torch.bfloat16, torch.float16)
+
+
+def close(found: Tensor, expected: Tensor, size: Tensor, dtype: torch.dtype) -> None:
+    """size: of what is summed, which rounding is relative to."""
+    step = torch.finfo(dtype).eps
+    assert ((found.float() - expected).abs() <= step * (expected.abs() + size)).all()
+
+
+CASES = [(form, group, torch.bfloat16) for form in FORMS for group in (16, 64, 512)]
+CASES += [(form, group, torch.bfloat16) for form in ("zeros", "offset") for group in (32, 128)]
+CASES += [(form, 32, torch.float16) for form in ("zeros", "floats", "float8")]
+
+
+@pytest.mark.parametrize("form, group, dtype", CASES)
+def test_a_product_is_that_of_the_dense_weight(form: str, group: int, dtype: torch.dtype) -> None:
+    from sgl.runtime.kernels import few_bits
+    from sgl.runtime.kernels.few_bits_pack import pack, refusal
+
+    weight = draw(form, 72, 208, group)
+    assert refusal(weight, dtype) is None
+    packed, tile = pack(weight, dtype), few_bits.Tile(16, 64, 2, 1, 4)
+    x, bias = torch.randn(3, 208, generator=torch.Generator().manual_seed(1)).to(dtype), torch.randn(72).to(dtype)
+    dense = weight.dense()
+    expected, size = x.float() @ dense.T + bias.float(), x.float().abs() @ dense.abs().T
+    found = few_bits.matmul(x, packed, bias, tile=tile)
+    close(found, expected, size / 2, dtype)
+    close(few_bits.multiply_restored(x, packed, bias), expected, size, dtype)
+    assert not packed.counters.any()
+
+
+def test_what_surrounds_a_product_is_folded_in() -> None:
+    from sgl.runtime.kernels import few_bits
+    from sgl.runtime.kernels.few_bits_pack import pack
+
+    hidden, inner = 256, 192
+    generator = torch.Generator().manual_seed(0)
+    up, down = pack(draw("zeros", 2 * inner, hidden, 64), torch.bfloat16), pack(draw("plain", hidden, inner, 64, 1), torch.bfloat16)
+    w_up, w_down = draw("zeros", 2 * inner, hidden, 64).dense(), draw("plain", hidden, inner, 64, 1).dense()
+    norm = torch.rand(hidden, generator=generator) + 0.5
+    x = torch.randn(5, hidden, generator=generator).bfloat16()
+    y = torch.randn(5, inner, generator=generator).bfloat16()
+    tile = few_bits.Tile(16, 64, 3, 1, 4)
+    before = x.clone()
+    readied = few_bits.matmul(y, down, added_to=x, ready=(norm, 1e-6), tile=tile)
+    expected = before.float() + y.float() @ w_down.T
+    assert (x.float() - expected).abs().max() < 0.01 * expected.abs().max()
+    assert torch.allclose(readied.squares.sum(0), x.float().square().sum(1), rtol=1e-4)
+    found = few_bits.matmul(readied, up, name="silu", tile=tile)
+    normed = x.float() * torch.rsqrt(x.float().square().mean(1, keepdim=True) + 1e-6) * norm
+    gate, above = (normed @ w_up.T).chunk(2, 1)
+    wanted = torch.nn.functional.silu(gate) * above
+    assert (found.float() - wanted).abs().max() < 0.02 * wanted.abs().max()
+
+
+def test_what_no_kernel_takes_is_named() -> None:
+    from sgl.runtime.kernels.few_bits_pack import refusal
+
+    assert "float32" in str(refusal(draw("plain", 8, 64, 32), torch.float32))
+    assert "groups of 48" in str(refusal(draw("plain", 8, 96, 48), torch.bfloat16))
+    nf4 = Grouped(torch.zeros(8, 64, dtype=torch.uint8), torch.ones(8, 1), 64, table=NF4)
+    assert "table" in str(refusal(nf4, torch.bfloat16))
+
+
+@pytest.mark.parametrize("behind", [True, False], ids=["head in few bits", "plain head"])
+def test_a_decoder_folds_what_stands_between_products_of_few_rows(behind: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sgl.runtime.models import few_rows
+    from sgl.runtime.models.fused import course_of
+    from sgl.runtime.quantization import FewBitsLinear
+
+    path = write_checkpoint(tmp_path, num_hidden_layers=2, vocab_size=96)
+    exact = Rig(path)
+    exact.model.step = None  # it knows the weights that are replaced
+    monkeypatch.setattr(decoder, "_can_fuse", lambda device: True)
+    rig = checks.FusedRig(path, torch.bfloat16, attention="torch_native")
+    places = [*zip(rig.model.layers, exact.model.layers, strict=True)]
+    holders = [pair for one, other in places for pair in zip(one.products(), other.products(), strict=True)]
+    holders += [((rig.model.head, "product"), (exact.model.head, "product"))] if behind else []
+    for (holder, name), (same, _) in holders:
+        found = getattr(same, name)
+        weight = nearest(checks.loaded_weight(found), 16)
+        setattr(holder, name, FewBitsLinear(weight, None if found.bias is None else found.bias.bfloat16(), torch.bfloat16))
+        setattr(same, name, Linear(weight.dense(), found.bias))
+    rig.model.course = course_of(rig.model)
+    ran = []
+    times = few_rows._times
+    monkeypatch.setattr(few_rows, "_times", lambda *args, **options: ran.append(args[0]) or times(*args, **options))
+    checks.check_decoder(exact, rig, 0.05, checks.SINGLE)
+    assert len(ran) == 2 * (2 * 4 + behind)  # steps of layers of products
