@@ -48,7 +48,7 @@ def main() -> None:
 def measured(model: Path, shape: Shape, weights: str, args: argparse.Namespace) -> dict[str, Any]:
     torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
-    with sgl.Engine(model, device="cuda", dtype="bfloat16", dummy=True, weights=weights, context_length=shape.context) as engine:
+    with sgl.Engine(model, device="cuda", dtype="bfloat16", dummy=True, weights=weights, context=shape.context) as engine:
         told: dict[str, Any] = {"weights": weights, "ready s": time.perf_counter() - started, "GB": engine.info()["memory"]["weights"] / 1e9}
         for count in args.sequences:
             told[f"{count} sequences"] = rate(engine, shape, count, 128, 256)

@@ -17,7 +17,8 @@ from gpu_kernel_matmul import cost, sizes
 
 from sgl.runtime.kernels import few_bits
 from sgl.runtime.kernels.ahead import Jobs, compiling
-from sgl.runtime.kernels.few_bits_pack import Packed, pack
+from sgl.runtime.kernels.few_bits_packed import Packed
+from sgl.runtime.quantization.few_bits_pack import pack
 from sgl.runtime.quantization.grouped import E2M1, Grouped
 
 ROWS = (1, 16, 64, 128, 256, 512, 1024, 2048)

@@ -36,6 +36,7 @@ from server_client import DONE, Broken, Client
 OURS = "sgl={python} -m sgl serve {model} --port {port} --served-name m dummy=true"
 NAME = "m"  # of the model, in requests
 READY = 300.0  # seconds
+LOG = 20_000  # characters of a failed server's log: the cause stands before what it brought down
 HEADER = ("server", "rate/s", "requests", "out tok/s", "first token p50, p99", "between p50, p99, max", "a token p50, p99", "failed")
 
 
@@ -156,7 +157,7 @@ async def _ready(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     end = time.monotonic() + READY
     while time.monotonic() < end:
         if server.poll() is not None:
-            raise SystemExit(f"the server ended with {server.returncode}:\n{log.read_text()[-3000:]}")
+            raise SystemExit(f"the server ended with {server.returncode}:\n{log.read_text()[-LOG:]}")
         try:
             async with Client(url).asked("/health") as answer:
                 if answer.status == 200:
@@ -164,7 +165,7 @@ async def _ready(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
         except (OSError, Broken, asyncio.IncompleteReadError):
             pass
         await asyncio.sleep(0.1)
-    raise SystemExit(f"the server is not ready after {READY:.0f} s:\n{log.read_text()[-3000:]}")
+    raise SystemExit(f"the server is not ready after {READY:.0f} s:\n{log.read_text()[-LOG:]}")
 
 
 def measured(label: str, url: str, args: argparse.Namespace, vocabulary: int) -> Iterator[tuple[str, ...]]:

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from . import few_bits_kernels as kernels
 from .few_bits_assembly import text
-from .few_bits_pack import ABOVE, MOST_TILES, Packed
+from .few_bits_packed import ABOVE, MOST_TILES, Packed
 from .matmul import processors
 
-RESTORED_ROWS = 1024  # from here on restoring a part of the weight and a library's product are faster
+RESTORED_ROWS = 512  # from here on restoring a part of the weight and a library's product are faster
 RESTORED_PART = 2**25  # numbers of it at a time
-FULL = 3  # programs for each multiprocessor that a product of few rows is cut into
+FEW, SOME, ONCE = 3.0, 1.75, 1.0  # programs for each multiprocessor, by the number of rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,14 @@ class Readied(NamedTuple):
 
 
 def tile_for(rows: int, outputs: int, inputs: int, block: int, device: torch.device) -> Tile:
-    """The split depends on the weight alone up to 64 rows."""
-    count = next((count for count in (16, 32, 64) if rows <= count), 128)
-    tiles, blocks = triton.cdiv(outputs, 128) * triton.cdiv(rows, count), triton.cdiv(inputs, block)
-    split = max(1, min(blocks // 4, FULL * processors(device) // tiles))
-    return Tile(count, 128, split, 4, 8 if count == 128 else 4)
+    """Measured on an H200. Programs for so many multiprocessors, as long as each has some blocks of inputs."""
+    full = FEW if rows <= 32 else SOME if rows <= 64 else ONCE
+    many = processors(device) * full
+    wide = rows > 64 or triton.cdiv(outputs, 64) > many
+    lanes, count = 128 if wide else 64, next((count for count in (16, 32, 64) if rows <= count), 128)
+    tiles = triton.cdiv(outputs, lanes) * triton.cdiv(rows, count)
+    split = max(1, min(triton.cdiv(inputs, block) // 4, round(many / tiles)))
+    return Tile(count, lanes, split, 4 if rows <= 32 else 3, 8 if wide and rows > 32 else 4)
 
 
 def fitted(tile: Tile, rows: int) -> Tile:
@@ -95,6 +98,13 @@ def matmul(
     return Readied(after, squares, ready[1]) if ready else y
 
 
+def product(x: Tensor, weight: Packed, bias: Tensor | None = None, tile: Tile | None = None) -> Tensor:
+    """`matmul` alone."""
+    y = matmul(x, weight, bias, tile=tile)
+    assert isinstance(y, Tensor)
+    return y
+
+
 def restored(weight: Packed, rows: slice) -> Tensor:
     """These outputs of the weight [some, in] in its dtype, columns as they are stored."""
     first, last, _ = rows.indices(weight.outputs)
@@ -132,4 +142,4 @@ def _constants(weight: Packed, compiled: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-__all__ = ["RESTORED_ROWS", "Packed", "Readied", "Tile", "matmul", "multiply_restored", "restored", "tile_for"]
+__all__ = ["RESTORED_ROWS", "Packed", "Readied", "Tile", "fitted", "matmul", "multiply_restored", "product", "restored", "tile_for"]

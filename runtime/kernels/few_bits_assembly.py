@@ -56,8 +56,8 @@ def _floats(dtype: torch.dtype) -> list[str]:
 def _minus(zero: int, dtype: torch.dtype) -> str:
     """Minus the zero and what a code is on top of."""
     above = 128 if dtype == torch.bfloat16 else 1024
-    bits = torch.tensor(-float(zero + above), dtype=dtype).view(torch.int16).item() & 0xFFFF
-    return _twice(int(bits))
+    bits = int(torch.tensor(-float(zero + above), dtype=dtype).view(torch.int16).item())
+    return _twice(bits & 0xFFFF)
 
 
 def _twice(half: int) -> str:

@@ -16,7 +16,14 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from .activation import activated
 from .ahead import entry
 
-BYTES = tl.constexpr(2)  # a form, see few_bits_pack
+BYTES = tl.constexpr(2)  # a form, see few_bits_packed
+AHEAD = tl.constexpr(32)  # blocks
+
+
+@triton.jit
+def _ahead(places):
+    """Begins to bring what lies there into the L2 cache: weights do not wait for the kernel in front."""
+    tl.inline_asm_elementwise("prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [places.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit
@@ -32,7 +39,7 @@ def _quarter(words, meta, AT: tl.constexpr, TEXT: tl.constexpr, ZERO: tl.constex
     scale, second = _scaled(meta, True, DTYPE), _scaled(meta, False, DTYPE)
     if TEXT == "":
         return _plainly((words.to(tl.int32) >> 4 * AT) & 15, scale.to(tl.float32), second.to(tl.float32), ZERO, KIND).to(DTYPE)
-    if DTYPE == tl.bfloat16:
+    if tl.bfloat16 == DTYPE:
         return tl.inline_asm_elementwise(TEXT, "=r,r,r,r", [words, scale, second], dtype=tl.bfloat16, is_pure=True, pack=2)
     else:
         return tl.inline_asm_elementwise(TEXT, "=r,r,r,r", [words, scale, second], dtype=tl.float16, is_pure=True, pack=2)
@@ -72,7 +79,8 @@ def _dot(weight, values, sums, PLAIN: tl.constexpr):
 def _meta(meta, at, KIND: tl.constexpr):
     if KIND == "plain" or KIND == "floats":
         return tl.zeros([at.shape[0]], tl.int32)
-    return tl.load(meta + at)
+    else:
+        return tl.load(meta + at)
 
 
 @triton.jit
@@ -203,6 +211,9 @@ def multiply(
     first, last = blocks * split // SPLIT, blocks * (split + 1) // SPLIT
     if DEPENDENT:
         gdc_launch_dependents()
+        if FORM != BYTES:
+            for block in range(first, tl.minimum(last, first + AHEAD)):
+                _ahead(words + (block * outputs + output).to(tl.int64) * WORDS)
         gdc_wait()
     sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
     if FORM == BYTES:

@@ -35,6 +35,7 @@ class Join:
 
     def __call__(self, x: Tensor, delta: Pending, overlap: bool = False) -> Tensor:
         """x [T, hidden] is written into, unless delta is None; without `before` the result is x itself."""
+        assert not isinstance(delta, Readied)  # products in few bits take it
         first, other = delta if isinstance(delta, tuple) else (delta, None)
         return join(
             x, first, other=other, after=self.after, before=self.before, branch=self.branch, scalar=self.scalar,

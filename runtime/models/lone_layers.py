@@ -70,7 +70,7 @@ def alone(layer: FusedLayer | LawLayer) -> AnyLayer:
     """What computes a single row of the layer."""
     if isinstance(layer, LawLayer) or not all(type(getattr(*place)) in KINDS for place in layer.block.products()):
         return layer
-    block, entry, middle = layer.block, layer.entry, layer.middle
+    entry, middle = layer.entry, layer.middle
     if folds(layer):
         return FoldedLayer(layer, cast(RmsJoin, entry).before, cast(RmsJoin, middle).before)
     return LoneLayer(layer)

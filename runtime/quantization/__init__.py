@@ -12,7 +12,8 @@ from ..errors import ConfigError
 from ..layers.float8 import FP8
 from ..layers.linear import Linear
 from .deterministic import DeterministicLinear, FixedRowsLinear
-from .few_bits import FewBitsLinear, FixedFewBitsLinear, refusal
+from .few_bits import FewBitsLinear, FixedFewBitsLinear
+from .few_bits_pack import refusal
 from .fp8 import Fp8Linear, RowwiseFp8Linear
 from .int4 import GroupedLinear, Int4BlockedLinear, in_int4
 from .int8 import Int8BlockedLinear, Int8Linear, in_int8

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..layers.linear import Linear
+from .few_bits_pack import pack
 from .grouped import Grouped
 
 FIXED_ROWS = 256  # that a product of fixed sums takes at a time
@@ -19,23 +20,22 @@ class FewBitsLinear(Linear):
     packed: the weight as the kernels read it.
     """
 
-    __slots__ = ("_product", "packed")
+    __slots__ = ("_kernels", "packed")
 
     def __init__(self, weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> None:
-        """weight: one that `kernels.few_bits_pack` does not refuse; dtype: of what is multiplied, and of bias [out]."""
+        """weight: one that `few_bits_pack` does not refuse; dtype: of what is multiplied, and of bias [out]."""
         from ..kernels import few_bits
-        from ..kernels.few_bits_pack import pack
 
-        self.packed, self._product = pack(weight, dtype), few_bits
+        self.packed, self._kernels = pack(weight, dtype), few_bits
         super().__init__(self.packed.words, bias)
 
     def seal(self, keep_plain: bool) -> Linear:
         return self
 
     def __call__(self, x: Tensor) -> Tensor:
-        if len(x) >= self._product.RESTORED_ROWS:
-            return self._product.multiply_restored(x, self.packed, self.bias)
-        return self._product.matmul(x, self.packed, self.bias)
+        if len(x) >= self._kernels.RESTORED_ROWS:
+            return self._kernels.multiply_restored(x, self.packed, self.bias)
+        return self._kernels.product(x, self.packed, self.bias)
 
     def tensors(self) -> Iterator[Tensor]:
         yield from self.packed.tensors()
@@ -49,14 +49,7 @@ class FixedFewBitsLinear(FewBitsLinear):
     __slots__ = ()
 
     def __call__(self, x: Tensor) -> Tensor:
-        packed, product = self.packed, self._product
-        tile = product.tile_for(1, packed.outputs, packed.inputs, packed.block, x.device)
-        parts = [product.matmul(part, packed, self.bias, tile=product.fitted(tile, len(part))) for part in x.split(FIXED_ROWS)]
+        packed, kernels = self.packed, self._kernels
+        tile = kernels.tile_for(1, packed.outputs, packed.inputs, packed.block, x.device)
+        parts = [kernels.product(part, packed, self.bias, kernels.fitted(tile, len(part))) for part in x.split(FIXED_ROWS)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def refusal(weight: Grouped, dtype: torch.dtype) -> str | None:
-    """Why a GPU does not multiply with it beside activations in `dtype`, for people; None: it does."""
-    from ..kernels.few_bits_pack import refusal as of_kernels
-
-    return of_kernels(weight, dtype)

@@ -15,7 +15,8 @@ from ..layers import cpu
 from ..layers.float8 import FP8
 from ..layers.linear import Linear
 from .codes import Codes
-from .few_bits import FewBitsLinear, refusal
+from .few_bits import FewBitsLinear
+from .few_bits_pack import refusal
 from .fp8 import Fp8Linear
 from .grouped import Grouped
 from .int4 import LEVELS, Int4BlockedLinear, suits

@@ -9,7 +9,16 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from sgl.runtime.kernels import activation, embed, few_bits_assembly, few_bits_kernels, heads, join, logits, one_row_kernels
+from sgl.runtime.kernels import (
+    activation,
+    embed,
+    few_bits_assembly,
+    few_bits_kernels,
+    heads,
+    join,
+    logits,
+    one_row_kernels,
+)
 from sgl.runtime.models.claims_gpu import ACTIVATIONS
 
 INTEGERS = ("stride", "delta_stride", "other_stride", "table_stride", "size", "outputs")

@@ -65,7 +65,7 @@ CASES += [(form, 32, torch.float16) for form in ("zeros", "floats", "float8")]
 @pytest.mark.parametrize("form, group, dtype", CASES)
 def test_a_product_is_that_of_the_dense_weight(form: str, group: int, dtype: torch.dtype) -> None:
     from sgl.runtime.kernels import few_bits
-    from sgl.runtime.kernels.few_bits_pack import pack, refusal
+    from sgl.runtime.quantization.few_bits_pack import pack, refusal
 
     weight = draw(form, 72, 208, group)
     assert refusal(weight, dtype) is None
@@ -81,7 +81,7 @@ def test_a_product_is_that_of_the_dense_weight(form: str, group: int, dtype: tor
 
 def test_what_surrounds_a_product_is_folded_in() -> None:
     from sgl.runtime.kernels import few_bits
-    from sgl.runtime.kernels.few_bits_pack import pack
+    from sgl.runtime.quantization.few_bits_pack import pack
 
     hidden, inner = 256, 192
     generator = torch.Generator().manual_seed(0)
@@ -104,7 +104,7 @@ def test_what_surrounds_a_product_is_folded_in() -> None:
 
 
 def test_what_no_kernel_takes_is_named() -> None:
-    from sgl.runtime.kernels.few_bits_pack import refusal
+    from sgl.runtime.quantization.few_bits_pack import refusal
 
     assert "float32" in str(refusal(draw("plain", 8, 64, 32), torch.float32))
     assert "groups of 48" in str(refusal(draw("plain", 8, 96, 48), torch.bfloat16))

@@ -38,6 +38,15 @@ def allocated() -> int:
     return torch.cuda.memory_allocated()
 
 
+def segments() -> list[tuple[int, str, list[int]]]:
+    """What the allocator holds of the device: size, kind and the blocks in use, of each larger piece."""
+    found = torch.cuda.memory_snapshot()
+    return [
+        (piece["total_size"], piece["segment_type"], [block["size"] for block in piece["blocks"] if block["state"].startswith("active")])
+        for piece in found if piece["total_size"] > 2**21
+    ]  # fmt: skip
+
+
 def open_engine(tiny: Path, **options: object) -> Engine:
     return Engine(tiny, **{"device": "cuda", "dtype": "float32", "kv_memory": "64MB"} | options)
 
@@ -121,7 +130,7 @@ def test_sleep_frees_and_wake_restores(tiny, graphs, dtype):
         lone = engine.generate(PROMPTS[0], GREEDY).token_ids  # by the kernels for one row, which round otherwise
         held = allocated()
         freed = engine.sleep()
-        assert freed > 60_000_000 and allocated() < held - 60_000_000
+        assert freed > 60_000_000 and allocated() < held - 60_000_000, (freed, held, allocated(), segments())
         model = engine._core.runner.model
         assert all(t.untyped_storage().nbytes() == 0 for t in tensors_of(model) if t.is_cuda)
         sequence = engine.open()

@@ -1,0 +1,43 @@
+"""A weight of 4 or 8 bits as the GPU's kernels read it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+NIBBLES, FLOATS, BYTES = range(3)  # what the words are of
+MOST_TILES = 1024  # of a product whose inputs are split
+DTYPES = (torch.bfloat16, torch.float16)  # of what is multiplied
+ABOVE = {torch.bfloat16: 128, torch.float16: 1024}  # what a code is put on top of, see few_bits_assembly
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A weight [out, in] for activations in `dtype`: w = (v * scale + shift) * outer, v a stored code less its group's zero.
+
+    words: int16 [blocks, out, words of a block], word j of a block holds its inputs j, j + words, j + 2 words, j + 3 words, low
+    half byte first; or int8 or float8_e4m3fn [out, in].  form: NIBBLES (whole numbers), FLOATS (of 4 bits), BYTES.
+    kind: "plain", "scaled", "shifted", or with zeros of their own or as floats ("zeros, scaled", ...).
+    meta: int32 [groups, out], the bits of the scale in the low half, above those of the shift, or of minus the zero; in `dtype`.
+    outer: float32 [out] or None.  order: int64 [in], which input each column belongs to.  counters: the kernels' own, zeros.
+    """
+
+    form: int
+    kind: str
+    words: Tensor
+    outputs: int
+    inputs: int
+    group: int
+    block: int
+    zero: int
+    meta: Tensor | None
+    outer: Tensor | None
+    order: Tensor | None
+    counters: Tensor
+    dtype: torch.dtype
+
+    def tensors(self) -> list[Tensor]:
+        """What it holds."""
+        return [part for part in (self.words, self.meta, self.outer, self.order, self.counters) if part is not None]
