@@ -115,7 +115,7 @@ static int parse(PyObject *const *args, Py_ssize_t given, Py_ssize_t wanted, lon
 static PyObject *py_linear(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
     long long a[5];
     if (!parse(args, n, 5, a)) return NULL;
-    Product job = {POINTER(0), POINTER(1), POINTER(2), POINTER(3), a[4], 0};
+    Product job = {POINTER(0), POINTER(1), POINTER(2), POINTER(3), a[4], 0, 0, 0};
     Py_BEGIN_ALLOW_THREADS
     product(&job);
     Py_END_ALLOW_THREADS
@@ -246,7 +246,7 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     if (made) PyModule_AddIntConstant(made, "INT4", int4_way); /* the best way to multiply with int4 weights: see cpu_int4.h */
     if (made) PyModule_AddIntConstant(made, "MOST_DIM", MOST_DIM);
     if (made) PyModule_AddIntConstant(made, "BLOCK", BLOCK);
-    if (made) PyModule_AddIntConstant(made, "VERSION", 3); /* of the functions and structs: the same in cpu.py */
+    if (made) PyModule_AddIntConstant(made, "VERSION", 4); /* of the functions and structs: the same in cpu.py */
     if (made) PyModule_AddIntConstant(made, "LAYER_BYTES", sizeof(Layer));
     if (made) PyModule_AddIntConstant(made, "MODEL_BYTES", sizeof(Model));
     return made;

@@ -1,4 +1,4 @@
-/* Products with weights of four bits in groups of inputs:
+/* Products with weights of four or eight bits in groups of inputs:
 
        w[o][i] = (v(code[o][i]) - zero[o][g]) * scale[o][g] + offset[o][g]
 
@@ -9,18 +9,21 @@
    A block of 32 outputs, `stride` bytes, is
        scales [groups] [32], float32 or float16
        shifts [groups] [32]: nothing, zeros as bytes or float16, or float32 numbers offset - zero * scale
-       codes  [inputs / 8] [32] [4]: byte j of an output has input j in its low half and input 4 + j in its high half
+       codes  of four bits  [inputs / 8] [32] [4]: byte j of an output has input j in its low half and input 4 + j in its high half
+              of eight bits [inputs / 4] [32] [4]
    Inputs are filled up to whole chunks, outputs to a whole block. */
 
 enum { NO_SHIFT, ZERO_BYTES, ZERO_HALVES, SHIFTS };
-enum { MOST_CHUNK = 64, BYTE_SIZE = 127, LINE_BYTES = 4 * BLOCK }; /* LINE_BYTES: codes of 8 inputs */
+enum { MOST_CHUNK = 64, BYTE_SIZE = 127, LINE_BYTES = 4 * BLOCK }; /* LINE_BYTES: codes of 8 inputs in four bits, of 4 in eight */
+enum { HALVES, HALVES_OF_TABLE, BYTES }; /* what codes are */
 
 typedef struct { /* as Python lays it out, 8 bytes a field */
     const int32_t *order;  /* [inputs] which input each column belongs to; or 0 */
-    const uint8_t *table;  /* [16] what the codes stand for, plus `above`; or 0 */
+    const void *table;     /* uint8 [16] what the codes stand for, plus `above`; or 0. Of cpu_float.h float32 [16] */
+    int64_t bits;          /* of a code: 4 or 8, which have no table */
     int64_t group, chunk;  /* inputs; group: a multiple of chunk, chunk: of 16 */
     int64_t half, shifts;  /* whether scales are float16; what shifts are */
-    int64_t centre, above; /* taken from what a code stands for; entries of the table are above themselves by so much */
+    int64_t centre, above; /* taken from what a code stands for; what is multiplied without a sign is above a byte with one by so much */
     int64_t groups, chunks, codes, stride; /* codes: where they begin in a block */
 } Grouping;
 
@@ -30,6 +33,7 @@ typedef struct { /* of a row of x */
 } Chunk;
 
 INLINE const Grouping *grouping(const Product *job) { return job->weight->scale; }
+INLINE long code_bytes(const Grouping *g, long inputs) { return inputs * g->bits / 8 * BLOCK; } /* of a block */
 
 /* Narrowed rows lie chunk by chunk, so that rows of a chunk are a constant apart: Chunk [chunks] [rows], int8 [chunks] [rows] [64]. */
 INLINE const Chunk *chunks_of(const Product *job, long row) { return (const Chunk *)job->x + row; }
@@ -93,7 +97,7 @@ static void narrow_chunks_piece(const void *work, long index) {
     for (long row = first; row < end; row++) {
         Chunk *chunks = job->chunks + row;
         int8_t *wholes = job->wholes + row * MOST_CHUNK;
-        if (from->weight->kind == INT4_BFLOAT16) narrow_chunks_bf16((const bfloat16 *)from->x + row * n, n, g, chunks, wholes, from->rows);
+        if (in_bfloat16(from->weight)) narrow_chunks_bf16((const bfloat16 *)from->x + row * n, n, g, chunks, wholes, from->rows);
         else narrow_chunks_f32((const float *)from->x + row * n, n, g, chunks, wholes, from->rows);
     }
 }
@@ -101,8 +105,8 @@ static void narrow_chunks_piece(const void *work, long index) {
 /* ----- the end of a sum */
 
 /* totals: [rows][BLOCK] of one block. */
-CLONES static void finish_int4(const Product *job, long row, long rows, long block, float *totals) {
-    const long output = block * BLOCK, left = job->weight->outputs - output, wide = job->weight->kind == INT4_FLOAT32;
+CLONES static void finish_groups(const Product *job, long row, long rows, long block, float *totals) {
+    const long output = block * BLOCK, left = job->weight->outputs - output, wide = !in_bfloat16(job->weight);
     for (long r = 0; r < rows; r++, totals += BLOCK)
         if (left >= BLOCK) end_row(job, wide, row + r, output, BLOCK, totals);
         else end_row(job, wide, row + r, output, left, totals);
@@ -129,10 +133,16 @@ INLINE float shift_at(const Grouping *g, const char *block, long at) {
     return scale_at(g, block, at) * (0.0f - (g->shifts == ZERO_BYTES ? ((const uint8_t *)shifts)[at] : half_to_float(((const uint16_t *)shifts)[at])));
 }
 
+INLINE uint8_t code_at(const Grouping *g, const uint8_t *codes, long i) {
+    if (g->bits == 8) return codes[i / 4 * LINE_BYTES + i % 4];
+    return codes[i / 8 * LINE_BYTES + i % 4] >> i / 4 % 2 * 4 & 15;
+}
+
 static int32_t plain_dot(const Grouping *g, const uint8_t *codes, const int8_t *x, int32_t sum) {
+    const uint8_t *table = g->table;
     for (long i = 0; i < g->chunk; i++) {
-        const uint8_t code = codes[i / 8 * LINE_BYTES + i % 4] >> i / 4 % 2 * 4 & 15;
-        sum += (g->table ? g->table[code] : code) * x[i];
+        const uint8_t code = code_at(g, codes, i);
+        sum += (table ? table[code] : code) * x[i];
     }
     return sum;
 }
@@ -147,7 +157,7 @@ static void plain_sums(const Product *job, long row, long block, long rows) {
             const int8_t *x = wholes_of(job, row + r);
             float total = 0;
             for (long c = 0; c < g->chunks; c++, chunk += job->rows, x += job->rows * MOST_CHUNK) {
-                const uint8_t *codes = (const uint8_t *)at + g->codes + c * g->chunk / 8 * LINE_BYTES + 4 * o;
+                const uint8_t *codes = (const uint8_t *)at + g->codes + code_bytes(g, c * g->chunk) + 4 * o;
                 const long place = c * g->chunk / g->group * BLOCK + o;
                 const int32_t dot = plain_dot(g, codes, x, chunk->start);
                 total = fmaf((float)dot, scale_at(g, at, place) * chunk->scale, total);
@@ -155,7 +165,7 @@ static void plain_sums(const Product *job, long row, long block, long rows) {
             }
             totals[r * BLOCK + o] = total;
         }
-    finish_int4(job, row, rows, block, totals);
+    finish_groups(job, row, rows, block, totals);
 }
 
 static void blocks_int4_plain(const Product *job, long row, long rows, long block, long end) {
@@ -183,9 +193,12 @@ static int int4_way; /* set when the module is made; tests take others */
 
 static void blocks_int4(const Product *job, long row, long rows, long block, long end) {
 #if defined(__x86_64__)
-    const int table = grouping(job)->table != NULL;
-    if (int4_way == VNNI_INT4) return (table ? blocks_int4_vnni_table : blocks_int4_vnni)(job, row, rows, block, end);
-    if (int4_way == AVX2_INT4) return (table ? blocks_int4_avx2_table : blocks_int4_avx2)(job, row, rows, block, end);
+    static const Blocks by_avx2[] = {blocks_halves_avx2, blocks_table_avx2, blocks_bytes_avx2};
+    static const Blocks by_vnni[] = {blocks_halves_vnni, blocks_table_vnni, blocks_bytes_vnni};
+    const Grouping *g = grouping(job);
+    const int codes = g->bits == 8 ? BYTES : g->table ? HALVES_OF_TABLE : HALVES;
+    if (int4_way == VNNI_INT4) return by_vnni[codes](job, row, rows, block, end);
+    if (int4_way == AVX2_INT4) return by_avx2[codes](job, row, rows, block, end);
 #endif
     blocks_int4_plain(job, row, rows, block, end);
 }

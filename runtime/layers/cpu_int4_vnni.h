@@ -21,18 +21,23 @@ VNNI INLINE __m512 shifts_vnni(const Grouping *g, const char *block, long at, __
 /* A chunk's exact sums, those of 16 outputs in a register. `apart` is 2 where low and high halves have sums of their own: a
    single row's would wait for each other. */
 VNNI INLINE void dots_vnni(const Grouping *g, const int8_t *x, const uint8_t *codes, __m512i sums[12][2][2], const long rows,
-                           const long apart, const int table) {
+                           const long apart, const int kind) {
     const __m512i low_half = _mm512_set1_epi8(15);
     __m512i entries = _mm512_setzero_si512();
-    if (table) entries = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)g->table));
-    for (long i = 0; i < g->chunk; i += 8, codes += LINE_BYTES)
+    if (kind == HALVES_OF_TABLE) entries = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)g->table));
+    for (long i = 0; i < g->chunk; i += 8, codes += kind == BYTES ? 2 * LINE_BYTES : LINE_BYTES)
 #pragma GCC unroll 2
         for (long v = 0; v < 2; v++) {
             const uint8_t *at = codes + v * 4 * LANES;
             __builtin_prefetch(at + FAR);
-            const __m512i both = _mm512_loadu_si512(at);
-            __m512i low = _mm512_and_si512(both, low_half), high = _mm512_and_si512(_mm512_srli_epi16(both, 4), low_half);
-            if (table) low = _mm512_shuffle_epi8(entries, low), high = _mm512_shuffle_epi8(entries, high);
+            __m512i low = _mm512_loadu_si512(at), high;
+            if (kind == BYTES) {
+                __builtin_prefetch(at + FAR + LINE_BYTES);
+                high = _mm512_loadu_si512(at + LINE_BYTES);
+            } else {
+                high = _mm512_and_si512(_mm512_srli_epi16(low, 4), low_half), low = _mm512_and_si512(low, low_half);
+            }
+            if (kind == HALVES_OF_TABLE) low = _mm512_shuffle_epi8(entries, low), high = _mm512_shuffle_epi8(entries, high);
 #pragma GCC unroll 12
             for (long r = 0; r < rows; r++) {
                 add_whole_fours(&sums[r][v][0], low, x + r * MOST_CHUNK + i);
@@ -43,7 +48,7 @@ VNNI INLINE void dots_vnni(const Grouping *g, const int8_t *x, const uint8_t *co
 
 /* totals [rows][BLOCK] += a chunk's products. place: of its scales in the block. */
 VNNI INLINE void chunk_vnni(const Grouping *g, const Chunk *chunk, const int8_t *x, const char *block, const uint8_t *codes, long place,
-                            float *totals, const long rows, const int table) {
+                            float *totals, const long rows, const int kind) {
     const long apart = rows == 1 ? 2 : 1;
     __m512i sums[12][2][2];
 #pragma GCC unroll 12
@@ -53,7 +58,7 @@ VNNI INLINE void chunk_vnni(const Grouping *g, const Chunk *chunk, const int8_t 
             sums[r][v][0] = _mm512_set1_epi32(chunk[r].start);
             if (apart == 2) sums[r][v][1] = _mm512_setzero_si512();
         }
-    dots_vnni(g, x, codes, sums, rows, apart, table);
+    dots_vnni(g, x, codes, sums, rows, apart, kind);
 #pragma GCC unroll 2
     for (long v = 0; v < 2; v++) {
         const __m512 scale = scales_vnni(g, block, place + v * LANES);
@@ -70,7 +75,7 @@ VNNI INLINE void chunk_vnni(const Grouping *g, const Chunk *chunk, const int8_t 
     }
 }
 
-VNNI INLINE void sums_vnni(const Product *job, long row, long index, const long rows, const int table) {
+VNNI INLINE void sums_vnni(const Product *job, long row, long index, const long rows, const int kind) {
     const Grouping *g = grouping(job);
     const char *block = (const char *)job->weight->data + index * g->stride;
     const Chunk *chunk = chunks_of(job, row);
@@ -80,27 +85,26 @@ VNNI INLINE void sums_vnni(const Product *job, long row, long index, const long 
     memset(totals, 0, rows * BLOCK * sizeof(float));
     prefetch(block + FAR, g->codes); /* between what the last block has fetched ahead, and what this one will */
     long place = 0, of_group = 0;
-    for (long c = 0; c < g->chunks; c++, chunk += job->rows, x += job->rows * MOST_CHUNK, codes += g->chunk / 8 * LINE_BYTES) {
-        chunk_vnni(g, chunk, x, block, codes, place, totals, rows, table);
+    for (long c = 0; c < g->chunks; c++, chunk += job->rows, x += job->rows * MOST_CHUNK, codes += code_bytes(g, g->chunk)) {
+        chunk_vnni(g, chunk, x, block, codes, place, totals, rows, kind);
         if ((of_group += g->chunk) == g->group) of_group = 0, place += BLOCK;
     }
-    finish_int4(job, row, rows, index, totals);
+    finish_groups(job, row, rows, index, totals);
 }
 
-VNNI INLINE void blocks_vnni(const Product *job, long row, long rows, long block, long end, const int table) {
+VNNI INLINE void blocks_vnni(const Product *job, long row, long rows, long block, long end, const int kind) {
     for (; block < end; block++) {
-#define FEW_ROWS(r) sums_vnni(job, row, block, r, table)
-#define MORE_ROWS(r) sums_vnni(job, row, block, r + 6, table)
+#define FEW_ROWS(r) sums_vnni(job, row, block, r, kind)
+#define MORE_ROWS(r) sums_vnni(job, row, block, r + 6, kind)
         if (rows <= 6) { EACH_ROWS(rows, FEW_ROWS) } else { EACH_ROWS(rows - 6, MORE_ROWS) }
 #undef FEW_ROWS
 #undef MORE_ROWS
     }
 }
 
-VNNI static void blocks_int4_vnni(const Product *job, long row, long rows, long block, long end) {
-    blocks_vnni(job, row, rows, block, end, 0);
-}
-
-VNNI static void blocks_int4_vnni_table(const Product *job, long row, long rows, long block, long end) {
-    blocks_vnni(job, row, rows, block, end, 1);
-}
+#define BLOCKS_OF(name, kind) \
+    VNNI static void name(const Product *job, long row, long rows, long block, long end) { blocks_vnni(job, row, rows, block, end, kind); }
+BLOCKS_OF(blocks_halves_vnni, HALVES)
+BLOCKS_OF(blocks_table_vnni, HALVES_OF_TABLE)
+BLOCKS_OF(blocks_bytes_vnni, BYTES)
+#undef BLOCKS_OF

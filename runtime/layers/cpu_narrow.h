@@ -21,7 +21,7 @@ static void *narrow_space(size_t bytes) {
 /* y from the finished products of a row in one block: bias and residual are added in float32. wide: x is float32. */
 INLINE void end_row(const Product *job, const int wide, long row, long output, long count, float *sums) {
     const Weight *weight = job->weight;
-    const long place = row * weight->outputs + output;
+    const long place = row * job->width + output;
     if (weight->bias && wide) { ADDED(float, f32, (const float *)weight->bias + output) }
     if (weight->bias && !wide) { ADDED(bfloat16, bf16, (const bfloat16 *)weight->bias + output) }
     if (job->residual && wide) { ADDED(float, f32, (const float *)job->residual + place) }

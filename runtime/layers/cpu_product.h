@@ -4,15 +4,17 @@
        float32   [outputs / 32] [inputs]     [32]       by AVX-512
        bfloat16  [outputs / 32] [inputs / 2] [32] [2]   pairs of inputs, which AVX512_BF16 multiplies exactly
        int8      likewise: cpu_int8.h
-       int4      cpu_int4.h
+       groups    of whole numbers in 4 and 8 bits: cpu_int4.h; of small floats: cpu_float.h
    The last block is filled up with zeros. A sum runs over the inputs in order, whatever rows it is computed with. */
 
-enum { FLOAT32, BFLOAT16, INT8_FLOAT32, INT8_BFLOAT16, INT4_FLOAT32, INT4_BFLOAT16 }; /* from the third on: the weights, and what x is */
+enum { /* from the third on: the weights, and what x is */
+    FLOAT32, BFLOAT16, INT8_FLOAT32, INT8_BFLOAT16, INT4_FLOAT32, INT4_BFLOAT16, FLOATS_FLOAT32, FLOATS_BFLOAT16, STACK_FLOAT32, STACK_BFLOAT16
+};
 enum { BLOCK = 32, MOST_AT_ONCE = 12, PIECE_BLOCKS = 2, MOST_PIECE = 8, PIECE_ROWS = 96 }; /* rows whose sums the registers hold; of a piece */
 enum { FAR = 8192 }; /* bytes of a weight that are fetched ahead */
 
 typedef struct { /* as Python lays it out, 8 bytes a field; bias is 0 or of the activations' type */
-    const void *data, *bias, *scale; /* scale: of int8, float32 [outputs]; of int4, a Grouping */
+    const void *data, *bias, *scale; /* scale: of int8, float32 [outputs]; of groups, a Grouping. data: of a stack, its Weights */
     int64_t kind, outputs, inputs;
 } Weight;
 
@@ -23,7 +25,12 @@ typedef struct {
     long rows;
     int wide;   /* y is float32 [rows, outputs], of numbers rounded to the activations' type */
     long piece; /* blocks of a piece */
+    long width; /* numbers of a row of y, and of residual: of a stack's weights, those of all */
 } Product;
+
+typedef void (*Blocks)(const Product *job, long row, long rows, long block, long end);
+
+INLINE int in_bfloat16(const Weight *weight) { return weight->kind & 1; }
 
 /* A switch whose every case calls with a constant number of rows, so that the sums stay in registers. */
 #define EACH_ROWS(rows, call) \
@@ -41,7 +48,7 @@ typedef struct {
 /* ----- float32 by AVX-512 */
 
 WIDE_f32 INLINE void finish_f32(const Product *job, long row, long output, __m512 sum) {
-    const long outputs = job->weight->outputs, left = outputs - output, place = row * outputs + output;
+    const long left = job->weight->outputs - output, place = row * job->width + output;
     if (left <= 0) return;
     const __mmask16 mask = lanes_left(left);
     if (job->weight->bias) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(mask, (const float *)job->weight->bias + output));
@@ -95,7 +102,7 @@ WIDE_bf16 INLINE __m512 widened(const bfloat16 *from, __mmask16 mask) {
 }
 
 WIDE_bf16 INLINE void finish_bf16(const Product *job, long row, long output, __m512 sum) {
-    const long outputs = job->weight->outputs, left = outputs - output, place = row * outputs + output;
+    const long left = job->weight->outputs - output, place = row * job->width + output;
     if (left <= 0) return;
     const __mmask16 mask = lanes_left(left);
     if (job->weight->bias) sum = _mm512_add_ps(sum, widened((const bfloat16 *)job->weight->bias + output, mask));
@@ -157,13 +164,14 @@ static void blocks_bf16(const Product *job, long row, long rows, long block, lon
 #include "cpu_narrow.h"
 #include "cpu_int8.h"
 #include "cpu_int4.h"
+#include "cpu_float.h"
 
 /* ----- all kinds */
 
-typedef void (*Blocks)(const Product *job, long row, long rows, long block, long end);
 static const Blocks PRODUCTS[] = {[FLOAT32] = blocks_f32, [BFLOAT16] = blocks_bf16,
                                    [INT8_FLOAT32] = blocks_int8, [INT8_BFLOAT16] = blocks_int8,
-                                   [INT4_FLOAT32] = blocks_int4, [INT4_BFLOAT16] = blocks_int4};
+                                   [INT4_FLOAT32] = blocks_int4, [INT4_BFLOAT16] = blocks_int4,
+                                   [FLOATS_FLOAT32] = blocks_float, [FLOATS_BFLOAT16] = blocks_float};
 
 /* A few blocks by some rows: the blocks stay in the first cache while the rows go by in groups of equal size. */
 static void product_piece(const void *work, long index) {
@@ -180,7 +188,7 @@ static void product_piece(const void *work, long index) {
         }
 }
 
-/* Blocks of four bits are short: what begins a piece is not fetched ahead, so a piece has more of them if all threads have some. */
+/* Blocks of few bits are short: what begins a piece is not fetched ahead, so a piece has more of them if all threads have some. */
 static long piece_blocks(const Weight *weight) {
     const long most = ceiling(weight->outputs, BLOCK) / (4L * team.threads);
     if (weight->kind < INT4_FLOAT32 || most < PIECE_BLOCKS) return PIECE_BLOCKS;
@@ -193,8 +201,32 @@ static void share_product(const Product *given) {
     share(product_piece, &job, ceiling(ceiling(job.weight->outputs, BLOCK), job.piece) * ceiling(job.rows, PIECE_ROWS));
 }
 
-static void product(const Product *job) {
-    if (job->weight->kind >= INT4_FLOAT32) product_int4(job);
-    else if (job->weight->kind >= INT8_FLOAT32) product_int8(job);
+static void product_part(const Product *job);
+
+/* Weights above each other: each gives its columns of y. */
+static void product_stack(const Product *stack) {
+    const Weight *weight = stack->weight->data;
+    const long of_residual = in_bfloat16(stack->weight) ? 2 : 4, of_y = stack->wide ? 4 : of_residual;
+    for (long first = 0; first < stack->weight->outputs; first += weight->outputs, weight++) {
+        Product part = *stack;
+        part.weight = weight;
+        part.y = (char *)stack->y + first * of_y;
+        if (stack->residual) part.residual = (const char *)stack->residual + first * of_residual;
+        product_part(&part);
+    }
+}
+
+static void product_part(const Product *job) {
+    const long kind = job->weight->kind;
+    if (kind >= STACK_FLOAT32) product_stack(job);
+    else if (kind >= FLOATS_FLOAT32) product_float(job);
+    else if (kind >= INT4_FLOAT32) product_int4(job);
+    else if (kind >= INT8_FLOAT32) product_int8(job);
     else share_product(job);
+}
+
+static void product(const Product *given) {
+    Product job = *given;
+    job.width = job.weight->outputs;
+    product_part(&job);
 }

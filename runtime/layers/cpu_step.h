@@ -20,7 +20,7 @@ INLINE long NAME(count)(const NAME(Walk) *walk, long row) {
 static void NAME(by_rows)(Piece run, const NAME(Walk) *walk) { share(run, walk, ceiling(walk->rows, SOME_ROWS)); }
 
 static void NAME(multiply)(const NAME(Walk) *walk, const Weight *weight, const TYPE *x, const TYPE *residual, void *y, int wide) {
-    Product job = {weight, x, residual, y, walk->rows, wide};
+    Product job = {weight, x, residual, y, walk->rows, wide, 0, 0};
     product(&job);
 }
 

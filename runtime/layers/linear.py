@@ -136,7 +136,10 @@ class BlockedLinear(Linear):
 
     @staticmethod
     def lay_together(layers: list[BlockedLinear]) -> None:
-        """Move the weights of a model into memory on huge pages, in this order: a step then spends less on addresses."""
+        """Move the weights of a model into memory on huge pages, in this order: a step then spends less on addresses.
+
+        layers: of one weight each, see `leaves`.
+        """
         total = sum(-(-layer.weight.nbytes // LINE) * LINE for layer in layers)
         space = cpu.huge_space(total)
         for layer in layers:
@@ -144,6 +147,19 @@ class BlockedLinear(Linear):
             layer.weight = place.copy_(layer.weight)
             layer.words[0] = place.data_ptr()
             space = space[-(-place.nbytes // LINE) * LINE :]
+
+    @property
+    def most(self) -> int:
+        """Rows from which on `many` multiplies, if there is one, less one."""
+        return self._most
+
+    def leaves(self) -> Iterator[BlockedLinear]:
+        """The layers of one weight each that it is made of."""
+        yield self
+
+    def use_words(self, words: np.ndarray) -> None:
+        """Its words lie here from now on, where they are already."""
+        self.words, self._address = words, words.ctypes.data
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.many is not None and x.shape[0] > self._most:

@@ -151,19 +151,19 @@ def _chunks(piece: Piece, target: Tensor) -> Iterator[Chunk]:
 
 
 def _arrived(part: _Coming) -> int:
-    """Wait for it; what came in few bits goes to its layer, or restored to its place where it is no whole projection's."""
+    """Wait for it; what came in few bits goes to its layer, or restored to its place where that is no projection's."""
     part.load.wait()
     layers: dict[int, list[tuple[Place, FewBits, dict[str, Tensor]]]] = {}
     for code in part.codes:
         layers.setdefault(id(code[0].layer or code[0].target), []).append(code)
     for pieces in layers.values():
-        read = [(place, Coded(place.start, few.claim.format, _read(place, few, tensors))) for place, few, tensors in pieces]
-        codes, layer = Codes([coded for _, coded in read]), pieces[0][0].layer
-        if layer is not None and layer.weight.is_contiguous() and codes.rows == len(layer.weight):
-            layer.coded, layer.weight = codes, layer.weight.to("meta")
+        layer = pieces[0][0].layer
+        if layer is None:
+            for place, few, tensors in pieces:
+                place.target.copy_(_read(place, few, tensors).dense(place.target.dtype))
             continue
-        for place, coded in read:
-            _restore(place, coded.weight)
+        coded = [Coded(place.start, few.claim.format, _read(place, few, tensors)) for place, few, tensors in pieces]
+        layer.coded, layer.weight = Codes.beside(coded, layer.weight), layer.weight.to("meta")
     return part.number
 
 
@@ -180,12 +180,6 @@ def _sizes(place: Place) -> tuple[int, ...]:
     """[out, in], however the place lies."""
     sizes = tuple(place.target.shape)
     return sizes if place.layer is None or place.layer.weight.is_contiguous() else sizes[::-1]
-
-
-def _restore(place: Place, weight: Grouped) -> None:
-    """To where a dense tensor is wanted: of an embedding, of one piece of a projection, of a matrix that lies as [in, out]."""
-    dense = weight.dense(place.target.dtype)
-    place.target.copy_(dense if place.layer is None or place.layer.weight.is_contiguous() else dense.t())
 
 
 @contextmanager

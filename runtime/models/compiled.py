@@ -80,7 +80,7 @@ class CompiledStep:
             return None
         layers = [block for block, ours in zip(model.layers, claimed, strict=True) if ours]
         products = [model.head.product, *(getattr(*place) for layer in layers for place in layer.products())]
-        blocked = [product for product in products if isinstance(product, BlockedLinear)]
+        blocked = [leaf for product in products if isinstance(product, BlockedLinear) for leaf in product.leaves()]
         if sum(product.weight.nbytes for product in blocked) <= MOST_TO_MOVE:
             BlockedLinear.lay_together(blocked)
         return cls(model, claimed)

@@ -9,6 +9,7 @@ import torch
 
 from ..layers import cpu
 from ..layers.linear import BlockedLinear
+from ..layers.stacked import kinds_of
 from .claims import compiled_refusal
 from .claims_gpu import fused_refusal
 
@@ -90,6 +91,6 @@ def _refusal(block: Block) -> str:
 
 def _products_refusal(block: Block) -> str:
     products = [getattr(*place) for place in block.products()]
-    kinds = [type(product).__name__ for product in products if not isinstance(product, BlockedLinear)]
+    kinds = [kind for product in products if not isinstance(product, BlockedLinear) for kind in kinds_of(product)]
     names = dict.fromkeys(PRODUCTS.get(kind, f"products are kept as {kind}") for kind in kinds)
     return "; ".join(names)

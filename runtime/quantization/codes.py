@@ -1,7 +1,8 @@
-"""The weight of a projection as several tensors of few bits gave it: q, k and v of their own formats, above each other."""
+"""The weight of a projection as several tensors gave it: q, k and v of their own formats, some of them plain, above each other."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -9,46 +10,71 @@ from torch import Tensor
 
 from .grouped import Grouped, stacked
 
+PLAIN = "plain rows"
+
 
 class Coded(NamedTuple):
-    """Rows of a projection from `start` on. format: what a checkpoint called it, for people."""
+    """Rows of a projection from `start` on. format: what a checkpoint called it, for people.
+
+    weight: a tensor [rows, in] is dense, as it came beside others in few bits.
+    """
 
     start: int
     format: str
-    weight: Grouped
+    weight: Grouped | Tensor
+
+    @property
+    def end(self) -> int:
+        return self.start + self.weight.shape[0]
+
+    def take(self, rows: Tensor, start: int) -> Coded:
+        """These of the projection's rows, all of them in here, to stand from `start` on."""
+        weight = self.weight
+        own = (rows - self.start).to(weight.device if isinstance(weight, Tensor) else weight.codes.device)
+        return Coded(start, self.format, weight[own] if isinstance(weight, Tensor) else weight.take(own))
 
 
 class Codes:
-    """All rows of a projection, or those that came in few bits. pieces: in the order of their rows."""
+    """All rows of a projection. pieces: in the order of their rows."""
 
-    def __init__(self, pieces: list[Coded]) -> None:
+    def __init__(self, pieces: Sequence[Coded]) -> None:
         self.pieces = sorted(pieces, key=lambda piece: piece.start)
 
-    @property
-    def rows(self) -> int:
-        """How many from the first on are there without a gap."""
-        reached = 0
-        for piece in self.pieces:
-            reached = reached + piece.weight.shape[0] if piece.start == reached else reached
-        return reached
+    @classmethod
+    def beside(cls, pieces: Sequence[Coded], dense: Tensor) -> Codes:
+        """The rows that the pieces leave are those of `dense` [out, in]."""
+        starts = [*sorted(piece.start for piece in pieces), len(dense)]
+        ends = [0, *sorted(piece.end for piece in pieces)]
+        gaps = [Coded(end, PLAIN, dense[end:start]) for end, start in zip(ends, starts, strict=True) if start > end]
+        return cls([*pieces, *gaps])
 
     @property
     def format(self) -> str:
         return " and ".join(dict.fromkeys(piece.format for piece in self.pieces))
 
     def take(self, rows: Tensor) -> Codes:
-        """In another order, which leaves each row in its piece. rows: int64, on the CPU."""
-        taken = []
-        for start, form, weight in self.pieces:
-            order = rows[start : start + weight.shape[0]] - start
-            if len(order) and not 0 <= int(order.min()) <= int(order.max()) < weight.shape[0]:
-                raise ValueError(f"rows {start} to {start + weight.shape[0] - 1} are to take rows of another format")
-            taken.append(Coded(start, form, weight.take(order.to(weight.codes.device))))
+        """In another order, some more than once. rows: int64, on the CPU."""
+        owners = torch.bucketize(rows, torch.tensor([piece.end for piece in self.pieces]), right=True)
+        taken, start = [], 0
+        for owner, count in zip(*(part.tolist() for part in torch.unique_consecutive(owners, return_counts=True)), strict=True):
+            taken.append(self.pieces[owner].take(rows[start : start + count], start))
+            start += count
         return Codes(taken)
 
-    def together(self) -> Grouped | None:
-        """One weight; None where the pieces are of different forms."""
-        return stacked([piece.weight for piece in self.pieces])
+    def together(self) -> list[Grouped | Tensor]:
+        """The pieces, neighbours of one form in one."""
+        found: list[Grouped | Tensor] = []
+        for piece in self.pieces:
+            joined = _joined(found[-1], piece.weight) if found else None
+            found[len(found) - (joined is not None) :] = [piece.weight if joined is None else joined]
+        return found
 
     def dense(self, dtype: torch.dtype) -> Tensor:
-        return torch.cat([piece.weight.dense(dtype) for piece in self.pieces])
+        weights = (piece.weight for piece in self.pieces)
+        return torch.cat([weight.to(dtype) if isinstance(weight, Tensor) else weight.dense(dtype) for weight in weights])
+
+
+def _joined(one: Grouped | Tensor, other: Grouped | Tensor) -> Grouped | Tensor | None:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.cat([one, other])
+    return stacked([one, other]) if isinstance(one, Grouped) and isinstance(other, Grouped) else None

@@ -57,6 +57,10 @@ class Grouped:
         return outputs, inputs
 
     @property
+    def device(self) -> torch.device:
+        return self.codes.device
+
+    @property
     def is_float8(self) -> bool:
         return self.table is not None and self.levels == 256
 

@@ -1,4 +1,4 @@
-"""Projections with weights of four bits on the CPU: an eighth of float32's bytes to read and to keep, and a little for the groups."""
+"""Projections on the CPU with weights of four bits, an eighth of float32's bytes to read and to keep, or of eight; and a little for the groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from ..layers.linear import LINE, BlockedLinear, Linear
 from .grouped import Grouped
 
 KINDS = {torch.float32: 4, torch.bfloat16: 5}  # of the compiled product, by what is multiplied
-LEVELS = 16
+LEVELS, LEVELS_OF_BYTES = 16, 256
+MIDDLE = 128  # what bytes without a sign are above those with one
 STEP, MOST_CHUNK = 16, 64  # inputs of x that share a scale: a multiple of STEP
 NO_SHIFT, ZERO_BYTES, ZERO_HALVES, SHIFTS = range(4)
 LARGEST = 127  # of a table's whole numbers, either sign
@@ -25,16 +26,16 @@ PART = 2**22  # numbers of a weight that are packed, or restored for a product, 
 def in_int4(weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> Linear:
     """The layer for the product that this CPU has. dtype: of what is multiplied, and of bias [out]."""
     compiled = cpu.can_compute(dtype, weight.codes.device) and cpu.kernels.INT4 > 0 and suits(weight) is None
-    return Int4BlockedLinear(weight, bias, dtype) if compiled else GroupedLinear(weight, bias)
+    return blocked(weight, bias, dtype) if compiled else GroupedLinear(weight, bias)
 
 
 def suits(weight: Grouped) -> str | None:
     """Why the compiled product cannot take it, for people; None: it can, exactly but for float32's rounding of the scales."""
-    if weight.levels != LEVELS:
-        return f"codes of {weight.levels} levels; the compiled product takes {LEVELS}"
+    if weight.levels not in (LEVELS, LEVELS_OF_BYTES):
+        return f"codes of {weight.levels} levels; the compiled product takes {LEVELS} and {LEVELS_OF_BYTES}"
     if weight.group % STEP and weight.group < weight.shape[1]:
         return f"groups of {weight.group} inputs; the compiled product takes multiples of {STEP}, and whole rows"
-    if weight.table is not None and _whole_table(weight.table) is None:
+    if weight.table is not None and (weight.levels != LEVELS or _whole_table(weight.table) is None):
         return "a table whose entries are no whole numbers, nor halves; rounding them to 8 bits would change the weights"
     return None
 
@@ -48,8 +49,13 @@ def _whole_table(table: Tensor) -> tuple[Tensor, int] | None:
     return None
 
 
-class Int4BlockedLinear(BlockedLinear):
-    """y = x W^T + b by the compiled product (cpu_int4.h).
+def blocked(weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> GroupedBlockedLinear:
+    """weight: one that `suits`."""
+    return (Int4BlockedLinear if weight.levels == LEVELS else Int8GroupedLinear)(weight, bias, dtype)
+
+
+class GroupedBlockedLinear(BlockedLinear):
+    """y = x W^T + b by the compiled product of codes in groups (cpu_int4.h).
 
     A row of x is rounded to 8 bits for each 64 inputs, or each group where that is smaller; sums within these are exact
     and added in one order: a row's bits are the same in any batch.
@@ -79,6 +85,18 @@ class Int4BlockedLinear(BlockedLinear):
         yield from (part for part in (self.weight, self.bias, self.order, self.table) if part is not None)
 
 
+class Int4BlockedLinear(GroupedBlockedLinear):
+    """Of four bits."""
+
+    __slots__ = ()
+
+
+class Int8GroupedLinear(GroupedBlockedLinear):
+    """Of eight bits, in which formats of five and six lie too."""
+
+    __slots__ = ()
+
+
 class _Packing:
     """A weight's parts as the blocks of cpu_int4.h have them. words: the struct Grouping behind its pointers."""
 
@@ -89,6 +107,7 @@ class _Packing:
         if factor is not None:
             self.scale = self.scale * factor[:, None]
         centre, self.shifts = self._shifts(times)
+        centre += above  # entries of a table are above themselves
         self.kind = _kind_of(self.shifts)
         if _fits(self.scale, torch.float16):
             self.scale = self.scale.half()
@@ -98,9 +117,11 @@ class _Packing:
         of_shifts = 0 if self.shifts is None else self.shifts.element_size()
         self.codes = -(-groups * cpu.BLOCK * (self.scale.element_size() + of_shifts) // LINE) * LINE
         self.inputs, half = chunks * chunk, self.scale.dtype == torch.float16
-        self.stride = self.codes + self.inputs * cpu.BLOCK // 2
+        bits = 4 if weight.levels == LEVELS else 8
+        self.stride = self.codes + self.inputs * cpu.BLOCK * bits // 8
         spread = self.inputs if groups == 1 else group
-        self.words = [spread, chunk, half, self.kind, centre + above, above, groups, chunks, self.codes, self.stride]
+        above = above if bits == 4 else MIDDLE
+        self.words = [bits, spread, chunk, half, self.kind, centre, above, groups, chunks, self.codes, self.stride]
 
     def _shifts(self, times: int) -> tuple[int, Tensor | None]:
         """One whole zero for all, and the others: bytes or float16 where they are exact, else float32 offset - zero * scale."""
@@ -127,13 +148,16 @@ class _Packing:
                     given = _bytes(_filled(part[rows]).transpose(1, 2))
                     into[:, start : start + given.shape[1]] = given
                     start += given.shape[1]
-            into[:, self.codes :] = _bytes(self._pairs(rows))
+            into[:, self.codes :] = _bytes(self._lines(rows))
         return packed
 
-    def _pairs(self, rows: slice) -> Tensor:
-        """[blocks, inputs / 8, BLOCK, 4]"""
+    def _lines(self, rows: slice) -> Tensor:
+        """[blocks, inputs / 8, BLOCK, 4] of four bits, [blocks, inputs / 4, BLOCK, 4] of eight."""
         codes = self.weight.codes[rows]
-        eights = _filled(F.pad(codes, (0, self.inputs - codes.shape[1]))).unflatten(2, (-1, 2, 4))
+        codes = _filled(F.pad(codes, (0, self.inputs - codes.shape[1])))
+        if self.weight.levels != LEVELS:
+            return codes.unflatten(2, (-1, 4)).transpose(1, 2)
+        eights = codes.unflatten(2, (-1, 2, 4))
         return (eights[..., 0, :] | eights[..., 1, :] << 4).transpose(1, 2)
 
 
@@ -210,4 +234,4 @@ def unpacked(pairs: Tensor, inputs: int) -> Tensor:
     return torch.stack((pairs & 15, pairs >> 4), 2).flatten(1)[:, :inputs]
 
 
-__all__ = ["GroupedLinear", "Int4BlockedLinear", "in_int4", "suits"]
+__all__ = ["GroupedLinear", "Int4BlockedLinear", "Int8GroupedLinear", "blocked", "in_int4", "suits"]

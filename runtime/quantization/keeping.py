@@ -14,12 +14,15 @@ from torch import Tensor
 from ..layers import cpu
 from ..layers.float8 import FP8
 from ..layers.linear import Linear
+from ..layers.stacked import kinds_of, stacked
+from . import floats
 from .codes import Codes
 from .few_bits import FewBitsLinear
 from .few_bits_pack import refusal
+from .floats import FloatBlockedLinear
 from .fp8 import Fp8Linear
 from .grouped import Grouped
-from .int4 import LEVELS, Int4BlockedLinear, suits
+from .int4 import blocked, suits
 from .int8 import Int8BlockedLinear
 
 Transform = Callable[[str, Linear], Linear]
@@ -70,7 +73,7 @@ class Keeping(PartTransform):
             assert isinstance(codes, Codes)
             kept = "the options ask for other arithmetic" if self._inner else in_few_bits(codes, layer)
             if isinstance(kept, Linear):
-                self._seen[codes.format, type(kept).__name__, None] += 1
+                self._seen[codes.format, " and ".join(kinds_of(kept)), None] += 1
                 return kept
             dtype = layer.weight.dtype
             self._seen[codes.format, dtype_name(dtype), kept] += 1
@@ -91,36 +94,49 @@ class Keeping(PartTransform):
 
 
 def in_few_bits(codes: Codes, layer: Linear) -> Linear | str:
-    """The projection with its weight as it came, or why not."""
-    weight = codes.together()
-    if weight is None:
-        return "its pieces are of different forms"
-    device, dtype = weight.codes.device, layer.weight.dtype
-    if device.type == "cuda":
-        return _on_gpu(weight, layer)
-    if cpu.can_compute(dtype, device) and cpu.kernels.INT4 and weight.levels == LEVELS:
-        return suits(weight) or Int4BlockedLinear(weight, layer.bias, dtype)
-    if cpu.can_compute(dtype, device) and weight.levels == 2 * MIDDLE and weight.table is None:
-        return _int8(weight, layer)
-    return f"no kernel on {device.type} multiplies {dtype_name(dtype)} with it"
+    """The projection with its weight as it came, or why not. Pieces of different forms become layers above each other."""
+    weights, dtype = codes.together(), layer.weight.dtype
+    if len(weights) == 1:
+        return _kept(weights[0], layer.bias, dtype)
+    if weights[0].device.type != "cpu":
+        return f"its pieces are of different forms, which no kernel on {weights[0].device.type} takes together"
+    rows = [weight.shape[0] for weight in weights]
+    biases = [None] * len(rows) if layer.bias is None else layer.bias.split(rows)
+    kept = [_kept(weight, bias, dtype) for weight, bias in zip(weights, biases, strict=True)]
+    why = next((piece for piece in kept if isinstance(piece, str)), None)
+    return why or stacked([piece for piece in kept if isinstance(piece, Linear)], rows, layer.weight.shape[1], dtype)
 
 
-def _on_gpu(weight: Grouped, layer: Linear) -> Linear | str:
+def _kept(weight: Grouped | Tensor, bias: Tensor | None, dtype: torch.dtype) -> Linear | str:
+    if isinstance(weight, Tensor):
+        return Linear(weight.clone(), bias).seal(True)  # what it is a part of can go
+    if weight.device.type == "cuda":
+        return _on_gpu(weight, bias, dtype)
+    if not cpu.can_compute(dtype, weight.device) or not cpu.kernels.INT4:
+        return f"no kernel on {weight.device.type} multiplies {dtype_name(dtype)} with it"
+    if _suits_int8(weight):
+        codes = (weight.codes.to(torch.int16) - MIDDLE).to(torch.int8)
+        return Int8BlockedLinear(codes, _of_outputs(weight), bias, dtype)
+    why = suits(weight)
+    if why is None:
+        return blocked(weight, bias, dtype)
+    return floats.suits(weight) or FloatBlockedLinear(weight, bias, dtype) if weight.table is not None else why
+
+
+def _on_gpu(weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> Linear | str:
     """Float8 with a scale an output has units of its own; the rest is restored in registers."""
-    if weight.is_float8 and isinstance(kept := _float8(weight, layer), Linear):
+    if weight.is_float8 and isinstance(kept := _float8(weight, bias, dtype), Linear):
         return kept
     if importlib.util.find_spec("triton") is None:
         return "few bits on a GPU need triton: pip install 'sgl[cuda]'"
-    return refusal(weight, layer.weight.dtype) or FewBitsLinear(weight, layer.bias, layer.weight.dtype)
+    return refusal(weight, dtype) or FewBitsLinear(weight, bias, dtype)
 
 
-def _int8(weight: Grouped, layer: Linear) -> Linear | str:
-    if weight.scale.shape[1] != 1 or weight.offset is not None or weight.order is not None or weight.zero != MIDDLE:
-        return "int8 has a kernel for one scale an output, without zeros"
-    if not cpu.kernels.VNNI or weight.shape[1] % 2:
-        return "this CPU has no int8 instructions" if not cpu.kernels.VNNI else f"the int8 product takes pairs of inputs, here {weight.shape[1]}"
-    codes = (weight.codes.to(torch.int16) - MIDDLE).to(torch.int8)
-    return Int8BlockedLinear(codes, _of_outputs(weight), layer.bias, layer.weight.dtype)
+def _suits_int8(weight: Grouped) -> bool:
+    """Whether the product that rounds x to 15 bits takes it."""
+    plain = weight.levels == 2 * MIDDLE and weight.table is None and weight.offset is None and weight.order is None
+    around = not isinstance(weight.zero, Tensor) and weight.zero == MIDDLE
+    return plain and around and weight.scale.shape[1] == 1 and weight.shape[1] % 2 == 0 and cpu.kernels.VNNI > 0
 
 
 def _of_outputs(weight: Grouped) -> Tensor:
@@ -129,15 +145,15 @@ def _of_outputs(weight: Grouped) -> Tensor:
     return (scale if weight.factor is None else scale * weight.factor).contiguous()
 
 
-def _float8(weight: Grouped, layer: Linear) -> Linear | str:
+def _float8(weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> Linear | str:
     if weight.scale.shape[1] != 1 or weight.offset is not None or weight.order is not None or weight.zero != 0.0:
         return "float8 has a kernel for one scale an output"
-    if layer.weight.dtype != torch.bfloat16:
-        return f"float8 goes with bfloat16, the model is in {dtype_name(layer.weight.dtype)}"
+    if dtype != torch.bfloat16:
+        return f"float8 goes with bfloat16, the model is in {dtype_name(dtype)}"
     bytes_ = weight.codes.view(FP8)
     if not Fp8Linear.suits(bytes_):
         return f"the device's float8 product takes sizes in steps of 16, here {list(weight.shape)}"
-    return Fp8Linear(bytes_.contiguous(), _of_outputs(weight), layer.bias)
+    return Fp8Linear(bytes_.contiguous(), _of_outputs(weight), bias)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

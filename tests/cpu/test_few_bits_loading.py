@@ -121,6 +121,9 @@ def logits(path: Path, dtype: torch.dtype = torch.float32) -> Tensor:
     return Rig(path, dtype=dtype).step([(Row([5, 6, 7, 300, 11]), 5)])[0]
 
 
+needs_product = pytest.mark.skipif(not (cpu.kernels and cpu.kernels.INT4), reason="this CPU has no product of few bits")
+
+
 @pytest.fixture
 def restored(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if no kernel took few bits."""
@@ -155,7 +158,24 @@ def test_eight_bits_with_a_scale_an_output_are_kept(tmp_path: Path) -> None:
     assert (found - expected).norm() < 0.002 * expected.norm()
 
 
-@pytest.mark.skipif(not (cpu.kernels and cpu.kernels.INT4), reason="this CPU has no product of four bits")
+@needs_product
+@pytest.mark.parametrize("name", ["fp8 blocks", "fp8 outputs", "nf4"])
+def test_small_floats_are_kept_and_logits_are_those_of_the_twin(name: str, tmp_path: Path) -> None:
+    few, whole = write(tmp_path, *FORMATS[name])
+    (told,) = load_model(few).few_bits
+    assert told.by == "FloatBlockedLinear" and told.why is None and told.count == 12
+    torch.testing.assert_close(logits(few), logits(whole), rtol=1e-4, atol=1e-4)
+
+
+@needs_product
+def test_a_plain_piece_leaves_the_others_in_few_bits(tmp_path: Path) -> None:
+    few, whole = write(tmp_path, *FORMATS["fp8 blocks"], leave=("k_proj.weight", "up_proj.weight"))
+    told = {(each.count, each.format, each.why) for each in load_model(few).few_bits}
+    assert told == {(6, "FP8, blocks of 32 x 32", None), (6, "FP8, blocks of 32 x 32 and plain rows", None)}
+    torch.testing.assert_close(logits(few), logits(whole), rtol=1e-4, atol=1e-4)
+
+
+@needs_product
 @pytest.mark.parametrize("name", ["gptq", "awq", "compressed-tensors"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_four_bits_are_kept_and_logits_differ_by_the_rounding_of_states_alone(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
@@ -179,8 +199,8 @@ def test_a_bias_that_is_not_zero_is_refused_where_the_model_has_none(tmp_path: P
 
 def test_what_became_of_the_weights_is_told(tmp_path: Path) -> None:
     few, _ = write(tmp_path, *FORMATS["fp8 blocks"])
-    (told,) = load_model(few).few_bits
-    assert str(told).startswith("12 projections of FP8, blocks of 32 x 32: restored to float32: no kernel on cpu")
+    (told,) = load_model(few, torch.float16).few_bits
+    assert str(told).startswith("12 projections of FP8, blocks of 32 x 32: restored to float16: no kernel on cpu multiplies float16")
 
 
 def test_scales_of_keys_and_values_that_are_not_used_are_told(tmp_path: Path) -> None:
@@ -190,7 +210,7 @@ def test_scales_of_keys_and_values_that_are_not_used_are_told(tmp_path: Path) ->
     assert [sum("scales for keys and values are not used" in note for note in found) for found in notes] == [1, 0]
 
 
-def test_shards_may_part_a_weight_from_its_scale(tmp_path: Path) -> None:
+def test_shards_may_part_a_weight_from_its_scale(tmp_path: Path, restored: None) -> None:
     few, whole = write(tmp_path, *FORMATS["fp8 blocks"])
     tensors = load_file(few / WEIGHTS)
     (few / WEIGHTS).unlink()
@@ -213,9 +233,9 @@ def test_a_weight_without_its_scale_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_strict_refuses_weights_that_are_restored(tmp_path: Path) -> None:
     few, _ = write(tmp_path, *FORMATS["fp8 blocks"])
-    with Engine(few, device="cpu", dtype="float32", kv_tokens=256) as engine:
+    with Engine(few, device="cpu", dtype="float32", kv_tokens=256, weights="int8") as engine:
         assert any("activations are not rounded" in note for note in engine.info()["notes"])
         (told,) = engine.info()["few_bits"]
         assert told in engine.info()["slower"]
     with pytest.raises(ConfigError, match=r"strict=True\): .*restored to float32"):
-        Engine(few, device="cpu", dtype="float32", kv_tokens=256, strict=True)
+        Engine(few, device="cpu", dtype="float32", kv_tokens=256, weights="int8", strict=True)

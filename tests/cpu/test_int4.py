@@ -1,4 +1,4 @@
-"""Weights of four bits on the CPU: the compiled product in each of its ways against exact sums of whole numbers, and the bundled model."""
+"""Weights of four bits and of eight in groups on the CPU: the compiled product in each of its ways against exact sums of whole numbers, and the bundled model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sgl.runtime.loading import load_model
 from sgl.runtime.models.executors import Ran, executors, expected
 from sgl.runtime.quantization import GroupedLinear, Int4BlockedLinear, Int8BlockedLinear, transform_for
 from sgl.runtime.quantization.grouped import E2M1, Grouped
-from sgl.runtime.quantization.int4 import in_int4, packed, suits, unpacked
+from sgl.runtime.quantization.int4 import blocked, in_int4, packed, suits, unpacked
 from sgl.runtime.quantization.rounding import hqq, nearest, symmetric
 from sgl.runtime.text.tokenizer import Tokenizer
 
@@ -62,12 +62,13 @@ def drawn(seed: int) -> Grouped:
     inputs = rng.choice([1, 7, 64, 100, 130, 384, 520])
     groups = -(-inputs // group)
     shape, table = (outputs, groups), rng.choice([None, None, torch.tensor(E2M1), torch.tensor(IQ4_NL).float()])
-    zeros = [0.0, 8.0, 7.5, torch.randint(0, 16, shape, generator=generator, dtype=torch.uint8), 16 * torch.rand(shape, generator=generator)]
+    levels = 16 if table is not None else rng.choice([16, 256])
+    zeros = [0.0, levels / 2, 7.5, torch.randint(0, levels, shape, generator=generator, dtype=torch.uint8), levels * torch.rand(shape, generator=generator)]
     zeros.append(zeros[-1].half())
     return Grouped(
-        torch.randint(0, 16, (outputs, inputs), generator=generator, dtype=torch.uint8),
+        torch.randint(0, levels, (outputs, inputs), generator=generator, dtype=torch.uint8),
         torch.randn(shape, generator=generator).to(rng.choice([torch.float32, torch.float16, torch.bfloat16])),
-        group, 16,
+        group, levels,
         zero=rng.choice(zeros),
         offset=torch.randn(shape, generator=generator) if rng.random() < 0.3 else None,
         factor=torch.rand(outputs, generator=generator) if rng.random() < 0.3 else None,
@@ -91,7 +92,7 @@ def as_multiplied(x: Tensor, weight: Grouped) -> Tensor:
 def terms(weight: Grouped) -> Tensor:
     """The sizes of what each number of the dense weight is the sum of."""
     zero = weight.zero.float() if isinstance(weight.zero, Tensor) else torch.tensor(weight.zero).expand(weight.scale.shape)
-    codes = torch.arange(16.0) if weight.table is None else weight.table
+    codes = torch.arange(float(weight.levels)) if weight.table is None else weight.table
     offset = None if weight.offset is None else weight.offset.abs()
     return replace(weight, table=codes.abs(), zero=-zero.abs(), scale=weight.scale.abs(), offset=offset).dense()
 
@@ -109,7 +110,7 @@ def test_every_way_gives_the_same_bits_and_they_are_those_of_exact_sums(seed: in
     bias = normal(outputs, seed=seed).to(dtype) if seed % 2 else None
     x = (normal(30, inputs, seed=seed + 1) * torch.logspace(-3, 3, 30)[:, None]).to(dtype)
     x[7] = 0
-    layer, dense, residual = Int4BlockedLinear(weight, bias, dtype), weight.dense().double(), normal(30, outputs, seed=seed + 2).to(dtype)
+    layer, dense, residual = blocked(weight, bias, dtype), weight.dense().double(), normal(30, outputs, seed=seed + 2).to(dtype)
     given = as_multiplied(x, weight)
     expected = F.linear(given, dense, None if bias is None else bias.double())
     slack = 1e-6 * given.abs() @ terms(weight).double().T + ONCE_ROUNDED[dtype] * expected.abs()
@@ -138,7 +139,7 @@ def test_the_product_is_that_of_the_weight_to_what_float32_keeps(dtype: torch.dt
 @pytest.mark.parametrize("seed", range(6))
 def test_bits_of_a_row_do_not_depend_on_the_batch(seed: int, dtype: torch.dtype, threads: None, best_way: None) -> None:
     weight = drawn(seed)
-    layer, x = Int4BlockedLinear(weight, None, dtype), normal(203, weight.shape[1], seed=seed).to(dtype)
+    layer, x = blocked(weight, None, dtype), normal(203, weight.shape[1], seed=seed).to(dtype)
     for way in WAYS:
         cpu.kernels.set_int4_way(way)
         alone = torch.cat([layer(row[None]) for row in x])
@@ -164,7 +165,7 @@ def test_torch_restores_the_same_weight(seed: int, dtype: torch.dtype) -> None:
     bias, x = normal(weight.shape[0], seed=1).to(dtype), normal(5, weight.shape[1], seed=2).to(dtype)
     layer = GroupedLinear(weight, bias)
     torch.testing.assert_close(layer(x), F.linear(x, weight.dense(dtype)) + bias)
-    assert sum(part.nbytes for part in layer.tensors() if part.dtype == torch.uint8 and part.dim() == 2) <= weight.codes.numel() // 2 + 2 * weight.shape[0] * (1 + weight.scale.shape[1])
+    assert sum(part.nbytes for part in layer.tensors() if part.dtype == torch.uint8 and part.dim() == 2) <= weight.codes.numel() * (1 if weight.levels == 256 else 0.5) + 2 * weight.shape[0] * (1 + weight.scale.shape[1])
 
 
 def test_codes_come_back_out_of_their_pairs() -> None:
@@ -173,7 +174,7 @@ def test_codes_come_back_out_of_their_pairs() -> None:
 
 
 @pytest.mark.parametrize("change, message", [
-    ({"levels": 256}, "codes of 256 levels"),
+    ({"levels": 64}, "codes of 64 levels"),
     ({"group": 24, "scale": torch.ones(4, 3)}, "groups of 24 inputs"),
     ({"table": torch.linspace(-1, 1, 16)}, "no whole numbers, nor halves"),
     ({"table": torch.arange(16) * 10.0}, "no whole numbers, nor halves"),

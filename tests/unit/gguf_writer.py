@@ -56,10 +56,10 @@ def value_bytes(value: Any) -> bytes:
 
 
 def packed(tensor: torch.Tensor, kind: str = "F32") -> Packed:
-    """A float tensor as F32, F16, BF16 or Q8_0 (the nearest of its numbers)."""
+    """A float tensor as F32, F16, BF16, Q8_0 (the nearest of its numbers), Q4_K or Q6_K (near ones)."""
     shape = tuple(tensor.shape)
-    if kind == "Q8_0":
-        return Packed(kind, shape, q8_0(tensor))
+    if kind in QUANTISERS:
+        return Packed(kind, shape, QUANTISERS[kind](tensor))
     dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[kind]
     return Packed(kind, shape, tensor.to(dtype).contiguous().view(torch.uint8).numpy().tobytes())
 
@@ -69,6 +69,46 @@ def q8_0(tensor: torch.Tensor) -> bytes:
     scale = (blocks.abs().amax(1, keepdim=True) / 127).half()
     codes = (blocks / scale.float().clamp_min(1e-12)).round().clamp(-127, 127).to(torch.int8)
     return np.concatenate([scale.numpy().view(np.uint8), codes.numpy().view(np.uint8)], 1).tobytes()
+
+
+def q4_k(tensor: torch.Tensor) -> bytes:
+    """Eight groups of 32 in a block, with scales and minimums of six bits."""
+    groups = tensor.float().reshape(-1, 8, 32)
+    low = groups.amin(2).clamp_max(0)
+    d, scales = _steps((groups.amax(2).clamp_min(0) - low) / 15)
+    least, minimums = _steps(-low)
+    codes = ((groups + (least * minimums)[..., None]) / (d * scales).clamp_min(1e-12)[..., None]).round().clamp(0, 15).byte()
+    s, m = scales.byte(), minimums.byte()
+    both = [s[:, :4] | s[:, 4:] >> 4 << 6, m[:, :4] | m[:, 4:] >> 4 << 6, s[:, 4:] & 15 | (m[:, 4:] & 15) << 4]
+    return _together(_bytes(d), _bytes(least), *both, (codes[:, ::2] | codes[:, 1::2] << 4).flatten(1))
+
+
+def q6_k(tensor: torch.Tensor) -> bytes:
+    """Sixteen groups of 16 in a block, around 32, with scales of eight bits."""
+    groups = tensor.float().reshape(-1, 16, 16)
+    d, scales = _steps(groups.abs().amax(2) / 31, 127)
+    codes = ((groups / (d * scales).clamp_min(1e-12)[..., None]).round() + 32).clamp(0, 63).byte().reshape(-1, 2, 4, 32)
+    low, high = codes & 15, codes >> 4
+    lows = torch.cat((low[:, :, 0] | low[:, :, 2] << 4, low[:, :, 1] | low[:, :, 3] << 4), 2)
+    highs = high[:, :, 0] | high[:, :, 1] << 2 | high[:, :, 2] << 4 | high[:, :, 3] << 6
+    return _together(lows.flatten(1), highs.flatten(1), scales.byte(), _bytes(d))
+
+
+def _steps(numbers: torch.Tensor, most: int = 63) -> tuple[torch.Tensor, torch.Tensor]:
+    """A step for each row [rows, 1], a number of float16, and how many of them make the others."""
+    step = (numbers.amax(1, keepdim=True) / most).clamp_min(1e-7).half().float()
+    return step, (numbers / step).round().clamp(0, most)
+
+
+def _bytes(numbers: torch.Tensor) -> torch.Tensor:
+    return numbers.half().view(torch.uint8)
+
+
+def _together(*parts: torch.Tensor) -> bytes:
+    return torch.cat(parts, 1).numpy().tobytes()
+
+
+QUANTISERS = {"Q8_0": q8_0, "Q4_K": q4_k, "Q6_K": q6_k}
 
 
 def gguf_bytes(metadata: Mapping[str, Any], tensors: Mapping[str, Packed], version: int = 3, alignment: int = 32) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from gguf_writer import random_blocks
+from gguf_writer import packed, random_blocks
 
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.quantization.grouped import E2M1, e4m3_values
@@ -148,3 +148,10 @@ def test_the_numbers_of_the_kinds_are_those_of_the_package() -> None:
 def test_what_does_not_fit_is_refused(kind: str, raw: torch.Tensor, shape: tuple[int, int], named: str) -> None:
     with pytest.raises(CheckpointError, match=named):
         decode(kind, raw, shape)
+
+
+@pytest.mark.parametrize("kind, error", [("Q8_0", 0.005), ("Q6_K", 0.03), ("Q4_K", 0.1)])
+def test_blocks_that_tests_write_hold_what_was_given(kind: str, error: float) -> None:
+    weight = torch.randn(20, 512, generator=torch.Generator().manual_seed(0))
+    raw = torch.frombuffer(bytearray(packed(weight, kind).data), dtype=torch.uint8).view(20, -1)
+    assert (decode(kind, raw, (20, 512)).dense() - weight).norm() < error * weight.norm()

@@ -1,0 +1,93 @@
+"""Projections on the CPU whose codes stand for small floats: 16 of a table, as NF4 has them, or float8."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..layers import cpu
+from ..layers.linear import LINE, BlockedLinear, Linear
+from .grouped import Grouped, e4m3_values
+
+KINDS = {torch.float32: 6, torch.bfloat16: 7}  # of the compiled product, by what is multiplied
+RAISED = 2.0**8  # what a float8 is above a float16 with its bits
+NAN = 127  # the byte of a float8, but for its sign
+PART = 2**22  # numbers of a weight that are packed at a time
+
+
+def suits(weight: Grouped) -> str | None:
+    """Why the compiled product of floats cannot take it, for people; None: it can, exactly but for float32's rounding."""
+    if weight.table is None or (weight.levels == 256 and not torch.equal(weight.table.cpu().nan_to_num(0.0), e4m3_values().nan_to_num(0.0))):
+        return f"codes of {weight.levels} levels that are no floats of a table of 16, nor float8"
+    if weight.offset is not None or isinstance(weight.zero, Tensor) or weight.zero != 0.0:
+        return "floats with zeros or offsets"
+    if weight.group % 2 and weight.group < weight.shape[1]:
+        return f"groups of {weight.group} inputs; the compiled product of floats takes even ones, and whole rows"
+    if weight.is_float8 and bool(((weight.codes & NAN) == NAN).any()):
+        return "it holds numbers that are not there (NaN)"
+    return None
+
+
+class FloatBlockedLinear(BlockedLinear):
+    """y = x W^T + b by the compiled product (cpu_float.h): x as it is, sums in float32 and one order, a row's bits the same in any batch."""
+
+    __slots__ = ("_grouping", "order", "table")
+
+    def __init__(self, weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> None:
+        """weight: one that `suits`; dtype: of what is multiplied, and of bias [out]."""
+        if (why := suits(weight)) is not None:
+            raise ValueError(f"{why}: take GroupedLinear")
+        self.outputs, inputs = weight.shape
+        scale = scales_of(weight)
+        start = -(-scale.shape[1] * cpu.BLOCK * scale.element_size() // LINE) * LINE
+        Linear.__init__(self, _blocks(weight, scale, start), None if bias is None else bias.contiguous())
+        self.order = None if weight.order is None else weight.order.to(torch.int32)
+        self.table = None if weight.is_float8 else weight.table.float().contiguous() if weight.table is not None else None
+        self.many = None
+        places = [0 if part is None else part.data_ptr() for part in (self.order, self.table)]
+        group = weight.group if weight.group < inputs else inputs + inputs % 2
+        of_scales = scale.dtype == torch.float16
+        numbers = [8 if weight.is_float8 else 4, group, group, of_scales, 0, 0, 0, scale.shape[1], 0, start, self.weight.shape[1]]
+        self._grouping = np.array([*places, *numbers], np.int64)
+        of_bias = 0 if self.bias is None else self.bias.data_ptr()
+        self.words = np.array([self.weight.data_ptr(), of_bias, self._grouping.ctypes.data, KINDS[dtype], self.outputs, inputs], np.int64)
+        self._address = self.words.ctypes.data
+
+    def seal(self, keep_plain: bool) -> Linear:
+        return self
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield from (part for part in (self.weight, self.bias, self.order, self.table) if part is not None)
+
+
+def scales_of(weight: Grouped) -> Tensor:
+    """[out, groups], float16 where that holds them."""
+    scale = weight.scale.float() if weight.factor is None else weight.scale.float() * weight.factor[:, None]
+    scale = scale * RAISED if weight.is_float8 else scale
+    halves = scale.half()
+    return halves if bool((halves.float() == scale).all()) else scale
+
+
+def _blocks(weight: Grouped, scale: Tensor, start: int) -> Tensor:
+    """uint8 [blocks, stride], codes from byte `start` on."""
+    (outputs, inputs), bits = weight.shape, 8 if weight.is_float8 else 4
+    wide = inputs + inputs % 2
+    packed = torch.zeros(-(-outputs // cpu.BLOCK), start + wide * cpu.BLOCK * bits // 8, dtype=torch.uint8)
+    step = max(1, PART // (wide * cpu.BLOCK)) * cpu.BLOCK
+    for first in range(0, outputs, step):
+        rows = slice(first, min(first + step, outputs))
+        into = packed[first // cpu.BLOCK : -(-rows.stop // cpu.BLOCK)]
+        given = _in_blocks(scale[rows]).view(torch.uint8).flatten(1)
+        into[:, : given.shape[1]] = given
+        codes = _in_blocks(F.pad(weight.codes[rows], (0, wide - inputs)))
+        into[:, start:] = (codes if bits == 8 else codes[:, ::2] | codes[:, 1::2] << 4).flatten(1)
+    return packed
+
+
+def _in_blocks(part: Tensor) -> Tensor:
+    """[rows, n] -> [blocks, n, BLOCK], zeros behind the last row."""
+    return F.pad(part, (0, 0, 0, -len(part) % cpu.BLOCK)).unflatten(0, (-1, cpu.BLOCK)).transpose(1, 2).contiguous()

@@ -1,0 +1,194 @@
+"""Projections whose pieces are of different forms: the layers above each other, the compiled step with them, and a Q4_K_M file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import write_checkpoint
+from rig import Rig, Row
+from test_compiled_step import steps_of
+from test_gguf_engine import GREEDY, file_of
+from test_int4 import DTYPES, drawn, needs_product, normal
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+
+from sgl.runtime import Engine
+from sgl.runtime.layers import cpu
+from sgl.runtime.layers.linear import Linear
+from sgl.runtime.layers.stacked import Stacked, StackedBlockedLinear, kinds_of, stacked
+from sgl.runtime.loading import load_model
+from sgl.runtime.models.executors import Ran, executors
+from sgl.runtime.quantization import keeping
+from sgl.runtime.quantization.codes import PLAIN, Coded, Codes
+from sgl.runtime.quantization.grouped import Grouped
+from sgl.runtime.quantization.int4 import blocked
+from sgl.runtime.quantization.keeping import in_few_bits
+from sgl.runtime.quantization.rounding import eight_bits, nearest
+
+NANO = Path(__file__).parents[2] / "runtime" / "nano"
+BESIDE = 24  # rows of a weight that stay plain
+
+
+# weights of pieces
+
+
+def codes_of(weight: Tensor) -> Codes:
+    """Rows of three kinds: four bits, eight bits, and plain ones."""
+    third = (len(weight) - BESIDE) // 2
+    coded = [Coded(third + BESIDE, "bytes", eight_bits(weight[third + BESIDE :])), Coded(0, "halves", nearest(weight[:third]))]
+    return Codes.beside(coded, weight)
+
+
+def test_rows_that_no_piece_has_are_the_plain_ones() -> None:
+    weight = normal(100, 64)
+    codes = codes_of(weight)
+    assert [(piece.start, piece.end, piece.format) for piece in codes.pieces] == [(0, 38, "halves"), (38, 62, PLAIN), (62, 100, "bytes")]
+    assert codes.format == "halves and plain rows and bytes"
+    assert torch.equal(codes.dense(torch.float32)[38:62], weight[38:62]) and (codes.dense(torch.float32) - weight).abs().max() < 0.4
+    assert [piece.format for piece in Codes.beside(codes.pieces[1:], weight).pieces] == [PLAIN, PLAIN, "bytes"]
+
+
+@pytest.mark.parametrize("count", [100, 60, 140])
+def test_rows_in_another_order_may_cross_the_pieces(count: int) -> None:
+    """Also when some are left out, or there twice, as keys that are values too."""
+    codes, rows = codes_of(normal(100, 64)), torch.randint(0, 100, (count,))
+    rows[10:50] = torch.arange(30, 70)
+    assert torch.equal(codes.take(rows).dense(torch.float32), codes.dense(torch.float32)[rows])
+
+
+def test_neighbours_of_one_form_are_one_weight() -> None:
+    weight = normal(96, 64)
+    halves = [Coded(start, "x", nearest(weight[start : start + 32])) for start in (0, 32)]
+    (one, other) = Codes([*halves, Coded(64, "y", eight_bits(weight[64:]))]).together()
+    assert isinstance(one, Grouped) and isinstance(other, Grouped) and (one.shape, other.shape) == ((64, 64), (32, 64))
+    (plain,) = Codes([Coded(0, PLAIN, weight[:30]), Coded(30, PLAIN, weight[30:])]).together()
+    assert torch.equal(plain, weight) if isinstance(plain, Tensor) else False
+
+
+# layers above each other
+
+
+@needs_product
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("seed", range(8))
+def test_outputs_are_those_of_the_pieces_side_by_side(seed: int, dtype: torch.dtype) -> None:
+    shared = drawn(seed).shape[1]
+    weights = [weight for weight in map(drawn, range(seed, 400)) if weight.shape[1] == shared][:3]
+    rows = [weight.shape[0] for weight in weights]
+    bias = normal(sum(rows), seed=seed).to(dtype) if seed % 2 else None
+    biases = bias.split(rows) if bias is not None else [None] * 3
+    pieces = [blocked(weight, part, dtype) for weight, part in zip(weights, biases, strict=True)]
+    x, residual = normal(97, shared, seed=1).to(dtype), normal(97, sum(rows), seed=2).to(dtype)
+    expected = torch.cat([piece(x) for piece in pieces], 1)
+    of_residual = zip(pieces, residual.split(rows, 1), strict=True)
+    added = torch.cat([piece.added_to(part.contiguous(), x) for piece, part in of_residual], 1)
+    layer = stacked(pieces, rows, shared, dtype)
+    assert isinstance(layer, StackedBlockedLinear) and layer.outputs == sum(rows) and layer.seal(True) is layer
+    for threads in (1, 3):
+        cpu.set_threads(threads)
+        assert torch.equal(layer(x), expected) and torch.equal(layer(x[:1]), expected[:1])
+        assert torch.equal(layer.added_to(residual.clone(), x), added)
+    cpu.set_threads(1)
+    assert {part.data_ptr() for part in layer.tensors()} == {part.data_ptr() for piece in pieces for part in piece.tensors()}
+
+
+def test_any_layers_can_stand_above_each_other() -> None:
+    one, other = Linear(normal(5, 16), normal(5)), Linear(normal(7, 16, seed=1))
+    layer, x = stacked([one, other], [5, 7], 16, torch.float32), normal(3, 16, seed=2)
+    assert isinstance(layer, Stacked) and layer.weight.shape == (12, 16) and layer.seal(True) is layer
+    assert torch.equal(layer(x), torch.cat([one(x), other(x)], 1)) and len(list(layer.tensors())) == 3
+    assert torch.equal(layer.added_to(torch.ones(3, 12), x), layer(x) + 1) and kinds_of(layer) == ["Linear"]
+
+
+@needs_product
+@pytest.mark.skipif(not (cpu.kernels and cpu.kernels.AVX512), reason="plain rows have a compiled product with AVX-512 alone")
+def test_many_rows_go_to_what_is_faster_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of plain rows, on a CPU with AMX."""
+    monkeypatch.setattr(cpu, "most_rows", lambda dtype: 32)
+    layer = in_few_bits(codes_of(normal(100, 64)), Linear(normal(100, 64)))
+    assert isinstance(layer, StackedBlockedLinear) and layer.many is not None
+    x, plain = normal(40, 64, seed=1), layer.pieces[1]
+    assert plain.many is not None and torch.equal(layer(x)[:, 38:62], plain.many(x)) and torch.equal(layer(x[:30]), torch.cat([piece(x[:30]) for piece in layer.pieces], 1))
+
+
+# in a model
+
+
+def in_pieces(name: str, layer: Linear) -> Linear:
+    """Half of its rows in four bits and half in eight, some plain between; what is plain is so where that has a product."""
+    if name not in ("qkv", "gate_up"):
+        return layer
+    codes = codes_of(layer.weight)
+    if not (cpu.kernels and cpu.can_multiply(layer.weight.dtype, layer.weight.device)):
+        codes = Codes([Coded(0, "halves", nearest(layer.weight[:40])), Coded(40, "bytes", eight_bits(layer.weight[40:]))])
+    found = in_few_bits(codes, layer)
+    assert isinstance(found, StackedBlockedLinear)
+    return found
+
+
+@needs_product
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_compiled_step_has_the_bits_of_the_layers_one_by_one(dtype: torch.dtype) -> None:
+    rigs = [Rig(NANO, dtype, model=load_model(NANO, dtype, transform=in_pieces)) for _ in range(2)]
+    if not cpu.can_multiply(dtype, torch.device("cpu")):
+        pytest.skip("no compiled product of dense weights here")
+    assert rigs[0].model.step is not None and all(rigs[0].model.step.claimed)
+    rigs[1].model.step = None
+    assert all(torch.equal(a, b) for a, b in zip(*map(steps_of, rigs), strict=True))
+
+
+@needs_product
+def test_pieces_that_no_compiled_product_takes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "can_multiply", lambda dtype, device: False)  # as without AVX-512
+    layer = in_few_bits(codes_of(normal(100, 64)), Linear(normal(100, 64)))
+    assert isinstance(layer, Stacked) and kinds_of(layer)[1] == "TransposedLinear"
+    x = normal(3, 64)
+    torch.testing.assert_close(layer(x), torch.cat([piece(x) for piece in layer.pieces], 1))
+
+
+# a file
+
+
+def q4_k_m(name: str) -> str:
+    """As llama.cpp mixes them: half of the layers have values and the way down in six bits."""
+    if name in ("output.weight", "token_embd.weight"):
+        return "Q6_K"
+    return "Q6_K" if name.split(".")[2] in ("attn_v", "ffn_down") and int(name.split(".")[1]) % 2 == 0 else "Q4_K"
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sizes: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3, "initializer_range": 0.06}
+    twin = write_checkpoint(tmp_path_factory.mktemp("q4_k_m") / "model", tokenizer=True, **sizes)
+    return file_of(twin, q4_k_m)
+
+
+@needs_product
+def test_a_q4_k_m_file_stays_in_few_bits_and_every_layer_is_compiled(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = load_model(file)
+    told = {(each.count, each.format, each.by) for each in kept.few_bits}
+    assert told == {
+        (8, "GGUF Q4_K", "Int4BlockedLinear"), (3, "GGUF Q6_K", "Int8GroupedLinear"),
+        (2, "GGUF Q4_K and GGUF Q6_K", "Int4BlockedLinear and Int8GroupedLinear"),
+    }  # fmt: skip
+    assert executors(kept) == [Ran("compiled", None)] * 3
+    monkeypatch.setattr(keeping, "in_few_bits", lambda codes, layer: "the test restores them")
+    restored = load_model(file)
+    found, expected = (Rig(file, model=model).step([(Row([5, 6, 7, 300, 11]), 5)], every_row=True) for model in (kept, restored))
+    assert (found - expected).norm() < 0.03 * expected.norm()  # states are rounded to 8 bits
+    assert sum(part.nbytes for part in kept.layers[0].mixer.qkv.tensors()) < 0.3 * 4 * 512 * 256
+
+
+@needs_product
+def test_an_engine_says_the_same_of_such_a_file_alone_and_in_a_batch(file: Path) -> None:
+    prompts = ["The quick brown", '{"name": "Zo', "1 + 1"]
+    with Engine(file, device="cpu", dtype="float32", kv_tokens=512, strict=True) as engine:
+        assert not engine.info()["slower"] and len(engine.info()["few_bits"]) == 3
+        together = [done.token_ids for done in engine.generate(prompts, GREEDY)]
+        engine.flush_cache()
+        assert [engine.generate(prompt, GREEDY).token_ids for prompt in prompts] == together
