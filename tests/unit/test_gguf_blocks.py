@@ -150,7 +150,7 @@ def test_what_does_not_fit_is_refused(kind: str, raw: torch.Tensor, shape: tuple
         decode(kind, raw, shape)
 
 
-@pytest.mark.parametrize("kind, error", [("Q8_0", 0.005), ("Q6_K", 0.03), ("Q4_K", 0.1)])
+@pytest.mark.parametrize("kind, error", [("Q8_0", 0.01), ("Q6_K", 0.03), ("Q4_K", 0.1)])
 def test_blocks_that_tests_write_hold_what_was_given(kind: str, error: float) -> None:
     weight = torch.randn(20, 512, generator=torch.Generator().manual_seed(0))
     raw = torch.frombuffer(bytearray(packed(weight, kind).data), dtype=torch.uint8).view(20, -1)
