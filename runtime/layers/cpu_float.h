@@ -157,11 +157,16 @@ VNNI INLINE __m512 float8_wide(const uint8_t *at) {
     return _mm512_cvtph_ps(_mm256_or_si256(_mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(0x3f80)), sign));
 }
 
-VNNI INLINE void two_wide(const uint8_t *codes, long i, __m512 table, __m512 two[2], const int bits) {
+/* sums += weights * a number of x. Written out because GCC keeps x of every row in a register, and runs out. */
+VNNI INLINE void add_float(__m512 *sums, __m512 weights, const float *x) {
+    __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(*sums) : "v"(weights), "m"(*x));
+}
+
+VNNI INLINE void two_wide(const uint8_t *codes, __m512 table, __m512 two[2], const int bits) {
     if (bits == 8) {
-        two[0] = float8_wide(codes + i * BLOCK), two[1] = float8_wide(codes + (i + 1) * BLOCK);
+        two[0] = float8_wide(codes), two[1] = float8_wide(codes + BLOCK);
     } else { /* the permutation looks at four bits of an index */
-        const __m512i both = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)(codes + i / 2 * BLOCK)));
+        const __m512i both = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)codes));
         two[0] = _mm512_permutexvar_ps(both, table), two[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(both, 4), table);
     }
 }
@@ -184,15 +189,15 @@ VNNI INLINE void float_sums_wide(const Product *job, long row, long index, const
         for (long r = 0; r < rows; r++)
 #pragma GCC unroll 2
             for (long v = 0; v < 2; v++) sums[r][v][0] = sums[r][v][1] = _mm512_setzero_ps();
-        for (long i = from; i < end; i += 2) {
-            __builtin_prefetch(codes + i * bits / 8 * BLOCK + FAR); /* a line of the cache, in eight bits */
+        for (long i = from; i < end; i += 2, codes += bits / 4 * BLOCK) {
+            __builtin_prefetch(codes + FAR); /* a line of the cache, in eight bits */
 #pragma GCC unroll 2
             for (long v = 0; v < 2; v++) {
-                two_wide(codes + v * LANES, i, table, two, bits);
+                two_wide(codes + v * LANES, table, two, bits);
 #pragma GCC unroll 6
                 for (long r = 0; r < rows; r++)
 #pragma GCC unroll 2
-                    for (long k = 0; k < 2; k++) sums[r][v][k] = _mm512_fmadd_ps(two[k], _mm512_set1_ps(x[r * n + i + k]), sums[r][v][k]);
+                    for (long k = 0; k < 2; k++) add_float(&sums[r][v][k], two[k], x + r * n + i + k);
             }
         }
 #pragma GCC unroll 2

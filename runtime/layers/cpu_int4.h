@@ -7,13 +7,15 @@
    float32 in their order: a row's bits do not depend on the others, nor on which of the three ways below computes them.
 
    A block of 32 outputs, `stride` bytes, is
-       scales [groups] [32], float32 or float16
-       shifts [groups] [32]: nothing, zeros as bytes or float16, or float32 numbers offset - zero * scale
+       scales [groups] [32], float32 or float16, or twofold
+       shifts [groups] [32]: nothing, zeros as bytes or float16, or float32 numbers offset - zero * scale, or those twofold
        codes  of four bits  [inputs / 8] [32] [4]: byte j of an output has input j in its low half and input 4 + j in its high half
               of eight bits [inputs / 4] [32] [4]
+   Twofold numbers are products: signed bytes [groups] [32], then float16 [groups / 2^fold] [32].
    Inputs are filled up to whole chunks, outputs to a whole block. */
 
-enum { NO_SHIFT, ZERO_BYTES, ZERO_HALVES, SHIFTS };
+enum { WIDE_SCALES, HALF_SCALES, TWOFOLD_SCALES };
+enum { NO_SHIFT, ZERO_BYTES, ZERO_HALVES, SHIFTS, TWOFOLD_SHIFTS };
 enum { MOST_CHUNK = 64, BYTE_SIZE = 127, LINE_BYTES = 4 * BLOCK }; /* LINE_BYTES: codes of 8 inputs in four bits, of 4 in eight */
 enum { HALVES, HALVES_OF_TABLE, BYTES }; /* what codes are */
 
@@ -22,9 +24,9 @@ typedef struct { /* as Python lays it out, 8 bytes a field */
     const void *table;     /* uint8 [16] what the codes stand for, plus `above`; or 0. Of cpu_float.h float32 [16] */
     int64_t bits;          /* of a code: 4 or 8, which have no table */
     int64_t group, chunk;  /* inputs; group: a multiple of chunk, chunk: of 16 */
-    int64_t half, shifts;  /* whether scales are float16; what shifts are */
+    int64_t scales, shifts; /* what they are */
     int64_t centre, above; /* taken from what a code stands for; what is multiplied without a sign is above a byte with one by so much */
-    int64_t groups, chunks, codes, stride; /* codes: where they begin in a block */
+    int64_t groups, chunks, after, fold, codes, stride; /* after: where shifts begin in a block, codes: where these do */
 } Grouping;
 
 typedef struct { /* of a row of x */
@@ -33,6 +35,7 @@ typedef struct { /* of a row of x */
 } Chunk;
 
 INLINE const Grouping *grouping(const Product *job) { return job->weight->scale; }
+INLINE const char *shifts_of(const Grouping *g, const char *block) { return block + g->after; }
 INLINE long code_bytes(const Grouping *g, long inputs) { return inputs * g->bits / 8 * BLOCK; } /* of a block */
 
 /* Narrowed rows lie chunk by chunk, so that rows of a chunk are a constant apart: Chunk [chunks] [rows], int8 [chunks] [rows] [64]. */
@@ -123,12 +126,23 @@ INLINE float half_to_float(uint16_t x) {
     return sign ? -y : y;
 }
 
+/* Where the second factors lie behind the first, and which of them goes with those from `at` on. */
+INLINE const uint16_t *outer_at(const Grouping *g, const char *inner, long at) {
+    return (const uint16_t *)(inner + g->groups * BLOCK) + (at / BLOCK >> g->fold) * BLOCK + at % BLOCK;
+}
+
+INLINE float twofold_at(const Grouping *g, const char *inner, long at) {
+    return ((const int8_t *)inner)[at] * half_to_float(*outer_at(g, inner, at));
+}
+
 INLINE float scale_at(const Grouping *g, const char *block, long at) {
-    return g->half ? half_to_float(((const uint16_t *)block)[at]) : ((const float *)block)[at];
+    if (g->scales == TWOFOLD_SCALES) return twofold_at(g, block, at);
+    return g->scales == HALF_SCALES ? half_to_float(((const uint16_t *)block)[at]) : ((const float *)block)[at];
 }
 
 INLINE float shift_at(const Grouping *g, const char *block, long at) {
-    const char *shifts = block + g->groups * BLOCK * (g->half ? 2 : 4);
+    const char *shifts = shifts_of(g, block);
+    if (g->shifts == TWOFOLD_SHIFTS) return twofold_at(g, shifts, at);
     if (g->shifts == SHIFTS) return ((const float *)shifts)[at];
     return scale_at(g, block, at) * (0.0f - (g->shifts == ZERO_BYTES ? ((const uint8_t *)shifts)[at] : half_to_float(((const uint16_t *)shifts)[at])));
 }

@@ -5,13 +5,20 @@ VNNI INLINE void add_whole_fours(__m512i *sums, __m512i weights, const int8_t *x
     __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(*sums) : "v"(weights), "m"(*(const int32_t *)x));
 }
 
+VNNI INLINE __m512 twofold_vnni(const Grouping *g, const char *inner, long at) {
+    const __m512 first = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)(inner + at))));
+    return _mm512_mul_ps(first, _mm512_cvtph_ps(_mm256_loadu_si256((const void *)outer_at(g, inner, at))));
+}
+
 VNNI INLINE __m512 scales_vnni(const Grouping *g, const char *block, long at) {
-    if (g->half) return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(block + 2 * at)));
+    if (g->scales == TWOFOLD_SCALES) return twofold_vnni(g, block, at);
+    if (g->scales == HALF_SCALES) return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(block + 2 * at)));
     return _mm512_loadu_ps((const float *)block + at);
 }
 
 VNNI INLINE __m512 shifts_vnni(const Grouping *g, const char *block, long at, __m512 scale) {
-    const char *shifts = block + g->groups * BLOCK * (g->half ? 2 : 4);
+    const char *shifts = shifts_of(g, block);
+    if (g->shifts == TWOFOLD_SHIFTS) return twofold_vnni(g, shifts, at);
     if (g->shifts == SHIFTS) return _mm512_loadu_ps((const float *)shifts + at);
     __m512 zero = g->shifts == ZERO_BYTES ? _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)(shifts + at))))
                                           : _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(shifts + 2 * at)));

@@ -51,7 +51,7 @@ class FloatBlockedLinear(BlockedLinear):
         places = [0 if part is None else part.data_ptr() for part in (self.order, self.table)]
         group = weight.group if weight.group < inputs else inputs + inputs % 2
         of_scales = scale.dtype == torch.float16
-        numbers = [8 if weight.is_float8 else 4, group, group, of_scales, 0, 0, 0, scale.shape[1], 0, start, self.weight.shape[1]]
+        numbers = [8 if weight.is_float8 else 4, group, group, of_scales, 0, 0, 0, scale.shape[1], 0, 0, 0, start, self.weight.shape[1]]
         self._grouping = np.array([*places, *numbers], np.int64)
         of_bias = 0 if self.bias is None else self.bias.data_ptr()
         self.words = np.array([self.weight.data_ptr(), of_bias, self._grouping.ctypes.data, KINDS[dtype], self.outputs, inputs], np.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +12,25 @@ from torch import Tensor
 from ..layers.float8 import FP8
 
 PART = 2**22  # codes that are restored at a time
+FINE = ("fine_scale", "fine_offset")
+
+
+class Twofold(NamedTuple):
+    """Numbers of groups [out, groups] that are inner[o, g] * outer[o, g // each], exactly.
+
+    inner: int8 [out, groups].  outer: float16 [out, groups / each], rounded up.  each: a power of two.
+    """
+
+    inner: Tensor
+    outer: Tensor
+    each: int
+
+    def numbers(self) -> Tensor:
+        """float32: eleven bits times eight at most."""
+        return self.inner.float() * self.outer.float().repeat_interleave(self.each, 1)[:, : self.inner.shape[1]]
+
+    def take(self, rows: slice | Tensor) -> Twofold:
+        return Twofold(self.inner[rows], self.outer[rows], self.each)
 
 
 @dataclass(frozen=True)
@@ -25,6 +44,7 @@ class Grouped:
     factor: float32 [out]; None: 1.
     table: float32 [levels], what the codes stand for; None: themselves.
     order: int64 [in], which input each column belongs to; None: its own.
+    fine_scale, fine_offset: the same numbers as scale and offset in fewer bits, for what keeps them so; None: there are none.
     """
 
     codes: Tensor
@@ -36,6 +56,8 @@ class Grouped:
     factor: Tensor | None = None
     table: Tensor | None = None
     order: Tensor | None = None
+    fine_scale: Twofold | None = None
+    fine_offset: Twofold | None = None
 
     def __post_init__(self) -> None:
         outputs, inputs = self.codes.shape
@@ -78,6 +100,7 @@ class Grouped:
         """These rows, in this order."""
         parts = {name: getattr(self, name) for name in ("codes", "scale", "zero", "offset", "factor")}
         taken: dict[str, Any] = {name: part[rows] for name, part in parts.items() if isinstance(part, Tensor)}
+        taken |= {name: part.take(rows) for name in FINE if (part := getattr(self, name)) is not None}
         return replace(self, **taken)
 
     def _restored(self) -> Tensor:
@@ -103,7 +126,15 @@ def stacked(pieces: list[Grouped]) -> Grouped | None:
     for name in ("zero", "offset", "factor"):
         if isinstance(getattr(first, name), Tensor):
             together[name] = torch.cat([getattr(piece, name) for piece in pieces])
+    together |= {name: _fine_together([getattr(piece, name) for piece in pieces]) for name in FINE}
     return replace(first, **together)
+
+
+def _fine_together(parts: list[Twofold | None]) -> Twofold | None:
+    there = [part for part in parts if part is not None]
+    if len(there) < len(parts) or len({part.each for part in there}) > 1:
+        return None
+    return Twofold(torch.cat([part.inner for part in there]), torch.cat([part.outer for part in there]), there[0].each)
 
 
 def _form(piece: Grouped) -> tuple[object, ...]:

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from ..layers import cpu
 from ..layers.linear import LINE, BlockedLinear, Linear
-from .grouped import Grouped
+from .grouped import Grouped, Twofold
 
 KINDS = {torch.float32: 4, torch.bfloat16: 5}  # of the compiled product, by what is multiplied
 LEVELS, LEVELS_OF_BYTES = 16, 256
 MIDDLE = 128  # what bytes without a sign are above those with one
 STEP, MOST_CHUNK = 16, 64  # inputs of x that share a scale: a multiple of STEP
-NO_SHIFT, ZERO_BYTES, ZERO_HALVES, SHIFTS = range(4)
+WIDE, HALVES, TWOFOLD = range(3)  # what scales are
+NO_SHIFT, ZERO_BYTES, ZERO_HALVES, SHIFTS, TWOFOLD_SHIFTS = range(5)
 LARGEST = 127  # of a table's whole numbers, either sign
 PART = 2**22  # numbers of a weight that are packed, or restored for a product, at a time
 
@@ -106,34 +107,43 @@ class _Packing:
         self.scale, factor = weight.scale.float() / times, weight.factor
         if factor is not None:
             self.scale = self.scale * factor[:, None]
-        centre, self.shifts = self._shifts(times)
-        centre += above  # entries of a table are above themselves
-        self.kind = _kind_of(self.shifts)
-        if _fits(self.scale, torch.float16):
-            self.scale = self.scale.half()
+        fine = None if factor is not None or times > 1 else weight.fine_scale
+        scales, scale_parts = self._scales(fine)
+        centre, shifts, shift_parts = self._shifts(times, fine)
+        self.parts = [*scale_parts, *shift_parts]
         group = min(weight.group, -(-inputs // STEP) * STEP)
         chunk = MOST_CHUNK if weight.group >= inputs else next(size for size in (64, 32, 16) if group % size == 0)
         chunks, groups = -(-inputs // chunk), self.scale.shape[1]
-        of_shifts = 0 if self.shifts is None else self.shifts.element_size()
-        self.codes = -(-groups * cpu.BLOCK * (self.scale.element_size() + of_shifts) // LINE) * LINE
-        self.inputs, half = chunks * chunk, self.scale.dtype == torch.float16
+        of_scales, of_all = (cpu.BLOCK * sum(part.shape[1] * part.element_size() for part in parts) for parts in (scale_parts, self.parts))
+        self.codes, self.inputs = -(-of_all // LINE) * LINE, chunks * chunk
+        fold = 0 if fine is None else fine.each.bit_length() - 1
         bits = 4 if weight.levels == LEVELS else 8
         self.stride = self.codes + self.inputs * cpu.BLOCK * bits // 8
         spread = self.inputs if groups == 1 else group
         above = above if bits == 4 else MIDDLE
-        self.words = [bits, spread, chunk, half, self.kind, centre, above, groups, chunks, self.codes, self.stride]
+        centre += above if bits == 4 else 0  # entries of a table are above themselves
+        self.words = [bits, spread, chunk, scales, shifts, centre, above, groups, chunks, of_scales, fold, self.codes, self.stride]
 
-    def _shifts(self, times: int) -> tuple[int, Tensor | None]:
-        """One whole zero for all, and the others: bytes or float16 where they are exact, else float32 offset - zero * scale."""
+    def _scales(self, fine: Twofold | None) -> tuple[int, list[Tensor]]:
+        """In the fewest bytes that hold them: what they are, and what lies in a block."""
+        if fine is not None:
+            return TWOFOLD, [fine.inner, fine.outer]
+        return (HALVES, [self.scale.half()]) if _fits(self.scale, torch.float16) else (WIDE, [self.scale])
+
+    def _shifts(self, times: int, fine: Twofold | None) -> tuple[int, int, list[Tensor]]:
+        """One whole zero for all, and the others: zeros in bytes or float16 where these hold them, else offset - zero * scale."""
         zero, offset = self.weight.zero, self.weight.offset
         zero = zero.float() * times if isinstance(zero, Tensor) else float(zero) * times
         if offset is None and isinstance(zero, Tensor):
-            kept = next((zero.to(dtype) for dtype in (torch.uint8, torch.float16) if _fits(zero, dtype)), None)
-            return 0, -zero * self.scale if kept is None else kept
+            kinds = ((ZERO_BYTES, torch.uint8), (ZERO_HALVES, torch.float16))
+            return next(((0, kind, [zero.to(dtype)]) for kind, dtype in kinds if _fits(zero, dtype)), (0, SHIFTS, [-zero * self.scale]))
         if offset is None and float(zero).is_integer():
-            return int(zero), None
+            return int(zero), NO_SHIFT, []
+        own = self.weight.fine_offset
+        if fine is not None and own is not None and own.each == fine.each and not isinstance(zero, Tensor) and zero == 0:
+            return 0, TWOFOLD_SHIFTS, [own.inner, own.outer]
         shift = -zero * self.scale
-        return 0, shift if offset is None else shift + offset.float()
+        return 0, SHIFTS, [shift if offset is None else shift + offset.float()]
 
     def blocks(self) -> Tensor:
         """uint8 [blocks, stride]"""
@@ -143,11 +153,10 @@ class _Packing:
             rows = slice(first, min(first + step, outputs))
             into = packed[first // cpu.BLOCK : -(-rows.stop // cpu.BLOCK)]
             start = 0
-            for part in (self.scale, self.shifts):
-                if part is not None:
-                    given = _bytes(_filled(part[rows]).transpose(1, 2))
-                    into[:, start : start + given.shape[1]] = given
-                    start += given.shape[1]
+            for part in self.parts:
+                given = _bytes(_filled(part[rows]).transpose(1, 2))
+                into[:, start : start + given.shape[1]] = given
+                start += given.shape[1]
             into[:, self.codes :] = _bytes(self._lines(rows))
         return packed
 
@@ -168,12 +177,6 @@ def _table_of(weight: Grouped) -> tuple[Tensor | None, int, int]:
         return None, 1, 0
     above = max(0, -int(found[0].min()))
     return (found[0] + above).to(torch.uint8), found[1], above
-
-
-def _kind_of(shifts: Tensor | None) -> int:
-    if shifts is None:
-        return NO_SHIFT
-    return {torch.uint8: ZERO_BYTES, torch.float16: ZERO_HALVES, torch.float32: SHIFTS}[shifts.dtype]
 
 
 def _fits(numbers: Tensor, dtype: torch.dtype) -> bool:

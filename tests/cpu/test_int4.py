@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,14 +18,18 @@ from rig import Rig, Row
 from test_compiled_step import steps_of
 from torch import Tensor
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+from gguf_writer import random_blocks
+
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.layers import cpu
 from sgl.runtime.layers.linear import Linear
 from sgl.runtime.loading import load_model
 from sgl.runtime.models.executors import Ran, executors, expected
 from sgl.runtime.quantization import GroupedLinear, Int4BlockedLinear, Int8BlockedLinear, transform_for
-from sgl.runtime.quantization.grouped import E2M1, Grouped
+from sgl.runtime.quantization.grouped import E2M1, Grouped, Twofold
 from sgl.runtime.quantization.int4 import blocked, in_int4, packed, suits, unpacked
+from sgl.runtime.quantization.readers.gguf_blocks import decode
 from sgl.runtime.quantization.rounding import hqq, nearest, symmetric
 from sgl.runtime.text.tokenizer import Tokenizer
 
@@ -65,7 +71,8 @@ def drawn(seed: int) -> Grouped:
     levels = 16 if table is not None else rng.choice([16, 256])
     zeros = [0.0, levels / 2, 7.5, torch.randint(0, levels, shape, generator=generator, dtype=torch.uint8), levels * torch.rand(shape, generator=generator)]
     zeros.append(zeros[-1].half())
-    return Grouped(
+    fine_scale, fine_offset = (twofold(shape, rng.choice([1, 2, 8]), generator) if rng.random() < 0.3 else None for _ in range(2))
+    weight = Grouped(
         torch.randint(0, levels, (outputs, inputs), generator=generator, dtype=torch.uint8),
         torch.randn(shape, generator=generator).to(rng.choice([torch.float32, torch.float16, torch.bfloat16])),
         group, levels,
@@ -75,6 +82,13 @@ def drawn(seed: int) -> Grouped:
         table=table,
         order=torch.randperm(inputs, generator=generator) if rng.random() < 0.3 else None,
     )  # fmt: skip
+    fine: dict[str, Any] = {} if fine_scale is None else {"scale": fine_scale.numbers(), "fine_scale": fine_scale}
+    return replace(weight, **fine | ({} if fine_offset is None else {"offset": fine_offset.numbers(), "fine_offset": fine_offset}))
+
+
+def twofold(shape: tuple[int, int], each: int, generator: torch.Generator) -> Twofold:
+    inner = torch.randint(-128, 128, shape, generator=generator).to(torch.int8)
+    return Twofold(inner, torch.randn(shape[0], -(-shape[1] // each), generator=generator).half() / 64, each)
 
 
 def as_multiplied(x: Tensor, weight: Grouped) -> Tensor:
@@ -148,6 +162,33 @@ def test_bits_of_a_row_do_not_depend_on_the_batch(seed: int, dtype: torch.dtype,
             rows = torch.from_numpy(rng.choice(203, size, replace=False))
             assert torch.equal(layer(x[rows]), alone[rows]), (way, size)
         assert layer(x[:0]).shape == (0, weight.shape[0])
+
+
+@needs_product
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"])
+def test_numbers_that_are_products_of_two_have_the_bits_of_these_products(kind: str, dtype: torch.dtype, best_way: None) -> None:
+    weight = decode(kind, random_blocks(kind, 70, 3, 0), (70, 768))
+    plain, x = replace(weight, fine_scale=None, fine_offset=None), normal(13, 768).to(dtype)
+    assert weight.fine_scale is not None and torch.equal(weight.fine_scale.numbers(), weight.scale)
+    layer, other = blocked(weight, None, dtype), blocked(plain, None, dtype)
+    for way in WAYS:
+        cpu.kernels.set_int4_way(way)
+        assert torch.equal(layer(x), other(x))
+    bits = {"Q2_K": 5.125, "Q3_K": 4.5625, "Q4_K": 4.625, "Q5_K": 8.625, "Q6_K": 8.5625, "IQ4_XS": 4.3125}[kind]
+    assert layer.weight.nbytes * 8 == bits * 96 * 768
+
+
+@needs_product
+def test_the_largest_codes_and_states_add_up_exactly(best_way: None) -> None:
+    """Where an instruction would stop at the end of its range."""
+    x = torch.tensor([1.0, -1.0])[:, None].expand(2, 64)
+    for levels in (16, 256):
+        codes = torch.tensor([0, levels - 1, levels // 2, 1], dtype=torch.uint8)[:, None].expand(4, 64).contiguous()
+        layer = blocked(Grouped(codes, torch.ones(4, 1), 64, levels), None, torch.float32)
+        for way in WAYS:
+            cpu.kernels.set_int4_way(way)
+            assert torch.equal(layer(x), x.sum(1, keepdim=True) * codes[:, 0].float())
 
 
 @needs_product

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 
-from sgl.runtime.quantization.grouped import E2M1, Grouped, e4m3_values, stacked
+from sgl.runtime.quantization.grouped import E2M1, Grouped, Twofold, e4m3_values, stacked
 
 
 def drawn(seed: int, outputs: int | None = None) -> Grouped:
@@ -54,6 +55,16 @@ def test_rows_and_stacks_keep_the_weight(seed: int) -> None:
     assert torch.equal(w.take(order).dense(), w.dense()[order])
     again = stacked([w.take(slice(0, 3)), w.take(slice(3, 8))])
     assert again is not None and torch.equal(again.dense(), w.dense())
+
+
+def test_numbers_of_two_factors_follow_their_rows() -> None:
+    scale = Twofold(torch.randint(-9, 9, (8, 5)).to(torch.int8), torch.randn(8, 3).half(), 2)
+    w = Grouped(torch.randint(0, 16, (8, 40), dtype=torch.uint8), scale.numbers(), 8, fine_scale=scale)
+    again = stacked([w.take(torch.tensor([3, 1])), w.take(slice(4, 8))])
+    assert again is not None and again.fine_scale is not None and torch.equal(again.fine_scale.numbers(), again.scale)
+    assert again.fine_offset is None and torch.equal(again.scale, scale.numbers()[[3, 1, 4, 5, 6, 7]])
+    other = stacked([w, replace(w, fine_scale=None)])
+    assert other is not None and other.fine_scale is None
 
 
 def test_weights_of_two_forms_are_not_stacked() -> None:

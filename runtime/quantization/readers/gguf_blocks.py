@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...errors import CheckpointError
-from ..grouped import E2M1, Grouped, e4m3_values
+from ..grouped import E2M1, Grouped, Twofold, e4m3_values
 
 
 class Block(NamedTuple):
@@ -148,10 +148,15 @@ def _table(values: tuple[float, ...], like: Tensor) -> Tensor:
 # 256 numbers with scales of scales
 
 
+def _folded(codes: Tensor, scale: Twofold, group: int, levels: int = 16, offset: Twofold | None = None, **rest: Any) -> Grouped:
+    numbers = None if offset is None else offset.numbers()
+    return _grouped(codes, scale.numbers(), group, levels, numbers, fine_scale=scale, fine_offset=offset, **rest)
+
+
 def _q2_k(blocks: Tensor) -> Grouped:
     both, codes, d, least = _parts(blocks, 16, 64, 2, 2)
     scales, minimums = _runs(both, 4).unbind(-2)
-    return _grouped(_quarters(codes), _times(d, scales), 16, offset=-_times(least, minimums))
+    return _folded(_quarters(codes), _times(d, scales), 16, offset=_times(least, -minimums.int()))
 
 
 def _q3_k(blocks: Tensor) -> Grouped:
@@ -159,37 +164,37 @@ def _q3_k(blocks: Tensor) -> Grouped:
     third, codes, scales, d = _parts(blocks, 32, 64, 12, 2)
     low, high = _parts(scales, 8, 4)
     six = _nibbles(low) | _runs(high, 2).flatten(-2) << 4
-    return _grouped(_quarters(codes) | _runs(third, 1).flatten(-2) << 2, _times(d, six.int() - 32), 16, zero=4.0)
+    return _folded(_quarters(codes) | _runs(third, 1).flatten(-2) << 2, _times(d, six.int() - 32), 16, zero=4.0)
 
 
 def _q4_k(blocks: Tensor) -> Grouped:
     d, least, both, codes = _parts(blocks, 2, 2, 12, 128)
     scales, minimums = _six_bits(both)
-    return _grouped(_pairs(codes), _times(d, scales), 32, offset=-_times(least, minimums))
+    return _folded(_pairs(codes), _times(d, scales), 32, offset=_times(least, -minimums.int()))
 
 
 def _q5_k(blocks: Tensor) -> Grouped:
     d, least, both, fifth, codes = _parts(blocks, 2, 2, 12, 32, 128)
     scales, minimums = _six_bits(both)
     whole = _pairs(codes) | _runs(fifth, 1).flatten(-2) << 4
-    return _grouped(whole, _times(d, scales), 32, 256, -_times(least, minimums))
+    return _folded(whole, _times(d, scales), 32, 256, _times(least, -minimums.int()))
 
 
 def _q6_k(blocks: Tensor) -> Grouped:
     low, high, scales, d = _parts(blocks, 128, 64, 16, 2)
     codes = _runs(low.unflatten(-1, (2, 64)), 4).flatten(-3) | _quarters(high) << 4
-    return _grouped(codes, _times(d, scales.view(torch.int8)), 16, 256, zero=32.0)
+    return _folded(codes, _times(d, scales.view(torch.int8)), 16, 256, zero=32.0)
 
 
 def _iq4_xs(blocks: Tensor) -> Grouped:
     d, high, low, codes = _parts(blocks, 2, 2, 4, 128)
     scales = (_in_turn(low, 4) | _in_turn(high, 2) << 4).int() - 32
-    return _grouped(_nibbles(codes.unflatten(-1, (8, 16))), _times(d, scales), 32, table=_table(IQ4, blocks))
+    return _folded(_nibbles(codes.unflatten(-1, (8, 16))), _times(d, scales), 32, table=_table(IQ4, blocks))
 
 
-def _times(d: Tensor, scales: Tensor) -> Tensor:
-    """float32: eleven bits times eight at most, so exact."""
-    return _half(d).float() * scales.float()
+def _times(d: Tensor, scales: Tensor) -> Twofold:
+    """scales: whole numbers of a block [out, blocks, n]."""
+    return Twofold(scales.to(torch.int8).flatten(1), _half(d).flatten(1), scales.shape[2])
 
 
 def _quarters(part: Tensor) -> Tensor:
