@@ -8,14 +8,14 @@
 
    A block of 32 outputs, `stride` bytes, is
        scales [groups] [32], float32 or float16, or twofold
-       shifts [groups] [32]: nothing, zeros as bytes or float16, or float32 numbers offset - zero * scale, or those twofold
+       shifts [groups] [32]: nothing, zeros as bytes or float16, or numbers offset - zero * scale, which are as scales are
        codes  of four bits  [inputs / 8] [32] [4]: byte j of an output has input j in its low half and input 4 + j in its high half
               of eight bits [inputs / 4] [32] [4]
    Twofold numbers are products: signed bytes [groups] [32], then float16 [groups / 2^fold] [32].
    Inputs are filled up to whole chunks, outputs to a whole block. */
 
 enum { WIDE_SCALES, HALF_SCALES, TWOFOLD_SCALES };
-enum { NO_SHIFT, ZERO_BYTES, ZERO_HALVES, SHIFTS, TWOFOLD_SHIFTS };
+enum { NO_SHIFT, ZERO_BYTES, ZERO_HALVES, SHIFTS, HALF_SHIFTS, TWOFOLD_SHIFTS };
 enum { MOST_CHUNK = 64, BYTE_SIZE = 127, LINE_BYTES = 4 * BLOCK }; /* LINE_BYTES: codes of 8 inputs in four bits, of 4 in eight */
 enum { HALVES, HALVES_OF_TABLE, BYTES }; /* what codes are */
 
@@ -144,6 +144,7 @@ INLINE float shift_at(const Grouping *g, const char *block, long at) {
     const char *shifts = shifts_of(g, block);
     if (g->shifts == TWOFOLD_SHIFTS) return twofold_at(g, shifts, at);
     if (g->shifts == SHIFTS) return ((const float *)shifts)[at];
+    if (g->shifts == HALF_SHIFTS) return half_to_float(((const uint16_t *)shifts)[at]);
     return scale_at(g, block, at) * (0.0f - (g->shifts == ZERO_BYTES ? ((const uint8_t *)shifts)[at] : half_to_float(((const uint16_t *)shifts)[at])));
 }
 

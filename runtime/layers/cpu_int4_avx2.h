@@ -27,6 +27,7 @@ AVX2 INLINE __m256 shifts_avx2(const Grouping *g, const char *block, long at, __
     const char *shifts = shifts_of(g, block);
     if (g->shifts == TWOFOLD_SHIFTS) return twofold_avx2(g, shifts, at);
     if (g->shifts == SHIFTS) return _mm256_loadu_ps((const float *)shifts + at);
+    if (g->shifts == HALF_SHIFTS) return _mm256_cvtph_ps(_mm_loadu_si128((const void *)(shifts + 2 * at)));
     __m256 zero = g->shifts == ZERO_BYTES ? _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(shifts + at))))
                                           : _mm256_cvtph_ps(_mm_loadu_si128((const void *)(shifts + 2 * at)));
     return _mm256_mul_ps(scale, _mm256_sub_ps(_mm256_setzero_ps(), zero));

@@ -20,6 +20,7 @@ VNNI INLINE __m512 shifts_vnni(const Grouping *g, const char *block, long at, __
     const char *shifts = shifts_of(g, block);
     if (g->shifts == TWOFOLD_SHIFTS) return twofold_vnni(g, shifts, at);
     if (g->shifts == SHIFTS) return _mm512_loadu_ps((const float *)shifts + at);
+    if (g->shifts == HALF_SHIFTS) return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(shifts + 2 * at)));
     __m512 zero = g->shifts == ZERO_BYTES ? _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)(shifts + at))))
                                           : _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(shifts + 2 * at)));
     return _mm512_mul_ps(scale, _mm512_sub_ps(_mm512_setzero_ps(), zero));

@@ -21,12 +21,15 @@ class Coded(Protocol):
 
     def take(self, rows: Tensor) -> Coded: ...
 
+    def dense(self, dtype: torch.dtype) -> Tensor: ...
+
 
 class Linear:
     """y = x W^T + b, with weight [out, in]; load into `weight` and `bias`, then compute with what `seal` gives.
 
     scale: float32 [out], what a weight of float8 is to be multiplied with; None for the others.
     coded: the weight as it was loaded, in few bits; then `weight` is only its shape, until a transform has chosen what computes.
+    Of a head that is tied to an embedding it is the embedding's table.
     """
 
     __slots__ = ("bias", "coded", "weight")

@@ -17,11 +17,15 @@ from .spec import Learned, Model, PerLayer, Sines
 
 
 class Embedding:
-    """`table` [vocabulary, embed_size or hidden], and what is done to its rows."""
+    """`table` [vocabulary, embed_size or hidden], and what is done to its rows.
+
+    tied: the head's product, while the table is loaded: in few bits it is the head's too.
+    """
 
     def __init__(self, model: Model, dtype: torch.dtype, device: torch.device) -> None:
         self.model, hidden = model, model.hidden_size
         self.table = torch.empty(model.vocab_size, model.embed_size or hidden, dtype=dtype, device=device)
+        self.tied = Linear(self.table) if model.tied and not model.head_unit else None
         self.norm = norm_for(model.embed_norm, hidden, device)
         self.positions = None if model.positions is None else position_table(model.positions, hidden, dtype, device)
         self.project = matrix(hidden, model.embed_size, False, False, dtype, device) if model.embed_size else None
@@ -30,7 +34,7 @@ class Embedding:
 
     def places(self) -> Iterator[Place]:
         names = self.model.names
-        yield Place(f"{names.embedding}.weight", self.table)
+        yield Place(f"{names.embedding}.weight", self.table, self.tied)
         yield from norm_places(names.embed_norm, self.model.embed_norm, self.norm)
         if isinstance(self.model.positions, Learned) and self.positions is not None:
             yield Place(f"{names.positions}.weight", self.positions)
@@ -40,6 +44,8 @@ class Embedding:
             yield from self.own.places()
 
     def seal(self, small: bool, transform: Transform | None) -> None:
+        if self.tied is not None and self.tied.coded is not None:
+            self.table.copy_(self.tied.coded.dense(self.table.dtype))
         if self.norm is not None:
             self.norm.seal()
         if self.project is not None:
@@ -122,6 +128,8 @@ class Head:
         self.project = matrix(width, model.hidden_size, False, False, dtype, device) if model.embed_size else None
         bias = torch.empty(model.vocab_size, dtype=dtype, device=device) if model.head_bias else None
         self.product = Linear(embedding.table, bias)
+        if embedding.tied is not None:
+            self.product.coded, embedding.tied.coded = embedding.tied.coded, None
         if not model.tied:
             self.product = Linear.empty(model.vocab_size, width, model.head_bias, dtype, device)
 
@@ -138,6 +146,8 @@ class Head:
         if self.norm is not None:
             self.norm.seal()
         if self.model.head_unit:
+            if self.product.coded is not None:
+                self.product = Linear(self.product.coded.dense(self.product.weight.dtype), self.product.bias)
             self.product.weight.copy_(F.normalize(self.product.weight.float(), dim=1))
         if self.project is not None:
             self.project = sealed("project", self.project, small, transform)

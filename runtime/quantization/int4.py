@@ -19,7 +19,7 @@ LEVELS, LEVELS_OF_BYTES = 16, 256
 MIDDLE = 128  # what bytes without a sign are above those with one
 STEP, MOST_CHUNK = 16, 64  # inputs of x that share a scale: a multiple of STEP
 WIDE, HALVES, TWOFOLD = range(3)  # what scales are
-NO_SHIFT, ZERO_BYTES, ZERO_HALVES, SHIFTS, TWOFOLD_SHIFTS = range(5)
+NO_SHIFT, ZERO_BYTES, ZERO_HALVES, SHIFTS, HALF_SHIFTS, TWOFOLD_SHIFTS = range(6)
 LARGEST = 127  # of a table's whole numbers, either sign
 PART = 2**22  # numbers of a weight that are packed, or restored for a product, at a time
 
@@ -142,8 +142,8 @@ class _Packing:
         own = self.weight.fine_offset
         if fine is not None and own is not None and own.each == fine.each and not isinstance(zero, Tensor) and zero == 0:
             return 0, TWOFOLD_SHIFTS, [own.inner, own.outer]
-        shift = -zero * self.scale
-        return 0, SHIFTS, [shift if offset is None else shift + offset.float()]
+        shift = -zero * self.scale if offset is None else offset.float() - zero * self.scale
+        return (0, HALF_SHIFTS, [shift.half()]) if _fits(shift, torch.float16) else (0, SHIFTS, [shift])
 
     def blocks(self) -> Tensor:
         """uint8 [blocks, stride]"""

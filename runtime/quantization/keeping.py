@@ -77,7 +77,7 @@ class Keeping(PartTransform):
                 return kept
             dtype = layer.weight.dtype
             self._seen[codes.format, dtype_name(dtype), kept] += 1
-            layer.weight, layer.coded = codes.dense(dtype), None
+            layer.weight, layer.coded = codes.dense(dtype) if layer.weight.is_meta else layer.weight, None
         return self._inner(name, layer) if self._inner else layer
 
     def begin(self, model: object, index: int) -> None:

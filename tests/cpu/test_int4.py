@@ -77,7 +77,7 @@ def drawn(seed: int) -> Grouped:
         torch.randn(shape, generator=generator).to(rng.choice([torch.float32, torch.float16, torch.bfloat16])),
         group, levels,
         zero=rng.choice(zeros),
-        offset=torch.randn(shape, generator=generator) if rng.random() < 0.3 else None,
+        offset=torch.randn(shape, generator=generator).to(rng.choice([torch.float32, torch.float16])) if rng.random() < 0.3 else None,
         factor=torch.rand(outputs, generator=generator) if rng.random() < 0.3 else None,
         table=table,
         order=torch.randperm(inputs, generator=generator) if rng.random() < 0.3 else None,
@@ -234,6 +234,13 @@ def test_what_is_kept_is_no_more_than_it_needs_to_be() -> None:
     weight, count = normal(256, 1024), 256 * 1024
     bits = {rounding: 8 * Int4BlockedLinear(rounding(weight), None, torch.float32).weight.nbytes / count for rounding in (symmetric, nearest, hqq)}
     assert bits == {symmetric: 4.25, nearest: 4.375, hqq: 4.5}
+
+
+@needs_product
+@pytest.mark.parametrize("kind, bits", [("Q4_0", 4.5), ("Q4_1", 5), ("Q5_0", 8.5), ("Q5_1", 9), ("Q8_0", 8.5), ("IQ4_NL", 4.5)])
+def test_what_is_kept_of_a_file_is_no_more_than_its_scales_need(kind: str, bits: float) -> None:
+    weight = decode(kind, random_blocks(kind, 64, 8, 0), (64, 256))
+    assert blocked(weight, None, torch.float32).weight.nbytes * 8 == bits * 64 * 256
 
 
 # the bundled model

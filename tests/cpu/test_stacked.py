@@ -23,7 +23,7 @@ from sgl.runtime.layers.linear import Linear
 from sgl.runtime.layers.stacked import Stacked, StackedBlockedLinear, kinds_of, stacked
 from sgl.runtime.loading import load_model
 from sgl.runtime.models.executors import Ran, executors
-from sgl.runtime.quantization import keeping
+from sgl.runtime.quantization import keeping, transform_for
 from sgl.runtime.quantization.codes import PLAIN, Coded, Codes
 from sgl.runtime.quantization.grouped import Grouped
 from sgl.runtime.quantization.int4 import blocked
@@ -192,3 +192,17 @@ def test_an_engine_says_the_same_of_such_a_file_alone_and_in_a_batch(file: Path)
         together = [done.token_ids for done in engine.generate(prompts, GREEDY)]
         engine.flush_cache()
         assert [engine.generate(prompt, GREEDY).token_ids for prompt in prompts] == together
+
+
+@needs_product
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_head_that_is_an_embedding_in_few_bits_is_kept_beside_it(deterministic: bool, tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"hidden_size": 256, "num_hidden_layers": 1, "tie_word_embeddings": True}
+    twin = write_checkpoint(tmp_path / "model", tokenizer=True, **sizes)
+    model = load_model(file_of(twin, lambda name: "Q6_K" if name.startswith("token") else "F32"), transform=transform_for("auto", deterministic, torch.device("cpu")))
+    (told,) = model.few_bits
+    assert (told.count, told.by) == ((1, "float32") if deterministic else (1, "Int8GroupedLinear"))
+    x, table = normal(3, 256), model.embedding.table
+    assert table.abs().max() > 0 and (model.head.product.weight is table) == deterministic
+    expected = x @ table.T
+    assert (model.head.product(x) - expected).norm() < (1e-5 if deterministic else 0.01) * expected.norm()
