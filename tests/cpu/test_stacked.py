@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from checkpoints import write_checkpoint
 from rig import Rig, Row
 from test_compiled_step import steps_of
 from test_gguf_engine import GREEDY, file_of
-from test_int4 import DTYPES, drawn, needs_product, normal
+from test_gguf_model import logits, pair
+from test_int4 import DTYPES, as_multiplied, drawn, needs_product, normal
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
@@ -161,6 +163,18 @@ def q4_k_m(name: str) -> str:
     return "Q6_K" if name.split(".")[2] in ("attn_v", "ffn_down") and int(name.split(".")[1]) % 2 == 0 else "Q4_K"
 
 
+class Exact(Linear):
+    """By the definition, but that states are rounded as the compiled products round them."""
+
+    def __init__(self, weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> None:
+        super().__init__(weight.dense(), bias)
+        self.codes = weight
+
+    def __call__(self, x: Tensor) -> Tensor:
+        bias = None if self.bias is None else self.bias.double()
+        return F.linear(as_multiplied(x, self.codes), self.weight.double(), bias).to(x.dtype)
+
+
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3, "initializer_range": 0.06}
@@ -177,10 +191,11 @@ def test_a_q4_k_m_file_stays_in_few_bits_and_every_layer_is_compiled(file: Path,
         (2, "GGUF Q4_K and GGUF Q6_K", "Int4BlockedLinear and Int8GroupedLinear"),
     }  # fmt: skip
     assert executors(kept) == [Ran("compiled", None)] * 3
-    monkeypatch.setattr(keeping, "in_few_bits", lambda codes, layer: "the test restores them")
-    restored = load_model(file)
-    found, expected = (Rig(file, model=model).step([(Row([5, 6, 7, 300, 11]), 5)], every_row=True) for model in (kept, restored))
-    assert (found - expected).norm() < 0.03 * expected.norm()  # states are rounded to 8 bits
+    monkeypatch.setattr(keeping, "_kept", Exact)
+    exact = load_model(file)
+    assert isinstance(exact.layers[0].mixer.qkv, Stacked) and isinstance(exact.head.product, Exact)
+    found, expected = (Rig(file, model=model).step([(Row([5, 6, 7, 300, 11]), 5)], every_row=True) for model in (kept, exact))
+    assert (found - expected).norm() < 1e-5 * expected.norm()
     assert sum(part.nbytes for part in kept.layers[0].mixer.qkv.tensors()) < 0.3 * 4 * 512 * 256
 
 
@@ -206,3 +221,15 @@ def test_a_head_that_is_an_embedding_in_few_bits_is_kept_beside_it(deterministic
     assert table.abs().max() > 0 and (model.head.product.weight is table) == deterministic
     expected = x @ table.T
     assert (model.head.product(x) - expected).norm() < (1e-5 if deterministic else 0.01) * expected.norm()
+
+
+@needs_product
+@pytest.mark.parametrize("case", ["gemma2", "gpt2", "phi3"])
+def test_weights_of_other_layouts_are_kept(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tied heads, merged projections, weights that lie as [in, out]."""
+    folder, _ = pair(case, tmp_path, "Q8_0")
+    model = load_model(folder / "model.gguf")
+    assert all(told.by == "Int8GroupedLinear" for told in model.few_bits) and executors(model) == [Ran("compiled", None)] * len(model.layers)
+    monkeypatch.setattr(keeping, "_kept", Exact)
+    found, expected = (logits(each, folder) for each in (model, load_model(folder / "model.gguf")))
+    assert (found - expected).norm() < 1e-5 * expected.norm()
