@@ -161,13 +161,12 @@ class _Packing:
         return packed
 
     def _lines(self, rows: slice) -> Tensor:
-        """[blocks, inputs / 8, BLOCK, 4] of four bits, [blocks, inputs / 4, BLOCK, 4] of eight."""
+        """int32, four bytes each: [blocks, inputs / 8, BLOCK] of four bits, [blocks, inputs / 4, BLOCK] of eight."""
         codes = self.weight.codes[rows]
-        codes = _filled(F.pad(codes, (0, self.inputs - codes.shape[1])))
+        fours = _filled(F.pad(codes, (0, self.inputs - codes.shape[1]))).view(torch.int32)
         if self.weight.levels != LEVELS:
-            return codes.unflatten(2, (-1, 4)).transpose(1, 2)
-        eights = codes.unflatten(2, (-1, 2, 4))
-        return (eights[..., 0, :] | eights[..., 1, :] << 4).transpose(1, 2)
+            return fours.transpose(1, 2)
+        return (fours[..., ::2] | fours[..., 1::2] << 4).transpose(1, 2)
 
 
 def _table_of(weight: Grouped) -> tuple[Tensor | None, int, int]:

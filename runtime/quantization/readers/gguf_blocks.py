@@ -71,8 +71,7 @@ def _half(part: Tensor) -> Tensor:
 
 def _runs(part: Tensor, bits: int) -> Tensor:
     """uint8 [..., 8 / bits, n] of bytes [..., n]: the lowest bits of all of them, then the next."""
-    shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=part.device)
-    return (part.unsqueeze(-2) >> shifts[:, None]) & (2**bits - 1)
+    return torch.stack([part >> shift & 2**bits - 1 for shift in range(0, 8, bits)], -2)  # torch shifts by a tensor slowly
 
 
 def _in_turn(part: Tensor, bits: int) -> Tensor:
