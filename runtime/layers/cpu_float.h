@@ -1,6 +1,6 @@
 /* Products with weights of small floats in groups of inputs:
 
-       w[o][i] = v(code[o][i]) * scale[o][g]
+       w[o][i] = v(code[o][i]) * scale[o][g] * factor[o]
 
    A code of four bits stands for an entry of a table of 16 floats, one of eight bits is a float8 (e4m3). x is multiplied as it
    is, in float32. The even and the odd inputs of a group have a sum each, in order; the two are added, then the groups in

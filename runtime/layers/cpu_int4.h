@@ -1,6 +1,6 @@
 /* Products with weights of four or eight bits in groups of inputs:
 
-       w[o][i] = (v(code[o][i]) - zero[o][g]) * scale[o][g] + offset[o][g]
+       w[o][i] = ((v(code[o][i]) - zero[o][g]) * scale[o][g] + offset[o][g]) * factor[o]
 
    v is the code itself or an entry of a table of 16 whole numbers. A chunk of a row of x (64 inputs, or a group where that
    is smaller) becomes int8 under a scale of its own, a chunk's products are added in int32, exactly, and the chunks in
@@ -22,6 +22,7 @@ enum { HALVES, HALVES_OF_TABLE, BYTES }; /* what codes are */
 typedef struct { /* as Python lays it out, 8 bytes a field */
     const int32_t *order;  /* [inputs] which input each column belongs to; or 0 */
     const void *table;     /* uint8 [16] what the codes stand for, plus `above`; or 0. Of cpu_float.h float32 [16] */
+    const float *factor;   /* [outputs], of the whole sums; or 0 */
     int64_t bits;          /* of a code: 4 or 8, which have no table */
     int64_t group, chunk;  /* inputs; group: a multiple of chunk, chunk: of 16 */
     int64_t scales, shifts; /* what they are */
@@ -110,9 +111,12 @@ static void narrow_chunks_piece(const void *work, long index) {
 /* totals: [rows][BLOCK] of one block. */
 CLONES static void finish_groups(const Product *job, long row, long rows, long block, float *totals) {
     const long output = block * BLOCK, left = job->weight->outputs - output, wide = !in_bfloat16(job->weight);
-    for (long r = 0; r < rows; r++, totals += BLOCK)
+    const float *factor = grouping(job)->factor;
+    for (long r = 0; r < rows; r++, totals += BLOCK) {
+        for (long o = 0; factor && o < BLOCK && o < left; o++) totals[o] *= factor[output + o];
         if (left >= BLOCK) end_row(job, wide, row + r, output, BLOCK, totals);
         else end_row(job, wide, row + r, output, left, totals);
+    }
 }
 
 /* ----- plainly */

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..layers import cpu
 from ..layers.linear import LINE, BlockedLinear, Linear
 from .grouped import Grouped, e4m3_values
+from .int4 import factor_of
 
 KINDS = {torch.float32: 6, torch.bfloat16: 7}  # of the compiled product, by what is multiplied
 RAISED = 2.0**8  # what a float8 is above a float16 with its bits
@@ -35,7 +36,7 @@ def suits(weight: Grouped) -> str | None:
 class FloatBlockedLinear(BlockedLinear):
     """y = x W^T + b by the compiled product (cpu_float.h): x as it is, sums in float32 and one order, a row's bits the same in any batch."""
 
-    __slots__ = ("_grouping", "order", "table")
+    __slots__ = ("_grouping", "factor", "order", "table")
 
     def __init__(self, weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> None:
         """weight: one that `suits`; dtype: of what is multiplied, and of bias [out]."""
@@ -47,8 +48,8 @@ class FloatBlockedLinear(BlockedLinear):
         Linear.__init__(self, _blocks(weight, scale, start), None if bias is None else bias.contiguous())
         self.order = None if weight.order is None else weight.order.to(torch.int32)
         self.table = None if weight.is_float8 else weight.table.float().contiguous() if weight.table is not None else None
-        self.many = None
-        places = [0 if part is None else part.data_ptr() for part in (self.order, self.table)]
+        self.factor, self.many = factor_of(weight), None
+        places = [0 if part is None else part.data_ptr() for part in (self.order, self.table, self.factor)]
         group = weight.group if weight.group < inputs else inputs + inputs % 2
         of_scales = scale.dtype == torch.float16
         numbers = [8 if weight.is_float8 else 4, group, group, of_scales, 0, 0, 0, scale.shape[1], 0, 0, 0, start, self.weight.shape[1]]
@@ -61,13 +62,12 @@ class FloatBlockedLinear(BlockedLinear):
         return self
 
     def tensors(self) -> Iterator[Tensor]:
-        yield from (part for part in (self.weight, self.bias, self.order, self.table) if part is not None)
+        yield from (part for part in (self.weight, self.bias, self.order, self.table, self.factor) if part is not None)
 
 
 def scales_of(weight: Grouped) -> Tensor:
     """[out, groups], float16 where that holds them."""
-    scale = weight.scale.float() if weight.factor is None else weight.scale.float() * weight.factor[:, None]
-    scale = scale * RAISED if weight.is_float8 else scale
+    scale = weight.scale.float() * (RAISED if weight.is_float8 else 1)
     halves = scale.half()
     return halves if bool((halves.float() == scale).all()) else scale
 

@@ -62,7 +62,7 @@ class GroupedBlockedLinear(BlockedLinear):
     and added in one order: a row's bits are the same in any batch.
     """
 
-    __slots__ = ("_grouping", "order", "table")
+    __slots__ = ("_grouping", "factor", "order", "table")
 
     def __init__(self, weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> None:
         """weight: one that `suits`; dtype: of what is multiplied, and of bias [out]."""
@@ -71,9 +71,9 @@ class GroupedBlockedLinear(BlockedLinear):
         packing = _Packing(weight)
         Linear.__init__(self, packing.blocks(), None if bias is None else bias.contiguous())
         self.order = None if weight.order is None else weight.order.to(torch.int32)
-        self.table, self.many = packing.table, None
+        self.table, self.factor, self.many = packing.table, packing.factor, None
         self.outputs, inputs = weight.shape
-        places = [0 if part is None else part.data_ptr() for part in (self.order, self.table)]
+        places = [0 if part is None else part.data_ptr() for part in (self.order, self.table, self.factor)]
         self._grouping = np.array([*places, *packing.words], np.int64)
         of_bias = 0 if self.bias is None else self.bias.data_ptr()
         self.words = np.array([self.weight.data_ptr(), of_bias, self._grouping.ctypes.data, KINDS[dtype], self.outputs, inputs], np.int64)
@@ -83,7 +83,7 @@ class GroupedBlockedLinear(BlockedLinear):
         return self
 
     def tensors(self) -> Iterator[Tensor]:
-        yield from (part for part in (self.weight, self.bias, self.order, self.table) if part is not None)
+        yield from (part for part in (self.weight, self.bias, self.order, self.table, self.factor) if part is not None)
 
 
 class Int4BlockedLinear(GroupedBlockedLinear):
@@ -104,10 +104,11 @@ class _Packing:
     def __init__(self, weight: Grouped) -> None:
         self.weight, inputs = weight, weight.shape[1]
         self.table, times, above = _table_of(weight)
-        self.scale, factor = weight.scale.float() / times, weight.factor
-        if factor is not None:
-            self.scale = self.scale * factor[:, None]
-        fine = None if factor is not None or times > 1 else weight.fine_scale
+        self.scale, self.factor = weight.scale.float() / times, factor_of(weight)
+        melted = weight.factor if self.factor is None else None
+        if melted is not None:
+            self.scale = self.scale * melted[:, None]
+        fine = weight.fine_scale if melted is None and times == 1 else None
         scales, scale_parts = self._scales(fine)
         centre, shifts, shift_parts = self._shifts(times, fine)
         self.parts = [*scale_parts, *shift_parts]
@@ -167,6 +168,11 @@ class _Packing:
         if self.weight.levels != LEVELS:
             return fours.transpose(1, 2)
         return (fours[..., ::2] | fours[..., 1::2] << 4).transpose(1, 2)
+
+
+def factor_of(weight: Grouped) -> Tensor | None:
+    """float32 [out], what whole sums are to be multiplied with; None: nothing, or only a part of them, the scales."""
+    return None if weight.factor is None or weight.offset is not None else weight.factor.float().contiguous()
 
 
 def _table_of(weight: Grouped) -> tuple[Tensor | None, int, int]:

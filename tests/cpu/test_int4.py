@@ -29,7 +29,7 @@ from sgl.runtime.models.executors import Ran, executors, expected
 from sgl.runtime.quantization import GroupedLinear, Int4BlockedLinear, Int8BlockedLinear, transform_for
 from sgl.runtime.quantization.grouped import E2M1, Grouped, Twofold
 from sgl.runtime.quantization.int4 import blocked, in_int4, packed, suits, unpacked
-from sgl.runtime.quantization.readers.gguf_blocks import decode
+from sgl.runtime.quantization.readers.gguf_blocks import BLOCKS, decode
 from sgl.runtime.quantization.rounding import hqq, nearest, symmetric
 from sgl.runtime.text.tokenizer import Tokenizer
 
@@ -237,9 +237,11 @@ def test_what_is_kept_is_no_more_than_it_needs_to_be() -> None:
 
 
 @needs_product
-@pytest.mark.parametrize("kind, bits", [("Q4_0", 4.5), ("Q4_1", 5), ("Q5_0", 8.5), ("Q5_1", 9), ("Q8_0", 8.5), ("IQ4_NL", 4.5)])
+@pytest.mark.parametrize("kind, bits", [("Q4_0", 4.5), ("Q4_1", 5), ("Q5_0", 8.5), ("Q5_1", 9), ("Q8_0", 8.5), ("IQ4_NL", 4.5), ("NVFP4", 5)])
 def test_what_is_kept_of_a_file_is_no_more_than_its_scales_need(kind: str, bits: float) -> None:
-    weight = decode(kind, random_blocks(kind, 64, 8, 0), (64, 256))
+    """And a number for each output is kept apart."""
+    weight = decode(kind, random_blocks(kind, 64, 256 // BLOCKS[kind].elements, 0), (64, 256))
+    weight = replace(weight, factor=torch.rand(64) if kind == "NVFP4" else None)
     assert blocked(weight, None, torch.float32).weight.nbytes * 8 == bits * 64 * 256
 
 
