@@ -243,6 +243,11 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     if (made) PyModule_AddIntConstant(made, "AMX", has_amx());
     if (made) PyModule_AddIntConstant(made, "VNNI", has_vnni());
     int4_way = int4_ways();
+    fill_float8();
+#if defined(__x86_64__)
+    float8_way = has_float8_pairs();
+#endif
+    if (made) PyModule_AddIntConstant(made, "FLOAT8_PAIRS", float8_way);
     if (made) PyModule_AddIntConstant(made, "INT4", int4_way); /* the best way to multiply with int4 weights: see cpu_int4.h */
     if (made) PyModule_AddIntConstant(made, "MOST_DIM", MOST_DIM);
     if (made) PyModule_AddIntConstant(made, "BLOCK", BLOCK);

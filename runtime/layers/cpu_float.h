@@ -4,7 +4,8 @@
 
    A code of four bits stands for an entry of a table of 16 floats, one of eight bits is a float8 (e4m3). x is multiplied as it
    is, in float32. The even and the odd inputs of a group have a sum each, in order; the two are added, then the groups in
-   their order: a row's bits do not depend on the others, nor on which of the three ways below computes them.
+   their order: a row's bits do not depend on the others, nor on which of the three ways below computes them. Where AVX512_BF16 is,
+   float8 and bfloat16 are multiplied by cpu_float8.h.
 
    A block of 32 outputs, `stride` bytes, is
        scales [groups] [32], float32 or float16; of float8 those times 2^8: its bits moved to a float16's give 2^-8 of it
@@ -30,9 +31,17 @@ WIDENED(float, f32)
 WIDENED(bfloat16, bf16)
 #undef WIDENED
 
+static void put_in_order(const bfloat16 *x, const int32_t *order, long n, bfloat16 *y) {
+    if (order)
+        for (long i = 0; i < n; i++) y[i] = x[order[i]];
+    else memcpy(y, x, n * sizeof(bfloat16));
+    if (n & 1) y[n] = 0;
+}
+
 typedef struct {
     const Product *from;
-    float *rows;
+    void *rows; /* float32, or with `pairs` bfloat16, each row in the order of the columns and filled up to an even number */
+    int pairs;
 } Widening;
 
 static void widen_piece(const void *work, long index) {
@@ -41,9 +50,11 @@ static void widen_piece(const void *work, long index) {
     const long n = from->weight->inputs, first = index * SOME_ROWS;
     const long end = first + SOME_ROWS < from->rows ? first + SOME_ROWS : from->rows;
     for (long row = first; row < end; row++) {
-        float *to = job->rows + row * even(n);
-        if (in_bfloat16(from->weight)) widen_bf16((const bfloat16 *)from->x + row * n, grouping(from)->order, n, to);
-        else widen_f32((const float *)from->x + row * n, grouping(from)->order, n, to);
+        const int32_t *order = grouping(from)->order;
+        float *to = (float *)job->rows + row * even(n);
+        if (job->pairs) put_in_order((const bfloat16 *)from->x + row * n, order, n, (bfloat16 *)job->rows + row * even(n));
+        else if (in_bfloat16(from->weight)) widen_bf16((const bfloat16 *)from->x + row * n, order, n, to);
+        else widen_f32((const float *)from->x + row * n, order, n, to);
     }
 }
 
@@ -226,12 +237,23 @@ VNNI static void blocks_float_wide(const Product *job, long row, long rows, long
     if (grouping(job)->bits == 8) blocks_float_by_wide(job, row, rows, block, end, 8);
     else blocks_float_by_wide(job, row, rows, block, end, 4);
 }
+
+#include "cpu_float8.h"
+#else
+static void fill_float8(void) {}
 #endif
 
 /* ----- the whole product */
 
+static int float8_way; /* whether there is the way of pairs; tests take others with int4_way */
+
+static int in_pairs(const Product *job) {
+    return float8_way && int4_way == VNNI_INT4 && in_bfloat16(job->weight) && grouping(job)->bits == 8;
+}
+
 static void blocks_float(const Product *job, long row, long rows, long block, long end) {
 #if defined(__x86_64__)
+    if (in_pairs(job)) return blocks_float8_pairs(job, row, rows, block, end);
     if (int4_way == VNNI_INT4) return blocks_float_wide(job, row, rows, block, end);
     if (int4_way == AVX2_INT4) return blocks_float_avx2(job, row, rows, block, end);
 #endif
@@ -240,7 +262,7 @@ static void blocks_float(const Product *job, long row, long rows, long block, lo
 
 static void product_float(const Product *job) {
     if (!job->rows) return;
-    Widening widening = {job, narrow_space(job->rows * even(job->weight->inputs) * sizeof(float))};
+    Widening widening = {job, narrow_space(job->rows * even(job->weight->inputs) * sizeof(float)), in_pairs(job)};
     share(widen_piece, &widening, ceiling(job->rows, SOME_ROWS));
     Product widened = *job;
     widened.x = widening.rows;

@@ -124,9 +124,8 @@ CLONES static void finish_groups(const Product *job, long row, long rows, long b
 INLINE float half_to_float(uint16_t x) {
     const uint32_t sign = (uint32_t)(x & 0x8000) << 16, rest = x & 0x7fff;
     uint32_t bits = rest >= 0x7c00 ? 0x7f800000 | rest << 13 : (rest << 13) + 0x38000000;
-    float y;
-    if (rest < 0x0400) y = rest * 0x1p-24f; /* also zero: below the smallest normal number */
-    else memcpy(&y, &bits, 4);
+    float y = rest * 0x1p-24f; /* also zero: below the smallest normal number */
+    if (rest >= 0x0400) memcpy(&y, &bits, 4);
     return sign ? -y : y;
 }
 

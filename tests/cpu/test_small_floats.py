@@ -35,6 +35,11 @@ def drawn(seed: int) -> Grouped:
     )  # fmt: skip
 
 
+def in_pairs(weight: Grouped, dtype: torch.dtype) -> bool:
+    """Whether the best way has sums of its own."""
+    return dtype == torch.bfloat16 and weight.is_float8 and bool(cpu.kernels.FLOAT8_PAIRS)
+
+
 @needs_product
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("seed", range(30))
@@ -53,14 +58,18 @@ def test_every_way_gives_the_same_bits_and_they_are_those_of_the_dense_weight(se
         found[way] = layer(x), layer.added_to(residual.clone(), x)
     assert found[0][0].dtype == dtype and bool(((found[0][0].double() - expected).abs() <= slack).all())
     torch.testing.assert_close(found[0][1].double(), expected + residual.double(), rtol=2 * ONCE_ROUNDED[dtype], atol=float(slack.max()) + 1e-5)
+    if in_pairs(weight, dtype):
+        by_pairs = found.pop(2)[0].double()
+        assert bool(((by_pairs - expected).abs() <= slack).all())
     assert all(torch.equal(one, other) for a, b in itertools.pairwise(found.values()) for one, other in zip(a, b, strict=True))
 
 
 @needs_product
-@pytest.mark.parametrize("seed", range(4))
-def test_bits_of_a_row_do_not_depend_on_the_batch(seed: int, threads: None, best_way: None) -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("seed", range(6))
+def test_bits_of_a_row_do_not_depend_on_the_batch(seed: int, dtype: torch.dtype, threads: None, best_way: None) -> None:
     weight = drawn(seed)
-    layer, x = FloatBlockedLinear(weight, None, torch.float32), normal(101, weight.shape[1], seed=seed)
+    layer, x = FloatBlockedLinear(weight, None, dtype), normal(101, weight.shape[1], seed=seed).to(dtype)
     for way in WAYS:
         cpu.kernels.set_int4_way(way)
         alone = torch.cat([layer(row[None]) for row in x])
@@ -71,13 +80,15 @@ def test_bits_of_a_row_do_not_depend_on_the_batch(seed: int, threads: None, best
 
 
 @needs_product
-def test_each_float8_stands_for_itself(best_way: None) -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_each_float8_stands_for_itself(dtype: torch.dtype, best_way: None) -> None:
     """The smallest have no leading one."""
-    codes = torch.tensor(FINITE, dtype=torch.uint8)[:, None]
-    layer = FloatBlockedLinear(Grouped.float8(codes.view(torch.float8_e4m3fn), torch.ones(254, 1), 1), None, torch.float32)
+    codes = torch.tensor(FINITE, dtype=torch.uint8)[:, None].repeat(1, 2)
+    codes[:, 0] = codes[:, 0].flip(0)
+    layer = FloatBlockedLinear(Grouped.float8(codes.view(torch.float8_e4m3fn), torch.ones(254, 1), 2), None, dtype)
     for way in WAYS:
         cpu.kernels.set_int4_way(way)
-        assert torch.equal(layer(torch.ones(1, 1))[0], codes[:, 0].view(torch.float8_e4m3fn).float())
+        assert torch.equal(layer(torch.eye(2, dtype=dtype)), codes.view(torch.float8_e4m3fn).to(dtype).T)
 
 
 @needs_product
