@@ -57,12 +57,12 @@ def test_chat_and_end_tokens_are_those_of_the_twin(twin: Path) -> None:
 
 def test_blocks_are_restored_or_kept_and_the_engine_says_which(twin: Path) -> None:
     path = file_of(twin, "Q8_0")
-    with Engine(path, **OPTIONS, deterministic=True) as engine:
+    with Engine(path, **OPTIONS, weights="int8") as engine:
         (told,) = engine.info()["few_bits"]
         assert "projections of GGUF Q8_0: restored to float32" in told
         assert len(engine.generate(PROMPTS[0], GREEDY).token_ids) == 12
     with pytest.raises(ConfigError, match="restored to float32"):
-        Engine(path, **OPTIONS, deterministic=True, strict=True)
+        Engine(path, **OPTIONS, weights="int8", strict=True)
 
 
 def test_a_survey_of_a_file_says_what_it_holds(twin: Path) -> None:
