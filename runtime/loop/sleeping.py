@@ -28,7 +28,7 @@ class Sleeper:
         if self.asleep:
             return 0
         core, before = self._core, self._held()
-        tensors = [tensor for tensor in tensors_of(core.runner.model) if tensor.device.type != "cpu"]
+        tensors = [tensor for tensor in tensors_of(core.runner.model) if tensor.device.type not in ("cpu", "meta")]
         _check_room(tensors)
         try:
             core.pause()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..layers.linear import Linear
+from ..layers.linear import Coded, Linear
 from ..step.batch import Batch
 from .block import Transform, normed, sealed
 from .places import Place, bias_of, matrix, norm_for, norm_places, weight_of
@@ -19,13 +19,14 @@ from .spec import Learned, Model, PerLayer, Sines
 class Embedding:
     """`table` [vocabulary, embed_size or hidden], and what is done to its rows.
 
-    tied: the head's product, while the table is loaded: in few bits it is the head's too.
+    tied: of a tied head, the projection that the table is loaded as, until it is sealed.  codes: what it came as, for the head.
     """
 
     def __init__(self, model: Model, dtype: torch.dtype, device: torch.device) -> None:
         self.model, hidden = model, model.hidden_size
         self.table = torch.empty(model.vocab_size, model.embed_size or hidden, dtype=dtype, device=device)
         self.tied = Linear(self.table) if model.tied and not model.head_unit else None
+        self.codes: Coded | None = None
         self.norm = norm_for(model.embed_norm, hidden, device)
         self.positions = None if model.positions is None else position_table(model.positions, hidden, dtype, device)
         self.project = matrix(hidden, model.embed_size, False, False, dtype, device) if model.embed_size else None
@@ -44,8 +45,7 @@ class Embedding:
             yield from self.own.places()
 
     def seal(self, small: bool, transform: Transform | None) -> None:
-        if self.tied is not None and self.tied.coded is not None:
-            self.table.copy_(self.tied.coded.dense(self.table.dtype))
+        self._take_codes()
         if self.norm is not None:
             self.norm.seal()
         if self.project is not None:
@@ -53,6 +53,12 @@ class Embedding:
         if self.own is not None:
             self.own.norm.seal()
             self.own.project = sealed("project", self.own.project, small, transform)
+
+    def _take_codes(self) -> None:
+        if self.tied is not None and self.tied.coded is not None:
+            self.codes = self.tied.coded
+            self.table.copy_(self.codes.dense(self.table.dtype))
+        self.tied = None
 
     def tensors(self) -> Iterator[Tensor]:
         """All that is kept of the weights."""
@@ -128,8 +134,7 @@ class Head:
         self.project = matrix(width, model.hidden_size, False, False, dtype, device) if model.embed_size else None
         bias = torch.empty(model.vocab_size, dtype=dtype, device=device) if model.head_bias else None
         self.product = Linear(embedding.table, bias)
-        if embedding.tied is not None:
-            self.product.coded, embedding.tied.coded = embedding.tied.coded, None
+        self.product.coded, embedding.codes = embedding.codes, None
         if not model.tied:
             self.product = Linear.empty(model.vocab_size, width, model.head_bias, dtype, device)
 

@@ -47,7 +47,7 @@ class FloatBlockedLinear(BlockedLinear):
         start = -(-scale.shape[1] * cpu.BLOCK * scale.element_size() // LINE) * LINE
         Linear.__init__(self, _blocks(weight, scale, start), None if bias is None else bias.contiguous())
         self.order = None if weight.order is None else weight.order.to(torch.int32)
-        self.table = None if weight.is_float8 else weight.table.float().contiguous() if weight.table is not None else None
+        self.table = None if weight.is_float8 or weight.table is None else weight.table.float().contiguous()
         self.factor, self.many = factor_of(weight), None
         places = [0 if part is None else part.data_ptr() for part in (self.order, self.table, self.factor)]
         group = weight.group if weight.group < inputs else inputs + inputs % 2

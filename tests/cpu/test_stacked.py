@@ -205,7 +205,9 @@ def test_an_engine_says_the_same_of_such_a_file_alone_and_in_a_batch(file: Path)
     with Engine(file, device="cpu", dtype="float32", kv_tokens=512, strict=True) as engine:
         assert not engine.info()["slower"] and len(engine.info()["few_bits"]) == 3
         together = [done.token_ids for done in engine.generate(prompts, GREEDY)]
-        engine.flush_cache()
+        engine.sleep()
+        engine.wake()
+        engine.update_weights(file)
         assert [engine.generate(prompt, GREEDY).token_ids for prompt in prompts] == together
 
 
