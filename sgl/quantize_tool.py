@@ -17,6 +17,10 @@ and head stay as they are.
   int4        each group of inputs rounded to 16 steps between its ends, with a whole zero
   int4_gptq   the same, with each column's error made good by the others (GPTQ); needs --calibration
   int8        a scale for each output
+  fp8         floats of 8 bits (e4m3), a scale for each output
+  fp8_block   the same, a scale for each 128 x 128
+  nvfp4       floats of 4 bits (e2m1), a scale in e4m3 for each 16 inputs
+  mxfp4       the same, a power of two for each 32 inputs
 
 Texts come from a text file, or from each line of a .jsonl: a text, messages, token ids, or an object with "text", "messages"
 or "ids". --heldout measures what was lost, on texts that were not calibrated by.
@@ -33,8 +37,8 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("model", metavar="MODEL", help="a model directory or hub id")
     parser.add_argument("out", metavar="OUT", type=Path, help="the directory to write, which must not be there")
-    parser.add_argument("--weights", default="int4", help="int4, int4_gptq or int8 (default: int4)")
-    parser.add_argument("--group", type=int, default=64, help="inputs that share a scale, with four bits (default: 64)")
+    parser.add_argument("--weights", default="int4", help="one of the kinds above (default: int4)")
+    parser.add_argument("--group", type=int, default=64, help="inputs that share a scale, of int4 and int4_gptq (default: 64)")
     parser.add_argument("--calibration", type=Path, metavar="FILE", help="texts like those that the model is for")
     parser.add_argument("--heldout", type=Path, metavar="FILE", help="other such texts, to measure by")
     parser.add_argument("--device", default="cpu", help="where layers are computed: cpu, cuda, ... (default: cpu)")
@@ -55,7 +59,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _quantized(options: argparse.Namespace) -> Report:
     from sgl.runtime.calibration import encoded, read_texts
-    from sgl.runtime.calibration.quantize import quantize, require_kind
+    from sgl.runtime.calibration.layouts import require_kind
+    from sgl.runtime.calibration.quantize import quantize
     from sgl.runtime.loading import load_config, resolve_model
     from sgl.runtime.text.tokenizer import Tokenizer
 

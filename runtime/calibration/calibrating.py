@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ..errors import ConfigError
@@ -13,10 +13,11 @@ from ..layers.linear import Linear
 from ..models.block import Block
 from ..models.decoder import Decoder
 from ..quantization.keeping import PartTransform
+from ..quantization.seen import Hessian, Seen
 from .flow import Flow
 
-Quantise = Callable[[str, Linear, Tensor | None], Linear]
-"""(name, loaded layer, hessian float32 [in, in]: X^T X of its inputs; None outside the layers) -> the one to compute with."""
+Quantise = Callable[[str, Linear, Any], Linear]
+"""(name, loaded layer, what was seen of its inputs: None outside the layers) -> the one to compute with."""
 
 
 class Calibrating(PartTransform):
@@ -24,28 +25,31 @@ class Calibrating(PartTransform):
 
     texts: gives the token ids of the texts to calibrate by, once the first part is sealed.
     held_out: texts that flow through the layers both as they were and as they became, for `compared`.
-    Beside the layer there are the states of all texts and the hessians of its projections.
+    seen: what is kept of the inputs of each projection.
+    Beside the layer there are the states of all texts and what is kept of the inputs.
     """
 
-    def __init__(self, quantise: Quantise, texts: Callable[[], Sequence[np.ndarray]], held_out: Sequence[np.ndarray] = ()) -> None:
-        self._quantise, self._texts = quantise, texts
+    def __init__(
+        self, quantise: Quantise, texts: Callable[[], Sequence[np.ndarray]], held_out: Sequence[np.ndarray] = (), seen: type[Seen] = Hessian
+    ) -> None:
+        self._quantise, self._texts, self._kind = quantise, texts, seen
         self.calibration, self.before, self.behind = Flow(()), Flow(held_out), Flow(held_out)
         self._block: Block | None = None
-        self._hessians: dict[int, Tensor] | None = None
+        self._seen: dict[int, Seen] | None = None
 
     def begin(self, model: object, index: int) -> None:
         assert isinstance(model, Decoder)
         part = model.parts[index]
-        self._block, self._hessians = (part, None) if isinstance(part, Block) else (None, {})
+        self._block, self._seen = (part, None) if isinstance(part, Block) else (None, {})
         if isinstance(part, Block) and any(getattr(holder, name).coded is not None for holder, name in part.products()):
             raise ConfigError(f"layer {part.index} is in few bits already: there is nothing to calibrate; take the unquantised checkpoint")
 
     def __call__(self, name: str, layer: Linear) -> Linear:
-        if self._hessians is None:
+        if self._seen is None:
             assert self._block is not None
-            self._hessians = self._observed(self._block)
+            self._seen = self._observed(self._block)
             self.before.run(self._block)
-        return self._quantise(name, layer, self._hessians.pop(id(layer), None))
+        return self._quantise(name, layer, self._seen.pop(id(layer), None))
 
     def end(self, model: object, index: int) -> None:
         assert isinstance(model, Decoder)
@@ -59,12 +63,12 @@ class Calibrating(PartTransform):
         else:
             self.calibration.leave()
 
-    def _observed(self, block: Block) -> dict[int, Tensor]:
-        """X^T X of each projection, by its id. The block's rows and norms are in order already, its weights as loaded."""
+    def _observed(self, block: Block) -> dict[int, Seen]:
+        """Of each projection, by its id. The block's rows and norms are in order already, its weights as loaded."""
         if not self.calibration.texts:
             return {}
         products = [(holder, name, getattr(holder, name)) for holder, name in block.products()]
-        watched = [_Watched(layer) for _, _, layer in products]
+        watched = [_Watched(layer, self._kind) for _, _, layer in products]
         try:
             for (holder, name, _), layer in zip(products, watched, strict=True):
                 setattr(holder, name, layer)
@@ -72,20 +76,18 @@ class Calibrating(PartTransform):
         finally:
             for holder, name, layer in products:
                 setattr(holder, name, layer)
-        return {id(layer.inner): layer.hessian for layer in watched}
+        return {id(layer.inner): layer.seen for layer in watched}
 
 
 class _Watched(Linear):
-    """A loaded layer that adds up what it is multiplied with."""
+    """A loaded layer that shows what it is multiplied with."""
 
-    __slots__ = ("hessian", "inner")
+    __slots__ = ("inner", "seen")
 
-    def __init__(self, inner: Linear) -> None:
+    def __init__(self, inner: Linear, kind: type[Seen]) -> None:
         super().__init__(inner.weight, inner.bias)
-        self.inner, inputs = inner, inner.weight.shape[1]
-        self.hessian = torch.zeros(inputs, inputs, dtype=torch.float32, device=inner.weight.device)
+        self.inner, self.seen = inner, kind(inner.weight.shape[1], inner.weight.device)
 
     def __call__(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        self.hessian.addmm_(wide.t(), wide)
+        self.seen.add(x)
         return super().__call__(x)

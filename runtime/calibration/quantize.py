@@ -23,15 +23,14 @@ from ..loading.weights import filled
 from ..models.block import Block
 from ..models.decoder import Decoder
 from ..models.places import Place
-from ..quantization.gptq import gptq
-from ..quantization.grouped import Grouped
-from ..quantization.rounding import GROUP, eight_bits, nearest
+from ..quantization.grouped import Grouped, stacked
+from ..quantization.rounding import GROUP
+from ..quantization.seen import Hessian
 from .calibrating import Calibrating
+from .layouts import layout_for
 from .losses import Comparison, Losses
-from .packed import WORD, configuration, tensors_of
+from .packed import configuration
 from .shards import Shards
-
-KINDS = ("int4", "int4_gptq", "int8")
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,8 @@ def quantize(
 ) -> Report:  # fmt: skip
     """Write the model directory `origin` anew as `out`, in compressed-tensors' layout.
 
-    weights: "int4" or "int4_gptq", in groups of `group` inputs with whole zeros, or "int8" with a scale for each output; the
-    embedding and the head stay as they are. calibration: token ids to find the inputs of projections by, for "int4_gptq".
+    weights: one of `layouts.KINDS`; "int4" and "int4_gptq" are in groups of `group` inputs. The embedding and the head stay as they
+    are. calibration: token ids to find the inputs of projections by, for "int4_gptq".
     held_out: token ids to compare the distributions of both models by. Computed in float32; of the layers one is in memory.
     Raises ConfigError for what is no directory of dense weights and for sizes that do not go together, CheckpointError for damaged files.
     """
@@ -69,22 +68,14 @@ def quantize(
     return work.report(shards, time.perf_counter() - started)
 
 
-def require_kind(weights: str) -> None:
-    """Raises ConfigError for weights that cannot be written."""
-    if weights == "int4_hqq":
-        raise ConfigError("weights 'int4_hqq' have zeros that are no whole numbers, compressed-tensors keeps no others; take 'int4_gptq', which loses less")
-    if weights not in KINDS:
-        raise ConfigError(f"weights {weights!r} cannot be written; take one of {', '.join(KINDS)}")
-
-
 class _Quantizing:
     def __init__(
         self, origin: Path, weights: str, group: int, device: torch.device, calibration: Sequence[np.ndarray], held_out: Sequence[np.ndarray]
     ) -> None:
-        require_kind(weights)
-        if weights == "int4_gptq" and not len(calibration):
-            raise ConfigError("weights 'int4_gptq' are found by what flows through the model: give texts to calibrate by")
-        self.origin, self.kind, self.group = origin, weights, group
+        self.layout = layout_for(weights, group)
+        if self.layout.calibrated and not len(calibration):
+            raise ConfigError(f"weights {weights!r} are found by what flows through the model: give texts to calibrate by")
+        self.origin = origin
         checkpoint = _opened(origin)
         self.sources = checkpoint.sources
         self.model = Decoder(checkpoint.model, torch.float32, device, allocate=False)
@@ -92,10 +83,11 @@ class _Quantizing:
         if self.plan.coded:
             raise ConfigError(f"{origin} is quantised already ({next(iter(self.plan.coded.values())).claim.format}); take the checkpoint that it was made of")
         self._check_sizes()
-        texts = list(calibration) if weights == "int4_gptq" else []
+        texts = list(calibration) if self.layout.calibrated else []
         self.flows = Calibrating(self._quantised, lambda: texts, held_out)
         self.tokens = sum(map(len, texts))
-        self._scales: dict[int, torch.dtype] = {}
+        self._places: dict[int, list[Place]] = {}
+        self._orders: dict[int, Tensor] = {}
         self._found: dict[int, Grouped] = {}
         self._written: set[str] = set()
         self.counts = [0, 0, 0]  # projections, weights, bits
@@ -103,17 +95,17 @@ class _Quantizing:
 
     @torch.no_grad()
     def write(self, shards: Shards) -> None:
-        for index in filled(self.model, self.plan, ahead=False):
+        for index in filled(self.model, self.plan, ahead=False, doing="quantising"):
             part = self.model.parts[index]
             if not isinstance(part, Block):
                 self.model.seal_part(index, self.flows)
                 continue
             places = [place for place in part.places() if place.layer is not None]
-            self._scales = {id(place.layer): self._stored_as(place.name) for place in places}
-            qkv = id(part.mixer.qkv)
-            self.model.seal_part(index, self.flows)
+            for place in places:
+                self._places.setdefault(id(place.layer), []).append(place)
             if (order := part.mixer.order()) is not None:
-                self._found[qkv] = _unordered(self._found[qkv], order)
+                self._orders[id(part.mixer.qkv)] = torch.from_numpy(order)
+            self.model.seal_part(index, self.flows)
             shards.add(self._packed(places))
             self._forget(index, part)
         self._compare()
@@ -123,8 +115,8 @@ class _Quantizing:
         model = self.model.config
         meta = torch.device("meta")
         self.model.layers[index - 1] = Block(part.layer, model.names, part.index, model.hidden_size, torch.float32, meta, model.per_layer)
-        self._found.clear()
-        self._scales.clear()
+        for held in (self._found, self._places, self._orders):
+            held.clear()
 
     def report(self, shards: Shards, seconds: float) -> Report:
         projections, weights, bits = self.counts
@@ -132,9 +124,7 @@ class _Quantizing:
         return Report(projections, weights, bits / weights, before, shards.bytes, self.tokens, self.losses, seconds)
 
     def _check_sizes(self) -> None:
-        multiple = WORD // 8 if self.kind == "int8" else self.group
-        if multiple % (WORD // 8) or (self.kind != "int8" and multiple % (WORD // 4)):
-            raise ConfigError(f"groups of {multiple} inputs fill no whole words of eight codes; take 32, 64 or 128")
+        multiple = self.layout.multiple
         for place in (place for part in self.model.layers for place in part.places() if place.layer is not None):
             if place.layer is not None and not place.layer.weight.is_contiguous():
                 raise ConfigError(f"{place.name} lies as [in, out], which compressed-tensors has no module for; such models are quantised while loading: Engine(weights='int4')")
@@ -146,18 +136,25 @@ class _Quantizing:
         stored = FLOATS[self.plan.plain[place].stored.dtype]
         return torch.float32 if stored == torch.float64 else stored
 
-    def _quantised(self, name: str, layer: Linear, hessian: Tensor | None) -> Linear:
-        scales = self._scales.get(id(layer))
-        if scales is None:
+    def _quantised(self, name: str, layer: Linear, seen: Hessian | None) -> Linear:
+        places = self._places.get(id(layer))
+        if places is None:
             return layer
-        if self.kind == "int8":
-            found = eight_bits(layer.weight, scales)
-        elif hessian is None:
-            found = nearest(layer.weight, self.group, scales)
-        else:
-            found = gptq(layer.weight, hessian, self.group, scales=scales)
-        self._found[id(layer)] = found
-        return Linear(found.dense(layer.weight.dtype), layer.bias)
+        order = self._orders.get(id(layer))
+        weight = layer.weight if order is None else layer.weight[_inverse(order)]
+        found = self._found[id(layer)] = self._rounded(weight, places, seen)
+        dense = found.dense(weight.dtype)
+        return Linear(dense if order is None else dense[order], layer.bias)
+
+    def _rounded(self, weight: Tensor, places: list[Place], seen: Hessian | None) -> Grouped:
+        """weight: its rows as the files have them."""
+        scales = self._stored_as(places[0].name)
+        if not self.layout.by_tensor:
+            return self.layout.rounded(weight, seen, scales)
+        rows = [slice(place.start, place.start + len(place.target)) for place in sorted(places, key=lambda place: place.start)]
+        found = stacked([self.layout.rounded(weight[part], seen, scales) for part in rows])
+        assert found is not None
+        return found
 
     def _packed(self, places: Iterable[Place]) -> dict[str, Tensor]:
         """The tensors of a layer, under the names of its weights."""
@@ -165,7 +162,7 @@ class _Quantizing:
         for place in places:
             piece = self._found[id(place.layer)].take(slice(place.start, place.start + len(place.target)))
             name = self.plan.plain[place.name].stored.name
-            tensors = tensors_of(name.removesuffix(WEIGHT), piece)
+            tensors = {f"{name.removesuffix(WEIGHT)}.{suffix}": tensor.cpu() for suffix, tensor in self.layout.tensors(piece).items()}
             packed.update(tensors)
             bits = 8 * sum(tensor.nbytes for name, tensor in tensors.items() if not name.endswith("weight_shape"))
             self.counts = [count + more for count, more in zip(self.counts, (1, piece.codes.numel(), bits), strict=True)]
@@ -190,8 +187,7 @@ class _Quantizing:
                     dense.append(stored.name.removesuffix(WEIGHT))
         config = read_json(self.origin / "config.json")
         ignored = sorted({self.model.config.names.head, *dense})
-        eight = self.kind == "int8"
-        said = configuration(8 if eight else 4, None if eight else self.group, not eight, ignored)
+        said = configuration(self.layout.format, self.layout.weights, self.layout.activations, ignored)
         shards.finish(self.origin, {**config, "quantization_config": said})
 
 
@@ -203,11 +199,9 @@ def _opened(origin: Path) -> Checkpoint:
     return open_checkpoint(origin)
 
 
-def _unordered(weight: Grouped, order: np.ndarray) -> Grouped:
-    """The rows as the file has them. order: the row of the file for each row of the weight."""
-    place = np.empty(int(order.max()) + 1, np.int64)
-    place[order] = np.arange(len(order))
-    return weight.take(torch.from_numpy(place).to(weight.codes.device))
+def _inverse(order: Tensor) -> Tensor:
+    """The row of the weight for each row of the file. order: the row of the file for each of the weight."""
+    return torch.zeros(int(order.max()) + 1, dtype=torch.int64).index_copy_(0, order, torch.arange(len(order)))
 
 
 def _read(source: Source, stored: Stored) -> Tensor:

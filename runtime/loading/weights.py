@@ -20,7 +20,7 @@ from ..models.places import Place
 from ..models.spec import Model
 from ..quantization.codes import Coded, Codes
 from ..quantization.grouped import Grouped
-from ..quantization.keeping import Keeping
+from ..quantization.keeping import Keeping, PartTransform
 from .checkpoint import Checkpoint, open_checkpoint
 from .header import DTYPES
 from .plan import FewBits, Piece, Plan, plan_for
@@ -69,7 +69,7 @@ def fill(model: Decoder, plan: Plan, transform: Transform | None = None) -> Deco
     """Load all parts anew, whatever they hold now, and seal them."""
     keeping = Keeping(transform)
     with torch.no_grad():
-        for index in filled(model, plan, ahead=not (plan.coded or transform)):
+        for index in filled(model, plan, ahead=not (plan.coded or transform), doing="calibrating" if isinstance(transform, PartTransform) else "weights"):
             model.seal_part(index, keeping)
     model.few_bits = keeping.told()
     return model.finish()
@@ -112,10 +112,10 @@ class _Coming(NamedTuple):
     codes: list[tuple[Place, FewBits, dict[str, Tensor]]]
 
 
-def filled(model: Decoder, plan: Plan, ahead: bool) -> Iterator[int]:
-    """The parts one after the other, each when its tensors are there. ahead: the next one is fetched meanwhile."""
+def filled(model: Decoder, plan: Plan, ahead: bool, doing: str = "weights") -> Iterator[int]:
+    """The parts one after the other, each when its tensors are there. ahead: the next one is fetched meanwhile.  doing: for the bar."""
     coming: deque[_Coming] = deque()
-    with _progress(plan.bytes) as done, Readers(model.device, done) as readers:
+    with _progress(plan.bytes, doing) as done, Readers(model.device, done) as readers:
         for index in range(len(model.parts)):
             model.allocate(index)
             coming.append(_fetch(model, index, plan, readers))
@@ -183,7 +183,7 @@ def _sizes(place: Place) -> tuple[int, ...]:
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None] | None]:
+def _progress(total: int, doing: str) -> Iterator[Callable[[int], None] | None]:
     """Counts bytes on a bar, if there is a terminal to see it and something to wait for."""
     if not sys.stderr.isatty():
         yield None
@@ -191,7 +191,7 @@ def _progress(total: int) -> Iterator[Callable[[int], None] | None]:
     from tqdm import tqdm
 
     lock = threading.Lock()
-    with tqdm(total=total, unit="B", unit_scale=True, desc="weights", delay=SHOWN) as bar:
+    with tqdm(total=total, unit="B", unit_scale=True, desc=doing, delay=SHOWN) as bar:
 
         def done(count: int) -> None:
             with lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,45 +13,66 @@ from ..errors import ConfigError
 from ..layers.float8 import FP8
 from ..layers.linear import Linear
 from .deterministic import DeterministicLinear, FixedRowsLinear
-from .few_bits import FewBitsLinear, FixedFewBitsLinear
-from .few_bits_pack import refusal
-from .fp8 import Fp8Linear, RowwiseFp8Linear
-from .int4 import GroupedLinear, Int4BlockedLinear, in_int4
+from .few_bits import FewBitsLinear
+from .forms import CALIBRATED, FORMS, FP8_BLOCK, in_form
+from .fp8 import Fp8Linear, RowwiseFp8Linear, StaticFp8Linear
+from .int4 import GroupedLinear, Int4BlockedLinear
 from .int8 import Int8BlockedLinear, Int8Linear, in_int8
-from .rounding import eight_bits, hqq, nearest
+from .seen import Hessian, Magnitudes, Seen
 
 __all__ = [
-    "FP8", "KV_DTYPES", "WEIGHTS", "FewBitsLinear", "Fp8Linear", "GroupedLinear", "Int4BlockedLinear", "Int8BlockedLinear", "Int8Linear",
-    "Transform", "kv_dtype_for", "transform_for",
+    "ACTIVATIONS", "FP8", "KV_DTYPES", "WEIGHTS", "Calibrated", "FewBitsLinear", "Fp8Linear", "GroupedLinear", "Int4BlockedLinear",
+    "Int8BlockedLinear", "Int8Linear", "Transform", "calibrated_for", "kv_dtype_for", "transform_for",
 ]  # fmt: skip
 
 Transform = Callable[[str, Linear], Linear]
 
-WEIGHTS = ("auto", "fp8", "fp8_tensor", "int8", "int4", "int4_hqq")  # as loaded; float8 with a scale per output; with one for each weight
-WHOLE_NUMBERS = ("int8", "int4", "int4_hqq")
-FOUR_BITS = {"int4": nearest, "int4_hqq": hqq}
+WEIGHTS = ("auto", "fp8", "fp8_tensor", *FORMS)  # as loaded; float8 with a scale per output; with one for each weight; ...
+ACTIVATIONS = {"dynamic": None, "maximum": 100.0, "percentile": 99.99}  # of float8 products: each row's own range; what was seen, in percent
 KV_DTYPES = ("auto", "fp8")  # the model's; float8 with the pool's scales
 FP8_CAPABILITY = (8, 9)
 WHOLE_DTYPES = (torch.float32, torch.bfloat16)  # float16 has no room for sums of whole numbers
-HEAD, PROJECT = "head", "project"  # outside the layers; they stay as they are with float8: their errors would go everywhere
+HEAD = "head"
+OUTSIDE = (HEAD, "project")
+"""What lies outside the layers stays as it is with float8: its errors would go everywhere. Beside weights of four bits it has
+eight: four there cost two thirds of what they cost in all layers together."""
+
+
+class Calibrated(NamedTuple):
+    """seen: what has to be known of what a projection is multiplied with; quantise: (name, loaded layer, that) -> the one to compute with.
+
+    Of projections outside the layers nothing is known (None).
+    """
+
+    seen: type[Seen]
+    quantise: Callable[[str, Linear, Any], Linear]
 
 
 def transform_for(weights: str, deterministic: bool, device: torch.device) -> Transform | None:
     """What becomes of each loaded projection (its name: qkv, output, gate_up or up, down, project, head); None: nothing.
 
-    weights: one of WEIGHTS. Raises ConfigError for a combination that this device cannot compute.
+    weights: one of WEIGHTS, but those that `calibrated_for` has. Raises ConfigError for a combination that this device cannot compute.
     """
     _check_known("weights", weights, WEIGHTS)
-    if weights in WHOLE_NUMBERS:
-        return _to_whole_numbers(weights, deterministic, device)
-    fp8 = weights != "auto"
-    if fp8:
-        _check_fp8_device(f"weights={weights!r}", device)
-    if device.type == "cuda" and (fp8 or deterministic):
-        _check_triton(f"weights={weights!r}" if fp8 else "deterministic=True")
-    if not fp8:
-        return (_deterministic_on(device)) if deterministic else None
-    return _to_fp8(weights == "fp8", deterministic, device)
+    if weights == "auto":
+        if device.type == "cuda" and deterministic:
+            _check_triton("deterministic=True")
+        return _deterministic_on(device) if deterministic else None
+    if weights in CALIBRATED:
+        raise ConfigError(f"weights={weights!r} are found by what flows through the model: give texts, Engine(calibration=...)")
+    return _to_few_bits(weights, deterministic, device) if weights in FORMS else _to_fp8(weights, deterministic, device)
+
+
+def calibrated_for(weights: str, activations: str, deterministic: bool, device: torch.device) -> Calibrated | None:
+    """The same where what flows through the model is asked; None: nothing is. activations: one of ACTIVATIONS.
+
+    Raises ConfigError for what this device cannot compute.
+    """
+    _check_known("activations", activations, ACTIVATIONS)
+    if weights in CALIBRATED:
+        return Calibrated(Hessian, _to_few_bits(weights, deterministic, device))
+    percent = ACTIVATIONS[activations]
+    return None if percent is None else Calibrated(Magnitudes, _to_static_fp8(weights, percent, deterministic, device))
 
 
 def kv_dtype_for(kv_dtype: str, dtype: torch.dtype, device: torch.device, attention: str = "auto") -> torch.dtype:
@@ -71,55 +93,66 @@ def kv_dtype_for(kv_dtype: str, dtype: torch.dtype, device: torch.device, attent
     return FP8
 
 
-def _to_fp8(per_output: bool, deterministic: bool, device: torch.device) -> Transform:
+def _to_fp8(weights: str, deterministic: bool, device: torch.device) -> Transform:
+    _check_fp8(weights, device)
     rest = _deterministic_on(device) if deterministic else _unchanged
     kind = RowwiseFp8Linear if deterministic else Fp8Linear
 
     def transform(name: str, layer: Linear) -> Linear:
-        if name in (HEAD, PROJECT) or not kind.suits(layer.weight):
+        if name in OUTSIDE or not kind.suits(layer.weight):
             return rest(name, layer)
         _check_fp8_dtype(layer.weight)
-        quantized = kind.of(layer, per_output)
+        quantized = kind.of(layer, weights == "fp8")
         return FixedRowsLinear(quantized) if deterministic and device.type == "cpu" else quantized
 
     return transform
 
 
-def _to_whole_numbers(weights: str, deterministic: bool, device: torch.device) -> Transform:
-    if device.type == "cuda":
-        return _to_few_bits(weights, deterministic)
-    if device.type != "cpu":
-        raise ConfigError(f"weights={weights!r} is for the CPU and CUDA, here: {device}; take weights='auto'")
+def _to_static_fp8(weights: str, percent: float, deterministic: bool, device: torch.device) -> Callable[[str, Linear, Any], Linear]:
+    if weights not in ("fp8", "fp8_tensor") or deterministic:
+        asked = "deterministic=True, whose products leave activations as they are" if deterministic else f"weights={weights!r}"
+        raise ConfigError(f"scales of activations that are found by a calibration go with weights='fp8', not with {asked}: take activations='dynamic'")
+    transform = _to_fp8(weights, False, device)
 
-    def transform(name: str, layer: Linear) -> Linear:
-        if layer.weight.dtype not in WHOLE_DTYPES:
+    def quantise(name: str, layer: Linear, seen: Magnitudes | None) -> Linear:
+        found = transform(name, layer)
+        return StaticFp8Linear.of_ranges(found, seen.percentile(percent)) if seen and isinstance(found, Fp8Linear) else found
+
+    return quantise
+
+
+def _to_few_bits(weights: str, deterministic: bool, device: torch.device) -> Callable[..., Linear]:
+    """(name, layer, and of calibrated forms what was seen)"""
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"weights={weights!r} is for the CPU and CUDA, here: {device}; take weights='auto'")
+    return _few_bits_on_gpu(weights, deterministic) if device.type == "cuda" else _few_bits_on_cpu(weights, deterministic)
+
+
+def _few_bits_on_cpu(weights: str, deterministic: bool) -> Callable[..., Linear]:
+    whole = weights != FP8_BLOCK
+    rest = _fixed_rows if deterministic else _unchanged
+
+    def quantise(name: str, layer: Linear, seen: Seen | None = None) -> Linear:
+        if whole and layer.weight.dtype not in WHOLE_DTYPES:
             raise ConfigError(f"weights={weights!r} goes with float32 and bfloat16, the model is in {layer.weight.dtype}: set dtype")
-        quantized = _in_whole_numbers(weights, name, layer)
+        if name in OUTSIDE and not whole:
+            return rest(name, layer)
+        quantized = in_int8(layer) if name in OUTSIDE or weights == "int8" else in_form(weights, layer, seen)
         return FixedRowsLinear(quantized) if deterministic and isinstance(quantized, Int8Linear | GroupedLinear) else quantized
 
-    return transform
+    return quantise
 
 
-def _to_few_bits(weights: str, deterministic: bool) -> Transform:
-    """On a GPU."""
+def _few_bits_on_gpu(weights: str, deterministic: bool) -> Callable[..., Linear]:
     _check_triton(f"weights={weights!r}")
-    kind = FixedFewBitsLinear if deterministic else FewBitsLinear
+    rest = _one_kernel if deterministic else _unchanged
 
-    def transform(name: str, layer: Linear) -> Linear:
-        eight = weights == "int8" or name in (HEAD, PROJECT)
-        weight = eight_bits(layer.weight) if eight else FOUR_BITS[weights](layer.weight)
-        if (why := refusal(weight, layer.weight.dtype)) is not None:
-            raise ConfigError(f"weights={weights!r}: {why}; set dtype='bfloat16', or weights='auto'")
-        return kind(weight, layer.bias, layer.weight.dtype)
+    def quantise(name: str, layer: Linear, seen: Seen | None = None) -> Linear:
+        if name in OUTSIDE:
+            return rest(name, layer) if weights == FP8_BLOCK else in_form("int8", layer, fixed=deterministic)
+        return in_form(weights, layer, seen, deterministic)
 
-    return transform
-
-
-def _in_whole_numbers(weights: str, name: str, layer: Linear) -> Linear:
-    """What lies outside the layers keeps 8 bits: four there cost two thirds of what they cost in all layers together."""
-    if weights == "int8" or name in (HEAD, PROJECT):
-        return in_int8(layer)
-    return in_int4(FOUR_BITS[weights](layer.weight), layer.bias, layer.weight.dtype)
+    return quantise
 
 
 def _deterministic_on(device: torch.device) -> Transform:
@@ -143,6 +176,12 @@ def _check_known(option: str, value: str, known: Iterable[str]) -> None:
         near = difflib.get_close_matches(str(value), known, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"known ones: {', '.join(known)}"
         raise ConfigError(f"Engine({option}={value!r}): there is no such kind; {hint}")
+
+
+def _check_fp8(weights: str, device: torch.device) -> None:
+    _check_fp8_device(f"weights={weights!r}", device)
+    if device.type == "cuda":
+        _check_triton(f"weights={weights!r}")
 
 
 def _check_fp8_device(what: str, device: torch.device) -> None:

@@ -49,6 +49,10 @@ class Fp8Linear(Linear):
             return self._by_definition(x)
         return self._scaled(*self._kernels[1].quantize_rows(x))
 
+    def _multiplied(self, x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+        """x: float8 [T, in]; scale: float32 [T]."""
+        return self._restored(x, scale, dtype) if self._kernels is None else self._scaled(x, scale)
+
     def _scaled(self, x: Tensor, scale: Tensor) -> Tensor:
         """x: float8 [T, in]; scale: float32 [T]."""
         y = torch._scaled_mm(
@@ -57,9 +61,11 @@ class Fp8Linear(Linear):
         return y if self.bias is None else y.add_(self.bias)  # cuBLAS lacks the bias for few rows
 
     def _by_definition(self, x: Tensor) -> Tensor:
-        rows, scale = values.quantize_rows(x)
-        y = (rows.float() @ self.weight.float().t()) * scale[:, None] * self.scale
-        return (y if self.bias is None else y + self.bias).to(x.dtype)
+        return self._restored(*values.quantize_rows(x), x.dtype)
+
+    def _restored(self, x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+        y = (x.float() @ self.weight.float().t()) * scale[:, None] * self.scale
+        return (y if self.bias is None else y + self.bias).to(dtype)
 
 
 class RowwiseFp8Linear(Fp8Linear):
@@ -76,10 +82,32 @@ class RowwiseFp8Linear(Fp8Linear):
         return self._kernels[0].matmul(x, self.weight, self.bias, weight_scale=self.scale)
 
 
+class StaticFp8Linear(Fp8Linear):
+    """The same with one scale for all rows of x, which was found before; what is larger becomes the largest float8.
+
+    It runs by torch's operations also on CUDA: the kernels find a row's own scale while they read it, and would gain nothing.
+    """
+
+    __slots__ = ("range",)
+    range: float
+
+    @classmethod
+    def of_ranges(cls, layer: Fp8Linear, largest: float) -> StaticFp8Linear:
+        """largest: the magnitude of x that becomes the largest float8."""
+        static = cls(layer.weight, layer.scale, layer.bias)
+        static.range = largest
+        return static
+
+    def __call__(self, x: Tensor) -> Tensor:
+        scale = values.scale_of(torch.tensor(self.range, device=x.device))
+        rows = (x.float() / scale).clamp_(-values.LARGEST, values.LARGEST).to(FP8)
+        return self._multiplied(rows, scale.expand(len(x)).contiguous(), x.dtype)
+
+
 def _cuda_kernels() -> tuple[ModuleType, ModuleType]:
     from ..kernels import matmul, quantize
 
     return matmul, quantize
 
 
-__all__ = ["FP8", "Fp8Linear", "RowwiseFp8Linear"]
+__all__ = ["FP8", "Fp8Linear", "RowwiseFp8Linear", "StaticFp8Linear"]

@@ -48,7 +48,7 @@ def eight_bits(weight: Tensor, scales: torch.dtype = torch.float32) -> Grouped:
     """weight [out, in] in codes around 128 with a scale for each output: w = (q - 128) * scale, scale = max|w| / 127."""
     codes = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device)
     scale = torch.empty(len(weight), 1, dtype=scales, device=weight.device)
-    step = max(1, _part(weight) // weight.shape[1])
+    step = max(1, part_of(weight) // weight.shape[1])
     for rows, out, found in zip(weight.split(step), codes.split(step), scale.split(step), strict=True):
         found.copy_(to_scales(rows.float().abs().amax(1, keepdim=True) / 127, scales))
         out.copy_((rows.float() / found.float()).round_().clamp_(-127, 127).add_(128))
@@ -69,7 +69,7 @@ def _rounded(weight: Tensor, group: int, rounding: Rounding, scales: torch.dtype
     return Grouped(codes, torch.cat([part[1] for part in parts]), group, zero=zero)
 
 
-def _part(weight: Tensor) -> int:
+def part_of(weight: Tensor) -> int:
     return PART_ON_GPU if weight.is_cuda else PART
 
 
@@ -78,7 +78,7 @@ def _in_groups(weight: Tensor, group: int) -> Iterator[tuple[Tensor, Tensor]]:
     inputs = weight.shape[1]
     beyond = -inputs % group
     there = (torch.arange(inputs + beyond, device=weight.device) < inputs).view(-1, group)
-    for rows in weight.split(max(1, _part(weight) // inputs)):
+    for rows in weight.split(max(1, part_of(weight) // inputs)):
         yield F.pad(rows.float(), (0, beyond)).unflatten(1, (-1, group)), there
 
 

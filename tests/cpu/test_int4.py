@@ -248,7 +248,7 @@ def test_what_is_kept_of_a_file_is_no_more_than_its_scales_need(kind: str, bits:
 # the bundled model
 
 
-@pytest.mark.parametrize("weights", ["int4", "int4_hqq"])
+@pytest.mark.parametrize("weights", ["int4", "int4_hqq", "mxfp4", "nvfp4"])
 def test_layers_become_int4_and_the_head_int8(weights: str) -> None:
     if not cpu.kernels or not cpu.kernels.VNNI:
         pytest.skip("no compiled products here")
@@ -286,8 +286,7 @@ def turned_around(name: str, layer: Linear) -> Linear:
     return in_int4(weight, layer.bias, layer.weight.dtype)
 
 
-@pytest.mark.parametrize("kernels", [True, False])
-@pytest.mark.parametrize("weights", ["int4", "int4_hqq"])
+@pytest.mark.parametrize("kernels, weights", [(True, "int4"), (True, "int4_hqq"), (True, "mxfp4"), (True, "nvfp4"), (False, "int4"), (False, "nvfp4")])
 def test_the_bundled_model_says_nearly_the_same(weights: str, kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernels:
         monkeypatch.setattr(cpu, "kernels", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,24 +14,31 @@ from safetensors.torch import load_file
 from sgl.cli import main
 from sgl.runtime.calibration import shards
 from sgl.runtime.calibration.flow import Flow
-from sgl.runtime.calibration.quantize import _unordered, quantize
-from sgl.runtime.engine import NANO
+from sgl.runtime.calibration.quantize import _inverse, quantize
+from sgl.runtime.engine import NANO, Engine
+from sgl.runtime.layers import cpu
+from sgl.runtime.layers.float8 import quantize_weight
 from sgl.runtime.loading import load_model
 from sgl.runtime.quantization.grouped import Grouped
 from sgl.runtime.quantization.readers import Readers, Sibling
 from sgl.runtime.quantization.rounding import eight_bits, nearest
+from sgl.runtime.quantization.small_floats import float8_blocks, mxfp4, nvfp4
 
 MODULE = "model.layers.1.self_attn.k_proj"
-NAMES = {torch.int32: "I32", torch.int64: "I64", torch.bfloat16: "BF16", torch.float32: "F32", torch.float16: "F16"}
+NAMES = {
+    torch.int32: "I32", torch.int64: "I64", torch.uint8: "U8", torch.float8_e4m3fn: "F8_E4M3", torch.bfloat16: "BF16", torch.float32: "F32",
+    torch.float16: "F16",
+}  # fmt: skip
+FORMATS = {"int4": "pack", "int8": "pack", "fp8": "float", "fp8_block": "float", "nvfp4": "nvfp4-pack", "mxfp4": "mxfp4-pack"}
 
 
 def texts(count: int) -> list[np.ndarray]:
     return [np.random.default_rng(i).integers(300, 4000, 60).astype(np.int32) for i in range(count)]
 
 
-def dense() -> torch.Tensor:
+def dense(names: str = "k") -> torch.Tensor:
     tensors = {name: tensor for file in NANO.glob("*.safetensors") for name, tensor in load_file(file).items()}
-    return tensors[f"{MODULE}.weight"]
+    return torch.cat([tensors[f"{MODULE.replace('k_proj', f'{name}_proj')}.weight"] for name in names])
 
 
 def written(out: Path) -> tuple[dict[str, torch.Tensor], Grouped]:
@@ -43,30 +51,60 @@ def written(out: Path) -> tuple[dict[str, torch.Tensor], Grouped]:
     return own, claim.read(own)
 
 
-@pytest.mark.parametrize("weights", ["int4", "int8"])
-def test_the_reader_finds_what_was_rounded(weights: str, tmp_path: Path) -> None:
-    quantize(NANO, tmp_path / "out", weights)
-    weight = dense()
-    expected = nearest(weight.float(), 64, weight.dtype) if weights == "int4" else eight_bits(weight.float(), weight.dtype)
-    found = written(tmp_path / "out")[1]
+def rounded(weights: str, weight: torch.Tensor) -> Grouped:
+    """weight: k of a layer, whose global scale in NVFP4 is that of q, k and v."""
+    if weights in ("int4", "int8"):
+        return nearest(weight.float(), 64, weight.dtype) if weights == "int4" else eight_bits(weight.float(), weight.dtype)
+    if weights == "fp8":
+        codes, scale = quantize_weight(weight.float())
+        return Grouped.float8(codes, scale[:, None], weight.shape[1])
+    if weights == "fp8_block":
+        return float8_blocks(weight.float())
+    return mxfp4(weight.float()) if weights == "mxfp4" else nvfp4(dense("qkv").float()).take(slice(384, 512))
+
+
+@pytest.fixture(scope="module")
+def quantised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The bundled model in weights of a kind."""
+    folder = tmp_path_factory.mktemp("quantised")
+
+    def made(weights: str) -> Path:
+        if not (folder / weights).exists():
+            quantize(NANO, folder / weights, weights)
+        return folder / weights
+
+    return made
+
+
+@pytest.mark.parametrize("weights", FORMATS)
+def test_the_reader_finds_what_was_rounded(weights: str, quantised: Callable[[str], Path]) -> None:
+    expected, (own, found) = rounded(weights, dense()), written(quantised(weights))
     assert torch.equal(found.codes, expected.codes) and torch.equal(found.scale, expected.scale) and found.group == expected.group
     assert torch.equal(torch.as_tensor(found.zero).float(), torch.as_tensor(expected.zero).float())
+    assert torch.equal(found.dense(), expected.dense()) and all(tensor.is_contiguous() for tensor in own.values())
 
 
-@pytest.mark.parametrize("weights", ["int4", "int8"])
-def test_the_package_of_the_format_restores_the_same(weights: str, tmp_path: Path) -> None:
-    package = pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
-    from compressed_tensors.compressors import PackedQuantizationCompressor
+@pytest.mark.parametrize("weights", FORMATS)
+def test_the_package_of_the_format_restores_the_same(weights: str, quantised: Callable[[str], Path]) -> None:
+    pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
+    from compressed_tensors.compressors import BaseCompressor
     from compressed_tensors.quantization import QuantizationConfig
 
-    assert package
-    quantize(NANO, tmp_path / "out", weights)
-    own, found = written(tmp_path / "out")
-    said = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    own, found = written(quantised(weights))
+    said = json.loads((quantised(weights) / "config.json").read_text())["quantization_config"]
     scheme = QuantizationConfig.model_validate(said).config_groups["group_0"]
-    restored = PackedQuantizationCompressor.decompress(own, scheme)["weight"]
+    assert said["format"] == f"{FORMATS[weights]}-quantized"
+    restored = BaseCompressor.load_from_registry(said["format"]).decompress(dict(own), scheme)["weight"]
     assert restored.shape == found.shape
     torch.testing.assert_close(restored.float(), found.dense(restored.dtype).float(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("weights", ["fp8_block", "nvfp4", "mxfp4"])
+def test_an_engine_runs_what_was_written(weights: str, quantised: Callable[[str], Path]) -> None:
+    with Engine(quantised(weights), dtype="float32", threads=1, kv_tokens=256) as engine:
+        (told,) = engine.info()["few_bits"]
+        assert told.startswith("32 projections of ") and ("Int4BlockedLinear" in told) == (weights != "fp8_block" and cpu.kernels.INT4 > 0)
+        assert engine.generate("1 + 1 =", max_tokens=2, temperature=0).token_ids
 
 
 def test_calibrated_in_shards_it_loads_and_loses_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,9 +124,8 @@ def test_calibrated_in_shards_it_loads_and_loses_less(tmp_path: Path, monkeypatc
 
 def test_rows_go_back_to_where_the_file_has_them() -> None:
     weight = nearest(torch.randn(6, 64))
-    order = np.array([4, 0, 5, 1, 3, 2])
-    moved = weight.take(torch.from_numpy(order))
-    assert torch.equal(_unordered(moved, order).codes, weight.codes)
+    order = torch.tensor([4, 0, 5, 1, 3, 2])
+    assert torch.equal(weight.take(order).take(_inverse(order)).codes, weight.codes)
 
 
 @pytest.mark.parametrize(
