@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,10 +27,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.common import keep_text
 from sgl.runtime.attention import attention_backend
+from sgl.runtime.calibration import Calibrating, encoded
 from sgl.runtime.engine import NANO
 from sgl.runtime.loading import load_model
 from sgl.runtime.nano.prompts import render
-from sgl.runtime.quantization import kv_dtype_for, transform_for
+from sgl.runtime.quantization import calibrated_for, kv_dtype_for, transform_for
 from sgl.runtime.step.batch import Batch
 from sgl.runtime.text.tokenizer import Tokenizer
 
@@ -50,6 +51,7 @@ class Kind:
     dtype: torch.dtype = torch.bfloat16
     weights: str = "auto"
     kv: str = "auto"
+    activations: str = "dynamic"
 
 
 REFERENCE = Kind("bfloat16")
@@ -59,6 +61,9 @@ KINDS = (
     Kind("weights fp8, one scale", weights="fp8_tensor"),
     Kind("KV fp8", kv="fp8"),
     Kind("both fp8", weights="fp8", kv="fp8"),
+    Kind("weights fp8, blocks", weights="fp8_block"),
+    Kind("fp8, static maximum", weights="fp8", activations="maximum"),
+    Kind("fp8, static 99.99 %", weights="fp8", activations="percentile"),
 )
 
 
@@ -75,8 +80,7 @@ class Model:
 
     def __init__(self, kind: Kind, device: torch.device) -> None:
         self.device = device
-        transform = transform_for(kind.weights, False, device)
-        self.decoder = load_model(NANO, kind.dtype, device, transform=transform)
+        self.decoder = load_model(NANO, kind.dtype, device, transform=_transform(kind, device))
         layout = self.decoder.config.attention
         stored = kv_dtype_for(kind.kv, kind.dtype, device, "torch_native")
         self.attention = attention_backend("torch_native", layout.pool(LONGEST + 1, stored, device), layout)
@@ -94,6 +98,18 @@ class Model:
         return self.decoder.forward(batch, self.attention).float().log_softmax(-1).cpu()
 
 
+def _transform(kind: Kind, device: torch.device) -> Any:
+    found = calibrated_for(kind.weights, kind.activations, False, device)
+    if found is None:
+        return transform_for(kind.weights, False, device)
+    return Calibrating(found.quantise, lambda: encoded(Tokenizer.load(NANO), calibration(), LONGEST), seen=found.seen)
+
+
+def calibration() -> list[str]:
+    """Other such conversations, whole."""
+    return [prompt + answer for prompt, answer in json.loads(PROMPTS.read_text())["calibration"]]
+
+
 def texts() -> Iterator[Text]:
     """The kept conversations."""
     tokenizer = Tokenizer.load(NANO)
@@ -104,11 +120,13 @@ def texts() -> Iterator[Text]:
 
 
 def draw(data: Path, count: int) -> None:
-    """Keep other conversations, `count` of each task: pairs of what comes before the answer, and the rest."""
+    """Keep other conversations, `count` of each task, and half as many to calibrate by: pairs of what comes before the answer, and the rest."""
     from training.probes import sample
 
     pairs = [_pair(probe) for task in TASKS for probe in sample(data, task, count)]
-    PROMPTS.write_text(json.dumps({"source": SOURCE, "conversations": pairs}, ensure_ascii=False, indent=0) + "\n")
+    others = [_pair(probe) for task in TASKS for probe in sample(data, task, count // 2, seed=1)]
+    kept = {"source": SOURCE, "conversations": pairs, "calibration": [pair for pair in others if pair not in pairs]}
+    PROMPTS.write_text(json.dumps(kept, ensure_ascii=False, indent=0) + "\n")
 
 
 def _pair(probe: Probe) -> tuple[str, str]:

@@ -7,10 +7,11 @@ import difflib
 import gc
 import logging
 import os
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, Unpack
@@ -21,6 +22,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from .cache.tree import CacheTree
+from .calibration import described, given
 from .errors import ConfigError, EngineClosed, RuntimeFailure
 from .loading import resolve_model
 from .loop.assemble import assemble
@@ -59,8 +61,10 @@ class Engine:
         started = time.perf_counter()
         config = EngineConfig.from_options({**options})
         path = resolve_model(NANO if model is None else model, not config.dummy, config.load_format)
+        if config.calibration is not None:
+            config = dataclasses.replace(config, calibration=given(config.calibration, partial(_texts_of, path, config)))
         parts = connect(path, config) if config.process else assemble(path, config)
-        self.config, self.model_path = parts.config, str(path)
+        self.config, self.model_path = _without_texts(parts.config, options.get("calibration")), str(path)
         self.tokenizer, self.vocabulary = parts.tokenizer, parts.vocabulary
         self._core, self._info = parts.core, parts.info
         self._owner = os.getpid()
@@ -182,6 +186,22 @@ class Engine:
             raise
         records += self._ask("end_trace", number)
 
+    @contextmanager
+    def record(self) -> Iterator[list[list[int]]]:
+        """Record the texts of all sequences while the `with` block runs, as token ids. The block gets a list that is filled when it ends.
+
+        What is still to come of a text when the block ends is not in it, so wait for programs within (`state.sync()`). What other
+        texts begin with is left out. They can be given to `Engine(calibration=...)`, after a look at what
+        `engine.tokenizer.decode` makes of them. Raises EngineDied if the engine's process died meanwhile, EngineClosed.
+        """
+        texts: list[list[int]] = []
+        number = self._ask("begin_recording")
+        try:
+            yield texts
+        finally:
+            with suppress(RuntimeFailure) if sys.exception() else nullcontext():
+                texts += self._ask("end_recording", number)
+
     @property
     def up(self) -> bool:
         """True unless the engine is closed, has failed or is being restarted."""
@@ -271,6 +291,27 @@ class Engine:
     def _ask(self, name: str, *args: Any) -> Any:
         self._check_open()
         return self._core.ask(name, *args)
+
+
+def _texts_of(path: Path, config: EngineConfig, function: Callable[[Engine], object]) -> list[list[int]]:
+    """What a function has an engine of the unquantised model compute."""
+    plain = dataclasses.replace(config, weights="auto", activations="dynamic", calibration=None, strict=False)
+    options = {field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)}
+    with Engine(path, **options) as engine, engine.record() as texts:
+        _wait_for(function(engine))
+    return texts
+
+
+def _wait_for(found: object) -> None:
+    """For the state of a program that goes on behind the call that began it, or several."""
+    for state in found if isinstance(found, list | tuple) else [found]:
+        if callable(sync := getattr(state, "sync", None)):
+            sync()
+
+
+def _without_texts(config: EngineConfig, calibration: Any) -> EngineConfig:
+    """For reports: what was asked is shown to whoever may see the options, the texts are not."""
+    return config if config.calibration is None else dataclasses.replace(config, calibration=described(calibration, config.calibration))
 
 
 def _stop(core: Any, owner: int) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..models.spec import Model
 from ..quantization.readers import Readers
+from ..quantization.readers.claim import OF_ACTIVATIONS
 from ..quantization.readers.gguf import BlockReaders
 from .files import load_config, quantization_of, weight_files
 from .gguf import is_gguf, open_gguf
@@ -16,6 +17,15 @@ from .pickles import pickled
 from .plan import KV_SCALES, with_own_head
 from .remote import is_remote, remote_sources
 from .source import FileSource, Source, safetensors
+
+UNUSED = {
+    tuple(f".{name}" for name in (*KV_SCALES, "k_cache.scale", "v_cache.scale")): (
+        "the checkpoint's scales for keys and values are not used; kv_dtype='fp8' takes the engine's own"
+    ),
+    tuple(f".{name}" for name in OF_ACTIVATIONS): (
+        "the checkpoint's scales of activations (input_scale and the like) are not used: where a kernel rounds activations, each row has its own scale"
+    ),
+}  # ends of names
 
 
 @dataclass(frozen=True)
@@ -46,9 +56,7 @@ def open_checkpoint(path: Path, context: int | None = None, weights: bool = True
 
 def _left_out(sources: list[Source]) -> tuple[str, ...]:
     """What the files hold and no load uses, where it would change results."""
-    scales = tuple(f".{name}" for name in (*KV_SCALES, "k_cache.scale", "v_cache.scale"))
-    found = any(stored.name.endswith(scales) for source in sources for stored in source.tensors)
-    return ("the checkpoint's scales for keys and values are not used; kv_dtype='fp8' takes the engine's own",) if found else ()
+    return tuple(note for names, note in UNUSED.items() if any(stored.name.endswith(names) for source in sources for stored in source.tensors))
 
 
 def sources_of(path: Path, load_format: str = "auto") -> list[Source]:

@@ -6,7 +6,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -20,6 +20,7 @@ from sgl.grammars import Vocabulary
 from ..attention import BACKENDS, AttentionBackend, AttentionLayout, attention_backend
 from ..cache import HostTier, Ints, PagePool, PrefixCache
 from ..cache.pools import Pool
+from ..calibration import LENGTH, Calibrating, encoded
 from ..errors import ConfigError
 from ..executor.device import DeviceChoice, apply_threads, choose_device
 from ..executor.host_pages import HostPages
@@ -32,7 +33,7 @@ from ..models.decoder import Decoder
 from ..models.explain import layers_of, slower
 from ..models.generic import AnyDecoder, GenericModel, load_generic
 from ..models.spec import Model
-from ..quantization import Transform, kv_dtype_for, transform_for
+from ..quantization import Transform, calibrated_for, kv_dtype_for, transform_for
 from ..quantization.keeping import Kept
 from ..scheduling.scheduler import Scheduler
 from ..sequences.jump import JumpForward
@@ -95,7 +96,8 @@ class Assembly:
             self.choice = choose_device(options.device, options.dtype, options.threads)
             self.config = options.on(self.choice.device.type)
             apply_threads(self.choice.threads)
-            self.transform = _arithmetic(self.config, self.choice)
+            self._text: Future[TextSide] = Future()
+            self.transform = _arithmetic(self.config, self.choice, partial(_calibration, self._text, self.config.calibration, min(LENGTH, self.context)))
             if isinstance(self.model, GenericModel):
                 _require_plain(self.model, self.config, self.transform)
             self._before = memory.before_loading(self.choice.device)
@@ -106,11 +108,11 @@ class Assembly:
         """The model, and beside it in a thread the tokenizer."""
         config = self.config
         with ThreadPoolExecutor(1, "sgl-tokenizer") as beside:
-            text = beside.submit(_text_side, self.path, config)
+            beside.submit(_into, self._text, _text_side, self.path, config)
             with self._phase("weights"):
                 model = self._weights()
             with self._phase("tokenizer"):  # what is left of it
-                return model, text.result()
+                return model, self._text.result()
 
     def _weights(self) -> AnyDecoder:
         seed, choice = _dummy_seed(self.config), self.choice
@@ -188,6 +190,18 @@ def context_of(model: Model | GenericModel, options: EngineConfig) -> int:
     return asked or model.max_position
 
 
+def _into(future: Future[TextSide], call: Callable[..., TextSide], *args: Any) -> None:
+    """What `call` gives or raises becomes the future's."""
+    try:
+        future.set_result(call(*args))
+    except BaseException as error:
+        future.set_exception(error)
+
+
+def _calibration(text: Future[TextSide], texts: Any, longest: int) -> list[Ints]:
+    return encoded(text.result().tokenizer, texts, longest)
+
+
 def _text_side(path: Path, config: Resolved) -> TextSide:
     tokenizer = load_tokenizer(path, config.chat_template)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
@@ -205,8 +219,11 @@ def _dummy_seed(config: Resolved) -> int | None:
     return (config.seed or 0) if config.dummy else None
 
 
-def _arithmetic(config: Resolved, choice: DeviceChoice) -> Transform | None:
-    """What becomes of each projection. Raises ConfigError for what this device, dtype and attention cannot do together."""
+def _arithmetic(config: Resolved, choice: DeviceChoice, texts: Callable[[], list[Ints]] = list) -> Transform | None:
+    """What becomes of each projection. texts: token ids of those to calibrate by, once they are wanted.
+
+    Raises ConfigError for what this device, dtype and attention cannot do together.
+    """
     kv_dtype_for(config.kv_dtype, choice.dtype, choice.device, config.attention)
     if config.deterministic and choice.device.type == "cpu":
         if not cpu.can_compute(choice.dtype, choice.device):
@@ -215,6 +232,9 @@ def _arithmetic(config: Resolved, choice: DeviceChoice) -> Transform | None:
                 f"which are {'there' if cpu.kernels else 'not there: install a C compiler and build sgl again'}"
             )
         cpu.take_every_size()
+    found = calibrated_for(config.weights, config.activations, config.deterministic, choice.device)
+    if found is not None:
+        return Calibrating(found.quantise, texts, seen=found.seen)
     return transform_for(config.weights, config.deterministic, choice.device)
 
 
@@ -298,6 +318,7 @@ def _info(
         "device": str(choice.device),
         "dtype": str(choice.dtype).removeprefix("torch."),
         "weights": config.weights,
+        "activations": config.activations,
         "kv_dtype": str(pool.dtype).removeprefix("torch."),
         "threads": choice.threads,
         "why": list(choice.reasons),

@@ -9,16 +9,19 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ..errors import ConfigError
+from ..quantization import ACTIVATIONS
+from ..quantization.forms import CALIBRATED, FOUR_BITS
 from ..values import WORD, real, shown, whole
 
 CHOICES = {
     "dtype": ("auto", "float32", "bfloat16", "float16"),
     "kv_dtype": ("auto", "fp8"),
-    "weights": ("auto", "fp8", "int8", "int4", "int4_hqq"),
+    "weights": ("auto", "fp8", "fp8_block", "int8", "int4", "int4_hqq", "int4_gptq", "mxfp4", "nvfp4"),
+    "activations": tuple(ACTIVATIONS),
     "load_format": ("auto", "pt"),
     "implementation": ("auto", "sgl", "transformers"),
 }
-WHOLE_NUMBERS = ("int8", "int4", "int4_hqq")  # weights
+ON_GPU = ("fp8", "fp8_block")  # weights and KV that are refused elsewhere
 BATCH_DEPENDENT = ("flashinfer", "torch_native")  # attention whose bits depend on the other sequences of a step
 
 
@@ -37,8 +40,14 @@ class EngineConfig:
     kv_dtype     format of the stored keys and values: "auto" (as dtype), or "fp8" on a GPU: half the bytes, less precise
     memory       share of the free memory that weights, activations and KV may use together; None: 0.92 on a GPU;
                  on the CPU the KV pool takes a quarter of the free memory, up to 131,072 tokens
-    weights      "auto" (as stored, in dtype), or quantised while loading: "fp8" on a GPU; on the CPU "int8", "int4", or "int4_hqq",
-                 which loses less quality and takes longer to load
+    weights      "auto" (as stored, in dtype), or quantised while loading. In 8 bits: "int8", and on a GPU "fp8" or "fp8_block", with
+                 a scale for each 128 x 128. In 4 bits: "int4", "int4_hqq", which loses less quality and takes longer to load,
+                 "int4_gptq", which loses least and needs `calibration`, and the small floats "nvfp4" and "mxfp4"
+    calibration  what flows through the model while it is quantised: a list of texts, conversations (lists of messages) or token
+                 ids like those that the model is for; a .txt or .jsonl file of them; or a function that gets an engine of the
+                 unquantised model and runs programs on it, whose texts are taken: `lambda engine: ask.run(..., backend=engine)`
+    activations  scales of the inputs of "fp8" products: "dynamic", each row's own; or one that `calibration` found, of the
+                 largest magnitude ("maximum") or of that which all but 0.01 % stay below ("percentile")
     load_format  "auto": safetensors or GGUF; "pt": also pickled .bin and .pt files where there are no safetensors; only
                  tensors are read from them, and none of their code runs
     step_tokens  token budget of one step; None: 1024 on the CPU, 8192 on a GPU
@@ -74,6 +83,8 @@ class EngineConfig:
     kv_dtype: str = "auto"
     memory: float | None = None
     weights: str = "auto"
+    calibration: Any = None
+    activations: str = "dynamic"
     load_format: str = "auto"
     step_tokens: int | None = None
     max_running: int | None = None
@@ -133,17 +144,23 @@ class EngineConfig:
             parse_memory(self.kv_memory)
         if parse_memory(self.host_kv, "host_kv") < 0:
             raise ConfigError(f"Engine(host_kv={shown(self.host_kv)}): must be a size such as '4GB', or 0 for none")
+        self._check_calibration()
         self._check_json_options()
         self._check_chat_template()
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether loading asks what flows through the model."""
+        return self.weights in CALIBRATED or self.activations != "dynamic"
 
     def on(self, device: str) -> Resolved:
         """With everything settled that depends on the kind of device: "cpu", "cuda", ..."""
         gpu = device == "cuda"
-        if self.weights in WHOLE_NUMBERS and device not in ("cpu", "cuda"):
+        if self.weights in ("int8", *FOUR_BITS) and device not in ("cpu", "cuda"):
             raise ConfigError(f"Engine(weights={self.weights!r}) is for the CPU and CUDA, here: {device}; use weights='auto'")
         for name in ("kv_dtype", "weights"):
-            if getattr(self, name) == "fp8" and not gpu:
-                raise ConfigError(f"Engine({name}='fp8') needs a CUDA device, here: {device}; use {name}='auto'")
+            if (value := getattr(self, name)) in ON_GPU and not gpu:
+                raise ConfigError(f"Engine({name}={value!r}) needs a CUDA device, here: {device}; use {name}='auto'")
         values = {f.name: getattr(self, f.name) for f in fields(EngineConfig)}
         values["step_tokens"] = self.step_tokens or (8192 if gpu else 1024)
         values["max_running"] = self.max_running or (256 if gpu else 64)
@@ -156,6 +173,22 @@ class EngineConfig:
     def for_model(self, json_options: dict[str, Any]) -> EngineConfig:
         """With what the model says of JSON where the user says nothing."""
         return replace(self, json_options={**json_options, **(self.json_options or {})}) if json_options else self
+
+    def _check_calibration(self) -> None:
+        if self.activations != "dynamic" and self.weights != "fp8":
+            raise ConfigError(
+                f"Engine(activations={self.activations!r}) is for the products of weights='fp8', here: weights={self.weights!r}; leave it at 'dynamic'"
+            )
+        asked = f"weights={self.weights!r}" if self.weights in CALIBRATED else f"activations={self.activations!r}"
+        if self.is_calibrated and self.calibration is None:
+            raise ConfigError(
+                f"Engine({asked}) is found by what flows through the model: give calibration=[...] with texts or conversations like those "
+                "that it is for, the path of a .txt or .jsonl file of them, or a function that runs programs on the engine it gets"
+            )
+        if self.calibration is not None and not self.is_calibrated:
+            raise ConfigError(
+                f"Engine(calibration=...): nothing uses it with weights={self.weights!r}; leave it out, or take weights='int4_gptq'"
+            )
 
     def _check_json_options(self) -> None:
         from sgl.grammars import GrammarError, SchemaOptions

@@ -136,7 +136,7 @@ class EngineCore:
     # on the scheduler thread, between two steps
 
     def answer(self, name: str, *args: Any) -> Any:
-        """The result of a method of that name: flush, check, snapshot, tree, sleep, wake, update, begin_trace or end_trace."""
+        """The result of a method of that name: flush, check, snapshot, tree, sleep, wake, update, begin_ or end_trace, begin_ or end_recording."""
         asked = {"sleep": self.sleeper, "wake": self.sleeper, "update": self.updater}.get(name, self)
         return getattr(asked, name)(*args)
 
@@ -189,6 +189,12 @@ class EngineCore:
 
     def end_trace(self, number: int) -> list[StepRecord]:
         return self.traces.end(number)
+
+    def begin_recording(self) -> int:
+        return self.life.recordings.begin()
+
+    def end_recording(self, number: int) -> list[list[int]]:
+        return self.life.recordings.end(number, self.life.live)
 
     def _post(self, seq: SequenceState, op: Op | None) -> None:
         with self._wake:

@@ -21,6 +21,7 @@ from ..sequences.ops import Close, Extend, Fork, Generate, Op, Pin, TokenLogprob
 from ..sequences.sequence import SequenceState, Status
 from ..sequences.terms import USUAL, Terms
 from .metrics import Stats
+from .recording import Recordings
 
 
 class Lifecycle:
@@ -41,6 +42,7 @@ class Lifecycle:
         self.jump_limit = sys.maxsize  # more running sequences than this, and nothing is appended without sampling
         self.live: dict[SequenceState, None] = {}  # those that hold tokens, pages or operations
         self.deadlines = Deadlines()
+        self.recordings = Recordings()
         self._finished: deque[Decoding] = deque()
         self._due: dict[SequenceState, None] = {}  # whose next operations are to begin
         self._advancing = False
@@ -207,6 +209,7 @@ class Lifecycle:
             self.enqueue(seq, Pin())
 
     def retire(self, seq: SequenceState) -> None:
+        self.recordings.over(seq)
         self.scheduler.remove(seq)
         self._forget(seq)
 

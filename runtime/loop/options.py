@@ -26,6 +26,8 @@ class EngineOptions(TypedDict, total=False):
     kv_dtype: str
     memory: float | None
     weights: str
+    calibration: Any
+    activations: str
     load_format: str
     step_tokens: int | None
     max_running: int | None

@@ -21,6 +21,7 @@ from ..models.families import FAMILIES
 from ..models.generic import GenericModel
 from ..models.spec import Model
 from ..quantization.rounding import GROUP
+from ..quantization.small_floats import MX_GROUP, NV_GROUP
 from . import memory
 from .assemble import context_of
 from .config import EngineConfig, Resolved
@@ -134,13 +135,18 @@ def weights_by_kind(decoder: Decoder) -> dict[str, int]:
     head, total = decoder.head.product.weight, decoder.parameter_count
     inner, rows = sum(weight.numel() for weight in layers), sum(len(weight) for weight in layers)
     beside = 2 * (total - inner - (0 if decoder.config.tied else head.numel())) + head.numel() + 4 * len(head)
-    groups = sum(len(weight) * -(-weight.shape[1] // GROUP) for weight in layers)
+
+    def groups(size: int) -> int:
+        return sum(len(weight) * -(-weight.shape[1] // size) for weight in layers)
+
     return {
         "float32": 4 * total,
         "bfloat16": 2 * total,
         "fp8": 2 * (total - inner) + inner + 4 * rows,
         "int8": beside + inner + 4 * rows,
-        "int4": beside + inner // 2 + 3 * groups,
+        "int4": beside + inner // 2 + 3 * groups(GROUP),
+        "nvfp4": beside + inner // 2 + 2 * groups(NV_GROUP),
+        "mxfp4": beside + inner // 2 + 2 * groups(MX_GROUP),
     }
 
 

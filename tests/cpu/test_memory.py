@@ -46,7 +46,7 @@ def test_what_none_means_depends_on_the_device():
     ("memory", 0, "above 0 and up to 1"),
     ("memory", 1.5, "above 0 and up to 1"),
     ("memory", "all", "above 0 and up to 1"),
-    ("weights", "int3", "must be auto, fp8, int8, int4 or int4_hqq"),
+    ("weights", "int3", "must be auto, fp8, fp8_block, int8, int4, int4_hqq, int4_gptq, mxfp4 or nvfp4"),
     ("kv_dtype", "int8", "must be auto or fp8"),
     ("graphs", "yes", "must be True or False"),
     ("deterministic", 2, "must be True or False"),
@@ -59,14 +59,14 @@ def test_bad_values_are_named(option, value, message):
         EngineConfig.from_options({option: value})
 
 
-@pytest.mark.parametrize("option", ["weights", "kv_dtype"])
-def test_fp8_needs_a_gpu(option):
-    with pytest.raises(ConfigError, match=rf"{option}='fp8'\) needs a CUDA device, here: cpu; use {option}='auto'"):
-        resolved("cpu", **{option: "fp8"})
+@pytest.mark.parametrize("option, value", [("weights", "fp8"), ("weights", "fp8_block"), ("kv_dtype", "fp8")])
+def test_fp8_needs_a_gpu(option, value):
+    with pytest.raises(ConfigError, match=rf"{option}='{value}'\) needs a CUDA device, here: cpu; use {option}='auto'"):
+        resolved("cpu", **{option: value})
 
 
-@pytest.mark.parametrize("weights", ["int8", "int4", "int4_hqq"])
-def test_weights_of_whole_numbers_are_for_the_cpu_and_cuda(weights):
+@pytest.mark.parametrize("weights", ["int8", "int4", "int4_hqq", "nvfp4", "mxfp4"])
+def test_weights_of_few_bits_are_for_the_cpu_and_cuda(weights):
     assert resolved("cpu", weights=weights).weights == resolved("cuda", weights=weights).weights == weights
     with pytest.raises(ConfigError, match=rf"weights='{weights}'\) is for the CPU and CUDA, here: xpu; use weights='auto'"):
         resolved("xpu", weights=weights)

@@ -70,7 +70,7 @@ def test_sizes_of_weights_are_those_of_the_loaded(tied: bool) -> None:
     config = read_model(LARGER | {"tie_word_embeddings": tied})
     sizes = weights_by_kind(Decoder(config, torch.float32, "meta"))
     assert sizes["float32"] == 2 * sizes["bfloat16"]
-    for weights in ("int8", "int4"):
+    for weights in ("int8", "int4", "nvfp4", "mxfp4"):
         quantized = dummy_model(config, torch.bfloat16, transform=transform_for(weights, False, torch.device("cpu")))
         assert sizes[weights] == pytest.approx(quantized.weight_bytes, rel=0.03)
     fp8 = dummy_model(config, torch.bfloat16, transform=transform_for("fp8", False, torch.device("cpu")))
