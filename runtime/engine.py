@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from .cache.tree import CacheTree
-from .calibration import described, given
+from .calibration import Recorded, described, given
 from .errors import ConfigError, EngineClosed, RuntimeFailure
 from .loading import resolve_model
 from .loop.assemble import assemble
@@ -62,7 +62,7 @@ class Engine:
         config = EngineConfig.from_options({**options})
         path = resolve_model(NANO if model is None else model, not config.dummy, config.load_format)
         if config.calibration is not None:
-            config = dataclasses.replace(config, calibration=given(config.calibration, partial(_texts_of, path, config)))
+            config = dataclasses.replace(config, calibration=given(config.calibration, partial(recorded, path, config)))
         parts = connect(path, config) if config.process else assemble(path, config)
         self.config, self.model_path = _without_texts(parts.config, options.get("calibration")), str(path)
         self.tokenizer, self.vocabulary = parts.tokenizer, parts.vocabulary
@@ -187,14 +187,14 @@ class Engine:
         records += self._ask("end_trace", number)
 
     @contextmanager
-    def record(self) -> Iterator[list[list[int]]]:
-        """Record the texts of all sequences while the `with` block runs, as token ids. The block gets a list that is filled when it ends.
+    def record(self) -> Iterator[list[Recorded]]:
+        """Record the texts of all sequences while the `with` block runs. The block gets a list that is filled when it ends.
 
-        What is still to come of a text when the block ends is not in it, so wait for programs within (`state.sync()`). What other
+        Each has `tokens`, its ids, and `answers`, where in it they were generated: (start, stop). What is still to come of a text when the block ends is not in it, so wait for programs within (`state.sync()`). What other
         texts begin with is left out. They can be given to `Engine(calibration=...)`, after a look at what
-        `engine.tokenizer.decode` makes of them. Raises EngineDied if the engine's process died meanwhile, EngineClosed.
+        `engine.tokenizer.decode` makes of the tokens. Raises EngineDied if the engine's process died meanwhile, EngineClosed.
         """
-        texts: list[list[int]] = []
+        texts: list[Recorded] = []
         number = self._ask("begin_recording")
         try:
             yield texts
@@ -293,8 +293,8 @@ class Engine:
         return self._core.ask(name, *args)
 
 
-def _texts_of(path: Path, config: EngineConfig, function: Callable[[Engine], object]) -> list[list[int]]:
-    """What a function has an engine of the unquantised model compute."""
+def recorded(path: Path, config: EngineConfig, function: Callable[[Engine], object]) -> list[Recorded]:
+    """What a function has an engine compute that has the options of `config`, but the weights as they are."""
     plain = dataclasses.replace(config, weights="auto", activations="dynamic", calibration=None, strict=False)
     options = {field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)}
     with Engine(path, **options) as engine, engine.record() as texts:

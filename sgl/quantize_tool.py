@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sgl.runtime.calibration import Piece
     from sgl.runtime.calibration.quantize import Report
 
 _ABOUT = """\
@@ -23,8 +27,11 @@ and head stay as they are.
   mxfp4       the same, a power of two for each 32 inputs
 
 Texts come from a text file, or from each line of a .jsonl: a text, messages, token ids, or an object with "text", "messages"
-or "ids". --heldout measures what was lost, on texts that were not calibrated by.
+or "ids"; or from a function of a Python file, FILE.py:FUNCTION, which is called with an engine of MODEL and runs programs on it
+(program.run_batch(inputs, backend=engine)). --heldout measures what was lost, on texts that were not calibrated by, and of a
+function's also on the answers alone.
 """
+FUNCTION_OF = ".py:"  # between a file and the name of its function
 
 
 def add_parser(commands: Any) -> None:
@@ -39,8 +46,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("out", metavar="OUT", type=Path, help="the directory to write, which must not be there")
     parser.add_argument("--weights", default="int4", help="one of the kinds above (default: int4)")
     parser.add_argument("--group", type=int, default=64, help="inputs that share a scale, of int4 and int4_gptq (default: 64)")
-    parser.add_argument("--calibration", type=Path, metavar="FILE", help="texts like those that the model is for")
-    parser.add_argument("--heldout", type=Path, metavar="FILE", help="other such texts, to measure by")
+    parser.add_argument("--calibration", metavar="FILE", help="texts like those that the model is for, or FILE.py:FUNCTION")
+    parser.add_argument("--heldout", metavar="FILE", help="other such texts, to measure by, or FILE.py:FUNCTION")
     parser.add_argument("--device", default="cpu", help="where layers are computed: cpu, cuda, ... (default: cpu)")
     parser.set_defaults(command=run)
 
@@ -58,24 +65,53 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _quantized(options: argparse.Namespace) -> Report:
-    from sgl.runtime.calibration import encoded, read_texts
     from sgl.runtime.calibration.layouts import require_kind
     from sgl.runtime.calibration.quantize import quantize
-    from sgl.runtime.loading import load_config, resolve_model
-    from sgl.runtime.text.tokenizer import Tokenizer
+    from sgl.runtime.loading import resolve_model
 
     require_kind(options.weights)
     origin = resolve_model(options.model)
-    texts = {}
-    for name in ("calibration", "heldout"):
-        file = getattr(options, name)
-        if file is not None:
-            longest = min(2048, load_config(origin).max_position)
-            texts[name] = encoded(Tokenizer.load(origin), read_texts(file), longest)
+    calibration, held_out = (_pieces(origin, asked, options.device) for asked in (options.calibration, options.heldout))
     return quantize(
         origin, options.out, options.weights, group=options.group, device=options.device,
-        calibration=texts.get("calibration", ()), held_out=texts.get("heldout", ()),
+        calibration=[piece.ids for piece in calibration], held_out=held_out,
     )  # fmt: skip
+
+
+def _pieces(origin: Path, asked: str | None, device: str) -> list[Piece]:
+    """Of a file of texts, or of what a function runs."""
+    from sgl.runtime.calibration import LENGTH, pieces, read_texts
+    from sgl.runtime.engine import recorded
+    from sgl.runtime.loading import load_config
+    from sgl.runtime.loop.config import EngineConfig
+    from sgl.runtime.text.tokenizer import Tokenizer
+
+    if asked is None:
+        return []
+    if FUNCTION_OF in asked:
+        texts: Any = recorded(origin, EngineConfig.from_options({"device": device}), _function(asked))
+    else:
+        texts = read_texts(Path(asked))
+    return pieces(Tokenizer.load(origin), texts, min(LENGTH, load_config(origin).max_position))
+
+
+def _function(asked: str) -> Callable[[Any], object]:
+    """Raises ConfigError for a file that is not there, and for a name that is no function in it."""
+    from sgl.runtime.errors import ConfigError
+
+    path, _, name = asked.rpartition(":")
+    if not Path(path).is_file():
+        raise ConfigError(f"{path} of {asked} is no file; give FILE.py:FUNCTION")
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    found = runpy.run_path(path, run_name="__sgl_quantize__")
+    if name not in found or not callable(found[name]):
+        near = difflib.get_close_matches(name, [other for other, value in found.items() if callable(value)], 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError(f"{path} has no function {name}; {hint}give one that takes an engine and runs programs with backend=engine")
+    if hasattr(found[name], "run_batch"):
+        raise ConfigError(f"{name} in {path} is a program; name a function that takes an engine and runs it: {name}.run_batch(inputs, backend=engine)")
+    function: Callable[[Any], object] = found[name]
+    return function
 
 
 def told(report: Report) -> str:
@@ -91,6 +127,8 @@ def told(report: Report) -> str:
             f"held out    {losses.tokens:,} tokens: KL {losses.divergence:.5f} in the mean, {losses.divergence_99:.5f} at the 99th percentile",
             f"            same top token {losses.same_top:.1%}; perplexity {losses.perplexity_before:.4f} -> {losses.perplexity:.4f}",
         ]
+        if (answers := report.answers) is not None:
+            lines.append(f"answers     {answers.tokens:,} of them: KL {answers.divergence:.5f}, {answers.divergence_99:.5f}; same top token {answers.same_top:.1%}")
     else:
         lines.append("held out    nothing: with --heldout FILE it is measured what was lost")
     return "\n".join([*lines, f"seconds     {report.seconds:.1f}", ""])

@@ -2,6 +2,6 @@
 
 from .calibrating import Calibrating
 from .given import described, given
-from .texts import LENGTH, encoded, read_texts
+from .texts import LENGTH, Piece, Recorded, encoded, pieces, read_texts
 
-__all__ = ["LENGTH", "Calibrating", "described", "encoded", "given", "read_texts"]
+__all__ = ["LENGTH", "Calibrating", "Piece", "Recorded", "described", "encoded", "given", "pieces", "read_texts"]

@@ -27,18 +27,23 @@ class Comparison:
 
     def __init__(self) -> None:
         self._parts: list[Tensor] = []
+        self._answered: list[np.ndarray] = []
 
-    def add(self, ids: np.ndarray, before: Tensor, behind: Tensor) -> None:
-        """ids: [T]; logits: float32 [T, vocabulary]"""
+    def add(self, ids: np.ndarray, before: Tensor, behind: Tensor, answered: np.ndarray) -> None:
+        """ids: [T]; logits: float32 [T, vocabulary]; answered: bool [T], of those that a model has generated."""
+        self._answered.append(answered[1:])
         old, new = before[:-1].log_softmax(-1), behind[:-1].log_softmax(-1)
         following = torch.from_numpy(ids[1:].astype(np.int64))[:, None].to(old.device)
         divergence = (old.exp() * (old - new)).sum(-1)
         same = (old.argmax(-1) == new.argmax(-1)).float()
         self._parts.append(torch.stack((divergence, same, -old.gather(1, following)[:, 0], -new.gather(1, following)[:, 0])).cpu())
 
-    def losses(self) -> Losses | None:
-        """None: no token was predicted."""
-        divergence, same, old, new = torch.cat(self._parts, 1) if self._parts else torch.empty(4, 0)
+    def losses(self, answers: bool = False) -> Losses | None:
+        """Of all tokens, or of those that were generated; None: none was predicted."""
+        parts = torch.cat(self._parts, 1) if self._parts else torch.empty(4, 0)
+        if answers and self._parts:
+            parts = parts[:, torch.from_numpy(np.concatenate(self._answered))]
+        divergence, same, old, new = parts
         if not len(same):
             return None
         high = float(np.quantile(divergence.numpy(), 0.99))

@@ -31,13 +31,15 @@ from .layouts import layout_for
 from .losses import Comparison, Losses
 from .packed import configuration
 from .shards import Shards
+from .texts import Piece
 
 
 @dataclass(frozen=True)
 class Report:
     """weights: of projections that were quantised, and how many bits one has with scales and zeros counted.
 
-    bytes: of all tensors before and behind.  calibrated: tokens.  losses: None: there was nothing to measure them by.
+    bytes: of all tensors before and behind.  calibrated: tokens.  losses: None: there was nothing to measure them by; answers: those
+    of tokens that a model had generated.
     """
 
     projections: int
@@ -47,18 +49,19 @@ class Report:
     bytes: int
     calibrated: int
     losses: Losses | None
+    answers: Losses | None
     seconds: float
 
 
 def quantize(
     origin: Path, out: Path, weights: str, *, group: int = GROUP, calibration: Sequence[np.ndarray] = (),
-    held_out: Sequence[np.ndarray] = (), device: torch.device | str = "cpu",
+    held_out: Sequence[Piece] = (), device: torch.device | str = "cpu",
 ) -> Report:  # fmt: skip
     """Write the model directory `origin` anew as `out`, in compressed-tensors' layout.
 
     weights: one of `layouts.KINDS`; "int4" and "int4_gptq" are in groups of `group` inputs. The embedding and the head stay as they
     are. calibration: token ids to find the inputs of projections by, for "int4_gptq".
-    held_out: token ids to compare the distributions of both models by. Computed in float32; of the layers one is in memory.
+    held_out: texts to compare the distributions of both models by. Computed in float32; of the layers one is in memory.
     Raises ConfigError for what is no directory of dense weights and for sizes that do not go together, CheckpointError for damaged files.
     """
     started = time.perf_counter()
@@ -70,7 +73,7 @@ def quantize(
 
 class _Quantizing:
     def __init__(
-        self, origin: Path, weights: str, group: int, device: torch.device, calibration: Sequence[np.ndarray], held_out: Sequence[np.ndarray]
+        self, origin: Path, weights: str, group: int, device: torch.device, calibration: Sequence[np.ndarray], held_out: Sequence[Piece]
     ) -> None:
         self.layout = layout_for(weights, group)
         if self.layout.calibrated and not len(calibration):
@@ -84,14 +87,15 @@ class _Quantizing:
             raise ConfigError(f"{origin} is quantised already ({next(iter(self.plan.coded.values())).claim.format}); take the checkpoint that it was made of")
         self._check_sizes()
         texts = list(calibration) if self.layout.calibrated else []
-        self.flows = Calibrating(self._quantised, lambda: texts, held_out)
+        self.held_out = held_out
+        self.flows = Calibrating(self._quantised, lambda: texts, [piece.ids for piece in held_out])
         self.tokens = sum(map(len, texts))
         self._places: dict[int, list[Place]] = {}
         self._orders: dict[int, Tensor] = {}
         self._found: dict[int, Grouped] = {}
         self._written: set[str] = set()
         self.counts = [0, 0, 0]  # projections, weights, bits
-        self.losses: Losses | None = None
+        self.comparison = Comparison()
 
     @torch.no_grad()
     def write(self, shards: Shards) -> None:
@@ -121,7 +125,7 @@ class _Quantizing:
     def report(self, shards: Shards, seconds: float) -> Report:
         projections, weights, bits = self.counts
         before = sum(stored.stop - stored.start for source in self.sources for stored in source.tensors)
-        return Report(projections, weights, bits / weights, before, shards.bytes, self.tokens, self.losses, seconds)
+        return Report(projections, weights, bits / weights, before, shards.bytes, self.tokens, self.comparison.losses(), self.comparison.losses(answers=True), seconds)
 
     def _check_sizes(self) -> None:
         multiple = self.layout.multiple
@@ -170,10 +174,8 @@ class _Quantizing:
         return packed
 
     def _compare(self) -> None:
-        comparison = Comparison()
-        for ids, before, behind in zip(self.flows.before.texts, self.flows.before.logits(), self.flows.behind.logits(), strict=True):
-            comparison.add(ids, before, behind)
-        self.losses = comparison.losses()
+        for piece, before, behind in zip(self.held_out, self.flows.before.logits(), self.flows.behind.logits(), strict=True):
+            self.comparison.add(piece.ids, before, behind, piece.answered)
 
     def _copy(self, shards: Shards) -> None:
         """Everything else as it is."""

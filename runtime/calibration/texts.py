@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,22 @@ from ..text.tokenizer import Tokenizer
 
 LENGTH = 2048  # tokens of a piece of a text
 
-Text = str | Sequence[Mapping[str, Any]] | Sequence[int]
+
+class Recorded(NamedTuple):
+    """The token ids of a text that an engine computed. answers: where in it they were generated: (start, stop)."""
+
+    tokens: tuple[int, ...]
+    answers: tuple[tuple[int, int], ...] = ()
+
+
+class Piece(NamedTuple):
+    """ids: int32 [T]; answered: bool [T], of those that were generated."""
+
+    ids: np.ndarray
+    answered: np.ndarray
+
+
+Text = str | Sequence[Mapping[str, Any]] | Sequence[int] | Recorded
 """A text, the messages of a conversation, or token ids."""
 
 
@@ -45,28 +60,41 @@ def _of_line(line: str, where: str) -> Text:
 def checked(value: Any, where: str) -> Text:
     """Raises ConfigError for what is no text, no messages and no ids."""
     kinds = {type(part) for part in value} if isinstance(value, list | tuple) else set()
-    if isinstance(value, str) or kinds in ({int}, {dict}):
+    if isinstance(value, str | Recorded) or kinds in ({int}, {dict}):
         found: Text = value
         return found
     raise ConfigError(f"{where}: {value!r:.80} is no text, no list of messages and no list of token ids")
 
 
 def encoded(tokenizer: Tokenizer, texts: Sequence[Any], longest: int = LENGTH) -> list[np.ndarray]:
-    """int32 ids of pieces of at most `longest` tokens; conversations by the model's template.
+    """int32 ids of the `pieces`."""
+    return [piece.ids for piece in pieces(tokenizer, texts, longest)]
+
+
+def pieces(tokenizer: Tokenizer, texts: Sequence[Any], longest: int = LENGTH) -> list[Piece]:
+    """Pieces of at most `longest` tokens; conversations by the model's template.
 
     Raises ConfigError for texts that are none, ids that the tokenizer has not, and where no token is left.
     """
-    pieces = [piece for number, text in enumerate(texts, 1) for piece in _pieces(_ids(tokenizer, text, f"text {number}"), longest)]
-    if not pieces:
+    found = [piece for number, text in enumerate(texts, 1) for piece in _pieces(_whole(tokenizer, text, f"text {number}"), longest)]
+    if not found:
         raise ConfigError("there is no text to calibrate or measure by: give at least one that is not empty")
-    return pieces
+    return found
+
+
+def _whole(tokenizer: Tokenizer, text: Any, where: str) -> Piece:
+    ids = _ids(tokenizer, text.tokens if isinstance(text, Recorded) else text, where)
+    answered = np.zeros(len(ids), bool)
+    for start, stop in text.answers if isinstance(text, Recorded) else ():
+        answered[start:stop] = True
+    return Piece(ids, answered)
 
 
 def _ids(tokenizer: Tokenizer, text: Any, where: str) -> np.ndarray:
     text = checked(text, where)
     if isinstance(text, str):
         return tokenizer.encode(text, special_prefix=True)
-    if not isinstance(text[0], int):
+    if isinstance(text[0], dict):
         return tokenizer.encode_chat(text)
     ids = np.array(text, np.int64)
     if ids.min() < 0 or ids.max() >= tokenizer.vocab_size:
@@ -74,6 +102,6 @@ def _ids(tokenizer: Tokenizer, text: Any, where: str) -> np.ndarray:
     return ids.astype(np.int32)
 
 
-def _pieces(ids: np.ndarray, longest: int) -> Iterator[np.ndarray]:
-    for start in range(0, len(ids), longest):
-        yield ids[start : start + longest]
+def _pieces(whole: Piece, longest: int) -> Iterator[Piece]:
+    for start in range(0, len(whole.ids), longest):
+        yield Piece(*(part[start : start + longest] for part in whole))

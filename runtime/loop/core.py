@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..cache.snapshot import Snapshot, snapshot
+from ..calibration.texts import Recorded
 from ..errors import EngineClosed, EngineFailed, RuntimeFailure
 from ..executor.runner import Runner
 from ..sequences.ops import Close, Op
@@ -193,7 +194,7 @@ class EngineCore:
     def begin_recording(self) -> int:
         return self.life.recordings.begin()
 
-    def end_recording(self, number: int) -> list[list[int]]:
+    def end_recording(self, number: int) -> list[Recorded]:
         return self.life.recordings.end(number, self.life.live)
 
     def _post(self, seq: SequenceState, op: Op | None) -> None:

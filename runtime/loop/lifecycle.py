@@ -136,6 +136,7 @@ class Lifecycle:
     def give_birth(self, parent: SequenceState, child: SequenceState) -> int:
         """Let `child` begin where `parent` stands; returns the computed tokens that it shares."""
         child.tokens.extend(parent.tokens.array)
+        self.recordings.born(parent, child)
         shared = self.cache.share(parent, child)
         child.status = Status.IDLE
         self.live[child] = None
@@ -225,6 +226,7 @@ class Lifecycle:
         """Cut tokens and pages together."""
         self.rewind(seq, length)
         seq.tokens.truncate(length)
+        self.recordings.cut(seq, length)
         seq.charged = min(seq.charged, length)
 
     @property
@@ -267,6 +269,7 @@ class Lifecycle:
         """The generation at the head of the queue has its result; `deliver` hands it over."""
         self.scheduler.estimate.finished(len(decoding.output), decoding.limit)
         self.stats.generated(decoding)
+        self.recordings.answered(seq, decoding.prompt_tokens)
         self.cache.publish(seq)
         seq.ops.popleft()
         self._finished.append(decoding)

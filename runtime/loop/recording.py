@@ -6,17 +6,19 @@ import itertools
 import time
 from collections.abc import Iterable
 
+from ..calibration.texts import Recorded
 from ..errors import EngineDied
 from ..sequences.sequence import SequenceState
 
-Text = tuple[int, ...]
+Answers = tuple[tuple[int, int], ...]
 
 
 class Recordings:
     """Those under way, by number; the scheduler thread's own."""
 
     def __init__(self) -> None:
-        self._open: dict[int, dict[int, Text]] = {}
+        self._open: dict[int, dict[int, Recorded]] = {}
+        self._answers: dict[SequenceState, Answers] = {}  # of those that live
         self._numbers = itertools.count(time.time_ns())  # those of a process that died before are no others'
 
     def begin(self) -> int:
@@ -24,22 +26,43 @@ class Recordings:
         self._open[number] = {}
         return number
 
+    def answered(self, seq: SequenceState, start: int) -> None:
+        """The tokens of a sequence from `start` on were generated."""
+        if self._open:
+            self._answers[seq] = (*self._answers.get(seq, ()), (start, len(seq)))
+
+    def born(self, parent: SequenceState, child: SequenceState) -> None:
+        """A sequence begins with what another holds."""
+        if parent in self._answers:
+            self._answers[child] = self._answers[parent]
+
+    def cut(self, seq: SequenceState, length: int) -> None:
+        """A sequence keeps that many tokens."""
+        if seq in self._answers:
+            self._answers[seq] = tuple((start, min(stop, length)) for start, stop in self._answers[seq] if start < length)
+
     def over(self, seq: SequenceState) -> None:
         """Nothing will be appended to a sequence any more. Its own text comes after those of its probes, and in place of them."""
         for texts in self._open.values():
-            texts[seq.number] = _text(seq)
+            texts[seq.number] = self._text(seq)
+        self._answers.pop(seq, None)
 
-    def end(self, number: int, live: Iterable[SequenceState]) -> list[list[int]]:
+    def end(self, number: int, live: Iterable[SequenceState]) -> list[Recorded]:
         """Texts of the sequences that ended meanwhile, and as far as they are of those that live; without what others begin with."""
         if number not in self._open:
             raise EngineDied("the recording began in a process of the engine that died since; begin a new one")
-        texts, so_far = self._open.pop(number), dict[int, Text]()
+        texts, so_far = self._open.pop(number), dict[int, Recorded]()
         for seq in live:  # a sequence before its probes
-            so_far.setdefault(seq.number, _text(seq))
-        found = sorted({*(texts | so_far).values()})
-        followed = zip(found, [*found[1:], ()], strict=True)
-        return [list(text) for text, behind in followed if text and behind[: len(text)] != text]
+            so_far.setdefault(seq.number, self._text(seq))
+        if not self._open:
+            self._answers.clear()
+        return _longest({text.tokens: text for text in sorted((texts | so_far).values())})
+
+    def _text(self, seq: SequenceState) -> Recorded:
+        return Recorded(tuple(seq.tokens.array.tolist()), self._answers.get(seq, ()))
 
 
-def _text(seq: SequenceState) -> Text:
-    return tuple(seq.tokens.array.tolist())
+def _longest(texts: dict[tuple[int, ...], Recorded]) -> list[Recorded]:
+    """Those that are no beginning of another. texts: by their tokens, in order."""
+    followed = zip(texts, [*list(texts)[1:], ()], strict=True)
+    return [texts[tokens] for tokens, behind in followed if tokens and behind[: len(tokens)] != tokens]

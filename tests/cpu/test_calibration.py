@@ -13,8 +13,8 @@ import torch
 from rig import Rig, Row
 
 import sgl
-from sgl.runtime import Engine
-from sgl.runtime.calibration import Calibrating, given
+from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.calibration import Calibrating, Recorded, given
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.layers import float8 as values
 from sgl.runtime.layers.linear import Linear
@@ -27,6 +27,7 @@ from sgl.runtime.quantization.seen import Magnitudes
 from sgl.runtime.text.tokenizer import Tokenizer
 
 CPU = torch.device("cpu")
+FIXED = SamplingParams(max_tokens=3, temperature=0, ignore_eos=True)
 TEXTS = ["The quick brown fox jumps over the lazy dog. " * 4, "one two three four five six seven " * 5]
 CHAT = [{"role": "user", "content": "Which day?"}, {"role": "assistant", "content": "Monday."}]
 OPTIONS: dict[str, Any] = {"dtype": "float32", "threads": 1, "kv_tokens": 2048}
@@ -107,9 +108,12 @@ def test_a_program_runs_on_the_model_as_it_was(process: bool, tiny: Path, opened
     assert engine.config.calibration == "2 texts"
     if not process:
         with Engine(tiny, **OPTIONS) as plain, plain.record() as runs:
-            texts = [state.text() for state in asked(plain)]
-        assert {plain.tokenizer.decode(run) for run in runs} == set(texts)
-        expected = weights_of(quantised(tiny, [np.array(run, np.int32) for run in runs]))
+            states = asked(plain)
+            texts = [state.text() for state in states]
+        assert {plain.tokenizer.decode(run.tokens) for run in runs} == set(texts)
+        answers = {plain.tokenizer.decode(run.tokens[start:stop]) for run in runs for start, stop in run.answers}
+        assert answers == {state["answer"] for state in states}
+        expected = weights_of(quantised(tiny, [np.array(run.tokens, np.int32) for run in runs]))
         assert all(torch.equal(a, b) for a, b in zip(weights_of(engine._core.runner.model), expected, strict=True))
 
 
@@ -127,10 +131,27 @@ def test_texts_of_an_engine_are_recorded_without_what_others_begin_with(opened: 
         row.close()
         forks[1].close()
         engine.check()
-    assert sorted(texts) == [[5, 6], [7, 8, 9, 10], [7, 8, 9, 11]]
+    assert [text.tokens for text in texts] == [(5, 6), (7, 8, 9, 10), (7, 8, 9, 11)]
     with engine.record() as nothing:
         pass
-    assert sorted(nothing) == [[5, 6], [7, 8, 9, 10]]  # of those that go on
+    assert [text.tokens for text in nothing] == [(5, 6), (7, 8, 9, 10)]  # of those that go on
+
+
+def test_answers_are_known_in_forks_and_when_they_are_cut(opened: Callable[..., Engine]) -> None:
+    engine = opened()
+    with engine.record() as texts:
+        row = engine.open()
+        row.extend([7, 8])
+        first = row.generate(FIXED).result().token_ids
+        fork = row.fork(1)[0]
+        row.extend([9], drop=1)
+        second = row.generate(FIXED).result().token_ids
+        fork.extend([10], drop=3)
+        fork.tokens()
+    assert set(texts) == {
+        Recorded((7, 8, *first[:2], 9, *second), ((2, 4), (5, 8))),
+        Recorded((7, 8, 10), ()),
+    }
 
 
 @pytest.mark.parametrize(

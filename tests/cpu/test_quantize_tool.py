@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from sgl.cli import main
-from sgl.runtime.calibration import shards
+from sgl.runtime.calibration import Piece, shards
 from sgl.runtime.calibration.flow import Flow
 from sgl.runtime.calibration.quantize import _inverse, quantize
 from sgl.runtime.engine import NANO, Engine
@@ -109,13 +110,14 @@ def test_an_engine_runs_what_was_written(weights: str, quantised: Callable[[str]
 
 def test_calibrated_in_shards_it_loads_and_loses_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "SHARD", 4 * 10**6)
-    calibration, held_out = texts(12), texts(14)[12:]
+    calibration, held_out = texts(12), [Piece(ids, np.zeros(len(ids), bool)) for ids in texts(14)[12:]]
     plain = quantize(NANO, tmp_path / "plain", "int4", held_out=held_out)
     found = quantize(NANO, tmp_path / "gptq", "int4_gptq", calibration=calibration, held_out=held_out)
     assert plain.losses and found.losses and found.losses.divergence < plain.losses.divergence
     assert (tmp_path / "gptq" / "model.safetensors.index.json").exists() and found.bits < 4.5
     decoder = load_model(tmp_path / "gptq")
-    flow = Flow(held_out)
+    assert found.answers is None
+    flow = Flow([piece.ids for piece in held_out])
     flow.enter(decoder)
     for block in decoder.layers:
         flow.run(block)
@@ -149,3 +151,30 @@ def test_what_is_there_or_quantised_already_is_refused(tmp_path: Path, capsys: p
     assert main(["quantize", str(NANO), out]) == 0
     assert main(["quantize", str(NANO), out]) == 1 and "is there already" in capsys.readouterr().err
     assert main(["quantize", out, again]) == 1 and "quantised already" in capsys.readouterr().err
+
+
+PROGRAMS = """
+import sgl
+
+@sgl.function
+def ask(s, question):
+    s += "Q: " + question + " A:" + sgl.gen("a", max_tokens=5, ignore_eos=True) + " sure?" + sgl.select("b", choices=[" yes", " no"])
+
+def asked(engine):
+    return [ask.run(f"{n} + {n} =", backend=engine, temperature=0) for n in range(3)]
+"""
+
+
+def test_a_function_runs_programs_to_calibrate_and_measure_by(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "asks.py").write_text(PROGRAMS)
+    asked = f"{tmp_path / 'asks.py'}:asked"
+    assert main(["quantize", str(NANO), str(tmp_path / "out"), "--weights", "int4_gptq", "--calibration", asked, "--heldout", asked]) == 0
+    said = capsys.readouterr().out
+    assert "answers     15 of them: KL" in said
+    tokens = re.search(r"calibrated  by (\d+) tokens\nheld out    (\d+) tokens", said)
+    assert tokens and int(tokens[1]) == int(tokens[2]) + 3  # the first of each text is not predicted
+    for name, says in (("asket", "did you mean asked"), ("PROGRAMS", "has no function"), ("ask", "is a program")):
+        assert main(["quantize", str(NANO), str(tmp_path / "no"), "--heldout", f"{tmp_path / 'asks.py'}:{name}"]) == 1
+        assert says in capsys.readouterr().err
+    assert main(["quantize", str(NANO), str(tmp_path / "no"), "--heldout", "nowhere.py:asked"]) == 1
+    assert "nowhere.py" in capsys.readouterr().err
