@@ -116,7 +116,7 @@ def _to_static_fp8(weights: str, percent: float, deterministic: bool, device: to
 
     def quantise(name: str, layer: Linear, seen: Magnitudes | None) -> Linear:
         found = transform(name, layer)
-        return StaticFp8Linear.of_ranges(found, seen.percentile(percent)) if seen and isinstance(found, Fp8Linear) else found
+        return StaticFp8Linear.of_range(found, seen.percentile(percent)) if seen and isinstance(found, Fp8Linear) else found
 
     return quantise
 

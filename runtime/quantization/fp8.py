@@ -88,20 +88,19 @@ class StaticFp8Linear(Fp8Linear):
     It runs by torch's operations also on CUDA: the kernels find a row's own scale while they read it, and would gain nothing.
     """
 
-    __slots__ = ("range",)
-    range: float
+    __slots__ = ("scale_of_x",)
+    scale_of_x: Tensor
 
     @classmethod
-    def of_ranges(cls, layer: Fp8Linear, largest: float) -> StaticFp8Linear:
+    def of_range(cls, layer: Fp8Linear, largest: float) -> StaticFp8Linear:
         """largest: the magnitude of x that becomes the largest float8."""
         static = cls(layer.weight, layer.scale, layer.bias)
-        static.range = largest
+        static.scale_of_x = values.scale_of(torch.tensor(largest, device=layer.weight.device))
         return static
 
     def __call__(self, x: Tensor) -> Tensor:
-        scale = values.scale_of(torch.tensor(self.range, device=x.device))
-        rows = (x.float() / scale).clamp_(-values.LARGEST, values.LARGEST).to(FP8)
-        return self._multiplied(rows, scale.expand(len(x)).contiguous(), x.dtype)
+        rows = (x.float() / self.scale_of_x).clamp_(-values.LARGEST, values.LARGEST).to(FP8)
+        return self._multiplied(rows, self.scale_of_x.expand(len(x)).contiguous(), x.dtype)
 
 
 def _cuda_kernels() -> tuple[ModuleType, ModuleType]:
