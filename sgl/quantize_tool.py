@@ -65,11 +65,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _quantized(options: argparse.Namespace) -> Report:
-    from sgl.runtime.calibration.layouts import require_kind
+    from sgl.runtime.calibration.layouts import layout_for
     from sgl.runtime.calibration.quantize import quantize
+    from sgl.runtime.errors import ConfigError
     from sgl.runtime.loading import resolve_model
 
-    require_kind(options.weights)
+    if options.calibration is not None and not layout_for(options.weights, options.group).calibrated:
+        raise ConfigError(f"--calibration: nothing uses it with --weights {options.weights}; leave it out, or take int4_gptq")
     origin = resolve_model(options.model)
     calibration, held_out = (_pieces(origin, asked, options.device) for asked in (options.calibration, options.heldout))
     return quantize(

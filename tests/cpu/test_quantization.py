@@ -105,6 +105,8 @@ def test_what_is_left_alone() -> None:
 def test_what_cannot_be_is_said() -> None:
     with pytest.raises(ConfigError, match=r"weights='fp9'.*did you mean 'fp8'"):
         transform_for("fp9", False, CPU)
+    with pytest.raises(ConfigError, match="weights='nvfp4' is for the CPU and CUDA, here: xpu"):
+        transform_for("nvfp4", False, torch.device("xpu"))
     with pytest.raises(ConfigError, match=r"kv_dtype='int8'.*auto, fp8"):
         kv_dtype_for("int8", torch.float32, CPU)
     with pytest.raises(ConfigError, match="attention='torch_native'"):

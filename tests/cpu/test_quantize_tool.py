@@ -139,6 +139,7 @@ def test_rows_go_back_to_where_the_file_has_them() -> None:
         (["--group", "12"], "whole words"),
         (["--group", "96"], "whole groups"),
         (["--heldout", "missing.txt"], "missing.txt"),
+        (["--calibration", "missing.txt"], "nothing uses it with --weights int4"),
     ],
 )
 def test_what_cannot_be_is_refused(options: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
