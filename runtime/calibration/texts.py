@@ -59,6 +59,7 @@ def _of_line(line: str, where: str) -> Text:
 
 def checked(value: Any, where: str) -> Text:
     """Raises ConfigError for what is no text, no messages and no ids."""
+    value = value.tolist() if isinstance(value, np.ndarray) else value
     kinds = {type(part) for part in value} if isinstance(value, list | tuple) else set()
     if isinstance(value, str | Recorded) or kinds in ({int}, {dict}):
         found: Text = value

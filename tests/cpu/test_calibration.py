@@ -88,6 +88,7 @@ def test_texts_are_lists_files_and_conversations(tmp_path: Path) -> None:
     assert given(str(tmp_path / "a.txt"), never) == [TEXTS[0]]
     assert given(tmp_path / "b.jsonl", never) == [CHAT, TEXTS[1]]
     assert given([TEXTS[0], CHAT, [3, 4]], never) == [TEXTS[0], CHAT, [3, 4]]
+    assert given([np.array([3, 4], np.int32)], never) == [[3, 4]]
     assert given(lambda engine: engine, lambda function: [function([5])]) == [[5]]
 
 

@@ -67,6 +67,24 @@ def test_fp8_linear(rows: int, outputs: int, inputs: int, bias: bool, weights: s
     assert error < 6e-3, f"relative error {error:.4f}"  # bfloat16 results; many rows: sums of 14 bits
 
 
+@pytest.mark.parametrize("rows", [1, 37, 300])
+def test_rows_under_one_scale_that_was_found_before(rows: int) -> None:
+    from sgl.runtime.layers import float8 as values
+    from sgl.runtime.quantization.fp8 import StaticFp8Linear
+
+    layer = StaticFp8Linear.of_range(fp8_layer(4096, 4096, True), 3.0)
+    x = random(rows, 4096)
+    assert bool((x.abs() > 3).any())  # what is larger is cut off
+    restored = values.restore(values.saturate(x, 3 / values.LARGEST), 3 / values.LARGEST, torch.float32)
+    expected = F.linear(restored.double(), (layer.weight.float() * layer.scale[:, None]).double(), layer.bias.double())
+    graph, y = torch.cuda.CUDAGraph(), layer(x)
+    with torch.cuda.graph(graph):
+        again = layer(x)
+    graph.replay()
+    assert torch.equal(y, again)
+    assert (y.double() - expected).norm() / expected.norm() < 6e-3
+
+
 def test_no_rows() -> None:
     assert fp8_layer(640, 384, True)(random(0, 384)).shape == (0, 640)
 
