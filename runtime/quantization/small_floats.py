@@ -73,4 +73,4 @@ def _in_e2m1(weight: Tensor, group: int, scale_for: Callable[[Tensor], Tensor], 
 
 def _codes(values: Tensor, borders: Tensor) -> Tensor:
     """uint8: the nearest numbers of e2m1, by code."""
-    return torch.bucketize(values.abs(), borders, out_int32=True).to(torch.uint8) | (values < 0).to(torch.uint8) << 3
+    return torch.bucketize(values.abs().contiguous(), borders, out_int32=True).to(torch.uint8) | (values < 0).to(torch.uint8) << 3

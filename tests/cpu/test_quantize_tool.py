@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 
 from sgl.cli import main
@@ -42,12 +43,12 @@ def dense(names: str = "k") -> torch.Tensor:
     return torch.cat([tensors[f"{MODULE.replace('k_proj', f'{name}_proj')}.weight"] for name in names])
 
 
-def written(out: Path) -> tuple[dict[str, torch.Tensor], Grouped]:
+def written(out: Path, module: str = MODULE) -> tuple[dict[str, torch.Tensor], Grouped]:
     tensors = {name: tensor for file in out.glob("*.safetensors") for name, tensor in load_file(file).items()}
-    own = {name.removeprefix(MODULE + "."): tensor for name, tensor in tensors.items() if name.startswith(MODULE)}
+    own = {name.removeprefix(module + "."): tensor for name, tensor in tensors.items() if name.startswith(module) and not name.endswith("bias")}
     said = json.loads((out / "config.json").read_text())["quantization_config"]
     siblings = {name: Sibling(NAMES[tensor.dtype], tuple(tensor.shape)) for name, tensor in own.items()}
-    claim = Readers.of(said, "config.json").claim(MODULE, siblings)
+    claim = Readers.of(said, "config.json").claim(module, siblings)
     assert claim is not None
     return own, claim.read(own)
 
@@ -98,6 +99,28 @@ def test_the_package_of_the_format_restores_the_same(weights: str, quantised: Ca
     restored = BaseCompressor.load_from_registry(said["format"]).decompress(dict(own), scheme)["weight"]
     assert restored.shape == found.shape
     torch.testing.assert_close(restored.float(), found.dense(restored.dtype).float(), rtol=0, atol=0)
+
+
+def test_blocks_begin_with_each_tensor_of_a_merged_projection(tiny: Path, tmp_path: Path) -> None:
+    quantize(tiny, tmp_path / "out", "fp8_block")
+    (before,) = (load_file(file) for file in tiny.glob("*.safetensors"))
+    for name in "qkv":
+        module = MODULE.replace("k_proj", f"{name}_proj")
+        assert torch.equal(written(tmp_path / "out", module)[1].dense(), float8_blocks(before[f"{module}.weight"].float()).dense())
+
+
+@pytest.mark.parametrize("weights", ["fp8_block", "nvfp4", "int4"])
+def test_rows_that_a_model_computes_in_another_order_are_written_in_the_files(weights: str, tmp_path: Path) -> None:
+    config = transformers.GPTNeoXConfig(
+        vocab_size=300, hidden_size=96, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, max_position_embeddings=128
+    )
+    transformers.GPTNeoXForCausalLM(config).save_pretrained(tmp_path / "model")
+    quantize(tmp_path / "model", tmp_path / "out", weights, group=32)
+    module = "gpt_neox.layers.1.attention.query_key_value"
+    weight, found = load_file(tmp_path / "model" / "model.safetensors")[f"{module}.weight"], written(tmp_path / "out", module)[1].dense()
+    assert (found - weight).norm() < 0.15 * weight.norm()
+    if weights == "fp8_block":
+        assert torch.equal(found, float8_blocks(weight).dense())
 
 
 @pytest.mark.parametrize("weights", ["fp8_block", "nvfp4", "mxfp4"])

@@ -42,6 +42,7 @@ def test_each_code_is_the_nearest_under_its_scale(rounding, group: int, inputs: 
     under = weight / scales(found).repeat_interleave(group, 1)[:, :inputs]
     expected = [[nearest_code(value) for value in row] for row in under.tolist()]
     assert found.group == group and found.codes.tolist() == expected
+    assert torch.equal(rounding(weight.t().contiguous().t()).codes, found.codes)  # as [in, out] lies in memory
     assert bool(found.dense().isfinite().all()) and not found.dense()[0].any()
 
 
