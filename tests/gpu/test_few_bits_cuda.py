@@ -67,7 +67,7 @@ def test_fixed_sums_do_not_depend_on_the_batch() -> None:
     assert torch.equal(layer(x[250:260]), whole[250:260])
 
 
-@pytest.mark.parametrize("weights", ["int4", "int8", "int4_hqq"])
+@pytest.mark.parametrize("weights", ["int4", "int8", "int4_hqq", "int4_gptq", "nvfp4", "mxfp4", "fp8_block"])
 def test_an_engine_that_quantises_while_loading(weights: str, tmp_path: Path) -> None:
     """Its texts are those of the same weights restored; graphs, chunks and many sequences as ever."""
     from checkpoints import write_checkpoint
@@ -77,7 +77,8 @@ def test_an_engine_that_quantises_while_loading(weights: str, tmp_path: Path) ->
     path = write_checkpoint(tmp_path, num_hidden_layers=2, tokenizer=True)
     prompts = [f"{i} a prompt of some words" for i in range(70)]
     params = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
-    with Engine(path, device="cuda", dtype="bfloat16", weights=weights) as engine:
+    calibration = prompts if weights == "int4_gptq" else None
+    with Engine(path, device="cuda", dtype="bfloat16", weights=weights, calibration=calibration) as engine:
         one = [engine.generate(prompt, params).token_ids for prompt in prompts[:3]]
         many = [result.token_ids for result in engine.generate(prompts, params)]
     assert all(len(tokens) == 12 for tokens in many)

@@ -37,6 +37,6 @@ def test_what_no_kernel_of_another_device_takes_is_refused(form: str, monkeypatc
     given = []
     monkeypatch.setattr(forms, "rounded", lambda form, weight, seen: rounded("int4", normal(8, 64)))
     monkeypatch.setattr(forms, "refusal", lambda weight, dtype: given.append(dtype) or "no table for it")
-    with pytest.raises(ConfigError, match=rf"weights='{form}'\\): no table for it; set dtype='bfloat16'"):
+    with pytest.raises(ConfigError, match=rf"weights='{form}'\): no table for it; set dtype='bfloat16'"):
         in_form(form, Linear(torch.empty(8, 64, device="meta")))
     assert given == [torch.float32]
