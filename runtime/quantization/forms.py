@@ -9,7 +9,8 @@ from torch import Tensor
 from ..errors import ConfigError
 from ..layers.linear import Linear
 from .codes import Coded, Codes
-from .few_bits import FewBitsLinear, FixedFewBitsLinear, refusal
+from .few_bits import FewBitsLinear, FixedFewBitsLinear
+from .few_bits_pack import refusal
 from .gptq import gptq
 from .grouped import Grouped
 from .int4 import GroupedLinear
