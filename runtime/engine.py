@@ -247,13 +247,14 @@ class Engine:
         """
         if self.config.process and isinstance(origin, Mapping):
             raise ConfigError("update_weights of tensors with process=True: they are in another process; give a model directory")
-        if isinstance(origin, Mapping):
-            tensors: int = self._ask("update", origin)
-            return tensors
-        self._check_open()
-        path = str(resolve_model(origin, load_format=self.config.load_format).absolute())
-        size: int = self._ask("update", path)
-        self.model_path = self._info["model_path"] = path
+        if not isinstance(origin, Mapping):
+            self._check_open()
+            origin = str(resolve_model(origin, load_format=self.config.load_format).absolute())
+        size: int
+        size, changed = self._ask("update", origin)
+        self._info |= changed
+        if isinstance(origin, str):
+            self.model_path = self._info["model_path"] = origin
         return size
 
     # the end

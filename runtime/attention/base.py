@@ -11,6 +11,7 @@ from .layout import AttentionLayout, AttentionShape, LayerAttention
 
 if TYPE_CHECKING:
     from ..cache.kv import KVPool
+    from ..layers.float8 import Scales
     from ..step.batch import Batch
 
 __all__ = [
@@ -63,6 +64,9 @@ class AttentionBackend(Protocol):
     def stored(self, layer: int) -> tuple[Tensor, Tensor]:
         """Where keys and values of a layer lie: [slots, kv_heads, head_dim]."""
 
+    def scales(self, layer: int) -> Scales:
+        """What they were divided by."""
+
     def reasons(self, layer: int) -> tuple[str, str | None]:
         """The name of the backend that attends a layer, and why it is no faster one."""
 
@@ -82,6 +86,9 @@ class OnePool:
     def stored(self, layer: int) -> tuple[Tensor, Tensor]:
         cache = self.shape.caches[layer]
         return self.pool.k[cache], self.pool.v[cache]
+
+    def scales(self, layer: int) -> Scales:
+        return self.pool.scales[self.shape.caches[layer]]
 
     def reasons(self, layer: int) -> tuple[str, str | None]:
         return self.name, self.slower

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ..cache.pools import Pool
+from ..layers.float8 import Scales
 from ..step.batch import Batch
 from .base import AttentionLayout
 
@@ -60,6 +61,10 @@ class AttentionByLayer:
     def stored(self, layer: int) -> tuple[Tensor, Tensor]:
         group, index = self._places[layer]
         return self._backends[group].stored(index)
+
+    def scales(self, layer: int) -> Scales:
+        group, index = self._places[layer]
+        return self._backends[group].scales(index)
 
     def reasons(self, layer: int) -> tuple[str, str | None]:
         group, index = self._places[layer]

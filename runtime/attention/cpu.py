@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..cache.kv import KVPool
 from ..layers import cpu
+from ..layers.float8 import FP8
 from ..step.batch import Batch
 from .base import AttentionShape, BackendUnavailable, OnePool
 from .plan import SMALL_EXTEND, Span, spans_of
@@ -51,23 +52,23 @@ class CpuAttention(OnePool):
     """See `AttentionBackend`. The options of other backends are taken and ignored.
 
     deterministic: bits of a query do not depend on the batch, on chunks or on cache hits.
+    dtype: of the queries; it need not be said where keys are stored in it.
     """
 
     name, reason = "cpu", "compiled kernels, torch for long prefills"
     capturable = False
 
     def __init__(
-        self, pool: KVPool, shape: AttentionShape, deterministic: bool = False, **options: object
+        self, pool: KVPool, shape: AttentionShape, deterministic: bool = False, dtype: torch.dtype | None = None, **options: object
     ) -> None:
-        if missing := _missing(pool, shape):
+        if missing := _missing(pool, shape, dtype):
             raise BackendUnavailable(f"attention='cpu' needs {missing}; use attention='torch_native'")
         self.shape = shape
         self._small = NO_LIMIT if deterministic else SMALL_EXTEND
         if deterministic:
             self.reason = "compiled kernels for everything"
         self._torch = TorchNativeAttention(pool, shape)
-        self._kind = cpu.KINDS[pool.k.dtype]
-        self.pool = pool
+        self.pool, self._eight = pool, pool.k.dtype == FP8
         self.addresses = [(k.data_ptr(), v.data_ptr()) for k, v in map(self.stored, range(shape.layers))]
 
     def plan(self, batch: Batch) -> None:
@@ -78,7 +79,7 @@ class CpuAttention(OnePool):
         keys, values = self.addresses[layer]
         width = self.shape.kv_heads * self.shape.head_dim
         cpu.kernels.store(
-            self._kind,
+            cpu.KINDS[k.dtype],
             k.data_ptr(),
             k.stride(0),
             v.data_ptr(),
@@ -88,6 +89,8 @@ class CpuAttention(OnePool):
             values,
             k.shape[0],
             width,
+            self._eight,
+            *self.scales(layer),
         )
 
     def attend(
@@ -108,12 +111,12 @@ class CpuAttention(OnePool):
         return None if plan.tokens is None or plan.prefills else plan.tokens.pointers
 
     def _attend(self, tokens: Tokens, q: Tensor, layer: int, sinks: Tensor | None) -> Tensor:
-        shape, (keys, values) = self.shape, self.addresses[layer]
+        shape, (keys, values), (k_scale, v_scale) = self.shape, self.addresses[layer], self.scales(layer)
         out = torch.empty(q.shape, dtype=q.dtype)
         cpu.kernels.attend(
-            self._kind, q.data_ptr(), q.stride(0), keys, values, out.data_ptr(), *tokens.pointers,
+            cpu.KINDS[q.dtype], q.data_ptr(), q.stride(0), keys, values, out.data_ptr(), *tokens.pointers,
             q.shape[0], shape.kv_heads, shape.group, shape.head_dim,
-            0 if sinks is None else sinks.data_ptr(), shape.scale, shape.softcap or 0.0,
+            0 if sinks is None else sinks.data_ptr(), self._eight, shape.scale * k_scale, shape.softcap or 0.0, v_scale,
         )  # fmt: skip
         return out
 
@@ -127,11 +130,14 @@ class CpuAttention(OnePool):
         return Plan(tokens, prefills)
 
 
-def _missing(pool: KVPool, shape: AttentionShape) -> str | None:
+def _missing(pool: KVPool, shape: AttentionShape, dtype: torch.dtype | None) -> str | None:
     """What the kernels would need to be taken."""
-    if not cpu.can_compute(pool.k.dtype, pool.k.device):
+    stored = pool.k.dtype
+    computed = dtype or (torch.float32 if stored == FP8 else stored)
+    if not cpu.can_compute(computed, pool.k.device) or stored not in (computed, FP8):
         there = "" if cpu.kernels else ", and the compiled kernels are not there"
-        return f"the compiled kernels on a CPU and float32 or bfloat16; here: {pool.k.device}, {pool.k.dtype}{there}"
+        beside = "" if computed == stored else f" with queries of {computed}"
+        return f"the compiled kernels on a CPU and float32 or bfloat16; here: {pool.k.device}, {stored}{beside}{there}"
     if shape.head_dim > cpu.MOST_DIM:
         return f"head_dim <= {cpu.MOST_DIM}, not {shape.head_dim}"
     if shape.value_dim != shape.head_dim:

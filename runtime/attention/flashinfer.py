@@ -69,6 +69,7 @@ class FlashInferAttention(OnePool):
         max_running: int = 256,
         context: int = 8192,
         deterministic: bool = False,
+        **options: object,
     ) -> None:
         _check(pool, shape, deterministic)
         self.pool, self.shape, self.page_size = pool, shape, page_size
@@ -155,9 +156,10 @@ class FlashInferAttention(OnePool):
             _sink(out, lse, sinks)
 
     def _run(self, planned: Planned, q: Tensor, out: Tensor, layer: int, lse: Tensor | None = None) -> None:
-        planned.run(q, self._paged(layer), self.shape.scale * self.pool.k_scale, out, lse)
-        if self.pool.v_scale != 1:
-            out.mul_(self.pool.v_scale)
+        k_scale, v_scale = self.scales(layer)
+        planned.run(q, self._paged(layer), self.shape.scale * k_scale, out, lse)
+        if v_scale != 1:
+            out.mul_(v_scale)
 
     def _suits_one_kernel(self, batch: Batch) -> bool:
         """So short that flashinfer takes its smallest tile: decodes need no launch of their own in each layer."""

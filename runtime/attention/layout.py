@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ..cache.kv import KVPool
 from ..cache.pools import KVPart, Pool, make_pool
 from ..errors import ConfigError
+from ..layers.float8 import Scales
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +129,25 @@ class AttentionLayout:
 
     def stored(self, pool: Pool, layer: int) -> tuple[Tensor, Tensor]:
         """Where in a pool of this layout the keys and values of a layer lie: [slots, kv_heads, width]."""
-        group, index = self.places[layer]
-        part, cache = pool.parts[self.homes[group]], self.groups[group].caches[index]
+        part, cache = self._cache(pool, layer)
         return part.k[cache], part.v[cache]
+
+    def scales(self, pool: Pool, layer: int) -> Scales:
+        """What they were divided by."""
+        part, cache = self._cache(pool, layer)
+        return part.scales[cache]
+
+    def scale(self, pool: Pool, scales: Sequence[Scales]) -> None:
+        """Divide what is stored from now on by these, one entry for each layer; those of layers that store nothing are not asked."""
+        for index, layer in enumerate(self.layers):
+            if layer.source is None:
+                part, cache = self._cache(pool, index)
+                part.scales[cache] = scales[index]
+
+    def _cache(self, pool: Pool, layer: int) -> tuple[KVPool, int]:
+        """The part of the pool that a layer reads, and which of its layers."""
+        group, index = self.places[layer]
+        return pool.parts[self.homes[group]], self.groups[group].caches[index]
 
 
 def _check(index: int, layer: LayerAttention, layers: Sequence[LayerAttention]) -> None:

@@ -86,8 +86,9 @@ class TorchNativeAttention(OnePool):
 
     def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
         slots = batch.slots.long()
-        self._write(self._keys[layer], slots, k, self.pool.k_scale)
-        self._write(self._values[layer], slots, v, self.pool.v_scale)
+        k_scale, v_scale = self.scales(layer)
+        self._write(self._keys[layer], slots, k, k_scale)
+        self._write(self._values[layer], slots, v, v_scale)
 
     def attend(
         self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: Batch, sinks: Tensor | None = None
@@ -117,7 +118,8 @@ class TorchNativeAttention(OnePool):
         keys, values = (pool[layer].index_select(0, slots) for pool in (self._keys, self._values))
         if not self._fp8:
             return keys, values
-        return restore(keys, self.pool.k_scale, dtype), restore(values, self.pool.v_scale, dtype)
+        k_scale, v_scale = self.scales(layer)
+        return restore(keys, k_scale, dtype), restore(values, v_scale, dtype)
 
     def _attend_group(self, group: PaddedGroup, q: Tensor, layer: int, sinks: Tensor | None) -> Tensor:
         """q [T, heads, dim] -> [real rows, heads, value_dim]."""

@@ -88,7 +88,7 @@ class TritonAttention(OnePool):
         return Plan(decodes, len(lengths) - decodes, tiles)
 
     def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
-        store(k, v, batch.slots, *self._kv(layer), *self._scales())
+        store(k, v, batch.slots, *self._kv(layer), *self.scales(layer))
 
     def attend(
         self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: Batch, sinks: Tensor | None = None
@@ -110,7 +110,7 @@ class TritonAttention(OnePool):
         """The first `sequences` of the step, one query each. skip, lse: see `decode`."""
         if not sequences:
             return
-        device, (k_scale, v_scale) = batch.device, self._scales()
+        device, (k_scale, v_scale) = batch.device, self.scales(layer)
         assert device is not None
         decode(
             q, *self._kv(layer), out, device.rows, device.contexts[:sequences], device.table,
@@ -125,7 +125,7 @@ class TritonAttention(OnePool):
         """The sequences of the step behind its decodes."""
         if not plan.prefills:
             return
-        device, (k_scale, v_scale) = batch.device, self._scales()
+        device, (k_scale, v_scale) = batch.device, self.scales(layer)
         assert device is not None
         prefill(
             q, *self._kv(layer), out, device.rows, device.starts, device.contexts, device.table,
@@ -159,9 +159,6 @@ class TritonAttention(OnePool):
             self._viewed = self.pool.k
             self._layers = [self.stored(index) for index in range(self.shape.layers)]
         return self._layers[layer]
-
-    def _scales(self) -> tuple[float, float]:
-        return float(self.pool.k_scale), float(self.pool.v_scale)
 
 
 def tiles_for(pool: KVPool, shape: AttentionShape, deterministic: bool) -> tuple[DecodeTile, PrefillTile]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError
+from ..layers.float8 import Scales
 
 PAD_SLOT = 0  # always zero, never handed out: padded gathers read it, so that no freed slot is ever touched
 FLOAT8_NAN = 0x7F  # of float8_e4m3fn, as a byte
@@ -19,11 +20,8 @@ class KVPool:
 
     k: [layers, slots, kv_heads, head_dim]; v: [layers, slots, kv_heads, value_dim].
     Slot `PAD_SLOT` stays zero and belongs to nobody.
-    k_scale, v_scale: with dtype float8_e4m3fn what is stored is value / scale, and what is too large the largest.
+    scales: of each layer; they change only while nothing is stored.
     """
-
-    k_scale: float = 1.0
-    v_scale: float = 1.0
 
     def __init__(
         self,
@@ -42,7 +40,7 @@ class KVPool:
         shape = layers, slots, kv_heads
         self._shapes = (*shape, head_dim), (*shape, head_dim if value_dim is None else value_dim)
         self._kind: dict[str, Any] = {"dtype": dtype, "device": torch.device(device)}
-        self.k_scale = self.v_scale = 1.0
+        self.scales = [Scales()] * layers
         self.restore()
 
     @staticmethod

@@ -52,6 +52,7 @@ INLINE void prefetch(const void *from, size_t bytes) {
 INLINE long ceiling(long a, long b) { return (a + b - 1) / b; }
 
 #include "cpu_wide.h"
+#include "cpu_e4m3.h"
 #include "cpu_product.h"
 
 /* What one attention call needs; rows are query tokens, heads are KV heads. Strides count elements. */
@@ -63,6 +64,8 @@ typedef struct {
     long rows, kv_heads, group, dim, q_stride;
     float scale, softcap; /* scores are capped after scaling; 0: they are not */
     const float *sinks;   /* [heads] one more logit each, which has no value; or 0 */
+    int64_t eight;        /* keys and values are e4m3 */
+    float v_scale;        /* that values are to be multiplied with; that of keys is in `scale` */
 } Attention;
 
 INLINE void cap(float *score, long count, float most) {
@@ -177,28 +180,30 @@ static PyObject *py_rotate(PyObject *Py_UNUSED(self), PyObject *const *args, Py_
     Py_RETURN_NONE;
 }
 
-/* attend(kind, q, q_stride, keys, values, out, slots, length, rows, kv_heads, group, dim, sinks, scale, softcap): the
-   last two are floats; softcap and sinks may be 0 */
+/* attend(kind, q, q_stride, keys, values, out, slots, length, rows, kv_heads, group, dim, sinks, eight, scale, softcap,
+   v_scale): the last three are floats; softcap and sinks may be 0 */
 static PyObject *py_attend(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
-    long long a[13];
-    if (!parse(args, n - 2, 13, a)) return NULL;
-    const double scale = PyFloat_AsDouble(args[13]), softcap = PyFloat_AsDouble(args[14]);
+    long long a[14];
+    if (!parse(args, n - 3, 14, a)) return NULL;
+    const double scale = PyFloat_AsDouble(args[14]), softcap = PyFloat_AsDouble(args[15]), v_scale = PyFloat_AsDouble(args[16]);
     if (PyErr_Occurred()) return NULL;
     if (a[11] < 1 || a[11] > MOST_DIM) return PyErr_Format(PyExc_ValueError, "head_dim %lld", a[11]);
     Attention job = {POINTER(1), POINTER(3), POINTER(4), POINTER(5), POINTER(6), POINTER(7),
-                     a[8], a[9], a[10], a[11], a[2], (float)scale, (float)softcap, POINTER(12)};
+                     a[8], a[9], a[10], a[11], a[2], (float)scale, (float)softcap, POINTER(12), a[13], (float)v_scale};
     Py_BEGIN_ALLOW_THREADS
     DISPATCH(attend, &job);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 
-/* store(kind, k, k_stride, v, v_stride, slots, keys, values, rows, width) */
+/* store(kind, k, k_stride, v, v_stride, slots, keys, values, rows, width, eight, k_scale, v_scale): the last two are floats */
 static PyObject *py_store(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
-    long long a[10];
-    if (!parse(args, n, 10, a)) return NULL;
-    DISPATCH(store, POINTER(1), a[2], POINTER(5), POINTER(6), a[8], a[9]);
-    DISPATCH(store, POINTER(3), a[4], POINTER(5), POINTER(7), a[8], a[9]);
+    long long a[11];
+    if (!parse(args, n - 2, 11, a)) return NULL;
+    const double k_scale = PyFloat_AsDouble(args[11]), v_scale = PyFloat_AsDouble(args[12]);
+    if (PyErr_Occurred()) return NULL;
+    DISPATCH(store, POINTER(1), a[2], POINTER(5), POINTER(6), a[8], a[9], a[10], (float)k_scale);
+    DISPATCH(store, POINTER(3), a[4], POINTER(5), POINTER(7), a[8], a[9], a[10], (float)v_scale);
     Py_RETURN_NONE;
 }
 
@@ -222,6 +227,15 @@ static PyObject *py_set_int4_way(PyObject *Py_UNUSED(self), PyObject *const *arg
     Py_RETURN_NONE;
 }
 
+/* set_e4m3_way(way): 0 plainly, 1 by AVX512_VBMI; for tests, and no better one than this CPU has */
+static PyObject *py_set_e4m3_way(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[1];
+    if (!parse(args, n, 1, a)) return NULL;
+    if (a[0] < 0 || a[0] > has_vbmi()) return PyErr_Format(PyExc_ValueError, "way %lld", a[0]);
+    e4m3_way = (int)a[0];
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
     long long a[1];
     if (!parse(args, n, 1, a)) return NULL;
@@ -231,7 +245,8 @@ static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args
 
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
 static PyMethodDef methods[] = {METHOD(linear), METHOD(step), METHOD(norm), METHOD(activate), METHOD(activate_and_mul), METHOD(add), METHOD(rotate),
-                                METHOD(attend), METHOD(store), METHOD(set_threads), METHOD(set_int4_way), METHOD(use_huge_pages), {NULL, NULL, 0, NULL}};
+                                METHOD(attend), METHOD(store), METHOD(set_threads), METHOD(set_int4_way), METHOD(set_e4m3_way),
+                                METHOD(use_huge_pages), {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cpu", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__cpu(void) {
@@ -248,7 +263,10 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     float8_way = has_float8_pairs();
 #endif
     if (made) PyModule_AddIntConstant(made, "FLOAT8_PAIRS", float8_way);
+    fill_e4m3();
+    e4m3_way = has_vbmi();
     if (made) PyModule_AddIntConstant(made, "INT4", int4_way); /* the best way to multiply with int4 weights: see cpu_int4.h */
+    if (made) PyModule_AddIntConstant(made, "E4M3", e4m3_way); /* the best way to restore numbers of 8 bits: see cpu_e4m3.h */
     if (made) PyModule_AddIntConstant(made, "MOST_DIM", MOST_DIM);
     if (made) PyModule_AddIntConstant(made, "BLOCK", BLOCK);
     if (made) PyModule_AddIntConstant(made, "VERSION", 4); /* of the functions and structs: the same in cpu.py */

@@ -7,12 +7,21 @@ INLINE float NAME(dot)(const float *x, const TYPE *y, long n) {
     return sum;
 }
 
+/* Numbers of the pool from `place` on, as float32. */
+INLINE void NAME(widen)(const Attention *job, const void *from, long place, float *wide, long dim) {
+    const TYPE *plain = (const TYPE *)from + place;
+    const uint8_t *eight = (const uint8_t *)from + place;
+    if (job->eight)
+        for (long i = 0; i < dim; i++) wide[i] = to_float_e4m3(eight[i]);
+    else
+        for (long i = 0; i < dim; i++) wide[i] = NAME(to_float)(plain[i]);
+}
+
 /* One query row, one KV head, up to QUERIES of its query heads: online softmax over blocks of KEYS tokens. */
 INLINE void NAME(attend_head)(const Attention *job, long row, long head, long from, long queries, long dim) {
     const TYPE *q = (const TYPE *)job->q + row * job->q_stride + (head * job->group + from) * dim;
-    const TYPE *keys = (const TYPE *)job->keys + head * dim, *values = (const TYPE *)job->values + head * dim;
     const int32_t *slots = job->slots[row];
-    const long length = job->length[row], token = job->kv_heads * dim;
+    const long length = job->length[row], token = job->kv_heads * dim, first = head * dim, size = job->eight ? 1 : sizeof(TYPE);
     float query[QUERIES * MOST_DIM], mixed[QUERIES * MOST_DIM], wide[MOST_DIM];
     float score[QUERIES][KEYS], most[QUERIES], total[QUERIES];
 
@@ -21,10 +30,11 @@ INLINE void NAME(attend_head)(const Attention *job, long row, long head, long fr
     for (long begin = 0; begin < length; begin += KEYS) {
         long count = length - begin < KEYS ? length - begin : KEYS;
         for (long j = 0; j < count; j++) {
-            const TYPE *key = keys + slots[begin + j] * token;
-            prefetch(keys + slots[begin + j + AHEAD < length ? begin + j + AHEAD : length - 1] * token, dim * sizeof(TYPE));
-            prefetch(values + slots[begin + j] * token, dim * sizeof(TYPE));
-            for (long i = 0; i < dim; i++) wide[i] = NAME(to_float)(key[i]);
+            const long place = slots[begin + j] * token + first;
+            const long ahead = slots[begin + j + AHEAD < length ? begin + j + AHEAD : length - 1] * token + first;
+            prefetch((const char *)job->keys + ahead * size, dim * size);
+            prefetch((const char *)job->values + place * size, dim * size);
+            NAME(widen)(job, job->keys, place, wide, dim);
             for (long g = 0; g < queries; g++) score[g][j] = dot_f32(query + g * dim, wide, dim);
         }
         for (long g = 0; g < queries; g++) {
@@ -40,8 +50,7 @@ INLINE void NAME(attend_head)(const Attention *job, long row, long head, long fr
             for (long i = 0; i < dim; i++) mixed[g * dim + i] *= keep;
         }
         for (long j = 0; j < count; j++) {
-            const TYPE *value = values + slots[begin + j] * token;
-            for (long i = 0; i < dim; i++) wide[i] = NAME(to_float)(value[i]);
+            NAME(widen)(job, job->values, slots[begin + j] * token + first, wide, dim);
             for (long g = 0; g < queries; g++) {
                 float weight = score[g][j];
 #pragma omp simd
@@ -51,7 +60,7 @@ INLINE void NAME(attend_head)(const Attention *job, long row, long head, long fr
     }
     TYPE *out = (TYPE *)job->out + ((row * job->kv_heads + head) * job->group + from) * dim;
     for (long g = 0; g < queries; g++) {
-        float share = share_of_keys(job, head * job->group + from + g, most[g], total[g]);
+        float share = share_of_keys(job, head * job->group + from + g, most[g], total[g]) * job->v_scale;
         for (long i = 0; i < dim; i++) out[g * dim + i] = NAME(from_float)(mixed[g * dim + i] * share);
     }
 }

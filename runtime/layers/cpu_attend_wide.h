@@ -40,11 +40,26 @@ WIDE INLINE void NAME(mix)(const TYPE *const *values, float (*weights)[KEYS], co
         for (long v = 0; v < 2 * chunks; v++) _mm512_storeu_ps(mixed[g] + from + v * LANES, sums[g][v]);
 }
 
+/* Where the rows of a block begin. Those of 8 bits are restored to `room` [KEYS, dim] first. */
+WIDE INLINE void NAME(find_rows)(const Attention *job, const void *from, const int32_t *slots, long first, long count, const TYPE **rows,
+                                 TYPE *room, const long dim) {
+    const long token = job->kv_heads * dim;
+    if (job->eight) {
+        Restore work = {(const uint8_t *)from + first, slots, token, count, dim, room};
+        NAME(restore)(&work);
+    }
+    for (long j = 0; j < count; j++) rows[j] = job->eight ? room + j * dim : (const TYPE *)from + slots[j] * token + first;
+}
+
+WIDE INLINE void NAME(prefetch_rows)(const Attention *job, const void *from, const int32_t *slots, long first, long count, const long dim) {
+    const long token = job->kv_heads * dim, size = job->eight ? 1 : sizeof(TYPE);
+    for (long j = 0; j < count; j++) prefetch((const char *)from + (slots[j] * token + first) * size, dim * size);
+}
+
 WIDE INLINE void NAME(attend_few)(const Attention *job, long row, long head, long from, const long queries, const long dim) {
-    const long first = head * job->group + from, length = job->length[row], token = job->kv_heads * dim;
-    const TYPE *q = (const TYPE *)job->q + row * job->q_stride + first * dim;
-    const TYPE *keys = (const TYPE *)job->keys + head * dim, *values = (const TYPE *)job->values + head * dim;
-    const TYPE *key[KEYS], *value[KEYS];
+    const long first = head * job->group + from, length = job->length[row];
+    const TYPE *q = (const TYPE *)job->q + row * job->q_stride + first * dim, *rows[KEYS];
+    TYPE *room = job->eight ? narrow_space(KEYS * dim * sizeof(TYPE)) : NULL;
     float score[FEW][KEYS], mixed[FEW][MOST_DIM], most[FEW], total[FEW], keep[FEW];
     for (long g = 0; g < queries; g++) {
         most[g] = -INFINITY, total[g] = 0;
@@ -53,26 +68,25 @@ WIDE INLINE void NAME(attend_few)(const Attention *job, long row, long head, lon
     for (long begin = 0; begin < length; begin += KEYS) {
         const long count = length - begin < KEYS ? length - begin : KEYS;
         const int32_t *slots = job->slots[row] + begin;
-        for (long j = 0; j < ceiling(count, LANES) * LANES; j++) { /* what is beyond the last key is scored as it were the first */
-            const long place = slots[j < count ? j : 0] * token;
-            key[j] = keys + place, value[j] = values + place;
-            prefetch(key[j], dim * sizeof(TYPE));
-        }
+        NAME(prefetch_rows)(job, job->keys, slots, head * dim, count, dim);
+        NAME(find_rows)(job, job->keys, slots, head * dim, count, rows, room, dim);
+        for (long j = count; j < ceiling(count, LANES) * LANES; j++) rows[j] = rows[0]; /* scored too, and left aside */
         for (long j = 0; j < count; j += LANES) {
-            for (long k = j; k < j + LANES; k++) prefetch(value[k], dim * sizeof(TYPE));
+            NAME(prefetch_rows)(job, job->values, slots + j, head * dim, count - j < LANES ? count - j : LANES, dim);
 #pragma GCC unroll 4
-            for (long g = 0; g < queries; g++) NAME(score_keys)(q + g * dim, key + j, job->scale, &score[g][j], dim);
+            for (long g = 0; g < queries; g++) NAME(score_keys)(q + g * dim, rows + j, job->scale, &score[g][j], dim);
         }
+        NAME(find_rows)(job, job->values, slots, head * dim, count, rows, room, dim);
         if (job->softcap)
             for (long g = 0; g < queries; g++) cap(score[g], count, job->softcap);
         for (long g = 0; g < queries; g++) keep[g] = soften(score[g], count, &most[g], &total[g]);
         long i = 0;
-        for (; i + 2 * CHUNK <= dim; i += 2 * CHUNK) NAME(mix)(value, score, keep, mixed, count, i, queries, 2);
-        if (i < dim) NAME(mix)(value, score, keep, mixed, count, i, queries, 1);
+        for (; i + 2 * CHUNK <= dim; i += 2 * CHUNK) NAME(mix)(rows, score, keep, mixed, count, i, queries, 2);
+        if (i < dim) NAME(mix)(rows, score, keep, mixed, count, i, queries, 1);
     }
     TYPE *out = (TYPE *)job->out + (row * job->kv_heads * job->group + first) * dim;
     for (long g = 0; g < queries; g++) {
-        const __m512 share = _mm512_set1_ps(share_of_keys(job, first + g, most[g], total[g]));
+        const __m512 share = _mm512_set1_ps(share_of_keys(job, first + g, most[g], total[g]) * job->v_scale);
         for (long i = 0; i < dim; i += CHUNK)
             NAME(join_chunk)(out + g * dim + i, _mm512_mul_ps(_mm512_loadu_ps(mixed[g] + i), share),
                              _mm512_mul_ps(_mm512_loadu_ps(mixed[g] + i + LANES), share));

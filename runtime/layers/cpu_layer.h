@@ -11,10 +11,12 @@ typedef struct {
 typedef struct {
     int64_t heads, kv_heads, dim;
     int64_t stores;                            /* 0: keys and values are another layer's, and not projected here */
+    int64_t eight;                             /* keys and values are kept as e4m3, divided by their scales */
     int64_t seen, turn;                        /* which of the step's; turn -1: no rotation */
     int64_t norm_whole, norm_after;            /* queries, and keys, are normed at once, not by heads; behind the rotation */
     int64_t activation, gated, inner, parallel, of_sum; /* see Norms in models/spec.py */
     double scale, softcap, clip, branch;       /* softcap, clip: 0 for none */
+    double k_scale, v_scale;
     void *keys, *values;                       /* the layer's own, [slots, kv_heads, dim] */
     const float *sinks, *scalar;               /* [heads] or 0; one number that x is multiplied with at the end, or 0 */
     Norm query_norm, key_norm, value_norm;     /* weights [heads, dim] of each */

@@ -100,8 +100,8 @@ static void NAME(place_piece)(const void *work, long index) { /* bring queries a
     }
     if (!kv_heads) return;
     NAME(norm_heads)(layer, &layer->value_norm, values, rows, kv_heads, 0);
-    NAME(store)(keys, stride, places, layer->keys, rows, width);
-    NAME(store)(values, stride, places, layer->values, rows, width);
+    NAME(store)(keys, stride, places, layer->keys, rows, width, layer->eight, (float)layer->k_scale);
+    NAME(store)(values, stride, places, layer->values, rows, width, layer->eight, (float)layer->v_scale);
 }
 
 static void NAME(attend_all)(const NAME(Walk) *walk) {
@@ -109,7 +109,7 @@ static void NAME(attend_all)(const NAME(Walk) *walk) {
     const Seen *seen = &walk->step->seen[layer->seen];
     Attention job = {walk->wide, layer->keys, layer->values, walk->mixed, seen->slots, seen->length,
                      walk->rows, layer->kv_heads, layer->heads / layer->kv_heads, layer->dim, NAME(stride)(layer),
-                     (float)layer->scale, (float)layer->softcap, layer->sinks};
+                     (float)(layer->scale * layer->k_scale), (float)layer->softcap, layer->sinks, layer->eight, (float)layer->v_scale};
     NAME(attend)(&job);
 }
 

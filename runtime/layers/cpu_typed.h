@@ -91,7 +91,14 @@ CLONES static void NAME(clip)(TYPE *x, float most, long n) { /* NaN stays NaN */
     }
 }
 
-/* Copy new keys or values x [rows, width], rows `stride` apart, to their slots. */
-static void NAME(store)(const TYPE *x, long stride, const int64_t *slots, TYPE *pool, long rows, long width) {
-    for (long row = 0; row < rows; row++) memcpy(pool + slots[row] * width, x + row * stride, width * sizeof(TYPE));
+CLONES static void NAME(round_row)(const TYPE *x, float scale, uint8_t *to, long n) {
+#pragma omp simd
+    for (long i = 0; i < n; i++) to[i] = from_float_e4m3(NAME(to_float)(x[i]) / scale);
+}
+
+/* Copy new keys or values x [rows, width], rows `stride` apart, to their slots; divided by `scale` where these have 8 bits. */
+static void NAME(store)(const TYPE *x, long stride, const int64_t *slots, void *pool, long rows, long width, long eight, float scale) {
+    for (long row = 0; row < rows; row++)
+        if (eight) NAME(round_row)(x + row * stride, scale, (uint8_t *)pool + slots[row] * width, width);
+        else memcpy((TYPE *)pool + slots[row] * width, x + row * stride, width * sizeof(TYPE));
 }

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 FP8 = torch.float8_e4m3fn
 LARGEST = 448.0  # the largest number of e4m3; conversions beyond it are NaN, not saturated
 SMALLEST_PEAK = 1e-12  # of a row or a weight, so that zeros have a scale too
+
+
+class Scales(NamedTuple):
+    """Of the keys and values of a layer: stored is value / scale, and what is too large as the largest."""
+
+    k: float = 1.0
+    v: float = 1.0
 
 
 def scale_of(peak: Tensor) -> Tensor:

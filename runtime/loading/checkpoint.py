@@ -14,14 +14,12 @@ from .gguf import is_gguf, open_gguf
 from .gguf_file import read_parts
 from .header import Stored
 from .pickles import pickled
-from .plan import KV_SCALES, with_own_head
+from .plan import with_own_head
 from .remote import is_remote, remote_sources
 from .source import FileSource, Source, safetensors
+from .stored_scales import note_of
 
 UNUSED = {
-    tuple(f".{name}" for name in (*KV_SCALES, "k_cache.scale", "v_cache.scale")): (
-        "the checkpoint's scales for keys and values are not used; kv_dtype='fp8' takes the engine's own"
-    ),
     tuple(f".{name}" for name in OF_ACTIVATIONS): (
         "the checkpoint's scales of activations (input_scale and the like) are not used: where a kernel rounds activations, each row has its own scale"
     ),
@@ -51,7 +49,8 @@ def open_checkpoint(path: Path, context: int | None = None, weights: bool = True
     readers = Readers.of(*quantization_of(path))
     sources = sources_of(path, load_format) if weights else []
     model = with_own_head(model, sources)
-    return Checkpoint(replace(model, notes=(*model.notes, *readers.notes, *_left_out(sources))), sources, readers, str(path))
+    notes = (*readers.notes, *note_of(model, sources, readers.other_kv), *_left_out(sources))
+    return Checkpoint(replace(model, notes=(*model.notes, *notes)), sources, readers, str(path))
 
 
 def _left_out(sources: list[Source]) -> tuple[str, ...]:

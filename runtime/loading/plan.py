@@ -16,12 +16,13 @@ from ..models.fields import shown
 from ..models.places import Place
 from ..models.spec import Model
 from ..quantization.readers import Claim, Sibling
+from ..quantization.readers.kv import SUFFIXES
 from .header import FLOATS, Stored
 from .source import Source, bytes_of
 
 COMPARED = 2**24  # bytes of two tensors that are compared at a time
 WEIGHT = ".weight"
-KV_SCALES = ("k_scale", "v_scale", "kv_scale", "k_zero_point", "v_zero_point")  # of stored keys and values
+ZERO_POINTS = ("k_zero_point", "v_zero_point")  # of keys and values in whole numbers, which are not stored so here
 BUFFERS = (r".*rotary_emb\.(inv_freq|cos_cached|sin_cached)", r".*\.attn\.(masked_)?bias", r".*\.position_ids", r".*\.attn(ention)?\.([kv]|kv|k_cache|v_cache)[._]scale")  # saved, but no weights
 
 
@@ -49,10 +50,12 @@ class FewBits(NamedTuple):
 
 @dataclass
 class Plan:
-    """plain, coded: by place."""
+    """plain, coded: by place.  kv: of each layer that has them, what holds the scales of keys and values, by the name behind its attention."""
 
     plain: dict[str, Piece] = field(default_factory=dict)
     coded: dict[str, FewBits] = field(default_factory=dict)
+    kv: dict[int, dict[str, Piece]] = field(default_factory=dict)
+    other_kv: str | None = None
 
     @property
     def bytes(self) -> int:
@@ -63,6 +66,8 @@ class Plan:
 
 class ReadersOf(Protocol):
     """See `quantization.readers.Readers`."""
+
+    other_kv: str | None
 
     def claim(self, module: str, siblings: Mapping[str, Sibling]) -> Claim | None: ...
 
@@ -83,8 +88,8 @@ def with_own_head(config: Model, sources: Iterable[Source]) -> Model:
     """
     if not config.tied:
         return config
-    begin = _renamed(f"{config.names.head}.", config, ())
-    found = [(_renamed(stored.name, config, ()), Piece(source, stored, "")) for source in sources for stored in source.tensors]
+    begin = renamed(f"{config.names.head}.", config, ())
+    found = [(renamed(stored.name, config, ()), Piece(source, stored, "")) for source in sources for stored in source.tensors]
     head = [piece for name, piece in found if name.startswith(begin) and name != f"{begin}bias"]
     table = [piece for name, piece in found if name == f"{config.names.embedding}{WEIGHT}"]
     if not head or (len(head) == 1 and (not table or _same(head[0], table[0]))):
@@ -107,7 +112,7 @@ class _Planning:
         self.places = {place.name: place for place in model.places()}
         self.siblings: dict[str, dict[str, Piece]] = {}  # of each place that is a weight; "weight" is the plain one
         self.modules: dict[str, str] = {}  # of such a place, what the files call the module
-        self.found = Plan()
+        self.found = Plan(other_kv=readers.other_kv)
 
     def plan(self) -> Plan:
         self._check_layers()
@@ -121,14 +126,17 @@ class _Planning:
 
     def _sort(self, source: Source, stored: Stored) -> None:
         """One tensor to its place, or beside the others of its weight."""
-        name = _renamed(stored.name, self.config, self.places)
+        name = renamed(stored.name, self.config, self.places)
         piece = Piece(source, stored, name)
-        if name in self.places and not name.endswith(WEIGHT):
+        if (scale := scale_of_kv(name, self.config)) is not None:
+            layer, suffix = scale
+            self._once(self.found.kv.setdefault(layer, {}), suffix, piece)
+        elif name in self.places and not name.endswith(WEIGHT):
             self._once(self.found.plain, name, piece)
             _check(piece, self.places[name])
         elif (module := self._module(stored.name)) is not None:
             place, suffix = module
-            if suffix in KV_SCALES:
+            if suffix in ZERO_POINTS:
                 return
             self.modules[place] = stored.name.removesuffix(f".{suffix}")
             self._once(self.siblings.setdefault(place, {}), suffix, piece._replace(place=place))
@@ -148,7 +156,7 @@ class _Planning:
         parts = name.split(".")
         for count in range(1, min(len(parts), 5)):
             module, suffix = ".".join(parts[:-count]), ".".join(parts[-count:])
-            place = _renamed(module + WEIGHT, self.config, self.places)
+            place = renamed(module + WEIGHT, self.config, self.places)
             if place in self.places:
                 return place, suffix
         return None
@@ -200,7 +208,7 @@ class _Planning:
             )
 
 
-def _renamed(name: str, config: Model, places: Iterable[str]) -> str:
+def renamed(name: str, config: Model, places: Iterable[str]) -> str:
     """What a tensor is called in the model."""
     for begin, instead in config.names.prefixes:
         if name not in places and name.startswith(begin):
@@ -233,6 +241,16 @@ def _unread(piece: Piece) -> CheckpointError:
 def _is_zero_bias(suffix: str, piece: Piece) -> bool:
     """Some writers give every projection a bias; of a model that has none it must be zero."""
     return suffix == "bias" and not bytes_of(piece.source, piece.stored, 0, piece.bytes).any()
+
+
+def scale_of_kv(name: str, config: Model) -> tuple[int, str] | None:
+    """Whose keys or values a tensor scales, by its name in the model: the layer, and what follows the name of its attention."""
+    begin, end = config.names.layer.split("{}")
+    layer, _, rest = name.removeprefix(begin).partition(end)
+    suffix = rest.partition(".")[2]
+    if not name.startswith(begin) or suffix not in SUFFIXES or not layer.isdecimal() or int(layer) >= len(config.layers):
+        return None
+    return int(layer), suffix
 
 
 def is_ignored(name: str, config: Model) -> bool:

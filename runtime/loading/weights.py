@@ -24,6 +24,7 @@ from ..quantization.keeping import Keeping, PartTransform
 from .checkpoint import Checkpoint, open_checkpoint
 from .header import DTYPES
 from .plan import FewBits, Piece, Plan, plan_for
+from .stored_scales import read_scales
 from .transfer import Chunk, Load, Readers, chunks
 
 SHOWN = 1.0  # seconds after which a terminal sees a progress bar
@@ -71,7 +72,7 @@ def fill(model: Decoder, plan: Plan, transform: Transform | None = None) -> Deco
     with torch.no_grad():
         for index in filled(model, plan, ahead=not (plan.coded or transform), doing="calibrating" if isinstance(transform, PartTransform) else "weights"):
             model.seal_part(index, keeping)
-    model.few_bits = keeping.told()
+    model.few_bits, model.kv_scales = keeping.told(), read_scales(plan, model.config)
     return model.finish()
 
 

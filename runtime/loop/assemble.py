@@ -42,6 +42,7 @@ from ..text.tokenizer import Tokenizer
 from . import memory
 from .config import EngineConfig, Resolved, free_memory, parse_memory
 from .core import EngineCore
+from .kv_scales import take_scales, told
 from .lifecycle import Lifecycle
 from .sleeping import Sleeper
 from .text_side import load_tokenizer
@@ -72,9 +73,9 @@ def assemble(path: Path, options: EngineConfig) -> Assembled:
     info, config = assembly.info(model, attention, plan), assembly.config
     again = replace(config, attention=attention.name) if attention.name in BACKENDS else config
     assembly.rehearse(core)
-    builder = _builder(again, pool, model.config.attention, assembly.context)
+    builder = _builder(again, pool, model.config.attention, assembly.context, model.dtype)
     core.sleeper = Sleeper(core, pool, builder)
-    core.updater = Updater(core, None if config.dummy else path, assembly.opening, assembly.transform, builder)
+    core.updater = Updater(core, pool, None if config.dummy else path, assembly.opening, assembly.transform, builder)
     core.start()
     return Assembled(config, text.tokenizer, text.vocabulary, core, info)
 
@@ -131,7 +132,7 @@ class Assembly:
     def put_together(self, model: AnyDecoder, text: TextSide, pool: Pool) -> tuple[EngineCore, AttentionBackend]:
         config, context = self.config, self.context
         with self._phase("attention"):
-            attention = _attention(config, pool, model.config.attention, context)
+            attention = _attention(config, pool, model.config.attention, context, model.dtype)
             self.layers = layers_of(model, attention)
             self.slower = [*slower(self.layers), *(str(kept) for kept in _few_bits(model) if kept.why is not None)]
             if config.strict:
@@ -177,10 +178,10 @@ def require_fastest(reasons: Sequence[str]) -> None:
 
 
 def _builder(
-    config: Resolved, pool: Pool, layout: AttentionLayout, context: int
+    config: Resolved, pool: Pool, layout: AttentionLayout, context: int, dtype: torch.dtype
 ) -> Callable[[], AttentionBackend]:
     """Builds the attention once more, for a pool that came back from a sleep; holds nothing else."""
-    return lambda: _attention(config, pool, layout, context)
+    return lambda: _attention(config, pool, layout, context, dtype)
 
 
 def context_of(model: Model | GenericModel, options: EngineConfig) -> int:
@@ -247,13 +248,14 @@ def _pool(
     plan = memory.with_kv(plan, config, per_token, choice.device)
     slots = plan.kv // per_token + config.page_size  # the page of the padding slot comes on top
     pool = layout.pool(slots, dtype, choice.device)
+    take_scales(pool, model)
     return pool, replace(plan, kv=pool.bytes)
 
 
-def _attention(config: Resolved, pool: Pool, layout: AttentionLayout, context: int) -> AttentionBackend:
+def _attention(config: Resolved, pool: Pool, layout: AttentionLayout, context: int, dtype: torch.dtype) -> AttentionBackend:
     return attention_backend(
         config.attention, pool, layout, page_size=config.page_size, max_running=config.max_running,
-        context=context, deterministic=config.deterministic,
+        context=context, deterministic=config.deterministic, dtype=dtype,
     )  # fmt: skip
 
 
@@ -320,6 +322,7 @@ def _info(
         "weights": config.weights,
         "activations": config.activations,
         "kv_dtype": str(pool.dtype).removeprefix("torch."),
+        "kv_scales": told(pool, model.config.attention),
         "threads": choice.threads,
         "why": list(choice.reasons),
         "attention": attention.name,

@@ -21,7 +21,7 @@ CHOICES = {
     "load_format": ("auto", "pt"),
     "implementation": ("auto", "sgl", "transformers"),
 }
-ON_GPU = ("fp8", "fp8_block")  # weights and KV that are refused elsewhere
+ON_GPU = ("fp8", "fp8_block")  # weights that are refused elsewhere
 BATCH_DEPENDENT = ("flashinfer", "torch_native")  # attention whose bits depend on the other sequences of a step
 
 
@@ -37,7 +37,8 @@ class EngineConfig:
     kv_tokens    size of the KV pool in tokens; None: from kv_memory
     kv_memory    size of the KV pool, bytes or text such as "2GB"; None: from memory
     host_kv      main memory for prefixes that the pool has no room for, bytes or text such as "4GB"; 0: they are dropped
-    kv_dtype     format of the stored keys and values: "auto" (as dtype), or "fp8" on a GPU: half the bytes, less precise
+    kv_dtype     format of the stored keys and values: "auto" (as dtype), or "fp8": half of bfloat16's bytes, less precise;
+                 divided by the checkpoint's scales where it has some, otherwise as they are
     memory       share of the free memory that weights, activations and KV may use together; None: 0.92 on a GPU;
                  on the CPU the KV pool takes a quarter of the free memory, up to 131,072 tokens
     weights      "auto" (as stored, in dtype), or quantised while loading. In 8 bits: "int8", and on a GPU "fp8" or "fp8_block", with
@@ -158,9 +159,8 @@ class EngineConfig:
         gpu = device == "cuda"
         if self.weights in ("int8", *FOUR_BITS) and device not in ("cpu", "cuda"):
             raise ConfigError(f"Engine(weights={self.weights!r}) is for the CPU and CUDA, here: {device}; use weights='auto'")
-        for name in ("kv_dtype", "weights"):
-            if (value := getattr(self, name)) in ON_GPU and not gpu:
-                raise ConfigError(f"Engine({name}={value!r}) needs a CUDA device, here: {device}; use {name}='auto'")
+        if self.weights in ON_GPU and not gpu:
+            raise ConfigError(f"Engine(weights={self.weights!r}) needs a CUDA device, here: {device}; use weights='int8', 'int4' or 'auto'")
         values = {f.name: getattr(self, f.name) for f in fields(EngineConfig)}
         values["step_tokens"] = self.step_tokens or (8192 if gpu else 1024)
         values["max_running"] = self.max_running or (256 if gpu else 64)

@@ -15,6 +15,7 @@ from ..attention.base import AttentionLayout
 from ..cache.kv import PAD_SLOT
 from ..errors import ConfigError
 from ..executor.host_pages import STAGING
+from ..layers.float8 import Scales
 from ..step.batch import Batch, DeviceBatch
 from .config import Resolved, free_memory, parse_memory
 
@@ -210,6 +211,9 @@ class _NoAttention:
 
     def stored(self, layer: int) -> tuple[Tensor, Tensor]:
         return self._layout.stored(self.pool, layer)
+
+    def scales(self, layer: int) -> Scales:
+        return self._layout.scales(self.pool, layer)
 
     def reasons(self, layer: int) -> tuple[str, str | None]:
         return self.name, None

@@ -6,10 +6,12 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from ..attention import AttentionBackend
+from ..cache.pools import Pool
 from ..errors import CheckpointError, RuntimeFailure
 from ..loading.checkpoint import Checkpoint
 from ..loading.plan import Plan
@@ -19,6 +21,7 @@ from ..models.decoder import Decoder
 from ..models.spec import Model
 from ..quantization.readers import Readers
 from .core import EngineCore
+from .kv_scales import take_scales, told
 
 log = logging.getLogger("sgl.runtime")
 
@@ -32,13 +35,13 @@ class Updater:
     """
 
     def __init__(
-        self, core: EngineCore, origin: Path | None, opened: Callable[[Path], Checkpoint], transform: Transform | None, make_attention: Callable[[], AttentionBackend]
+        self, core: EngineCore, pool: Pool, origin: Path | None, opened: Callable[[Path], Checkpoint], transform: Transform | None, make_attention: Callable[[], AttentionBackend]
     ) -> None:
-        self._core, self._origin, self._open = core, origin, opened
+        self._core, self._pool, self._origin, self._open = core, pool, origin, opened
         self._transform, self._make_attention = transform, make_attention
 
-    def update(self, origin: Origin) -> int:
-        """Bytes of the weights that are read. Raises CheckpointError, with the weights as they were, for others than the model's."""
+    def update(self, origin: Origin) -> tuple[int, dict[str, Any]]:
+        """Bytes of the weights that are read, and what of `Engine.info` is another now. Raises CheckpointError, with the weights as they were, for others than the model's."""
         model = self._core.runner.model
         if not isinstance(model, Decoder):
             raise RuntimeFailure(f"{model.config.architecture} runs by transformers' own implementation, whose weights cannot be updated; open a new engine")
@@ -49,11 +52,12 @@ class Updater:
         self._core.flush()
         self._replace(model, plan)
         self._origin = None if isinstance(origin, Mapping) else Path(origin)
-        return plan.bytes
+        return plan.bytes, {"few_bits": [str(kept) for kept in model.few_bits], "kv_scales": told(self._pool, model.config.attention)}
 
     def forget(self) -> None:
         """The engine is closed: nothing here may keep its memory."""
-        vars(self).pop("_make_attention", None)
+        for name in ("_pool", "_make_attention"):
+            vars(self).pop(name, None)
 
     def _opened(self, origin: Origin, model: Model) -> Checkpoint:
         if isinstance(origin, Mapping):
@@ -71,12 +75,16 @@ class Updater:
             runner.release()
         self._core.halted = True
         try:
-            fill(model, plan, self._transform)
+            self._fill(model, plan)
         except Exception as error:
             self._restore(model, error)
             self._go_on()
             raise
         self._go_on()
+
+    def _fill(self, model: Decoder, plan: Plan) -> None:
+        fill(model, plan, self._transform)
+        take_scales(self._pool, model)
 
     def _go_on(self) -> None:
         self._core.runner.restore(self._make_attention())
@@ -90,6 +98,6 @@ class Updater:
             raise RuntimeFailure(f"the update broke off ({error}), and the weights of before are in no file: {halted}") from error
         log.warning("the update broke off (%s); the weights of before are loaded again", error)
         try:
-            fill(model, plan_of(model, self._open(self._origin)), self._transform)
+            self._fill(model, plan_of(model, self._open(self._origin)))
         except Exception as again:
             raise RuntimeFailure(f"the update broke off ({error}), and the weights of before cannot be loaded ({again}): {halted}") from error

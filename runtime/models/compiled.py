@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..attention.base import AttentionBackend
 from ..layers import cpu
+from ..layers.float8 import FP8
 from ..layers.linear import BlockedLinear
 from ..step.batch import Batch
 from .claims import compiled_refusal
@@ -87,7 +88,7 @@ class CompiledStep:
 
     def plan(self, batch: Batch, attention: AttentionBackend) -> Plan:
         """How a planned batch is cut: compiled are claimed layers of few tokens, all attended by the kernels."""
-        if len(batch.token_ids) > self._most or attention.pool.dtype != self._dtype:
+        if len(batch.token_ids) > self._most or attention.pool.dtype not in (self._dtype, FP8):
             return Plan((Span(0, len(self.claimed), False),), [])
         seen = [attention.seen(layer, batch) for layer in self._firsts]
         attended = tuple(each is not None for each in seen)
@@ -135,10 +136,13 @@ class CompiledStep:
         return self._space
 
     def _bind(self, attention: AttentionBackend) -> None:
-        """Where the layers' keys and values lie; a backend stands for memory that stays."""
+        """Where the layers' keys and values lie and how; a backend stands for memory that stays."""
         if self._bound is not None and self._bound() is attention:
             return
         stored = [attention.stored(layer) for layer in range(len(self.claimed))]
         self._words.layers["keys"] = [k.data_ptr() for k, _ in stored]
         self._words.layers["values"] = [v.data_ptr() for _, v in stored]
+        self._words.layers["eight"] = [k.dtype == FP8 for k, _ in stored]
+        scales = [attention.scales(layer) for layer in range(len(self.claimed))]
+        self._words.layers["k_scale"], self._words.layers["v_scale"] = zip(*scales, strict=True)
         self._bound = weakref.ref(attention)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 WEIGHT = np.dtype((np.int64, 6))
 LAYER = np.dtype([
-    *((name, "i8") for name in ("heads", "kv_heads", "dim", "stores", "seen", "turn", "norm_whole", "norm_after")),
+    *((name, "i8") for name in ("heads", "kv_heads", "dim", "stores", "eight", "seen", "turn", "norm_whole", "norm_after")),
     *((name, "i8") for name in ("activation", "gated", "inner", "parallel", "of_sum")),
-    *((name, "f8") for name in ("scale", "softcap", "clip", "branch")),
+    *((name, "f8") for name in ("scale", "softcap", "clip", "branch", "k_scale", "v_scale")),
     *((name, "i8") for name in ("keys", "values", "sinks", "scalar")),
     *((name, cpu.NORM) for name in ("query_norm", "key_norm", "value_norm", *NORMS)),
     *((name, WEIGHT) for name in ("qkv", "output", "up", "down")),

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..attention.base import AttentionBackend
+from ..layers.float8 import Scales
 from ..layers.rotary import Rotary
 from ..quantization.keeping import Kept, PartTransform
 from ..step.batch import Batch
@@ -37,10 +38,12 @@ class Decoder:
     fused: steps run by fused.py, on a GPU where Triton is: layer by layer by its kernels, or by torch; otherwise by
     torch and cpu.c.
     few_bits: what became of weights that were loaded so.
+    kv_scales: what the checkpoint says of each layer's keys and values in float8; None: nothing.  A text: why it cannot be used.
     step: runs layers of steps of few tokens (compiled.py), once sealed, on a CPU with cpu.c; None: all run by torch.
     """
 
     few_bits: tuple[Kept, ...] = ()
+    kv_scales: tuple[Scales | str | None, ...] = ()
 
     def __init__(
         self, model: Model, dtype: torch.dtype, device: torch.device | str = "cpu", *, allocate: bool = True

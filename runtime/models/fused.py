@@ -149,15 +149,16 @@ def _step(model: Decoder, batch: Batch, attention: AttentionBackend, x: Tensor) 
     pool, course, own = attention.pool, model.course, model.embedding.own
     layout, part = model.config.attention, pool.parts[0]
     if len(pool.parts) == 1 and part.k.shape[0] == len(model.layers):
-        keys, values = part.k.unbind(0), part.v.unbind(0)
+        keys, values, scales = part.k.unbind(0), part.v.unbind(0), part.scales
     else:
         keys, values = zip(*(layout.stored(pool, index) for index in range(len(model.layers))), strict=True)
+        scales = [layout.scales(pool, index) for index in range(len(model.layers))]
     if course.whole:
-        return Step(batch, attention, keys, values, part.k_scale, part.v_scale)
+        return Step(batch, attention, keys, values, scales)
     longest = max(batch.context_lens, default=1)
     angles = {rope: model.rotaries[rope].gather(batch.positions, longest) for rope in course.law_ropes}
     extra = (None,) * len(model.layers) if own is None else own(known_ids(batch), x)
-    return Step(batch, attention, keys, values, part.k_scale, part.v_scale, LawStep(batch, attention, angles), extra)
+    return Step(batch, attention, keys, values, scales, LawStep(batch, attention, angles), extra)
 
 
 def _embed(model: Decoder, batch: Batch, out: Tensor | None = None) -> Tensor:

@@ -25,12 +25,14 @@ from .joins import AnyJoin, Pending, between, exact_in, weights_of, within
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..layers.float8 import Scales
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """What all layers of a step share.
 
-    keys, values: the pool by layer, [slots, kv_heads, head_dim] each.
+    keys, values: the pool by layer, [slots, kv_heads, head_dim] each.  scales: what they are divided by, by layer.
     law, own: what layers by the law need: see `attention.Step`, and `OwnEmbeddings`.
     """
 
@@ -38,8 +40,7 @@ class Step:
     attention: AttentionBackend
     keys: Sequence[Tensor]
     values: Sequence[Tensor]
-    k_scale: float
-    v_scale: float
+    scales: Sequence[Scales]
     law: LawStep | None = None
     own: Sequence[Tensor | None] = ()
 
@@ -108,7 +109,7 @@ class FusedLayer:
             qkv.clamp_(-part.clip, part.clip)
         q = rotate_and_store(
             qkv, *mixer.heads, self.table, batch.positions, batch.slots, step.keys[index], step.values[index],
-            self.head_norm, step.k_scale, step.v_scale, out, part.value_norm_eps,
+            self.head_norm, *step.scales[index], out, part.value_norm_eps,
         )  # fmt: skip
         if part.temperature is not None:
             q.mul_(temperatures(part.temperature, batch.positions)[:, None, None].to(q.dtype))

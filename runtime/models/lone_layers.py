@@ -108,7 +108,7 @@ def _query(layer: FusedLayer, x: Tensor, norm: NormWeights | None, step: Step) -
         return layer.rotate(y, step)
     return one_row.qkv_rotate_store(
         x, weight, eps, qkv.weight, qkv.bias, *mixer.heads, layer.table, batch.positions, batch.slots,
-        step.keys[index], step.values[index], step.k_scale, step.v_scale, weight_scale=qkv.scale,
+        step.keys[index], step.values[index], *step.scales[index], weight_scale=qkv.scale,
     )  # fmt: skip
 
 

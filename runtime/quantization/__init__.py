@@ -83,11 +83,6 @@ def kv_dtype_for(kv_dtype: str, dtype: torch.dtype, device: torch.device, attent
     _check_known("kv_dtype", kv_dtype, KV_DTYPES)
     if kv_dtype == "auto":
         return dtype
-    if attention == "cpu":
-        raise ConfigError(
-            "kv_dtype='fp8' with attention='cpu': the compiled CPU kernels read float32 and bfloat16 only; "
-            "take attention='torch_native', or kv_dtype='auto'"
-        )
     if attention != "torch_native":
         _check_fp8_device("kv_dtype='fp8'", device)
     return FP8

@@ -12,6 +12,7 @@ from attention_cases import Work, _batch
 from hypothesis import strategies as st
 
 from sgl.runtime.attention import AttentionBackend, AttentionLayout, LayerAttention, attention_backend
+from sgl.runtime.layers.float8 import Scales
 
 PAGES = 400
 
@@ -36,16 +37,21 @@ def attended(q: Any, keys: Any, values: Any, layer: LayerAttention, head: int, s
 
 
 class World:
-    """A step of `work` on scattered pages. Cached tokens have random keys and values in every layer that stores."""
+    """A step of `work` on scattered pages. Cached tokens have random keys and values in every layer that stores.
+
+    kept: the dtype of the pool, where it is another; float8 has random scales.
+    """
 
     def __init__(
         self, layout: AttentionLayout, work: Work, dtype: torch.dtype = torch.float32, page_size: int = 1, seed: int = 0,
-        device: str = "cpu", pages: int = PAGES,
+        device: str = "cpu", pages: int = PAGES, kept: torch.dtype | None = None,
     ) -> None:  # fmt: skip
         self.device = torch.device(device)
         self.layout, self.work, self.dtype, self.page_size = layout, work, dtype, page_size
         self.random, rng = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
-        self.pool = layout.pool(pages * page_size, dtype, device)
+        self.pool = layout.pool(pages * page_size, kept or dtype, device)
+        if kept is not None:
+            layout.scale(self.pool, [Scales(*rng.uniform(0.3, 3, 2)) for _ in layout.layers])
         self.pool.fill_nan(torch.arange(1, pages * page_size))
         counts = [-(-sum(lengths) // page_size) for lengths in work]
         taken = np.split(rng.permutation(np.arange(1, pages))[: sum(counts)], np.cumsum(counts)[:-1])
@@ -61,7 +67,9 @@ class World:
         for slots, (cached, _) in zip(self.slots, work, strict=True):
             for part in self.pool.parts:
                 for stored in (part.k, part.v):
-                    stored[:, slots[:cached]] = self.normal(len(stored), cached, *stored.shape[2:])
+                    new = self.normal(len(stored), cached, *stored.shape[2:]).to(stored.dtype)
+                    of_bytes = stored.dtype.itemsize == 1  # which torch writes by index as bytes only
+                    (stored.view(torch.uint8) if of_bytes else stored)[:, slots[:cached]] = new.view(torch.uint8) if of_bytes else new
 
     def normal(self, *size: int) -> torch.Tensor:
         return torch.randn(size, generator=self.random).to(self.device, self.dtype)
@@ -81,7 +89,7 @@ class World:
             assert found.is_contiguous() and found.shape == expected.shape and found.dtype == q.dtype
             torch.testing.assert_close(found.float().cpu(), expected, atol=tolerance, rtol=tolerance)
         for part in self.pool.parts:
-            assert not part.k[:, 0].any() and not part.v[:, 0].any()
+            assert not part.k[:, 0].float().any() and not part.v[:, 0].float().any()
 
     def attend(
         self, backend: AttentionBackend, index: int, layer: LayerAttention, sinks: torch.Tensor | None
@@ -98,11 +106,12 @@ class World:
     def expected(
         self, q: torch.Tensor, index: int, layer: LayerAttention, sinks: torch.Tensor | None
     ) -> torch.Tensor:
-        stored = self.layout.stored(self.pool, index if layer.source is None else layer.source)
+        source = index if layer.source is None else layer.source
+        stored, scales = self.layout.stored(self.pool, source), self.layout.scales(self.pool, source)
         out = np.zeros((len(q), layer.query_heads, layer.value_dim))
         queries, token = q.double().cpu().numpy(), 0
         for slots, (cached, new) in zip(self.slots, self.work, strict=True):
-            keys, values = (part[slots].double().cpu().numpy() for part in stored)
+            keys, values = (part.cpu().float()[slots].double().numpy() * scale for part, scale in zip(stored, scales, strict=True))
             for seen in range(cached + 1, cached + new + 1):
                 for head in range(layer.query_heads):
                     own = head // (layer.query_heads // layer.kv_heads)

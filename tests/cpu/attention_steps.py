@@ -81,12 +81,11 @@ class World:
     def expected(self, batch: Batch, q: Tensor, layer: int, sinks: Tensor | None = None) -> Tensor:
         """float32: a softmax written out, over the slots that the host knows."""
         out, start = [], 0
-        scales = [float(getattr(self.pool, name, 1.0)) for name in ("k_scale", "v_scale")]
         for slots, new in zip(batch.context_slots, batch.query_lens, strict=True):
             index = torch.from_numpy(slots.astype(np.int64)).to(self.device)
             k, v = (
                 place[layer].float()[index].repeat_interleave(self.shape.group, 1) * scale
-                for place, scale in zip((self.pool.k, self.pool.v), scales, strict=True)
+                for place, scale in zip((self.pool.k, self.pool.v), self.pool.scales[layer], strict=True)
             )
             scores = torch.einsum("qhd,khd->hqk", q[start : start + new].float(), k) * self.shape.scale
             if (cap := self.shape.softcap) is not None:

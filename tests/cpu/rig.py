@@ -26,7 +26,10 @@ class Row:
 
 
 class Rig:
-    """A model of a directory on a pool whose free slots hold NaN and are handed out in random order."""
+    """A model of a directory on a pool whose free slots hold NaN and are handed out in random order.
+
+    kept: the dtype of keys and values in the pool, where it is another.
+    """
 
     def __init__(
         self,
@@ -37,10 +40,11 @@ class Rig:
         device: str = "cpu",
         attention: str = "auto",
         model: Any = None,
+        kept: torch.dtype | None = None,
     ) -> None:
         self.model = model or load_model(path, dtype, device)
         layout = self.model.config.attention
-        self.pool: Any = layout.pool(slots, dtype, device)
+        self.pool: Any = layout.pool(slots, kept or dtype, device)
         self.attention = attention_backend(attention, self.pool, layout)
         self.free = list(np.random.default_rng(seed).permutation(np.arange(1, slots)))
         self.pool.fill_nan(self.free)

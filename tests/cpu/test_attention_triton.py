@@ -37,6 +37,7 @@ from sgl.runtime.attention import (
 from sgl.runtime.attention.triton import TritonAttention
 from sgl.runtime.kernels.attention_decode import DecodeScratch, DecodeTile
 from sgl.runtime.kernels.attention_prefill import PrefillTile
+from sgl.runtime.layers.float8 import Scales
 
 DECODES = [(40, 1), (0, 1), (150, 1), (33, 1)]
 MIXED = [(70, 1), (3, 1), (0, 20), (17, 9), (5, 1), (40, 2)]
@@ -112,7 +113,7 @@ def test_bfloat16(work):
 def test_keys_and_values_in_eight_bits_are_scaled(work):
     shape = AttentionShape(4, 2, 16, (None,))
     pool = make_pool(shape, 512, torch.float8_e4m3fn, poison=False)
-    pool.k_scale, pool.v_scale = 0.5, 0.25
+    pool.scales = [Scales(0.5, 0.25)]
     stored = [
         tuple(part.to(torch.float8_e4m3fn).float() for part in pair)
         for pair in random_kv(work, shape, torch.float32, "cpu", 3)

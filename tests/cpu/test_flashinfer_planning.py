@@ -26,6 +26,7 @@ from sgl.runtime.attention.shared_prefix import PrefixFinder
 from sgl.runtime.cache.kv import KVPool
 from sgl.runtime.kernels.attention_decode import DecodeTile
 from sgl.runtime.kernels.attention_prefill import PrefillTile
+from sgl.runtime.layers.float8 import Scales
 
 SHAPE = AttentionShape(query_heads=4, kv_heads=2, head_dim=64, windows=(None, None))
 WINDOWED = AttentionShape(query_heads=2, kv_heads=2, head_dim=64, windows=(None, 20, None, 5))
@@ -184,7 +185,7 @@ def test_soft_caps_and_sinks(calls, softcap, window):
 
 def test_float8_keys(calls):
     world = make_world(SHAPE, dtype=torch.float8_e4m3fn)
-    world.pool.k_scale, world.pool.v_scale = 0.5, 2.0
+    world.pool.scales = [Scales(0.5 + layer, 2.0 / (1 + layer)) for layer in range(len(world.pool.scales))]
     attention = made(world, max_running=4, context=64)
     calls.clear()
     check(attention, world, world.batch([world.sequence(n) for n in (60, 200)], [1, 150]))
@@ -194,7 +195,8 @@ def test_float8_keys(calls):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
 def test_store_leaves_the_padding_slot_alone(calls, dtype):
     world = make_world(SHAPE, dtype=dtype)
-    world.pool.v_scale = scale = 2.0 if dtype == torch.float8_e4m3fn else 1.0
+    scale = 2.0 if dtype == torch.float8_e4m3fn else 1.0
+    world.pool.scales[1] = Scales(v=scale)
     attention = made(world, max_running=4, context=64)
     batch = world.batch([world.sequence(9), world.sequence(3)], [1, 1], pad_to=4)
     k, v = torch.randint(-8, 9, (2, 4, SHAPE.kv_heads, SHAPE.head_dim)).bfloat16()  # the interpreter rounds wrongly

@@ -59,10 +59,11 @@ def test_bad_values_are_named(option, value, message):
         EngineConfig.from_options({option: value})
 
 
-@pytest.mark.parametrize("option, value", [("weights", "fp8"), ("weights", "fp8_block"), ("kv_dtype", "fp8")])
-def test_fp8_needs_a_gpu(option, value):
-    with pytest.raises(ConfigError, match=rf"{option}='{value}'\) needs a CUDA device, here: cpu; use {option}='auto'"):
-        resolved("cpu", **{option: value})
+@pytest.mark.parametrize("weights", ["fp8", "fp8_block"])
+def test_fp8_weights_need_a_gpu(weights):
+    with pytest.raises(ConfigError, match=rf"weights='{weights}'\) needs a CUDA device, here: cpu; use weights='int8', 'int4' or 'auto'"):
+        resolved("cpu", weights=weights)
+    assert resolved("cpu", kv_dtype="fp8").kv_dtype == "fp8"
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4", "int4_hqq", "nvfp4", "mxfp4"])

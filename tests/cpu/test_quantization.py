@@ -109,10 +109,8 @@ def test_what_cannot_be_is_said() -> None:
         transform_for("nvfp4", False, torch.device("xpu"))
     with pytest.raises(ConfigError, match=r"kv_dtype='int8'.*auto, fp8"):
         kv_dtype_for("int8", torch.float32, CPU)
-    with pytest.raises(ConfigError, match="attention='torch_native'"):
-        kv_dtype_for("fp8", torch.float32, CPU, "cpu")
     assert kv_dtype_for("auto", torch.bfloat16, CPU, "cpu") == torch.bfloat16
-    assert kv_dtype_for("fp8", torch.bfloat16, CPU) == FP8
+    assert kv_dtype_for("fp8", torch.bfloat16, CPU) == kv_dtype_for("fp8", torch.float32, CPU, "cpu") == FP8
 
 
 def test_an_old_gpu_is_refused_and_a_wrong_dtype_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +187,7 @@ def test_attention_over_an_fp8_pool_is_that_over_the_restored_values(
     work: list[tuple[int, int]], dtype: torch.dtype
 ) -> None:
     pools = [KVPool(2, 300, 2, 16, kind) for kind in (FP8, dtype)]
-    pools[0].k_scale, pools[0].v_scale = 0.5, 2.0
+    pools[0].scales = [values.Scales(0.5, 2.0)] * 2
     pools[0].fill_nan(range(1, 300))
     batch, tokens = fp8_batch(work, 300), sum(new for _, new in work)
     q, k, v = (random(tokens, heads, 16, seed=heads).to(dtype) for heads in (4, 2, 2))
@@ -229,7 +227,7 @@ def test_freed_slots_of_an_fp8_pool_can_be_poisoned() -> None:
     pool = KVPool(1, 6, 1, 16, FP8)
     pool.fill_nan([2, 5])
     assert pool.k.float().isnan().flatten(2).all(2)[0].tolist() == [False, False, True, False, False, True]
-    assert pool.k_scale == pool.v_scale == 1.0
+    assert pool.scales == [(1.0, 1.0)]
 
 
 # the bundled model

@@ -64,8 +64,10 @@ def test_windows():
 
 
 def test_float8_keys():
+    from sgl.runtime.layers.float8 import Scales
+
     world, attention = made(dtype=torch.float8_e4m3fn)
-    world.pool.k_scale, world.pool.v_scale = 0.5, 2.0
+    world.pool.scales = [Scales(0.5 + layer, 2.0 / (1 + layer)) for layer in range(len(world.pool.scales))]
     check(world, attention, world.batch([world.sequence(n) for n in (900, 50, 2000, 400)], [1, 1, 40, 300]))
     check(world, attention, world.batch([world.sequence(n) for n in (1900, 50)], [1, 1]))
 

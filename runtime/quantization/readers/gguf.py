@@ -16,6 +16,7 @@ class BlockReaders:
     """Stands where `Readers` do, for files that need no configuration."""
 
     notes: tuple[str, ...] = ()
+    other_kv: str | None = None
 
     def claim(self, module: str, siblings: Mapping[str, Sibling]) -> Claim | None:
         """None: the weight is a plain one. Raises CheckpointError, naming the tensor, for weights that are no matrix."""

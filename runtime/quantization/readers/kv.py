@@ -1,10 +1,11 @@
-"""Which tensors of an attention module hold the scales of keys and values kept in float8: stored k = k / scale."""
+"""The scales of keys and values kept in float8 (stored k = k / scale): which tensors of a layer hold them, and what they may be."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from .asked import Asked
 from .claim import FLOATS, Module, Sibling
 
 NAMES = (
@@ -13,9 +14,10 @@ NAMES = (
     ("qkv_proj.k_scale", "qkv_proj.v_scale"),
     ("attn.k_scale", "attn.v_scale"),
     ("k_cache.scale", "v_cache.scale"),
-    ("k_proj.output_scale", "v_proj.output_scale"),  # compressed-tensors, of old
     ("kv_scale", "kv_scale"),  # one for both
 )
+SUFFIXES = frozenset(name for names in NAMES for name in names)
+FLOAT8 = {"FP8", "FLOAT8"}  # as ModelOpt calls it
 
 
 class KVScales(NamedTuple):
@@ -32,6 +34,16 @@ def kv_scales(module: str, siblings: Mapping[str, Sibling]) -> KVScales | None:
         if found.has(*names):
             for name in names:
                 if found.expect(name, FLOATS) not in ((), (1,), (1, 1)):
-                    raise found.wrong(name, "holds several scales, and one for all heads is read; set kv_dtype='auto' and take it out")
+                    raise found.wrong(name, "holds several scales, and one for all heads of a layer is read; leave kv_dtype at 'auto'")
             return KVScales(*names)
+    return None
+
+
+def other_kind(asked: Asked) -> str | None:
+    """Why the scales of a checkpoint are none of float8, for people; None: its configuration does not speak against it."""
+    scheme, algorithm = asked.table("kv_cache_scheme"), asked.keys.get("kv_cache_quant_algo")
+    if (scheme.get("type") or "float") != "float" or (scheme.get("num_bits") or 8) != 8:
+        return f"kv_cache_scheme asks for type {scheme.get('type')!r:.40} in {scheme.get('num_bits')!r:.40} bits"
+    if isinstance(algorithm, str) and algorithm.upper() not in FLOAT8:
+        return f"kv_cache_quant_algo is {algorithm!r:.40}"
     return None

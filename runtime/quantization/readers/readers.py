@@ -8,6 +8,7 @@ from typing import Any
 from . import awq, bitsandbytes, float4, float8, gptq, hqq, int8, packed, torchao
 from .asked import Asked
 from .claim import Claim, Module, Sibling
+from .kv import other_kind
 from .methods import asked_of, notes_of
 from .schemes import schemes
 
@@ -18,11 +19,14 @@ SIGNS = (
 
 
 class Readers:
-    """The readers of one checkpoint. notes: a line for each thing that is computed otherwise than the checkpoint asks."""
+    """The readers of one checkpoint. notes: a line for each thing that is computed otherwise than the checkpoint asks.
+
+    other_kv: why its scales of keys and values are none of float8; None: they may be.
+    """
 
     def __init__(self, asked: Asked) -> None:
         """Raises ConfigError for what the configuration asks and no reader does."""
-        self.notes = tuple(notes_of(asked))
+        self.notes, self.other_kv = tuple(notes_of(asked)), other_kind(asked)
         self._asked, self._schemes, self._blocks = asked, schemes(asked), asked.blocks()
 
     @classmethod

@@ -1,0 +1,124 @@
+/* Numbers of 8 bits (e4m3: sign, 4 bits of exponent, 3 of mantissa, largest 448, no infinity), as keys and values may be kept.
+   Every way gives the same bits: all of them are numbers of bfloat16 too. */
+
+enum { E4M3_NAN = 0x7f, E4M3_LARGEST = 448 };
+
+INLINE float to_float_e4m3(uint8_t x) {
+    const uint32_t size = x & 0x7f, moved = (size << 20) + (120u << 23), sign = (uint32_t)(x & 0x80) << 24;
+    float normal, y;
+    memcpy(&normal, &moved, 4);
+    y = size < 8 ? (float)(int32_t)size * 0x1p-9f : normal;
+    uint32_t bits;
+    memcpy(&bits, &y, 4);
+    bits = (size == E4M3_NAN ? 0x7fc00000 : bits) | sign;
+    memcpy(&y, &bits, 4);
+    return y;
+}
+
+INLINE uint8_t from_float_e4m3(float x) { /* to nearest, ties to even; what is too large the largest; NaN stays NaN */
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    const uint32_t sign = bits >> 24 & 0x80, given = bits & 0x7fffffff, largest = 0x43e00000;
+    const uint32_t size = given < largest ? given : largest;
+    const uint32_t normal = ((size + 0x7ffff + (size >> 20 & 1)) >> 20) - (120 << 3);
+    float small;
+    memcpy(&small, &size, 4);
+    small += 16384.0f; /* whose last bit is the smallest of these numbers */
+    uint32_t few;
+    memcpy(&few, &small, 4);
+    const uint32_t code = size < 121u << 23 ? few - 0x46800000 : normal;
+    return (uint8_t)((given > 0x7f800000 ? E4M3_NAN : code) | sign);
+}
+
+INLINE bfloat16 to_bfloat16_e4m3(uint8_t x) {
+    const float y = to_float_e4m3(x);
+    uint32_t bits;
+    memcpy(&bits, &y, 4);
+    return (bfloat16)(bits >> 16);
+}
+
+/* Rows of keys or values to `room` [count, dim]: those that begin at `from` + slots[j] * token. */
+typedef struct {
+    const uint8_t *from;
+    const int32_t *slots;
+    long token, count, dim;
+    void *room;
+} Restore;
+
+#define RESTORED(type, suffix, converted) \
+    CLONES static void restore_##suffix##_plainly(const Restore *job) { \
+        for (long j = 0; j < job->count; j++) { \
+            const uint8_t *row = job->from + job->slots[j] * job->token; \
+            type *to = (type *)job->room + j * job->dim; \
+            _Pragma("omp simd") for (long i = 0; i < job->dim; i++) to[i] = converted(row[i]); \
+        } \
+    }
+RESTORED(float, f32, to_float_e4m3)
+RESTORED(bfloat16, bf16, to_bfloat16_e4m3)
+#undef RESTORED
+
+#if defined(__x86_64__)
+#define VBMI __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi")))
+static uint8_t e4m3_high[128] __attribute__((aligned(64))), e4m3_low[128] __attribute__((aligned(64))); /* of bfloat16, without signs */
+
+static void fill_e4m3(void) {
+    for (int code = 0; code < 128; code++) {
+        const bfloat16 y = to_bfloat16_e4m3((uint8_t)code);
+        e4m3_high[code] = (uint8_t)(y >> 8), e4m3_low[code] = (uint8_t)y;
+    }
+}
+
+static int has_vbmi(void) { return __builtin_cpu_supports("avx512vbmi") && has_avx512(); }
+
+/* Up to 64 numbers at a time: both bytes of their bfloat16 are looked up. They are laid out beforehand for the unpacking behind. */
+VBMI INLINE void halves_of_e4m3(const uint8_t *from, long count, __m512i order, __m512i *first, __m512i *second) {
+    const __mmask64 there = count >= 64 ? ~0ull : (1ull << count) - 1;
+    const __m512i x = _mm512_permutexvar_epi32(order, _mm512_maskz_loadu_epi8(there, from));
+    const __m512i size = _mm512_permutex2var_epi8(_mm512_load_si512(e4m3_high), x, _mm512_load_si512(e4m3_high + 64));
+    const __m512i low = _mm512_permutex2var_epi8(_mm512_load_si512(e4m3_low), x, _mm512_load_si512(e4m3_low + 64));
+    const __m512i high = _mm512_ternarylogic_epi32(size, x, _mm512_set1_epi8((char)0x80), 0xf8); /* a | (b & c) */
+    *first = _mm512_unpacklo_epi8(low, high), *second = _mm512_unpackhi_epi8(low, high);
+}
+
+VBMI static void restore_bf16_widely(const Restore *job) {
+    const __m512i order = _mm512_setr_epi32(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
+    for (long j = 0; j < job->count; j++) {
+        const uint8_t *row = job->from + job->slots[j] * job->token;
+        bfloat16 *to = (bfloat16 *)job->room + j * job->dim;
+        for (long i = 0; i < job->dim; i += 64) {
+            __m512i halves[2];
+            halves_of_e4m3(row + i, job->dim - i, order, &halves[0], &halves[1]);
+            for (long k = 0; k < 2 && i + 32 * k < job->dim; k++) _mm512_storeu_si512(to + i + 32 * k, halves[k]);
+        }
+    }
+}
+
+VBMI static void restore_f32_widely(const Restore *job) {
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), zero = _mm512_setzero_si512();
+    for (long j = 0; j < job->count; j++) {
+        const uint8_t *row = job->from + job->slots[j] * job->token;
+        float *to = (float *)job->room + j * job->dim;
+        for (long i = 0; i < job->dim; i += 64) {
+            __m512i halves[2];
+            halves_of_e4m3(row + i, job->dim - i, order, &halves[0], &halves[1]);
+            for (long k = 0; k < 2 && i + 32 * k < job->dim; k++) {
+                _mm512_storeu_si512(to + i + 32 * k, _mm512_unpacklo_epi16(zero, halves[k]));
+                _mm512_storeu_si512(to + i + 32 * k + 16, _mm512_unpackhi_epi16(zero, halves[k]));
+            }
+        }
+    }
+}
+#else
+static void fill_e4m3(void) {}
+static int has_vbmi(void) { return 0; }
+static void restore_bf16_widely(const Restore *job) { restore_bf16_plainly(job); }
+static void restore_f32_widely(const Restore *job) { restore_f32_plainly(job); }
+#endif
+
+static int e4m3_way; /* 0: plainly, 1: by AVX512_VBMI, for rows of whole chunks */
+
+#define RESTORE(suffix) \
+    static void restore_##suffix(const Restore *job) { e4m3_way ? restore_##suffix##_widely(job) : restore_##suffix##_plainly(job); }
+RESTORE(f32)
+RESTORE(bf16)
+#undef RESTORE

@@ -1,0 +1,53 @@
+"""What a checkpoint says that stored keys and values are to be divided by, layer by layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+
+from ..errors import CheckpointError
+from ..layers.float8 import Scales
+from ..models.names import Names
+from ..models.spec import Model
+from ..quantization.readers import Sibling
+from ..quantization.readers.kv import kv_scales
+from .header import FLOATS
+from .plan import Piece, Plan, renamed, scale_of_kv
+from .source import Source, bytes_of
+
+
+def read_scales(plan: Plan, config: Model) -> tuple[Scales | str | None, ...]:
+    """Of each layer; None: nothing is said.  A text: why what is said cannot be used, for people who ask for it."""
+    if plan.other_kv is not None:
+        return ()
+    return tuple(_read(config.names, layer, plan.kv.get(layer, {})) for layer in range(len(config.layers)))
+
+
+def note_of(config: Model, sources: Iterable[Source], other: str | None) -> tuple[str, ...]:
+    """A line where there are any. other: see `Readers.other_kv`."""
+    names = (renamed(stored.name, config, ()) for source in sources for stored in source.tensors)
+    if not any(scale_of_kv(name, config) for name in names):
+        return ()
+    if other is not None:
+        return (f"the checkpoint's scales for keys and values are not used ({other}); kv_dtype='fp8' takes 1",)
+    return ("the checkpoint has scales for keys and values in float8: kv_dtype='fp8' uses them, no other kv_dtype does",)
+
+
+def _read(names: Names, layer: int, pieces: dict[str, Piece]) -> Scales | str | None:
+    module = names.layer.format(layer) + names.output.rpartition(".")[0]
+    siblings = {suffix: Sibling(piece.stored.dtype, tuple(piece.stored.shape)) for suffix, piece in pieces.items()}
+    try:
+        found = kv_scales(module, siblings)
+    except CheckpointError as error:
+        return str(error)
+    if found is None:
+        return f"layer {layer} has {', '.join(sorted(pieces))} without its partner; take a complete checkpoint" if pieces else None
+    scales = Scales(*(_number(pieces[name]) for name in found))
+    return scales if all(math.isfinite(scale) and scale > 0 for scale in scales) else f"{module}: the scales of keys and values are {scales.k} and {scales.v}, not positive numbers"
+
+
+def _number(piece: Piece) -> float:
+    dtype = FLOATS[piece.stored.dtype]
+    return float(torch.from_numpy(bytes_of(piece.source, piece.stored, 0, piece.bytes)).view(dtype).float())

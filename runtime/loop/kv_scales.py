@@ -1,0 +1,34 @@
+"""What keys and values in float8 are divided by: what the checkpoint says of a layer, otherwise 1."""
+
+from __future__ import annotations
+
+from ..attention import AttentionLayout
+from ..cache.pools import Pool
+from ..errors import CheckpointError
+from ..layers.float8 import FP8, Scales
+from ..models.decoder import Decoder
+from ..models.generic import AnyDecoder
+
+
+def take_scales(pool: Pool, model: AnyDecoder) -> None:
+    """From the model to a pool in which nothing is stored yet. Raises CheckpointError for scales that cannot be."""
+    if pool.dtype != FP8:
+        return
+    said = model.kv_scales if isinstance(model, Decoder) else ()
+    layout, found = model.config.attention, []
+    for scales in said or (None,) * len(layout.layers):
+        if isinstance(scales, str):
+            raise CheckpointError(f"kv_dtype='fp8': {scales}")
+        found.append(scales or Scales())
+    layout.scale(pool, found)
+
+
+def told(pool: Pool, layout: AttentionLayout) -> str | None:
+    """For people; None: nothing is stored in float8."""
+    if pool.dtype != FP8:
+        return None
+    found = [layout.scales(pool, layer) for layer in range(len(layout.layers))]
+    if all(scales == Scales() for scales in found):
+        return "1 in every layer"
+    keys, values = zip(*found, strict=True)
+    return f"from the checkpoint: keys {min(keys):.4g} to {max(keys):.4g}, values {min(values):.4g} to {max(values):.4g}"
