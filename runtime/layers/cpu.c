@@ -22,7 +22,7 @@
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
-enum { MOST_DIM = 512, KEYS = 64, QUERIES = 8, AHEAD = 16, FEW = 4, SOME_ROWS = 4, LANES = 16 };
+enum { MOST_DIM = 512, KEYS = 64, QUERIES = 8, AHEAD = 16, FEW = 4, SOME_ROWS = 4, LANES = 16, SOME_KEYS = 16 };
 
 typedef uint16_t bfloat16;
 
@@ -227,11 +227,11 @@ static PyObject *py_set_int4_way(PyObject *Py_UNUSED(self), PyObject *const *arg
     Py_RETURN_NONE;
 }
 
-/* set_e4m3_way(way): 0 plainly, 1 by AVX512_VBMI; for tests, and no better one than this CPU has */
+/* set_e4m3_way(way): 0 plainly, 1 by AVX2, 2 by AVX512_VBMI; for tests, and no better one than this CPU has */
 static PyObject *py_set_e4m3_way(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
     long long a[1];
     if (!parse(args, n, 1, a)) return NULL;
-    if (a[0] < 0 || a[0] > has_vbmi()) return PyErr_Format(PyExc_ValueError, "way %lld", a[0]);
+    if (a[0] < 0 || a[0] > e4m3_ways()) return PyErr_Format(PyExc_ValueError, "way %lld", a[0]);
     e4m3_way = (int)a[0];
     Py_RETURN_NONE;
 }
@@ -264,7 +264,7 @@ PyMODINIT_FUNC PyInit__cpu(void) {
 #endif
     if (made) PyModule_AddIntConstant(made, "FLOAT8_PAIRS", float8_way);
     fill_e4m3();
-    e4m3_way = has_vbmi();
+    e4m3_way = e4m3_ways();
     if (made) PyModule_AddIntConstant(made, "INT4", int4_way); /* the best way to multiply with int4 weights: see cpu_int4.h */
     if (made) PyModule_AddIntConstant(made, "E4M3", e4m3_way); /* the best way to restore numbers of 8 bits: see cpu_e4m3.h */
     if (made) PyModule_AddIntConstant(made, "MOST_DIM", MOST_DIM);

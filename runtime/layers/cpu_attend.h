@@ -7,14 +7,17 @@ INLINE float NAME(dot)(const float *x, const TYPE *y, long n) {
     return sum;
 }
 
-/* Numbers of the pool from `place` on, as float32. */
-INLINE void NAME(widen)(const Attention *job, const void *from, long place, float *wide, long dim) {
-    const TYPE *plain = (const TYPE *)from + place;
-    const uint8_t *eight = (const uint8_t *)from + place;
-    if (job->eight)
-        for (long i = 0; i < dim; i++) wide[i] = to_float_e4m3(eight[i]);
-    else
+/* The numbers of slot j of `count` as float32: in `wide`; those of 8 bits in `room`, where a few slots are restored at a time. */
+INLINE const float *NAME(widened)(const Attention *job, const void *from, const int32_t *slots, long j, long count, long head, float *wide,
+                                  float *room, long dim) {
+    const long token = job->kv_heads * dim, done = j % SOME_KEYS, left = count - j;
+    if (!room) {
+        const TYPE *plain = (const TYPE *)from + slots[j] * token + head * dim;
         for (long i = 0; i < dim; i++) wide[i] = NAME(to_float)(plain[i]);
+        return wide;
+    }
+    if (!done) restore_f32(&(Restore){(const uint8_t *)from + head * dim, slots + j, token, left < SOME_KEYS ? left : SOME_KEYS, dim, room});
+    return room + done * dim;
 }
 
 /* One query row, one KV head, up to QUERIES of its query heads: online softmax over blocks of KEYS tokens. */
@@ -22,9 +25,10 @@ INLINE void NAME(attend_head)(const Attention *job, long row, long head, long fr
     const TYPE *q = (const TYPE *)job->q + row * job->q_stride + (head * job->group + from) * dim;
     const int32_t *slots = job->slots[row];
     const long length = job->length[row], token = job->kv_heads * dim, first = head * dim, size = job->eight ? 1 : sizeof(TYPE);
-    float query[QUERIES * MOST_DIM], mixed[QUERIES * MOST_DIM], wide[MOST_DIM];
+    float query[QUERIES * MOST_DIM], mixed[QUERIES * MOST_DIM], wide[MOST_DIM], *room = NULL;
     float score[QUERIES][KEYS], most[QUERIES], total[QUERIES];
 
+    if (job->eight) room = narrow_space(SOME_KEYS * dim * sizeof(float));
     for (long i = 0; i < queries * dim; i++) query[i] = NAME(to_float)(q[i]) * job->scale, mixed[i] = 0;
     for (long g = 0; g < queries; g++) most[g] = -INFINITY, total[g] = 0;
     for (long begin = 0; begin < length; begin += KEYS) {
@@ -34,8 +38,8 @@ INLINE void NAME(attend_head)(const Attention *job, long row, long head, long fr
             const long ahead = slots[begin + j + AHEAD < length ? begin + j + AHEAD : length - 1] * token + first;
             prefetch((const char *)job->keys + ahead * size, dim * size);
             prefetch((const char *)job->values + place * size, dim * size);
-            NAME(widen)(job, job->keys, place, wide, dim);
-            for (long g = 0; g < queries; g++) score[g][j] = dot_f32(query + g * dim, wide, dim);
+            const float *key = NAME(widened)(job, job->keys, slots + begin, j, count, head, wide, room, dim);
+            for (long g = 0; g < queries; g++) score[g][j] = dot_f32(query + g * dim, key, dim);
         }
         for (long g = 0; g < queries; g++) {
             float top = most[g], sum = 0;
@@ -50,11 +54,11 @@ INLINE void NAME(attend_head)(const Attention *job, long row, long head, long fr
             for (long i = 0; i < dim; i++) mixed[g * dim + i] *= keep;
         }
         for (long j = 0; j < count; j++) {
-            NAME(widen)(job, job->values, slots[begin + j] * token + first, wide, dim);
+            const float *value = NAME(widened)(job, job->values, slots + begin, j, count, head, wide, room, dim);
             for (long g = 0; g < queries; g++) {
                 float weight = score[g][j];
 #pragma omp simd
-                for (long i = 0; i < dim; i++) mixed[g * dim + i] += weight * wide[i];
+                for (long i = 0; i < dim; i++) mixed[g * dim + i] += weight * value[i];
             }
         }
     }

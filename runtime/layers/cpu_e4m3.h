@@ -108,17 +108,44 @@ VBMI static void restore_f32_widely(const Restore *job) {
         }
     }
 }
+/* As float16 they are 1 / 256 of themselves: shifts, and NaN put in its place. */
+__attribute__((target("avx2,f16c,fma"))) static void restore_f32_by_halves(const Restore *job) {
+    const __m256i sizes = _mm256_set1_epi16(0x7f), signs = _mm256_set1_epi16(0x80), strange = _mm256_set1_epi16(0x7e00);
+    const __m256 whole = _mm256_set1_ps(256.0f);
+    for (long j = 0; j < job->count; j++) {
+        const uint8_t *row = job->from + job->slots[j] * job->token;
+        float *to = (float *)job->room + j * job->dim;
+        long i = 0;
+        for (; i + 16 <= job->dim; i += 16) {
+            const __m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(row + i)));
+            const __m256i size = _mm256_and_si256(x, sizes), nan = _mm256_and_si256(_mm256_cmpeq_epi16(size, sizes), strange);
+            const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(x, signs), 8);
+            const __m256i half = _mm256_or_si256(_mm256_or_si256(_mm256_slli_epi16(size, 7), nan), sign);
+            _mm256_storeu_ps(to + i, _mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(half)), whole));
+            _mm256_storeu_ps(to + i + 8, _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)), whole));
+        }
+        for (; i < job->dim; i++) to[i] = to_float_e4m3(row[i]);
+    }
+}
+
+static int e4m3_ways(void) { return has_vbmi() ? 2 : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"); }
 #else
 static void fill_e4m3(void) {}
-static int has_vbmi(void) { return 0; }
+static int e4m3_ways(void) { return 0; }
 static void restore_bf16_widely(const Restore *job) { restore_bf16_plainly(job); }
 static void restore_f32_widely(const Restore *job) { restore_f32_plainly(job); }
+static void restore_f32_by_halves(const Restore *job) { restore_f32_plainly(job); }
 #endif
 
-static int e4m3_way; /* 0: plainly, 1: by AVX512_VBMI, for rows of whole chunks */
+static int e4m3_way; /* 0: plainly, 1: float32 by AVX2 and F16C, 2: rows of whole chunks by AVX512_VBMI */
 
-#define RESTORE(suffix) \
-    static void restore_##suffix(const Restore *job) { e4m3_way ? restore_##suffix##_widely(job) : restore_##suffix##_plainly(job); }
-RESTORE(f32)
-RESTORE(bf16)
-#undef RESTORE
+static void restore_f32(const Restore *job) {
+    if (e4m3_way == 2 && job->dim % 32 == 0) restore_f32_widely(job);
+    else if (e4m3_way) restore_f32_by_halves(job);
+    else restore_f32_plainly(job);
+}
+
+static void restore_bf16(const Restore *job) { /* of whole chunks */
+    if (e4m3_way == 2) restore_bf16_widely(job);
+    else restore_bf16_plainly(job);
+}
