@@ -48,6 +48,19 @@ class Plan:
     prefills: list[Prefill]
 
 
+class _Prefills(TorchNativeAttention):
+    """Over a pool in float8, which the compiled kernels restore."""
+
+    def read(self, slots: Tensor, layer: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        stored, size = self.stored(layer), (len(slots), self.shape.kv_heads, self.shape.head_dim)
+        found, slots = torch.empty(2, *size, dtype=dtype), slots.int()
+        for kept, out, scale in zip(stored, found, self.scales(layer), strict=True):
+            cpu.kernels.restore(cpu.KINDS[dtype], kept.data_ptr(), slots.data_ptr(), len(slots), size[1] * size[2], out.data_ptr())
+            if scale != 1:
+                out.mul_(scale)
+        return found[0], found[1]
+
+
 class CpuAttention(OnePool):
     """See `AttentionBackend`. The options of other backends are taken and ignored.
 
@@ -67,7 +80,7 @@ class CpuAttention(OnePool):
         self._small = NO_LIMIT if deterministic else SMALL_EXTEND
         if deterministic:
             self.reason = "compiled kernels for everything"
-        self._torch = TorchNativeAttention(pool, shape)
+        self._torch = _Prefills(pool, shape) if pool.k.dtype == FP8 else TorchNativeAttention(pool, shape)
         self.pool, self._eight = pool, pool.k.dtype == FP8
         self.addresses = [(k.data_ptr(), v.data_ptr()) for k, v in map(self.stored, range(shape.layers))]
 

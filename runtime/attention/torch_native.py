@@ -113,7 +113,7 @@ class TorchNativeAttention(OnePool):
             pool, new = pool.view(torch.uint8), saturate(new, scale).view(torch.uint8)
         pool.index_copy_(0, slots, new)
 
-    def _read(self, slots: Tensor, layer: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def read(self, slots: Tensor, layer: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Keys and values [slots, kv_heads, head_dim] in `dtype`."""
         keys, values = (pool[layer].index_select(0, slots) for pool in (self._keys, self._values))
         if not self._fp8:
@@ -124,7 +124,7 @@ class TorchNativeAttention(OnePool):
     def _attend_group(self, group: PaddedGroup, q: Tensor, layer: int, sinks: Tensor | None) -> Tensor:
         """q [T, heads, dim] -> [real rows, heads, value_dim]."""
         shape, sequences, queries = self.shape, group.sequences, group.queries
-        keys, values = (part.unflatten(0, (sequences, -1)).transpose(1, 2) for part in self._read(group.slots, layer, q.dtype))
+        keys, values = (part.unflatten(0, (sequences, -1)).transpose(1, 2) for part in self.read(group.slots, layer, q.dtype))
         q = q[group.rows]
         split = (sequences, queries, shape.kv_heads, shape.group, shape.head_dim)
         rows = q.reshape(split).transpose(1, 2).flatten(2, 3)
@@ -141,7 +141,7 @@ class TorchNativeAttention(OnePool):
         shape = self.shape
         rows = q[part.rows].unflatten(1, (shape.kv_heads, shape.group)).permute(1, 2, 0, 3)
         if k is None or v is None or not part.fresh:
-            k, v = self._read(part.slots, layer, q.dtype)
+            k, v = self.read(part.slots, layer, q.dtype)
         else:
             k, v = k[part.rows], v[part.rows]
         keys, values = (

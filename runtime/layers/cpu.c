@@ -207,6 +207,17 @@ static PyObject *py_store(PyObject *Py_UNUSED(self), PyObject *const *args, Py_s
     Py_RETURN_NONE;
 }
 
+/* restore(kind, from, slots, count, width, to): numbers of 8 bits of int32 slots, `width` in each, to [count, width] of this kind */
+static PyObject *py_restore(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[6];
+    if (!parse(args, n, 6, a)) return NULL;
+    const Restore job = {POINTER(1), POINTER(2), a[4], a[3], a[4], POINTER(5)};
+    Py_BEGIN_ALLOW_THREADS
+    DISPATCH(restore, &job);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 /* use_huge_pages(address, bytes): of memory that is not written yet; nothing happens where the system has none */
 static PyObject *py_use_huge_pages(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
     long long a[2];
@@ -245,7 +256,7 @@ static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args
 
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
 static PyMethodDef methods[] = {METHOD(linear), METHOD(step), METHOD(norm), METHOD(activate), METHOD(activate_and_mul), METHOD(add), METHOD(rotate),
-                                METHOD(attend), METHOD(store), METHOD(set_threads), METHOD(set_int4_way), METHOD(set_e4m3_way),
+                                METHOD(attend), METHOD(store), METHOD(set_threads), METHOD(set_int4_way), METHOD(set_e4m3_way), METHOD(restore),
                                 METHOD(use_huge_pages), {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cpu", NULL, -1, methods, NULL, NULL, NULL, NULL};
 

@@ -145,7 +145,7 @@ static void restore_f32(const Restore *job) {
     else restore_f32_plainly(job);
 }
 
-static void restore_bf16(const Restore *job) { /* of whole chunks */
-    if (e4m3_way == 2) restore_bf16_widely(job);
+static void restore_bf16(const Restore *job) {
+    if (e4m3_way == 2 && job->dim % 32 == 0) restore_bf16_widely(job);
     else restore_bf16_plainly(job);
 }

@@ -169,7 +169,7 @@ def _attention(model: Model, config: Resolved, choice: DeviceChoice, stored: tor
     slots = config.page_size * (SLOTS if choice.device.type == "cuda" else 2)
     return attention_backend(
         config.attention, layout.pool(slots, stored, choice.device), layout, page_size=config.page_size,
-        max_running=config.max_running, context=config.context or model.max_position, deterministic=config.deterministic,
+        max_running=config.max_running, context=config.context or model.max_position, deterministic=config.deterministic, dtype=choice.dtype,
     )  # fmt: skip
 
 

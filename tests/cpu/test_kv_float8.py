@@ -96,6 +96,19 @@ def test_every_option_with_scales_by_layer(work: Work, layers: list[LayerAttenti
 
 
 @compiled
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", [16, 40, 64, 96])
+def test_prefills_read_what_torch_reads(dim: int, dtype: torch.dtype, way: None) -> None:
+    layout = AttentionLayout.of([LayerAttention(2, 1, dim, dim, 0.1)] * 2)
+    world = World(layout, [(300, 40)], dtype, kept=FP8)
+    slots = torch.from_numpy(world.slots[0]).long()
+    compiled, native = world.backend("cpu"), world.backend("torch_native")
+    for layer in (0, 1):
+        for found, expected in zip(compiled._torch.read(slots, layer, dtype), native.read(slots, layer, dtype), strict=True):
+            assert torch.equal(found.nan_to_num(7), expected.nan_to_num(7)) and found.isnan().any()
+
+
+@compiled
 def test_a_stale_read_is_loud(way: None) -> None:
     for dtype in DTYPES:
         world = World(AttentionLayout.of([LayerAttention(2, 1, 64, 64, 0.1)]), [(40, 1)], dtype, kept=FP8)
