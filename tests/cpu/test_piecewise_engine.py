@@ -64,7 +64,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_runner, "GraphPool", Graphs)
     monkeypatch.setattr(decoder, "_can_fuse", lambda device: True)
     monkeypatch.setattr(assemble, "_runner", runner)
-    monkeypatch.setattr(assemble, "_attention", lambda config, pool, layout, context: Attention(pool, layout.groups[0]))
+    monkeypatch.setattr(assemble, "_attention", lambda config, pool, layout, context, dtype: Attention(pool, layout.groups[0]))
 
 
 def found(path: Any) -> tuple[list[Any], list[float], Any]:
