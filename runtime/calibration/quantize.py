@@ -14,6 +14,7 @@ from torch import Tensor
 from ..errors import ConfigError
 from ..layers.linear import Linear
 from ..loading.checkpoint import Checkpoint, open_checkpoint
+from ..loading.cutting import cut
 from ..loading.files import quantization_of, read_json
 from ..loading.gguf import is_gguf
 from ..loading.header import DTYPES, FLOATS, Stored
@@ -80,7 +81,7 @@ class _Quantizing:
             raise ConfigError(f"weights {weights!r} are found by what flows through the model: give texts to calibrate by")
         self.origin = origin
         checkpoint = _opened(origin)
-        self.sources = checkpoint.sources
+        self.sources = [cut(source, checkpoint.model) for source in checkpoint.sources]
         self.model = Decoder(checkpoint.model, torch.float32, device, allocate=False)
         self.plan: Plan = plan_for(self.model, checkpoint.sources, checkpoint.readers, checkpoint.where)
         if self.plan.coded:

@@ -165,5 +165,5 @@ class MixedSteps:
     def _make_room(self) -> None:
         """Have the graphs' memory grow at once to what the largest piece needs, not anew for each larger size."""
         layers = self._model.config.layers
-        wide = max(sum(layer.mixer.rows) for layer in layers), max(layer.ffn.inner for layer in layers)
+        wide = max(sum(layer.mixer.rows) for layer in layers), max(block.dense.part.inner for block in self._model.layers)
         self._x.new_empty(self.most, wide[0] + 3 * self._model.config.hidden_size + 3 * wide[1])

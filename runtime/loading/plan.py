@@ -17,6 +17,7 @@ from ..models.places import Place
 from ..models.spec import Model
 from ..quantization.readers import Claim, Sibling
 from ..quantization.readers.kv import SUFFIXES
+from .cutting import cut
 from .header import FLOATS, Stored
 from .source import Source, bytes_of
 
@@ -108,7 +109,8 @@ def _same(one: Piece, other: Piece) -> bool:
 
 class _Planning:
     def __init__(self, model: Decoder, sources: list[Source], readers: ReadersOf, where: str) -> None:
-        self.config, self.sources, self.readers, self.where = model.config, sources, readers, where
+        self.config, self.readers, self.where = model.config, readers, where
+        self.sources = [cut(source, model.config) for source in sources]
         self.places = {place.name: place for place in model.places()}
         self.siblings: dict[str, dict[str, Piece]] = {}  # of each place that is a weight; "weight" is the plain one
         self.modules: dict[str, str] = {}  # of such a place, what the files call the module

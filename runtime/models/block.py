@@ -11,10 +11,11 @@ from ..layers.activation import activated, add_scaled
 from ..layers.linear import Linear
 from ..layers.norm import RMSNorm
 from .attention import AttentionPart, Step
-from .feedforward import feedforward_for
+from .experts import ExpertsPart
+from .feedforward import GatedPart, PlainPart
 from .names import Names
 from .places import Place, matrix, norm_for, norm_places, weight_of
-from .spec import Layer, PerLayer
+from .spec import Experts, Feedforward, Gated, Layer, PerLayer
 
 Transform = Callable[[str, Linear], Linear]  # a projection's name and the loaded layer -> the one to compute with
 NORMS = ("before_mixer", "after_mixer", "before_ffn", "after_ffn")
@@ -36,6 +37,12 @@ class Block:
         self.scalar = torch.ones(1, dtype=torch.float32, device=device) if layer.scalar else None
         self.gate = None if per_layer is None else PerLayerGate(per_layer, hidden, dtype, device)
 
+    @property
+    def dense(self) -> GatedPart | PlainPart:
+        """The feedforward network of a layer that has no experts."""
+        assert not isinstance(self.ffn, ExpertsPart)
+        return self.ffn
+
     def places(self) -> Iterator[Place]:
         prefix = self._names.layer.format(self.index)
         for name in NORMS:
@@ -49,7 +56,8 @@ class Block:
 
     def products(self) -> Iterator[tuple[object, str]]:
         """Who holds each projection, and under which name."""
-        yield from ((self.mixer, "qkv"), (self.mixer, "output"), (self.ffn, self.ffn.into), (self.ffn, "down"))
+        yield from ((self.mixer, "qkv"), (self.mixer, "output"))
+        yield from self.ffn.products()
         if self.gate is not None:
             yield from ((self.gate, "down"), (self.gate, "up"))
 
@@ -83,13 +91,13 @@ class Block:
             x = self.gate.forward(x, own if rows is None else own.index_select(0, rows))
         return x if self.scalar is None else x.mul_(self.scalar)
 
-    def _added(self, x: Tensor, product: Linear, y: Tensor, after: RMSNorm | None) -> Tensor:
-        """x plus what a branch gives of y."""
+    def _added(self, x: Tensor, product: Linear | None, y: Tensor, after: RMSNorm | None) -> Tensor:
+        """x plus what a branch gives of y. product: None: y is what it gives."""
         if self.layer.norms.of_sum:
-            return normed(after, product.added_to(x, y))
+            return normed(after, x.add_(y) if product is None else product.added_to(x, y))
         if after is None and self.layer.branch == 1:
-            return product.added_to(x, y)
-        return add_scaled(x, normed(after, product(y)), self.layer.branch)
+            return x.add_(y) if product is None else product.added_to(x, y)
+        return add_scaled(x, normed(after, y if product is None else product(y)), self.layer.branch)
 
 
 class PerLayerGate:
@@ -111,6 +119,16 @@ class PerLayerGate:
     def forward(self, x: Tensor, own: Tensor) -> Tensor:
         y = activated(self.part.activation, self.down(x)).mul_(own)
         return x.add_(self.norm(self.up(y)))
+
+
+def feedforward_for(
+    part: Feedforward, names: Names, hidden: int, dtype: torch.dtype, device: torch.device
+) -> GatedPart | PlainPart | ExpertsPart:
+    if isinstance(part, Experts):
+        return ExpertsPart(part, names, hidden, dtype, device)
+    if isinstance(part, Gated):
+        return GatedPart(part, names, hidden, dtype, device)
+    return PlainPart(part, names, hidden, dtype, device)
 
 
 def normed(norm: RMSNorm | None, x: Tensor) -> Tensor:

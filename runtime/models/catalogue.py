@@ -13,7 +13,22 @@ from ..layers.rotary import Rope
 from .decoder import Decoder
 from .executors import Ran, expected
 from .families import FAMILIES
-from .spec import Attention, Gated, HeadNorm, Layer, Learned, Model, Norm, Norms, PerLayer, Plain, Temperature
+from .spec import (
+    Attention,
+    Experts,
+    Feedforward,
+    Gated,
+    HeadNorm,
+    Layer,
+    Learned,
+    Model,
+    Norm,
+    Norms,
+    PerLayer,
+    Plain,
+    Router,
+    Temperature,
+)
 
 HIDDEN, VOCABULARY, CONTEXT = 64, 32, 64
 RMS, MEAN = Norm(1e-6), Norm(1e-6, "layer", bias=True)
@@ -55,7 +70,7 @@ def _norms(norms: Norms, last: Norm | None = RMS) -> Model:
     return _model(replace(PLAIN, norms=norms), norm=last)
 
 
-def _ffn(ffn: Gated | Plain) -> Model:
+def _ffn(ffn: Feedforward) -> Model:
     return _model(replace(PLAIN, ffn=ffn))
 
 
@@ -101,6 +116,7 @@ PARTS: dict[str, Callable[[], Model]] = {
     "plain gelu": lambda: _ffn(Plain(128, "gelu", True)),
     "plain relu²": lambda: _ffn(Plain(128, "relu2")),
     "plain xIELU": lambda: _ffn(Plain(128, "xielu")),
+    "mixture of experts": lambda: _ffn(Experts(8, 2, Gated(32), Router(normalise=True), shared=Gated(32))),
     "scaled embeddings": lambda: _model(PLAIN, embed_scale=8.0),
     "norm after the embeddings": lambda: _model(PLAIN, embed_norm=MEAN),
     "embeddings narrower than layers": lambda: _model(PLAIN, embed_size=32),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..layers import cpu
 from .known_parts import unknown
-from .spec import Attention, Gated, HeadNorm, Layer, Norms, Plain
+from .spec import Attention, Experts, Gated, HeadNorm, Layer, Norms, Plain
 
 if TYPE_CHECKING:
     from .block import Block
@@ -32,12 +32,14 @@ def compiled_refusal(block: Block) -> str | None:
 
 def _reasons(block: Block) -> Iterator[str]:
     layer, mixer, ffn = block.layer, block.layer.mixer, block.layer.ffn
+    if isinstance(ffn, Experts):
+        yield "experts: the compiled step has no product for them yet"
     yield from unknown(layer, COMPILED)
     if mixer.dim > cpu.MOST_DIM:
         yield f"head dimension {mixer.dim}; the compiled kernels take up to {cpu.MOST_DIM}"
     if mixer.values != mixer.dim:
         yield f"values of width {mixer.values} with keys of width {mixer.dim}"
-    if ffn.activation not in cpu.ACTIVATIONS:
+    if not isinstance(ffn, Experts) and ffn.activation not in cpu.ACTIVATIONS:
         yield f"activation {ffn.activation!r}"
     if block.gate is not None:
         yield "per-layer embeddings"

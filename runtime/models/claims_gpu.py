@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .known_parts import unknown
-from .spec import Attention, Gated, HeadNorm, Layer, Norms, Plain
+from .spec import Attention, Experts, Gated, HeadNorm, Layer, Norms, Plain
 
 if TYPE_CHECKING:
     from .block import Block
@@ -38,13 +38,15 @@ def _reasons(block: Block, dtype: torch.dtype) -> Iterator[str]:
     layer, norms = block.layer, block.layer.norms
     if dtype not in DTYPES:
         yield f"the kernels have no {str(dtype).removeprefix('torch.')}"
+    if isinstance(layer.ffn, Experts):
+        yield "experts: the kernels have no product for them yet"
     yield from unknown(layer, FUSED)
     if block.gate is not None:
         yield "per-layer embeddings"
     if norms.parallel and (norms.of_sum or norms.after_mixer or norms.after_ffn):
         yield "post-norms on parallel branches"
     yield from _of_heads(layer.mixer)
-    if layer.ffn.activation not in ACTIVATIONS:
+    if not isinstance(layer.ffn, Experts) and layer.ffn.activation not in ACTIVATIONS:
         yield f"activation {layer.ffn.activation!r}"
 
 

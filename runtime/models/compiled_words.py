@@ -51,7 +51,7 @@ class Words:
         wide = max(_product(block, name).outputs for block in claimed for name in ("qkv", "up"))
         mixed = max(block.layer.mixer.heads * block.layer.mixer.dim for block in claimed)
         _fill_model(bytes_[: MODEL.itemsize].view(MODEL)[0], model, wide, mixed)
-        self.space = model.config.hidden_size + wide + mixed + max(block.layer.ffn.inner for block in claimed)
+        self.space = model.config.hidden_size + wide + mixed + max(block.dense.part.inner for block in claimed)
 
 
 def _fill_model(words: Any, model: Decoder, wide: int, mixed: int) -> None:
@@ -68,8 +68,9 @@ def fill(words: Any, block: Block) -> None:
     """The struct Layer of a claimed layer, but for what only the whole model or the step knows."""
     layer = block.layer
     _fill_attention(words, block)
-    words["activation"], words["inner"] = cpu.ACTIVATIONS[layer.ffn.activation], layer.ffn.inner
-    words["gated"], words["parallel"], words["of_sum"] = isinstance(layer.ffn, Gated), layer.norms.parallel, layer.norms.of_sum
+    ffn = block.dense.part
+    words["activation"], words["inner"] = cpu.ACTIVATIONS[ffn.activation], ffn.inner
+    words["gated"], words["parallel"], words["of_sum"] = isinstance(ffn, Gated), layer.norms.parallel, layer.norms.of_sum
     words["branch"], words["scalar"] = layer.branch, _pointer(block.scalar)
     for name in NORMS:
         if (norm := getattr(block, name)) is not None:
@@ -91,7 +92,8 @@ def _fill_attention(words: Any, block: Block) -> None:
 
 
 def _product(block: Block, name: str) -> BlockedLinear:
-    holders = {"qkv": (block.mixer, "qkv"), "output": (block.mixer, "output"), "up": (block.ffn, block.ffn.into), "down": (block.ffn, "down")}
+    ffn = block.dense
+    holders = {"qkv": (block.mixer, "qkv"), "output": (block.mixer, "output"), "up": (ffn, ffn.into), "down": (ffn, "down")}
     found = getattr(*holders[name])
     assert isinstance(found, BlockedLinear)
     return found

@@ -10,10 +10,22 @@ from ..layers.rotary import Rope
 from .fields import Fields, shown
 from .names import Names
 from .rope import read_rope, written_rope
-from .spec import Activation, Attention, Feedforward, Gated, HeadNorm, Layer, Model, Norm, Norms
+from .spec import (
+    Activation,
+    Attention,
+    Experts,
+    Feedforward,
+    Gated,
+    HeadNorm,
+    Layer,
+    Model,
+    Norm,
+    Norms,
+    Router,
+)
 
 KINDS = ("full_attention", "sliding_attention", "chunked_attention")
-MOST_LAYERS, MOST_HEADS, MOST_WIDTH, MOST_TOKENS = 2_000, 4_096, 2**20, 2**24
+MOST_LAYERS, MOST_HEADS, MOST_WIDTH, MOST_TOKENS, MOST_EXPERTS = 2_000, 4_096, 2**20, 2**24, 2**16
 LIMITS = (("window", "sliding_window"), ("chunk", "attention_chunk_size"), ("softcap", "attn_logit_softcapping"), ("clip", "clip_qkv"))
 SAME_ACTIVATION = {
     "swish": "silu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
@@ -38,7 +50,7 @@ WITHOUT_EFFECT = frozenset({
     "flash_attn", "flash_rotary", "fused_dense", "use_flash_attention", "is_decoder",
     "cross_attention_hidden_size", "tie_encoder_decoder", "tf_legacy_loss", "pretraining_tp", "slow_but_exact", "unsloth_version",
     "unsloth_fixed", "model_max_length", "special_tokens_map", "transformers.js_config", "onnx_config", "quantization", "use_mrope",
-    "offset_alibi", "is_composition", "tie_last_hidden_states",
+    "offset_alibi", "is_composition", "tie_last_hidden_states", "output_router_logits", "router_aux_loss_coef", "router_z_loss_coef",
 })  # fmt: skip
 OF_A_TOKEN = ("_token_id", "_token_ids", "_token_index")  # endings of keys
 
@@ -153,6 +165,19 @@ class Config(Fields):
             self.heads, self.kv_heads(kv_heads), dim, dim**-0.5 if scale is None else scale,
             rope=rope, bias=bias, out_bias=out_bias, norm=norm, **options,
         )  # fmt: skip
+
+    def experts(
+        self, expert: Gated, router: Router, count: tuple[str, ...] = ("num_experts", "num_local_experts"), top_k: str = "num_experts_per_tok",
+        **options: Any,
+    ) -> Experts:  # fmt: skip
+        """count, top_k: the keys that say how many there are, and how many a token goes through."""
+        found, chosen = self.positive(count, most=MOST_EXPERTS // self.count), self.positive(top_k)
+        if chosen > found:
+            raise ConfigError(f"{self.where}: {top_k}={chosen} must be at most {self.named(count)}={found}")
+        groups, kept = router.groups, router.kept_groups
+        if found % groups or kept > groups or chosen > found // groups * kept or (groups > 1 and router.group_score == "two" and found < 2 * groups):
+            raise ConfigError(f"{self.where}: {chosen} of {found} experts cannot be taken from {kept} of {groups} groups")
+        return Experts(found, chosen, expert, router, **options)
 
     # layers
 

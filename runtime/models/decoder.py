@@ -20,6 +20,7 @@ from .block import Block, Transform
 from .compiled import CompiledStep, Span
 from .embedding import Embedding, Head, known_ids
 from .executors import SMALL_MODEL, Ran, executors
+from .experts import ExpertsPart
 from .places import Place
 from .pooling import summed
 from .spec import Model
@@ -172,6 +173,8 @@ class Decoder:
             for holder, name in layer.products():
                 yield from getattr(holder, name).tensors()
             yield from (norm.weight for norm in layer.norms())
+            if isinstance(layer.ffn, ExpertsPart):
+                yield from layer.ffn.tensors()
             if layer.mixer.norm is not None:
                 yield layer.mixer.norm.weight
         yield from self.head.tensors()

@@ -1,4 +1,4 @@
-"""Feedforward networks of a layer in torch."""
+"""Dense feedforward networks of a layer in torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from ..layers.activation import activated, gated, xielu
 from .names import Names
 from .places import Place, bias_of, matrix, weight_of
-from .spec import Feedforward, Gated, Plain
+from .spec import Gated, Plain
 
 
 class GatedPart:
@@ -34,11 +34,26 @@ class GatedPart:
                 yield from bias_of(prefix + name, self.gate_up, start, start + inner)
         yield from weight_of(prefix + names.down, self.down)
 
-    def seal(self) -> None: ...
+    def products(self) -> Iterator[tuple[object, str]]:
+        """Who holds each projection, and under which name."""
+        yield from ((self, "gate_up"), (self, "down"))
+
+    def seal(self) -> None:
+        """Bring the loaded rows into order: gate above up."""
+        if self._names.gate_up is not None and self._names.gate_up.order == "pairs":
+            self.gate_up.take_rows(torch.arange(2 * self.part.inner).view(-1, 2).t().flatten())
 
     def inner(self, x: Tensor) -> Tensor:
         """x [T, hidden] -> [T, inner], what `down` takes."""
-        return gated(self.part.activation, self.gate_up(x))
+        y = self.gate_up(x)
+        if (limit := self.part.limit) is not None:
+            gate, up = y.chunk(2, -1)
+            y = torch.cat((gate.clamp(max=limit), up.clamp(-limit, limit) + 1), -1)
+        return gated(self.part.activation, y)
+
+    def output(self, x: Tensor) -> Tensor:
+        """x [T, hidden] -> [T, hidden]"""
+        return self.down(self.inner(x))
 
 
 class PlainPart:
@@ -60,6 +75,10 @@ class PlainPart:
                 target = number if name.startswith("alpha") else number.view(())
                 yield Place(f"{prefix}{self._names.activation}.{name}", target)
 
+    def products(self) -> Iterator[tuple[object, str]]:
+        """Who holds each projection, and under which name."""
+        yield from ((self, "up"), (self, "down"))
+
     def seal(self) -> None:
         if self._learned is not None:
             alpha_p, alpha_n, beta, eps = self._learned.flatten().unbind()
@@ -70,10 +89,3 @@ class PlainPart:
         """x [T, hidden] -> [T, inner], what `down` takes."""
         y = self.up(x)
         return activated(self.part.activation, y) if self._learned is None else xielu(y, *self._numbers)
-
-
-def feedforward_for(
-    part: Feedforward, names: Names, hidden: int, dtype: torch.dtype, device: torch.device
-) -> GatedPart | PlainPart:
-    kind = GatedPart if isinstance(part, Gated) else PlainPart
-    return kind(part, names, hidden, dtype, device)  # type: ignore[arg-type]

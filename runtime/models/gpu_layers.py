@@ -119,8 +119,8 @@ class FusedLayer:
         """x += the projection of what attention mixed; returns what the feedforward network adds."""
         block = self.block
         if block.layer.norms.parallel:
-            return block.mixer.output(mixed), block.ffn.down(_inner(block.ffn, self.middle(x, None)))
-        return block.ffn.down(_inner(block.ffn, self.middle(x, block.mixer.output(mixed))))
+            return block.mixer.output(mixed), block.dense.down(_inner(block.dense, self.middle(x, None)))
+        return block.dense.down(_inner(block.dense, self.middle(x, block.mixer.output(mixed))))
 
 
 @dataclass(frozen=True, slots=True)

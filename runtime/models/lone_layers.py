@@ -30,10 +30,10 @@ class LoneLayer:
         y = layer.entry(x, delta, overlap)
         mixed = times(block.mixer.output, _mixed(layer, y, None, step))
         if block.layer.norms.parallel:
-            inner = _inner(block.ffn, layer.middle(x, None, overlap), None)
-            return x, (mixed, times(block.ffn.down, inner))
-        inner = _inner(block.ffn, layer.middle(x, mixed, overlap), None)
-        return x, times(block.ffn.down, inner)
+            inner = _inner(block.dense, layer.middle(x, None, overlap), None)
+            return x, (mixed, times(block.dense.down, inner))
+        inner = _inner(block.dense, layer.middle(x, mixed, overlap), None)
+        return x, times(block.dense.down, inner)
 
     def write(self, x: Tensor, delta: Pending, step: Step) -> None:
         self.layer.write(x, delta, step)
@@ -52,10 +52,10 @@ class FoldedLayer:
         layer, block = self.layer, self.layer.block
         if delta is not None:
             layer.settle(x, delta)
-        output, down = block.mixer.output, block.ffn.down
+        output, down = block.mixer.output, block.dense.down
         mixed = _mixed(layer, x, self.before_mixer, step)
         one_row.linear_add(mixed, output.weight, x, output.bias, weight_scale=output.scale)
-        y = _inner(block.ffn, x, self.before_ffn)
+        y = _inner(block.dense, x, self.before_ffn)
         one_row.linear_add(y, down.weight, x, down.bias, weight_scale=down.scale)
         return x, None
 
@@ -80,7 +80,7 @@ def folds(layer: FusedLayer) -> bool:
     """Whether nothing but RMS norms and additions stands between its products, and an activation with a gate."""
     part, block = layer.block.layer, layer.block
     behind = block.after_mixer or block.after_ffn or part.norms.parallel or part.branch != 1 or part.scalar
-    return isinstance(layer.entry, RmsJoin) and isinstance(layer.middle, RmsJoin) and isinstance(block.ffn, GatedPart) and not behind
+    return isinstance(layer.entry, RmsJoin) and isinstance(layer.middle, RmsJoin) and isinstance(block.dense, GatedPart) and not behind
 
 
 def times(product: Linear, y: Tensor) -> Tensor:

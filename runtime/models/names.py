@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Order = Literal["rows", "heads", "groups", "quarters"]
+Order = Literal["rows", "heads", "groups", "quarters", "pairs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,11 +14,53 @@ class Merged:
 
     order: "rows", one whole projection after the other (q, k, v; gate, up); "heads", [q, k, v] of one head after the
     other; "groups", [its query heads, k, v] of one key head after the other; "quarters", [q, v, k] of one quarter of the
-    heads after the other.
+    heads after the other; "pairs", rows of gate and up in turn.
     """
 
     name: str
     order: Order = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A tensor of the files with the rows of all experts, [experts, ...].
+
+    name: behind `Names.layer`.  parts: what one expert has of it, its number for {}: as many equal cuts of the rows.
+    """
+
+    name: str
+    parts: tuple[str, ...]
+
+
+def stacks(gate_up: str, down: str, expert: str = "mlp.experts.{}.") -> tuple[Stack, ...]:
+    """gate_up, down: [experts, outputs, inputs], gate above up.  expert: how the names of one begin."""
+    both = (f"{expert}gate_proj.weight", f"{expert}up_proj.weight")
+    return Stack(gate_up, both), Stack(down, (f"{expert}down_proj.weight",))
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertNames:
+    """What checkpoints call the parts of a mixture of experts; those of one expert have its number for {}.
+
+    shared_gate_up: gate and up of the shared network, where they are one tensor.  switch: what says how much it counts.
+    correction_row: the correction is stored as [1, experts].
+    stacks: other tensors that the files may hold for the experts' own.  transposed: experts' matrices are stored as [in, out].
+    """
+
+    router: str = "mlp.gate"
+    correction: str = "mlp.gate.e_score_correction_bias"
+    correction_row: bool = False
+    gate: str = "mlp.experts.{}.gate_proj"
+    up: str = "mlp.experts.{}.up_proj"
+    gate_up: Merged | None = None
+    down: str = "mlp.experts.{}.down_proj"
+    shared_gate: str = "mlp.shared_experts.gate_proj"
+    shared_up: str = "mlp.shared_experts.up_proj"
+    shared_gate_up: Merged | None = None
+    shared_down: str = "mlp.shared_experts.down_proj"
+    switch: str = "mlp.shared_expert_gate"
+    stacks: tuple[Stack, ...] = stacks("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+    transposed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +98,7 @@ class Names:
     down: str = "mlp.down_proj"
     activation: str = "mlp.act_fn"
     scalar: str = "layer_scalar"
+    experts: ExpertNames = ExpertNames()
     prefixes: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
     transposed: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -94,11 +95,15 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """down(activation(gate(x)) * up(x))."""
+    """down(activation(gate(x)) * up(x)).
+
+    limit: gate is at most that, up within it on both sides, and to up 1 is added (gpt-oss).
+    """
 
     inner: int
     activation: Activation = "silu"
     bias: bool = False
+    limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +115,51 @@ class Plain:
     bias: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Router:
+    """Which experts a token goes to and with which weights; see `routing.routed` for the order in which these count.
+
+    score: of the logits; "mixer": PhiMoE's two rounds, see `routing.sparse_mixer`, with `jitter`.
+    best_first: the experts of the best logits are chosen, and these logits alone are scored.
+    bias: of the logits.  correction: a learned number of each expert is added to its score, for the choice alone.
+    groups, kept_groups: the experts of so many groups are left, the others' scores are set to `outside`.
+    group_score: of a group's scores the largest, or the sum of the two largest.
+    normalise: weights are divided by their sum, of at least `floor`.  scale: they are multiplied with it.
+    """
+
+    score: Literal["softmax", "sigmoid", "mixer"] = "softmax"
+    best_first: bool = False
+    bias: bool = False
+    correction: bool = False
+    groups: int = 1
+    kept_groups: int = 1
+    group_score: Literal["largest", "two"] = "two"
+    outside: float = -math.inf
+    normalise: bool = False
+    floor: float = 0.0
+    scale: float = 1.0
+    jitter: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture: of `count` networks a token goes through `top_k`, whose outputs are added times the router's weights.
+
+    weighs_input: the weight is multiplied with what an expert takes instead of what it gives.
+    shared: a network that every token goes through besides.  switched: it counts by the sigmoid of a product with the token.
+    """
+
+    count: int
+    top_k: int
+    expert: Gated
+    router: Router = Router()
+    weighs_input: bool = False
+    shared: Gated | None = None
+    switched: bool = False
+
+
 Mixer = Attention
-Feedforward = Gated | Plain
+Feedforward = Gated | Plain | Experts
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..attention.layout import LayerAttention
-from .spec import Attention, Feedforward, Gated, HeadNorm, Layer, Norm, Norms
+from .spec import Attention, Experts, Feedforward, HeadNorm, Layer, Norm, Norms, Plain
 
 OVER = {"head": "QK-norm per head", "each": "QK-norms of each head", "all": "QK-norm over all heads"}
 SIDES: dict[tuple[bool, ...], str] = {
@@ -77,8 +77,19 @@ def _extras(part: Attention) -> Iterator[str]:
 
 
 def _feedforward(part: Feedforward) -> str:
-    kind = "gated" if isinstance(part, Gated) else "plain"
+    if isinstance(part, Experts):
+        return ", ".join(_experts(part))
+    kind = "plain" if isinstance(part, Plain) else "gated" if part.limit is None else "gated, clamped"
     return f"{kind} {part.activation} {part.inner}{', biases' if part.bias else ''}"
+
+
+def _experts(part: Experts) -> Iterator[str]:
+    yield f"{part.top_k} of {part.count} experts {_feedforward(part.expert)}"
+    yield f"{part.router.score} router"
+    if part.router.groups > 1:
+        yield f"{part.router.kept_groups} of {part.router.groups} groups"
+    if part.shared is not None:
+        yield f"shared {_feedforward(part.shared)}"
 
 
 def _sums(layer: Layer) -> Iterator[str]:

@@ -32,6 +32,7 @@ ACTIVATIONS = {"dynamic": None, "maximum": 100.0, "percentile": 99.99}  # of flo
 KV_DTYPES = ("auto", "fp8")  # the model's; float8 with the pool's scales
 FP8_CAPABILITY = (8, 9)
 WHOLE_DTYPES = (torch.float32, torch.bfloat16)  # float16 has no room for sums of whole numbers
+EXACT = ("router", "switch")  # of experts: what chooses stays in float32
 HEAD = "head"
 OUTSIDE = (HEAD, "project")
 """What lies outside the layers stays as it is with float8: its errors would go everywhere. Beside weights of four bits it has
@@ -94,7 +95,7 @@ def _to_fp8(weights: str, deterministic: bool, device: torch.device) -> Transfor
     kind = RowwiseFp8Linear if deterministic else Fp8Linear
 
     def transform(name: str, layer: Linear) -> Linear:
-        if name in OUTSIDE or not kind.suits(layer.weight):
+        if name in (*OUTSIDE, *EXACT) or not kind.suits(layer.weight):
             return rest(name, layer)
         _check_fp8_dtype(layer.weight)
         quantized = kind.of(layer, weights == "fp8")
@@ -128,6 +129,8 @@ def _few_bits_on_cpu(weights: str, deterministic: bool) -> Callable[..., Linear]
     rest = _fixed_rows if deterministic else _unchanged
 
     def quantise(name: str, layer: Linear, seen: Seen | None = None) -> Linear:
+        if name in EXACT:
+            return rest(name, layer)
         if whole and layer.weight.dtype not in WHOLE_DTYPES:
             raise ConfigError(f"weights={weights!r} goes with float32 and bfloat16, the model is in {layer.weight.dtype}: set dtype")
         if name in OUTSIDE and not whole:
@@ -143,6 +146,8 @@ def _few_bits_on_gpu(weights: str, deterministic: bool) -> Callable[..., Linear]
     rest = _one_kernel if deterministic else _unchanged
 
     def quantise(name: str, layer: Linear, seen: Seen | None = None) -> Linear:
+        if name in EXACT:
+            return rest(name, layer)
         if name in OUTSIDE:
             return rest(name, layer) if weights == FP8_BLOCK else in_form("int8", layer, fixed=deterministic)
         return in_form(weights, layer, seen, deterministic)

@@ -27,7 +27,7 @@ from sgl.runtime.step.batch import Batch
 CPU = torch.device("cpu")
 DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if cpu.can_multiply(dtype, CPU)]
 pytestmark = pytest.mark.skipif(not DTYPES, reason="needs the compiled kernels and AVX-512")
-BY_TORCH = {"attention with alibi", "attention with temperature", "activation 'xielu'", "per-layer embeddings"}
+BY_TORCH = {"experts: the compiled step has no product for them yet", "attention with alibi", "attention with temperature", "activation 'xielu'", "per-layer embeddings"}
 RMS = Norm(1e-5)
 
 

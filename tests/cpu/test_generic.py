@@ -62,11 +62,11 @@ def engine_on(path: Path, **options: Any) -> Engine:
 
 
 def test_an_architecture_without_a_family_runs_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    model = reference("MixtralForCausalLM", **MIXTRAL)
+    model = reference("FlexOlmoForCausalLM", num_experts=4, num_experts_per_tok=2)
     model.save_pretrained(tmp_path)
     write_tokenizer(tmp_path)
     with caplog.at_level(logging.WARNING, "sgl"), engine_on(tmp_path) as engine:
-        assert "no family describes MixtralForCausalLM" in caplog.text
+        assert "no family describes FlexOlmoForCausalLM" in caplog.text
         text = "The quick brown fox"
         found = engine.generate([text, text + " jumps", "1 + 1"], max_tokens=8, temperature=0)
         for prompt_text, generation in zip([text, text + " jumps", "1 + 1"], found, strict=True):

@@ -124,11 +124,11 @@ def test_an_architecture_that_nobody_computes(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_a_model_that_transformers_computes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    reference("MixtralForCausalLM", num_local_experts=4, num_experts_per_tok=2).save_pretrained(tmp_path)
+    reference("FlexOlmoForCausalLM", num_experts=4, num_experts_per_tok=2).save_pretrained(tmp_path)
     write_tokenizer(tmp_path)
     assert main(["models", str(tmp_path)]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "MixtralForCausalLM, which no family reads" in text and "all layers use the transformers executor" in text
+    assert "FlexOlmoForCausalLM, which no family reads" in text and "all layers use the transformers executor" in text
 
 
 def test_a_hub_id_needs_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

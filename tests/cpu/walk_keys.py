@@ -11,7 +11,8 @@ import transformers
 from walk_draws import wrapper
 
 LARGE = {  # without them a model has the published sizes
-    "hidden_size", "intermediate_size", "num_hidden_layers", "n_embd", "d_model", "n_layer", "n_layers", "num_layers", "ffn_dim",
+    "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "moe_intermediate_size", "shared_expert_intermediate_size",
+    "shared_intermediate_size", "intermediate_size_mlp", "hidden_size", "intermediate_size", "num_hidden_layers", "n_embd", "d_model", "n_layer", "n_layers", "num_layers", "ffn_dim",
 }  # fmt: skip
 ASIDE = {"architectures", "model_type", "vision_config", "text_config", "return_dict"}
 FOREIGN: dict[str, Any] = {  # keys of other families, with values that change much
@@ -38,6 +39,8 @@ def whole(architecture: str) -> dict[str, Any]:
         "num_attention_heads": 4, "num_key_value_heads": 4, "num_kv_heads": 4, "head_dim": 16, "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 48,
         "ffn_dim": 48, "ffn_hidden_size": 48, "n_inner": 48, "vocab_size": 320, "max_position_embeddings": 256, "sliding_window": 9, "rotary_dim": 8,
         "attention_types": [[["global", "local"], 1]], "window_size": 9, "max_seq_len": 256, "n_ctx": 256, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1,
+        "num_experts": 6, "n_routed_experts": 6, "num_local_experts": 6, "moe_num_experts": 6, "num_experts_per_tok": 2, "moe_k": 2, "moe_topk": 2,
+        "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24, "intermediate_size_mlp": 24,
     }  # fmt: skip
     names, fields = (text or kind).attribute_map, {field.name for field in dataclasses.fields(text or kind)}
     own = {names.get(key, key): value for key, value in sizes.items() if names.get(key, key) in fields}

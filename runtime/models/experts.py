@@ -1,0 +1,122 @@
+"""Mixtures of experts in torch: the tokens of each expert together, one product a matrix. The law of its executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..layers.linear import Linear
+from .feedforward import GatedPart
+from .names import Names
+from .places import Place, matrix
+from .routing import routed, sigmoid
+from .spec import Experts
+
+
+class ExpertsPart:
+    """`inner` gives what the network adds; nothing stands behind it.
+
+    router: float32 [count, hidden].  experts: a network each, whose matrices have memory of their own.
+    counts: int64 [count], how often each was chosen since it was set to zeros; None: nobody counts.
+    """
+
+    down = None
+
+    def __init__(self, part: Experts, names: Names, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.part, self._names = part, names.experts
+        self.router = matrix(part.count, hidden, part.router.bias, False, torch.float32, device)
+        corrected = part.router.correction
+        self.correction = torch.zeros(part.count, dtype=torch.float32, device=device) if corrected else None
+        self.experts = [GatedPart(part.expert, _of_expert(names, index), hidden, dtype, device) for index in range(part.count)]
+        self.shared = None if part.shared is None else GatedPart(part.shared, _of_shared(names), hidden, dtype, device)
+        self.switch = matrix(1, hidden, False, False, torch.float32, device) if part.switched else None
+        self.counts: Tensor | None = None
+
+    def places(self, prefix: str) -> Iterator[Place]:
+        names = self._names
+        yield from _exact(prefix + names.router, self.router)
+        if self.correction is not None:
+            yield Place(prefix + names.correction, self.correction.view(1, -1) if names.correction_row else self.correction)
+        for network in self._networks():
+            yield from network.places(prefix)
+        if self.switch is not None:
+            yield from _exact(prefix + names.switch, self.switch)
+
+    def products(self) -> Iterator[tuple[object, str]]:
+        """Who holds each projection, and under which name."""
+        yield self, "router"
+        for network in self._networks():
+            yield from network.products()
+        if self.switch is not None:
+            yield self, "switch"
+
+    def seal(self) -> None:
+        for network in self._networks():
+            network.seal()
+
+    def tensors(self) -> Iterator[Tensor]:
+        """What it holds beside its products."""
+        if self.correction is not None:
+            yield self.correction
+
+    def inner(self, x: Tensor) -> Tensor:
+        """x [T, hidden] -> [T, hidden]"""
+        chosen, weights = self.routed(x)
+        y = self.mixed(x, chosen, weights)
+        if self.shared is not None:
+            every = self.shared.output(x)
+            if self.switch is not None:
+                every = every * sigmoid(self.switch(x.float()))
+            y += every
+        return y.to(x.dtype)
+
+    def routed(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The experts of each token and their weights, see `routing.routed`."""
+        chosen, weights = routed(self.part.router, self.part.top_k, self.router(x.float()), self.correction)
+        if self.counts is not None:
+            self.counts += torch.bincount(chosen.flatten(), minlength=self.part.count)
+        return chosen, weights
+
+    def mixed(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """float32 [T, hidden]: what the chosen experts give, added in the order of choice whatever else is in the batch."""
+        order = chosen.flatten().argsort(stable=True)
+        taken = x.index_select(0, order // self.part.top_k)
+        if self.part.weighs_input:
+            taken = taken * weights.flatten()[order, None].to(x.dtype)
+        counts = torch.bincount(chosen.flatten(), minlength=self.part.count).tolist()
+        given = [self.experts[index].output(rows) for index, rows in enumerate(taken.split(counts)) if len(rows)]
+        each = torch.empty_like(taken).index_copy_(0, order, torch.cat(given)).view(*chosen.shape, -1).float()
+        if not self.part.weighs_input:
+            each *= weights[:, :, None]
+        y = each[:, 0]
+        for more in each.unbind(1)[1:]:
+            y = y + more
+        return y
+
+    def _networks(self) -> Iterator[GatedPart]:
+        yield from self.experts
+        if self.shared is not None:
+            yield self.shared
+
+
+def _exact(name: str, layer: Linear) -> Iterator[Place]:
+    """A product that is no projection of few bits, whatever it was stored as."""
+    yield Place(f"{name}.weight", layer.weight)
+    if layer.bias is not None:
+        yield Place(f"{name}.bias", layer.bias)
+
+
+def _of_expert(names: Names, index: int) -> Names:
+    own = names.experts
+    both = None if own.gate_up is None else replace(own.gate_up, name=own.gate_up.name.format(index))
+    return Names(
+        gate=own.gate.format(index), up=own.up.format(index), gate_up=both, down=own.down.format(index), transposed=own.transposed
+    )
+
+
+def _of_shared(names: Names) -> Names:
+    own = names.experts
+    return Names(gate=own.shared_gate, up=own.shared_up, gate_up=own.shared_gate_up, down=own.shared_down, transposed=names.transposed)

@@ -1,0 +1,200 @@
+"""Mixtures of experts against a loop over tokens: routers, weights, what is added; a row's bits whatever is beside it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from checkpoint_edits import Tensors, rewrite
+from family_checks import check_checkpoint, reference
+from part_models import INNER, LawRig, attention, decoder, model
+from rig import Rig, Row
+
+from sgl.runtime.layers import cpu
+from sgl.runtime.models.experts import ExpertsPart
+from sgl.runtime.models.routing import routed
+from sgl.runtime.models.spec import Experts, Gated, Layer, Norm, Norms, Router
+
+ROUTERS: dict[str, Router] = {
+    "softmax": Router(),
+    "softmax, normalised": Router(normalise=True, scale=2.5),
+    "best first": Router(best_first=True, bias=True),
+    "best first, sigmoid": Router("sigmoid", best_first=True),
+    "sigmoid, corrected": Router("sigmoid", correction=True, normalise=True, floor=1e-20, scale=1.7),
+    "softmax, corrected": Router(correction=True, normalise=True, floor=0.3),
+    "groups, two best": Router("sigmoid", correction=True, groups=4, kept_groups=2, normalise=True),
+    "groups, the best": Router(groups=2, kept_groups=1, group_score="largest", scale=3.0),
+    "groups, others zero": Router(groups=4, kept_groups=2, outside=0.0),
+    "mixer": Router("mixer", jitter=0.2),
+}
+COUNT, TOP = 8, 3
+
+
+def by_hand(router: Router, top_k: int, logits: list[float], correction: list[float]) -> tuple[list[int], list[float]]:
+    """One token, in plain numbers."""
+    if router.score == "mixer":
+        return mixer_by_hand(logits, top_k, router.jitter)
+    ranked = sorted(range(len(logits)), key=lambda index: -logits[index])
+    if router.best_first:
+        chosen = ranked[:top_k]
+        scores = dict(zip(chosen, scores_of(router, [logits[index] for index in chosen]), strict=True))
+    else:
+        scores = dict(enumerate(scores_of(router, logits)))
+        choice = groups_by_hand(router, [scores[index] + correction[index] for index in scores])
+        chosen = sorted(range(len(logits)), key=lambda index: -choice[index])[:top_k]
+    weights = [scores[index] for index in chosen]
+    if router.normalise:
+        weights = [weight / max(sum(weights), router.floor) for weight in weights]
+    return chosen, [weight * router.scale for weight in weights]
+
+
+def scores_of(router: Router, logits: list[float]) -> list[float]:
+    if router.score == "sigmoid":
+        return [1 / (1 + math.exp(-logit)) for logit in logits]
+    powers = [math.exp(logit - max(logits)) for logit in logits]
+    return [power / sum(powers) for power in powers]
+
+
+def groups_by_hand(router: Router, choice: list[float]) -> list[float]:
+    size = len(choice) // router.groups
+    groups = [choice[start : start + size] for start in range(0, len(choice), size)]
+    best = [sum(sorted(group)[-2:]) if router.group_score == "two" else max(group) for group in groups]
+    kept = sorted(range(len(groups)), key=lambda index: -best[index])[: router.kept_groups]
+    return [score if index // size in kept or router.groups == 1 else router.outside for index, score in enumerate(choice)]
+
+
+def mixer_by_hand(logits: list[float], top_k: int, jitter: float) -> tuple[list[int], list[float]]:
+    chosen, weights = list[int](), list[float]()
+    for _ in range(top_k):
+        left = {index: logit for index, logit in enumerate(logits) if index not in chosen}
+        most = max(left.values())
+        near = {index: logit for index, logit in left.items() if (most - logit) / max(abs(logit), most) <= 2 * jitter}
+        winner = max(left, key=lambda index: left[index])
+        chosen.append(winner)
+        weights.append(1 / sum(math.exp(logit - most) for logit in near.values()))
+    return chosen, weights
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_a_router_is_that_of_one_token_by_hand(name: str) -> None:
+    router, generator = ROUTERS[name], torch.Generator().manual_seed(5)
+    logits = torch.randn(40, COUNT, generator=generator) * 2
+    correction = torch.randn(COUNT, generator=generator) * 0.3 if router.correction else torch.zeros(COUNT)
+    chosen, weights = routed(router, TOP, logits, correction if router.correction else None)
+    for token in range(len(logits)):
+        experts, expected = by_hand(router, TOP, logits[token].tolist(), correction.tolist())
+        assert chosen[token].tolist() == experts
+        np.testing.assert_allclose(weights[token], expected, rtol=1e-5)
+
+
+def test_of_equal_experts_the_first_are_taken() -> None:
+    for router in (Router(), Router(best_first=True), Router("mixer", jitter=0.1), Router(groups=4, kept_groups=2)):
+        chosen, _ = routed(router, 2, torch.zeros(3, COUNT))
+        assert chosen.tolist() == [[0, 1]] * 3
+
+
+PARTS: dict[str, Experts] = {
+    "plain": Experts(COUNT, TOP, Gated(INNER)),
+    "one expert": Experts(3, 1, Gated(INNER, "gelu_tanh", bias=True), Router(normalise=True)),
+    "all experts": Experts(4, 4, Gated(20), ROUTERS["softmax, corrected"]),
+    "clamped, biases": Experts(COUNT, 2, Gated(INNER, "quick_gelu", True, 0.5), ROUTERS["best first"]),
+    "shared": Experts(COUNT, TOP, Gated(24), ROUTERS["groups, two best"], shared=Gated(40)),
+    "shared, switched": Experts(COUNT, TOP, Gated(24), shared=Gated(40), switched=True),
+    "weights of the input": Experts(COUNT, 2, Gated(24), ROUTERS["best first, sigmoid"], weighs_input=True, shared=Gated(24)),
+}
+
+
+def mixture(name: str, dtype: torch.dtype = torch.float32) -> ExpertsPart:
+    layer = Layer(Norms.pre(Norm(1e-5)), attention(), PARTS[name])
+    part = decoder(model(layer), dtype).layers[0].ffn
+    assert isinstance(part, ExpertsPart)
+    return part
+
+
+def one_by_one(part: ExpertsPart, x: torch.Tensor) -> torch.Tensor:
+    """float64 [T, hidden]: each token through each of its experts alone."""
+    chosen, weights = routed(part.part.router, part.part.top_k, part.router(x.float()), part.correction)
+    found = torch.zeros(x.shape, dtype=torch.float64)
+    for token, row in enumerate(x):
+        for index, weight in zip(chosen[token].tolist(), weights[token], strict=True):
+            taken = row * weight if part.part.weighs_input else row
+            given = part.experts[index].output(taken[None])[0].double()
+            found[token] += given if part.part.weighs_input else given * weight
+        if part.shared is not None:
+            share = part.switch(row[None].float()).sigmoid().item() if part.switch is not None else 1.0
+            found[token] += part.shared.output(row[None])[0].double() * share
+    return found
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_tokens_together_are_those_one_by_one(name: str) -> None:
+    part = mixture(name)
+    for count in (1, 2, 17):
+        x = torch.randn(count, 48, generator=torch.Generator().manual_seed(count))
+        torch.testing.assert_close(part.inner(x).double(), one_by_one(part, x), atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in (torch.float32, torch.bfloat16) if cpu.can_multiply(dtype, torch.device("cpu"))])
+@pytest.mark.parametrize("name", PARTS)
+def test_the_bits_of_a_token_do_not_depend_on_the_others(name: str, dtype: torch.dtype) -> None:
+    part = mixture(name, dtype)
+    x = torch.randn(29, 48, generator=torch.Generator().manual_seed(3)).to(dtype)
+    together = part.inner(x)
+    assert torch.equal(together, torch.cat([part.inner(row[None]) for row in x]))
+    assert torch.equal(together[5:18], part.inner(x[5:18]))
+
+
+def test_who_is_chosen_is_counted() -> None:
+    part = mixture("plain")
+    part.counts = torch.zeros(COUNT, dtype=torch.int64)
+    x = torch.randn(10, 48)
+    part.inner(x)
+    chosen, _ = routed(part.part.router, TOP, part.router(x))
+    assert part.counts.tolist() == torch.bincount(chosen.flatten(), minlength=COUNT).tolist()
+
+
+def test_experts_of_a_model_of_parts_run_in_any_batch() -> None:
+    layer = Layer(Norms.pre(Norm(1e-5)), attention(), PARTS["shared"])
+    dense = Layer(Norms.pre(Norm(1e-5)), attention(), Gated(INNER))
+    rig, other = (LawRig(model(layer, dense, layer)) for _ in range(2))
+    assert [ran.by for ran in rig.model.executors()][1] == ("torch" if rig.model.step is None else "compiled")
+    rows = [Row(list(range(4, 4 + count))) for count in (5, 9, 30)]
+    together = rig.step([(row, row.pending) for row in rows])
+    for row, found in zip(rows, together, strict=True):
+        torch.testing.assert_close(other.step([(Row(row.tokens), len(row.tokens))])[0], found, atol=1e-5, rtol=1e-5)
+
+
+QWEN3 = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+
+
+def stacked(tensors: Tensors) -> Tensors:
+    """The experts of each layer in two tensors, gate above up."""
+    found: dict[str, Any] = {name: tensor for name, tensor in tensors.items() if ".experts." not in name}
+    for layer in range(4):
+        experts = [{part: tensors[f"model.layers.{layer}.mlp.experts.{index}.{part}_proj.weight"] for part in ("gate", "up", "down")} for index in range(6)]
+        found[f"model.layers.{layer}.mlp.experts.gate_up_proj"] = torch.stack([torch.cat([each["gate"], each["up"]]) for each in experts])
+        found[f"model.layers.{layer}.mlp.experts.down_proj"] = torch.stack([each["down"] for each in experts])
+    return found
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "pickles"])
+def test_stacked_experts_are_read_like_separate_ones(kind: str, tmp_path: Path) -> None:
+    reference_ = reference("Qwen3MoeForCausalLM", **QWEN3)
+    reference_.save_pretrained(tmp_path)
+    rewrite(tmp_path, stacked)
+    if kind == "safetensors":
+        check_checkpoint(reference_, tmp_path)
+        return
+    from safetensors.torch import load_file
+
+    from sgl.runtime.loading import load_model
+
+    torch.save(load_file(tmp_path / "model.safetensors"), tmp_path / "pytorch_model.bin")
+    expected = Rig(tmp_path).step([(Row([5, 6, 7]), 3)])
+    (tmp_path / "model.safetensors").unlink()
+    found = Rig(tmp_path, model=load_model(tmp_path, load_format="pt")).step([(Row([5, 6, 7]), 3)])
+    assert torch.equal(found, expected)
