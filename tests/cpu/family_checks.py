@@ -51,6 +51,9 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
     for parameter in (*model.parameters(), *scalars):
         if parameter.dim() == 1:
             parameter.normal_(0.7, 0.3, generator=generator)
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if name.endswith("e_score_correction_bias"):
+            tensor.normal_(0.0, 0.2, generator=generator)
 
 
 def prompt(vocabulary: int, length: int = LENGTH, seed: int = 1) -> list[int]:

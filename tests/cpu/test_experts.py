@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 from checkpoint_edits import Tensors, rewrite
-from family_checks import check_checkpoint, reference
+from family_checks import check_checkpoint, close, logits_of, prompt, reference
 from part_models import INNER, LawRig, attention, decoder, model
 from rig import Rig, Row
+from safetensors.torch import load_file
 
 from sgl.runtime.layers import cpu
+from sgl.runtime.loading import load_model
 from sgl.runtime.models.experts import ExpertsPart
 from sgl.runtime.models.routing import routed
 from sgl.runtime.models.spec import Experts, Gated, Layer, Norm, Norms, Router
@@ -189,12 +191,49 @@ def test_stacked_experts_are_read_like_separate_ones(kind: str, tmp_path: Path) 
     if kind == "safetensors":
         check_checkpoint(reference_, tmp_path)
         return
-    from safetensors.torch import load_file
-
-    from sgl.runtime.loading import load_model
-
     torch.save(load_file(tmp_path / "model.safetensors"), tmp_path / "pytorch_model.bin")
     expected = Rig(tmp_path).step([(Row([5, 6, 7]), 3)])
     (tmp_path / "model.safetensors").unlink()
     found = Rig(tmp_path, model=load_model(tmp_path, load_format="pt")).step([(Row([5, 6, 7]), 3)])
     assert torch.equal(found, expected)
+
+
+def in_mxfp4(path: Path, model: Any) -> None:
+    """Give a saved gpt-oss' experts blocks and scales as OpenAI wrote them, and the model what these stand for."""
+    generator = torch.Generator().manual_seed(2)
+    table = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    table = torch.cat([table, -table])
+
+    def change(tensors: Tensors) -> Tensors:
+        for index, layer in enumerate(model.model.layers):
+            for name in ("gate_up_proj", "down_proj"):
+                weight = getattr(layer.mlp.experts, name)
+                experts, inputs, outputs = weight.shape
+                blocks = torch.randint(0, 256, (experts, outputs, inputs // 32, 16), generator=generator, dtype=torch.uint8)
+                scales = torch.randint(120, 126, (experts, outputs, inputs // 32), generator=generator, dtype=torch.uint8)
+                numbers = torch.stack([table[(blocks & 15).int()], table[(blocks >> 4).int()]], -1).flatten(3)
+                dense = (numbers * torch.exp2(scales.float() - 127)[..., None]).flatten(2)
+                weight.data.copy_(dense.transpose(1, 2))
+                place = f"model.layers.{index}.mlp.experts.{name}"
+                del tensors[place]
+                tensors |= {f"{place}_blocks": blocks, f"{place}_scales": scales}
+        return tensors
+
+    rewrite(path, change, quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]})
+
+
+def test_experts_in_mxfp4_are_read(tmp_path: Path) -> None:
+    keys = {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 9, "intermediate_size": 32, "hidden_size": 64}
+    reference_ = reference("GptOssForCausalLM", **keys)
+    reference_.save_pretrained(tmp_path)
+    in_mxfp4(tmp_path, reference_)
+    tokens = prompt(320)
+    restored, expected = load_model(tmp_path, transform=lambda name, layer: layer), logits_of(reference_, tokens)
+    close(Rig(tmp_path, model=restored).step([(Row(tokens), len(tokens))], every_row=True), expected, 2e-5, "restored")
+    rig = Rig(tmp_path)
+    assert [str(kept).partition(":")[0] for kept in rig.model.few_bits] == ["32 projections of MXFP4, groups of 32"]
+    x = torch.randn(9, 64, generator=torch.Generator().manual_seed(1))
+    for layer, dense in zip(rig.model.layers, restored.layers, strict=True):
+        for kept, plain in zip(layer.ffn.experts, dense.ffn.experts, strict=True):
+            found, wanted = kept.output(x), plain.output(x)
+            assert (found - wanted).norm() < 0.02 * wanted.norm()  # the products may round their inputs to 8 bits

@@ -149,7 +149,8 @@ def _special(kind: Any, values: dict[str, Any], sizes: dict[str, int], dice: ran
     if "attn_config" in fields:
         values["attn_config"] = _attn_config(dice)
         values["max_seq_len"] = 256
-    _experts(values, fields, dice)
+    if set(CHOSEN) & set(fields):
+        _experts(values, fields, layers, dice)
     if "sliding_window_pattern" in fields and dice.random() < 0.6:
         values["sliding_window_pattern"] = dice.choice((1, 2, 3, 4, 4))
     if "n_positions" in fields and "n_ctx" in fields:
@@ -161,7 +162,7 @@ CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk")
 INNERS = ("moe_intermediate_size", "shared_expert_intermediate_size", "shared_intermediate_size", "intermediate_size_mlp")
 
 
-def _experts(values: dict[str, Any], fields: dict[str, Any], dice: random.Random) -> None:
+def _experts(values: dict[str, Any], fields: dict[str, Any], layers: int, dice: random.Random) -> None:
     """Few small ones, in groups of at least two."""
     groups = dice.choice((1, 1, 2, 3))
     count = groups * dice.choice((2, 3, 4))
@@ -169,7 +170,6 @@ def _experts(values: dict[str, Any], fields: dict[str, Any], dice: random.Random
     values |= {key: dice.randint(9, 60) for key in INNERS if key in fields}
     if "n_group" in fields:
         values |= {"n_group": groups, "topk_group": dice.randint(1, groups)}
-    layers = values["num_hidden_layers"]
     for key in {"mlp_only_layers", "first_k_dense_replace", "moe_layer_start_index"} & set(fields):
         values[key] = dice.sample(range(layers), dice.randint(0, layers // 2)) if key == "mlp_only_layers" else dice.randint(0, layers)
     for key in {"n_shared_experts", "moe_num_shared_experts", "decoder_sparse_step", "moe_layer_interval"} & set(fields):

@@ -1,9 +1,12 @@
-"""ERNIE 4.5 dense: interleaved RoPE, one flag for all biases."""
+"""ERNIE 4.5: interleaved RoPE, one flag for all biases; experts by a softmax with corrections."""
 
 from __future__ import annotations
 
-from ..config import Config
-from ..spec import Gated, Model, Norms
+from dataclasses import replace
+
+from ..config import MOST_LAYERS, MOST_WIDTH, Config
+from ..names import ExpertNames, Names
+from ..spec import Experts, Gated, Model, Norms, Router
 from .registry import family
 
 
@@ -13,3 +16,32 @@ def ernie(c: Config) -> Model:
     rms, bias = c.rms(1e-5), c.flag("use_bias")
     mixer = c.attention(bias=bias, out_bias=bias, rope=c.rope(c.width(), theta=5e5, interleaved=True))
     return c.model([c.layer(Norms.pre(rms), mixer, Gated(c.inner, c.activation(), bias))] * c.count, rms, tied=True)
+
+
+ERNIE = Names(experts=ExpertNames(correction="mlp.moe_statics.e_score_correction_bias", correction_row=True))
+
+
+@family("Ernie4_5_MoeForCausalLM")
+def ernie_moe(c: Config) -> Model:
+    c.raw("moe_capacity")  # of training
+    c.require("moe_gate", "topk")
+    c.require("moe_use_aux_free", True)
+    rms, bias, dense, experts = c.rms(1e-5), c.flag("use_bias"), Gated(c.inner, c.activation(), c.flag("use_bias")), _experts(c)
+    mixer = c.attention(kv_heads=4, bias=bias, out_bias=bias, rope=c.rope(c.width(), theta=5e5, interleaved=True))
+    layers = [c.layer(Norms.pre(rms), mixer, experts if sparse else dense) for sparse in _sparse(c)]
+    return c.model(layers, rms, tied=True, head_bias=bias, names=ERNIE)
+
+
+def _experts(c: Config) -> Experts:
+    inner = c.positive("moe_intermediate_size", most=MOST_WIDTH)
+    expert, shared = Gated(inner, c.activation()), c.get("moe_num_shared_experts", int, 2)
+    router = Router(correction=True, normalise=True, floor=c.number("moe_norm_min", 1e-12))
+    beside = replace(expert, inner=inner * min(shared, MOST_WIDTH), bias=c.flag("use_bias")) if shared > 0 else None
+    return c.experts(expert, router, ("moe_num_experts", "num_experts"), "moe_k", shared=beside)
+
+
+def _sparse(c: Config) -> list[bool]:
+    """Of each layer whether it has experts."""
+    first, last, each = c.get("moe_layer_start_index", int, 1), c.get("moe_layer_end_index", int, -1), c.positive("moe_layer_interval", 1, most=MOST_LAYERS)
+    last = c.count - 1 if last == -1 else last
+    return [(index + 1) % each == 0 and first <= index <= last for index in range(c.count)]

@@ -1,4 +1,4 @@
-"""Granite and its relatives: multipliers of embeddings, scores, branches and logits."""
+"""Granite and its relatives, some with experts: multipliers of embeddings, scores, branches and logits."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...layers.rotary import Rope
-from ..config import Config, every
+from ..config import MOST_WIDTH, Config, every
 from ..fields import LARGEST_FLOAT, shown
-from ..names import Names
-from ..spec import Attention, Gated, Model, Norms
+from ..names import ExpertNames, Merged, Names, stacks
+from ..spec import Attention, Feedforward, Gated, Model, Norms, Router
 from .registry import family
 
 HYPERCLOVAX = Names(after_mixer="post_norm1", after_ffn="post_norm2")
@@ -21,8 +21,8 @@ def _mixer(c: Config, scale: float | None = 1.0, **options: Any) -> Attention:
     return c.attention(scale=c.optional("attention_multiplier", float) or scale, bias=bias, out_bias=bias, **options)
 
 
-def _model(c: Config, norms: Norms, mixers: list[Attention], logit_scale: float, **options: Any) -> Model:
-    ffn, branch = Gated(c.inner, c.activation(), c.flag("mlp_bias")), c.number("residual_multiplier", 1.0)
+def _model(c: Config, norms: Norms, mixers: list[Attention], logit_scale: float, ffn: Feedforward | None = None, **options: Any) -> Model:
+    ffn, branch = ffn or Gated(c.inner, c.activation(), c.flag("mlp_bias")), c.number("residual_multiplier", 1.0)
     layers = [c.layer(norms, mixer, ffn, branch=branch) for mixer in mixers]
     return c.model(layers, norms.before_mixer, embed_scale=c.number("embedding_multiplier", 1.0), logit_scale=logit_scale, **options)
 
@@ -31,6 +31,24 @@ def _model(c: Config, norms: Norms, mixers: list[Attention], logit_scale: float,
 def granite(c: Config) -> Model:
     mixer = _mixer(c, rope=c.rope(c.width()))
     return _model(c, Norms.pre(c.rms()), [mixer] * c.count, 1 / c.number("logits_scaling", 1.0))
+
+
+BLOCK = "block_sparse_moe."
+MIXED = Names(experts=ExpertNames(
+    router=f"{BLOCK}router.layer", gate=f"{BLOCK}experts.{{}}.gate_proj", up=f"{BLOCK}experts.{{}}.up_proj", down=f"{BLOCK}experts.{{}}.down_proj",
+    shared_gate_up=Merged("shared_mlp.input_linear"), shared_down="shared_mlp.output_linear",
+    stacks=stacks(f"{BLOCK}input_linear.weight", f"{BLOCK}output_linear.weight", f"{BLOCK}experts.{{}}."),
+))  # fmt: skip
+
+
+@family("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM")
+def granite_moe(c: Config) -> Model:
+    """Two tensors a layer hold all experts; a shared one may stand beside them."""
+    mixer, act = _mixer(c, rope=c.rope(c.width())), c.activation()
+    wide = c.get("shared_intermediate_size", int, 0) if c.architecture == "GraniteMoeSharedForCausalLM" else 0
+    shared = Gated(c.positive("shared_intermediate_size", most=MOST_WIDTH), act) if wide else None
+    experts = c.experts(Gated(c.inner, act), Router(best_first=True), ("num_local_experts", "num_experts"), shared=shared)
+    return _model(c, Norms.pre(c.rms()), [mixer] * c.count, 1 / c.number("logits_scaling", 1.0), experts, names=MIXED)
 
 
 @family("HyperCLOVAXForCausalLM")

@@ -1,10 +1,15 @@
-"""Hunyuan dense: Llama with QK-norm after RoPE."""
+"""Hunyuan: Llama with QK-norm after RoPE; dense, or with experts beside a shared one."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+from ...errors import ConfigError
 from ..config import Config
-from ..names import Names
-from ..spec import HeadNorm, Model, Norms
+from ..fields import shown
+from ..names import ExpertNames, Names
+from ..spec import Attention, Gated, HeadNorm, Model, Norm, Norms, Router
 from .registry import family
 
 HUNYUAN = Names(q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernorm")
@@ -13,18 +18,50 @@ HUNYUAN = Names(q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layern
 @family("HunYuanDenseV1ForCausalLM")
 def hunyuan_dense(c: Config) -> Model:
     _of_the_published(c)
-    rms, bias, dim = c.rms(1e-5), c.flag("attention_bias"), c.width()
-    mixer = c.attention(norm=HeadNorm(rms, after=True), bias=bias, out_bias=bias, rope=c.rope(dim))
-    return c.model([c.layer(Norms.pre(rms), mixer)] * c.count, rms, names=HUNYUAN)
+    c.raw("moe_topk")
+    c.require("num_experts", 1)
+    rms = c.rms(1e-5)
+    return c.model([c.layer(Norms.pre(rms), _mixer(c, rms))] * c.count, rms, names=HUNYUAN)
+
+
+MIXED = replace(HUNYUAN, experts=ExpertNames(
+    router="mlp.gate.wg", shared_gate="mlp.shared_mlp.gate_proj", shared_up="mlp.shared_mlp.up_proj", shared_down="mlp.shared_mlp.down_proj",
+))  # fmt: skip
+
+
+@family("HunYuanMoEV1ForCausalLM")
+def hunyuan_moe(c: Config) -> Model:
+    _of_the_published(c)
+    c.values = dict(c.values) | {key: _of_all(c, key) for key in ("num_experts", "moe_topk", "moe_intermediate_size", "num_shared_expert")}
+    c.require("moe_intermediate_size", c.inner)
+    c.require("num_shared_expert", 1)
+    c.require("moe_layer_num_skipped", 0)
+    rms, expert = c.rms(1e-5), Gated(c.inner, c.activation())
+    experts = c.experts(expert, Router(normalise=True), ("num_experts",), "moe_topk", shared=expert)
+    return c.model([c.layer(Norms.pre(rms), _mixer(c, rms), experts)] * c.count, rms, names=MIXED)
+
+
+def _of_all(c: Config, key: str) -> Any:
+    """A number that may be written for each layer."""
+    value = c.raw(key)
+    if not isinstance(value, list):
+        return value
+    if len(value) != c.count or any(type(each) is not int or each != value[0] for each in value):
+        raise ConfigError(f"{c.where}: {key}={shown(value)} must be the same for all {c.count} layers")
+    return value[0]
+
+
+def _mixer(c: Config, rms: Norm) -> Attention:
+    bias = c.flag("attention_bias")
+    return c.attention(norm=HeadNorm(rms, after=True), bias=bias, out_bias=bias, rope=c.rope(c.width()))
 
 
 def _of_the_published(c: Config) -> None:
     """Keys that the published files have and that other models of the house use."""
-    c.raw("org_vocab_size", "cla_share_factor", "pad_id", "num_shared_expert", "routed_scaling_factor", "moe_topk", "enable_lm_head_fp32")
+    c.raw("org_vocab_size", "cla_share_factor", "pad_id", "num_shared_expert", "routed_scaling_factor", "enable_lm_head_fp32")
     c.raw("dense_list", "class_num", "pool_type", "mask_init_id", "im_start_id", "im_end_id", "im_newline_id", "text_start_id", "text_end_id")  # of classifiers and pictures
     c.require("attention_head_dim", c.width())
     c.require("norm_type", "rms", "hf_rms", "fused")
-    c.require("num_experts", 1)
     c.require("use_qk_norm", True)
     c.require("use_rotary_pos_emb", True)
     for key in ("mlp_bias", "use_cla", "position_embedding_xdrope", "use_mla", "use_mixed_mlp_moe"):

@@ -1,9 +1,9 @@
-"""OLMo: the first has norms without parameters; OLMo 2 and 3 have post-norms, and QK-norm over all heads."""
+"""OLMo: the first has norms without parameters; OLMo 2 and 3 have post-norms, and QK-norm over all heads; OLMoE has experts."""
 
 from __future__ import annotations
 
 from ..config import Config, every
-from ..spec import HeadNorm, Model, Norm, Norms
+from ..spec import Gated, HeadNorm, Model, Norm, Norms, Router
 from .registry import family
 
 
@@ -35,3 +35,13 @@ def olmo3(c: Config) -> Model:
         for kind, window in zip(kinds, c.windows(kinds), strict=True)
     ]
     return c.model([c.layer(Norms.post(rms), mixer) for mixer in mixers], rms)
+
+
+@family("OlmoeForCausalLM")
+def olmoe(c: Config) -> Model:
+    c.require("clip_qkv")  # it would be behind the norm
+    c.require("head_dim", c.hidden // c.heads)
+    rms, bias = c.rms(1e-5), c.flag("attention_bias")
+    mixer = c.attention(norm=HeadNorm(rms, "all"), bias=bias, out_bias=bias, rope=c.rope(c.width()))
+    experts = c.experts(Gated(c.inner, c.activation()), Router(normalise=c.flag("norm_topk_prob")))
+    return c.model([c.layer(Norms.pre(rms), mixer, experts)] * c.count, rms)

@@ -42,6 +42,20 @@ def claim(module: Module, codes: str) -> Claim:
     return module.claim(f"{form}, groups of {group}", (out, inputs), (codes, "weight_scale", *reaches), read, ("weight_shape",))
 
 
+def claim_blocks(module: Module) -> Claim:
+    """gpt-oss' experts: `blocks`, uint8 [out, groups, 16], with a power of two of each group in `scales`, uint8 [out, groups]."""
+    shape = module.expect("blocks", ("U8",))
+    if len(shape) != 3 or shape[2] != 16 or min(shape) < 1:
+        raise module.wrong("blocks", "must be [outputs, groups, 16] in MXFP4; convert the checkpoint again")
+    out, groups, _ = shape
+    module.expect("scales", ("U8", "F8_E8M0"), (out, groups))
+
+    def read(tensors: Mapping[str, Tensor]) -> Grouped:
+        return _grouped(tensors["blocks"].flatten(1), plain(tensors["scales"]), 32, 4, None)
+
+    return module.claim("MXFP4, groups of 32", (out, groups * 32), ("blocks", "scales"), read)
+
+
 def _reach(module: Module, name: str, weight: tuple[int, int]) -> Reach:
     module.expect(name, FLOATS)
     return reach_of(module, name, weight, [])

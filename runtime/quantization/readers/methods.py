@@ -12,7 +12,7 @@ from .asked import Asked
 from .grouping import SIZES
 
 REFUSED = (
-    "aqlm", "bitnet", "bitnet_b158", "eetq", "fouroversix", "fp_quant", "gguf", "higgs", "marlin", "metal", "mxfp4", "quanto", "quark",
+    "aqlm", "bitnet", "bitnet_b158", "eetq", "fouroversix", "fp_quant", "gguf", "higgs", "marlin", "metal", "quanto", "quark",
     "quip", "quip_sharp", "sinq", "spqr", "vptq",
 )  # fmt: skip
 INSTEAD = "take the unquantised checkpoint, or one of these: "
@@ -142,6 +142,7 @@ METHODS: Mapping[str, Callable[[Asked], Notes]] = {
     "auto-round": _auto_round,
     "bitsandbytes": _bitsandbytes,
     "hqq": _nothing,
+    "mxfp4": _nothing,
     "torchao": _torchao,
     "intel/auto-round": _auto_round,
 }

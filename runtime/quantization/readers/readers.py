@@ -56,6 +56,8 @@ class Readers:
             return float4.claim(module, "weight_packed")
         if module.has("qweight", "qzeros", "scales"):
             return (awq if _along_outputs(module) else gptq).claim(module, self._asked)
+        if module.has("blocks", "scales"):
+            return float4.claim_blocks(module)
         if module.has("_weight_qdata"):
             return torchao.claim(module, self._blocks)
         if state := bitsandbytes.state_of(module):

@@ -1,0 +1,42 @@
+"""GLM-4.5 to 4.7: dense first layers, then experts by a sigmoid with corrections, and one that is shared."""
+
+from __future__ import annotations
+
+from ...errors import ConfigError
+from ..config import MOST_LAYERS, MOST_WIDTH, Config
+from ..names import Names
+from ..spec import Experts, Gated, HeadNorm, Model, Norms, Router
+from .registry import family
+
+
+def routed(c: Config) -> Experts:
+    """As DeepSeek V3 has them: by sigmoids with corrections, maybe in groups; the shared ones are one network."""
+    inner = c.positive("moe_intermediate_size", most=MOST_WIDTH)
+    router = Router(
+        "sigmoid", correction=True, groups=c.positive("n_group", 1, most=MOST_WIDTH), kept_groups=c.positive("topk_group", 1, most=MOST_WIDTH),
+        normalise=c.flag("norm_topk_prob", True), floor=1e-20, scale=c.number("routed_scaling_factor", 1.0),
+    )  # fmt: skip
+    shared = Gated(inner * c.positive("n_shared_experts", 1, most=MOST_LAYERS), c.activation())
+    return c.experts(Gated(inner, c.activation()), router, ("n_routed_experts", "num_local_experts"), shared=shared)
+
+
+@family("Glm4MoeForCausalLM")
+def glm4_moe(c: Config) -> Model:
+    rms, dense, experts = c.rms(1e-5), Gated(c.inner, c.activation()), routed(c)
+    norm = HeadNorm(rms) if c.flag("use_qk_norm") else None
+    mixer = c.attention(kv_heads=8, bias=c.flag("attention_bias"), norm=norm, rope=c.rope(c.width(), share=0.5))
+    layers = [c.layer(Norms.pre(rms), mixer, dense if index < first_sparse(c) else experts) for index in range(c.count)]
+    return c.model(layers, rms, names=Names(ignored=behind(c)))
+
+
+def first_sparse(c: Config) -> int:
+    first = c.get("first_k_dense_replace", int, 1)
+    if first < 0:
+        raise ConfigError(f"{c.where}: first_k_dense_replace={first} must be at least 0")
+    return first
+
+
+def behind(c: Config) -> tuple[str, ...]:
+    """Tensors of the layers that predict several tokens: they stand behind the last one of the model."""
+    more = c.get(("num_nextn_predict_layers", "num_mtp_layers"), int, 1)
+    return tuple(rf"model\.layers\.{c.count + index}\..*" for index in range(min(more, MOST_LAYERS)))
