@@ -80,6 +80,7 @@ INLINE float share_of_keys(const Attention *job, long head, float most, float to
     return keep / (total * keep + exponential(sink - top));
 }
 
+#include "cpu_routing.h"
 #include "cpu_layer.h"
 
 #define TYPE float
@@ -88,6 +89,7 @@ INLINE float share_of_keys(const Attention *job, long head, float most, float to
 #include "cpu_typed.h"
 #include "cpu_attend_wide.h"
 #include "cpu_attend.h"
+#include "cpu_experts.h"
 #include "cpu_step.h"
 #undef TYPE
 #undef NAME
@@ -98,6 +100,7 @@ INLINE float share_of_keys(const Attention *job, long head, float most, float to
 #include "cpu_typed.h"
 #include "cpu_attend_wide.h"
 #include "cpu_attend.h"
+#include "cpu_experts.h"
 #include "cpu_step.h"
 
 /* ------------------------------------------------------------------------------------------- Python */
@@ -134,6 +137,16 @@ static PyObject *py_step(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ss
     Py_BEGIN_ALLOW_THREADS
     if (model->kind == BFLOAT16) run_step_bf16(model, step);
     else run_step_f32(model, step);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+/* mixture(kind, experts, x, y, rows): experts is the struct of that name; y may not be x */
+static PyObject *py_mixture(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[5];
+    if (!parse(args, n, 5, a)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    DISPATCH(mixture, POINTER(1), POINTER(2), POINTER(3), a[4]);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -255,7 +268,7 @@ static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args
 }
 
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
-static PyMethodDef methods[] = {METHOD(linear), METHOD(step), METHOD(norm), METHOD(activate), METHOD(activate_and_mul), METHOD(add), METHOD(rotate),
+static PyMethodDef methods[] = {METHOD(linear), METHOD(step), METHOD(mixture), METHOD(norm), METHOD(activate), METHOD(activate_and_mul), METHOD(add), METHOD(rotate),
                                 METHOD(attend), METHOD(store), METHOD(set_threads), METHOD(set_int4_way), METHOD(set_e4m3_way), METHOD(restore),
                                 METHOD(use_huge_pages), {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cpu", NULL, -1, methods, NULL, NULL, NULL, NULL};
@@ -264,6 +277,7 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     PyObject *made = PyModule_Create(&module);
     pthread_atfork(NULL, NULL, forget_helpers);
     pthread_key_create(&narrow_key, free);
+    pthread_key_create(&mixture_key, free);
     if (made) PyModule_AddIntConstant(made, "NATIVE_BFLOAT16", has_native_bfloat16());
     if (made) PyModule_AddIntConstant(made, "AVX512", has_avx512());
     if (made) PyModule_AddIntConstant(made, "AMX", has_amx());
@@ -283,5 +297,6 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     if (made) PyModule_AddIntConstant(made, "VERSION", 4); /* of the functions and structs: the same in cpu.py */
     if (made) PyModule_AddIntConstant(made, "LAYER_BYTES", sizeof(Layer));
     if (made) PyModule_AddIntConstant(made, "MODEL_BYTES", sizeof(Model));
+    if (made) PyModule_AddIntConstant(made, "EXPERTS_BYTES", sizeof(Experts));
     return made;
 }

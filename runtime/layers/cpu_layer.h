@@ -22,6 +22,7 @@ typedef struct {
     Norm query_norm, key_norm, value_norm;     /* weights [heads, dim] of each */
     Norm before_mixer, after_mixer, before_ffn, after_ffn;
     Weight qkv, output, up, down;              /* up: gate above up where it is gated */
+    const Experts *experts;                    /* in place of up and down, or 0 */
 } Layer;
 
 typedef struct {

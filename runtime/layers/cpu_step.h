@@ -44,7 +44,15 @@ static void NAME(join_piece)(const void *work, long index) {
     const long row = index * SOME_ROWS, n = walk->model->hidden, rows = NAME(count)(walk, row);
     TYPE *branch = walk->normed + row * n;
     if (walk->norm->kind != NO_NORM) NAME(norm)(walk->norm, branch, n, branch, n, rows, 1, n);
-    NAME(add)(walk->x + row * n, branch, (float)walk->layer->branch, rows * n);
+    NAME(add)(walk->x + row * n, branch, walk->layer->of_sum ? 1.0f : (float)walk->layer->branch, rows * n);
+}
+
+/* x += what lies in `normed`, which is written over. */
+static void NAME(add_given)(NAME(Walk) *walk, const Norm *after) {
+    static const Norm none = {0};
+    walk->norm = walk->layer->of_sum ? &none : after;
+    NAME(by_rows)(NAME(join_piece), walk);
+    if (walk->layer->of_sum) NAME(normed)(walk, after, walk->x);
 }
 
 /* x += what a branch gives; writes over `normed`. */
@@ -56,8 +64,7 @@ static void NAME(add_branch)(NAME(Walk) *walk, const Weight *weight, const TYPE 
         return;
     }
     NAME(multiply)(walk, weight, from, NULL, walk->normed, 0);
-    walk->norm = after;
-    NAME(by_rows)(NAME(join_piece), walk);
+    NAME(add_given)(walk, after);
 }
 
 static void NAME(scale_piece)(const void *work, long index) {
@@ -139,6 +146,22 @@ static void NAME(keep_wanted)(NAME(Walk) *walk) {
     walk->rows = step->results;
 }
 
+static void NAME(run_dense)(NAME(Walk) *walk, const TYPE *y) {
+    const Layer *layer = walk->layer;
+    NAME(multiply)(walk, &layer->up, y, NULL, walk->wide, 0);
+    NAME(by_rows)(NAME(activate_piece), walk);
+    if (layer->parallel) NAME(add_branch)(walk, &layer->output, walk->mixed, &layer->after_mixer);
+    NAME(add_branch)(walk, &layer->down, walk->inner, &layer->after_ffn);
+}
+
+static void NAME(run_experts)(NAME(Walk) *walk, const TYPE *y) {
+    const Layer *layer = walk->layer;
+    NAME(mixture)(layer->experts, y, walk->inner, walk->rows);
+    if (layer->parallel) NAME(add_branch)(walk, &layer->output, walk->mixed, &layer->after_mixer);
+    memcpy(walk->normed, walk->inner, walk->rows * walk->model->hidden * sizeof(TYPE));
+    NAME(add_given)(walk, &layer->after_ffn);
+}
+
 static void NAME(run_layer)(NAME(Walk) *walk, int last) {
     const Layer *layer = walk->layer;
     const TYPE *y = NAME(normed)(walk, &layer->before_mixer, walk->normed);
@@ -149,10 +172,8 @@ static void NAME(run_layer)(NAME(Walk) *walk, int last) {
     if (last) NAME(keep_wanted)(walk);
     if (!layer->parallel) NAME(add_branch)(walk, &layer->output, walk->mixed, &layer->after_mixer);
     if (!layer->parallel || layer->before_ffn.kind != NO_NORM) y = NAME(normed)(walk, &layer->before_ffn, walk->normed);
-    NAME(multiply)(walk, &layer->up, y, NULL, walk->wide, 0);
-    NAME(by_rows)(NAME(activate_piece), walk);
-    if (layer->parallel) NAME(add_branch)(walk, &layer->output, walk->mixed, &layer->after_mixer);
-    NAME(add_branch)(walk, &layer->down, walk->inner, &layer->after_ffn);
+    if (layer->experts) NAME(run_experts)(walk, y);
+    else NAME(run_dense)(walk, y);
     if (layer->scalar) NAME(by_rows)(NAME(scale_piece), walk);
 }
 

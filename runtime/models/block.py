@@ -73,6 +73,8 @@ class Block:
             norm.seal()
         for holder, name in self.products():
             setattr(holder, name, sealed(name, getattr(holder, name), keep_plain, transform))
+        if isinstance(self.ffn, ExpertsPart):
+            self.ffn.finish()
 
     def forward(self, x: Tensor, step: Step, rows: Tensor | None = None, own: Tensor | None = None) -> Tensor:
         """rows: go on with these rows only once their keys and values are written.  own: see `PerLayerGate`."""

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..layers import cpu
+from .expert_words import refusal
 from .known_parts import unknown
-from .spec import Attention, Experts, Gated, HeadNorm, Layer, Norms, Plain
+from .spec import Attention, Experts, Gated, HeadNorm, Layer, Norms, Plain, Router
 
 if TYPE_CHECKING:
     from .block import Block
@@ -20,7 +21,11 @@ COMPILED: dict[type, set[str]] = {  # what of each part the compiled step comput
         "window", "chunk", "softcap", "sinks", "value_is_key", "source",
     },
     HeadNorm: {"norm", "over", "after"},
-    Gated: {"inner", "activation", "bias"},
+    Gated: {"inner", "activation", "bias", "limit"},
+    Experts: {"count", "top_k", "expert", "router", "weighs_input", "shared", "switched"},
+    Router: {
+        "score", "best_first", "bias", "correction", "groups", "kept_groups", "group_score", "outside", "normalise", "floor", "scale", "jitter",
+    },
     Plain: {"inner", "activation", "bias"},
 }  # fmt: skip
 
@@ -32,14 +37,16 @@ def compiled_refusal(block: Block) -> str | None:
 
 def _reasons(block: Block) -> Iterator[str]:
     layer, mixer, ffn = block.layer, block.layer.mixer, block.layer.ffn
-    if isinstance(ffn, Experts):
-        yield "experts: the compiled step has no product for them yet"
     yield from unknown(layer, COMPILED)
     if mixer.dim > cpu.MOST_DIM:
         yield f"head dimension {mixer.dim}; the compiled kernels take up to {cpu.MOST_DIM}"
     if mixer.values != mixer.dim:
         yield f"values of width {mixer.values} with keys of width {mixer.dim}"
-    if not isinstance(ffn, Experts) and ffn.activation not in cpu.ACTIVATIONS:
+    if isinstance(ffn, Experts):
+        yield from (why for why in [refusal(ffn)] if why is not None)
+    elif ffn.activation not in cpu.ACTIVATIONS:
         yield f"activation {ffn.activation!r}"
+    elif isinstance(ffn, Gated) and ffn.limit is not None:
+        yield "a clamped gate without experts"
     if block.gate is not None:
         yield "per-layer embeddings"

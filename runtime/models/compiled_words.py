@@ -10,6 +10,7 @@ from torch import Tensor
 from ..layers import cpu
 from ..layers.linear import BlockedLinear
 from .block import NORMS, Block
+from .experts import ExpertsPart
 from .spec import Gated
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ LAYER = np.dtype([
     *((name, "i8") for name in ("keys", "values", "sinks", "scalar")),
     *((name, cpu.NORM) for name in ("query_norm", "key_norm", "value_norm", *NORMS)),
     *((name, WEIGHT) for name in ("qkv", "output", "up", "down")),
+    ("experts", "i8"),
 ])  # fmt: skip
 MODEL = np.dtype([
     *((name, "i8") for name in ("kind", "layers", "hidden", "wide", "mixed", "embedding")),
@@ -48,10 +50,10 @@ class Words:
             rope = block.layer.mixer.rope
             self.layers[block.index]["turn"] = -1 if rope is None else turns.index(rope)
         self.layers["seen"] = seen
-        wide = max(_product(block, name).outputs for block in claimed for name in ("qkv", "up"))
+        wide = max(_product(block, name).outputs for block in claimed for name in _products(block) if name in ("qkv", "up"))
         mixed = max(block.layer.mixer.heads * block.layer.mixer.dim for block in claimed)
         _fill_model(bytes_[: MODEL.itemsize].view(MODEL)[0], model, wide, mixed)
-        self.space = model.config.hidden_size + wide + mixed + max(block.dense.part.inner for block in claimed)
+        self.space = model.config.hidden_size + wide + mixed + max(_inner(block, model.config.hidden_size) for block in claimed)
 
 
 def _fill_model(words: Any, model: Decoder, wide: int, mixed: int) -> None:
@@ -68,15 +70,19 @@ def fill(words: Any, block: Block) -> None:
     """The struct Layer of a claimed layer, but for what only the whole model or the step knows."""
     layer = block.layer
     _fill_attention(words, block)
-    ffn = block.dense.part
-    words["activation"], words["inner"] = cpu.ACTIVATIONS[ffn.activation], ffn.inner
-    words["gated"], words["parallel"], words["of_sum"] = isinstance(ffn, Gated), layer.norms.parallel, layer.norms.of_sum
+    words["parallel"], words["of_sum"] = layer.norms.parallel, layer.norms.of_sum
     words["branch"], words["scalar"] = layer.branch, _pointer(block.scalar)
     for name in NORMS:
         if (norm := getattr(block, name)) is not None:
             words[name] = norm.words
-    for name in ("qkv", "output", "up", "down"):
+    for name in _products(block):
         words[name] = _product(block, name).words
+    if isinstance(block.ffn, ExpertsPart):
+        assert block.ffn.compiled is not None
+        words["experts"] = block.ffn.compiled.address
+    else:
+        ffn = block.ffn.part
+        words["activation"], words["inner"], words["gated"] = cpu.ACTIVATIONS[ffn.activation], ffn.inner, isinstance(ffn, Gated)
 
 
 def _fill_attention(words: Any, block: Block) -> None:
@@ -92,11 +98,23 @@ def _fill_attention(words: Any, block: Block) -> None:
 
 
 def _product(block: Block, name: str) -> BlockedLinear:
-    ffn = block.dense
-    holders = {"qkv": (block.mixer, "qkv"), "output": (block.mixer, "output"), "up": (ffn, ffn.into), "down": (ffn, "down")}
+    ffn = block.ffn
+    holders: dict[str, tuple[object, str]] = {"qkv": (block.mixer, "qkv"), "output": (block.mixer, "output")}
+    if not isinstance(ffn, ExpertsPart):
+        holders |= {"up": (ffn, ffn.into), "down": (ffn, "down")}
     found = getattr(*holders[name])
     assert isinstance(found, BlockedLinear)
     return found
+
+
+def _products(block: Block) -> tuple[str, ...]:
+    """Which products of the struct Layer a layer has."""
+    return ("qkv", "output") if isinstance(block.ffn, ExpertsPart) else ("qkv", "output", "up", "down")
+
+
+def _inner(block: Block, hidden: int) -> int:
+    """Numbers of a row inside the feedforward network; of experts what they add."""
+    return hidden if isinstance(block.ffn, ExpertsPart) else block.ffn.part.inner
 
 
 def _pointer(tensor: Tensor | None) -> int:

@@ -8,7 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ..layers import cpu
 from ..layers.linear import Linear
+from .expert_words import ExpertWords
 from .feedforward import GatedPart
 from .names import Names
 from .places import Place, matrix
@@ -20,13 +22,14 @@ class ExpertsPart:
     """`inner` gives what the network adds; nothing stands behind it.
 
     router: float32 [count, hidden].  experts: a network each, whose matrices have memory of their own.
-    counts: int64 [count], how often each was chosen since it was set to zeros; None: nobody counts.
+    counts: int64 [count], how often each was chosen since `count`; None: nobody counts.
+    compiled: the mixture in one call of the compiled kernels, on a CPU; None: torch computes it.
     """
 
     down = None
 
     def __init__(self, part: Experts, names: Names, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.part, self._names = part, names.experts
+        self.part, self._names, self.hidden, self.dtype, self.device = part, names.experts, hidden, dtype, device
         self.router = matrix(part.count, hidden, part.router.bias, False, torch.float32, device)
         corrected = part.router.correction
         self.correction = torch.zeros(part.count, dtype=torch.float32, device=device) if corrected else None
@@ -34,6 +37,7 @@ class ExpertsPart:
         self.shared = None if part.shared is None else GatedPart(part.shared, _of_shared(names), hidden, dtype, device)
         self.switch = matrix(1, hidden, False, False, torch.float32, device) if part.switched else None
         self.counts: Tensor | None = None
+        self.compiled: ExpertWords | None = None
 
     def places(self, prefix: str) -> Iterator[Place]:
         names = self._names
@@ -57,6 +61,16 @@ class ExpertsPart:
         for network in self._networks():
             network.seal()
 
+    def finish(self) -> None:
+        """Once its products are sealed."""
+        self.compiled = ExpertWords.of(self)
+
+    def count(self) -> None:
+        """Count from here on how often each expert is chosen."""
+        self.counts = torch.zeros(self.part.count, dtype=torch.int64, device=self.device)
+        if self.compiled is not None:
+            self.compiled.count(self.counts)
+
     def tensors(self) -> Iterator[Tensor]:
         """What it holds beside its products."""
         if self.correction is not None:
@@ -64,6 +78,12 @@ class ExpertsPart:
 
     def inner(self, x: Tensor) -> Tensor:
         """x [T, hidden] -> [T, hidden]"""
+        if self.compiled is not None and cpu.kernels is not None and len(x) <= (self.compiled.most or len(x)):
+            return self.compiled(x)
+        return self.by_torch(x)
+
+    def by_torch(self, x: Tensor) -> Tensor:
+        """What `inner` gives: the law."""
         chosen, weights = self.routed(x)
         y = self.mixed(x, chosen, weights)
         if self.shared is not None:

@@ -14,6 +14,10 @@ def parts_of(layer: Any) -> Iterator[Any]:
     yield from (layer, layer.norms, layer.mixer, layer.ffn)
     if getattr(layer.mixer, "norm", None) is not None:
         yield layer.mixer.norm
+    if hasattr(layer.ffn, "router"):
+        yield from (layer.ffn.router, layer.ffn.expert)
+        if layer.ffn.shared is not None:
+            yield layer.ffn.shared
 
 
 def unknown(layer: Any, known: Known) -> Iterator[str]:

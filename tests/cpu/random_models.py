@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,19 @@ from rig import Rig
 from sgl.runtime.attention import attention_backend
 from sgl.runtime.layers.rotary import Rope
 from sgl.runtime.models.decoder import Decoder
-from sgl.runtime.models.spec import Attention, Feedforward, Gated, HeadNorm, Layer, Model, Norm, Norms, Plain
+from sgl.runtime.models.spec import (
+    Attention,
+    Experts,
+    Feedforward,
+    Gated,
+    HeadNorm,
+    Layer,
+    Model,
+    Norm,
+    Norms,
+    Plain,
+    Router,
+)
 
 VOCABULARY = 70
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2")
@@ -46,9 +59,30 @@ def random_attention(rng: random.Random) -> Attention:
     )  # fmt: skip
 
 
-def random_layer(rng: random.Random) -> Layer:
+def random_experts(rng: random.Random) -> Experts:
+    def gated() -> Gated:
+        return Gated(rng.choice([20, 32, 66]), rng.choice(ACTIVATIONS), rng.random() < 0.4, rng.choice([None, None, 0.6]))
+
+    groups, score, rank = rng.choice([1, 1, 2, 3]), *rng.choice([("softmax", "two"), ("sigmoid", "two"), ("sigmoid", "largest")])
+    router = Router(
+        score, rng.random() < 0.3, rng.random() < 0.3, rng.random() < 0.5, groups, rng.randint(1, groups), rank, rng.choice([-math.inf, 0.0]),
+        rng.random() < 0.5, rng.choice([0.0, 0.4]), rng.choice([1.0, 2.5]),
+    )  # fmt: skip
+    size = rng.choice([2, 3, 5])
+    most = min(4, size * router.kept_groups)
+    shared = gated() if rng.random() < 0.5 else None
+    return Experts(groups * size, rng.randint(1, most), gated(), router, shared=shared, switched=shared is not None and rng.random() < 0.5)
+
+
+def random_ffn(rng: random.Random) -> Feedforward:
+    if rng.random() < 0.3:
+        return random_experts(rng)
     kind, inner = rng.choice([Gated, Plain]), rng.choice([40, 64, 98])
-    ffn: Feedforward = kind(inner, rng.choice(ACTIVATIONS), rng.random() < 0.4)
+    return kind(inner, rng.choice(ACTIVATIONS), rng.random() < 0.4)
+
+
+def random_layer(rng: random.Random) -> Layer:
+    ffn = random_ffn(rng)
     return Layer(random_norms(rng), random_attention(rng), ffn, rng.choice([1.0, 1.0, 0.4]), rng.random() < 0.3)
 
 

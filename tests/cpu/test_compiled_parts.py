@@ -21,13 +21,25 @@ from sgl.runtime.layers.norm import HeadNorm, LayerNorm
 from sgl.runtime.layers.rotary import Rope
 from sgl.runtime.models.claims import compiled_refusal
 from sgl.runtime.models.compiled_words import LAYER, MODEL
-from sgl.runtime.models.spec import Attention, Gated, Layer, Model, Norm, Norms, Plain, Temperature
+from sgl.runtime.models.expert_words import EXPERTS
+from sgl.runtime.models.spec import (
+    Attention,
+    Experts,
+    Gated,
+    Layer,
+    Model,
+    Norm,
+    Norms,
+    Plain,
+    Router,
+    Temperature,
+)
 from sgl.runtime.step.batch import Batch
 
 CPU = torch.device("cpu")
 DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if cpu.can_multiply(dtype, CPU)]
 pytestmark = pytest.mark.skipif(not DTYPES, reason="needs the compiled kernels and AVX-512")
-BY_TORCH = {"experts: the compiled step has no product for them yet", "attention with alibi", "attention with temperature", "activation 'xielu'", "per-layer embeddings"}
+BY_TORCH = {"experts chosen one after the other (PhiMoE)", "experts whose inputs are weighed (Llama 4)", "attention with alibi", "attention with temperature", "activation 'xielu'", "per-layer embeddings"}
 RMS = Norm(1e-5)
 
 
@@ -177,8 +189,22 @@ def test_reasons_name_what_is_left() -> None:
     assert why(temperature=Temperature(0.1, 8.0)) == "attention with temperature"
 
 
+def test_reasons_of_feedforward_networks() -> None:
+    def why(ffn: Any) -> str | None:
+        layer = layers_of("c").layers[0]
+        spec = replace(layers_of("c"), layers=(replace(layer, ffn=ffn),))
+        return compiled_refusal(RandomRig(spec, torch.float32, "torch_native").model.layers[0])
+
+    mixture = Experts(4, 2, Gated(20), shared=Gated(30))
+    assert why(mixture) is None
+    assert why(Gated(20, limit=2.0)) == "a clamped gate without experts"
+    assert why(replace(mixture, weighs_input=True)) == "experts whose inputs are weighed (Llama 4)"
+    assert why(replace(mixture, router=Router("mixer"))) == "experts chosen one after the other (PhiMoE)"
+
+
 def test_both_sides_lay_out_the_same_structs() -> None:
-    assert (LAYER.itemsize, MODEL.itemsize) == (cpu.kernels.LAYER_BYTES, cpu.kernels.MODEL_BYTES)
+    sizes = cpu.kernels.LAYER_BYTES, cpu.kernels.MODEL_BYTES, cpu.kernels.EXPERTS_BYTES
+    assert (LAYER.itemsize, MODEL.itemsize, EXPERTS.itemsize) == sizes
 
 
 # ----- the kernels of rows

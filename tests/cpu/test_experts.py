@@ -110,8 +110,8 @@ PARTS: dict[str, Experts] = {
 }
 
 
-def mixture(name: str, dtype: torch.dtype = torch.float32) -> ExpertsPart:
-    layer = Layer(Norms.pre(Norm(1e-5)), attention(), PARTS[name])
+def mixture(name: str | Experts, dtype: torch.dtype = torch.float32) -> ExpertsPart:
+    layer = Layer(Norms.pre(Norm(1e-5)), attention(), PARTS[name] if isinstance(name, str) else name)
     part = decoder(model(layer), dtype).layers[0].ffn
     assert isinstance(part, ExpertsPart)
     return part
@@ -137,7 +137,24 @@ def test_tokens_together_are_those_one_by_one(name: str) -> None:
     part = mixture(name)
     for count in (1, 2, 17):
         x = torch.randn(count, 48, generator=torch.Generator().manual_seed(count))
-        torch.testing.assert_close(part.inner(x).double(), one_by_one(part, x), atol=2e-5, rtol=1e-5)
+        for found in (part.inner(x), part.by_torch(x)):
+            torch.testing.assert_close(found.double(), one_by_one(part, x), atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ROUTERS)
+def test_compiled_mixtures_are_those_of_torch(name: str, dtype: torch.dtype) -> None:
+    """Many rows, more than one piece of an expert has; several threads."""
+    spec = Experts(COUNT, TOP, Gated(70, "gelu", True), ROUTERS[name], shared=Gated(33), switched=True)
+    part = mixture(spec, dtype)
+    x = torch.randn(300, 48, generator=torch.Generator().manual_seed(1)).to(dtype)
+    cpu.set_threads(3)
+    try:
+        found = part.inner(x)
+    finally:
+        cpu.set_threads(1)
+    expected = part.by_torch(x)
+    assert (found.float() - expected.float()).norm() < (1e-5 if dtype == torch.float32 else 1e-2) * expected.float().norm()
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in (torch.float32, torch.bfloat16) if cpu.can_multiply(dtype, torch.device("cpu"))])
@@ -145,18 +162,30 @@ def test_tokens_together_are_those_one_by_one(name: str) -> None:
 def test_the_bits_of_a_token_do_not_depend_on_the_others(name: str, dtype: torch.dtype) -> None:
     part = mixture(name, dtype)
     x = torch.randn(29, 48, generator=torch.Generator().manual_seed(3)).to(dtype)
-    together = part.inner(x)
-    assert torch.equal(together, torch.cat([part.inner(row[None]) for row in x]))
-    assert torch.equal(together[5:18], part.inner(x[5:18]))
+    for compute in (part.inner, part.by_torch):
+        together = compute(x)
+        assert torch.equal(together, torch.cat([compute(row[None]) for row in x]))
+        assert torch.equal(together[5:18], compute(x[5:18]))
 
 
 def test_who_is_chosen_is_counted() -> None:
-    part = mixture("plain")
-    part.counts = torch.zeros(COUNT, dtype=torch.int64)
-    x = torch.randn(10, 48)
+    part, x = mixture("shared"), torch.randn(10, 48)
+    part.count()
     part.inner(x)
-    chosen, _ = routed(part.part.router, TOP, part.router(x))
-    assert part.counts.tolist() == torch.bincount(chosen.flatten(), minlength=COUNT).tolist()
+    part.by_torch(x)
+    chosen, _ = routed(part.part.router, TOP, part.router(x), part.correction)
+    assert part.counts is not None
+    assert part.counts.tolist() == (2 * torch.bincount(chosen.flatten(), minlength=COUNT)).tolist()
+
+
+def test_numbers_that_are_none_stay_in_their_row() -> None:
+    part = mixture("shared")
+    x = torch.randn(5, 48, generator=torch.Generator().manual_seed(4))
+    expected = part.inner(x)
+    for index, broken in enumerate((math.nan, math.inf)):
+        x[index] = broken
+    found = part.inner(x)
+    assert found[:2].isnan().all() and torch.equal(found[2:], expected[2:])
 
 
 def test_experts_of_a_model_of_parts_run_in_any_batch() -> None:

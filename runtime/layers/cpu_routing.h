@@ -1,0 +1,159 @@
+/* Mixtures of experts: which experts a token goes to, with which weights, and the tokens of each expert together. */
+
+typedef struct { /* what Python lays out, 8 bytes a field: the same names in models/expert_words.py; see Router in models/spec.py */
+    int64_t count, top_k, hidden;
+    int64_t inner, activation;               /* of one expert */
+    int64_t shared_inner, shared_activation; /* of the network that every token goes through */
+    int64_t sigmoid, best_first, groups, kept_groups, two_best, normalise;
+    double outside, floor, scale, limit, shared_limit; /* limit: 0 for none */
+    const float *correction;                           /* [count], or 0 */
+    int64_t *chosen_before;                            /* [count], how often each was chosen, is added to; or 0 */
+    const Weight *router, *shared_up, *shared_down, *switched; /* the last three: or 0 */
+    const Weight *const *up, *const *down;             /* [count] */
+} Experts;
+
+INLINE float sigmoid_alone(float x) { return 1.0f / (1.0f + exponential(x > 87.0f ? -87.0f : -x)); }
+
+CLONES static void score(const Experts *experts, const float *logits, float *scores, long count) {
+    if (experts->sigmoid) {
+#pragma omp simd
+        for (long i = 0; i < count; i++) scores[i] = sigmoid_alone(logits[i]);
+        return;
+    }
+    float most = logits[0], total = 0;
+    for (long i = 1; i < count; i++) most = logits[i] > most ? logits[i] : most;
+#pragma omp simd
+    for (long i = 0; i < count; i++) scores[i] = exponential(logits[i] - most);
+    for (long i = 0; i < count; i++) total += scores[i];
+    for (long i = 0; i < count; i++) scores[i] /= total;
+}
+
+/* The best `wanted`, best first, of equal ones the one of the smaller number; writes over `scores`. */
+static void take_best(float *scores, long count, long wanted, int32_t *chosen) {
+    for (long j = 0; j < wanted; j++) {
+        long best = -1;
+        for (long i = 0; i < count; i++)
+            if (scores[i] == scores[i] && (best < 0 || scores[i] > scores[best])) best = i;
+        if (best < 0) best = j; /* all that are left are NaN: whatever comes of them is NaN too */
+        chosen[j] = (int32_t)best;
+        scores[best] = NAN;
+    }
+}
+
+INLINE float rank_of_group(const Experts *experts, const float *choice, long size) {
+    float best = -INFINITY, next = -INFINITY;
+    for (long i = 0; i < size; i++) {
+        if (choice[i] > best) next = best, best = choice[i];
+        else if (choice[i] > next) next = choice[i];
+    }
+    return experts->two_best ? best + next : best;
+}
+
+/* space: as many floats and ints as there are groups */
+static void leave_groups(const Experts *experts, float *choice, float *ranks, int32_t *kept) {
+    const long size = experts->count / experts->groups;
+    for (long g = 0; g < experts->groups; g++) ranks[g] = rank_of_group(experts, choice + g * size, size);
+    take_best(ranks, experts->groups, experts->kept_groups, kept);
+    for (long g = 0; g < experts->groups; g++) {
+        long stays = 0;
+        for (long j = 0; j < experts->kept_groups; j++) stays |= kept[j] == g;
+        for (long i = 0; !stays && i < size; i++) choice[g * size + i] = (float)experts->outside;
+    }
+}
+
+/* One token: logits [count] -> chosen [top_k] and weights [top_k]. space: 3 count floats, and count ints */
+static void route(const Experts *experts, const float *logits, float *space, int32_t *kept, int32_t *chosen, float *weights) {
+    const long count = experts->count, wanted = experts->top_k;
+    float *scores = space, *choice = space + count, total = 0;
+    if (experts->best_first) {
+        memcpy(choice, logits, count * sizeof(float));
+        take_best(choice, count, wanted, chosen);
+        for (long j = 0; j < wanted; j++) choice[j] = logits[chosen[j]];
+        score(experts, choice, weights, wanted);
+    } else {
+        score(experts, logits, scores, count);
+        for (long i = 0; i < count; i++) choice[i] = experts->correction ? scores[i] + experts->correction[i] : scores[i];
+        if (experts->groups > 1) leave_groups(experts, choice, choice + count, kept);
+        take_best(choice, count, wanted, chosen);
+        for (long j = 0; j < wanted; j++) weights[j] = scores[chosen[j]];
+    }
+    for (long j = 0; j < wanted; j++) total += weights[j];
+    const float least = (float)experts->floor, over = experts->normalise ? (total < least ? least : total) : 1.0f;
+    for (long j = 0; j < wanted; j++) weights[j] = weights[j] / over * (float)experts->scale;
+}
+
+/* Pairs of a token and an expert in the order of experts, within one in the order of tokens: pair p comes to place[p],
+   what stands there is of the token token[place[p]]. begin: [count + 1], where the pairs of an expert begin. */
+static void group(const Experts *experts, const int32_t *chosen, long rows, long *begin, long *place, long *token) {
+    const long pairs = rows * experts->top_k;
+    memset(begin, 0, (experts->count + 1) * sizeof(long));
+    for (long p = 0; p < pairs; p++) begin[chosen[p] + 1]++;
+    for (long e = 0; e < experts->count; e++) {
+        if (experts->chosen_before) experts->chosen_before[e] += begin[e + 1];
+        begin[e + 1] += begin[e];
+    }
+    for (long p = 0; p < pairs; p++) {
+        place[p] = begin[chosen[p]]++;
+        token[place[p]] = p / experts->top_k;
+    }
+    memmove(begin + 1, begin, experts->count * sizeof(long));
+    begin[0] = 0;
+}
+
+/* ----- products of many weights at once */
+
+typedef struct {
+    const Product *jobs;
+    const long *first; /* piece of each job, and how many there are in all */
+    long count;
+} Grouped;
+
+static void grouped_piece(const void *work, long index) {
+    const Grouped *all = work;
+    long low = 0, high = all->count;
+    while (high - low > 1) {
+        const long middle = (low + high) / 2;
+        if (all->first[middle] <= index) low = middle;
+        else high = middle;
+    }
+    product_piece(&all->jobs[low], index - all->first[low]);
+}
+
+/* first: room for count + 1 */
+static void products(Product *jobs, long count, long *first) {
+    int plain = 1;
+    for (long i = 0; i < count; i++) plain &= jobs[i].weight->kind < INT8_FLOAT32;
+    if (!plain) {
+        for (long i = 0; i < count; i++) product(&jobs[i]);
+        return;
+    }
+    first[0] = 0;
+    for (long i = 0; i < count; i++) {
+        jobs[i].piece = PIECE_BLOCKS;
+        first[i + 1] = first[i] + ceiling(ceiling(jobs[i].weight->outputs, BLOCK), PIECE_BLOCKS) * ceiling(jobs[i].rows, PIECE_ROWS);
+    }
+    const Grouped all = {jobs, first, count};
+    share(grouped_piece, &all, first[count]);
+}
+
+/* ----- memory of a thread, for one mixture at a time */
+
+static pthread_key_t mixture_key;
+
+static void *mixture_space(size_t bytes) {
+    static _Thread_local void *space;
+    static _Thread_local size_t size;
+    if (bytes > size) {
+        free(space);
+        space = malloc(size = bytes + bytes / 2);
+        if (!space) abort(); /* as in cpu_narrow.h */
+        pthread_setspecific(mixture_key, space);
+    }
+    return space;
+}
+
+INLINE void *cut(char **space, size_t bytes) { /* a part of it that begins a line of the cache */
+    char *from = *space;
+    *space += (bytes + 63) & ~(size_t)63;
+    return from;
+}

@@ -1,0 +1,98 @@
+"""The struct Experts of the compiled kernels (layers/cpu_routing.h), of a sealed mixture; and the call that computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..layers import cpu
+from ..layers.linear import BlockedLinear, Linear
+from .spec import Experts, Gated
+
+if TYPE_CHECKING:
+    from .experts import ExpertsPart
+
+EXPERTS = np.dtype([
+    *((name, "i8") for name in ("count", "top_k", "hidden", "inner", "activation", "shared_inner", "shared_activation")),
+    *((name, "i8") for name in ("sigmoid", "best_first", "groups", "kept_groups", "two_best", "normalise")),
+    *((name, "f8") for name in ("outside", "floor", "scale", "limit", "shared_limit")),
+    *((name, "i8") for name in ("correction", "chosen_before", "router", "shared_up", "shared_down", "switched", "up", "down")),
+])  # fmt: skip
+
+
+def refusal(part: Experts) -> str | None:
+    """Why the kernels leave a mixture, whatever becomes of its weights, for people; None: they take it."""
+    if part.router.score == "mixer":
+        return "experts chosen one after the other (PhiMoE)"
+    if part.weighs_input:
+        return "experts whose inputs are weighed (Llama 4)"
+    networks = [part.expert, *([part.shared] if part.shared else [])]
+    strange = next((each.activation for each in networks if each.activation not in cpu.ACTIVATIONS), None)
+    return None if strange is None else f"activation {strange!r}"
+
+
+class ExpertWords:
+    """Of a part whose products stay as they are; it keeps what the kernels read.
+
+    most: rows of a call, None for any number.
+    """
+
+    def __init__(self, part: ExpertsPart) -> None:
+        found = np.zeros(1, EXPERTS)
+        self._memory, self._words = found, found[0]
+        self._products: list[BlockedLinear] = []
+        self._kind = cpu.KINDS[part.dtype]
+        self.most = cpu.most_rows(part.dtype)
+        self._fill(part)
+        self.address: int = found.ctypes.data
+
+    @classmethod
+    def of(cls, part: ExpertsPart) -> ExpertWords | None:
+        """None where the kernels do not take it."""
+        there = cpu.can_compute(part.dtype, part.device) and refusal(part.part) is None
+        blocked = there and all(isinstance(getattr(*place), BlockedLinear) for place in part.products())
+        return cls(part) if blocked else None
+
+    def count(self, counts: Tensor | None) -> None:
+        """Add to int64 [count] how often each expert is chosen, from here on."""
+        self._words["chosen_before"] = 0 if counts is None else counts.data_ptr()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [T, hidden] -> [T, hidden]"""
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        cpu.kernels.mixture(self._kind, self.address, x.data_ptr(), y.data_ptr(), len(x))
+        return y
+
+    def _fill(self, part: ExpertsPart) -> None:
+        words, spec, router = self._words, part.part, part.part.router
+        words["count"], words["top_k"], words["hidden"] = spec.count, spec.top_k, part.hidden
+        words["inner"], words["activation"], words["limit"] = _of_network(spec.expert)
+        words["sigmoid"], words["two_best"] = router.score == "sigmoid", router.group_score == "two"
+        for name in ("best_first", "groups", "kept_groups", "normalise", "outside", "floor", "scale"):
+            words[name] = getattr(router, name)
+        words["correction"] = 0 if part.correction is None else part.correction.data_ptr()
+        words["router"] = self._address(part.router)
+        if part.shared is not None:
+            words["shared_inner"], words["shared_activation"], words["shared_limit"] = _of_network(part.shared.part)
+            words["shared_up"], words["shared_down"] = self._address(part.shared.gate_up), self._address(part.shared.down)
+        if part.switch is not None:
+            words["switched"] = self._address(part.switch)
+        self._up, self._down = (self._addresses([getattr(each, name) for each in part.experts]) for name in ("gate_up", "down"))
+        words["up"], words["down"] = self._up.ctypes.data, self._down.ctypes.data
+
+    def _addresses(self, products: Sequence[Linear]) -> np.ndarray:
+        return np.array([self._address(product) for product in products], np.int64)
+
+    def _address(self, product: Linear) -> int:
+        assert isinstance(product, BlockedLinear)
+        self._products.append(product)
+        return product.words.ctypes.data
+
+
+def _of_network(part: Gated) -> tuple[int, int, float]:
+    return part.inner, cpu.ACTIVATIONS[part.activation], part.limit or 0.0
