@@ -161,6 +161,7 @@ class EngineCore:
 
     def snapshot(self) -> Stats:
         pool, host, scheduler = self.cache.pool, self.cache.host, self.scheduler
+        runner = vars(self).get("runner")  # None behind the end
         return dataclasses.replace(
             self.stats,
             step_counts=list(self.stats.step_counts),
@@ -174,6 +175,7 @@ class EngineCore:
             pages_pinned=scheduler.pinned_pages(),
             host_tokens=host.tokens if host else 0,
             host_hits=host.loaded if host else 0,
+            expert_counts=[] if runner is None else runner.model.expert_counts(),
         )
 
     def tree(self) -> Snapshot:

@@ -43,6 +43,7 @@ class Stats:
     pages_pinned: int = 0  # held by `Engine.pin`
     host_tokens: int = 0  # whose keys and values are kept in main memory
     host_hits: int = 0  # tokens brought back from there; counted in cached_tokens too
+    expert_counts: list[list[int]] = field(default_factory=list)  # of each layer, how often its experts were chosen, see `Decoder`
 
     @property
     def hit_rate(self) -> float:
@@ -70,4 +71,6 @@ class Stats:
 
 
 def _without(mine: Any, theirs: Any) -> Any:
-    return [a - b for a, b in zip(mine, theirs, strict=True)] if isinstance(mine, list) else mine - theirs
+    if not isinstance(mine, list):
+        return mine - theirs
+    return [_without(a, b) for a, b in zip(mine, theirs, strict=True)] if len(mine) == len(theirs) else mine

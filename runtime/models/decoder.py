@@ -160,6 +160,14 @@ class Decoder:
         """Of each layer who computes it, and why nothing faster does; of a sealed model."""
         return executors(self)
 
+    def expert_counts(self) -> list[list[int]]:
+        """Of each layer how often each of its experts was chosen since the weights were loaded, [] for one without experts.
+
+        [] where no layer has experts, and on a GPU, where nobody counts.
+        """
+        counts = [layer.ffn.counts if isinstance(layer.ffn, ExpertsPart) else None for layer in self.layers]
+        return [] if all(each is None for each in counts) else [[] if each is None else each.tolist() for each in counts]
+
     @property
     def weight_bytes(self) -> int:
         """What the weights take, in every layout that is kept of them."""

@@ -57,10 +57,6 @@ class ExpertWords:
         blocked = there and all(isinstance(getattr(*place), BlockedLinear) for place in part.products())
         return cls(part) if blocked else None
 
-    def count(self, counts: Tensor | None) -> None:
-        """Add to int64 [count] how often each expert is chosen, from here on."""
-        self._words["chosen_before"] = 0 if counts is None else counts.data_ptr()
-
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, hidden] -> [T, hidden]"""
         x = x.contiguous()
@@ -76,6 +72,7 @@ class ExpertWords:
         for name in ("best_first", "groups", "kept_groups", "normalise", "outside", "floor", "scale"):
             words[name] = getattr(router, name)
         words["correction"] = 0 if part.correction is None else part.correction.data_ptr()
+        words["chosen_before"] = 0 if part.counts is None else part.counts.data_ptr()
         words["router"] = self._address(part.router)
         if part.shared is not None:
             words["shared_inner"], words["shared_activation"], words["shared_limit"] = _of_network(part.shared.part)

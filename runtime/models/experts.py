@@ -22,7 +22,7 @@ class ExpertsPart:
     """`inner` gives what the network adds; nothing stands behind it.
 
     router: float32 [count, hidden].  experts: a network each, whose matrices have memory of their own.
-    counts: int64 [count], how often each was chosen since `count`; None: nobody counts.
+    counts: int64 [count], how often each was chosen since the weights were sealed; None: nobody counts, on a GPU.
     compiled: the mixture in one call of the compiled kernels, on a CPU; None: torch computes it.
     """
 
@@ -63,13 +63,9 @@ class ExpertsPart:
 
     def finish(self) -> None:
         """Once its products are sealed."""
+        if self.device.type == "cpu":
+            self.counts = torch.zeros(self.part.count, dtype=torch.int64)
         self.compiled = ExpertWords.of(self)
-
-    def count(self) -> None:
-        """Count from here on how often each expert is chosen."""
-        self.counts = torch.zeros(self.part.count, dtype=torch.int64, device=self.device)
-        if self.compiled is not None:
-            self.compiled.count(self.counts)
 
     def tensors(self) -> Iterator[Tensor]:
         """What it holds beside its products."""

@@ -170,7 +170,6 @@ def test_the_bits_of_a_token_do_not_depend_on_the_others(name: str, dtype: torch
 
 def test_who_is_chosen_is_counted() -> None:
     part, x = mixture("shared"), torch.randn(10, 48)
-    part.count()
     part.inner(x)
     part.by_torch(x)
     chosen, _ = routed(part.part.router, TOP, part.router(x), part.correction)

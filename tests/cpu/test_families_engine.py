@@ -33,6 +33,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     }),
     "bloom": ("BloomForCausalLM", PLAIN | {"max_position_embeddings": ..., "seq_length": 256}),
     "cohere 2": ("Cohere2ForCausalLM", {"sliding_window": 9}),
+    "qwen 3 moe": ("Qwen3MoeForCausalLM", {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "mlp_only_layers": [1]}),
 }  # fmt: skip
 
 
@@ -110,7 +111,7 @@ def test_the_last_position_is_that_of_transformers_and_there_is_none_behind(case
 
 @needs_kernels
 @pytest.mark.parametrize("weights", ["auto", "int8"])
-@pytest.mark.parametrize("case", ["gemma 4", "opt 350m"])
+@pytest.mark.parametrize("case", ["gemma 4", "opt 350m", "qwen 3 moe"])
 def test_bits_do_not_depend_on_the_batch_where_projections_lie_outside_the_layers(
     case: str, weights: str, build: Callable[..., Engine]
 ) -> None:
@@ -126,7 +127,18 @@ def test_deterministic_is_refused_where_no_attention_keeps_the_bits(build: Calla
         build("bloom", deterministic=True)
 
 
-@pytest.mark.parametrize("case", ["gemma 4", "opt 350m"])
+def test_chosen_experts_are_counted(build: Callable[..., Engine]) -> None:
+    engine = build("qwen 3 moe")
+    sequence, before = engine.open(), engine.stats()
+    sequence.extend(prompt(320, 20))
+    sequence.generate(params(5)).result(FOREVER)
+    counts = (engine.stats() - before).expert_counts
+    assert [len(each) for each in counts] == [6, 0, 6, 6]
+    assert {sum(each) for each in counts[:1] + counts[2:3]} == {24 * 2}  # of the last layer only tokens whose logits are wanted
+    assert build("bloom").stats().expert_counts == []
+
+
+@pytest.mark.parametrize("case", ["gemma 4", "opt 350m", "qwen 3 moe"])
 def test_weights_are_counted_once_in_every_layout(case: str, build: Callable[..., Engine]) -> None:
     engine = build(case)
     decoder = engine._core.runner.model

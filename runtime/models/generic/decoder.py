@@ -76,6 +76,10 @@ class GenericDecoder:
         why = f"no family describes {self.config.architecture}" if not self.config.chosen else "implementation='transformers' was asked for"
         return [("transformers", why)] * len(self.config.attention.layers)
 
+    def expert_counts(self) -> list[list[int]]:
+        """transformers does not tell which experts it takes."""
+        return []
+
 
 class Described:
     """A GenericModel, with what its layers ask of attention. chosen: by the user, where a family would have been there."""
