@@ -16,7 +16,7 @@ def in_words(codes: Tensor, bits: int) -> Tensor:
     """uint8 [rows, count] -> int32 [rows, words], the first code in the lowest bits. bits: 4 or 8."""
     codes = F.pad(codes, (0, -codes.shape[1] % (WORD // bits)))
     filled = codes if bits == 8 else codes[:, ::2] | codes[:, 1::2] << 4
-    return filled.contiguous().view(torch.int32)
+    return filled.reshape(-1).view(torch.int32).view(len(filled), -1)  # of one row contiguous() leaves strides that view refuses
 
 
 def configuration(form: str, weights: Mapping[str, Any], activations: Mapping[str, Any] | None, ignored: Sequence[str]) -> dict[str, Any]:
