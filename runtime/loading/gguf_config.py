@@ -35,6 +35,7 @@ class Architecture:
     keys: that it has beyond COMMON, with their names in config.json.  flags: keys that are true where a tensor is there.
     extra: what else follows of the keys and of the config so far.  rotates: it has rotary positions.
     interleaved: rows of queries and keys lie so that neighbours turn together.  raised: weights of its norms hold 1 more.
+    experts: it may have some.  rope: what no key says of a scaled rotation.
     """
 
     name: str
@@ -44,11 +45,16 @@ class Architecture:
     rotates: bool = True
     interleaved: bool = False
     raised: bool = False
+    experts: bool = False
+    rope: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _mistral(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
-    """Llama with a window is Mistral."""
+    """Llama with a window is Mistral, with experts Mixtral."""
     window = keys.optional(WINDOW, int)
+    if keys.get("expert_count", int, 0):
+        found = {"num_local_experts": keys.raw("expert_count"), "num_experts_per_tok": keys.raw("expert_used_count")}
+        return found | {"architectures": ["MixtralForCausalLM"], "sliding_window": window or None}
     return {"architectures": ["MistralForCausalLM"], "sliding_window": window} if window else {}
 
 
@@ -87,14 +93,25 @@ def _parallel(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
     return {"use_parallel_residual": not config.pop("second_norm")}
 
 
+def _qwen3_moe(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+    """The published ones are normalised, and no key says it."""
+    return {"norm_topk_prob": keys.get("expert_weights_norm", bool, True)}
+
+
+def _gpt_oss(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+    inner = keys.optional("expert_feed_forward_length", int)
+    return _window(keys, config) | ({} if inner is None else {"intermediate_size": inner})
+
+
 CAPS = {"attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping"}
 LOGITS = {"logit_scale": "logit_scale"}
+OF_EXPERTS = {"expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "moe_intermediate_size"}
 GRANITE = {
     "attention.scale": "attention_multiplier", "embedding_scale": "embedding_multiplier", "residual_scale": "residual_multiplier",
     "logit_scale": "logits_scaling",
 }  # fmt: skip
 ARCHITECTURES = {
-    "llama": Architecture("LlamaForCausalLM", flags=BIAS | {"mlp_bias": "blk.0.ffn_gate.bias"}, extra=_mistral, interleaved=True),
+    "llama": Architecture("LlamaForCausalLM", flags=BIAS | {"mlp_bias": "blk.0.ffn_gate.bias"}, extra=_mistral, interleaved=True, experts=True),
     "qwen2": Architecture("Qwen2ForCausalLM"),
     "qwen3": Architecture("Qwen3ForCausalLM", flags=BIAS),
     "gemma": Architecture("GemmaForCausalLM", raised=True),
@@ -116,6 +133,11 @@ ARCHITECTURES = {
         "GPT2LMHeadModel", {"feed_forward_length": "n_inner", "attention.layer_norm_epsilon": "layer_norm_epsilon"}, rotates=False
     ),
     "olmo2": Architecture("Olmo2ForCausalLM", flags=BIAS),
+    "qwen3moe": Architecture("Qwen3MoeForCausalLM", OF_EXPERTS | {"expert_count": "num_experts"}, BIAS, _qwen3_moe, experts=True),
+    "gpt-oss": Architecture(
+        "GptOssForCausalLM", {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"}, BIAS, _gpt_oss, experts=True,
+        rope={"truncate": False},
+    ),
     "granite": Architecture("GraniteForCausalLM", GRANITE, BIAS | {"mlp_bias": "blk.0.ffn_gate.bias"}, interleaved=True),
 }
 
@@ -126,14 +148,9 @@ def architecture_of(metadata: Mapping[str, Any], where: str) -> tuple[str, Archi
     if kind != "model":
         raise ConfigError(f"{where}: general.type={shown(kind)}: the file holds no model; give the file of the model itself")
     name = metadata.get("general.architecture")
-    if isinstance(name, str) and metadata.get(f"{name}.expert_count"):
-        raise ConfigError(f"{where}: {name}.expert_count={shown(metadata[f'{name}.expert_count'])}: {_NO_EXPERTS}")
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise ConfigError(f"{where}: general.architecture={shown(name)} is not supported; supported: {', '.join(ARCHITECTURES)}")
     return name, ARCHITECTURES[name]
-
-
-_NO_EXPERTS = "mixtures of experts are not read from GGUF files; take the model's safetensors checkpoint"
 
 
 def config_of(
@@ -152,9 +169,11 @@ def config_of(
     config |= {ours: value for key, ours in (COMMON | dict(found.keys)).items() if (value := keys.raw(key)) is not None}
     config |= {flag: tensor in there for flag, tensor in found.flags.items()}
     config |= {"tie_word_embeddings": "output.weight" not in there} | found.extra(keys, config)
-    _check_widths(keys)
+    _check_widths(keys, found)
     if found.rotates:
         config |= rotation(keys, factors)
+    if config.get("rope_scaling"):
+        config["rope_scaling"] = {**config["rope_scaling"], **found.rope}
     _finish(keys)
     return config
 
@@ -201,13 +220,16 @@ def _dtype(tensors: Collection[Stored]) -> str:
     return "float16" if kinds <= {"F16", "F32", "F64"} else "bfloat16"
 
 
-def _check_widths(keys: Fields) -> None:
+def _check_widths(keys: Fields, found: Architecture) -> None:
     width = keys.optional("attention.key_length", int)
     if width is not None:
         keys.require("attention.value_length", width)
     keys.require("attention.causal", True)
-    for key in EXPERTS:
-        keys.require(key, 0)
+    if found.experts:
+        keys.require("expert_gating_func", 0, 1)  # the architecture's own, or softmax
+    else:
+        for key in EXPERTS:
+            keys.require(key, 0)
 
 
 def _finish(keys: Fields) -> None:

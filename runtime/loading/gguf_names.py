@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from ..errors import CheckpointError
 from ..models.fields import shown
-from ..models.names import Merged, Names
-from ..models.spec import HeadNorm, Layer, Model, Norm, Norms
+from ..models.names import ExpertNames, Merged, Names, Stack
+from ..models.spec import Experts, HeadNorm, Layer, Model, Norm, Norms
 from .gguf_config import Architecture
 from .header import Stored
 
@@ -21,6 +21,8 @@ IN_LAYER = {
     "attn_q": "q", "attn_k": "k", "attn_v": "v", "attn_qkv": "qkv", "attn_output": "output", "attn_q_norm": "q_norm", "attn_k_norm": "k_norm",
     "attn_sinks": "sinks", "ffn_gate": "gate", "ffn_up": "up", "ffn_down": "down",
 }  # fmt: skip
+STACKED = {"ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}  # [experts, out, in]; biases [experts, out]
+OF_EXPERTS = {"ffn_gate_inp": "router", "exp_probs_b": "correction", "ffn_gate_shexp": "shared_gate", "ffn_up_shexp": "shared_up", "ffn_down_shexp": "shared_down"}
 OF_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(\w+)")
 OF_MODEL = re.compile(r"(\w+)\.(\w+)")
 
@@ -32,8 +34,17 @@ def as_stored(model: Model, found: Architecture, tensors: Iterable[Stored]) -> M
     if merged and names.qkv is None:
         names = replace(names, qkv=Merged("self_attn.qkv_proj"))
     names = replace(names, q_norm=names.q_norm.removesuffix(".norms.{}"), k_norm=names.k_norm.removesuffix(".norms.{}"))
+    names = replace(names, experts=_apart(names.experts))
     layers = tuple(_layer(layer, found) for layer in model.layers)
     return replace(model, layers=layers, names=names, norm=_norm(model.norm, found))
+
+
+def _apart(names: ExpertNames) -> ExpertNames:
+    """Gate and up in stacks of their own, as [out, in]."""
+    own = names if names.gate_up is None else ExpertNames(router=names.router)
+    parts = {name: getattr(own, role) for name, role in STACKED.items()}
+    stacks = tuple(Stack(f"{name}.{suffix}", (f"{part}.{suffix}",)) for name, part in parts.items() for suffix in ("weight", "bias"))
+    return replace(own, stacks=stacks)
 
 
 def _layer(layer: Layer, found: Architecture) -> Layer:
@@ -55,16 +66,29 @@ def places_of(model: Model, tensors: Iterable[Stored], where: str) -> dict[str, 
     that have no place.
     """
     found: dict[str, str] = {}
+    mixed = any(isinstance(layer.ffn, Experts) for layer in model.layers)
     for tensor in tensors:
         if tensor.name.removesuffix(".weight") in FACTORS or UNUSED.fullmatch(tensor.name):
             continue
-        place = _place(tensor.name, model.names)
+        place = _of_experts(tensor.name, model.names) if mixed else None
+        place = place or _place(tensor.name, model.names)
         if place is None:
             raise CheckpointError(
                 f"{where}: tensor {shown(tensor.name)} has no place in {model.architecture}; take the model's safetensors checkpoint"
             )
         found[tensor.name] = place
     return found
+
+
+def _of_experts(name: str, names: Names) -> str | None:
+    own = OF_LAYER.fullmatch(name)
+    if own is None or own[2] not in {*STACKED, *OF_EXPERTS}:
+        return None
+    prefix = names.layer.format(int(own[1]))
+    if own[2] in STACKED:
+        return f"{prefix}{own[2]}.{own[3]}"
+    called = f"{prefix}{getattr(names.experts, OF_EXPERTS[own[2]])}"
+    return called if own[2] == "exp_probs_b" else f"{called}.{own[3]}"
 
 
 def _place(name: str, names: Names) -> str | None:
@@ -74,6 +98,8 @@ def _place(name: str, names: Names) -> str | None:
         role, prefix, suffix = IN_LAYER.get(own[2]), names.layer.format(int(own[1])), own[3]
     else:
         return None
+    if role == "sinks":
+        return prefix + names.sinks
     if role == "up" and names.gate_up is not None:
         role = "gate_up"
     called = None if role is None else getattr(names, role)

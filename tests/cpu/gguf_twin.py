@@ -26,10 +26,12 @@ PARTS = {
     "self_attn.qkv_proj": "attn_qkv", "self_attn.o_proj": "attn_output", "self_attn.dense": "attn_output", "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.gate_up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "ln_1": "attn_norm",
-    "ln_2": "ffn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output",
+    "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp", "ln_2": "ffn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output",
 }  # fmt: skip
 BEHIND = {"gemma2", "gemma3", "olmo2"}  # have a norm behind the mixer
 PERMUTED, RAISED, TURNED = {"llama", "granite"}, {"gemma", "gemma2", "gemma3"}, {"gpt2"}
+EXPERT = re.compile(r"model\.layers\.(\d+)\.\w+\.experts\.(\d+)\.(\w+)\.weight")
+ROLES = {"gate_proj": "gate", "w1": "gate", "up_proj": "up", "w3": "up", "down_proj": "down", "w2": "down"}
 LAYER = re.compile(r"(?:model\.layers|transformer\.h)\.(\d+)\.(.+)\.(\w+)")
 KEYS = {
     "block_count": ("num_hidden_layers", "n_layer"), "context_length": ("max_position_embeddings", "n_positions"),
@@ -39,9 +41,11 @@ KEYS = {
     "attn_logit_softcapping": ("attn_logit_softcapping",), "final_logit_softcapping": ("final_logit_softcapping",),
 }  # fmt: skip
 OWN = {
-    "llama": {"attention.sliding_window": "sliding_window"}, "gemma2": {"attention.sliding_window": "sliding_window"},
+    "llama": {"attention.sliding_window": "sliding_window", "expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"}, "gemma2": {"attention.sliding_window": "sliding_window"},
     "gemma3": {"attention.sliding_window": "sliding_window"}, "phi3": {"attention.sliding_window": "sliding_window"},
     "command-r": {"logit_scale": "logit_scale"}, "cohere2": {"logit_scale": "logit_scale", "attention.sliding_window": "sliding_window"},
+    "qwen3moe": {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "moe_intermediate_size"},
+    "gpt-oss": {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "intermediate_size", "attention.sliding_window": "sliding_window"},
     "granite": {
         "attention.scale": "attention_multiplier", "embedding_scale": "embedding_multiplier", "residual_scale": "residual_multiplier",
         "logit_scale": "logits_scaling",
@@ -59,16 +63,42 @@ def write_twin(folder: Path, file: Path, arch: str, kind: Callable[[str], str] |
 
 
 def _packed(name: str, tensor: torch.Tensor, of: Callable[[str], str]) -> Packed:
-    return packed(tensor, of(name) if tensor.dim() == 2 and name.startswith(("blk", "token_embd", "output")) else "F32")
+    return packed(tensor, of(name) if tensor.dim() > 1 and not name.endswith("bias") and name.startswith(("blk", "token_embd", "output")) else "F32")
 
 
 def tensors_of(folder: Path, config: dict[str, Any], arch: str) -> dict[str, torch.Tensor]:
     found = {}
     for shard in folder.glob("*.safetensors"):
-        for name, tensor in load_file(shard).items():
+        for name, tensor in stacked(load_file(shard)).items():
+            if name.startswith("blk."):
+                found[name] = tensor.float().contiguous()
+                continue
             ours = gguf_name(name, arch)
             found[ours] = _stored(ours, tensor.float(), config, arch)
     return found | factors_of(config, arch)
+
+
+def stacked(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The experts of each layer in three tensors, under their names in GGUF files."""
+    found, apart = dict[str, torch.Tensor](), dict[str, dict[int, torch.Tensor]]()
+    for name, tensor in tensors.items():
+        layer = name.split(".")[2] if name.startswith("model.layers.") else ""
+        if own := EXPERT.fullmatch(name):
+            apart.setdefault(f"blk.{own[1]}.ffn_{ROLES[own[3]]}_exps.weight", {})[int(own[2])] = tensor
+        elif name.endswith("sinks"):
+            found[f"blk.{layer}.attn_sinks.weight"] = tensor
+        elif ".experts." in name:  # gpt-oss
+            found |= of_gpt_oss(f"blk.{layer}.ffn", name.rpartition(".")[2], tensor)
+        else:
+            found[name] = tensor
+    return found | {name: torch.stack([each[index] for index in sorted(each)]) for name, each in apart.items()}
+
+
+def of_gpt_oss(place: str, name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    suffix, rows = ("bias", tensor) if name.endswith("_bias") else ("weight", tensor.transpose(1, 2))
+    if name.startswith("down"):
+        return {f"{place}_down_exps.{suffix}": rows}
+    return {f"{place}_gate_exps.{suffix}": rows[:, ::2], f"{place}_up_exps.{suffix}": rows[:, 1::2]}
 
 
 def gguf_name(name: str, arch: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from rig import Rig, Row
 from sgl.runtime.errors import CheckpointError, ConfigError
 from sgl.runtime.layers.rotary import frequencies
 from sgl.runtime.loading import load_config, load_model
+from sgl.runtime.loading.cutting import cut
 from sgl.runtime.loading.gguf import GGUFModel, open_gguf
 from sgl.runtime.loading.header import FLOATS
+from sgl.runtime.loading.source import FileSource
 from sgl.runtime.models.attention import rows_in_file
 from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.models.spec import Model
@@ -35,6 +38,8 @@ GEMMA3_ROPE = {
 }  # fmt: skip
 GPT2 = dict.fromkeys(("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "max_position_embeddings"), ...)
 GPT2 |= {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 256}
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+OSS_YARN = {"rope_type": "yarn", "rope_theta": 1.5e5, "factor": 4.0, "original_max_position_embeddings": 64, "truncate": False}
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama": ("llama", "LlamaForCausalLM", {}),
     "llama, biases, tied": ("llama", "LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
@@ -57,6 +62,9 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "stablelm": ("stablelm", "StableLmForCausalLM", {"use_qkv_bias": True}),
     "gpt2": ("gpt2", "GPT2LMHeadModel", GPT2),
     "olmo2": ("olmo2", "Olmo2ForCausalLM", {}),
+    "mixtral": ("llama", "MixtralForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen3 moe": ("qwen3moe", "Qwen3MoeForCausalLM", EXPERTS | {"moe_intermediate_size": 32, "norm_topk_prob": True}),
+    "gpt-oss": ("gpt-oss", "GptOssForCausalLM", EXPERTS | {"head_dim": 16, "sliding_window": 9, "rope_parameters": OSS_YARN}),
     "granite": (
         "granite", "GraniteForCausalLM",
         {"attention_multiplier": 0.2, "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 8.0},
@@ -75,16 +83,20 @@ def dense(file: Path, stored: Any) -> torch.Tensor:
         stream.seek(stored.start)
         raw = torch.frombuffer(bytearray(stream.read(stored.stop - stored.start)), dtype=torch.uint8)
     if stored.dtype in BLOCKS:
-        return decode(stored.dtype, raw.view(stored.shape[0], -1), tuple(stored.shape)).dense()
+        rows = math.prod(stored.shape[:-1])
+        return decode(stored.dtype, raw.view(rows, -1), (rows, stored.shape[-1])).dense().view(stored.shape)
     return raw.view(FLOATS[stored.dtype]).view(stored.shape).float()
 
 
 def loaded(opened: GGUFModel) -> Decoder:
     model = Decoder(opened.model(), torch.float32)
     waiting = {place.name: place.target for place in model.places()}
-    for file, stored in opened.tensors:
-        if stored.name in opened.names:
-            waiting.pop(opened.names[stored.name]).copy_(dense(file, stored))
+    for file, whole in opened.tensors:
+        if whole.name not in opened.names:
+            continue
+        source = FileSource(file, [whole._replace(name=opened.names[whole.name])])
+        for stored in cut(source, model.config).tensors:
+            waiting.pop(stored.name).copy_(dense(file, stored))
     assert not waiting
     return model.seal()
 
@@ -119,8 +131,19 @@ def test_a_model_equals_its_twin_to_the_last_bit(case: str, tmp_path: Path) -> N
     assert torch.equal(logits(ours, folder), logits(twin, folder))
 
 
+@pytest.mark.parametrize("case", ["mixtral", "qwen3 moe", "gpt-oss"])
+def test_stacked_experts_are_loaded_one_by_one(case: str, tmp_path: Path) -> None:
+    folder, _ = pair(case, tmp_path)
+    assert torch.equal(logits(load_model(folder / "model.gguf"), folder), logits(load_model(folder), folder))
+    _, architecture, keys = CASES[case]
+    experts = reference(architecture, **keys).config.num_hidden_layers * 4
+    pair(case, folder, "Q8_0")
+    few = load_model(folder / "model.gguf")
+    assert sum(kept.count for kept in few.few_bits) >= 2 * experts and logits(few, folder).isfinite().all()
+
+
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0"])
-@pytest.mark.parametrize("case", ["llama", "gemma2", "gpt2"])
+@pytest.mark.parametrize("case", ["llama", "gemma2", "gpt2", "gpt-oss"])
 def test_weights_of_any_kind_are_those_of_the_file(case: str, kind: str, tmp_path: Path) -> None:
     """Beside a twin of the same numbers in float32: rows that are brought back are whole, whatever their kind."""
     _, opened = pair(case, tmp_path, kind)
@@ -225,7 +248,8 @@ def test_names_are_those_of_the_formats_own_package(case: str, tmp_path: Path) -
         ({"general.architecture": "rwkv6"}, "general.architecture='rwkv6' is not supported; supported: llama, qwen2"),
         ({"general.architecture": 5}, "general.architecture=5"),
         ({"general.type": "adapter"}, "general.type='adapter'"),
-        ({"llama.expert_count": 8}, "llama.expert_count=8: mixtures of experts"),
+        ({"llama.expert_count": 8}, "num_experts_per_tok.* is missing"),
+        ({"llama.expert_count": 4, "llama.expert_used_count": 2, "llama.expert_gating_func": 2}, "expert_gating_func=2 is not supported"),
         ({"llama.attention.q_lora_rank": 64}, r"llama.attention.q_lora_rank=64 is not understood"),
         ({"llama.vocab_size": 999}, "vocab_size=999, but token_embd.weight has 320 rows"),
         ({"llama.attention.head_count_kv": [2, 2, 4, 2]}, r"head_count_kv=\[2, 2, 4, 2\]: layers of different sizes"),
