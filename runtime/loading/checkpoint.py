@@ -9,6 +9,7 @@ from ..models.spec import Model
 from ..quantization.readers import Readers
 from ..quantization.readers.claim import OF_ACTIVATIONS
 from ..quantization.readers.gguf import BlockReaders
+from .cutting import with_stacks_as_stored
 from .files import load_config, quantization_of, weight_files
 from .gguf import is_gguf, open_gguf
 from .gguf_file import read_parts
@@ -48,7 +49,7 @@ def open_checkpoint(path: Path, context: int | None = None, weights: bool = True
     model = load_config(path, context)
     readers = Readers.of(*quantization_of(path))
     sources = sources_of(path, load_format) if weights else []
-    model = with_own_head(model, sources)
+    model = with_stacks_as_stored(with_own_head(model, sources), sources)
     notes = (*readers.notes, *note_of(model, sources, readers.other_kv), *_left_out(sources))
     return Checkpoint(replace(model, notes=(*model.notes, *notes)), sources, readers, str(path))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from torch import Tensor
@@ -47,6 +48,23 @@ def cut(source: Source, model: Model) -> Source:
             tensors.append(piece)
             cuts[piece.name] = _Cut(stored, offset)
     return CutSource(source, tensors, cuts) if cuts else source
+
+
+def with_stacks_as_stored(model: Model, sources: Iterable[Source]) -> Model:
+    """The model with its experts' matrices as [out, in] where its files hold them so, though the first files of its kind did not.
+
+    transformers 5 writes the experts of Qwen3-VL-MoE so. Raises nothing: shapes that fit neither way are seen by who plans.
+    """
+    names, part = model.names.experts, next((layer.ffn for layer in model.layers if isinstance(layer.ffn, Experts)), None)
+    if part is None or not names.transposed:
+        return model
+    known = _known(model)
+    stored = [each for source in sources for each in source.tensors if _renamed(each.name, model.names) in known and len(each.shape) == 3]
+    down = {tuple(each.shape[1:]) for each in stored if "down" in each.name}
+    turned = (model.hidden_size, part.expert.inner)
+    if down != {turned} or turned[0] == turned[1]:
+        return model
+    return replace(model, names=replace(model.names, experts=replace(names, transposed=False)))
 
 
 def _known(model: Model) -> dict[str, tuple[tuple[str, ...], int]]:

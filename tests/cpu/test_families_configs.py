@@ -29,7 +29,7 @@ MORE: dict[str, dict[str, Any]] = {
 }
 EXPERTS = [
     "Ernie4_5_MoeForCausalLM", "Glm4MoeForCausalLM", "GptOssForCausalLM", "GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM",
-    "HunYuanMoEV1ForCausalLM", "Llama4ForCausalLM", "MiniMaxM2ForCausalLM", "MixtralForCausalLM", "OlmoeForCausalLM", "PhimoeForCausalLM",
+    "HYV3ForCausalLM", "HunYuanMoEV1ForCausalLM", "Llama4ForCausalLM", "MiniMaxM2ForCausalLM", "MixtralForCausalLM", "OlmoeForCausalLM", "PhimoeForCausalLM",
     "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM",
 ]  # fmt: skip
 MODERN = [
@@ -46,7 +46,8 @@ IDLE = {
     "max_window_layers", "_sliding_window_pattern", "sliding_window_pattern", "use_sliding_window", "no_rope_layer_interval",
     "original_max_position_embeddings", "num_experts", "top_k_experts", "moe_intermediate_size",
 }  # fmt: skip
-IDLE_OF = {  # of training, or said by another key
+IDLE_OF = {  # of training, of bfloat16, or said by another key
+    "HYV3ForCausalLM": {"enable_moe_fp32_combine"},
     "GptOssForCausalLM": {"hidden_act"}, "Llama4ForCausalLM": {"router_jitter_noise", "interleave_moe_layer_step", "no_rope_layers"},
     "MiniMaxM2ForCausalLM": {"router_jitter_noise"}, "MixtralForCausalLM": {"router_jitter_noise"}, "PhimoeForCausalLM": {"input_jitter_noise"},
 }  # fmt: skip

@@ -55,6 +55,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ernie moe, none shared": ("Ernie4_5_MoeForCausalLM", ERNIE | {"moe_num_shared_experts": 0, "tie_word_embeddings": False}),
     "hunyuan moe": ("HunYuanMoEV1ForCausalLM", {"num_experts": 6, "moe_topk": 2, "head_dim": 32}),
     "hunyuan moe, by layer": ("HunYuanMoEV1ForCausalLM", {"num_experts": 5, "moe_topk": [3] * 4, "head_dim": 16, "attention_bias": True}),
+    "hunyuan 3": ("HYV3ForCausalLM", EXPERTS | {"head_dim": 32, "router_scaling_factor": 2.5}),
+    "hunyuan 3, by layer": (
+        "HYV3ForCausalLM",
+        EXPERTS | {"head_dim": 16, "mlp_layer_types": ["sparse", "dense"] * 2, "num_shared_experts": 2, "attention_bias": True, "enable_moe_fp32_combine": False},
+    ),
     "llama 4": ("Llama4ForCausalLM", LOCAL | {"num_experts_per_tok": 1, "head_dim": 16, "intermediate_size_mlp": 80, "attention_chunk_size": 11, "floor_scale": 7, "attn_scale": 0.4}),
     "llama 4, every other": (
         "Llama4ForCausalLM",

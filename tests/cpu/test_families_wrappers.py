@@ -10,6 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
+from checkpoint_edits import rewrite
 from checkpoints import edit_json
 from family_checks import SIZES, check_checkpoint, logits_of, prompt, randomise
 from rig import Rig, Row
@@ -49,6 +50,19 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         MROPE | {"head_dim": 16, "attention_bias": True},
         QWEN_SEES | {"hidden_size": 16, "deepstack_visual_indexes": [0]},
     ),
+    "qwen3 vl moe": (
+        "Qwen3VLMoeForConditionalGeneration",
+        MROPE | {"head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+        QWEN_SEES | {"hidden_size": 16, "deepstack_visual_indexes": [0]},
+    ),
+    "llama 4": (
+        "Llama4ForConditionalGeneration",
+        {"num_local_experts": 4, "num_experts_per_tok": 1, "head_dim": 16, "intermediate_size_mlp": 80, "attention_chunk_size": 11, "floor_scale": 7},
+        {
+            "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64, "vision_output_dim": 16,
+            "image_size": 28, "patch_size": 14, "projector_input_dim": 16, "projector_output_dim": 16,
+        },
+    ),
 }
 
 
@@ -84,6 +98,14 @@ def test_names_of_now_and_before(begin: str, instead: str, tmp_path: Path) -> No
     model.save_pretrained(tmp_path)
     rename(tmp_path, begin, instead)
     check_checkpoint(model, tmp_path)
+
+
+def test_experts_of_qwen3_vl_as_they_were_published(tmp_path: Path) -> None:
+    """As [in, out]; transformers writes them as [out, in]."""
+    model = wrapper("qwen3 vl moe")
+    model.save_pretrained(tmp_path)
+    rewrite(tmp_path, lambda tensors: {name: tensor.transpose(1, 2) if ".experts." in name else tensor for name, tensor in tensors.items()})
+    check_checkpoint(model, tmp_path, 5e-5)
 
 
 def test_a_flat_configuration_with_a_tower_is_a_wrapper(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Hunyuan: Llama with QK-norm after RoPE; dense, or with experts beside a shared one."""
+"""Hunyuan: Llama with QK-norm after RoPE, dense or with experts; version 3 norms before RoPE and routes by sigmoids."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import ConfigError
-from ..config import Config
+from ..config import MOST_LAYERS, MOST_WIDTH, Config
 from ..fields import shown
 from ..names import ExpertNames, Names
 from ..spec import Attention, Gated, HeadNorm, Model, Norm, Norms, Router
@@ -39,6 +39,30 @@ def hunyuan_moe(c: Config) -> Model:
     rms, expert = c.rms(1e-5), Gated(c.inner, c.activation())
     experts = c.experts(expert, Router(normalise=True), ("num_experts",), "moe_topk", shared=expert)
     return c.model([c.layer(Norms.pre(rms), _mixer(c, rms), experts)] * c.count, rms, names=MIXED)
+
+
+THIRD = Names(experts=replace(MIXED.experts, router="mlp.router.gate", correction="mlp.expert_bias"))
+
+
+@family("HYV3ForCausalLM")
+def hunyuan3(c: Config) -> Model:
+    c.raw("enable_moe_fp32_combine")  # sums are always in float32
+    rms, bias, act = c.rms(1e-5), c.flag("attention_bias"), c.activation()
+    mixer = c.attention(kv_heads=8, width=128, norm=HeadNorm(rms), bias=bias, out_bias=bias, rope=c.rope(c.width(128), theta=11158840.0))
+    inner = c.positive("moe_intermediate_size", most=MOST_WIDTH)
+    router = Router("sigmoid", correction=True, normalise=True, floor=1e-20, scale=c.number("router_scaling_factor", 2.826))
+    shared = Gated(inner * c.positive("num_shared_experts", 1, most=MOST_LAYERS), act, c.flag("mlp_bias"))
+    experts, dense = c.experts(Gated(inner, act), router, shared=shared), Gated(c.inner, act, c.flag("mlp_bias"))
+    layers = [c.layer(Norms.pre(rms), mixer, experts if kind == "sparse" else dense) for kind in _kinds(c)]
+    return c.model(layers, rms, names=THIRD)
+
+
+def _kinds(c: Config) -> list[str]:
+    written = c.raw("mlp_layer_types")
+    kinds = ["dense", *["sparse"] * (c.count - 1)] if written is None else written
+    if not isinstance(kinds, list) or len(kinds) != c.count or any(kind not in ("dense", "sparse") for kind in kinds):
+        raise ConfigError(f"{c.where}: mlp_layer_types={shown(kinds)} must name dense or sparse {c.count} times")
+    return kinds
 
 
 def _of_all(c: Config, key: str) -> Any:

@@ -1,16 +1,20 @@
-"""Qwen 2 and 3 with experts: softmax routers; Qwen 2 has a shared expert that counts by a sigmoid."""
+"""Qwen 2 and 3 with experts, and the text model of a vision wrapper: softmax routers; Qwen 2 has a shared expert that counts by a sigmoid."""
 
 from __future__ import annotations
 
 from ...errors import ConfigError
 from ..config import MOST_LAYERS, MOST_WIDTH, Config
 from ..fields import shown
-from ..names import ExpertNames, Names
+from ..names import ExpertNames, Merged, Names, Stack
 from ..spec import Attention, Experts, Gated, HeadNorm, Model, Norms, Router
 from .registry import family
 
 QWEN2 = Names(experts=ExpertNames(
     shared_gate="mlp.shared_expert.gate_proj", shared_up="mlp.shared_expert.up_proj", shared_down="mlp.shared_expert.down_proj",
+))  # fmt: skip
+QWEN3_VL = Names(experts=ExpertNames(
+    gate_up=Merged("mlp.experts.{}.gate_up_proj"), transposed=True,
+    stacks=tuple(Stack(f"mlp.experts.{name}", (f"mlp.experts.{{}}.{name}.weight",)) for name in ("gate_up_proj", "down_proj")),
 ))  # fmt: skip
 
 
@@ -44,6 +48,14 @@ def qwen3_moe(c: Config) -> Model:
     bias = c.flag("attention_bias")
     mixer = c.attention(norm=HeadNorm(c.rms()), bias=bias, out_bias=bias, rope=c.rope(c.width()), window=window)
     return _model(c, [mixer] * c.count, c.experts(expert(c), _router(c)), Names())
+
+
+@family("Qwen3VLMoeForConditionalGeneration")
+def qwen3_vl_moe(c: Config) -> Model:
+    """The experts of a layer are stored in two tensors, as [in, out]; their weights are always normalised."""
+    bias = c.flag("attention_bias")
+    mixer = c.attention(norm=HeadNorm(c.rms()), bias=bias, out_bias=bias, rope=c.rope(c.width(), theta=5e5))
+    return _model(c, [mixer] * c.count, c.experts(expert(c), Router(normalise=True)), QWEN3_VL)
 
 
 @family("Qwen2MoeForCausalLM")
