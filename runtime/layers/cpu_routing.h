@@ -145,7 +145,7 @@ static void *mixture_space(size_t bytes) {
     static _Thread_local size_t size;
     if (bytes > size) {
         free(space);
-        space = malloc(size = bytes + bytes / 2);
+        space = malloc(size = bytes);
         if (!space) abort(); /* as in cpu_narrow.h */
         pthread_setspecific(mixture_key, space);
     }

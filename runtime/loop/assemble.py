@@ -269,7 +269,7 @@ def _runner(
     return CudaRunner(
         model, attention, choice.device, context=context, page_size=config.page_size,
         max_running=config.max_running,
-        graphs=config.graphs and isinstance(model, Decoder),
+        graphs=config.graphs and isinstance(model, Decoder) and model.capturable,
     )  # fmt: skip
 
 

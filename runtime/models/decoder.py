@@ -160,6 +160,11 @@ class Decoder:
         """Of each layer who computes it, and why nothing faster does; of a sealed model."""
         return executors(self)
 
+    @property
+    def capturable(self) -> bool:
+        """Whether steps may be CUDA graphs: torch's experts wait to know how many tokens each has."""
+        return not any(isinstance(layer.ffn, ExpertsPart) for layer in self.layers)
+
     def expert_counts(self) -> list[list[int]]:
         """Of each layer how often each of its experts was chosen since the weights were loaded, [] for one without experts.
 

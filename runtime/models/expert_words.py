@@ -16,6 +16,7 @@ from .spec import Experts, Gated
 if TYPE_CHECKING:
     from .experts import ExpertsPart
 
+AT_ONCE = 512  # rows, whose pairs with experts take memory that a thread keeps
 EXPERTS = np.dtype([
     *((name, "i8") for name in ("count", "top_k", "hidden", "inner", "activation", "shared_inner", "shared_activation")),
     *((name, "i8") for name in ("sigmoid", "best_first", "groups", "kept_groups", "two_best", "normalise")),
@@ -61,7 +62,8 @@ class ExpertWords:
         """x [T, hidden] -> [T, hidden]"""
         x = x.contiguous()
         y = torch.empty_like(x)
-        cpu.kernels.mixture(self._kind, self.address, x.data_ptr(), y.data_ptr(), len(x))
+        for rows, given in zip(x.split(AT_ONCE), y.split(AT_ONCE), strict=True):
+            cpu.kernels.mixture(self._kind, self.address, rows.data_ptr(), given.data_ptr(), len(rows))
         return y
 
     def _fill(self, part: ExpertsPart) -> None:

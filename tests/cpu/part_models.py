@@ -15,6 +15,7 @@ from sgl.runtime.layers.rotary import Rope
 from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.models.spec import (
     Attention,
+    Experts,
     Gated,
     HeadNorm,
     Layer,
@@ -24,6 +25,7 @@ from sgl.runtime.models.spec import (
     Norms,
     PerLayer,
     Plain,
+    Router,
     Temperature,
 )
 
@@ -87,10 +89,12 @@ MODELS: dict[str, Model] = {
     "the last by the law": model(Layer(Norms.pre(RMS), attention(), Gated(INNER)), Layer(Norms.post(RMS), attention(), plain("xielu"))),
     "embeddings of each layer": model(*[Layer(Norms.both(RMS), attention(norm=HeadNorm(RMS)), Gated(INNER, "gelu_tanh"), scalar=True)] * 2,
         per_layer=PerLayer(8, VOCABULARY, "gelu_tanh", RMS)),
+    "experts": model(Layer(Norms.pre(RMS), attention(), Gated(INNER)), Layer(Norms.both(RMS), attention(), Experts(6, 2, Gated(20), Router("sigmoid",
+        correction=True, normalise=True), shared=Gated(30)), branch=0.5), Layer(Norms.pre(RMS), attention(), Gated(INNER))),
     "values of their own width": model(*[Layer(Norms.pre(RMS), attention(value_dim=8), Gated(INNER))] * 2),
 }  # fmt: skip
 
-BY_LAW = {"embeddings of each layer": [0, 1], "a layer by the law": [1], "the last by the law": [1], "values of their own width": [0, 1]}
+BY_LAW = {"experts": [1], "embeddings of each layer": [0, 1], "a layer by the law": [1], "the last by the law": [1], "values of their own width": [0, 1]}
 
 
 @torch.no_grad()

@@ -147,7 +147,7 @@ def test_compiled_mixtures_are_those_of_torch(name: str, dtype: torch.dtype) -> 
     """Many rows, more than one piece of an expert has; several threads."""
     spec = Experts(COUNT, TOP, Gated(70, "gelu", True), ROUTERS[name], shared=Gated(33), switched=True)
     part = mixture(spec, dtype)
-    x = torch.randn(300, 48, generator=torch.Generator().manual_seed(1)).to(dtype)
+    x = torch.randn(700, 48, generator=torch.Generator().manual_seed(1)).to(dtype)
     cpu.set_threads(3)
     try:
         found = part.inner(x)
@@ -192,6 +192,7 @@ def test_experts_of_a_model_of_parts_run_in_any_batch() -> None:
     dense = Layer(Norms.pre(Norm(1e-5)), attention(), Gated(INNER))
     rig, other = (LawRig(model(layer, dense, layer)) for _ in range(2))
     assert [ran.by for ran in rig.model.executors()][1] == ("torch" if rig.model.step is None else "compiled")
+    assert not rig.model.capturable and decoder(model(dense)).capturable
     rows = [Row(list(range(4, 4 + count))) for count in (5, 9, 30)]
     together = rig.step([(row, row.pending) for row in rows])
     for row, found in zip(rows, together, strict=True):
