@@ -195,7 +195,7 @@ class Decoder:
     def seal(self, transform: Transform | None = None) -> Decoder:
         """Bring the loaded weights into the layout to compute with, layer by layer.
 
-        transform: asked for every projection by name (qkv, output, gate_up or up, down, project, head); a layer that it gives
+        transform: asked for every projection by name (qkv, output, gate_up or up, down, router, switch, project, head); a layer that it gives
         instead of the loaded one is taken as it is.
         """
         for index in range(len(self.parts)):

@@ -50,7 +50,7 @@ class Calibrated(NamedTuple):
 
 
 def transform_for(weights: str, deterministic: bool, device: torch.device) -> Transform | None:
-    """What becomes of each loaded projection (its name: qkv, output, gate_up or up, down, project, head); None: nothing.
+    """What becomes of each loaded projection (its name: qkv, output, gate_up or up, down, router, switch, project, head); None: nothing.
 
     weights: one of WEIGHTS, but those that `calibrated_for` has. Raises ConfigError for a combination that this device cannot compute.
     """

@@ -100,3 +100,23 @@ PACKED, SCALE, _ = nvfp4(0, 8, 64)
 def test_what_does_not_fit_is_refused_by_the_tensor(tensors: Tensors, message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         claimed(MODELOPT, tensors)
+
+
+def gpt_oss(seed: int, out: int, groups: int) -> tuple[Tensors, Tensor]:
+    """Blocks and scales of one expert, and the weight that they stand for."""
+    codes, generator = drawn(seed, out, 32 * groups)
+    scales = torch.randint(110, 130, (out, groups), generator=generator)
+    weight = torch.tensor([[e2m1(code) for code in row] for row in codes.tolist()]) * torch.exp2(scales.float() - 127).repeat_interleave(32, 1)
+    return {"blocks": pairs(codes).view(out, groups, 16), "scales": scales.byte()}, weight
+
+
+def test_blocks_of_gpt_oss() -> None:
+    tensors, weight = gpt_oss(0, 6, 3)
+    assert torch.equal(read({"quant_method": "mxfp4"}, tensors).dense(), weight)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("blocks", (6, 3, 8)), ("blocks", (6, 48)), ("scales", (6, 4)), ("scales", (6,))])
+def test_blocks_of_other_shapes_are_refused(name: str, shape: tuple[int, ...]) -> None:
+    tensors, _ = gpt_oss(0, 6, 3)
+    with pytest.raises(CheckpointError, match=name):
+        claimed({"quant_method": "mxfp4"}, tensors | {name: torch.zeros(shape, dtype=torch.uint8)})
