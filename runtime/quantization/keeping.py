@@ -117,10 +117,9 @@ def _kept(weight: Grouped | Tensor, bias: Tensor | None, dtype: torch.dtype) -> 
     if _suits_int8(weight):
         codes = (weight.codes.to(torch.int16) - MIDDLE).to(torch.int8)
         return Int8BlockedLinear(codes, _of_outputs(weight), bias, dtype)
-    why = suits(weight)
-    if why is None:
+    if (why := suits(weight)) is None:
         return blocked(weight, bias, dtype)
-    return floats.suits(weight) or FloatBlockedLinear(weight, bias, dtype) if weight.table is not None else why
+    return why if weight.table is None else floats.suits(weight) or FloatBlockedLinear(weight, bias, dtype)
 
 
 def _on_gpu(weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> Linear | str:
