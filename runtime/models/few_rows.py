@@ -18,6 +18,7 @@ from ..kernels.few_bits import Readied, matmul
 from ..kernels.join import NormWeights
 from ..layers.linear import Linear
 from ..quantization import FewBitsLinear
+from .feedforward import GatedPart
 from .gpu_layers import FusedLayer, LawLayer, Step
 from .joins import Pending, RmsJoin
 from .lone_layers import folds
@@ -44,8 +45,9 @@ class FewRowsLayer:
         if rows is not None:
             x, mixed = x.index_select(0, rows), mixed.index_select(0, rows)
         y = _times(block.mixer.output, mixed, overlap, x, self.before_ffn)
-        inner = _times(block.ffn.gate_up, y, overlap, name=block.ffn.part.activation)  # type: ignore[union-attr]
-        readied = _times(block.ffn.down, cast(Tensor, inner), overlap, x, self.behind)
+        ffn = cast(GatedPart, block.dense)
+        inner = cast(Tensor, _times(ffn.gate_up, y, overlap, name=ffn.part.activation))
+        readied = _times(ffn.down, inner, overlap, x, self.behind)
         return x, readied if isinstance(readied, Readied) else None
 
     def write(self, x: Tensor, delta: Pending, step: Step) -> None:
