@@ -129,7 +129,7 @@ static void products(Product *jobs, long count, long *first) {
     }
     first[0] = 0;
     for (long i = 0; i < count; i++) {
-        jobs[i].piece = PIECE_BLOCKS;
+        jobs[i].piece = PIECE_BLOCKS, jobs[i].width = jobs[i].weight->outputs;
         first[i + 1] = first[i] + ceiling(ceiling(jobs[i].weight->outputs, BLOCK), PIECE_BLOCKS) * ceiling(jobs[i].rows, PIECE_ROWS);
     }
     const Grouped all = {jobs, first, count};
