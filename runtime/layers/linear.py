@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -138,11 +138,11 @@ class BlockedLinear(Linear):
         return two or cpu.most_rows(weight.dtype) is None
 
     @staticmethod
-    def lay_together(layers: list[BlockedLinear]) -> None:
-        """Move the weights of a model into memory on huge pages, in this order: a step then spends less on addresses.
-
-        layers: of one weight each, see `leaves`.
-        """
+    def lay_together(products: Iterable[object]) -> None:
+        """Move weights into memory on huge pages, in this order: a step then spends less on addresses. For a moment each is there twice."""
+        layers = [leaf for product in products if isinstance(product, BlockedLinear) for leaf in product.leaves()]
+        if not layers:
+            return
         total = sum(-(-layer.weight.nbytes // LINE) * LINE for layer in layers)
         space = cpu.huge_space(total)
         for layer in layers:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..layers.activation import activated, add_scaled
-from ..layers.linear import Linear
+from ..layers.linear import BlockedLinear, Linear
 from ..layers.norm import RMSNorm
 from .attention import AttentionPart, Step
 from .experts import ExpertsPart
@@ -73,6 +73,8 @@ class Block:
             norm.seal()
         for holder, name in self.products():
             setattr(holder, name, sealed(name, getattr(holder, name), keep_plain, transform))
+        if not keep_plain:  # small models are laid together as a whole
+            BlockedLinear.lay_together(getattr(*place) for place in self.products())
         if isinstance(self.ffn, ExpertsPart):
             self.ffn.finish()
 

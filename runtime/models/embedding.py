@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..layers.linear import Coded, Linear
+from ..layers.linear import BlockedLinear, Coded, Linear
 from ..step.batch import Batch
 from .block import Transform, normed, sealed
 from .places import Place, bias_of, matrix, norm_for, norm_places, weight_of
@@ -160,6 +160,8 @@ class Head:
             self.product = sealed("head", self.product, small, transform)
         elif transform is not None:
             self.product = transform("head", self.product)
+        if not small:
+            BlockedLinear.lay_together([self.product])
 
     def tensors(self) -> Iterator[Tensor]:
         """All that is kept of the weights."""

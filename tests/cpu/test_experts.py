@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rig import Rig, Row
 from safetensors.torch import load_file
 
 from sgl.runtime.layers import cpu
+from sgl.runtime.layers.linear import BlockedLinear
 from sgl.runtime.loading import load_model
 from sgl.runtime.models.experts import ExpertsPart
 from sgl.runtime.models.routing import routed
@@ -197,6 +199,19 @@ def test_experts_of_a_model_of_parts_run_in_any_batch() -> None:
     together = rig.step([(row, row.pending) for row in rows])
     for row, found in zip(rows, together, strict=True):
         torch.testing.assert_close(other.step([(Row(row.tokens), len(row.tokens))])[0], found, atol=1e-5, rtol=1e-5)
+
+
+def test_layers_of_large_models_are_laid_together_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = model(Layer(Norms.pre(Norm(1e-5)), attention(), PARTS["shared, switched"]), Layer(Norms.pre(Norm(1e-5)), attention(), Gated(INNER)))
+    small, work = LawRig(spec), list(range(4, 40))
+    expected = small.step([(Row(work), len(work))], every_row=True)
+    monkeypatch.setattr("sgl.runtime.models.decoder.SMALL_MODEL", 0)
+    monkeypatch.setattr("sgl.runtime.models.compiled.MOST_TO_MOVE", 0)
+    large = LawRig(spec)
+    assert torch.equal(large.step([(Row(work), len(work))], every_row=True), expected)
+    blocked = [product for place in large.model.layers[0].products() if isinstance(product := getattr(*place), BlockedLinear)]
+    ends = [(product.weight.data_ptr(), product.weight.nbytes) for product in blocked]
+    assert all(0 <= start - (before + size) < 64 for (before, size), (start, _) in pairwise(ends))
 
 
 QWEN3 = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
