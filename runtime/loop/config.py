@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..quantization import ACTIVATIONS
-from ..quantization.forms import CALIBRATED, FOUR_BITS
+from ..quantization.forms import CALIBRATED, FORMS
 from ..values import WORD, real, shown, whole
 
 CHOICES = {
@@ -21,7 +21,6 @@ CHOICES = {
     "load_format": ("auto", "pt"),
     "implementation": ("auto", "sgl", "transformers"),
 }
-ON_GPU = ("fp8", "fp8_block")  # weights that are refused elsewhere
 BATCH_DEPENDENT = ("flashinfer", "torch_native")  # attention whose bits depend on the other sequences of a step
 
 
@@ -41,7 +40,7 @@ class EngineConfig:
                  divided by the checkpoint's scales where it has some, otherwise as they are
     memory       share of the free memory that weights, activations and KV may use together; None: 0.92 on a GPU;
                  on the CPU the KV pool takes a quarter of the free memory, up to 131,072 tokens
-    weights      "auto" (as stored, in dtype), or quantised while loading. In 8 bits: "int8", and on a GPU "fp8" or "fp8_block", with
+    weights      "auto" (as stored, in dtype), or quantised while loading. In 8 bits: "int8", "fp8" on a GPU, "fp8_block" with
                  a scale for each 128 x 128. In 4 bits: "int4", "int4_hqq", which loses less quality and takes longer to load,
                  "int4_gptq", which loses least and needs `calibration`, and the small floats "nvfp4" and "mxfp4"
     calibration  what flows through the model while it is quantised: a list of texts, conversations (lists of messages) or token
@@ -157,10 +156,10 @@ class EngineConfig:
     def on(self, device: str) -> Resolved:
         """With everything settled that depends on the kind of device: "cpu", "cuda", ..."""
         gpu = device == "cuda"
-        if self.weights in ("int8", *FOUR_BITS) and device not in ("cpu", "cuda"):
+        if self.weights in FORMS and device not in ("cpu", "cuda"):
             raise ConfigError(f"Engine(weights={self.weights!r}) is for the CPU and CUDA, here: {device}; use weights='auto'")
-        if self.weights in ON_GPU and not gpu:
-            raise ConfigError(f"Engine(weights={self.weights!r}) needs a CUDA device, here: {device}; use weights='int8', 'int4' or 'auto'")
+        if self.weights == "fp8" and not gpu:
+            raise ConfigError(f"Engine(weights='fp8') needs a CUDA device, here: {device}; use weights='int8', 'int4' or 'auto'")
         values = {f.name: getattr(self, f.name) for f in fields(EngineConfig)}
         values["step_tokens"] = self.step_tokens or (8192 if gpu else 1024)
         values["max_running"] = self.max_running or (256 if gpu else 64)

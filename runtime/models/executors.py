@@ -10,7 +10,7 @@ import torch
 from ..layers import cpu
 from ..layers.linear import BlockedLinear
 from ..layers.stacked import kinds_of
-from ..quantization.forms import FOUR_BITS
+from ..quantization.forms import FOUR_BITS, FP8_BLOCK
 from .claims import compiled_refusal
 from .claims_gpu import fused_refusal
 
@@ -24,7 +24,7 @@ PRODUCTS = {
     "Int8Linear": "this CPU has no int8 instructions",
     "GroupedLinear": "no compiled product takes its codes on this CPU",
 }  # why a product is not the compiled one, by its class
-WHOLE_NUMBERS = {"int8": "VNNI", **dict.fromkeys(FOUR_BITS, "INT4")}  # what says whether their compiled products are there
+WHOLE_NUMBERS = {"int8": "VNNI", **dict.fromkeys((*FOUR_BITS, FP8_BLOCK), "INT4")}  # what says whether their compiled products are there
 LARGE = f"above {SMALL_MODEL / 2**20:g} MiB"
 ONE_LAYOUT = f"{LARGE} bfloat16 weights are kept once, for oneDNN's products of many rows"
 
