@@ -98,8 +98,6 @@ def in_few_bits(codes: Codes, layer: Linear) -> Linear | str:
     weights, dtype = codes.together(), layer.weight.dtype
     if len(weights) == 1:
         return _kept(weights[0], layer.bias, dtype)
-    if weights[0].device.type != "cpu":
-        return f"its pieces are of different forms, which no kernel on {weights[0].device.type} takes together"
     rows = [weight.shape[0] for weight in weights]
     biases = [None] * len(rows) if layer.bias is None else layer.bias.split(rows)
     kept = [_kept(weight, bias, dtype) for weight, bias in zip(weights, biases, strict=True)]

@@ -137,3 +137,14 @@ def test_a_decoder_folds_what_stands_between_products_of_few_rows(behind: bool, 
     monkeypatch.setattr(few_rows, "_times", lambda *args, **options: ran.append(args[0]) or times(*args, **options))
     checks.check_decoder(exact, rig, 0.05, checks.SINGLE)
     assert len(ran) == 2 * (2 * 4 + behind)  # steps of layers of products
+
+
+def test_pieces_of_different_forms_are_products_of_their_own() -> None:
+    from sgl.runtime.layers.stacked import stacked
+    from sgl.runtime.quantization import FewBitsLinear
+
+    weights = [draw("zeros", 48, 128, 64), draw("bytes", 24, 128, 16, 1)]
+    layer = stacked([FewBitsLinear(weight, None, torch.bfloat16) for weight in weights], [48, 24], 128, torch.bfloat16)
+    x = torch.randn(3, 128, generator=torch.Generator().manual_seed(1)).bfloat16()
+    dense = torch.cat([weight.dense() for weight in weights])
+    close(layer(x), x.float() @ dense.T, x.float().abs() @ dense.abs().T, torch.bfloat16)

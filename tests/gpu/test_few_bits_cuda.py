@@ -110,3 +110,20 @@ def test_a_decoder_of_few_rows(tmp_path: Path) -> None:
     vars(rig.model).pop("course", None)
     assert rig.model.course.few is not None
     checks.check_decoder(exact, rig, 0.05)
+
+
+def test_pieces_of_different_forms_stay_in_few_bits() -> None:
+    from test_few_bits_kernels import draw
+
+    from sgl.runtime.layers.linear import Linear
+    from sgl.runtime.quantization.codes import Coded, Codes
+    from sgl.runtime.quantization.keeping import in_few_bits
+
+    weights = [on_gpu(draw("zeros", 64, 256, 64)), on_gpu(draw("byte zeros", 32, 256, 16))]
+    codes = Codes([Coded(0, "one", weights[0]), Coded(64, "other", weights[1])])
+    layer = in_few_bits(codes, Linear(torch.empty(96, 256, dtype=torch.bfloat16, device=DEVICE)))
+    assert isinstance(layer, Linear), layer
+    x = torch.randn(5, 256, device=DEVICE).bfloat16()
+    dense = torch.cat([weight.dense() for weight in weights])
+    size = x.float().abs() @ dense.abs().T
+    assert ((layer(x).float() - x.float() @ dense.T).abs() <= 2**-7 * size).all()
