@@ -143,4 +143,4 @@ def _tune(lab: Lab, name: str, size: tuple[int, int], count: int) -> None:
 def _tile(lab: Lab, size: tuple[int, int], count: int, full: int, rows: int, outputs: int, stages: int, warps: int) -> few_bits.Tile:
     processors = torch.cuda.get_device_properties(lab.device).multi_processor_count
     tiles, blocks = triton.cdiv(size[0], outputs) * triton.cdiv(count, rows), size[1] // 128
-    return few_bits.Tile(rows, outputs, max(1, min(blocks // 2, full * processors // tiles)), stages, warps)
+    return few_bits.Tile(rows, outputs, max(1, min(blocks // 2, full * processors // tiles)), stages, warps, apart=count <= 64)

@@ -21,13 +21,17 @@ FEW, SOME, ONCE = 3.0, 1.75, 1.0  # programs for each multiprocessor, by the num
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """outputs x rows of the result a program, its inputs split in so many; stages: loads in flight."""
+    """outputs x rows of the result a program, its inputs split in so many; stages: loads in flight.
+
+    apart: quarters of a block are summed by themselves; their sum is another number than one after the other.
+    """
 
     rows: int
     outputs: int
     split: int
     stages: int
     warps: int
+    apart: bool = False
 
 
 class Readied(NamedTuple):
@@ -49,13 +53,13 @@ def tile_for(rows: int, outputs: int, inputs: int, block: int, device: torch.dev
     lanes, count = 128 if wide else 64, next((count for count in (16, 32, 64) if rows <= count), 128)
     tiles = triton.cdiv(outputs, lanes) * triton.cdiv(rows, count)
     split = max(1, min(triton.cdiv(inputs, block) // 4, round(many / tiles)))
-    return Tile(count, lanes, split, 4 if rows <= 32 else 3, 8 if wide and rows > 32 else 4)
+    return Tile(count, lanes, split, 4 if rows <= 32 else 3, 8 if wide and rows > 32 else 4, apart=rows <= 64)
 
 
 def fitted(tile: Tile, rows: int) -> Tile:
     """For so many rows, with sums in the same order."""
     count = next((count for count in (16, 32, 64) if rows <= count), 128)
-    return replace(tile, rows=count, warps=8 if count == 128 else 4)
+    return replace(tile, rows=count, warps=8 if count == 128 else 4, apart=False)
 
 
 def matmul(
@@ -92,7 +96,7 @@ def matmul(
             ready[0] if ready else x, after, squares, partial, weight.counters, rows, outputs, inputs, x.stride(0), y.stride(0),
             readied.eps if readied else 0.0, **_constants(weight, x.is_cuda), BIASED=bias is not None, NORMED=readied is not None,
             TILES=len(readied.squares) if readied else 1, ADDED=added_to is not None, READY=ready is not None, NAME=name,
-            OUTPUTS=tile.outputs, ROWS=tile.rows, SPLIT=tile.split, DEPENDENT=overlap, num_warps=tile.warps, num_stages=tile.stages,
+            OUTPUTS=tile.outputs, ROWS=tile.rows, SPLIT=tile.split, APART=tile.apart, DEPENDENT=overlap, num_warps=tile.warps, num_stages=tile.stages,
             **({"launch_pdl": True} if overlap else {}),
         )  # fmt: skip
     return Readied(after, squares, ready[1]) if ready else y

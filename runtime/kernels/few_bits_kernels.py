@@ -87,11 +87,16 @@ def _meta(meta, at, KIND: tl.constexpr):
 def _nibble_sums(
     sums, x, words, meta, output, row, first, last, rows, outputs, inputs, stride, WORDS: tl.constexpr, GROUP: tl.constexpr,
     ZERO: tl.constexpr, KIND: tl.constexpr, TEXT0: tl.constexpr, TEXT1: tl.constexpr, TEXT2: tl.constexpr, TEXT3: tl.constexpr,
+    APART: tl.constexpr,
 ):  # fmt: skip
-    """Blocks `first` to `last` - 1: 4 * WORDS inputs each, quarter by quarter in the half bytes of a word."""
+    """Blocks `first` to `last` - 1: 4 * WORDS inputs each, quarter by quarter in the half bytes of a word.
+
+    APART: each quarter has sums of its own, so that no product waits for the one before.
+    """
     BLOCK: tl.constexpr = 4 * WORDS
     DTYPE: tl.constexpr = x.dtype.element_ty
     j = tl.arange(0, WORDS)
+    second, third, fourth = sums, sums, sums
     for block in range(first, last):
         places = (block * outputs + output).to(tl.int64)[:, None] * WORDS + j[None, :]
         codes = tl.load(words + places, eviction_policy="evict_first")
@@ -106,15 +111,22 @@ def _nibble_sums(
             m1, m2, m3 = _meta(meta, at + outputs, KIND), _meta(meta, at + 2 * outputs, KIND), _meta(meta, at + 3 * outputs, KIND)
         else:
             tl.static_assert(GROUP % BLOCK == 0)
+        x0 = _x(x, k, row, rows, inputs, stride)
+        x1 = _x(x, k + WORDS, row, rows, inputs, stride)
+        x2 = _x(x, k + 2 * WORDS, row, rows, inputs, stride)
+        x3 = _x(x, k + 3 * WORDS, row, rows, inputs, stride)
         w0 = _quarter(codes, m0, 0, TEXT0, ZERO, KIND, DTYPE)
-        sums = _dot(w0, _x(x, k, row, rows, inputs, stride), sums, TEXT0 == "")
         w1 = _quarter(codes, m1, 1, TEXT1, ZERO, KIND, DTYPE)
-        sums = _dot(w1, _x(x, k + WORDS, row, rows, inputs, stride), sums, TEXT0 == "")
         w2 = _quarter(codes, m2, 2, TEXT2, ZERO, KIND, DTYPE)
-        sums = _dot(w2, _x(x, k + 2 * WORDS, row, rows, inputs, stride), sums, TEXT0 == "")
         w3 = _quarter(codes, m3, 3, TEXT3, ZERO, KIND, DTYPE)
-        sums = _dot(w3, _x(x, k + 3 * WORDS, row, rows, inputs, stride), sums, TEXT0 == "")
-    return sums
+        sums = _dot(w0, x0, sums, TEXT0 == "")
+        if APART:
+            second = _dot(w1, x1, second, TEXT0 == "")
+            third = _dot(w2, x2, third, TEXT0 == "")
+            fourth = _dot(w3, x3, fourth, TEXT0 == "")
+        else:
+            sums = _dot(w3, x3, _dot(w2, x2, _dot(w1, x1, sums, TEXT0 == ""), TEXT0 == ""), TEXT0 == "")
+    return (sums + second) + (third + fourth) if APART else sums
 
 
 @triton.jit
@@ -189,7 +201,7 @@ def multiply(
     FORM: tl.constexpr, WORDS: tl.constexpr, GROUP: tl.constexpr, ZERO: tl.constexpr, KIND: tl.constexpr, OUTER: tl.constexpr,
     TEXT0: tl.constexpr, TEXT1: tl.constexpr, TEXT2: tl.constexpr, TEXT3: tl.constexpr,
     BIASED: tl.constexpr, NORMED: tl.constexpr, TILES: tl.constexpr, ADDED: tl.constexpr, READY: tl.constexpr, NAME: tl.constexpr,
-    OUTPUTS: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, DEPENDENT: tl.constexpr,
+    OUTPUTS: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, APART: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """y [rows, outputs] = x [rows, inputs] W^T + bias. Grid (row tiles * output tiles, SPLIT).
 
@@ -221,7 +233,7 @@ def multiply(
     else:
         sums = _nibble_sums(
             sums, x, words, meta, output, r, first, last, rows, outputs, inputs, stride, WORDS, GROUP, ZERO, KIND,
-            TEXT0, TEXT1, TEXT2, TEXT3,
+            TEXT0, TEXT1, TEXT2, TEXT3, APART,
         )  # fmt: skip
     if SPLIT == 1 and NAME == "":
         factor = _factor(squares, r, rows, inputs, eps, TILES, NORMED)

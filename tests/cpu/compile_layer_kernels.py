@@ -69,7 +69,7 @@ def few_bits() -> None:
     types = dict.fromkeys(("meta", "counters"), "*i32") | dict.fromkeys(("rows", "inputs", "y_stride", "first", "last"), "i32")
     types |= dict.fromkeys(("outer", "squares", "left_squares", "partial"), "*fp32")
     usual = {"ZERO": 8, "OUTER": False, "OUTPUTS": 64}
-    shape = {"BIASED": False, "NORMED": False, "TILES": 1, "ADDED": False, "READY": False, "NAME": "", "ROWS": 16, "SPLIT": 2, "DEPENDENT": False}
+    shape = {"BIASED": False, "NORMED": False, "TILES": 1, "ADDED": False, "READY": False, "NAME": "", "ROWS": 16, "SPLIT": 2, "APART": True, "DEPENDENT": False}
     kinds = [(0, "*i16", 64, kind) for kind in ("plain", "scaled", "shifted", "zeros", "zeros, scaled")]
     kinds += [(1, "*i16", 32, "floats, scaled"), (2, "*i8", 128, "scaled"), (2, "*i8", 128, "shifted"), (2, "*fp8e4nv", 128, "plain")]
     for form, words, group, kind in kinds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import layer_checks as checks
@@ -74,6 +75,7 @@ def test_a_product_is_that_of_the_dense_weight(form: str, group: int, dtype: tor
     dense = weight.dense()
     expected, size = x.float() @ dense.T + bias.float(), x.float().abs() @ dense.abs().T
     found = few_bits.matmul(x, packed, bias, tile=tile)
+    close(few_bits.matmul(x, packed, bias, tile=replace(tile, apart=True)), expected, size / 2, dtype)
     close(found, expected, size / 2, dtype)
     close(few_bits.multiply_restored(x, packed, bias), expected, size, dtype)
     assert not packed.counters.any()
