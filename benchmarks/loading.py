@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.common import keep_text, machine
 
-KINDS = ("auto", "int8", "int4")
+KINDS = ("auto", "int8", "int4", "packed int8", "packed int4")  # packed: as `sgl shard` wrote it
 BUFFERS = 2 * 8 * 16 * 2**20 + 64 * 2**20  # of the readers, and what the allocator keeps of temporary tensors
 SHAPE = {"hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 32_000}
 CHILD = """
@@ -47,15 +47,14 @@ print(json.dumps([seconds, memory("VmHWM") - before, model.weight_bytes]))
 """
 
 
-def write(folder: Path, layers: int) -> int:
-    """A checkpoint; its bytes."""
+def write(folder: Path, layers: int) -> None:
+    """A checkpoint."""
     import torch
     import transformers
 
     torch.manual_seed(0)
     config = transformers.LlamaConfig(**SHAPE, num_hidden_layers=layers, tie_word_embeddings=False, dtype="bfloat16")
     transformers.LlamaForCausalLM(config).bfloat16().save_pretrained(folder)
-    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
 def largest_part() -> int:
@@ -71,13 +70,25 @@ def loaded(folder: Path, kind: str) -> tuple[float, int, int]:
     return float(seconds), int(peak), int(kept)
 
 
+def prepared(folder: Path, kind: str) -> tuple[Path, str, int]:
+    """What is loaded and how, and the bytes of its files, which are in memory then."""
+    if kind.startswith("packed "):
+        from sgl.runtime.calibration.sharding import shard
+
+        origin, folder = folder, folder / kind.replace(" ", "-")
+        shard(origin, folder, kind.removeprefix("packed "))
+        kind = "auto"
+    return folder, kind, sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+
+
 def rows(layers: int) -> list[dict[str, Any]]:
     found = []
     with tempfile.TemporaryDirectory() as place:
-        size = write(Path(place), layers)
+        write(Path(place), layers)
         loaded(Path(place), "auto")  # the files are in memory from now on
         for kind in KINDS:
-            seconds, peak, kept = sorted(loaded(Path(place), kind) for _ in range(3))[1]
+            folder, asked, size = prepared(Path(place), kind)
+            seconds, peak, kept = sorted(loaded(folder, asked) for _ in range(3))[1]
             bound = kept + 2 * largest_part() + BUFFERS
             found.append({"weights": kind, "file GB": size / 1e9, "seconds": seconds, "GB/s": size / seconds / 1e9, "kept GB": kept / 1e9, "peak GB": peak / 1e9, "bound GB": bound / 1e9})
             assert peak < bound, f"weights={kind!r}: a peak of {peak / 1e9:.2f} GB, {bound / 1e9:.2f} at most"
@@ -90,8 +101,8 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true")
     asked = parser.parse_args()
     table = rows(asked.layers)
-    lines = ["  ".join(f"{name:>9}" for name in table[0])]
-    lines += ["  ".join(f"{value:>9}" if isinstance(value, str) else f"{value:9.2f}" for value in row.values()) for row in table]
+    lines = ["  ".join(f"{name:>11}" for name in table[0])]
+    lines += ["  ".join(f"{value:>11}" if isinstance(value, str) else f"{value:11.2f}" for value in row.values()) for row in table]
     text = f"{machine()}\n\n" + "\n".join(lines)
     print(text)
     if asked.keep:

@@ -143,7 +143,7 @@ class CpuAttention(OnePool):
         return Plan(tokens, prefills)
 
 
-def _missing(pool: KVPool, shape: AttentionShape, dtype: torch.dtype | None) -> str | None:
+def _missing(pool: KVPool, shape: AttentionShape, dtype: torch.dtype | None = None) -> str | None:
     """What the kernels would need to be taken."""
     stored = pool.k.dtype
     computed = dtype or (torch.float32 if stored == FP8 else stored)

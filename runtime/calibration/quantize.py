@@ -20,6 +20,7 @@ from ..loading.gguf import is_gguf
 from ..loading.header import DTYPES, FLOATS, Stored
 from ..loading.plan import WEIGHT, Plan, plan_for
 from ..loading.source import Source
+from ..loading.state import has_state
 from ..loading.weights import filled
 from ..models.block import Block
 from ..models.decoder import Decoder
@@ -197,6 +198,8 @@ class _Quantizing:
 def _opened(origin: Path) -> Checkpoint:
     if is_gguf(origin):
         raise ConfigError(f"{origin} is a GGUF file, whose weights are in few bits or have lost their config.json; take the model's directory")
+    if has_state(origin):
+        raise ConfigError(f"{origin} is a sharded state, whose weights are packed; take the model that it was made of")
     if (said := quantization_of(origin)[0]) is not None:
         raise ConfigError(f"{origin} is quantised already ({said.get('quant_method', 'quantization_config')}); take the checkpoint that it was made of")
     return open_checkpoint(origin)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,12 +21,15 @@ NOT_COPIED = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 
 
 class Shards:
-    """Writes into `out`.part, which becomes `out` when the `with` block ends well and is deleted otherwise."""
+    """Writes into `out`.part, which becomes `out` when the `with` block ends well and is deleted otherwise.
 
-    def __init__(self, out: Path) -> None:
+    names: of that many files, in their order; None: what checkpoints call them, with an index where there are several.
+    """
+
+    def __init__(self, out: Path, names: Callable[[int], list[str]] | None = None) -> None:
         if out.exists():
             raise ConfigError(f"{out} is there already: name a folder that is not")
-        self.out = out
+        self.out, self._names = out, names
         self._folder = out.with_name(out.name + ".part")
         self._held: dict[str, Tensor] = {}
         self._files: list[list[str]] = []
@@ -45,20 +49,24 @@ class Shards:
             if sum(held.nbytes for held in self._held.values()) >= SHARD:
                 self._write()
 
-    def finish(self, origin: Path, config: dict[str, Any]) -> None:
-        """The last tensors, config.json, and every other file that lies in `origin` beside its weights."""
+    def finish(self, origin: Path, config: dict[str, Any], left: Collection[str] = ()) -> list[str]:
+        """The last tensors, config.json, and every other file that lies in `origin` beside its weights, but for those in `left`.
+
+        Returns the names of the files with tensors.
+        """
         self._write()
         count = len(self._files)
-        names = [WEIGHTS] if count == 1 else [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
+        names = (self._names or checkpoint_names)(count)
         for number, name in enumerate(names):
             self._part(number).rename(self._folder / name)
-        if count > 1:
+        if count > 1 and self._names is None:
             where = {tensor: name for name, tensors in zip(names, self._files, strict=True) for tensor in tensors}
-            self._json(INDEX, {"metadata": {"total_size": self.bytes}, "weight_map": dict(sorted(where.items()))})
-        self._json(CONFIG, config)
+            self.json(INDEX, {"metadata": {"total_size": self.bytes}, "weight_map": dict(sorted(where.items()))})
+        self.json(CONFIG, config)
         for file in sorted(origin.iterdir()):
-            if file.is_file() and file.suffix not in NOT_COPIED and not file.name.endswith(".index.json") and file.name != CONFIG:
+            if file.is_file() and file.suffix not in NOT_COPIED and not file.name.endswith(".index.json") and file.name not in (CONFIG, *left):
                 shutil.copyfile(file, self._folder / file.name)
+        return names
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None:
@@ -75,5 +83,10 @@ class Shards:
     def _part(self, number: int) -> Path:
         return self._folder / f"part-{number}.safetensors"
 
-    def _json(self, name: str, value: dict[str, Any]) -> None:
+    def json(self, name: str, value: dict[str, Any]) -> None:
+        """A file beside the tensors."""
         (self._folder / name).write_text(json.dumps(value, indent=2) + "\n")
+
+
+def checkpoint_names(count: int) -> list[str]:
+    return [WEIGHTS] if count == 1 else [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]

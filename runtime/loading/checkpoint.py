@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..models.spec import Model
@@ -18,6 +19,7 @@ from .pickles import pickled
 from .plan import with_own_head
 from .remote import is_remote, remote_sources
 from .source import FileSource, Source, safetensors
+from .state import Entry, has_state, read_manifest
 from .stored_scales import note_of
 
 UNUSED = {
@@ -29,18 +31,19 @@ UNUSED = {
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """where: for errors.  readers: of weights in few bits."""
+    """where: for errors.  readers: of weights in few bits.  packed: projections of a sharded state, see `Manifest`."""
 
     model: Model
     sources: list[Source]
     readers: Readers | BlockReaders
     where: str
+    packed: Mapping[str, Entry] = field(default_factory=dict)
 
 
 def open_checkpoint(path: Path, context: int | None = None, weights: bool = True, load_format: str = "auto") -> Checkpoint:
     """Headers alone are read. context: the longest sequence that is wanted.  weights: they are wanted, not the configuration alone.
 
-    load_format: "pt" takes pickled files where there are no safetensors.
+    load_format: "pt" takes pickled files where there are no safetensors, "sharded_state" nothing but that.
 
     Raises CheckpointError for files that are absent or damaged, ConfigError for a configuration that is not supported.
     """
@@ -49,9 +52,10 @@ def open_checkpoint(path: Path, context: int | None = None, weights: bool = True
     model = load_config(path, context)
     readers = Readers.of(*quantization_of(path))
     sources = sources_of(path, load_format) if weights else []
+    packed = read_manifest(path).packed if weights and _is_state(path, load_format) else {}
     model = with_stacks_as_stored(with_own_head(model, sources), sources)
     notes = (*readers.notes, *note_of(model, sources, readers.other_kv), *_left_out(sources))
-    return Checkpoint(replace(model, notes=(*model.notes, *notes)), sources, readers, str(path))
+    return Checkpoint(replace(model, notes=(*model.notes, *notes)), sources, readers, str(path), packed)
 
 
 def _left_out(sources: list[Source]) -> tuple[str, ...]:
@@ -61,11 +65,17 @@ def _left_out(sources: list[Source]) -> tuple[str, ...]:
 
 def sources_of(path: Path, load_format: str = "auto") -> list[Source]:
     """The tensors of a directory or GGUF file, as their headers name them. Raises CheckpointError for what is absent or damaged."""
+    if _is_state(path, load_format):
+        return [safetensors(path / name) for name in read_manifest(path).files]
     if is_gguf(path):
         return [FileSource(part.file, part.tensors) for part in read_parts(path)]
     if is_remote(path):
         return [*remote_sources(path)]
     return [safetensors(file) if file.suffix == ".safetensors" else pickled(file) for file in weight_files(path, load_format)]
+
+
+def _is_state(path: Path, load_format: str) -> bool:
+    return load_format == "sharded_state" or (not is_remote(path) and has_state(path))
 
 
 def _gguf(path: Path, context: int | None) -> Checkpoint:

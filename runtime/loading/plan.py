@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
 from ..errors import CheckpointError
+from ..layers.linear import Linear
 from ..models.decoder import Decoder
 from ..models.fields import shown
 from ..models.places import Place
 from ..models.spec import Model
+from ..quantization.packing import check
 from ..quantization.readers import Claim, Sibling
 from ..quantization.readers.kv import SUFFIXES
 from .cutting import cut
 from .header import FLOATS, Stored
 from .source import Source, bytes_of
+from .state import MANIFEST, PREFIX, Entry
 
 COMPARED = 2**24  # bytes of two tensors that are compared at a time
 WEIGHT = ".weight"
@@ -42,6 +45,13 @@ class Piece(NamedTuple):
         return lambda part: self.source.read(self.stored, offset, part)
 
 
+class PackedPieces(NamedTuple):
+    """A projection as it is computed with. pieces: by what follows its name."""
+
+    entry: Entry
+    pieces: dict[str, Piece]
+
+
 class FewBits(NamedTuple):
     """A weight that several tensors make. pieces: by what follows the module's name."""
 
@@ -51,18 +61,19 @@ class FewBits(NamedTuple):
 
 @dataclass
 class Plan:
-    """plain, coded: by place.  kv: of each layer that has them, what holds the scales of keys and values, by the name behind its attention."""
+    """plain, coded: by place.  packed: by "PART.NUMBER", see `state`.  kv: of each layer that has them, what holds the scales of keys and values, by the name behind its attention."""
 
     plain: dict[str, Piece] = field(default_factory=dict)
     coded: dict[str, FewBits] = field(default_factory=dict)
+    packed: dict[str, PackedPieces] = field(default_factory=dict)
     kv: dict[int, dict[str, Piece]] = field(default_factory=dict)
     other_kv: str | None = None
 
     @property
     def bytes(self) -> int:
         """That will be read."""
-        coded = (piece for few in self.coded.values() for piece in few.pieces.values())
-        return sum(piece.bytes for piece in (*self.plain.values(), *coded))
+        several = (*(few.pieces for few in self.coded.values()), *(packed.pieces for packed in self.packed.values()))
+        return sum(piece.bytes for piece in (*self.plain.values(), *(piece for pieces in several for piece in pieces.values())))
 
 
 class ReadersOf(Protocol):
@@ -73,13 +84,13 @@ class ReadersOf(Protocol):
     def claim(self, module: str, siblings: Mapping[str, Sibling]) -> Claim | None: ...
 
 
-def plan_for(model: Decoder, sources: list[Source], readers: ReadersOf, where: str) -> Plan:
-    """model: one whose tensors need no memory yet.  where: for errors.
+def plan_for(model: Decoder, sources: list[Source], readers: ReadersOf, where: str, packed: Mapping[str, Entry] | None = None) -> Plan:
+    """model: one whose tensors need no memory yet.  where: for errors.  packed: see `Checkpoint`.
 
     Raises CheckpointError for a tensor that is missing, has another shape, or has no place and is none of those that
     may be left aside.
     """
-    return _Planning(model, sources, readers, where).plan()
+    return _Planning(model, sources, readers, where, packed or {}).plan()
 
 
 def with_own_head(config: Model, sources: Iterable[Source]) -> Model:
@@ -108,13 +119,15 @@ def _same(one: Piece, other: Piece) -> bool:
 
 
 class _Planning:
-    def __init__(self, model: Decoder, sources: list[Source], readers: ReadersOf, where: str) -> None:
+    def __init__(self, model: Decoder, sources: list[Source], readers: ReadersOf, where: str, packed: Mapping[str, Entry]) -> None:
         self.config, self.readers, self.where = model.config, readers, where
         self.sources = [cut(source, model.config) for source in sources]
-        self.places = {place.name: place for place in model.places()}
+        self.products = products_of(model)
+        whole = {id(layer) for key, layer in self.products.items() if key in packed}  # that no dense tensors are wanted for
+        self.places = {place.name: place for place in model.places() if id(place.layer) not in whole}
         self.siblings: dict[str, dict[str, Piece]] = {}  # of each place that is a weight; "weight" is the plain one
         self.modules: dict[str, str] = {}  # of such a place, what the files call the module
-        self.found = Plan(other_kv=readers.other_kv)
+        self.found = Plan(other_kv=readers.other_kv, packed={key: PackedPieces(entry, {}) for key, entry in packed.items()})
 
     def plan(self) -> Plan:
         self._check_layers()
@@ -123,6 +136,8 @@ class _Planning:
                 self._sort(source, stored)
         for name, pieces in self.siblings.items():
             self._settle(name, pieces)
+        for key, each in self.found.packed.items():
+            self._check_packed(key, each)
         self._require_all()
         return self.found
 
@@ -130,7 +145,12 @@ class _Planning:
         """One tensor to its place, or beside the others of its weight."""
         name = renamed(stored.name, self.config, self.places)
         piece = Piece(source, stored, name)
-        if (scale := scale_of_kv(name, self.config)) is not None:
+        if name.startswith(PREFIX):
+            key, _, suffix = name.removeprefix(PREFIX).rpartition(".")
+            if key not in self.found.packed:
+                raise _unexpected(piece, self.places)
+            self._once(self.found.packed[key].pieces, suffix, piece)
+        elif (scale := scale_of_kv(name, self.config)) is not None:
             layer, suffix = scale
             self._once(self.found.kv.setdefault(layer, {}), suffix, piece)
         elif name in self.places and not name.endswith(WEIGHT):
@@ -184,6 +204,16 @@ class _Planning:
                 raise _unexpected(piece, self.places)
         self.found.coded[name] = FewBits(claim, {suffix: pieces[suffix] for suffix in claim.names})
 
+    def _check_packed(self, key: str, each: PackedPieces) -> None:
+        if key not in self.products:
+            raise CheckpointError(f"{self.where}: {MANIFEST} has a packed projection {shown(key)}, the model that config.json describes has none of that number")
+        outputs, inputs = self.products[key].weight.shape
+        siblings = {suffix: Sibling(piece.stored.dtype, tuple(piece.stored.shape)) for suffix, piece in each.pieces.items()}
+        try:
+            check(each.entry.kind, each.entry.numbers, siblings, (outputs, inputs))
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.where}: packed projection {key} [{outputs}, {inputs}]: {error}; write the state again") from error
+
     def _claim(self, name: str, pieces: dict[str, Piece]) -> Claim | None:
         siblings = {suffix: Sibling(piece.stored.dtype, tuple(piece.stored.shape)) for suffix, piece in pieces.items()}
         try:
@@ -208,6 +238,16 @@ class _Planning:
                 f"{self.where} lacks {len(waiting)} of {len(self.places)} tensors: {some}{' ...' if len(waiting) > 5 else ''}; "
                 "config.json asks for them: the weights do not belong to it or are incomplete"
             )
+
+
+def products_of(model: Decoder) -> dict[str, Linear]:
+    """Projections by "PART.NUMBER", see `state`."""
+    return {key: layer for index in range(len(model.parts)) for key, layer in products_of_part(model, index)}
+
+
+def products_of_part(model: Decoder, index: int) -> Iterator[tuple[str, Linear]]:
+    for number, place in enumerate(model.parts[index].products()):
+        yield f"{index}.{number}", getattr(*place)
 
 
 def renamed(name: str, config: Model, places: Iterable[str]) -> str:

@@ -14,16 +14,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, ConfigError
+from ..layers.linear import Linear
 from ..models.decoder import Decoder
 from ..models.places import Place
 from ..models.spec import Model
 from ..quantization.codes import Coded, Codes
 from ..quantization.grouped import Grouped
 from ..quantization.keeping import Keeping, PartTransform
+from ..quantization.packing import Form, Packed, require_here
 from .checkpoint import Checkpoint, open_checkpoint
 from .header import DTYPES
-from .plan import FewBits, Piece, Plan, plan_for
+from .plan import FewBits, Piece, Plan, plan_for, products_of_part
 from .stored_scales import read_scales
 from .transfer import Chunk, Load, Readers, chunks
 
@@ -57,23 +59,30 @@ def load_model(
 
 def load_checkpoint(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device | str, transform: Transform | None = None) -> Decoder:
     model = Decoder(checkpoint.model, dtype, device, allocate=False)
-    return fill(model, plan_for(model, checkpoint.sources, checkpoint.readers, checkpoint.where), transform)
+    return fill(model, plan_for(model, checkpoint.sources, checkpoint.readers, checkpoint.where, checkpoint.packed), transform)
 
 
 def plan_of(model: Decoder, checkpoint: Checkpoint) -> Plan:
     """What of a checkpoint goes where in a model that may be sealed already."""
     empty = Decoder(checkpoint.model, model.dtype, "meta")
-    return plan_for(empty, checkpoint.sources, checkpoint.readers, checkpoint.where)
+    return plan_for(empty, checkpoint.sources, checkpoint.readers, checkpoint.where, checkpoint.packed)
 
 
 def fill(model: Decoder, plan: Plan, transform: Transform | None = None) -> Decoder:
     """Load all parts anew, whatever they hold now, and seal them."""
+    _require(plan, model, transform)
     keeping = Keeping(transform)
     with torch.no_grad():
         for index in filled(model, plan, ahead=not (plan.coded or transform), doing="calibrating" if isinstance(transform, PartTransform) else "weights"):
             model.seal_part(index, keeping)
     model.few_bits, model.kv_scales = keeping.told(), read_scales(plan, model.config)
     return model.finish()
+
+
+def _require(plan: Plan, model: Decoder, transform: Transform | None) -> None:
+    require_here({each.entry.kind for each in plan.packed.values()}, model.device, model.dtype)
+    if plan.packed and transform is not None:
+        raise ConfigError("a sharded state has its weights packed as they were written: leave weights at 'auto' and deterministic at False, or open the model that it was made of")
 
 
 @torch.no_grad()
@@ -106,11 +115,12 @@ def _draw(place: Place, generator: torch.Generator) -> None:
 
 
 class _Coming(NamedTuple):
-    """A part that is being loaded. codes: the tensors of each weight that comes in few bits."""
+    """A part that is being loaded. codes: the tensors of each weight that comes in few bits.  packed: projections that come as they are kept."""
 
     number: int
     load: Load
     codes: list[tuple[Place, FewBits, dict[str, Tensor]]]
+    packed: list[tuple[Linear, Packed]]
 
 
 def filled(model: Decoder, plan: Plan, ahead: bool, doing: str = "weights") -> Iterator[int]:
@@ -129,14 +139,24 @@ def filled(model: Decoder, plan: Plan, ahead: bool, doing: str = "weights") -> I
 def _fetch(model: Decoder, index: int, plan: Plan, readers: Readers) -> _Coming:
     work: list[Chunk] = []
     codes = []
+    packed = [(layer, plan.packed[key]) for key, layer in products_of_part(model, index) if key in plan.packed]
+    whole = {id(layer) for layer, _ in packed}
     for place in model.parts[index].places():
+        if id(place.layer) in whole:
+            continue
         if (few := plan.coded.get(place.name)) is None:
             work += _chunks(plan.plain[place.name], place.target)
             continue
         tensors = {suffix: _room(piece, model.device) for suffix, piece in few.pieces.items()}
         work += (chunk for suffix, piece in few.pieces.items() for chunk in _chunks(piece, tensors[suffix]))
         codes.append((place, few, tensors))
-    return _Coming(index, readers.fetch(work), codes)
+    taken = []
+    for layer, (entry, pieces) in packed:
+        tensors = {suffix: _room(piece, model.device) for suffix, piece in pieces.items()}
+        work += (chunk for suffix, piece in pieces.items() for chunk in _chunks(piece, tensors[suffix]))
+        where = next(iter(pieces.values()))
+        taken.append((layer, Packed(f"{where.source.name}: {where.stored.name}", Form(entry.kind, entry.numbers, tensors))))
+    return _Coming(index, readers.fetch(work), codes, taken)
 
 
 def _room(piece: Piece, device: torch.device) -> Tensor:
@@ -154,6 +174,8 @@ def _chunks(piece: Piece, target: Tensor) -> Iterator[Chunk]:
 def _arrived(part: _Coming) -> int:
     """Wait for it; what came in few bits goes to its layer, or restored to its place where that is no projection's."""
     part.load.wait()
+    for product, packed in part.packed:
+        product.coded, product.weight = packed, product.weight.to("meta")
     layers: dict[int, list[tuple[Place, FewBits, dict[str, Tensor]]]] = {}
     for code in part.codes:
         layers.setdefault(id(code[0].layer or code[0].target), []).append(code)

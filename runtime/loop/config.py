@@ -18,7 +18,7 @@ CHOICES = {
     "kv_dtype": ("auto", "fp8"),
     "weights": ("auto", "fp8", "fp8_block", "int8", "int4", "int4_hqq", "int4_gptq", "mxfp4", "nvfp4"),
     "activations": tuple(ACTIVATIONS),
-    "load_format": ("auto", "pt"),
+    "load_format": ("auto", "pt", "sharded_state"),
     "implementation": ("auto", "sgl", "transformers"),
 }
 BATCH_DEPENDENT = ("flashinfer", "torch_native")  # attention whose bits depend on the other sequences of a step
@@ -48,8 +48,8 @@ class EngineConfig:
                  unquantised model and runs programs on it, whose texts are taken: `lambda engine: ask.run(..., backend=engine)`
     activations  scales of the inputs of "fp8" products: "dynamic", each row's own; or one that `calibration` found, of the
                  largest magnitude ("maximum") or of that which all but 0.01 % stay below ("percentile")
-    load_format  "auto": safetensors or GGUF; "pt": also pickled .bin and .pt files where there are no safetensors; only
-                 tensors are read from them, and none of their code runs
+    load_format  "auto": safetensors, GGUF or what `sgl shard` wrote; "sharded_state": only the last; "pt": also pickled .bin and
+                 .pt files where there are no safetensors; only tensors are read from them, and none of their code runs
     step_tokens  token budget of one step; None: 1024 on the CPU, 8192 on a GPU
     max_running  sequences computed in one step at most; None: 64 on the CPU, 256 on a GPU
     attention    "auto" or the name of a backend

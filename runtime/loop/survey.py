@@ -191,7 +191,7 @@ def _misfit(model: Model | GenericModel, path: Path, load_format: str) -> str | 
         return None
     try:
         checkpoint = open_checkpoint(path, load_format=load_format)
-        plan_for(Decoder(model, torch.float32, "meta"), checkpoint.sources, checkpoint.readers, checkpoint.where)
+        plan_for(Decoder(model, torch.float32, "meta"), checkpoint.sources, checkpoint.readers, checkpoint.where, checkpoint.packed)
     except ConfigError as error:
         return str(error)
     return None

@@ -78,6 +78,11 @@ class Decoder:
         else:
             self.head = Head(self.config, self.embedding, self.dtype, self.device)
 
+    def release(self, index: int) -> None:
+        """Let a layer go: it has no memory until it is allocated again. The embedding and the head stay."""
+        if 0 < index <= len(self.layers):
+            self.layers[index - 1] = self._block(index - 1, torch.device("meta"))
+
     @torch.inference_mode()
     def forward(self, batch: Batch, attention: AttentionBackend) -> Tensor:
         """Compute a planned batch: logits of its `logit_rows`, [R, vocabulary], float32 on the CPU, else `dtype`."""

@@ -60,6 +60,13 @@ class Embedding:
             self.table.copy_(self.codes.dense(self.table.dtype))
         self.tied = None
 
+    def products(self) -> Iterator[tuple[object, str]]:
+        """Who holds each projection, and under which name."""
+        if self.project is not None:
+            yield self, "project"
+        if self.own is not None:
+            yield self.own, "project"
+
     def tensors(self) -> Iterator[Tensor]:
         """All that is kept of the weights."""
         own = () if self.own is None else (self.own.table, self.own.norm.weight)
@@ -162,6 +169,12 @@ class Head:
             self.product = transform("head", self.product)
         if not small:
             BlockedLinear.lay_together([self.product])
+
+    def products(self) -> Iterator[tuple[object, str]]:
+        """Who holds each projection, and under which name."""
+        if self.project is not None:
+            yield self, "project"
+        yield self, "product"
 
     def tensors(self) -> Iterator[Tensor]:
         """All that is kept of the weights."""

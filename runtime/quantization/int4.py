@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ MIDDLE = 128  # what bytes without a sign are above those with one
 STEP, MOST_CHUNK = 16, 64  # inputs of x that share a scale: a multiple of STEP
 WIDE, HALVES, TWOFOLD = range(3)  # what scales are
 NO_SHIFT, ZERO_BYTES, ZERO_HALVES, SHIFTS, HALF_SHIFTS, TWOFOLD_SHIFTS = range(6)
+BYTES_OF_SCALES, BYTES_OF_SHIFTS = (4, 2, None), (0, 1, 2, 4, 2, None)  # None: twofold
 LARGEST = 127  # of a table's whole numbers, either sign
 PART = 2**22  # numbers of a weight that are packed, or restored for a product, at a time
 
@@ -62,22 +64,36 @@ class GroupedBlockedLinear(BlockedLinear):
     and added in one order: a row's bits are the same in any batch.
     """
 
-    __slots__ = ("_grouping", "factor", "order", "table")
+    __slots__ = ("_grouping", "factor", "inputs", "layout", "order", "table")
 
     def __init__(self, weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> None:
         """weight: one that `suits`; dtype: of what is multiplied, and of bias [out]."""
         if (why := suits(weight)) is not None:
             raise ValueError(f"{why}: take GroupedLinear")
         packing = _Packing(weight)
-        Linear.__init__(self, packing.blocks(), None if bias is None else bias.contiguous())
-        self.order = None if weight.order is None else weight.order.to(torch.int32)
-        self.table, self.factor, self.many = packing.table, packing.factor, None
-        self.outputs, inputs = weight.shape
-        places = [0 if part is None else part.data_ptr() for part in (self.order, self.table, self.factor)]
-        self._grouping = np.array([*places, *packing.words], np.int64)
+        order = None if weight.order is None else weight.order.to(torch.int32)
+        self._take(Blocks(packing.blocks(), order, packing.table, packing.factor), packing.layout, weight.shape, bias, dtype)
+
+    @classmethod
+    def of_blocks(cls, blocks: Blocks, layout: Layout, shape: tuple[int, int], bias: Tensor | None, dtype: torch.dtype) -> Self:
+        """What a layer of this shape [out, in] was made of: its `blocks` and `layout`."""
+        layer = cls.__new__(cls)
+        layer._take(blocks, layout, shape, bias, dtype)
+        return layer
+
+    def _take(self, blocks: Blocks, layout: Layout, shape: tuple[int, int], bias: Tensor | None, dtype: torch.dtype) -> None:
+        Linear.__init__(self, blocks.blocks, None if bias is None else bias.contiguous())
+        self.order, self.table, self.factor = blocks[1:]
+        self.layout, self.many, (self.outputs, self.inputs) = layout, None, shape
+        places = [0 if part is None else part.data_ptr() for part in blocks[1:]]
+        self._grouping = np.array([*places, *layout.words(self.inputs)], np.int64)
         of_bias = 0 if self.bias is None else self.bias.data_ptr()
-        self.words = np.array([self.weight.data_ptr(), of_bias, self._grouping.ctypes.data, KINDS[dtype], self.outputs, inputs], np.int64)
+        self.words = np.array([self.weight.data_ptr(), of_bias, self._grouping.ctypes.data, KINDS[dtype], self.outputs, self.inputs], np.int64)
         self._address = self.words.ctypes.data
+
+    @property
+    def blocks(self) -> Blocks:
+        return Blocks(self.weight, self.order, self.table, self.factor)
 
     def seal(self, keep_plain: bool) -> Linear:
         return self
@@ -98,8 +114,65 @@ class Int8GroupedLinear(GroupedBlockedLinear):
     __slots__ = ()
 
 
+class Blocks(NamedTuple):
+    """A weight as the kernel reads it. blocks: uint8 [blocks, stride].  The others as the struct Grouping says; None: there are none."""
+
+    blocks: Tensor
+    order: Tensor | None
+    table: Tensor | None
+    factor: Tensor | None
+
+
+class Layout(NamedTuple):
+    """What the blocks of a weight hold.
+
+    bits: of a code, 4 or 8.  group: inputs that share a scale.  scales, shifts: what they are.  centre, above: as the struct
+    Grouping has them.  fold: 2^fold groups share the outer number of twofold ones.
+    """
+
+    bits: int
+    group: int
+    scales: int
+    shifts: int
+    centre: int
+    above: int
+    fold: int
+
+    def words(self, inputs: int) -> list[int]:
+        """The struct Grouping behind its pointers."""
+        groups, chunk, padded = self._groups(inputs), self._chunk(inputs), self.padded(inputs)
+        spread, after = padded if groups == 1 else self.group, self._bytes(inputs, BYTES_OF_SCALES[self.scales])
+        kinds = self.scales, self.shifts, self.centre, self.above
+        return [self.bits, spread, chunk, *kinds, groups, padded // chunk, after, self.fold, self.codes(inputs), self.stride(inputs)]
+
+    def _groups(self, inputs: int) -> int:
+        return -(-inputs // self.group)
+
+    def _chunk(self, inputs: int) -> int:
+        return MOST_CHUNK if self.group >= inputs else next(size for size in (64, 32, 16) if self.group % size == 0)
+
+    def _bytes(self, inputs: int, each: int | None) -> int:
+        """Of a number of each group in a block. each: of one."""
+        groups = self._groups(inputs)
+        return cpu.BLOCK * (groups * each if each is not None else groups + 2 * -(-groups // 2**self.fold))
+
+    def padded(self, inputs: int) -> int:
+        """Inputs that a block has codes of."""
+        chunk = self._chunk(inputs)
+        return -(-inputs // chunk) * chunk
+
+    def codes(self, inputs: int) -> int:
+        """Bytes of a block before its codes."""
+        size = self._bytes(inputs, BYTES_OF_SCALES[self.scales]) + self._bytes(inputs, BYTES_OF_SHIFTS[self.shifts])
+        return -(-size // LINE) * LINE
+
+    def stride(self, inputs: int) -> int:
+        """Bytes of a block."""
+        return self.codes(inputs) + self.padded(inputs) * cpu.BLOCK * self.bits // 8
+
+
 class _Packing:
-    """A weight's parts as the blocks of cpu_int4.h have them. words: the struct Grouping behind its pointers."""
+    """A weight's parts as the blocks of cpu_int4.h have them."""
 
     def __init__(self, weight: Grouped) -> None:
         self.weight, inputs = weight, weight.shape[1]
@@ -112,18 +185,12 @@ class _Packing:
         scales, scale_parts = self._scales(fine)
         centre, shifts, shift_parts = self._shifts(times, fine)
         self.parts = [*scale_parts, *shift_parts]
-        group = min(weight.group, -(-inputs // STEP) * STEP)
-        chunk = MOST_CHUNK if weight.group >= inputs else next(size for size in (64, 32, 16) if group % size == 0)
-        chunks, groups = -(-inputs // chunk), self.scale.shape[1]
-        of_scales, of_all = (cpu.BLOCK * sum(part.shape[1] * part.element_size() for part in parts) for parts in (scale_parts, self.parts))
-        self.codes, self.inputs = -(-of_all // LINE) * LINE, chunks * chunk
-        fold = 0 if fine is None else fine.each.bit_length() - 1
         bits = 4 if weight.levels == LEVELS else 8
-        self.stride = self.codes + self.inputs * cpu.BLOCK * bits // 8
-        spread = self.inputs if groups == 1 else group
         above = above if bits == 4 else MIDDLE
         centre += above if bits == 4 else 0  # entries of a table are above themselves
-        self.words = [bits, spread, chunk, scales, shifts, centre, above, groups, chunks, of_scales, fold, self.codes, self.stride]
+        group = min(weight.group, -(-inputs // STEP) * STEP)
+        self.layout = Layout(bits, group, scales, shifts, centre, above, 0 if fine is None else fine.each.bit_length() - 1)
+        self.inputs, self.codes, self.stride = self.layout.padded(inputs), self.layout.codes(inputs), self.layout.stride(inputs)
 
     def _scales(self, fine: Twofold | None) -> tuple[int, list[Tensor]]:
         """In the fewest bytes that hold them: what they are, and what lies in a block."""
@@ -242,4 +309,4 @@ def unpacked(pairs: Tensor, inputs: int) -> Tensor:
     return torch.stack((pairs & 15, pairs >> 4), 2).flatten(1)[:, :inputs]
 
 
-__all__ = ["GroupedLinear", "Int4BlockedLinear", "Int8GroupedLinear", "blocked", "in_int4", "suits"]
+__all__ = ["Blocks", "GroupedBlockedLinear", "GroupedLinear", "Int4BlockedLinear", "Int8GroupedLinear", "Layout", "blocked", "in_int4", "suits"]

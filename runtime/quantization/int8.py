@@ -57,10 +57,20 @@ class Int8BlockedLinear(BlockedLinear):
 
     def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
         """weight: int8 [out, in]; scale: float32 [out]; dtype: of what is multiplied."""
-        Linear.__init__(self, in_blocks(weight), bias)
-        self.scale, self.outputs, self.many = scale, weight.shape[0], None
+        self._take(in_blocks(weight), scale, weight.shape[1], bias, dtype)
+
+    @classmethod
+    def of_blocks(cls, blocks: Tensor, scale: Tensor, inputs: int, bias: Tensor | None, dtype: torch.dtype) -> Int8BlockedLinear:
+        """What a layer was made of: its `weight` and `scale`."""
+        layer = cls.__new__(cls)
+        layer._take(blocks, scale, inputs, bias, dtype)
+        return layer
+
+    def _take(self, blocks: Tensor, scale: Tensor, inputs: int, bias: Tensor | None, dtype: torch.dtype) -> None:
+        Linear.__init__(self, blocks, bias)
+        self.scale, self.outputs, self.many = scale, len(scale), None
         places = self.weight.data_ptr(), 0 if bias is None else bias.data_ptr(), scale.data_ptr()
-        self.words = np.array([*places, KINDS[dtype], *weight.shape], np.int64)
+        self.words = np.array([*places, KINDS[dtype], len(scale), inputs], np.int64)
         self._address = self.words.ctypes.data
 
     def seal(self, keep_plain: bool) -> Linear:

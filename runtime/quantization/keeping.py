@@ -24,6 +24,7 @@ from .fp8 import Fp8Linear
 from .grouped import Grouped
 from .int4 import blocked, suits
 from .int8 import Int8BlockedLinear
+from .packing import Packed
 
 Transform = Callable[[str, Linear], Linear]
 MIDDLE = 128  # of codes of 8 bits
@@ -69,6 +70,10 @@ class Keeping(PartTransform):
 
     def __call__(self, name: str, layer: Linear) -> Linear:
         codes = layer.coded
+        if isinstance(codes, Packed):
+            made = codes.layer(layer)
+            self._seen[codes.format, type(made).__name__, None] += 1
+            return made
         if codes is not None:
             assert isinstance(codes, Codes)
             kept = "the options ask for other arithmetic" if self._inner else in_few_bits(codes, layer)

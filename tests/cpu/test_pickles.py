@@ -68,7 +68,7 @@ def test_they_are_read_only_when_asked_for(checkpoint: Path) -> None:
         engine.update_weights(checkpoint)
     assert "load_format='pt'" in str(survey(checkpoint, EngineConfig()).files.problem)
     assert survey(checkpoint, EngineConfig(load_format="pt")).files.problem is None
-    with pytest.raises(ConfigError, match=r"load_format='bin'\): must be auto or pt"):
+    with pytest.raises(ConfigError, match=r"load_format='bin'\): must be auto, pt or sharded_state"):
         Engine(checkpoint, load_format="bin")
 
 

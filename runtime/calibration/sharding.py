@@ -1,0 +1,174 @@
+"""A model's weights written as they are computed with: what `sgl shard` does."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import ConfigError
+from ..layers.float8 import Scales
+from ..layers.linear import Linear
+from ..loading.checkpoint import Checkpoint, open_checkpoint
+from ..loading.files import BESIDE, QUANTIZATION, load_config, read_json
+from ..loading.gguf import is_gguf
+from ..loading.header import FLOATS
+from ..loading.plan import Plan, plan_for, products_of_part
+from ..loading.remote import is_remote
+from ..loading.state import MANIFEST, PREFIX, Entry, Manifest, file_name, has_state
+from ..loading.stored_scales import read_scales
+from ..loading.weights import filled
+from ..models.decoder import Decoder
+from ..models.places import Place
+from ..models.spec import Model
+from ..quantization import transform_for
+from ..quantization.codes import Codes
+from ..quantization.grouped import Grouped
+from ..quantization.keeping import Keeping
+from ..quantization.packing import form_of
+from .shards import Shards
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+SMALL = 2**16  # numbers of a tensor that sealing may write into
+
+
+@dataclass(frozen=True)
+class Report:
+    """packed: how many projections of each kind.  dense: of the others.  bytes: of all tensors before and behind."""
+
+    packed: dict[str, int]
+    dense: int
+    bytes_before: int
+    bytes: int
+    seconds: float
+
+
+def shard(origin: Path, out: Path, weights: str = "auto", *, ranks: int = 1, dtype: str | None = None, device: torch.device | str = "cpu") -> Report:
+    """Write the model directory `origin` anew as `out`, each projection as `Engine(origin, weights=weights)` computes with it here.
+
+    dtype: "float32", "bfloat16" or "float16", of what stays dense, and of what is rounded to few bits; None: as most of it is
+    stored. device: whose kernels it is packed for. One part is in memory. Raises ConfigError for what cannot be packed so, CheckpointError for damaged files.
+    """
+    started = time.perf_counter()
+    if ranks != 1:
+        raise ConfigError(f"ranks={ranks}: nothing computes with parts of a model yet; write it for one rank")
+    work = _Sharding(origin, weights, dtype, torch.device(device))
+    with Shards(out, lambda count: [file_name(number) for number in range(1, count + 1)]) as shards:
+        work.write(shards)
+    return Report(dict(work.kinds), work.dense, work.before, shards.bytes, time.perf_counter() - started)
+
+
+class _Sharding:
+    def __init__(self, origin: Path, weights: str, dtype: str | None, device: torch.device) -> None:
+        self.origin, self.weights = origin, weights
+        checkpoint = _opened(origin)
+        _require_as_stored(checkpoint.model, origin)
+        self.before = sum(stored.stop - stored.start for source in checkpoint.sources for stored in source.tensors)
+        self.model = Decoder(checkpoint.model, DTYPES[dtype] if dtype else _stored_dtype(checkpoint), device, allocate=False)
+        self.plan: Plan = plan_for(self.model, checkpoint.sources, checkpoint.readers, checkpoint.where)
+        self.keeping = Keeping(transform_for(weights, False, device))
+        self.packed: dict[str, Entry] = {}
+        self.kinds: Counter[str] = Counter()
+        self.dense = 0
+
+    @torch.no_grad()
+    def write(self, shards: Shards) -> None:
+        for index in filled(self.model, self.plan, ahead=False):
+            places = [_Loaded.of(place) for place in self.model.parts[index].places()]
+            loaded = dict(products_of_part(self.model, index))
+            self.model.seal_part(index, self.keeping)
+            packed = self._forms(index, loaded)
+            whole = {id(loaded[key]) for key in packed}
+            shards.add({place.name: place.dense().cpu().contiguous() for place in places if id(place.layer) not in whole})
+            for tensors in packed.values():
+                shards.add(tensors)
+            self.model.release(index)
+        shards.add(_scales(self.model.config, read_scales(self.plan, self.model.config)))
+        files = shards.finish(self.origin, self._config(), BESIDE)
+        shards.json(MANIFEST, Manifest(tuple(files), self.packed, self.weights).as_json())
+
+    def _forms(self, index: int, loaded: dict[str, Linear]) -> dict[str, dict[str, Tensor]]:
+        """The tensors of each packed projection of a sealed part, by its key."""
+        found = {}
+        for key, layer in products_of_part(self.model, index):
+            form = form_of(layer)
+            if form is None:
+                self.dense += 1
+                continue
+            self.packed[key] = Entry(form.kind, form.numbers)
+            self.kinds[form.kind] += 1
+            found[key] = {f"{PREFIX}{key}.{name}": tensor.cpu().contiguous() for name, tensor in form.tensors.items()}
+        return found
+
+    def _config(self) -> dict[str, Any]:
+        """config.json of a model whose formats are those of the state."""
+        config = read_json(self.origin / "config.json")
+        for values in (config, *(config[key] for key in ("text_config", "llm_config") if isinstance(config.get(key), dict))):
+            for key in QUANTIZATION:
+                values.pop(key, None)
+            if not self.model.config.tied and values.get("tie_word_embeddings"):
+                values["tie_word_embeddings"] = False
+        if not self.model.config.tied:
+            config["tie_word_embeddings"] = False
+        return config
+
+
+def _opened(origin: Path) -> Checkpoint:
+    if is_gguf(origin):
+        raise ConfigError(f"{origin} is a GGUF file, which has no config.json to go with the state; take the model's directory")
+    if is_remote(origin):
+        raise ConfigError(f"{origin} lies elsewhere; download the model first")
+    if has_state(origin):
+        raise ConfigError(f"{origin} is a sharded state already; take the model that it was made of")
+    return open_checkpoint(origin)
+
+
+def _require_as_stored(model: Model, origin: Path) -> None:
+    """Raises ConfigError for what a state would bring to another form than its config.json says."""
+    if model.head_unit:
+        raise ConfigError(f"{origin}: its head is brought to length 1 while it loads, which a sharded state does not know; open the model itself")
+    if model.names != load_config(origin).names:
+        raise ConfigError(f"{origin}: its experts lie otherwise than config.json makes expect; write it by the names and sizes of its family first")
+
+
+def _stored_dtype(checkpoint: Checkpoint) -> torch.dtype:
+    """Of most of the numbers that are stored as floats."""
+    counts: Counter[str] = Counter()
+    for stored in (stored for source in checkpoint.sources for stored in source.tensors):
+        counts[stored.dtype] += stored.stop - stored.start if stored.dtype in FLOATS and len(stored.shape) == 2 else 0
+    found = FLOATS.get(counts.most_common(1)[0][0], torch.float32)
+    return torch.float32 if found == torch.float64 else found
+
+
+class _Loaded(NamedTuple):
+    """A tensor as it is before its part is sealed. weight: of a projection that came in few bits, and may be restored."""
+
+    name: str
+    target: Tensor
+    layer: Linear | None
+    weight: Grouped | Tensor | None
+
+    @classmethod
+    def of(cls, place: Place) -> _Loaded:
+        codes = None if place.layer is None else place.layer.coded
+        if isinstance(codes, Codes):
+            return cls(place.name, place.target, place.layer, next(piece.weight for piece in codes.pieces if piece.start == place.start))
+        small = place.target.numel() <= SMALL  # sealing writes into no others
+        return cls(place.name, place.target.clone() if small else place.target, place.layer, None)
+
+    def dense(self) -> Tensor:
+        if isinstance(self.weight, Grouped):
+            return self.weight.dense(self.target.dtype)
+        return self.target if self.weight is None else self.weight
+
+
+def _scales(config: Model, found: tuple[Scales | str | None, ...]) -> dict[str, Tensor]:
+    """Those of keys and values, under the names that they are read by."""
+    module = config.names.layer + config.names.output.rpartition(".")[0]
+    pairs = {layer: scales for layer, scales in enumerate(found) if isinstance(scales, Scales)}
+    return {f"{module.format(layer)}.{name}_scale": torch.tensor(scale) for layer, scales in pairs.items() for name, scale in scales._asdict().items()}

@@ -1,0 +1,218 @@
+"""Projections as they are computed with, written down and taken up again without quantising: the kinds of a sharded state."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import CheckpointError, ConfigError
+from ..layers import cpu
+from ..layers.float8 import FP8
+from ..layers.linear import BlockedLinear, Linear, PackedLinear, TransposedLinear
+from .fp8 import Fp8Linear
+from .int4 import (
+    BYTES_OF_SHIFTS,
+    LEVELS,
+    MIDDLE,
+    STEP,
+    TWOFOLD,
+    TWOFOLD_SHIFTS,
+    Blocks,
+    GroupedBlockedLinear,
+    Int4BlockedLinear,
+    Int8GroupedLinear,
+    Layout,
+)
+from .int8 import Int8BlockedLinear
+from .readers import Sibling
+
+CAPABILITY = (8, 9)  # of a GPU that multiplies float8
+ON_CPU = (torch.float32, torch.bfloat16)  # what the compiled products multiply
+DENSE = (Linear, BlockedLinear, PackedLinear, TransposedLinear)  # the weight as it is, in whatever order
+MOST_WHOLE = 2**15  # of the whole zeros of tables and codes
+MOST_FOLD = 16
+
+
+class Form(NamedTuple):
+    """A projection that is kept so. kind: of KINDS.  numbers: what it is beside its tensors."""
+
+    kind: str
+    numbers: dict[str, int]
+    tensors: dict[str, Tensor]
+
+
+class Kind:
+    """How projections of one class are written and read. `inputs` and `outputs`: of the whole projection."""
+
+    made: ClassVar[type[Linear]]
+
+    @abstractmethod
+    def form(self, layer: Any) -> tuple[dict[str, int], dict[str, Tensor]]: ...
+
+    @abstractmethod
+    def expected(self, numbers: dict[str, int], outputs: int, inputs: int) -> dict[str, Sibling]:
+        """The tensors that belong to these numbers, but for those that may be missing. Raises CheckpointError for numbers that cannot be."""
+
+    def optional(self, outputs: int, inputs: int) -> dict[str, Sibling]:
+        """Tensors that may be missing."""
+        return {}
+
+    @abstractmethod
+    def layer(self, numbers: dict[str, int], tensors: dict[str, Tensor], loaded: Linear) -> Linear:
+        """loaded: has the bias, and the shape and dtype of the weight."""
+
+    @abstractmethod
+    def missing(self, device: torch.device) -> str | None:
+        """What this machine would need to compute with it."""
+
+
+class InGroups(Kind):
+    """Codes of so many bits with scales of groups."""
+
+    made: ClassVar[type[GroupedBlockedLinear]]
+    bits: ClassVar[int]
+
+    def form(self, layer: GroupedBlockedLinear) -> tuple[dict[str, int], dict[str, Tensor]]:
+        return layer.layout._asdict(), {name: part for name, part in layer.blocks._asdict().items() if part is not None}
+
+    def expected(self, numbers: dict[str, int], outputs: int, inputs: int) -> dict[str, Sibling]:
+        if set(numbers) != set(Layout._fields) or not self._can_be(layout := Layout(**numbers), inputs):
+            raise CheckpointError(f"its numbers cannot be: {numbers}")
+        return {"blocks": Sibling("U8", (-(-outputs // cpu.BLOCK), layout.stride(inputs)))}
+
+    def _can_be(self, layout: Layout, inputs: int) -> bool:
+        groups = layout.group >= 1 and (layout.group >= inputs or layout.group % STEP == 0)
+        twofold = layout.scales == TWOFOLD
+        kinds = 0 <= layout.scales <= TWOFOLD and 0 <= layout.shifts < len(BYTES_OF_SHIFTS) and (twofold or layout.shifts != TWOFOLD_SHIFTS)
+        wholes = abs(layout.centre) <= MOST_WHOLE and (0 <= layout.above < MIDDLE if self.bits == 4 else layout.above == MIDDLE)
+        return layout.bits == self.bits and groups and kinds and wholes and 0 <= layout.fold <= (MOST_FOLD if twofold else 0)
+
+    def optional(self, outputs: int, inputs: int) -> dict[str, Sibling]:
+        table = {"table": Sibling("U8", (LEVELS,))} if self.bits == 4 else {}
+        return {"order": Sibling("I32", (inputs,)), "factor": Sibling("F32", (outputs,)), **table}
+
+    def layer(self, numbers: dict[str, int], tensors: dict[str, Tensor], loaded: Linear) -> Linear:
+        (outputs, inputs), parts = loaded.weight.shape, [tensors.get(name) for name in Blocks._fields[1:]]
+        order = tensors.get("order")
+        if order is not None and not 0 <= int(order.min()) <= int(order.max()) < inputs:
+            raise CheckpointError(f"its order of the inputs is none of {inputs}; write the state again")
+        blocks = Blocks(tensors["blocks"], *parts)
+        return self.made.of_blocks(blocks, Layout(**numbers), (outputs, inputs), loaded.bias, loaded.weight.dtype)
+
+    def missing(self, device: torch.device) -> str | None:
+        return None if device.type == "cpu" and cpu.kernels and cpu.kernels.INT4 else "the compiled kernels on a CPU with AVX2"
+
+
+class Int4(InGroups):
+    made, bits = Int4BlockedLinear, 4
+
+
+class Int8InGroups(InGroups):
+    made, bits = Int8GroupedLinear, 8
+
+
+class Int8(Kind):
+    made = Int8BlockedLinear
+
+    def form(self, layer: Int8BlockedLinear) -> tuple[dict[str, int], dict[str, Tensor]]:
+        return {}, {"blocks": layer.weight, "scale": layer.scale}
+
+    def expected(self, numbers: dict[str, int], outputs: int, inputs: int) -> dict[str, Sibling]:
+        if inputs % 2:
+            raise CheckpointError(f"it has {inputs} inputs, and pairs are wanted")
+        return {"blocks": Sibling("I8", (-(-outputs // cpu.BLOCK), inputs // 2, cpu.BLOCK, 2)), "scale": Sibling("F32", (outputs,))}
+
+    def layer(self, numbers: dict[str, int], tensors: dict[str, Tensor], loaded: Linear) -> Linear:
+        return Int8BlockedLinear.of_blocks(tensors["blocks"], tensors["scale"], loaded.weight.shape[1], loaded.bias, loaded.weight.dtype)
+
+    def missing(self, device: torch.device) -> str | None:
+        return None if device.type == "cpu" and cpu.kernels and cpu.kernels.VNNI else "the compiled kernels on a CPU with AVX512_VNNI"
+
+
+class Float8(Kind):
+    made = Fp8Linear
+
+    def form(self, layer: Fp8Linear) -> tuple[dict[str, int], dict[str, Tensor]]:
+        return {}, {"weight": layer.weight, "scale": layer.scale}
+
+    def expected(self, numbers: dict[str, int], outputs: int, inputs: int) -> dict[str, Sibling]:
+        return {"weight": Sibling("F8_E4M3", (outputs, inputs)), "scale": Sibling("F32", (outputs,))}
+
+    def layer(self, numbers: dict[str, int], tensors: dict[str, Tensor], loaded: Linear) -> Linear:
+        if (dtype := loaded.weight.dtype) != torch.bfloat16 and tensors["weight"].is_cuda:
+            raise CheckpointError(f"float8 weights go with dtype='bfloat16' on a GPU, the model is in {dtype}: set dtype='bfloat16'")
+        return Fp8Linear(tensors["weight"].view(FP8), tensors["scale"], loaded.bias)
+
+    def missing(self, device: torch.device) -> str | None:
+        there = device.type == "cuda" and torch.cuda.get_device_capability(device) >= CAPABILITY
+        return None if there else f"a GPU with compute capability {'.'.join(map(str, CAPABILITY))}"
+
+
+KINDS: dict[str, Kind] = {"int4": Int4(), "int8": Int8(), "int8_grouped": Int8InGroups(), "float8": Float8()}
+
+
+def form_of(layer: Linear) -> Form | None:
+    """None: its weight is dense. Raises ConfigError for any other projection that none of KINDS is made for."""
+    for name, kind in KINDS.items():
+        if type(layer) is kind.made:
+            return Form(name, *kind.form(layer))
+    if type(layer) in DENSE:
+        return None
+    known = ", ".join(kind.made.__name__ for kind in KINDS.values())
+    raise ConfigError(
+        f"a projection is computed by {type(layer).__name__}, which sgl shard does not pack; it packs {known}: "
+        "take other weights=, or write the model in few bits with sgl quantize"
+    )
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A weight that was loaded in the form that is computed with (see `Linear.coded`); its rows are in order already."""
+
+    name: str
+    form: Form
+
+    @property
+    def format(self) -> str:
+        return f"packed {self.form.kind}"
+
+    def take(self, rows: Tensor) -> Packed:
+        return self
+
+    def dense(self, dtype: torch.dtype) -> Tensor:
+        raise CheckpointError(f"{self.name}: it is packed, and config.json asks for a dense weight; take the model that the state was made of")
+
+    def layer(self, loaded: Linear) -> Linear:
+        """Raises CheckpointError for contents that cannot be."""
+        kind = KINDS[self.form.kind]
+        try:
+            return kind.layer(self.form.numbers, self.form.tensors, loaded)
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.name}: {error}") from error
+
+
+def require_here(kinds: Iterable[str], device: torch.device, dtype: torch.dtype) -> None:
+    """Raises CheckpointError for what nothing on this device computes with, or not in this dtype."""
+    for kind in kinds:
+        if (missing := KINDS[kind].missing(device)) is not None:
+            raise CheckpointError(f"weights are packed as {kind} for {missing}, which is not here ({device}); take the model that they were made of")
+        if device.type == "cpu" and dtype not in ON_CPU:
+            raise CheckpointError(f"weights are packed as {kind}, which goes with float32 and bfloat16, the model is in {dtype}: set dtype")
+
+
+def check(kind: str, numbers: dict[str, int], tensors: Mapping[str, Sibling], shape: tuple[int, int]) -> None:
+    """Raises CheckpointError where headers, numbers and a projection [out, in] do not belong together."""
+    found = KINDS[kind]
+    expected, optional = found.expected(numbers, *shape), found.optional(*shape)
+    for name, sibling in tensors.items():
+        if name not in expected and name not in optional:
+            raise CheckpointError(f"{name} ({sibling.dtype} {list(sibling.shape)}) is no part of it")
+    for name, sibling in {**expected, **{name: sibling for name, sibling in optional.items() if name in tensors}}.items():
+        if tensors.get(name) != sibling:
+            there = tensors.get(name)
+            raise CheckpointError(f"{name} must be {sibling.dtype} {list(sibling.shape)}, it is {f'{there.dtype} {list(there.shape)}' if there else 'missing'}")

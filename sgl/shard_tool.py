@@ -1,0 +1,47 @@
+"""`sgl shard`: a model's weights as they are computed with, so that engines load them without quantising again."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+_ABOUT = """\
+Writes MODEL as the directory OUT, each projection in the form in which Engine(MODEL, weights=...) computes with it on this
+machine: merged, quantised and laid out for its kernels. sgl.Engine(OUT) finds that out by itself and loads it as it is.
+Other engines do not read it; `sgl quantize` writes what they do.
+"""
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def add_parser(commands: Any) -> None:
+    """The command's arguments."""
+    parser = commands.add_parser(
+        "shard", help="write a model as it is computed with, which loads faster", description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", metavar="MODEL", help="a model directory or hub id")
+    parser.add_argument("out", metavar="OUT", type=Path, help="the directory to write, which must not be there")
+    parser.add_argument("--weights", default="auto", help="as Engine(weights=...): auto, int8, int4, int4_hqq, mxfp4, nvfp4; fp8 on a GPU (default: auto)")
+    parser.add_argument("--dtype", choices=DTYPES, help="of what stays dense (default: as most of it is stored)")
+    parser.add_argument("--ranks", type=int, default=1, help="processes that share the model: 1, as yet")
+    parser.add_argument("--device", default="cpu", help="whose kernels it is for: cpu, cuda, ... (default: cpu)")
+    parser.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Status 1 where nothing was written."""
+    from sgl.runtime.calibration.sharding import shard
+    from sgl.runtime.errors import RuntimeFailure
+    from sgl.runtime.loading import resolve_model
+
+    try:
+        report = shard(resolve_model(options.model), options.out, options.weights, ranks=options.ranks, dtype=options.dtype, device=options.device)
+    except RuntimeFailure as error:
+        print(error, file=sys.stderr)
+        return 1
+    kinds = ", ".join(f"{count} of {kind}" for kind, count in sorted(report.packed.items()))
+    print(f"projections  {kinds or 'none packed'}; {report.dense} dense")
+    print(f"bytes        {report.bytes_before:,} -> {report.bytes:,}")
+    print(f"seconds      {report.seconds:.1f}")
+    return 0
