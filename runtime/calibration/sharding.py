@@ -28,6 +28,7 @@ from ..models.places import Place
 from ..models.spec import Model
 from ..quantization import transform_for
 from ..quantization.codes import Codes
+from ..quantization.forms import CALIBRATED
 from ..quantization.grouped import Grouped
 from ..quantization.keeping import Keeping
 from ..quantization.packing import form_of
@@ -55,6 +56,8 @@ def shard(origin: Path, out: Path, weights: str = "auto", *, ranks: int = 1, dty
     stored. device: whose kernels it is packed for. One part is in memory. Raises ConfigError for what cannot be packed so, CheckpointError for damaged files.
     """
     started = time.perf_counter()
+    if weights in CALIBRATED:
+        raise ConfigError(f"weights={weights!r} are found by what flows through the model: write them with sgl quantize, and shard what it wrote")
     if ranks != 1:
         raise ConfigError(f"ranks={ranks}: nothing computes with parts of a model yet; write it for one rank")
     work = _Sharding(origin, weights, dtype, torch.device(device))
