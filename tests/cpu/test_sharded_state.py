@@ -27,8 +27,6 @@ from sgl.runtime.loading import load_model
 from sgl.runtime.loading.state import MANIFEST
 from sgl.runtime.loop.config import EngineConfig
 from sgl.runtime.loop.survey import survey
-from sgl.runtime.models.decoder import Decoder
-from sgl.runtime.models.experts import ExpertsPart
 from sgl.runtime.quantization import forms, packing, transform_for
 
 pytestmark = pytest.mark.skipif(not cpu.kernels or not (cpu.kernels.INT4 and cpu.kernels.VNNI), reason="needs the kernels that weights are packed for")
@@ -71,21 +69,7 @@ def test_rows_in_any_order_biases_and_norms_of_other_families(case: str, tmp_pat
 def test_mixtures_of_experts(case: str, weights: str, tmp_path: Path) -> None:
     origin = write_family(case, tmp_path / "m")
     shard(origin, tmp_path / "state", weights)
-    models = load_model(tmp_path / "state"), load_model(origin, transform=transform_for(weights, False, CPU))
-    kept, expected = ([getattr(*place) for layer in model.layers for place in layer.products()] for model in models)
-    assert [type(layer) for layer in kept] == [type(layer) for layer in expected]
-    assert all(torch.equal(*pair) for layers in zip(kept, expected, strict=True) for pair in zip(*(layer.tensors() for layer in layers), strict=True))
-    found, wanted = (Rig(tmp_path / "state", model=by_the_law(model)).step([(Row(TOKENS), len(TOKENS))], every_row=True) for model in models)
-    assert torch.equal(found, wanted)
-
-
-def by_the_law(model: Decoder) -> Decoder:
-    """Its mixtures by torch, whatever kernels there are."""
-    model.step = None
-    for layer in model.layers:
-        if isinstance(layer.ffn, ExpertsPart):
-            layer.ffn.compiled = None
-    return model
+    same(origin, tmp_path / "state", weights)
 
 
 @pytest.mark.parametrize("name", ["gptq", "awq", "int8"])
