@@ -294,7 +294,7 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     if (made) PyModule_AddIntConstant(made, "E4M3", e4m3_way); /* the best way to restore numbers of 8 bits: see cpu_e4m3.h */
     if (made) PyModule_AddIntConstant(made, "MOST_DIM", MOST_DIM);
     if (made) PyModule_AddIntConstant(made, "BLOCK", BLOCK);
-    if (made) PyModule_AddIntConstant(made, "VERSION", 5); /* of the functions and structs: the same in cpu.py */
+    if (made) PyModule_AddIntConstant(made, "VERSION", 6); /* of the functions and structs: the same in cpu.py */
     if (made) PyModule_AddIntConstant(made, "LAYER_BYTES", sizeof(Layer));
     if (made) PyModule_AddIntConstant(made, "MODEL_BYTES", sizeof(Model));
     if (made) PyModule_AddIntConstant(made, "EXPERTS_BYTES", sizeof(Experts));
