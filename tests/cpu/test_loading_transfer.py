@@ -100,7 +100,7 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path):
 def test_progress_counts_every_byte(tmp_path, monkeypatch):
     path = write_checkpoint(tmp_path)
     counts: list[int] = []
-    monkeypatch.setattr(weights, "_progress", lambda total: nullcontext(counts.append))
+    monkeypatch.setattr(weights, "_progress", lambda total, doing: nullcontext(counts.append))
     model, plan = planned(path, torch.bfloat16)
     list(weights.filled(model, plan, ahead=True))
     assert sum(counts) == plan.bytes == sum(tensor.nbytes for tensor in slow_read(path, torch.float32).values())
