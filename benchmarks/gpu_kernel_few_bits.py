@@ -18,11 +18,10 @@ from gpu_kernel_matmul import cost, sizes
 from sgl.runtime.kernels import few_bits
 from sgl.runtime.kernels.ahead import Jobs, compiling
 from sgl.runtime.kernels.few_bits_packed import Packed
+from sgl.runtime.kernels.matmul import processors
 from sgl.runtime.quantization.few_bits_pack import pack
 from sgl.runtime.quantization.grouped import E2M1, Grouped
 
-ROWS = (1, 16, 64, 128, 256, 512, 1024, 2048)
-FORM_ROWS = (1, 64)
 THREADS = 14
 TILES = {
     16: ((16, 64, 4, 4), (16, 128, 4, 4), (16, 128, 4, 8), (16, 64, 6, 4)),
@@ -33,9 +32,10 @@ FULL = (1, 2, 3, 4, 6, 8)
 
 
 def measure(lab: Lab) -> None:
-    _compile_ahead(lab)
+    if lab.device.type == "cuda":
+        _compile_ahead(lab)
     rows = [row for name, size in sizes(lab).items() for row in _products(lab, name, size)]
-    sums = [_sum([row for row in rows if row.case == f"{count} rows"]) for count in ROWS]
+    sums = [_sum([row for row in rows if row.case == f"{count} rows"]) for count in lab.sizes.few_bits_rows]
     lab.show("four bits in groups of 64: restored in registers, or before cuBLAS; from 256 rows on under a lasting load", rows + sums)
     lab.show("other forms, fused", [row for form in FORMS for row in _forms(lab, form)])
     if lab.tune:
@@ -45,41 +45,56 @@ def measure(lab: Lab) -> None:
 
 
 def _int4(outputs: int, inputs: int, group: int = 64) -> Grouped:
-    zeros = torch.randint(0, 16, (outputs, inputs // group), dtype=torch.uint8, device="cuda")
-    return Grouped(_codes(outputs, inputs), _scales(outputs, inputs // group), group, zero=zeros)
+    scale = _scales(outputs, inputs, group)
+    return Grouped(_codes(outputs, inputs), scale, min(group, inputs), zero=torch.randint(0, 16, scale.shape, dtype=torch.uint8))
 
 
 def _codes(outputs: int, inputs: int, levels: int = 16) -> torch.Tensor:
-    return torch.randint(0, levels, (outputs, inputs), dtype=torch.uint8, device="cuda")
+    return torch.randint(0, levels, (outputs, inputs), dtype=torch.uint8)
 
 
-def _scales(outputs: int, groups: int) -> torch.Tensor:
-    return (torch.rand(outputs, groups, device="cuda") / 500 + 1e-4).half()
+def _scales(outputs: int, inputs: int, group: int) -> torch.Tensor:
+    return (torch.rand(outputs, math.ceil(inputs / group)) / 500 + 1e-4).half()
+
+
+def _minima(outputs: int, inputs: int, group: int) -> Grouped:
+    scale = _scales(outputs, inputs, group)
+    return Grouped(_codes(outputs, inputs), scale, min(group, inputs), offset=-7 * scale)
+
+
+def _floats(outputs: int, inputs: int, group: int, **more: torch.Tensor) -> Grouped:
+    return Grouped(_codes(outputs, inputs), _scales(outputs, inputs, group).bfloat16(), min(group, inputs), table=torch.tensor(E2M1), **more)
+
+
+def _float8(outputs: int, inputs: int, group: int) -> Grouped:
+    codes = (_codes(outputs, inputs, 256) & 0xBF).view(torch.float8_e4m3fn)  # no NaN
+    return Grouped.float8(codes, _scales(outputs, inputs, group), min(group, inputs))
 
 
 FORMS: dict[str, Callable[[int, int], Grouped]] = {
     "int4, 128": lambda o, i: _int4(o, i, 128),
     "int4, 32": lambda o, i: _int4(o, i, 32),
-    "int4, 128, no zeros": lambda o, i: Grouped(_codes(o, i), _scales(o, i // 128), 128, zero=8.0),
-    "int4, 64, minima": lambda o, i: Grouped(_codes(o, i), _scales(o, i // 64), 64, offset=-_scales(o, i // 64) * 7),
-    "MXFP4": lambda o, i: Grouped(_codes(o, i), _scales(o, i // 32).bfloat16(), 32, table=torch.tensor(E2M1)),
-    "NVFP4": lambda o, i: Grouped(_codes(o, i), _scales(o, i // 16), 16, table=torch.tensor(E2M1), factor=torch.ones(o, device="cuda")),
-    "int8, an output": lambda o, i: Grouped(_codes(o, i, 256), _scales(o, 1), i, 256, zero=128.0),
-    "float8, 128": lambda o, i: Grouped.float8((_codes(o, i, 256) & 0xBF).view(torch.float8_e4m3fn), _scales(o, i // 128), 128),
+    "int4, 128, no zeros": lambda o, i: Grouped(_codes(o, i), _scales(o, i, 128), min(128, i), zero=8.0),
+    "int4, 64, minima": lambda o, i: _minima(o, i, 64),
+    "MXFP4": lambda o, i: _floats(o, i, 32),
+    "NVFP4": lambda o, i: _floats(o, i, 16, factor=torch.ones(o)),
+    "int8, an output": lambda o, i: Grouped(_codes(o, i, 256), _scales(o, i, i), i, 256, zero=128.0),
+    "float8, 128": lambda o, i: _float8(o, i, 128),
 }
 
 
 def _packed(lab: Lab, make: Callable[[int, int], Grouped], size: tuple[int, int]) -> list[Packed]:
     """As many bytes as no cache holds."""
-    first = pack(make(*size), lab.dtype)
-    each = first.words.nbytes
-    return [first] + [pack(make(*size), lab.dtype) for _ in range(max(1, math.ceil(lab.sizes.cold / each) - 1))]
+    with torch.device(lab.device):
+        first = pack(make(*size), lab.dtype)
+        more = max(1, math.ceil(lab.sizes.cold / first.words.nbytes) - 1)
+        return [first] + [pack(make(*size), lab.dtype) for _ in range(more)]
 
 
 def _products(lab: Lab, name: str, size: tuple[int, int]) -> list[Row]:
     plain, stored = lab.weights(size), _packed(lab, _int4, size)
     rows = []
-    for count in ROWS:
+    for count in lab.sizes.few_bits_rows:
         x, load, label = lab.random(count, size[1]), lab.load_of(count), f"{name} {count} rows"
         ours = {"int4": lab.attempt(label, lambda w, x=x: few_bits.matmul(x, w), stored, load)}
         if count >= 256:
@@ -97,7 +112,7 @@ def _bytes(packed: Packed) -> int:
 def _forms(lab: Lab, form: str) -> list[Row]:
     size = sizes(lab)["down"]
     stored, rows = _packed(lab, FORMS[form], size), []
-    for count in FORM_ROWS:
+    for count in lab.sizes.few_bits_rows[::2][:2]:
         x = lab.random(count, size[1])
         ours = {"fused": lab.attempt(f"{form} {count}", lambda w, x=x: few_bits.matmul(x, w), stored)}
         rows.append(Row(form, f"down, {count} rows", ours, {}, _bytes(stored[0]) + count * sum(size) * 2, 2.0 * count * math.prod(size)))
@@ -116,8 +131,9 @@ def _compile_ahead(lab: Lab) -> None:
     jobs = Jobs(lab.device, THREADS)
     with compiling(jobs):
         for size in sizes(lab).values():
-            stored = pack(_int4(*size), lab.dtype)
-            for count in ROWS:
+            with torch.device(lab.device):
+                stored = pack(_int4(*size), lab.dtype)
+            for count in lab.sizes.few_bits_rows:
                 few_bits.matmul(lab.random(count, size[1]), stored)
     with suppress(Exception):
         jobs.wait()
@@ -141,6 +157,5 @@ def _tune(lab: Lab, name: str, size: tuple[int, int], count: int) -> None:
 
 
 def _tile(lab: Lab, size: tuple[int, int], count: int, full: int, rows: int, outputs: int, stages: int, warps: int) -> few_bits.Tile:
-    processors = torch.cuda.get_device_properties(lab.device).multi_processor_count
     tiles, blocks = triton.cdiv(size[0], outputs) * triton.cdiv(count, rows), size[1] // 128
-    return few_bits.Tile(rows, outputs, max(1, min(blocks // 2, full * processors // tiles)), stages, warps, apart=count <= 64)
+    return few_bits.Tile(rows, outputs, max(1, min(blocks // 2, full * processors(lab.device) // tiles)), stages, warps, apart=count <= 64)

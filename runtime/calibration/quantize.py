@@ -79,7 +79,7 @@ class _Quantizing:
     ) -> None:
         self.layout = layout_for(weights, group)
         if self.layout.calibrated and not len(calibration):
-            raise ConfigError(f"weights {weights!r} are found by what flows through the model: give texts to calibrate by")
+            raise ConfigError(f"weights {weights!r} need texts to calibrate by: give some (--calibration FILE)")
         self.origin = origin
         checkpoint = _opened(origin)
         self.sources = [cut(source, checkpoint.model) for source in checkpoint.sources]

@@ -57,7 +57,7 @@ def shard(origin: Path, out: Path, weights: str = "auto", *, ranks: int = 1, dty
     """
     started = time.perf_counter()
     if weights in CALIBRATED:
-        raise ConfigError(f"weights={weights!r} are found by what flows through the model: write them with sgl quantize, and shard what it wrote")
+        raise ConfigError(f"weights={weights!r} needs texts to calibrate by: write it with sgl quantize, and shard what that wrote")
     if ranks != 1:
         raise ConfigError(f"ranks={ranks}: nothing computes with parts of a model yet; write it for one rank")
     work = _Sharding(origin, weights, dtype, torch.device(device))
@@ -136,7 +136,7 @@ def _require_as_stored(model: Model, origin: Path) -> None:
     if model.head_unit:
         raise ConfigError(f"{origin}: its head is brought to length 1 while it loads, which a sharded state does not know; open the model itself")
     if model.names != load_config(origin).names:
-        raise ConfigError(f"{origin}: its experts lie otherwise than config.json makes expect; write it by the names and sizes of its family first")
+        raise ConfigError(f"{origin}: its experts are stored in another layout than that of its family; save it with transformers, and shard that")
 
 
 def _stored_dtype(checkpoint: Checkpoint) -> torch.dtype:

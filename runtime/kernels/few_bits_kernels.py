@@ -1,9 +1,9 @@
 """Triton kernels that multiply with a weight of 4 or 8 bits a number: read as it lies, restored in registers, multiplied by the
 tensor cores (Frantar et al. 2024, arXiv:2408.11743, is the idea; the layout is ours).
 
-A group's scale is multiplied in there, in the type of the products: the weight is what it would be in that type, and its sums run on
-in the tensor cores from the first input to the last. The weight is the left operand, which tensor cores take from registers: nothing that was restored goes back through memory.
-Inputs may be split over programs; the last one of a tile adds what all of them left, in their order, so that the bits of a
+A group's scale is multiplied in there, in the type of the products: the weight is what it would be in that type, and its sums stay in
+the tensor cores until the end. The weight is the left operand, which tensor cores take from registers: nothing that was restored goes
+back through memory. Inputs may be split over programs; the last one of a tile adds what all of them left, in their order, so that the bits of a
 product do not depend on which one that is.
 """
 
@@ -27,7 +27,7 @@ def _ahead(places):
 
 
 @triton.jit
-def _scaled(meta, LOW: tl.constexpr, DTYPE: tl.constexpr):
+def _half(meta, LOW: tl.constexpr, DTYPE: tl.constexpr):
     """[OUTPUTS, 1] of one half of each number's bits."""
     half = meta if LOW else meta >> 16
     return half.to(tl.int16).to(DTYPE, bitcast=True)[:, None]
@@ -36,7 +36,7 @@ def _scaled(meta, LOW: tl.constexpr, DTYPE: tl.constexpr):
 @triton.jit
 def _quarter(words, meta, AT: tl.constexpr, TEXT: tl.constexpr, ZERO: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr):
     """Half bytes number AT of words int16 [OUTPUTS, W] as what they stand for. meta int32 [OUTPUTS]: see `Packed`."""
-    scale, second = _scaled(meta, True, DTYPE), _scaled(meta, False, DTYPE)
+    scale, second = _half(meta, True, DTYPE), _half(meta, False, DTYPE)
     if TEXT == "":
         return _plainly((words.to(tl.int32) >> 4 * AT) & 15, scale.to(tl.float32), second.to(tl.float32), ZERO, KIND).to(DTYPE)
     if tl.bfloat16 == DTYPE:
@@ -133,9 +133,9 @@ def _nibble_sums(
 def _of_bytes(codes, meta, KIND: tl.constexpr, DTYPE: tl.constexpr):
     """[OUTPUTS, BLOCK] in DTYPE."""
     if KIND == "scaled":
-        return (codes.to(tl.float32) * _scaled(meta, True, DTYPE).to(tl.float32)).to(DTYPE)
+        return (codes.to(tl.float32) * _half(meta, True, DTYPE).to(tl.float32)).to(DTYPE)
     elif KIND == "shifted":
-        return (codes.to(tl.float32) * _scaled(meta, True, DTYPE).to(tl.float32) + _scaled(meta, False, DTYPE).to(tl.float32)).to(DTYPE)
+        return (codes.to(tl.float32) * _half(meta, True, DTYPE).to(tl.float32) + _half(meta, False, DTYPE).to(tl.float32)).to(DTYPE)
     return codes.to(DTYPE)
 
 

@@ -181,8 +181,8 @@ class EngineConfig:
         asked = f"weights={self.weights!r}" if self.weights in CALIBRATED else f"activations={self.activations!r}"
         if self.is_calibrated and self.calibration is None:
             raise ConfigError(
-                f"Engine({asked}) is found by what flows through the model: give calibration=[...] with texts or conversations like those "
-                "that it is for, the path of a .txt or .jsonl file of them, or a function that runs programs on the engine it gets"
+                f"Engine({asked}) needs texts to calibrate by: give calibration=[...] with texts or conversations like those that the "
+                "model is for, the path of a .txt or .jsonl file of them, or a function that runs programs on the engine it gets"
             )
         if self.calibration is not None and not self.is_calibrated:
             raise ConfigError(

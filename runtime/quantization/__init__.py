@@ -60,7 +60,7 @@ def transform_for(weights: str, deterministic: bool, device: torch.device) -> Tr
             _check_triton("deterministic=True")
         return _deterministic_on(device) if deterministic else None
     if weights in CALIBRATED:
-        raise ConfigError(f"weights={weights!r} are found by what flows through the model: give texts, Engine(calibration=...)")
+        raise ConfigError(f"weights={weights!r} needs texts to calibrate by: Engine(calibration=...)")
     return _to_few_bits(weights, deterministic, device) if weights in FORMS else _to_fp8(weights, deterministic, device)
 
 

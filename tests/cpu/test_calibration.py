@@ -178,7 +178,7 @@ def test_what_cannot_be_is_said(options: dict[str, Any], says: str, opened: Call
 
 
 def test_without_texts_the_transform_is_not_to_be_had() -> None:
-    with pytest.raises(ConfigError, match="give texts"):
+    with pytest.raises(ConfigError, match="needs texts to calibrate by"):
         transform_for("int4_gptq", False, CPU)
     with pytest.raises(ConfigError, match="deterministic=True"):
         calibrated_for("fp8", "maximum", True, CPU)

@@ -27,7 +27,7 @@ from sgl.runtime.kernels.matmul import PLAIN
 from sgl.runtime.kernels.one_row_launch import Launch
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-PARTS = ("attention", "flashinfer", "fp8", "gated", "lab", "layers", "loading", "matmul", "mixed", "one_row", "roof", "sampler", "sizes", "steps")
+PARTS = ("attention", "flashinfer", "fp8", "gated", "few_bits", "lab", "layers", "loading", "matmul", "mixed", "one_row", "roof", "sampler", "sizes", "steps")
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.filterwarnings("ignore:(divide by zero|invalid value):RuntimeWarning")
 
@@ -58,7 +58,7 @@ def few_programs(parts, monkeypatch):
 def lab(parts):
     sizes = parts.sizes.Sizes(
         cold=4096, load=0.0, roof_load=0.01, roof_rows=(8,), chain=1, decodes=((2, 20), (1, 9)), extends=((2, 0, 5), (1, 7, 3)),
-        shared=(8, 12, 3), slots=200, rows=(1, 20), fp8_rows=(16,), gated_rows=(20,), layer_rows=(1, 5), sampled=(1, 2),
+        shared=(8, 12, 3), slots=200, rows=(1, 20), fp8_rows=(16,), gated_rows=(20,), few_bits_rows=(1, 20), layer_rows=(1, 5), sampled=(1, 2),
         mixed=(1, 3), context=10, steps=2, loaded=1,
     )  # fmt: skip
     shape = parts.shapes.Shape("smaller", 32, 2, 4, 2, 16, 32, 64, positions=64, context=64)
@@ -167,6 +167,13 @@ def test_gated(parts, lab):
     lab.dtype = torch.float16
     parts.gated.measure(lab)
     check(lab, 1)
+
+
+def test_few_bits(parts, lab):
+    lab.dtype = torch.bfloat16
+    parts.few_bits.measure(lab)
+    check(lab, 4 * 2 + 2 + 8)
+    assert lab.rows[8].ours["int4"] == pytest.approx(sum(row.ours["int4"] for row in lab.rows[:8] if row.case == "1 rows"))
 
 
 def test_sampler(parts, lab):

@@ -202,7 +202,7 @@ def test_what_cannot_be_written(folders: tuple[Path, Path], tmp_path: Path) -> N
     for origin, more, message in (
         (folders[1], {}, "is a sharded state already"), (folders[0], {"ranks": 2}, "ranks=2: nothing computes with parts"),
         (tmp_path / "x.gguf", {}, "is a GGUF file"), (folders[0], {"weights": "int3"}, "there is no such kind"),
-        (folders[0], {"weights": "int4_gptq"}, "write them with sgl quantize, and shard what it wrote"),
+        (folders[0], {"weights": "int4_gptq"}, "write it with sgl quantize, and shard what that wrote"),
         (folders[0], {"weights": "fp8_block"}, "is computed by FloatBlockedLinear"),
         (folders[0], {"dtype": "float16", "weights": "int8"}, "goes with float32 and bfloat16"),
     ):  # fmt: skip
