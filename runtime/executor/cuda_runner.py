@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..attention.base import AttentionBackend
+from ..cache.states import EMPTY_SLOT, SCRAP_SLOT, StateMemory
 from ..kernels.ahead import listen, waited
 from ..models.decoder import Decoder
 from ..step.batch import Batch, DeviceBatch
@@ -20,6 +21,7 @@ from .graphs import DecodeGraphs, GraphPool, sizes_up_to
 from .packing import pack, unpack
 from .page_table import PageTable
 from .rehearsal import captures, compile_ahead, prompts
+from .runner import state_slots, states_for
 from .step_arrays import StepArrays, last_tokens
 
 if TYPE_CHECKING:
@@ -47,8 +49,9 @@ class CudaRunner:
         page_size: int,
         max_running: int,
         graphs: bool = True,
+        memory: StateMemory | None = None,
     ) -> None:
-        self.model, self.attention, self.device = model, attention, device
+        self.model, self.attention, self.device, self.memory = model, attention, device, memory
         self.vocab_size = model.config.vocab_size
         self._limits = (max_running, context, page_size)
         self.rows, self.context = max_running, context
@@ -67,13 +70,16 @@ class CudaRunner:
         max_running, context, page_size = self._limits
         self.table = PageTable(max_running, context, page_size, self.device)
         self.last: Tensor | None = torch.zeros(max_running + 1, dtype=torch.int32, device=self.device)
-        if self._pool is None and self._with_graphs and self.attention.capturable:
-            self._pool = GraphPool()
-        pool = self._pool
+        pool = self._pool = self._new_pool()
         self._graphs = DecodeGraphs(max_running, pool) if pool else None
         self._static: dict[int, StaticDecode] = {}
         self._mixed = self._mixed_steps(pool) if pool else None
         self._ahead = captures(self) if self._rehearses and pool else None
+
+    def _new_pool(self) -> GraphPool | None:
+        """None: without graphs. The one before is dead with the last of its graphs."""
+        wanted = self._with_graphs and self.attention.capturable
+        return GraphPool(self._pool.seconds if self._pool else 0.0) if wanted else None
 
     def _mixed_steps(self, pool: GraphPool) -> MixedSteps | None:
         """None where steps cannot be cut, see `piecewise.refusal`."""
@@ -161,7 +167,7 @@ class CudaRunner:
         rows = self.table.place(work, lambda array: upload(array, self.device))
         if self._graphs is not None and _is_decode(work):
             return self._decode(self._graphs, work, rows)
-        step = StepArrays.of(work, rows)
+        step = StepArrays.of(work, rows, self.memory is not None)
         if self._mixed is not None and not step.pools and step.tokens <= self._mixed.most:
             return self._mixed.run(step)
         return self._eager(step)
@@ -195,20 +201,21 @@ class CudaRunner:
         size = graphs.size_for(len(work))
         if size not in self._static:
             assert self.last is not None
-            self._static[size] = StaticDecode(size, self.table, self.last)
+            self._static[size] = StaticDecode(size, self.table, self.last, self.memory is not None)
         static = self._static[size]
         static.fill(work, rows)
         self.attention.plan(static.batch)
         variant = getattr(self.attention, "variant", None)
         key = (size, variant(static.batch) if variant else None)
-        return graphs.run(key, lambda: self.model.forward(static.batch, self.attention), 0 if self._alone else len(work))[: len(work)]
+        memory = states_for(self.memory)
+        return graphs.run(key, lambda: self.model.forward(static.batch, self.attention, *memory), 0 if self._alone else len(work))[: len(work)]
 
     def _eager(self, step: StepArrays) -> Tensor:
         assert self.last is not None
         packed = upload(pack(step.arrays), self.device)
         batch = step.batch(unpack(packed, step.sizes), self.table, self.last)
         self.attention.plan(batch)
-        logits = self.model.forward(batch, self.attention)
+        logits = self.model.forward(batch, self.attention, *states_for(self.memory))
         self.sums = batch.sums
         return logits
 
@@ -216,12 +223,15 @@ class CudaRunner:
 class StaticDecode:
     """A decode step of fixed size at fixed addresses; `fill` says what it is about."""
 
-    def __init__(self, size: int, table: PageTable, last: Tensor) -> None:
+    def __init__(self, size: int, table: PageTable, last: Tensor, states: bool = False) -> None:
+        """states: the batch says where states are read and written; padding reads the empty one and writes the scrap slot."""
         device = last.device
         self._size, self._padding = size, table.padding
         self._pad_slots = np.zeros(1, np.int32)
-        self._packed = torch.zeros(len(pack([np.zeros(size, np.int32)] * 5)), dtype=torch.int32, device=device)
-        ids, positions, slots, rows, contexts = unpack(self._packed, [size] * 5)
+        arrays = 7 if states else 5
+        self._packed = torch.zeros(len(pack([np.zeros(size, np.int32)] * arrays)), dtype=torch.int32, device=device)
+        ids, positions, slots, rows, contexts, *kept = unpack(self._packed, [size] * arrays)
+        self._states = states
         counted = torch.arange(size + 1, dtype=torch.int32, device=device)
         self.batch = Batch(
             token_ids=ids,
@@ -232,6 +242,8 @@ class StaticDecode:
             context_slots=[],
             logit_rows=counted[:size],
             device=DeviceBatch(rows, rows, counted, contexts, table.pages, table.page_size, last, static=True),
+            state_read=kept[0] if states else None,
+            state_write=kept[1] if states else None,
         )
 
     def fill(self, work: list[Work], rows: list[int]) -> None:
@@ -244,6 +256,9 @@ class StaticDecode:
             _padded(rows, padding, self._padding),
             _padded([hi for *_, hi in work], padding, 1),
         ]
+        if self._states:
+            read, write = state_slots(work)
+            arrays += [_padded(read, padding, EMPTY_SLOT), _padded(write, padding, SCRAP_SLOT)]
         upload_into(self._packed, pack(arrays))
         self.batch.context_lens = [hi for *_, hi in work] + [1] * padding
         self.batch.context_slots = context_slots + [self._pad_slots] * padding

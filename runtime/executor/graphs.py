@@ -7,7 +7,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -40,12 +40,13 @@ def eager_runs(running: int) -> int:
 class GraphPool:
     """Captures graphs that share their memory, since no two of them ever run at the same time.
 
+    One pool serves as long as one of its graphs lives: torch takes no memory for a pool whose last graph is gone.
     seconds: that captures took.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = 0.0) -> None:
         self._pool = torch.cuda.graph_pool_handle()
-        self.seconds = 0.0
+        self.seconds = seconds
 
     def capture(self, compute: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
         """What `compute` launches, which does not run now, and what it returns.
@@ -55,14 +56,27 @@ class GraphPool:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.current_stream().synchronize()
         started = time.perf_counter()
-        with collector_off():
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
-                result = compute()
-            finally:
-                graph.capture_end()
-                self.seconds += time.perf_counter() - started
-        return graph, result
+        try:
+            with collector_off():
+                return graph, self._captured(graph, compute)
+        except Exception:
+            self._leave()
+            raise
+        finally:
+            self.seconds += time.perf_counter() - started
+
+    def _captured(self, graph: torch.cuda.CUDAGraph, compute: Callable[[], T]) -> T:
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            return compute()
+        finally:
+            graph.capture_end()
+
+    def _leave(self) -> None:
+        """A capture that failed leaves torch's allocator in it, which would free nothing any more; its pool is not used again."""
+        with suppress(RuntimeError):  # it had left already
+            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)
+        self._pool = torch.cuda.graph_pool_handle()
 
     def replay_of(self, compute: Callable[[], None]) -> Callable[[], None]:
         """Launches what `compute` launches, by one call."""

@@ -15,6 +15,7 @@ from checkpoints import write_checkpoint
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import ConfigError
+from sgl.runtime.executor.graphs import GraphPool
 from sgl.runtime.executor.offload import tensors_of
 from sgl.runtime.loading import dummy_model, load_config, load_model, transfer, weights
 from sgl.runtime.loading.checkpoint import open_checkpoint
@@ -98,6 +99,24 @@ def test_the_share_of_the_memory_is_kept(tiny):
 
 
 @alone
+def test_a_capture_that_fails_leaves_the_allocator_as_it_was():
+    with torch.cuda.stream(torch.cuda.Stream()):
+        x = torch.ones(1000, device="cuda")
+        pool = GraphPool()
+        for _ in range(2):
+            with pytest.raises(RuntimeError):
+                pool.capture(lambda: x.sum().item())  # waits for the device, which no graph may
+        pool.replay_of(lambda: x.add_(1))()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    del (held := [torch.empty(2**27, dtype=torch.uint8, device="cuda")])[:]
+    assert not held and torch.cuda.memory_reserved() >= before + 2**27
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() <= before
+
+
+@alone
 def test_close_gives_everything_back(tiny):
     with open_engine(tiny) as warm:  # libraries allocate once
         expected = ids(warm)
@@ -141,6 +160,8 @@ def test_sleep_frees_and_wake_restores(tiny, graphs, dtype):
         engine.flush_cache()
         assert ids(engine) == expected
         assert abs(allocated() - held) < 8 * 2**20
+        if graphs:
+            assert any(engine._core.runner._graphs._captured.values()) and all(engine._core.runner._graphs._captured.values())
 
 
 def test_sleep_in_the_middle(tiny):
