@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
 
 import torch
 import torch.nn.functional as F
@@ -16,13 +15,11 @@ from gpu_kernel_lab import Lab, Row
 from gpu_kernel_matmul import cost, sizes
 
 from sgl.runtime.kernels import few_bits
-from sgl.runtime.kernels.ahead import Jobs, compiling
 from sgl.runtime.kernels.few_bits_packed import Packed
 from sgl.runtime.kernels.matmul import processors
 from sgl.runtime.quantization.few_bits_pack import pack
 from sgl.runtime.quantization.grouped import E2M1, Grouped
 
-THREADS = 14
 TILES = {
     16: ((16, 64, 4, 4), (16, 128, 4, 4), (16, 128, 4, 8), (16, 64, 6, 4)),
     64: ((64, 64, 4, 4), (64, 128, 4, 4), (64, 128, 3, 8)),
@@ -32,8 +29,7 @@ FULL = (1, 2, 3, 4, 6, 8)
 
 
 def measure(lab: Lab) -> None:
-    if lab.device.type == "cuda":
-        _compile_ahead(lab)
+    _compile_ahead(lab)
     rows = [row for name, size in sizes(lab).items() for row in _products(lab, name, size)]
     sums = [_sum([row for row in rows if row.case == f"{count} rows"]) for count in lab.sizes.few_bits_rows]
     lab.show("four bits in groups of 64: restored in registers, or before cuBLAS; from 256 rows on under a lasting load", rows + sums)
@@ -44,7 +40,7 @@ def measure(lab: Lab) -> None:
                 _tune(lab, name, size, count)
 
 
-def _int4(outputs: int, inputs: int, group: int = 64) -> Grouped:
+def int4(outputs: int, inputs: int, group: int = 64) -> Grouped:
     scale = _scales(outputs, inputs, group)
     return Grouped(_codes(outputs, inputs), scale, min(group, inputs), zero=torch.randint(0, 16, scale.shape, dtype=torch.uint8))
 
@@ -72,8 +68,8 @@ def _float8(outputs: int, inputs: int, group: int) -> Grouped:
 
 
 FORMS: dict[str, Callable[[int, int], Grouped]] = {
-    "int4, 128": lambda o, i: _int4(o, i, 128),
-    "int4, 32": lambda o, i: _int4(o, i, 32),
+    "int4, 128": lambda o, i: int4(o, i, 128),
+    "int4, 32": lambda o, i: int4(o, i, 32),
     "int4, 128, no zeros": lambda o, i: Grouped(_codes(o, i), _scales(o, i, 128), min(128, i), zero=8.0),
     "int4, 64, minima": lambda o, i: _minima(o, i, 64),
     "MXFP4": lambda o, i: _floats(o, i, 32),
@@ -83,7 +79,7 @@ FORMS: dict[str, Callable[[int, int], Grouped]] = {
 }
 
 
-def _packed(lab: Lab, make: Callable[[int, int], Grouped], size: tuple[int, int]) -> list[Packed]:
+def packed(lab: Lab, make: Callable[[int, int], Grouped], size: tuple[int, int]) -> list[Packed]:
     """As many bytes as no cache holds."""
     with torch.device(lab.device):
         first = pack(make(*size), lab.dtype)
@@ -92,7 +88,7 @@ def _packed(lab: Lab, make: Callable[[int, int], Grouped], size: tuple[int, int]
 
 
 def _products(lab: Lab, name: str, size: tuple[int, int]) -> list[Row]:
-    plain, stored = lab.weights(size), _packed(lab, _int4, size)
+    plain, stored = lab.weights(size), packed(lab, int4, size)
     rows = []
     for count in lab.sizes.few_bits_rows:
         x, load, label = lab.random(count, size[1]), lab.load_of(count), f"{name} {count} rows"
@@ -101,21 +97,21 @@ def _products(lab: Lab, name: str, size: tuple[int, int]) -> list[Row]:
             ours["restored"] = lab.attempt(f"{label} restored", lambda w, x=x: few_bits.multiply_restored(x, w), stored, load)
         peers = {"bfloat16 cuBLAS": lab.attempt(f"{label} bfloat16", lambda w, x=x: F.linear(x, w), plain, load)}
         moved, flops = cost(size, count, 1, lab.dtype.itemsize)
-        rows.append(Row(name, f"{count} rows", ours, peers, moved - math.prod(size) + _bytes(stored[0]), flops))
+        rows.append(Row(name, f"{count} rows", ours, peers, moved - math.prod(size) + size_of(stored[0]), flops))
     return rows
 
 
-def _bytes(packed: Packed) -> int:
+def size_of(packed: Packed) -> int:
     return sum(part.nbytes for part in packed.tensors()) - packed.counters.nbytes
 
 
 def _forms(lab: Lab, form: str) -> list[Row]:
     size = sizes(lab)["down"]
-    stored, rows = _packed(lab, FORMS[form], size), []
+    stored, rows = packed(lab, FORMS[form], size), []
     for count in lab.sizes.few_bits_rows[::2][:2]:
         x = lab.random(count, size[1])
         ours = {"fused": lab.attempt(f"{form} {count}", lambda w, x=x: few_bits.matmul(x, w), stored)}
-        rows.append(Row(form, f"down, {count} rows", ours, {}, _bytes(stored[0]) + count * sum(size) * 2, 2.0 * count * math.prod(size)))
+        rows.append(Row(form, f"down, {count} rows", ours, {}, size_of(stored[0]) + count * sum(size) * 2, 2.0 * count * math.prod(size)))
     return rows
 
 
@@ -128,30 +124,20 @@ def _sum(rows: list[Row]) -> Row:
 
 
 def _compile_ahead(lab: Lab) -> None:
-    jobs = Jobs(lab.device, THREADS)
-    with compiling(jobs):
-        for size in sizes(lab).values():
-            with torch.device(lab.device):
-                stored = pack(_int4(*size), lab.dtype)
-            for count in lab.sizes.few_bits_rows:
-                few_bits.matmul(lab.random(count, size[1]), stored)
-    with suppress(Exception):
-        jobs.wait()
+    for size in sizes(lab).values():
+        with torch.device(lab.device):
+            stored = pack(int4(*size), lab.dtype)
+        lab.compile_ahead(lambda x=lab.random(count, size[1]), w=stored: few_bits.matmul(x, w) for count in lab.sizes.few_bits_rows)
 
 
 def _tune(lab: Lab, name: str, size: tuple[int, int], count: int) -> None:
-    x, stored, found = lab.random(count, size[1]), _packed(lab, _int4, size), []
+    x, stored, found = lab.random(count, size[1]), packed(lab, int4, size), []
     tiles = list(dict.fromkeys(_tile(lab, size, count, full, *shape) for shape in TILES[count] for full in FULL))
-    jobs = Jobs(lab.device, THREADS)
-    with compiling(jobs):
-        for tile in tiles:
-            few_bits.matmul(x, stored[0], tile=tile)
-    with suppress(Exception):  # a tile that does not compile is told when it is measured
-        jobs.wait()
+    lab.compile_ahead(lambda tile=tile: few_bits.matmul(x, stored[0], tile=tile) for tile in tiles)
     for tile in tiles:
         seconds = lab.attempt(f"{name} {count} rows {tile}", lambda w, tile=tile: few_bits.matmul(x, w, tile=tile), stored, lab.load_of(count) / 4)
         found.append((seconds, tile))
-    moved = _bytes(stored[0])
+    moved = size_of(stored[0])
     for seconds, tile in sorted(found, key=lambda one: one[0])[:8]:
         lab.say(f"  {name} {count} rows {tile}: {1e6 * seconds:.1f} us, {moved / seconds / 1e12:.2f} TB/s")
 

@@ -9,6 +9,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +18,11 @@ from gpu_kernel_sizes import Sizes
 from gpu_report import text_table
 from gpu_shapes import Shape
 
+from sgl.runtime.kernels.ahead import Jobs, compiling
+
 Call = Callable[[Any], object]
 REPLAYS, TRIES = 5, 3
+THREADS = 14  # that compile
 CALLS = 24  # of a graph of short calls, so that its launch does not count
 AHEAD = 20_000_000  # clock cycles that the device sleeps while the host queues
 
@@ -134,6 +138,17 @@ class Lab:
             times.append(_wall(work))
         self.wait()
         return statistics.median(times)
+
+    def compile_ahead(self, calls: Iterable[Callable[[], object]]) -> None:
+        """Compile what these calls launch, several kernels at a time; one that does not compile is told when it is measured."""
+        if self.device.type != "cuda":
+            return
+        jobs = Jobs(self.device, THREADS)
+        with compiling(jobs):
+            for call in calls:
+                call()
+        with suppress(Exception):
+            jobs.wait()
 
     def wait(self) -> None:
         if self.device.type == "cuda":

@@ -13,20 +13,27 @@ from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
+from gpu_kernel_few_bits import int4, packed, size_of
 from gpu_kernel_lab import Lab, Row
 from torch import Tensor
 
 from sgl.runtime.kernels import one_row, one_row_launch
-from sgl.runtime.kernels.one_row_launch import Launch, best_launch
+from sgl.runtime.kernels.few_bits_packed import DTYPES, Packed
+from sgl.runtime.kernels.one_row_launch import Launch, best_bits_launch, best_launch
 
 KINDS = ("qkv", "output", "gate_up", "down")
 EPS = 1e-5
 POSITIONS = 64
-Layer = dict[str, tuple[Tensor, Tensor | None]]  # weight, and its scale where it is float8
+Weight = Tensor | Packed
+Layer = dict[str, tuple[Weight, Tensor | None]]  # weight, and its scale where it is float8
 CUTS = (  # for tuning: rows, columns a step, warps
     (2, 4096, 4), (2, 2048, 4), (2, 2048, 8), (2, 1024, 2), (4, 4096, 8), (4, 2048, 8), (4, 2048, 4), (4, 1024, 4),
     (4, 1024, 2), (8, 2048, 8), (8, 1024, 4), (8, 512, 2),
     (2, 512, 1), (2, 512, 2), (4, 512, 1), (4, 512, 2), (4, 512, 4), (8, 512, 4), (2, 1024, 4), (2, 4096, 8), (4, 4096, 4), (16, 512, 4),
+)  # fmt: skip
+CUTS_OF_BITS = (
+    (8, 4096, 4), (4, 4096, 4), (2, 4096, 4), (16, 4096, 4), (8, 4096, 8), (16, 4096, 8), (8, 2048, 2), (4, 2048, 2), (16, 2048, 2), (8, 2048, 4),
+    (16, 2048, 4), (4, 2048, 4), (8, 1024, 1), (4, 1024, 1), (16, 1024, 2), (8, 1024, 2),
 )  # fmt: skip
 
 
@@ -52,7 +59,7 @@ class OneRow:
         self.place = torch.tensor([3], dtype=torch.int32, device=lab.device)
 
     def run(
-        self, kind: str, weight: Tensor, scale: Tensor | None = None, x: Tensor | None = None,
+        self, kind: str, weight: Weight, scale: Tensor | None = None, x: Tensor | None = None,
         y: Tensor | None = None, launch: Launch | None = None,
     ) -> Tensor:  # fmt: skip
         """x: the residual row, y: what "output" and "down" multiply; stand-ins where they are not given."""
@@ -92,9 +99,13 @@ def measure(lab: Lab) -> None:
     rows = [_alone(lab, one, kind) for kind in one.sizes]
     rows.append(_chain(lab, one))
     lab.show("one row: weights cycle through more than the L2 cache holds", rows)
+    if lab.dtype in DTYPES:
+        lab.show("the same with four bits in groups of 64", [*(_bits(lab, one, kind) for kind in one.sizes), _chain_of_bits(lab, one)])
     if lab.tune:
         for kind in one.sizes:
             _tune(lab, one, kind)
+            if lab.dtype in DTYPES:
+                _tune_bits(lab, one, kind)
 
 
 def _alone(lab: Lab, one: OneRow, kind: str) -> Row:
@@ -122,6 +133,36 @@ def _chain(lab: Lab, one: OneRow) -> Row:
     peer = lab.attempt("chain cuBLAS", lambda some: one.library(some, entry), [layers]) / count
     size = sum(math.prod(one.sizes[kind]) for kind in KINDS) * lab.dtype.itemsize
     return Row("a layer", f"of {count} in a chain", times, {"cuBLAS": peer}, moved=size)
+
+
+def _bits(lab: Lab, one: OneRow, kind: str) -> Row:
+    weights, times = packed(lab, int4, one.sizes[kind]), {}
+    for name, wanted in (("overlapped", True), ("apart", False)):
+        with overlap(wanted):
+            times[name] = lab.attempt(f"{kind} four bits, {name}", lambda w: one.run(kind, w), weights)
+    return Row(kind, str(list(one.sizes[kind])), times, {}, moved=size_of(weights[0]))
+
+
+def _chain_of_bits(lab: Lab, one: OneRow) -> Row:
+    count, entry = lab.sizes.chain, lab.random(1, lab.shape.hidden, scale=0.1)
+    weights = {kind: packed(lab, int4, one.sizes[kind]) for kind in KINDS}
+    layers: list[Layer] = [{kind: (found[index % len(found)], None) for kind, found in weights.items()} for index in range(count)]
+    times = {}
+    for name, wanted in (("overlapped", True), ("apart", False)):
+        with overlap(wanted):
+            times[name] = lab.attempt(f"chain of four bits, {name}", lambda some: one.chain(some, entry), [layers]) / count
+    return Row("a layer", f"of {count} in a chain", times, {}, moved=sum(size_of(weights[kind][0]) for kind in KINDS))
+
+
+def _tune_bits(lab: Lab, one: OneRow, kind: str) -> None:
+    weights, size = packed(lab, int4, one.sizes[kind]), one.sizes[kind]
+    best = best_bits_launch(*size, weights[0].block)
+    cuts = dict.fromkeys([best, *(Launch(*cut) for cut in CUTS_OF_BITS)])
+    with overlap(True):
+        lab.compile_ahead(lambda cut=cut: one.run(kind, weights[0], launch=cut) for cut in cuts)
+        found = [(lab.attempt(f"{kind} {tuple(cut)}", lambda w, cut=cut: one.run(kind, w, launch=cut), weights), cut) for cut in cuts]
+    for seconds, cut in sorted(found, key=lambda pair: (math.isnan(pair[0]), *pair))[:6]:
+        lab.say(f"  {kind} {size}, four bits: {tuple(cut)} {1e6 * seconds:.2f} us, {size_of(weights[0]) / seconds / 1e12:.2f} TB/s{', in use' if cut == best else ''}")
 
 
 def _tune(lab: Lab, one: OneRow, kind: str) -> None:

@@ -92,9 +92,9 @@ def matmul(
     after = torch.empty_like(y) if ready else y
     if rows:
         kernels.multiply[(tiles, tile.split)](
-            x, *_parts(weight), x if bias is None else bias, x if readied is None else readied.squares, y,
+            x, *parts_of(weight), x if bias is None else bias, x if readied is None else readied.squares, y,
             ready[0] if ready else x, after, squares, partial, weight.counters, rows, outputs, inputs, x.stride(0), y.stride(0),
-            readied.eps if readied else 0.0, **_constants(weight, x.is_cuda), BIASED=bias is not None, NORMED=readied is not None,
+            readied.eps if readied else 0.0, **constants(weight, x.is_cuda), BIASED=bias is not None, NORMED=readied is not None,
             TILES=len(readied.squares) if readied else 1, ADDED=added_to is not None, READY=ready is not None, NAME=name,
             OUTPUTS=tile.outputs, ROWS=tile.rows, SPLIT=tile.split, APART=tile.apart, DEPENDENT=overlap, num_warps=tile.warps, num_stages=tile.stages,
             **({"launch_pdl": True} if overlap else {}),
@@ -115,7 +115,7 @@ def restored(weight: Packed, rows: slice) -> Tensor:
     out = torch.empty(last - first, weight.inputs, dtype=weight.dtype, device=weight.words.device)
     grid = (triton.cdiv(last - first, 64), triton.cdiv(weight.inputs, weight.block))
     kernels.restore[grid](
-        *_parts(weight), out, first, last, weight.outputs, weight.inputs, **_constants(weight, out.is_cuda), OUTPUTS=64
+        *parts_of(weight), out, first, last, weight.outputs, weight.inputs, **constants(weight, out.is_cuda), OUTPUTS=64
     )
     return out
 
@@ -132,12 +132,12 @@ def multiply_restored(x: Tensor, weight: Packed, bias: Tensor | None = None) -> 
     return y if bias is None else y.add_(bias)
 
 
-def _parts(weight: Packed) -> tuple[Tensor, Tensor, Tensor]:
+def parts_of(weight: Packed) -> tuple[Tensor, Tensor, Tensor]:
     none = weight.words
     return none, none if weight.meta is None else weight.meta, none if weight.outer is None else weight.outer
 
 
-def _constants(weight: Packed, compiled: bool) -> dict[str, Any]:
+def constants(weight: Packed, compiled: bool) -> dict[str, Any]:
     texts = [text(weight.kind, weight.dtype, at, weight.zero) if compiled else "" for at in range(4)]
     return {
         "FORM": weight.form, "WORDS": weight.block // 4, "GROUP": weight.group, "KIND": weight.kind, "OUTER": weight.outer is not None,

@@ -84,7 +84,7 @@ def _meta(meta, at, KIND: tl.constexpr):
 
 
 @triton.jit
-def _nibble_sums(
+def nibble_sums(
     sums, x, words, meta, output, row, first, last, rows, outputs, inputs, stride, WORDS: tl.constexpr, GROUP: tl.constexpr,
     ZERO: tl.constexpr, KIND: tl.constexpr, TEXT0: tl.constexpr, TEXT1: tl.constexpr, TEXT2: tl.constexpr, TEXT3: tl.constexpr,
     APART: tl.constexpr,
@@ -140,7 +140,7 @@ def _of_bytes(codes, meta, KIND: tl.constexpr, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def _byte_sums(
+def byte_sums(
     sums, x, words, meta, output, row, first, last, rows, outputs, inputs, stride,
     WORDS: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr, PLAIN: tl.constexpr,
 ):  # fmt: skip
@@ -229,9 +229,9 @@ def multiply(
         gdc_wait()
     sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
     if FORM == BYTES:
-        sums = _byte_sums(sums, x, words, meta, output, r, first, last, rows, outputs, inputs, stride, WORDS, GROUP, KIND, TEXT0 == "")
+        sums = byte_sums(sums, x, words, meta, output, r, first, last, rows, outputs, inputs, stride, WORDS, GROUP, KIND, TEXT0 == "")
     else:
-        sums = _nibble_sums(
+        sums = nibble_sums(
             sums, x, words, meta, output, r, first, last, rows, outputs, inputs, stride, WORDS, GROUP, ZERO, KIND,
             TEXT0, TEXT1, TEXT2, TEXT3, APART,
         )  # fmt: skip

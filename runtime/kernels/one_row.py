@@ -3,7 +3,7 @@
 Each function is one kernel with what stands around the product folded in: the norm before it; rotary and the
 store of keys and values, a gated activation, or the residual after it. Sums are float32 and are rounded once, at the end.
 
-A weight of float8 has a `weight_scale`, float32, for each of its rows.
+A weight of float8 has a `weight_scale`, float32, for each of its rows. One of four bits (`takes`) is a `Packed`.
 
 Kernels may start under the tail of the one before (`one_row_launch.OVERLAP`), whoever launched that one; they
 read nothing but weights before it has ended. All of them run inside a captured CUDA graph.
@@ -17,11 +17,12 @@ import torch
 import triton
 from torch import Tensor
 
-from . import one_row_kernels as kernels
-from . import one_row_launch
-from .one_row_launch import Launch, best_launch, can_overlap
+from . import one_row_bits_kernels, one_row_kernels, one_row_launch
+from .few_bits_packed import ABOVE, NIBBLES, Packed
+from .one_row_launch import Launch, best_bits_launch, best_launch, can_overlap
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+Weight = Tensor | Packed
 
 
 def suits(x: Tensor) -> bool:
@@ -34,17 +35,22 @@ def overlaps(device: torch.device) -> bool:
     return one_row_launch.OVERLAP and can_overlap(device)
 
 
+def takes(weight: Packed) -> bool:
+    """Whether these functions take a weight of few bits: whole numbers of four bits, inputs in their order."""
+    return weight.form == NIBBLES and weight.order is None
+
+
 def norm_linear(
-    x: Tensor, norm_weight: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None,
+    x: Tensor, norm_weight: Tensor, eps: float, weight: Weight, bias: Tensor | None = None,
     launch: Launch | None = None, weight_scale: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """norm(x [1, in]) @ weight[out, in].T + bias [out] -> [1, out], of the dtype of x."""
-    out = x.new_empty(1, weight.shape[0])
+    out = x.new_empty(1, _outputs(weight))
     return _linear(x, norm_weight, eps, weight, weight_scale, bias, None, out, launch)
 
 
 def linear_add(
-    y: Tensor, weight: Tensor, x: Tensor, bias: Tensor | None = None,
+    y: Tensor, weight: Weight, x: Tensor, bias: Tensor | None = None,
     launch: Launch | None = None, weight_scale: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """x [1, out] += y [1, in] @ weight[out, in].T + bias, in place. Returns x."""
@@ -52,28 +58,27 @@ def linear_add(
 
 
 def linear(
-    y: Tensor, weight: Tensor, bias: Tensor | None = None, launch: Launch | None = None, weight_scale: Tensor | None = None
+    y: Tensor, weight: Weight, bias: Tensor | None = None, launch: Launch | None = None, weight_scale: Tensor | None = None
 ) -> Tensor:
     """y [1, in] @ weight[out, in].T + bias [out] -> [1, out], of the dtype of y."""
-    return _linear(y, None, 0.0, weight, weight_scale, bias, None, y.new_empty(1, weight.shape[0]), launch)
+    return _linear(y, None, 0.0, weight, weight_scale, bias, None, y.new_empty(1, _outputs(weight)), launch)
 
 
 def gate_up(
-    x: Tensor, norm_weight: Tensor | None, eps: float, weight: Tensor, bias: Tensor | None = None,
+    x: Tensor, norm_weight: Tensor | None, eps: float, weight: Weight, bias: Tensor | None = None,
     launch: Launch | None = None, weight_scale: Tensor | None = None, name: str = "silu",
 ) -> Tensor:  # fmt: skip
     """activation(gate) * up of norm(x [1, hidden]), where weight [2 inner, hidden] holds gate above up -> [1, inner].
 
     norm_weight: None for no norm.  name: of the activation.
     """
-    outputs = weight.shape[0]
+    outputs = _outputs(weight)
     out = x.new_empty(1, outputs // 2)
     launch = launch or _best(weight)
+    kernels, parts = _parts(weight, weight_scale)
     kernels.gate_up[(-(-outputs // launch.rows),)](
-        x, weight if norm_weight is None else norm_weight, *_scaled(weight, weight_scale),
-        weight if bias is None else bias, out, outputs // 2, eps,
-        SCALED=weight_scale is not None, NORMED=norm_weight is not None, BIASED=bias is not None, NAME=name,
-        **_cut(weight, launch),
+        x, x if norm_weight is None else norm_weight, *parts, x if bias is None else bias, out, outputs // 2, eps,
+        NORMED=norm_weight is not None, BIASED=bias is not None, NAME=name, **_cut(weight, weight_scale, launch),
     )  # fmt: skip
     return out
 
@@ -82,7 +87,7 @@ def qkv_rotate_store(
     x: Tensor,
     norm_weight: Tensor | None,
     eps: float,
-    weight: Tensor,
+    weight: Weight,
     bias: Tensor | None,
     query_heads: int,
     kv_heads: int,
@@ -106,49 +111,80 @@ def qkv_rotate_store(
     q = x.new_empty(1, query_heads, dim)
     launch = launch or _best(weight)
     programs = (query_heads + 2 * kv_heads) * -(-dim // launch.rows)
+    kernels, parts = _parts(weight, weight_scale)
     kernels.heads[(programs,)](
-        x, weight if norm_weight is None else norm_weight, *_scaled(weight, weight_scale), weight if bias is None else bias,
+        x, x if norm_weight is None else norm_weight, *parts, x if bias is None else bias,
         angles_table, positions, slots, q, k_pool, v_pool, eps, k_scale, v_scale,
         QUERIES=query_heads, KEYS=kv_heads, HALF=dim // 2,
-        SCALED=weight_scale is not None, NORMED=norm_weight is not None, BIASED=bias is not None, **_cut(weight, launch),
+        NORMED=norm_weight is not None, BIASED=bias is not None, **_cut(weight, weight_scale, launch),
     )  # fmt: skip
     return q
 
 
 def _linear(
-    x: Tensor, norm_weight: Tensor | None, eps: float, weight: Tensor, weight_scale: Tensor | None,
+    x: Tensor, norm_weight: Tensor | None, eps: float, weight: Weight, weight_scale: Tensor | None,
     bias: Tensor | None, residual: Tensor | None, out: Tensor, launch: Launch | None,
 ) -> Tensor:  # fmt: skip
-    outputs, launch = weight.shape[0], launch or _best(weight)
+    outputs, launch = _outputs(weight), launch or _best(weight)
+    kernels, parts = _parts(weight, weight_scale)
     kernels.linear[(-(-outputs // launch.rows),)](
-        x, weight if norm_weight is None else norm_weight, *_scaled(weight, weight_scale),
-        weight if bias is None else bias, weight if residual is None else residual, out, outputs, eps,
-        SCALED=weight_scale is not None, NORMED=norm_weight is not None, BIASED=bias is not None,
-        ADDED=residual is not None, **_cut(weight, launch),
+        x, x if norm_weight is None else norm_weight, *parts,
+        x if bias is None else bias, x if residual is None else residual, out, outputs, eps,
+        NORMED=norm_weight is not None, BIASED=bias is not None, ADDED=residual is not None, **_cut(weight, weight_scale, launch),
     )  # fmt: skip
     return out
 
 
-def _scaled(weight: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
-    return weight, weight if scale is None else scale
+def _outputs(weight: Weight) -> int:
+    return weight.outputs if isinstance(weight, Packed) else weight.shape[0]
 
 
-def _best(weight: Tensor) -> Launch:
+def _parts(weight: Weight, scale: Tensor | None) -> tuple[Any, tuple[Tensor, ...]]:
+    """The kernels for a weight, and what they read of it."""
+    if not isinstance(weight, Packed):
+        return one_row_kernels, (weight, weight if scale is None else scale)
+    none = weight.words
+    return one_row_bits_kernels, (none, none if weight.meta is None else weight.meta, none if weight.outer is None else weight.outer)
+
+
+def _best(weight: Weight) -> Launch:
+    if isinstance(weight, Packed):
+        return best_bits_launch(weight.outputs, weight.inputs, weight.block)
     outputs, inputs = weight.shape
     return best_launch(outputs, inputs, weight.element_size())
 
 
-def _cut(weight: Tensor, launch: Launch) -> dict[str, Any]:
+def _cut(weight: Weight, scale: Tensor | None, launch: Launch) -> dict[str, Any]:
     """The keywords that every kernel takes."""
-    overlap, block = overlaps(weight.device), min(launch.block, triton.next_power_of_2(weight.shape[1]))
-    cut = {
-        "SIZE": weight.shape[1],
-        "ROWS": launch.rows,
-        "BLOCK": block,
-        "VECTOR": min(16 // max(2, weight.element_size()), block),  # what one thread reads at once, of x too
-        "DEPENDENT": overlap,
-        "num_warps": launch.warps,
-    }
+    cut = _cut_of_bits(weight, launch) if isinstance(weight, Packed) else _cut_of_numbers(weight, scale, launch)
+    words = weight.words if isinstance(weight, Packed) else weight
+    overlap = overlaps(words.device)
+    cut |= {"ROWS": launch.rows, "DEPENDENT": overlap, "num_warps": launch.warps}
     if launch.registers:
         cut["maxnreg"] = launch.registers
     return cut | {"launch_pdl": True} if overlap else cut
+
+
+def _cut_of_numbers(weight: Tensor, scale: Tensor | None, launch: Launch) -> dict[str, Any]:
+    block = min(launch.block, triton.next_power_of_2(weight.shape[1]))
+    return {
+        "SIZE": weight.shape[1],
+        "BLOCK": block,
+        "VECTOR": min(16 // max(2, weight.element_size()), block),  # what one thread reads at once, of x too
+        "SCALED": scale is not None,
+    }
+
+
+def _cut_of_bits(weight: Packed, launch: Launch) -> dict[str, Any]:
+    return {
+        "DTYPE": triton.language.bfloat16 if weight.dtype == torch.bfloat16 else triton.language.float16,
+        "INPUTS": weight.inputs,
+        "WORDS": weight.block // 4,
+        "BLOCKS": max(1, launch.block // weight.block),
+        "GROUP": weight.group,
+        "ZERO": weight.zero - (ABOVE[weight.dtype] if weight.kind.startswith("zeros") else 0),
+        "KIND": weight.kind,
+        "OUTER": weight.outer is not None,
+        "COMPILED": weight.words.is_cuda,
+        "num_stages": 1,  # the kernels have their next blocks under way themselves
+    }

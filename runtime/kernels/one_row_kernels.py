@@ -17,7 +17,7 @@ from .ahead import entry
 
 
 @triton.jit
-def _block(start, rows, k, SIZE: tl.constexpr, VECTOR: tl.constexpr, EVEN: tl.constexpr):
+def read_block(start, rows, k, SIZE: tl.constexpr, VECTOR: tl.constexpr, EVEN: tl.constexpr):
     """Weights of rows [R, 1] and columns k [1, BLOCK], each read once, by the thread that reads x there."""
     places = tl.max_contiguous(start + rows * SIZE + k, [1, VECTOR])
     if EVEN:
@@ -26,7 +26,7 @@ def _block(start, rows, k, SIZE: tl.constexpr, VECTOR: tl.constexpr, EVEN: tl.co
 
 
 @triton.jit
-def _shared(start, k, SIZE: tl.constexpr, EVEN: tl.constexpr):
+def read_shared(start, k, SIZE: tl.constexpr, EVEN: tl.constexpr):
     """Values that every program reads, as float32."""
     if EVEN:
         return tl.load(start + k).to(tl.float32)
@@ -34,7 +34,7 @@ def _shared(start, k, SIZE: tl.constexpr, EVEN: tl.constexpr):
 
 
 @triton.jit
-def _lane_sums(values, VECTOR: tl.constexpr):
+def lane_sums(values, VECTOR: tl.constexpr):
     """[R, BLOCK] -> [R, BLOCK / VECTOR]: sums within one thread."""
     rows: tl.constexpr = values.shape[0]
     return tl.sum(tl.reshape(values, [rows, values.shape[1] // VECTOR, VECTOR]), 2)
@@ -45,7 +45,7 @@ def _begin(
     weight, rows, SIZE: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, DEPENDENT: tl.constexpr
 ):
     """The first block of some rows [R], under way before the kernels in front have ended; they have on return."""
-    block = _block(weight, rows[:, None].to(tl.int64), tl.arange(0, BLOCK)[None, :], SIZE, VECTOR, SIZE % BLOCK == 0)
+    block = read_block(weight, rows[:, None].to(tl.int64), tl.arange(0, BLOCK)[None, :], SIZE, VECTOR, SIZE % BLOCK == 0)
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
@@ -53,7 +53,7 @@ def _begin(
 
 
 @triton.jit
-def _at(start, rows, PRESENT: tl.constexpr):
+def values_at(start, rows, PRESENT: tl.constexpr):
     """What some rows are scaled by or added to, as float32, or 0. Read before the products, which hide the wait."""
     if PRESENT:
         return tl.load(start + rows).to(tl.float32)
@@ -61,12 +61,12 @@ def _at(start, rows, PRESENT: tl.constexpr):
 
 
 @triton.jit
-def _products(
+def products(
     block, x, norm, weight, scale, rows, eps, SIZE: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr,
     NORMED: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """The products of (normalised) x with some rows of the weight, begun with their first block: [R], float32."""
-    factor = _at(scale, rows, SCALED)
+    factor = values_at(scale, rows, SCALED)
     EVEN: tl.constexpr = SIZE % BLOCK == 0
     STEPS: tl.constexpr = (SIZE + BLOCK - 1) // BLOCK
     k = tl.arange(0, BLOCK)[None, :]
@@ -76,12 +76,12 @@ def _products(
     for step in tl.static_range(STEPS):
         current = block
         if step + 1 < STEPS:
-            block = _block(weight, rows, k + (step + 1) * BLOCK, SIZE, VECTOR, EVEN)
-        values = _shared(x, k + step * BLOCK, SIZE, EVEN)
+            block = read_block(weight, rows, k + (step + 1) * BLOCK, SIZE, VECTOR, EVEN)
+        values = read_shared(x, k + step * BLOCK, SIZE, EVEN)
         if NORMED:
-            squares += _lane_sums(values * values, VECTOR)
-            values *= _shared(norm, k + step * BLOCK, SIZE, EVEN)
-        sums += _lane_sums(current.to(tl.float32) * values, VECTOR)
+            squares += lane_sums(values * values, VECTOR)
+            values *= read_shared(norm, k + step * BLOCK, SIZE, EVEN)
+        sums += lane_sums(current.to(tl.float32) * values, VECTOR)
     products = tl.sum(sums, 1)
     if SCALED:
         products *= factor
@@ -102,8 +102,8 @@ def linear(
     inside = rows < outputs
     rows = tl.minimum(rows, outputs - 1)  # whole blocks are read without a mask
     block = _begin(weight, rows, SIZE, BLOCK, VECTOR, DEPENDENT)
-    added = _at(bias, rows, BIASED) + _at(residual, rows, ADDED)
-    y = added + _products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
+    added = values_at(bias, rows, BIASED) + values_at(residual, rows, ADDED)
+    y = added + products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
     tl.store(out + rows, y, inside)
 
 
@@ -120,8 +120,8 @@ def gate_up(
     lane = tl.arange(0, ROWS)
     rows = tl.minimum(first + lane // 2, outputs - 1) + lane % 2 * outputs
     block = _begin(weight, rows, SIZE, BLOCK, VECTOR, DEPENDENT)
-    y = _at(bias, rows, BIASED)
-    y += _products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
+    y = values_at(bias, rows, BIASED)
+    y += products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
     gate, up = tl.split(tl.reshape(y, [PAIRS, 2]))
     pair = first + tl.arange(0, PAIRS)
     tl.store(out + pair, activated(gate, NAME) * up, pair < outputs)
@@ -152,22 +152,36 @@ def heads(
     first = tl.program_id(0) % PROGRAMS * PAIRS
     lane = tl.arange(0, ROWS)
     rows = head * 2 * HALF + tl.minimum(first + lane // 2, HALF - 1) + lane % 2 * HALF
-    dim = first + tl.arange(0, PAIRS)
-    inside = dim < HALF
     block = _begin(weight, rows, SIZE, BLOCK, VECTOR, DEPENDENT)
+    dim, cos, sin, slot = turn_and_place(first, angles, positions, slots, HALF, PAIRS)
+    y = values_at(bias, rows, BIASED)
+    y += products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
+    rotated_and_stored(y, head, dim, cos, sin, slot, q, k_pool, v_pool, k_scale, v_scale, QUERIES, KEYS, HALF, PAIRS)
+
+
+@triton.jit
+def turn_and_place(first, angles, positions, slots, HALF: tl.constexpr, PAIRS: tl.constexpr):
+    """Dimensions from `first` on [PAIRS], their cosines and sines, and the slot. Read before the products, which hide the wait."""
+    dim = first + tl.arange(0, PAIRS)
     row = angles + tl.load(positions).to(tl.int64) * 4 * HALF
-    cos = tl.load(row + dim, inside, other=0).to(tl.float32)
-    sin = tl.load(row + 3 * HALF + dim, inside, other=0).to(tl.float32)
-    slot = tl.load(slots).to(tl.int64)
-    y = _at(bias, rows, BIASED)
-    y += _products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
+    cos = tl.load(row + dim, dim < HALF, other=0).to(tl.float32)
+    sin = tl.load(row + 3 * HALF + dim, dim < HALF, other=0).to(tl.float32)
+    return dim, cos, sin, tl.load(slots).to(tl.int64)
+
+
+@triton.jit
+def rotated_and_stored(
+    y, head, dim, cos, sin, slot, q, k_pool, v_pool, k_scale, v_scale,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr,
+):  # fmt: skip
+    """y [2 * PAIRS]: dimensions `dim` of the first half of a head, each followed by its partner in the second."""
     low, high = tl.split(tl.reshape(y, [PAIRS, 2]))
     if head < QUERIES + KEYS:
         low, high = low * cos - high * sin, high * cos + low * sin
     kept = slot * KEYS * 2 * HALF
     wanted = dim < tl.where(slot == 0, 0, HALF)
     if head < QUERIES:
-        _store_halves(q + head * 2 * HALF, dim, low, high, HALF, inside)
+        _store_halves(q + head * 2 * HALF, dim, low, high, HALF, dim < HALF)
     elif head < QUERIES + KEYS:
         start = k_pool + kept + (head - QUERIES) * 2 * HALF
         _store_halves(start, dim, low / k_scale, high / k_scale, HALF, wanted)

@@ -71,6 +71,19 @@ def _block(inputs: int) -> int:
     return divisor if divisor >= 512 else min(1024, triton.next_power_of_2(inputs))
 
 
+TUNED_BITS: dict[tuple[int, int], Launch] = {}
+
+
+def best_bits_launch(outputs: int, inputs: int, block: int) -> Launch:
+    """The same of a weight of four bits that lies in blocks of so many inputs; `Launch.block` counts inputs, whole blocks of them."""
+    tuned = TUNED_BITS.get((outputs, inputs))
+    if tuned is not None and tuned.block >= block:
+        return tuned
+    blocks = triton.cdiv(inputs, block)
+    many = max(4, min(32, blocks & -blocks))
+    return Launch(8 if outputs >= 4096 else 4, many * block, max(1, many * block // 1024))
+
+
 @cache
 def can_overlap(device: torch.device) -> bool:
     """Whether the device starts a kernel before the one in front of it has ended (Hopper and later)."""

@@ -44,7 +44,7 @@ class FewRowsLayer:
         mixed = self.layer.mixed_of(*self._queries(x, delta, step), step)
         if rows is not None:
             x, mixed = x.index_select(0, rows), mixed.index_select(0, rows)
-        y = _times(block.mixer.output, mixed, overlap, x, self.before_ffn)
+        y = _times(block.attention.output, mixed, overlap, x, self.before_ffn)
         ffn = cast(GatedPart, block.dense)
         inner = cast(Tensor, _times(ffn.gate_up, y, overlap, name=ffn.part.activation))
         readied = _times(ffn.down, inner, overlap, x, self.behind)
@@ -55,7 +55,7 @@ class FewRowsLayer:
 
     def _queries(self, x: Tensor, delta: Pending, step: Step) -> tuple[Tensor, Tensor]:
         y = delta if isinstance(delta, Readied) else self.layer.entry(x, delta)
-        qkv = cast(Tensor, _times(self.layer.block.mixer.qkv, y, one_row.overlaps(x.device)))
+        qkv = cast(Tensor, _times(self.layer.block.attention.qkv, y, one_row.overlaps(x.device)))
         return qkv, self.layer.rotate(qkv, step)
 
 

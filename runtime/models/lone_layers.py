@@ -9,14 +9,17 @@ from torch import Tensor
 
 from ..kernels import one_row
 from ..kernels.activation import activate
+from ..kernels.few_bits_packed import Packed
 from ..kernels.join import NormWeights
 from ..layers.linear import Linear
-from ..quantization import Fp8Linear
+from ..quantization import FewBitsLinear, Fp8Linear
+from .experts import ExpertsPart
 from .feedforward import GatedPart, PlainPart
 from .gpu_layers import FusedLayer, LawLayer, Step
 from .joins import Pending, RmsJoin
 
 KINDS = (Linear, Fp8Linear)  # of products; not of a subclass
+Read = tuple[Tensor | Packed, Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +31,10 @@ class LoneLayer:
     def run(self, x: Tensor, delta: Pending, step: Step, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
         layer, block, overlap = self.layer, self.layer.block, one_row.overlaps(x.device)
         y = layer.entry(x, delta, overlap)
-        mixed = times(block.mixer.output, _mixed(layer, y, None, step))
+        mixed = times(block.attention.output, _mixed(layer, y, None, step))
         if block.layer.norms.parallel:
-            inner = _inner(block.dense, layer.middle(x, None, overlap), None)
-            return x, (mixed, times(block.dense.down, inner))
-        inner = _inner(block.dense, layer.middle(x, mixed, overlap), None)
-        return x, times(block.dense.down, inner)
+            return x, (mixed, _fed(layer, layer.middle(x, None, overlap), step))
+        return x, _fed(layer, layer.middle(x, mixed, overlap), step)
 
     def write(self, x: Tensor, delta: Pending, step: Step) -> None:
         self.layer.write(x, delta, step)
@@ -52,11 +53,12 @@ class FoldedLayer:
         layer, block = self.layer, self.layer.block
         if delta is not None:
             layer.settle(x, delta)
-        output, down = block.mixer.output, block.dense.down
+        output = block.attention.output
         mixed = _mixed(layer, x, self.before_mixer, step)
-        one_row.linear_add(mixed, output.weight, x, output.bias, weight_scale=output.scale)
-        y = _inner(block.dense, x, self.before_ffn)
-        one_row.linear_add(y, down.weight, x, down.bias, weight_scale=down.scale)
+        _add(x, output, mixed)
+        if layer.experts is not None:
+            return layer.experts.add(x, self.before_ffn, step.batch.slots, one_row.overlaps(x.device)), None
+        _add(x, block.dense.down, _inner(block.dense, x, self.before_ffn))
         return x, None
 
     def write(self, x: Tensor, delta: Pending, step: Step) -> None:
@@ -68,7 +70,7 @@ AnyLayer = FusedLayer | LawLayer | LoneLayer | FoldedLayer
 
 def alone(layer: FusedLayer | LawLayer) -> AnyLayer:
     """What computes a single row of the layer."""
-    if isinstance(layer, LawLayer) or not all(type(getattr(*place)) in KINDS for place in layer.block.products()):
+    if isinstance(layer, LawLayer) or not _takes_one_row(layer):
         return layer
     entry, middle = layer.entry, layer.middle
     if folds(layer):
@@ -76,16 +78,47 @@ def alone(layer: FusedLayer | LawLayer) -> AnyLayer:
     return LoneLayer(layer)
 
 
+def _takes_one_row(layer: FusedLayer) -> bool:
+    """Experts have kernels of their own for it."""
+    products = layer.block.attention.products() if layer.experts else layer.block.products()
+    return all(lone(getattr(*place)) for place in products) and not (layer.experts and layer.experts.fixed)
+
+
 def folds(layer: FusedLayer) -> bool:
     """Whether nothing but RMS norms and additions stands between its products, and an activation with a gate."""
     part, block = layer.block.layer, layer.block
     behind = block.after_mixer or block.after_ffn or part.norms.parallel or part.branch != 1 or part.scalar
-    return isinstance(layer.entry, RmsJoin) and isinstance(layer.middle, RmsJoin) and isinstance(block.dense, GatedPart) and not behind
+    return isinstance(layer.entry, RmsJoin) and isinstance(layer.middle, RmsJoin) and isinstance(block.ffn, GatedPart | ExpertsPart) and not behind
 
 
-def times(product: Linear, y: Tensor) -> Tensor:
-    """y [1, in] -> [1, out]"""
-    return one_row.linear(y, product.weight, product.bias, weight_scale=product.scale)
+def _fed(layer: FusedLayer, y: Tensor, step: Step) -> Tensor:
+    """What the feedforward network adds, of y [1, hidden], normed."""
+    if layer.experts is not None:
+        return layer.experts(y, step.batch.slots, overlap=one_row.overlaps(y.device))
+    return times(layer.block.dense.down, _inner(layer.block.dense, y, None))
+
+
+def lone(product: Linear) -> bool:
+    """Whether there is a kernel for one row of this product."""
+    return type(product) in KINDS or (type(product) is FewBitsLinear and one_row.takes(product.packed))
+
+
+def times(product: Linear, y: Tensor, norm: NormWeights | None = None) -> Tensor:
+    """norm(y) [1, in] -> [1, out]"""
+    weight, scale = read(product)
+    if norm is None:
+        return one_row.linear(y, weight, product.bias, weight_scale=scale)
+    return one_row.norm_linear(y, norm.weight, norm.eps, weight, product.bias, weight_scale=scale)
+
+
+def read(product: Linear) -> Read:
+    """The weight as the kernels read it, and the scales that it has besides."""
+    return (product.packed, None) if isinstance(product, FewBitsLinear) else (product.weight, product.scale)
+
+
+def _add(x: Tensor, product: Linear, y: Tensor) -> None:
+    weight, scale = read(product)
+    one_row.linear_add(y, weight, x, product.bias, weight_scale=scale)
 
 
 def _mixed(layer: FusedLayer, x: Tensor, norm: NormWeights | None, step: Step) -> Tensor:
@@ -97,18 +130,16 @@ def _mixed(layer: FusedLayer, x: Tensor, norm: NormWeights | None, step: Step) -
 
 def _query(layer: FusedLayer, x: Tensor, norm: NormWeights | None, step: Step) -> Tensor:
     """x's keys and values are written; the queries of x."""
-    mixer, batch, index = layer.block.mixer, step.batch, layer.block.index
+    mixer, batch, index = layer.block.attention, step.batch, layer.block.index
     qkv, part = mixer.qkv, mixer.part
     weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
     by_itself = layer.head_norm or part.clip or part.temperature or part.value_norm_eps is not None or not mixer.heads[1]
     if by_itself or layer.table is None:
-        y = times(qkv, x) if norm is None else one_row.norm_linear(
-            x, norm.weight, eps, qkv.weight, qkv.bias, weight_scale=qkv.scale
-        )  # fmt: skip
-        return layer.rotate(y, step)
+        return layer.rotate(times(qkv, x, norm), step)
+    stored, scale = read(qkv)
     return one_row.qkv_rotate_store(
-        x, weight, eps, qkv.weight, qkv.bias, *mixer.heads, layer.table, batch.positions, batch.slots,
-        step.keys[index], step.values[index], *step.scales[index], weight_scale=qkv.scale,
+        x, weight, eps, stored, qkv.bias, *mixer.heads, layer.table, batch.positions, batch.slots,
+        step.keys[index], step.values[index], *step.scales[index], weight_scale=scale,
     )  # fmt: skip
 
 
@@ -117,6 +148,5 @@ def _inner(ffn: GatedPart | PlainPart, x: Tensor, norm: NormWeights | None) -> T
     if isinstance(ffn, PlainPart):
         return activate(times(ffn.up, x), ffn.part.activation)
     gate_up, weight, eps = ffn.gate_up, None if norm is None else norm.weight, 0.0 if norm is None else norm.eps
-    return one_row.gate_up(
-        x, weight, eps, gate_up.weight, gate_up.bias, weight_scale=gate_up.scale, name=ffn.part.activation
-    )  # fmt: skip
+    stored, scale = read(gate_up)
+    return one_row.gate_up(x, weight, eps, stored, gate_up.bias, weight_scale=scale, name=ffn.part.activation)

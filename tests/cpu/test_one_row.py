@@ -10,7 +10,18 @@ import torch
 
 pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
-from one_row_oracle import CASES, Case, check_gate_up, check_head, check_linear, check_linear_add, check_qkv
+from one_row_oracle import (
+    BITS,
+    CASES,
+    Case,
+    check_gate_up,
+    check_head,
+    check_linear,
+    check_linear_add,
+    check_qkv,
+    layer,
+    stored,
+)
 
 from sgl.runtime.kernels import one_row
 from sgl.runtime.kernels.one_row_launch import Launch, best_launch
@@ -29,6 +40,16 @@ def test_qkv_rotate_store(case: Case, launch: Launch | None):
 @pytest.mark.parametrize("launch", LAUNCHES, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_linears(case: Case, launch: Launch | None):
+    check_linear(case, "cpu", launch)
+    check_linear_add(case, "cpu", launch)
+    check_gate_up(case, "cpu", launch)
+    check_head(case, "cpu", launch)
+
+
+@pytest.mark.parametrize("case, launch", [*((case, Launch(32, 256, 1)) for case in BITS), (BITS[3], None)], ids=str)
+def test_weights_of_four_bits(case: Case, launch: Launch | None):
+    assert "Packed" in type(stored(case, layer(case, "cpu", 8, 64)[0])[0]).__name__
+    check_qkv(case, "cpu", launch)
     check_linear(case, "cpu", launch)
     check_linear_add(case, "cpu", launch)
     check_gate_up(case, "cpu", launch)

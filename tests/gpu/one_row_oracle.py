@@ -9,9 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sgl.runtime.kernels import one_row
+from sgl.runtime.kernels.few_bits_packed import Packed
 from sgl.runtime.kernels.one_row_launch import Launch
 from sgl.runtime.layers import float8 as values
 from sgl.runtime.layers.activation import ACTIVATIONS
+from sgl.runtime.quantization.few_bits_pack import pack
+from sgl.runtime.quantization.grouped import Grouped
 
 EPS = 1e-5
 ROUGH = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float8_e4m3fn: 0.13}
@@ -29,6 +32,8 @@ class Case(NamedTuple):
     dtype: torch.dtype = torch.float32
     bias: bool = False
     fp8: bool = False  # weights, with a scale for each row
+    bits: str = ""  # of weights of four bits, see `four_bits`
+    group: int = 32
 
 
 CASES = [
@@ -49,8 +54,38 @@ def layer(case: Case, device: str, outputs: int, inputs: int) -> tuple[Tensor, T
     return weight, random(case, device, outputs) if case.bias else None
 
 
-def stored(case: Case, weight: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+BITS = [
+    Case(96, 2, 1, 8, 40, 20, torch.bfloat16, bits="zeros"),
+    Case(136, 2, 1, 12, 72, 19, torch.bfloat16, True, bits="middle", group=64),
+    Case(256, 1, 1, 4, 40, 13, torch.float16, True, bits="offsets", group=128),
+    Case(48, 2, 1, 4, 20, 30, torch.bfloat16, bits="zeros", group=16),
+    Case(40, 2, 1, 4, 24, 9, torch.bfloat16, bits="an output", group=2**20),
+    Case(130, 2, 1, 4, 36, 9, torch.bfloat16, bits="zeros, an output", group=2**20),
+    Case(256, 2, 1, 4, 40, 9, torch.bfloat16, bits="factor", group=256),
+]
+
+
+def four_bits(case: Case, weight: Tensor) -> Grouped:
+    """A weight that stands for about the same numbers; scales and offsets are of the case's type, as the kernels keep them."""
+    group = min(case.group, weight.shape[1])
+    padded = F.pad(weight.float(), (0, -weight.shape[1] % group)).unflatten(1, (-1, group))
+    low, high = padded.amin(2).clamp(max=-1e-3), padded.amax(2).clamp(min=1e-3)
+    scale = ((high - low) / 15).to(case.dtype)
+    zero = (-low / scale.float()).round().clamp(0, 15)
+    codes = ((padded / scale.float()[:, :, None]).round() + zero[:, :, None]).clamp(0, 15).flatten(1)[:, : weight.shape[1]].to(torch.uint8)
+    if case.bits == "offsets":
+        return Grouped(codes, scale, group, offset=(-zero * scale.float()).to(case.dtype).float())
+    if case.bits in ("middle", "an output"):
+        return Grouped(codes, scale, group, zero=8.0)
+    factor = torch.rand(len(weight), device=weight.device) + 0.5 if case.bits == "factor" else None
+    return Grouped(codes, scale, group, zero=zero.to(torch.uint8), factor=factor)
+
+
+def stored(case: Case, weight: Tensor) -> tuple[Tensor | Packed, Tensor | None, Tensor]:
     """The weight as it is kept, its scale, and the numbers that this stands for."""
+    if case.bits:
+        kept = four_bits(case, weight)
+        return pack(kept, case.dtype), None, kept.dense()
     if not case.fp8:
         return weight, None, weight
     kept, scale = values.quantize_weight(weight * torch.logspace(-1, 1, len(weight), device=weight.device)[:, None])

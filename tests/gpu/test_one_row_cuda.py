@@ -12,6 +12,7 @@ from torch import Tensor
 pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parent))
 from one_row_oracle import (
+    BITS,
     CASES,
     EPS,
     Case,
@@ -55,6 +56,24 @@ def overlap(request, monkeypatch) -> bool:
 @pytest.mark.parametrize("launch", LAUNCHES, ids=str)
 @pytest.mark.parametrize("case", REAL + CASES, ids=str)
 def test_every_kernel(case: Case, launch: Launch | None, overlap):
+    check_qkv(case, "cuda", launch)
+    check_qkv(case, "cuda", launch, normed=False)
+    check_linear(case, "cuda", launch)
+    check_linear_add(case, "cuda", launch)
+    check_gate_up(case, "cuda", launch)
+    check_head(case, "cuda", launch)
+
+
+REAL_BITS = [
+    Case(4096, 32, 8, 128, 14336, 1000, torch.bfloat16, bits="zeros", group=64),
+    Case(2560, 16, 8, 128, 9728, 1000, torch.bfloat16, bits="middle", group=128),
+    Case(1536, 12, 2, 128, 8960, 1000, torch.float16, True, bits="offsets", group=32),
+]
+
+
+@pytest.mark.parametrize("launch", [None, Launch(16, 1024, 2), Launch(4, 2048, 4)], ids=str)
+@pytest.mark.parametrize("case", REAL_BITS + BITS, ids=str)
+def test_weights_of_four_bits(case: Case, launch: Launch | None, overlap):
     check_qkv(case, "cuda", launch)
     check_qkv(case, "cuda", launch, normed=False)
     check_linear(case, "cuda", launch)
