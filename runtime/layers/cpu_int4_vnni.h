@@ -1,8 +1,14 @@
 /* Sums of cpu_int4.h by AVX512_VNNI, whose instruction multiplies 64 bytes without sign by as many with one, and adds fours in int32. */
 
-/* sums += weights * four whole numbers of x. Written out because GCC gives the intrinsic's sums a second set of registers. */
-VNNI INLINE void add_whole_fours(__m512i *sums, __m512i weights, const int8_t *x) {
-    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(*sums) : "v"(weights), "m"(*(const int32_t *)x));
+/* sums += weights * inputs. Written out because GCC gives the intrinsic's sums a second set of registers. */
+VNNI INLINE void add_whole_fours(__m512i *sums, __m512i weights, __m512i inputs) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(*sums) : "v"(weights), "v"(inputs));
+}
+
+VNNI INLINE __m512i four_of_x(const int8_t *x) {
+    int32_t four;
+    memcpy(&four, x, 4);
+    return _mm512_set1_epi32(four);
 }
 
 VNNI INLINE __m512 twofold_vnni(const Grouping *g, const char *inner, long at) {
@@ -26,58 +32,56 @@ VNNI INLINE __m512 shifts_vnni(const Grouping *g, const char *block, long at, __
     return _mm512_mul_ps(scale, _mm512_sub_ps(_mm512_setzero_ps(), zero));
 }
 
-/* A chunk's exact sums, those of 16 outputs in a register. `apart` is 2 where low and high halves have sums of their own: a
-   single row's would wait for each other. */
-VNNI INLINE void dots_vnni(const Grouping *g, const int8_t *x, const uint8_t *codes, __m512i sums[12][2][2], const long rows,
-                           const long apart, const int kind) {
-    const __m512i low_half = _mm512_set1_epi8(15);
-    __m512i entries = _mm512_setzero_si512();
-    if (kind == HALVES_OF_TABLE) entries = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)g->table));
-    for (long i = 0; i < g->chunk; i += 8, codes += kind == BYTES ? 2 * LINE_BYTES : LINE_BYTES)
-#pragma GCC unroll 2
-        for (long v = 0; v < 2; v++) {
-            const uint8_t *at = codes + v * 4 * LANES;
-            __builtin_prefetch(at + FAR);
-            __m512i low = _mm512_loadu_si512(at), high;
-            if (kind == BYTES) {
-                __builtin_prefetch(at + FAR + LINE_BYTES);
-                high = _mm512_loadu_si512(at + LINE_BYTES);
-            } else {
-                high = _mm512_and_si512(_mm512_srli_epi16(low, 4), low_half), low = _mm512_and_si512(low, low_half);
-            }
-            if (kind == HALVES_OF_TABLE) low = _mm512_shuffle_epi8(entries, low), high = _mm512_shuffle_epi8(entries, high);
-#pragma GCC unroll 12
-            for (long r = 0; r < rows; r++) {
-                add_whole_fours(&sums[r][v][0], low, x + r * MOST_CHUNK + i);
-                add_whole_fours(&sums[r][v][apart - 1], high, x + r * MOST_CHUNK + i + 4);
-            }
-        }
+/* What 16 outputs have of 8 inputs: weights[0] of the first four, weights[1] of the others. entries: of the table, if there is one. */
+VNNI INLINE void eight_of_codes(const uint8_t *at, __m512i entries, __m512i *weights, const int kind) {
+    const __m512i low_half = _mm512_set1_epi8(15), both = _mm512_loadu_si512(at);
+    __builtin_prefetch(at + FAR);
+    if (kind == BYTES) {
+        __builtin_prefetch(at + FAR + LINE_BYTES);
+        weights[0] = both, weights[1] = _mm512_loadu_si512(at + LINE_BYTES);
+        return;
+    }
+    weights[0] = _mm512_and_si512(both, low_half), weights[1] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low_half);
+    if (kind == HALVES_OF_TABLE) weights[0] = _mm512_shuffle_epi8(entries, weights[0]), weights[1] = _mm512_shuffle_epi8(entries, weights[1]);
 }
 
-/* totals [rows][BLOCK] += a chunk's products. place: of its scales in the block. */
-VNNI INLINE void chunk_vnni(const Grouping *g, const Chunk *chunk, const int8_t *x, const char *block, const uint8_t *codes, long place,
-                            float *totals, const long rows, const int kind) {
-    const long apart = rows == 1 ? 2 : 1;
-    __m512i sums[12][2][2];
+/* sums [rows][2] += a chunk's products, those of 16 outputs in a register. Four numbers of x are loaded once for both halves
+   of a block: one load for each product would be all that this CPU loads. */
+VNNI INLINE void dots_vnni(const Grouping *g, const int8_t *x, const uint8_t *codes, __m512i sums[12][2], const long rows, const int kind) {
+    const long size = g->chunk, step = kind == BYTES ? 2 * LINE_BYTES : LINE_BYTES;
+    __m512i entries = _mm512_setzero_si512();
+    if (kind == HALVES_OF_TABLE) entries = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)g->table));
+    for (long i = 0; i < size; i += 8, codes += step) {
+        __m512i weights[2][2];
+        eight_of_codes(codes, entries, weights[0], kind);
+        eight_of_codes(codes + 4 * LANES, entries, weights[1], kind);
+#pragma GCC unroll 2
+        for (long four = 0; four < 2; four++)
 #pragma GCC unroll 12
-    for (long r = 0; r < rows; r++)
+            for (long r = 0; r < rows; r++) {
+                const __m512i inputs = four_of_x(x + r * MOST_CHUNK + i + 4 * four);
+                add_whole_fours(&sums[r][0], weights[0][four], inputs);
+                add_whole_fours(&sums[r][1], weights[1][four], inputs);
+            }
+    }
+}
+
+/* totals [rows][BLOCK], of zeros the first time, += a chunk's sums under their scales. at: of these in the block. Row by row: the
+   other order runs out of registers, and so does GCC where zeros are written before. */
+VNNI INLINE void scale_vnni(const Grouping *g, const Chunk *chunk, const char *block, long at, __m512i sums[12][2], float *totals, const long rows, int first) {
+    const int shifted = g->shifts != NO_SHIFT;
+    const __m512 scale[2] = {scales_vnni(g, block, at), scales_vnni(g, block, at + LANES)};
+    __m512 shift[2] = {scale[0], scale[1]};
+    if (shifted) shift[0] = shifts_vnni(g, block, at, scale[0]), shift[1] = shifts_vnni(g, block, at + LANES, scale[1]);
+#pragma GCC unroll 12
+    for (long r = 0; r < rows; r++) {
+        const __m512 of_x = _mm512_set1_ps(chunk[r].scale), sum_of_x = _mm512_set1_ps(chunk[r].sum);
 #pragma GCC unroll 2
         for (long v = 0; v < 2; v++) {
-            sums[r][v][0] = _mm512_set1_epi32(chunk[r].start);
-            if (apart == 2) sums[r][v][1] = _mm512_setzero_si512();
-        }
-    dots_vnni(g, x, codes, sums, rows, apart, kind);
-#pragma GCC unroll 2
-    for (long v = 0; v < 2; v++) {
-        const __m512 scale = scales_vnni(g, block, place + v * LANES);
-        __m512 shift = _mm512_setzero_ps();
-        if (g->shifts) shift = shifts_vnni(g, block, place + v * LANES, scale);
-#pragma GCC unroll 12
-        for (long r = 0; r < rows; r++) {
             float *to = totals + r * BLOCK + v * LANES;
-            const __m512i sum = apart == 2 ? _mm512_add_epi32(sums[r][v][0], sums[r][v][1]) : sums[r][v][0];
-            __m512 total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(scale, _mm512_set1_ps(chunk[r].scale)), _mm512_load_ps(to));
-            if (g->shifts) total = _mm512_fmadd_ps(shift, _mm512_set1_ps(chunk[r].sum), total);
+            const __m512 before = first ? _mm512_setzero_ps() : _mm512_load_ps(to);
+            __m512 total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[r][v]), _mm512_mul_ps(scale[v], of_x), before);
+            if (shifted) total = _mm512_fmadd_ps(shift[v], sum_of_x, total);
             _mm512_store_ps(to, total);
         }
     }
@@ -90,11 +94,14 @@ VNNI INLINE void sums_vnni(const Product *job, long row, long index, const long 
     const int8_t *x = wholes_of(job, row);
     const uint8_t *codes = (const uint8_t *)block + g->codes;
     float totals[12 * BLOCK] __attribute__((aligned(64)));
-    memset(totals, 0, rows * BLOCK * sizeof(float));
     prefetch(block + FAR, g->codes); /* between what the last block has fetched ahead, and what this one will */
     long place = 0, of_group = 0;
     for (long c = 0; c < g->chunks; c++, chunk += job->rows, x += job->rows * MOST_CHUNK, codes += code_bytes(g, g->chunk)) {
-        chunk_vnni(g, chunk, x, block, codes, place, totals, rows, kind);
+        __m512i sums[12][2];
+#pragma GCC unroll 12
+        for (long r = 0; r < rows; r++) sums[r][0] = sums[r][1] = _mm512_set1_epi32(chunk[r].start);
+        dots_vnni(g, x, codes, sums, rows, kind);
+        scale_vnni(g, chunk, block, place, sums, totals, rows, c == 0);
         if ((of_group += g->chunk) == g->group) of_group = 0, place += BLOCK;
     }
     finish_groups(job, row, rows, index, totals);
