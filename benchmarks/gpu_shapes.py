@@ -109,8 +109,35 @@ SHAPES = {
 }  # fmt: skip
 
 
+QWEN3_MOE = {
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "rms_norm_eps": 1e-6, "rope_theta": 1e6, "attention_bias": False,
+    "use_sliding_window": False, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+}  # fmt: skip
+GPT_OSS = {
+    "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "attention_bias": True, "swiglu_limit": 7.0, "rope_theta": 1.5e5,
+    "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False, "original_max_position_embeddings": 4096},
+}  # fmt: skip
+
+
+def _experts(count: int, top_k: int, inner: int) -> dict[str, int]:
+    return {"num_experts": count, "num_experts_per_tok": top_k, "moe_intermediate_size": inner}
+
+
+def _gpt_oss(layers: int, experts: int, top_k: int, window: int) -> dict[str, Any]:
+    kinds = ["sliding_attention", "full_attention"] * (layers // 2)
+    return GPT_OSS | {"num_local_experts": experts, "num_experts_per_tok": top_k, "sliding_window": window, "layer_types": kinds}
+
+
+MIXTURES = {  # of experts, `inner` wide where a layer is dense, or as wide as the experts
+    "qwen3-30b-a3b": Shape("qwen3-30b-a3b", 2048, 48, 32, 4, 128, 6144, 151_936, positions=40_960, keys=QWEN3_MOE | _experts(128, 8, 768)),
+    "gpt-oss-20b": Shape("gpt-oss-20b", 2880, 24, 64, 8, 64, 2880, 201_088, window=128, full=2, keys=_gpt_oss(24, 32, 4, 128)),
+    "tiny-qwen3-moe": Shape("tiny-qwen3-moe", 64, 2, 4, 2, 16, 128, 9000, positions=8192, context=4096, keys=QWEN3_MOE | _experts(8, 2, 32)),
+    "tiny-gpt-oss": Shape("tiny-gpt-oss", 64, 2, 4, 2, 16, 64, 9000, context=4096, window=64, full=2, keys=_gpt_oss(2, 8, 2, 64)),
+}  # fmt: skip
+
+
 def shape_of(name: str, layers: int | None = None) -> Shape:
-    shape = SHAPES[name]
+    shape = (SHAPES | MIXTURES)[name]
     return replace(shape, layers=layers) if layers else shape
 
 

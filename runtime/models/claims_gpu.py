@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .expert_claims import refusal
+from .experts import ExpertsPart
 from .known_parts import unknown
-from .spec import Attention, Experts, Gated, HeadNorm, Layer, Norms, Plain
+from .spec import Attention, Experts, Gated, HeadNorm, Layer, Norms, Plain, Router
 
 if TYPE_CHECKING:
     from .block import Block
@@ -24,7 +26,11 @@ FUSED: dict[type, set[str]] = {  # what of each part the kernels compute, or att
         "window", "chunk", "softcap", "alibi", "sinks", "value_is_key", "source",
     },
     HeadNorm: {"norm", "over", "after"},
-    Gated: {"inner", "activation", "bias"},
+    Gated: {"inner", "activation", "bias", "limit"},
+    Experts: {"count", "top_k", "expert", "router", "weighs_input", "shared", "switched"},
+    Router: {
+        "score", "best_first", "bias", "correction", "groups", "kept_groups", "group_score", "outside", "normalise", "floor", "scale", "jitter",
+    },
     Plain: {"inner", "activation", "bias"},
 }  # fmt: skip
 
@@ -38,16 +44,18 @@ def _reasons(block: Block, dtype: torch.dtype) -> Iterator[str]:
     layer, norms = block.layer, block.layer.norms
     if dtype not in DTYPES:
         yield f"the kernels have no {str(dtype).removeprefix('torch.')}"
-    if isinstance(layer.ffn, Experts):
-        yield "experts: the kernels have no product for them yet"
     yield from unknown(layer, FUSED)
     if block.gate is not None:
         yield "per-layer embeddings"
     if norms.parallel and (norms.of_sum or norms.after_mixer or norms.after_ffn):
         yield "post-norms on parallel branches"
-    yield from _of_heads(layer.mixer)
-    if not isinstance(layer.ffn, Experts) and layer.ffn.activation not in ACTIVATIONS:
-        yield f"activation {layer.ffn.activation!r}"
+    yield from _of_heads(layer.attention)
+    if isinstance(block.ffn, ExpertsPart):
+        yield from refusal(block.ffn, ACTIVATIONS)
+    elif block.dense.part.activation not in ACTIVATIONS:
+        yield f"activation {block.dense.part.activation!r}"
+    elif getattr(block.dense.part, "limit", None) is not None:
+        yield "a clamped gate without experts"
 
 
 def _of_heads(mixer: Attention) -> Iterator[str]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..layers import cpu
 from ..layers.linear import BlockedLinear, Linear
-from .spec import Experts, Gated
+from .spec import Experts, Gated, Plain
 
 if TYPE_CHECKING:
     from .experts import ExpertsPart
@@ -32,6 +32,10 @@ def refusal(part: Experts) -> str | None:
     if part.weighs_input:
         return "experts whose inputs are weighed (Llama 4)"
     networks = [part.expert, *([part.shared] if part.shared else [])]
+    if not all(isinstance(each, Gated) and each.scale == each.out_scale == 1 for each in networks):
+        return "experts without a gate, or with multipliers inside"
+    if part.latent is not None:
+        return "experts behind a projection"
     strange = next((each.activation for each in networks if each.activation not in cpu.ACTIVATIONS), None)
     return None if strange is None else f"activation {strange!r}"
 
@@ -78,7 +82,7 @@ class ExpertWords:
         words["router"] = self._address(part.router)
         if part.shared is not None:
             words["shared_inner"], words["shared_activation"], words["shared_limit"] = _of_network(part.shared.part)
-            words["shared_up"], words["shared_down"] = self._address(part.shared.gate_up), self._address(part.shared.down)
+            words["shared_up"], words["shared_down"] = self._address(getattr(part.shared, part.shared.into)), self._address(part.shared.down)
         if part.switch is not None:
             words["switched"] = self._address(part.switch)
         self._up, self._down = (self._addresses([getattr(each, name) for each in part.experts]) for name in ("gate_up", "down"))
@@ -93,5 +97,6 @@ class ExpertWords:
         return product.words.ctypes.data
 
 
-def _of_network(part: Gated) -> tuple[int, int, float]:
+def _of_network(part: Gated | Plain) -> tuple[int, int, float]:
+    assert isinstance(part, Gated)
     return part.inner, cpu.ACTIVATIONS[part.activation], part.limit or 0.0

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from ..layers import cpu
-from ..layers.linear import Linear
+from .expert_memory import allocate_together, lay_alike
 from .expert_words import ExpertWords
-from .feedforward import GatedPart
+from .feedforward import GatedPart, PlainPart, network_for
 from .names import Names
-from .places import Place, matrix
+from .places import Place, exact, matrix, weight_of
 from .routing import routed, sigmoid
 from .spec import Experts
 
@@ -21,8 +21,8 @@ from .spec import Experts
 class ExpertsPart:
     """`inner` gives what the network adds; nothing stands behind it.
 
-    router: float32 [count, hidden].  experts: a network each, whose matrices have memory of their own.
-    counts: int64 [count], how often each was chosen since the weights were sealed; None: nobody counts, on a GPU.
+    router: float32 [count, hidden].  experts: a network each; on a GPU their matrices lie side by side, on a CPU each has memory of its own.
+    counts: int64 [count], how often each was chosen since the weights were sealed; None: they are not.
     compiled: the mixture in one call of the compiled kernels, on a CPU; None: torch computes it.
     """
 
@@ -33,29 +33,38 @@ class ExpertsPart:
         self.router = matrix(part.count, hidden, part.router.bias, False, torch.float32, device)
         corrected = part.router.correction
         self.correction = torch.zeros(part.count, dtype=torch.float32, device=device) if corrected else None
-        self.experts = [GatedPart(part.expert, _of_expert(names, index), hidden, dtype, device) for index in range(part.count)]
-        self.shared = None if part.shared is None else GatedPart(part.shared, _of_shared(names), hidden, dtype, device)
+        self.experts = _experts(part, names, part.latent or hidden, dtype, device)
+        self.narrow = matrix(part.latent, hidden, part.latent_bias, False, dtype, device) if part.latent else None
+        self.widen = matrix(hidden, part.latent, part.latent_bias, False, dtype, device) if part.latent else None
+        self.shared = None if part.shared is None else network_for(part.shared, _of_shared(names), hidden, dtype, device)
         self.switch = matrix(1, hidden, False, False, torch.float32, device) if part.switched else None
         self.counts: Tensor | None = None
         self.compiled: ExpertWords | None = None
 
+    @property
+    def widest(self) -> int:
+        """Numbers that a token has between the products."""
+        return self.part.top_k * (self.part.expert.inner + self.hidden)
+
     def places(self, prefix: str) -> Iterator[Place]:
         names = self._names
-        yield from _exact(prefix + names.router, self.router)
+        yield from exact(prefix + names.router, self.router)
         if self.correction is not None:
             yield Place(prefix + names.correction, self.correction.view(1, -1) if names.correction_row else self.correction)
         for network in self._networks():
             yield from network.places(prefix)
         if self.switch is not None:
-            yield from _exact(prefix + names.switch, self.switch)
+            yield from exact(prefix + names.switch, self.switch)
+        if self.narrow is not None and self.widen is not None:
+            yield from weight_of(prefix + names.narrow, self.narrow)
+            yield from weight_of(prefix + names.widen, self.widen)
 
     def products(self) -> Iterator[tuple[object, str]]:
         """Who holds each projection, and under which name."""
         yield self, "router"
         for network in self._networks():
             yield from network.products()
-        if self.switch is not None:
-            yield self, "switch"
+        yield from ((self, name) for name in ("switch", "narrow", "widen") if getattr(self, name) is not None)
 
     def seal(self) -> None:
         for network in self._networks():
@@ -63,8 +72,11 @@ class ExpertsPart:
 
     def finish(self) -> None:
         """Once its products are sealed."""
-        if self.device.type == "cpu":
-            self.counts = torch.zeros(self.part.count, dtype=torch.int64)
+        if self.device.type != "meta":
+            self.counts = torch.zeros(self.part.count, dtype=torch.int64, device=self.device)
+        if self.device.type == "cuda":
+            for name in (self.experts[0].into, "down"):
+                lay_alike([getattr(expert, name) for expert in self.experts])
         self.compiled = ExpertWords.of(self)
 
     def tensors(self) -> Iterator[Tensor]:
@@ -81,7 +93,9 @@ class ExpertsPart:
     def by_torch(self, x: Tensor) -> Tensor:
         """What `inner` gives: the law."""
         chosen, weights = self.routed(x)
-        y = self.mixed(x, chosen, weights)
+        y = self.mixed(x if self.narrow is None else self.narrow(x), chosen, weights)
+        if self.widen is not None:
+            y = self.widen(y.to(x.dtype)).float()
         if self.shared is not None:
             every = self.shared.output(x)
             if self.switch is not None:
@@ -112,17 +126,20 @@ class ExpertsPart:
             y = y + more
         return y
 
-    def _networks(self) -> Iterator[GatedPart]:
+    def _networks(self) -> Iterator[GatedPart | PlainPart]:
         yield from self.experts
         if self.shared is not None:
             yield self.shared
 
 
-def _exact(name: str, layer: Linear) -> Iterator[Place]:
-    """A product that is no projection of few bits, whatever it was stored as."""
-    yield Place(f"{name}.weight", layer.weight)
-    if layer.bias is not None:
-        yield Place(f"{name}.bias", layer.bias)
+def _experts(part: Experts, names: Names, hidden: int, dtype: torch.dtype, device: torch.device) -> list[GatedPart | PlainPart]:
+    beside = device.type == "cuda"
+    first = torch.device("meta") if beside else device
+    experts = [network_for(part.expert, _of_expert(names, index), hidden, dtype, first) for index in range(part.count)]
+    if beside:
+        for name in (experts[0].into, "down"):
+            allocate_together([getattr(expert, name) for expert in experts], device)
+    return experts
 
 
 def _of_expert(names: Names, index: int) -> Names:

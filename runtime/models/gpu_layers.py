@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 
 from ..attention.base import AttentionBackend
-from ..kernels import gated
-from ..kernels.activation import activate, activate_gated
 from ..kernels.heads import HeadWeights, rotate_and_store
 from ..kernels.join import NormWeights
-from ..layers.linear import Linear
+from ..kernels.one_row import overlaps
 from ..layers.rotary import Rope, Rotary
 from ..step.batch import Batch
-from .attention import Step as LawStep
 from .attention import temperatures
-from .block import Block, normed
-from .feedforward import GatedPart, PlainPart
+from .block import Block
+from .experts import ExpertsPart
+from .gpu_experts import FusedExperts
+from .gpu_feedforward import inner_of
 from .joins import AnyJoin, Pending, between, exact_in, weights_of, within
+from .mixer import Step as LawStep
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ..layers.float8 import Scales
 
@@ -38,9 +38,9 @@ class Step:
 
     batch: Batch
     attention: AttentionBackend
-    keys: Sequence[Tensor]
-    values: Sequence[Tensor]
-    scales: Sequence[Scales]
+    keys: Sequence[Tensor] | Mapping[int, Tensor]
+    values: Sequence[Tensor] | Mapping[int, Tensor]
+    scales: Sequence[Scales] | Mapping[int, Scales]
     law: LawStep | None = None
     own: Sequence[Tensor | None] = ()
 
@@ -52,6 +52,7 @@ class FusedLayer:
     entry: from what comes before to the mixer.  settle: the same, without the mixer's norm.
     middle: from the mixer to the feedforward network; in a parallel layer the norm of the latter alone.
     table: of the rotation's angles; None: nothing turns.  sinks: what attention takes besides.
+    experts: None: the feedforward network is dense.
     """
 
     block: Block
@@ -61,23 +62,24 @@ class FusedLayer:
     table: Tensor | None
     head_norm: HeadWeights | None
     sinks: tuple[Tensor, ...]
+    experts: FusedExperts | None
 
     @classmethod
     def of(cls, block: Block, behind: Block | None, rotaries: dict[Rope, Rotary], dtype: torch.dtype) -> FusedLayer:
         """behind: the layer before; None: the embeddings, or a layer that leaves nothing to be added."""
-        mixer, before = block.mixer, weights_of(block.before_mixer, dtype)
+        mixer, before = block.attention, weights_of(block.before_mixer, dtype)
         return cls(
             block, between(behind, before, dtype), between(behind, None, dtype), _middle(block, before, dtype),
             None if mixer.part.rope is None else rotaries[mixer.part.rope].table, _head_weights(block, dtype),
-            () if mixer.sinks is None else (mixer.sinks,),
+            () if mixer.sinks is None else (mixer.sinks,), FusedExperts.of(block.ffn) if isinstance(block.ffn, ExpertsPart) else None,
         )  # fmt: skip
 
     def run(self, x: Tensor, delta: Pending, step: Step, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
         """x += delta and what attention adds; gives x and what is still to be added, of `rows` only if given."""
-        mixed = self.attend(x, delta, step)
+        mixed, slots = self.attend(x, delta, step), step.batch.slots
         if rows is not None:
-            x, mixed = x.index_select(0, rows), mixed.index_select(0, rows)
-        return x, self.mix(x, mixed)
+            x, mixed, slots = (part.index_select(0, rows) for part in (x, mixed, slots))
+        return x, self.mix(x, mixed, slots)
 
     def write(self, x: Tensor, delta: Pending, step: Step) -> None:
         """x += delta; x's keys and values are written, and nothing else is wanted."""
@@ -89,7 +91,7 @@ class FusedLayer:
 
     def mixed_of(self, qkv: Tensor, q: Tensor, step: Step) -> Tensor:
         """What attention mixes for queries q, of all heads qkv [T, ...] as they were projected."""
-        mixer = self.block.mixer
+        mixer = self.block.attention
         queries, keys = mixer.heads
         k = v = None
         if keys:
@@ -98,12 +100,12 @@ class FusedLayer:
 
     def queries(self, x: Tensor, delta: Pending, step: Step, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x += delta, then x's keys and values are written; all heads of x, and the queries (in `out`, or among them)."""
-        qkv = self.block.mixer.qkv(self.entry(x, delta))
+        qkv = self.block.attention.qkv(self.entry(x, delta))
         return qkv, self.rotate(qkv, step, out)
 
     def rotate(self, qkv: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
         """What happens to the heads between their projection and attention. Returns the queries."""
-        mixer, index, batch = self.block.mixer, self.block.index, step.batch
+        mixer, index, batch = self.block.attention, self.block.index, step.batch
         part = mixer.part
         if part.clip is not None:
             qkv.clamp_(-part.clip, part.clip)
@@ -115,12 +117,18 @@ class FusedLayer:
             q.mul_(temperatures(part.temperature, batch.positions)[:, None, None].to(q.dtype))
         return q
 
-    def mix(self, x: Tensor, mixed: Tensor) -> Pending:
-        """x += the projection of what attention mixed; returns what the feedforward network adds."""
+    def mix(self, x: Tensor, mixed: Tensor, slots: Tensor) -> Pending:
+        """x += the projection of what attention mixed; returns what the feedforward network adds. slots: of the rows of x."""
         block = self.block
         if block.layer.norms.parallel:
-            return block.mixer.output(mixed), block.dense.down(_inner(block.dense, self.middle(x, None)))
-        return block.dense.down(_inner(block.dense, self.middle(x, block.mixer.output(mixed))))
+            return block.attention.output(mixed), self._fed(self.middle(x, None), slots)
+        return self._fed(self.middle(x, block.attention.output(mixed)), slots)
+
+    def _fed(self, y: Tensor, slots: Tensor) -> Tensor:
+        if self.experts is not None:
+            return self.experts(y, slots, overlap=overlaps(y.device))
+        dense = self.block.dense
+        return dense.down(inner_of(dense, y))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +149,7 @@ class LawLayer:
 
     def write(self, x: Tensor, delta: Pending, step: Step) -> None:
         assert step.law is not None
-        self.block.mixer.attend(normed(self.block.before_mixer, self.settle(x, delta)), step.law)
+        self.block.store(self.settle(x, delta), step.law)
 
 
 def _middle(block: Block, before_mixer: NormWeights | None, dtype: torch.dtype) -> AnyJoin:
@@ -152,20 +160,10 @@ def _middle(block: Block, before_mixer: NormWeights | None, dtype: torch.dtype) 
 
 
 def _head_weights(block: Block, dtype: torch.dtype) -> HeadWeights | None:
-    norm = block.mixer.norm
+    norm = block.attention.norm
     if norm is None:
         return None
     part, bias = norm.part, None if norm.bias is None else norm.bias.contiguous()
     return HeadWeights(
         exact_in(norm.weight.contiguous(), dtype), norm.eps, bias, part.norm.kind == "layer", part.over == "all", part.after
     )
-
-
-def _inner(ffn: GatedPart | PlainPart, y: Tensor) -> Tensor:
-    """y [T, hidden] -> [T, inner], what `down` takes."""
-    if isinstance(ffn, PlainPart):
-        return activate(ffn.up(y), ffn.part.activation)
-    gate_up, name = ffn.gate_up, ffn.part.activation
-    if type(gate_up) is Linear and gate_up.bias is None and gated.suits(y, gate_up.weight):
-        return gated.gate_up(y, gate_up.weight, name)
-    return activate_gated(gate_up(y), name)

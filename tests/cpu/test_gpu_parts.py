@@ -13,12 +13,15 @@ if torch.cuda.is_available():
     pytest.skip("with a GPU, tests/gpu does the same", allow_module_level=True)
 
 import layer_checks as checks
+from expert_checks import lay_in_few_bits
 from family_cases import write_family
-from part_models import BY_LAW, MODELS, LawRig, PartsRig
+from interpreted import products_as_on_a_tensor_core
+from part_models import BY_LAW, MODELS, RMS, LawRig, PartsRig, attention, model
 from rig import Rig
 
 from sgl.runtime.models import decoder
 from sgl.runtime.models.gpu_layers import FusedLayer, LawLayer
+from sgl.runtime.models.spec import Experts, Gated, Layer, Model, Norms, Router
 from sgl.runtime.step.batch import Batch
 
 STEPS = [((1, 11, 0, 0), False), ((0, 0, 2, 5), True), ((0, 1, 0, 1), False), ((0, 0, 1, 0), True)]
@@ -29,7 +32,15 @@ def law_and_kernels(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequ
     spec = MODELS[request.param]
     law = LawRig(spec)
     monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
-    return law, PartsRig(spec)
+    return law, fused_rig(spec)
+
+
+def fused_rig(spec: Model) -> PartsRig:
+    """With the weights of experts as a GPU has them."""
+    rig = PartsRig(spec)
+    if any(isinstance(layer.ffn, Experts) for layer in spec.layers):
+        checks.lay_plain(rig.model)
+    return rig
 
 
 @pytest.mark.parametrize("law_and_kernels", MODELS, indirect=True, ids=str)
@@ -59,6 +70,19 @@ def test_single_rows_with_float8_weights(law_and_kernels: tuple[LawRig, PartsRig
     monkeypatch.setattr(one_row, "suits", lambda x: len(x) == 1)
     monkeypatch.setattr(one_row, "best_launch", lambda *shape: one_row.Launch(16, 64, 1))
     checks.check_decoder(law, rig, 1e-5, [((0, 0, 1, 0), False), ((0, 0, 1, 0), True)])
+
+
+def test_experts_in_few_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    mixtures = [Experts(3, 2, Gated(32, bias=bias), Router(normalise=True)) for bias in (True, False)]
+    spec = model(*[Layer(Norms.pre(RMS), attention(), each) for each in mixtures])
+    law = LawRig(spec)
+    monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
+    rig = PartsRig(spec, torch.bfloat16)
+    checks.lay_plain(rig.model)
+    lay_in_few_bits(rig, law, 16, "cpu")
+    assert rig.model.course.whole
+    with products_as_on_a_tensor_core():
+        checks.check_decoder(law, rig, 0.1, STEPS[1:3])
 
 
 @pytest.mark.parametrize("law_and_kernels", ["gemma", "cohere", "opt, norms behind", "the last by the law"], indirect=True, ids=str)
@@ -115,7 +139,7 @@ def test_gemma4(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("name", MODELS)
 def test_which_layers_the_kernels_take(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
-    layers = PartsRig(MODELS[name]).model.course.layers
+    layers = fused_rig(MODELS[name]).model.course.layers
     by_law = [index for index, layer in enumerate(layers) if isinstance(layer, LawLayer)]
     assert by_law == BY_LAW.get(name, [])
     assert all(isinstance(layer, FusedLayer) or layer.refusal for layer in layers)

@@ -1,0 +1,80 @@
+"""Mixtures of experts with dummy weights: decoding at several batch sizes and a crowd at once; or with --kernels their products alone.
+
+    python benchmarks/gpu_experts.py [--shapes qwen3-30b-a3b gpt-oss-20b:mxfp4] [--sequences 1 16 64] [--crowd 256]
+    python benchmarks/gpu_experts.py --kernels [--shapes qwen3-30b-a3b] [--rows 1 4 16 64 256 4096]
+    benchmarks/gpu_bench.sh experts ...    where sgl cannot be installed
+
+128 tokens in and 256 out for each batch, 512 and 128 for the crowd; medians of three; output tokens a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from gpu_report import text_table
+from gpu_session import where
+from gpu_shapes import MIXTURES, shape_of, write_model
+from gpu_work import generate, median_rate, prompts, repeated
+
+import sgl
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", nargs="+", default=["qwen3-30b-a3b", "gpt-oss-20b:mxfp4"], help=f"NAME or NAME:WEIGHTS; names: {', '.join(MIXTURES)}")
+    parser.add_argument("--layers", type=int, help="of the shapes, if not all")
+    parser.add_argument("--sequences", nargs="*", type=int, default=[1, 16, 64])
+    parser.add_argument("--crowd", type=int, default=256, help="sequences of 512 and 128 tokens at once; 0: none")
+    parser.add_argument("--kernels", action="store_true", help="the products alone, over several tiles")
+    parser.add_argument("--rows", nargs="+", type=int, default=[1, 4, 16, 64, 256, 4096])
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    if args.kernels:
+        from gpu_kernel_experts import measure
+
+        for name in args.shapes:
+            measure(shape_of(name.partition(":")[0]), args.rows)
+        return
+    found: list[dict[str, Any]] = []
+    for name in args.shapes:
+        found.append(measured(*name.partition(":")[::2], args))
+        print(json.dumps(found[-1]), flush=True)
+        if args.out:
+            args.out.write_text(json.dumps({"where": where(), "found": found}, indent=1))
+    names = list(found[0])
+    print(text_table(names, [[f"{one[name]:,.1f}" if isinstance(one[name], float) else one[name] for name in names] for one in found]))
+
+
+def measured(name: str, weights: str, args: argparse.Namespace) -> dict[str, Any]:
+    shape, weights = shape_of(name, args.layers), weights or "auto"
+    options = {"device": "cpu", "dtype": "float32", "kv_tokens": 40_000} if shape.small else {"device": "cuda", "dtype": "bfloat16"}
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        model = write_model(Path(folder) / shape.name, shape)
+        with sgl.Engine(model, dummy=True, weights=weights, context=shape.context, **options) as engine:
+            info = engine.info()
+            told: dict[str, Any] = {"shape": name, "weights": weights, "ready s": time.perf_counter() - started, "GB": info["memory"]["weights"] / 1e9}
+            told["layers by"] = ", ".join(sorted({f"{row['executor']}{': ' + row['why'] if row['why'] else ''}" for row in info["layers"]}))
+            for count in args.sequences:
+                told[f"{count} sequences"] = rate(engine, shape.vocab, count, 128, 256)
+            if args.crowd:
+                told[f"{args.crowd} x (512+128)"] = rate(engine, shape.vocab, args.crowd, 512, 128)
+    gc.collect()
+    torch.cuda.empty_cache()
+    return told
+
+
+def rate(engine: sgl.Engine, vocab: int, count: int, given: int, wanted: int) -> float:
+    """Output tokens a second."""
+    return median_rate(repeated(3, lambda seed: generate(engine, prompts(count, given, vocab, seed), wanted)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""The products of a layer's experts alone, captured in CUDA graphs: over tiles and cuts, against the memory and torch's grouped product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import cycle, islice
+
+import torch
+from gpu_shapes import Shape
+
+from sgl.runtime.kernels import experts
+from sgl.runtime.kernels.ahead import Jobs, compiling
+from sgl.runtime.kernels.expert_blocks import Blocks, sorted_blocks
+from sgl.runtime.kernels.experts import Besides, Choice, Stacks, Tile, Weights
+from sgl.runtime.kernels.one_row_launch import Launch
+from sgl.runtime.kernels.routing import FEW_ROWS, Routing, route
+
+BANDWIDTH = 4.8e12  # bytes a second of an H200
+CALLS, THREADS = 8, 14
+TILES = (
+    Tile(16, 64, 128, 3, 4), Tile(16, 64, 128, 5, 4), Tile(16, 64, 128, 3, 4, described=False), Tile(16, 128, 64, 4, 4), Tile(16, 64, 256, 3, 4),
+    Tile(32, 64, 128, 3, 4), Tile(32, 64, 64, 4, 4), Tile(32, 128, 64, 4, 8), Tile(64, 64, 64, 4, 4), Tile(64, 64, 128, 3, 4), Tile(64, 128, 64, 4, 8),
+    Tile(128, 64, 64, 4, 4), Tile(128, 128, 64, 4, 8), Tile(128, 128, 64, 3, 8), Tile(128, 128, 64, 3, 8, described=False), Tile(256, 64, 64, 3, 8),
+)  # fmt: skip
+LAUNCHES = tuple(Launch(rows, block, warps) for rows in (2, 4, 8) for block, warps in ((2048, 8), (2048, 4), (1024, 4), (1024, 2), (512, 2), (256, 1)))
+MOST_GATHERED = 16
+
+
+def measure(shape: Shape, counts: list[int]) -> None:
+    keys = shape.keys
+    experts_, top_k = keys.get("num_experts") or keys["num_local_experts"], keys["num_experts_per_tok"]
+    inner = keys.get("moe_intermediate_size", shape.inner)
+    stacks = _stacks(experts_, shape.hidden, inner, keys.get("swiglu_limit"))
+    print(f"{shape.name}: {experts_} experts, {top_k} of them, [{2 * inner}, {shape.hidden}] and [{shape.hidden}, {inner}] each, bfloat16")
+    for rows in counts:
+        x = torch.randn(rows, shape.hidden, dtype=torch.bfloat16, device="cuda")
+        choices = [_choice(rows, experts_, top_k) for _ in range(CALLS)]
+        distinct = sum(len(choice.experts.unique()) for choice in choices) / CALLS
+        _report(x, stacks, choices, distinct * 2 * stacks.gate_up.weight[0].numel(), distinct * 2 * stacks.down.weight[0].numel())
+
+
+def _stacks(count: int, hidden: int, inner: int, limit: float | None) -> Stacks:
+    def random(*shape: int) -> torch.Tensor:
+        return torch.empty(*shape, dtype=torch.bfloat16, device="cuda").normal_(0, 0.02)
+
+    biases = (random(count, 2 * inner), random(count, hidden)) if limit else (None, None)
+    return Stacks(Weights(random(count, 2 * inner, hidden), biases[0]), Weights(random(count, hidden, inner), biases[1]), "silu", limit)
+
+
+def _choice(rows: int, count: int, top_k: int) -> Choice:
+    chosen, weights = torch.rand(rows, count, device="cuda").topk(top_k)[::-1]
+    return Choice(chosen.int(), weights.softmax(1))
+
+
+def _report(x: torch.Tensor, stacks: Stacks, choices: list[Choice], up_bytes: float, down_bytes: float) -> None:
+    """up_bytes, down_bytes: of the weights of the chosen experts."""
+    rows = len(x)
+    whole = _seconds(lambda choice: experts.mixture(x, stacks, choice), choices)
+    told = [f"mixture {_told(whole, up_bytes + down_bytes)}"]
+    counters = torch.zeros(FEW_ROWS, dtype=torch.int32, device="cuda")
+    router = Routing(torch.randn(stacks.count, x.shape[1], device="cuda"), None, None, choices[0].top_k, {"normalise": True}, None, counters)
+    told.append(f"router {1e6 * _seconds(lambda choice: route(x, router), choices):.1f} us")
+    told.append(f"sort {1e6 * _seconds(lambda choice: sorted_blocks(choice.experts, stacks.count, 32), choices):.1f} us")
+    with suppress(Exception):
+        told.append(f"torch's grouped_mm, products alone {_told(_library(x, stacks, choices), up_bytes + down_bytes)}")
+    print(f"{rows} rows: {'; '.join(told)}", flush=True)
+    found = _gathered(x, stacks, choices) if rows <= MOST_GATHERED else []
+    found += _tiles(x, stacks, choices) if rows > 1 else []
+    for part, name, size in (("up", "gate and up", up_bytes), ("down", "down", down_bytes)):
+        best = sorted((seconds, what) for seconds, where, what in found if where == part)
+        for seconds, what in best[:6]:
+            print(f"    {name}: {_told(seconds, size)} {what}", flush=True)
+
+
+def _told(seconds: float, size: float) -> str:
+    return f"{1e6 * seconds:.1f} us ({size / BANDWIDTH / seconds:.0%} of the memory)"
+
+
+def _gathered(x: torch.Tensor, stacks: Stacks, choices: list[Choice]) -> list[tuple[float, str, str]]:
+    inner = x.new_zeros(choices[0].experts.numel(), stacks.inner)
+    out = torch.empty_like(x)
+
+    def up(launch: Launch) -> Callable[[Choice], object]:
+        return lambda choice: experts.gather_up(x, stacks, choice, launch, overlap=True)
+
+    def down(launch: Launch) -> Callable[[Choice], object]:
+        return lambda choice: experts.gather_down(inner, stacks, choice, Besides(), out, launch, overlap=True)
+
+    return _all({(part, f"gathered {launch}"): make(launch) for launch in LAUNCHES for part, make in (("up", up), ("down", down))}, choices)
+
+
+def _tiles(x: torch.Tensor, stacks: Stacks, choices: list[Choice]) -> list[tuple[float, str, str]]:
+    """Of tiles whose blocks are not far too large or too small."""
+    each = choices[0].experts.numel() / stacks.count
+    inner = x.new_zeros(choices[0].experts.numel(), stacks.inner)
+    sizes = {tile.rows for tile in TILES}
+    blocks = {rows: {id(choice): sorted_blocks(choice.experts, stacks.count, rows) for choice in choices} for rows in sizes}
+
+    def up(tile: Tile) -> Callable[[Choice], object]:
+        return lambda choice: experts.grouped(x, stacks.gate_up, choice, _of(blocks, tile, choice), tile, choice.top_k, stacks.name, stacks.limit)
+
+    def down(tile: Tile) -> Callable[[Choice], object]:
+        return lambda choice: experts.grouped(inner, stacks.down, choice, _of(blocks, tile, choice), tile)
+
+    suited = [tile for tile in TILES if each / 4 <= tile.rows <= max(32, 8 * each)]
+    return _all({(part, str(tile)): make(tile) for tile in suited for part, make in (("up", up), ("down", down))}, choices)
+
+
+def _of(blocks: dict[int, dict[int, Blocks]], tile: Tile, choice: Choice) -> Blocks:
+    return blocks[tile.rows][id(choice)]
+
+
+def _all(work: dict[tuple[str, str], Callable[[Choice], object]], choices: list[Choice]) -> list[tuple[float, str, str]]:
+    """Seconds of each; what does not compile is left out."""
+    jobs = Jobs(torch.device("cuda"), THREADS)
+    with compiling(jobs):
+        for call in work.values():
+            call(choices[0])
+    with suppress(Exception):
+        jobs.wait()
+    found = []
+    for (part, what), call in work.items():
+        try:
+            found.append((_seconds(call, choices), part, what))
+        except Exception as error:
+            print(f"    {what}: {str(error).splitlines()[0][:100]}")
+    return found
+
+
+def _library(x: torch.Tensor, stacks: Stacks, choices: list[Choice]) -> float:
+    """Both products of rows that are sorted already, without activation, bias and sums."""
+    pairs = choices[0].experts.numel()
+    taken, inner = x.new_zeros(pairs, x.shape[1]), x.new_zeros(pairs, stacks.inner)
+    up, down = stacks.gate_up.weight.transpose(1, 2), stacks.down.weight.transpose(1, 2)
+    ends = {id(choice): torch.bincount(choice.experts.flatten(), minlength=stacks.count).cumsum(0).int() for choice in choices}
+    grouped = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
+
+    def both(choice: Choice) -> None:
+        grouped(taken, up, offs=ends[id(choice)])
+        grouped(inner, down, offs=ends[id(choice)])
+
+    return _seconds(both, choices)
+
+
+def _seconds(work: Callable[[Choice], object], choices: list[Choice], least: float = 0.02) -> float:
+    """Of one call, the choices one after the other in a graph that is replayed until `least` seconds are over."""
+    for choice in choices[:2]:
+        work(choice)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for choice in islice(cycle(choices), CALLS):
+            work(choice)
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    times = 3
+    while True:
+        began.record()
+        for _ in range(times):
+            graph.replay()
+        ended.record()
+        ended.synchronize()
+        seconds = began.elapsed_time(ended) / 1e3
+        if seconds >= least:
+            return seconds / times / CALLS
+        times = max(2 * times, int(times * 1.2 * least / max(seconds, 1e-6)))

@@ -1,0 +1,46 @@
+"""Products of experts in few bits, of pairs in blocks; for few rows each pair is a block of its own, which nothing sorts."""
+
+from __future__ import annotations
+
+import triton
+from torch import Tensor
+
+from . import expert_few_bits_kernels as kernels
+from .expert_blocks import Blocks
+from .expert_parts import Choice, PackedWeights
+from .few_bits import Tile, constants, parts_of
+from .routing import launched
+
+TURN = 8  # blocks that go through an expert's outputs together
+SINGLE = Tile(16, 64, 1, 4, 4, apart=True)
+FIXED = Tile(64, 64, 1, 3, 4)
+TILES = {4: SINGLE, 12: Tile(32, 64, 1, 4, 4, apart=True), 48: Tile(64, 64, 1, 3, 4, apart=True)}  # by the rows that an expert has
+MANY = Tile(128, 128, 1, 3, 8)
+
+
+def tile_for(pairs: int, experts: int, single: bool, fixed: bool) -> Tile:
+    """single: each pair is a block.  fixed: the bits of a row do not depend on the number of pairs."""
+    if fixed:
+        return FIXED
+    return SINGLE if single else next((tile for most, tile in TILES.items() if pairs <= most * experts), MANY)
+
+
+def product(
+    x: Tensor, weights: PackedWeights, choice: Choice, blocks: Blocks | None, tile: Tile, top: int = 1, name: str = "",
+    limit: float | None = None, overlap: bool = False,
+) -> Tensor:  # fmt: skip
+    """As `experts.grouped`, whose weights are not packed. blocks: None: each pair is one.  overlap: see `one_row`."""
+    (weight, bias), count = weights, choice.experts.numel()
+    wide, share = (weight.outputs // 2, tile.outputs // 2) if name else (weight.outputs, tile.outputs)
+    x = x if x.stride(1) == 1 else x.contiguous()
+    out = x.new_empty(count, wide)
+    none = choice.experts
+    pairs, owners, total = (none, none, none) if blocks is None else blocks[:3]
+    most = count if blocks is None else blocks.most
+    kernels.grouped[(most * triton.cdiv(wide, share),)](
+        x, *parts_of(weight), x if bias is None else bias, out, pairs, owners, total, count, weight.outputs, weight.inputs, x.stride(0),
+        weight.words.stride(0), 0 if weight.meta is None else weight.meta.stride(0), limit or 0.0, **constants(weight, x.is_cuda),
+        TOP=top, NAME=name, LIMITED=limit is not None, BIASED=bias is not None, SINGLE=blocks is None, APART=tile.apart, ROWS=tile.rows,
+        OUTPUTS=tile.outputs, TURN=TURN, DEPENDENT=overlap, num_warps=tile.warps, num_stages=tile.stages, **launched(overlap),
+    )  # fmt: skip
+    return out

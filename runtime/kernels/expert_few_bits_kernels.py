@@ -1,0 +1,79 @@
+"""Products of experts whose weights have 4 or 8 bits a number: the blocks of `expert_kernels`, the numbers of `few_bits_kernels`."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from .ahead import entry
+from .expert_kernels import gated
+from .few_bits_kernels import BYTES, byte_sums, nibble_sums
+from .matmul import tile_at
+
+
+@triton.jit
+def _outputs(output_tile, outputs, OUTPUTS: tl.constexpr, NAME: tl.constexpr):
+    """Rows of the weight [OUTPUTS] that a tile is made of; of a gated one the first half are gates, the others what belongs to them."""
+    lane = tl.arange(0, OUTPUTS)
+    if NAME != "":
+        HALF: tl.constexpr = OUTPUTS // 2
+        found = tl.minimum(output_tile * HALF + lane % HALF, outputs // 2 - 1) + lane // HALF * (outputs // 2)
+    else:
+        found = tl.minimum(output_tile * OUTPUTS + lane, outputs - 1)
+    return found
+
+
+@entry
+@triton.jit(do_not_specialize=["count"])
+def grouped(
+    x, words, meta, outer, bias, out, pairs, experts, total, count, outputs, inputs, stride, words_stride, meta_stride, limit,
+    FORM: tl.constexpr, WORDS: tl.constexpr, GROUP: tl.constexpr, ZERO: tl.constexpr, KIND: tl.constexpr, OUTER: tl.constexpr,
+    TEXT0: tl.constexpr, TEXT1: tl.constexpr, TEXT2: tl.constexpr, TEXT3: tl.constexpr,
+    TOP: tl.constexpr, NAME: tl.constexpr, LIMITED: tl.constexpr, BIASED: tl.constexpr, SINGLE: tl.constexpr, APART: tl.constexpr,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, TURN: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """out [count, outputs, or of a gated product half of them]: of each pair, row pair / TOP of x times its expert's weight.
+
+    words_stride, meta_stride: from one expert to the next.  SINGLE: a block is one pair, whose expert stands in `experts` [count].
+    Grid (most blocks * tiles of outputs,); see `expert_kernels.grouped` and `few_bits_kernels.multiply`.
+    """
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    wide = outputs // 2 if NAME != "" else outputs
+    HALF: tl.constexpr = OUTPUTS // 2 if NAME != "" else OUTPUTS
+    output_tiles = tl.cdiv(wide, HALF)
+    tile = tl.program_id(0)
+    blocks = count if SINGLE else tl.load(total)
+    if tile < blocks * output_tiles:
+        block, output_tile = tile_at(tile, blocks, output_tiles, TURN)
+        expert = tl.load(experts + block).to(tl.int64)
+        r = tl.arange(0, ROWS)
+        if SINGLE:
+            pair = tl.where(r == 0, block, count)
+        else:
+            pair = tl.load(pairs + block * ROWS + r)
+        output = _outputs(output_tile, outputs, OUTPUTS, NAME)
+        rows, last = count // TOP, tl.cdiv(inputs, 4 * WORDS)
+        own_words, own_meta = words + expert * words_stride, meta + expert * meta_stride
+        sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
+        if FORM == BYTES:
+            sums = byte_sums(sums, x, own_words, own_meta, output, pair // TOP, 0, last, rows, outputs, inputs, stride, WORDS, GROUP, KIND, TEXT0 == "")
+        else:
+            sums = nibble_sums(
+                sums, x, own_words, own_meta, output, pair // TOP, 0, last, rows, outputs, inputs, stride, WORDS, GROUP, ZERO, KIND,
+                TEXT0, TEXT1, TEXT2, TEXT3, APART,
+            )  # fmt: skip
+        if OUTER:
+            sums *= tl.load(outer + expert * outputs + output)[:, None]
+        if BIASED:
+            sums += tl.load(bias + expert * outputs + output).to(tl.float32)[:, None]
+        if NAME != "":
+            gate, up = tl.split(tl.permute(tl.reshape(sums, (2, HALF, ROWS)), (1, 2, 0)))
+            found = gated(gate, up, limit, LIMITED, NAME)
+        else:
+            found = sums
+        place = output_tile * HALF + tl.arange(0, HALF)
+        inside = (place < wide)[:, None] & (pair < count)[None, :]
+        tl.store(out + pair.to(tl.int64)[None, :] * wide + place[:, None], found.to(out.dtype.element_ty), inside)

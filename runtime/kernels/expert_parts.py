@@ -1,0 +1,73 @@
+"""What the kernels of mixtures of experts are given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from .few_bits_packed import Packed
+
+
+class Weights(NamedTuple):
+    """Of one product of all experts: weight [experts, outputs, inputs], bias [experts, outputs]."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        count, outputs, inputs = self.weight.shape
+        return count, outputs, inputs
+
+
+class PackedWeights(NamedTuple):
+    """The same in few bits: the tensors of `packed` have a first dimension of experts."""
+
+    packed: Packed
+    bias: Tensor | None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.packed.words.shape[0], self.packed.outputs, self.packed.inputs
+
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """gate_up: [experts, 2 inner, hidden], gate above up.  down: [experts, hidden, inner].  name: of the activation.  limit: see `spec.Gated`."""
+
+    gate_up: Weights | PackedWeights
+    down: Weights | PackedWeights
+    name: str
+    limit: float | None = None
+
+    @property
+    def count(self) -> int:
+        return self.gate_up.shape[0]
+
+    @property
+    def inner(self) -> int:
+        return self.down.shape[2]
+
+
+class Besides(NamedTuple):
+    """What is added to what the experts give: `every` [T, hidden], by the sigmoid of `switch` float32 [T]; and x, which is written into."""
+
+    every: Tensor | None = None
+    switch: Tensor | None = None
+    x: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """experts: int32 [T, k].  weights: float32 [T, k], of what experts give, or, `of_input`, of what they take."""
+
+    experts: Tensor
+    weights: Tensor
+    of_input: bool = False
+
+    @property
+    def top_k(self) -> int:
+        return self.experts.shape[1]

@@ -1,0 +1,83 @@
+"""The matrices of all experts of a layer in one tensor, [experts, outputs, inputs], of which those of each expert are views."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from ..kernels.few_bits_packed import Packed
+from ..layers.float8 import FP8
+from ..layers.linear import Linear
+from ..quantization.deterministic import DeterministicLinear
+from ..quantization.few_bits import FewBitsLinear, FixedFewBitsLinear
+
+
+def allocate_together(layers: Sequence[Linear], device: torch.device) -> None:
+    """Give layers of one shape, which have no memory yet, memory side by side; a transposed weight stays transposed."""
+    like, count = layers[0], len(layers)
+    size = like.weight.shape if like.weight.is_contiguous() else like.weight.shape[::-1]
+    room = torch.empty(count, *size, dtype=like.weight.dtype, device=device)
+    weights = room if like.weight.is_contiguous() else room.transpose(1, 2)
+    biases = [None] * count if like.bias is None else torch.empty(count, *like.bias.shape, dtype=like.bias.dtype, device=device)
+    for layer, weight, bias in zip(layers, weights, biases, strict=True):
+        layer.weight, layer.bias = weight, bias
+
+
+def lay_together(layers: Sequence[Linear]) -> tuple[Tensor, Tensor | None]:
+    """weight [layers, out, in] and bias [layers, out] of layers of one shape, which hold views of them from now on."""
+    weight = together([layer.weight for layer in layers])
+    bias = None if layers[0].bias is None else together([layer.bias for layer in layers if layer.bias is not None])
+    for index, layer in enumerate(layers):
+        layer.weight, layer.bias = weight[index], None if bias is None else bias[index]
+    return weight, bias
+
+
+def pack_together(layers: Sequence[FewBitsLinear]) -> tuple[Packed, Tensor | None]:
+    """The same of weights in few bits, of one form: tensors with a first dimension of layers."""
+    packed = [layer.packed for layer in layers]
+    words, meta, outer = (_all([getattr(each, name) for each in packed]) for name in ("words", "meta", "outer"))
+    assert words is not None
+    bias = _all([layer.bias for layer in layers])
+    for index, layer in enumerate(layers):
+        own_meta, own_outer = (None if part is None else part[index] for part in (meta, outer))
+        layer.packed = replace(layer.packed, words=words[index], meta=own_meta, outer=own_outer, counters=packed[0].counters)
+        layer.weight, layer.bias = layer.packed.words, None if bias is None else bias[index]
+    return replace(packed[0], words=words, meta=meta, outer=outer), bias
+
+
+def alike(layers: Sequence[FewBitsLinear]) -> bool:
+    """Whether all have one form, so that one kernel multiplies with them."""
+    forms = {
+        (each.form, each.kind, each.words.shape, each.outputs, each.inputs, each.group, each.block, each.zero, each.meta is None, each.outer is None, each.dtype)
+        for each in (layer.packed for layer in layers)
+    }
+    return len(forms) == 1 and all(layer.packed.order is None for layer in layers)
+
+
+def _all(tensors: Sequence[Tensor | None]) -> Tensor | None:
+    return together([tensor for tensor in tensors if tensor is not None]) if tensors[0] is not None else None
+
+
+def lay_alike(layers: Sequence[Linear]) -> None:
+    """Move the weights of layers of one kind together, of kinds that the GPU's kernels take."""
+    kinds = {type(layer) for layer in layers}
+    if kinds in ({Linear}, {DeterministicLinear}):
+        lay_together(layers)
+    elif kinds in ({FewBitsLinear}, {FixedFewBitsLinear}) and alike(found := cast("list[FewBitsLinear]", list(layers))):
+        pack_together(found)
+
+
+def together(tensors: Sequence[Tensor]) -> Tensor:
+    """Contiguous tensors of one shape as one: the memory that they have side by side, otherwise a copy."""
+    first, step = tensors[0], tensors[0].nbytes
+    storage = first.untyped_storage().data_ptr()
+    starts = [tensor.data_ptr() for tensor in tensors if tensor.untyped_storage().data_ptr() == storage and tensor.is_contiguous()]
+    if starts == [first.data_ptr() + index * step for index in range(len(tensors))]:
+        return first.as_strided((len(tensors), *first.shape), (first.numel(), *first.stride()))
+    if first.dtype == FP8:  # which torch does not stack
+        return together([tensor.view(torch.uint8) for tensor in tensors]).view(FP8)
+    return torch.stack(list(tensors))

@@ -1,0 +1,84 @@
+"""Mixtures of experts by Triton's kernels: which they take, how their weights lie, and a layer's call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ..kernels.experts import Besides, Choice, PackedWeights, Stacks, Weights, mixture
+from ..kernels.join import NormWeights
+from ..kernels.routing import FEW_ROWS, Routing, logits, route
+from ..layers.linear import Linear
+from ..quantization.deterministic import DeterministicLinear
+from ..quantization.few_bits import FewBitsLinear, FixedFewBitsLinear
+from .expert_memory import lay_together, pack_together
+from .experts import ExpertsPart
+from .gpu_feedforward import inner_of
+from .spec import Gated, Router
+
+FIXED = (DeterministicLinear, FixedFewBitsLinear)
+
+
+@dataclass(frozen=True, slots=True)
+class FusedExperts:
+    """A sealed mixture as the kernels take it."""
+
+    part: ExpertsPart
+    stacks: Stacks
+    routing: Routing
+
+    @classmethod
+    def of(cls, part: ExpertsPart) -> FusedExperts:
+        """Of a part for which `refusal` has no reason."""
+        up, down = (_stacked([getattr(each, name) for each in part.experts]) for name in ("gate_up", "down"))
+        expert, router = part.part.expert, part.router
+        assert isinstance(expert, Gated)
+        counters = torch.zeros(FEW_ROWS, dtype=torch.int32, device=router.weight.device)
+        routing = Routing(
+            router.weight, router.bias, part.correction, part.part.top_k, options_of(part.part.router), part.counts, counters,
+            isinstance(part.experts[0].down, FIXED),
+        )  # fmt: skip
+        return cls(part, Stacks(up, down, expert.activation, expert.limit), routing)
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the bits of a row do not depend on the rows beside it."""
+        return self.routing.fixed
+
+    def __call__(self, y: Tensor, slots: Tensor | None = None, overlap: bool = False) -> Tensor:
+        """y [T, hidden] -> what the mixture adds, [T, hidden].
+
+        slots: [T]; rows without one, 0, are padding, which is not counted.  overlap: see `one_row`.
+        """
+        return self._mixed(None, *route(y, self.routing, slots, None, overlap), overlap)
+
+    def add(self, x: Tensor, norm: NormWeights, slots: Tensor, overlap: bool = False) -> Tensor:
+        """x [T, hidden], of few rows, += what the mixture adds for the RMS norm of x, in place. Returns x."""
+        return self._mixed(x, *route(x, self.routing, slots, norm, overlap), overlap)
+
+    def _mixed(self, x: Tensor | None, y: Tensor, experts: Tensor, weights: Tensor, overlap: bool) -> Tensor:
+        choice = Choice(experts, weights, self.part.part.weighs_input)
+        return mixture(y, self.stacks, choice, Besides(*self._shared(y, overlap), x), fixed=self.fixed, overlap=overlap)
+
+    def _shared(self, y: Tensor, overlap: bool) -> tuple[Tensor | None, Tensor | None]:
+        """What the shared network gives [T, hidden], and by the sigmoid of what [T] it counts."""
+        shared, switch = self.part.shared, self.part.switch
+        if shared is None:
+            return None, None
+        every = shared.down(inner_of(shared, y))
+        return every, None if switch is None else logits(y, switch.weight, None, self.fixed, overlap).view(-1)
+
+
+def _stacked(layers: list[Linear]) -> Weights | PackedWeights:
+    if isinstance(layers[0], FewBitsLinear):
+        return PackedWeights(*pack_together(cast("list[FewBitsLinear]", layers)))
+    return Weights(*lay_together(layers))
+
+
+def options_of(router: Router) -> dict[str, Any]:
+    """Of `routing.choose`."""
+    names = ("score", "best_first", "groups", "kept_groups", "outside", "normalise", "floor", "scale", "jitter")
+    return {name: getattr(router, name) for name in names} | {"two_best": router.group_score == "two"}

@@ -1,0 +1,269 @@
+"""The kernels of mixtures of experts against the law, for any device: shared by tests/cpu and tests/gpu."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sgl.runtime.layers.activation import ACTIVATIONS
+from sgl.runtime.models.experts import ExpertsPart
+from sgl.runtime.models.routing import routed
+from sgl.runtime.models.spec import Router
+
+ROUTERS: dict[str, Router] = {
+    "softmax": Router(),
+    "softmax, normalised": Router(normalise=True, scale=2.5),
+    "best first": Router(best_first=True, bias=True),
+    "best first, sigmoid": Router("sigmoid", best_first=True),
+    "sigmoid, corrected": Router("sigmoid", correction=True, normalise=True, floor=1e-20, scale=1.7),
+    "softmax, corrected": Router(correction=True, normalise=True, floor=0.3),
+    "groups, two best": Router("sigmoid", correction=True, groups=4, kept_groups=2, normalise=True),
+    "groups, the best": Router(groups=2, kept_groups=1, group_score="largest", scale=3.0),
+    "groups, others zero": Router(groups=4, kept_groups=2, outside=0.0),
+    "mixer": Router("mixer", jitter=0.2),
+}
+
+
+def choose(router: Router, top_k: int, logits: Tensor, correction: Tensor | None, **options: Any) -> tuple[Tensor, Tensor]:
+    from sgl.runtime.kernels import routing
+    from sgl.runtime.models.gpu_experts import options_of
+
+    return routing.choose(logits, top_k, correction=correction, **options_of(router), **options)
+
+
+def check_choice(name: str, rows: int, experts: int, top_k: int, device: str) -> None:
+    """Many equal numbers among them: of these the first experts are taken."""
+    router, generator = ROUTERS[name], torch.Generator().manual_seed(rows)
+    logits = (torch.randn(rows, experts, generator=generator) * 3).mul(8).round().div(8).to(device)
+    correction = torch.randn(experts, generator=generator).to(device) * 0.3 if router.correction else None
+    found, weights = choose(router, top_k, logits, correction)
+    expected, wanted = routed(router, top_k, logits, correction)
+    assert torch.equal(found.long(), expected) or near_ties(router, top_k, logits, correction, found, expected)
+    torch.testing.assert_close(weights, wanted, atol=1e-6, rtol=2e-5)
+
+
+def near_ties(router: Router, top_k: int, logits: Tensor, correction: Tensor | None, found: Tensor, expected: Tensor) -> bool:
+    """Whether choices differ only where a rounding of a score decides."""
+    scores = logits.sigmoid() if router.score == "sigmoid" else logits.softmax(1)
+    scores = scores if correction is None else scores + correction
+    return correction is not None and torch.allclose(scores.gather(1, found.long()), scores.gather(1, expected), rtol=0, atol=1e-6)
+
+
+def check_broken_logits(name: str, device: str) -> None:
+    """Rows of no numbers choose different experts that are there, and change no others' choice."""
+    router = ROUTERS[name]
+    logits = torch.randn(6, 12, device=device)
+    correction = torch.randn(12, device=device) if router.correction else None
+    expected = choose(router, 3, logits, correction)
+    for row, broken in enumerate((math.nan, math.inf, -math.inf)):
+        logits[row] = broken
+    found = choose(router, 3, logits, correction)
+    assert torch.equal(found[0][3:], expected[0][3:]) and torch.equal(found[1][3:], expected[1][3:])
+    for row in found[0].tolist():
+        assert len(set(row)) == 3 and 0 <= min(row) <= max(row) < 12
+
+
+def check_counts(device: str) -> None:
+    logits = torch.randn(50, 10, device=device)
+    counts, slots = torch.zeros(10, dtype=torch.int64, device=device), torch.arange(50, device=device).int() % 3
+    chosen, _ = choose(Router(), 4, logits, None, counts=counts, slots=slots)
+    assert torch.equal(counts, torch.bincount(chosen[slots != 0].flatten().long(), minlength=10))
+    choose(Router(), 4, logits, None, counts=counts)
+    assert int(counts.sum()) == 4 * (50 + int((slots != 0).sum()))
+
+
+def check_logits(rows: int, count: int, hidden: int, dtype: torch.dtype, device: str) -> None:
+    from sgl.runtime.kernels.routing import logits
+
+    x, weight, bias = torch.randn(rows, hidden, device=device).to(dtype), torch.randn(count, hidden, device=device), torch.randn(count, device=device)
+    for added in (None, bias):
+        expected = F.linear(x.double(), weight.double(), None if added is None else added.double()).float()
+        for fixed in (False, True):
+            found = logits(x, weight, added, fixed)
+            assert found.dtype == torch.float32
+            torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def check_few_rows(name: str, rows: int, experts: int, hidden: int, dtype: torch.dtype, device: str) -> None:
+    """Norm, product and choice in one kernel are those one after the other; its counters are left as they were."""
+    from sgl.runtime.kernels.join import NormWeights
+    from sgl.runtime.kernels.norm import rms_norm
+    from sgl.runtime.kernels.routing import FEW_ROWS, Routing, choose, logits, route
+    from sgl.runtime.models.gpu_experts import options_of
+
+    router, options = ROUTERS[name], options_of(ROUTERS[name])
+    x, weight = torch.randn(rows, hidden, device=device).to(dtype), torch.randn(experts, hidden, device=device)
+    norm = NormWeights(torch.randn(hidden, device=device).to(dtype), None, 1e-5)
+    bias, correction = (torch.randn(experts, device=device) if there else None for there in (router.bias, router.correction))
+    counts = torch.zeros(experts, dtype=torch.int64, device=device)
+    routing = Routing(weight, bias, correction, 3, options, counts, torch.zeros(FEW_ROWS, dtype=torch.int32, device=device))
+    for given in (None, norm):
+        y, chosen, weights = route(x, routing, None, given)
+        expected = x if given is None else rms_norm(x, norm.weight, norm.eps)
+        torch.testing.assert_close(y, expected, atol=1e-5, rtol=2e-2 if dtype == torch.bfloat16 else 1e-2)
+        wanted = choose(logits(y, weight, bias), 3, correction=correction, **options)
+        assert torch.equal(chosen, wanted[0])
+        torch.testing.assert_close(weights, wanted[1], atol=1e-5, rtol=1e-4)
+        assert not routing.counters.any()
+    assert int(counts.sum()) == 2 * 3 * rows
+
+
+def check_blocks(tokens: int, top_k: int, experts: int, rows: int, device: str) -> None:
+    """Each pair stands once, in a block of its expert, in order; the rest is filled up."""
+    from sgl.runtime.kernels.expert_blocks import sorted_blocks
+
+    chosen = torch.stack([torch.randperm(experts)[:top_k] for _ in range(tokens)]).int().to(device)
+    chosen[: tokens // 2] = chosen[0].clone()
+    blocks = sorted_blocks(chosen, experts, rows)
+    total = int(blocks.total)
+    assert total <= blocks.most
+    found = blocks.pairs.view(-1, rows)[:total].tolist()
+    expected: list[list[int]] = []
+    flat = chosen.flatten().tolist()
+    for expert in range(experts):
+        pairs = [pair for pair, who in enumerate(flat) if who == expert]
+        pairs += [len(flat)] * (-len(pairs) % rows)
+        expected += [pairs[start : start + rows] for start in range(0, len(pairs), rows)]
+    assert found == expected
+    assert blocks.experts[:total].tolist() == [flat[block[0]] for block in expected]
+
+
+PRODUCTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "another activation": {"name": "gelu_tanh"},
+    "clamped, biases": {"name": "quick_gelu", "limit": 0.6, "bias": True},
+    "shared": {"shared": True},
+    "shared, switched, added": {"shared": True, "switched": True, "added": True},
+    "weights of the input": {"of_input": True, "added": True},
+}
+
+
+def stacks_of(experts: int, hidden: int, inner: int, dtype: torch.dtype, device: str, bias: bool = False, name: str = "silu", limit: float | None = None) -> Any:
+    from sgl.runtime.kernels.experts import Stacks, Weights
+
+    def random(*shape: int) -> Tensor:
+        return (torch.randn(*shape, device=device) * shape[-1] ** -0.5).to(dtype)
+
+    up, down = (random(experts, 2 * inner, hidden), random(experts, hidden, inner))
+    biases = (random(experts, 2 * inner), random(experts, hidden)) if bias else (None, None)
+    return Stacks(Weights(up, biases[0]), Weights(down, biases[1]), name, limit)
+
+
+def check_mixture(
+    options: dict[str, Any], rows: int, experts: int, top_k: int, hidden: int, inner: int, dtype: torch.dtype, device: str, **how: Any
+) -> None:
+    """Some rows hold no numbers: they stay in their rows."""
+    from sgl.runtime.kernels.experts import Besides, Choice, mixture
+
+    options = dict(options)
+    shared, switched, added, of_input = (options.pop(name, False) for name in ("shared", "switched", "added", "of_input"))
+    stacks = stacks_of(experts, hidden, inner, dtype, device, **options)
+    x, every, residual = (torch.randn(rows, hidden, device=device).to(dtype) for _ in range(3))
+    switch = torch.randn(rows, device=device) if switched else None
+    chosen = torch.stack([torch.randperm(experts)[:top_k] for _ in range(rows)]).int().to(device)
+    choice = Choice(chosen, torch.rand(rows, top_k, device=device), of_input)
+    x[1::7] = math.nan
+    expected = by_hand(x, stacks, choice)
+    if shared:
+        expected = expected + every.double() * (1 if switch is None else switch.double().sigmoid()[:, None])
+    expected = expected + residual.double() if added else expected
+    besides = Besides(every if shared else None, switch, residual if added else None)
+    found = mixture(x, stacks, choice, besides, **how)
+    assert found is residual or not added
+    near(found, expected)
+
+
+FORMS = {"plain": 64, "zeros": 32, "floats": 32, "bytes": 64, "float8": 128, "offset": 64}  # and the inputs of a group
+
+
+def check_in_few_bits(
+    form: str, options: dict[str, Any], rows: int, experts: int, top_k: int, hidden: int, inner: int, dtype: torch.dtype, device: str, **how: Any
+) -> None:
+    """Some rows hold no numbers: they stay in their rows."""
+    from test_few_bits_kernels import draw
+
+    from sgl.runtime.kernels.experts import Besides, Choice, PackedWeights, Stacks, Weights, mixture
+    from sgl.runtime.models.expert_memory import alike, pack_together
+    from sgl.runtime.quantization.few_bits import FewBitsLinear
+
+    options = dict(options)
+    bias, of_input = (options.pop(name, False) for name in ("bias", "of_input"))
+    ours, theirs = [], []
+    for outputs, inputs in ((2 * inner, hidden), (hidden, inner)):
+        drawn = [placed(draw(form, outputs, inputs, FORMS[form], seed), device) for seed in range(experts)]
+        biases = [torch.randn(outputs, device=device).to(dtype) if bias else None for _ in drawn]
+        layers = [FewBitsLinear(weight, added, dtype) for weight, added in zip(drawn, biases, strict=True)]
+        assert alike(layers)
+        ours.append(PackedWeights(*pack_together(layers)))
+        theirs.append(Weights(torch.stack([weight.dense() for weight in drawn]), ours[-1].bias))
+    x, residual = (torch.randn(rows, hidden, device=device).to(dtype) for _ in range(2))
+    chosen = torch.stack([torch.randperm(experts)[:top_k] for _ in range(rows)]).int().to(device)
+    choice = Choice(chosen, torch.rand(rows, top_k, device=device), of_input)
+    x[1::7] = math.nan
+    expected = by_hand(x, Stacks(*theirs, **options), choice)
+    found = mixture(x, Stacks(*ours, **options), choice, Besides(), **how).double()
+    assert found[1::7].isnan().all()
+    kept = [row for row in range(rows) if row % 7 != 1]
+    assert (found[kept] - expected[kept]).norm() < (4e-3 if dtype == torch.float16 else 2e-2) * expected[kept].norm()
+    added = mixture(x, Stacks(*ours, **options), choice, Besides(x=residual.clone()), **how).double()
+    torch.testing.assert_close(added[kept], (found + residual.double())[kept], atol=0.05 * float(expected[kept].abs().max()), rtol=0.02)
+
+
+def lay_in_few_bits(rig: Any, exact: Any, group: int, device: str) -> None:
+    """The experts of `rig` in four bits, and in `exact` what these stand for."""
+    from layer_checks import loaded_weight
+
+    from sgl.runtime.layers.linear import Linear
+    from sgl.runtime.quantization.few_bits import FewBitsLinear
+    from sgl.runtime.quantization.rounding import nearest
+
+    exact.model.step = None
+    for layer, other in zip(rig.model.layers, exact.model.layers, strict=True):
+        if not isinstance(layer.ffn, ExpertsPart):
+            continue
+        other.ffn.compiled = None
+        for ours, theirs in zip(layer.ffn.experts, other.ffn.experts, strict=True):
+            for name in ("gate_up", "down"):
+                found = getattr(theirs, name)
+                weight = nearest(loaded_weight(found), group)
+                bias = None if found.bias is None else found.bias.to(device, rig.model.dtype)
+                setattr(ours, name, FewBitsLinear(placed(weight, device), bias, rig.model.dtype))
+                setattr(theirs, name, Linear(weight.dense(), found.bias))
+    vars(rig.model).pop("course", None)
+
+
+def placed(weight: Any, device: str) -> Any:
+    parts = {field.name: getattr(weight, field.name) for field in fields(weight)}
+    return replace(weight, **{name: part.to(device) for name, part in parts.items() if isinstance(part, Tensor)})
+
+
+def near(found: Tensor, expected: Tensor) -> None:
+    broken = expected.isnan()
+    assert found[~broken].isfinite().all() and broken.all(1).eq(broken.any(1)).all()
+    bound = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[found.dtype]
+    torch.testing.assert_close(found[~broken].double(), expected[~broken], atol=bound, rtol=bound)
+
+
+def by_hand(x: Tensor, stacks: Any, choice: Any) -> Tensor:
+    """float64 [T, hidden]: each token through each of its experts alone."""
+    found = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+    (up, up_bias), (down, down_bias) = stacks.gate_up, stacks.down
+    for token, row in enumerate(x):
+        for index, weight in zip(choice.experts[token].tolist(), choice.weights[token], strict=True):
+            taken = (row * weight.to(row.dtype) if choice.of_input else row).double()
+            y = up[index].double() @ taken + (0 if up_bias is None else up_bias[index].double())
+            gate, other = y.chunk(2)
+            if stacks.limit is not None:
+                gate, other = gate.clamp(max=stacks.limit), other.clamp(-stacks.limit, stacks.limit) + 1
+            inner = (ACTIVATIONS[stacks.name](gate) * other).to(x.dtype).double()
+            given = down[index].double() @ inner + (0 if down_bias is None else down_bias[index].double())
+            found[token] += given if choice.of_input else given * weight.double()
+    return found
+
+
+__all__ = ["PRODUCTS", "ROUTERS"]
