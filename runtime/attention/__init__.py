@@ -58,7 +58,8 @@ def attention_backend(
         return _for_group(name, pool.parts[0], layout, options)
     homes = [pool.parts[home] for home in layout.homes]
     backends = [_for_group(name, *of, options) for of in zip(homes, layout.groups, strict=True)]
-    return backends[0] if len(backends) == 1 else AttentionByLayer(pool, layout, backends)
+    alone = len(backends) == 1 and None not in layout.layers  # it counts layers as the model does
+    return backends[0] if alone else AttentionByLayer(pool, layout, backends)
 
 
 def _for_group(name: str, pool: KVPool, shape: AttentionShape, options: dict[str, object]) -> OneBackend:

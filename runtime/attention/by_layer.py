@@ -23,9 +23,9 @@ class AttentionByLayer:
     def __init__(self, pool: Pool, layout: AttentionLayout, backends: Sequence[OneBackend]) -> None:
         self.pool, self._places, self._backends = pool, layout.places, list(backends)
         names = list(dict.fromkeys(backend.name for backend in backends))
-        self.name = names[0] if len(names) == 1 else "mixed"
+        self.name = "mixed" if len(names) > 1 else names[0] if names else "none"
         self.capturable = all(backend.capturable for backend in backends)
-        self.reason = "; ".join(f"layers {self._listed(i)}: {b.name}, {b.reason}" for i, b in enumerate(backends))
+        self.reason = "; ".join(f"layers {self._listed(i)}: {b.name}, {b.reason}" for i, b in enumerate(backends)) or "no layer attends"
         if all(hasattr(backend, "attend_into") for backend in backends):
             self.attend_into = self._attend_into
 
@@ -84,7 +84,7 @@ class AttentionByLayer:
         batch.plan = plans
 
     def _listed(self, group: int) -> str:
-        return listed([layer for layer, (own, _) in enumerate(self._places) if own == group])
+        return listed([layer for layer, (own, _) in self._places.items() if own == group])
 
 
 def listed(numbers: Sequence[int]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -88,37 +88,51 @@ class AttentionShape:
 class AttentionLayout:
     """The attention of all layers of a model.
 
-    groups: each for one backend.  places: of each layer its group, and its index in there.
+    layers: None for one that does not attend and stores no keys.
+    groups: each for one backend.  places: of each layer that attends its group, and its index in there.
     parts: each one pool.  homes: the part that each group reads; several may read the same.
+    Where no layer attends there are no groups, and one part whose slots count tokens and hold nothing.
     """
 
-    layers: tuple[LayerAttention, ...]
+    layers: tuple[LayerAttention | None, ...]
     groups: tuple[AttentionShape, ...]
-    places: tuple[tuple[int, int], ...]
+    places: Mapping[int, tuple[int, int]]
     parts: tuple[KVPart, ...]
     homes: tuple[int, ...]
 
     @classmethod
-    def of(cls, layers: Sequence[LayerAttention]) -> AttentionLayout:
+    def of(cls, layers: Sequence[LayerAttention | None]) -> AttentionLayout:
         """Raises ConfigError for layers that cannot be."""
-        for index, layer in enumerate(layers):
-            _check(index, layer, layers)
-        caches, parts = _stored(layers)
-        kinds = [replace(layer, window=None, chunk=None, source=None) for layer in layers]
-        members = [[i for i, other in enumerate(kinds) if other == kind] for kind in dict.fromkeys(kinds)]
+        attending = {index: layer for index, layer in enumerate(layers) if layer is not None}
+        for index, layer in attending.items():
+            _check(index, layer, attending)
+        caches, parts = _stored(attending)
+        kinds = {index: replace(layer, window=None, chunk=None, source=None) for index, layer in attending.items()}
+        members = [[i for i, other in kinds.items() if other == kind] for kind in dict.fromkeys(kinds.values())]
         whose = {layer: (group, index) for group, found in enumerate(members) for index, layer in enumerate(found)}
         return cls(
             layers=tuple(layers),
-            groups=tuple(_shape([(layers[i], caches[i][1]) for i in found]) for found in members),
-            places=tuple(whose[i] for i in range(len(layers))),
+            groups=tuple(_shape([(attending[i], caches[i][1]) for i in found]) for found in members),
+            places={index: whose[index] for index in attending},
             parts=parts,
             homes=tuple(caches[found[0]][0] for found in members),
         )
 
+    def layer(self, index: int) -> LayerAttention:
+        """Of a layer that attends."""
+        found = self.layers[index]
+        if found is None:
+            raise RuntimeError(f"layer {index} does not attend")
+        return found
+
+    @property
+    def attending(self) -> list[LayerAttention]:
+        return [layer for layer in self.layers if layer is not None]
+
     @property
     def even(self) -> bool:
         """Queries have the same width in all layers, and so has what comes out."""
-        return len({(layer.query_heads, layer.key_dim, layer.value_dim) for layer in self.layers}) == 1
+        return len({(layer.query_heads, layer.key_dim, layer.value_dim) for layer in self.attending}) == 1
 
     def bytes_per_slot(self, dtype: torch.dtype) -> int:
         """Bytes that one token's keys and values take in all layers together."""
@@ -140,7 +154,7 @@ class AttentionLayout:
     def scale(self, pool: Pool, scales: Sequence[Scales]) -> None:
         """Divide what is stored from now on by these, one entry for each layer; those of layers that store nothing are not asked."""
         for index, layer in enumerate(self.layers):
-            if layer.source is None:
+            if layer is not None and layer.source is None:
                 part, cache = self._cache(pool, index)
                 part.scales[cache] = scales[index]
 
@@ -150,7 +164,7 @@ class AttentionLayout:
         return pool.parts[self.homes[group]], self.groups[group].caches[index]
 
 
-def _check(index: int, layer: LayerAttention, layers: Sequence[LayerAttention]) -> None:
+def _check(index: int, layer: LayerAttention, layers: Mapping[int, LayerAttention]) -> None:
     if layer.query_heads % layer.kv_heads:
         raise ConfigError(
             f"layer {index}: {layer.query_heads} query heads cannot share {layer.kv_heads} KV heads evenly"
@@ -159,7 +173,7 @@ def _check(index: int, layer: LayerAttention, layers: Sequence[LayerAttention]) 
         raise ConfigError(f"layer {index}: {len(layer.alibi)} ALiBi slopes for {layer.query_heads} query heads")
     if layer.source is None:
         return
-    if not 0 <= layer.source < index or layers[layer.source].source is not None:
+    if layer.source not in layers or layer.source >= index or layers[layer.source].source is not None:
         raise ConfigError(f"layer {index} reads layer {layer.source}, which must come before it and store its own keys")
     if layers[layer.source].stored != layer.stored:
         raise ConfigError(
@@ -168,18 +182,18 @@ def _check(index: int, layer: LayerAttention, layers: Sequence[LayerAttention]) 
         )
 
 
-def _stored(layers: Sequence[LayerAttention]) -> tuple[list[tuple[int, int]], tuple[KVPart, ...]]:
+def _stored(layers: Mapping[int, LayerAttention]) -> tuple[dict[int, tuple[int, int]], tuple[KVPart, ...]]:
     """Of each layer the part that it reads and the layer of that part; and the parts."""
     counts: dict[tuple[int, int, int], int] = {}
-    caches: list[tuple[int, int]] = []
-    for layer in layers:
+    caches: dict[int, tuple[int, int]] = {}
+    for index, layer in layers.items():
         if layer.source is not None:
-            caches.append(caches[layer.source])
+            caches[index] = caches[layer.source]
             continue
         before = counts.get(layer.stored, 0)
         counts[layer.stored] = before + 1
-        caches.append((list(counts).index(layer.stored), before))
-    return caches, tuple(KVPart(count, *stored) for stored, count in counts.items())
+        caches[index] = list(counts).index(layer.stored), before
+    return caches, tuple(KVPart(count, *stored) for stored, count in counts.items()) or (KVPart(0, 1, 1, 1),)
 
 
 def _shape(members: Sequence[tuple[LayerAttention, int]]) -> AttentionShape:

@@ -5,7 +5,9 @@ from .pages import PagePool
 from .prefix_cache import WORTH_LOADING, PrefixCache
 from .radix import Match, Node, RadixTree, common_prefix
 from .row import IntRow, Ints
+from .state_slots import StateSlots
+from .trail import Mark
 
 __all__ = [
-    "WORTH_LOADING", "HostTier", "IntRow", "Ints", "Match", "Node", "PageCopies", "PagePool", "PrefixCache", "RadixTree", "common_prefix",
+    "WORTH_LOADING", "HostTier", "IntRow", "Ints", "Mark", "Match", "Node", "PageCopies", "PagePool", "PrefixCache", "RadixTree", "StateSlots", "common_prefix",
 ]  # fmt: skip

@@ -8,6 +8,9 @@ int32 tokens and the pages that store their keys and values; its length is a mul
 itself holds each of its pages once. A lock on a node keeps its whole path; what is unlocked is evicted leaf by
 leaf, least recently used first, whatever its namespace (RadixAttention, arXiv 2312.07104, section 3); of a leaf
 that is longer than what is needed only the end goes.
+
+Where the model keeps states too, a prefix can be used up to the deepest node with a state. A node that is split keeps
+its own, which stands for everything up to its end; the new one before it has none.
 """
 
 from __future__ import annotations
@@ -19,14 +22,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .node_states import NodeStates
 from .pages import PagePool
 from .row import Ints
+from .states import EMPTY_SLOT
 
 NOTHING: Ints = np.empty(0, np.int32)
 
 
 class Node:
-    __slots__ = ("children", "last_used", "locks", "pages", "parent", "queued", "tokens")
+    __slots__ = ("children", "last_used", "locks", "pages", "parent", "queued", "state", "tokens")
 
     def __init__(self, tokens: Ints, pages: Ints, parent: Node | None) -> None:
         self.tokens = tokens
@@ -36,6 +41,7 @@ class Node:
         self.locks = 0
         self.last_used = 0
         self.queued = False  # has an entry in the eviction heap
+        self.state = EMPTY_SLOT  # no state
 
 
 class Root(Node):
@@ -49,16 +55,19 @@ class Root(Node):
 
 
 class Match(NamedTuple):
+    """length: in tokens, a multiple of the page size.  known: up to there keys and values are cached; states end at `length`."""
+
     pages: Ints
     node: Node
-    length: int  # tokens, a multiple of the page size
+    length: int
+    known: int
 
 
 class RadixTree:
     """Finds, keeps and evicts computed prefixes. Token arrays are int32; lengths are in tokens."""
 
-    def __init__(self, pool: PagePool) -> None:
-        self.pool = pool
+    def __init__(self, pool: PagePool, states: NodeStates | None = None) -> None:
+        self.pool, self.states = pool, states
         self.roots: dict[str, Root] = {}  # of the namespaces that hold something
         self.evictable = 0  # pages of unlocked nodes
         self.evicted = 0  # pages, since it was made
@@ -70,11 +79,15 @@ class RadixTree:
     def match(self, tokens: Ints, namespace: str = "") -> Match:
         """The longest cached prefix. Splits a node that matches in part, so that a lock holds no more."""
         root = self._root(namespace)
-        path, length = self._walk(root, tokens)
+        path, known = self._walk(root, tokens)
+        if self.states is not None:
+            path = path[: next((i for i in range(len(path), 0, -1) if path[i - 1].state), 0)]
         for node in path:
             self._touch(node)
-        pages = [node.pages for node in path]
-        return Match(np.concatenate(pages) if pages else NOTHING, path[-1] if path else root, length)
+        if self.states is not None and path:
+            self.states.touch(path[-1])
+        pages, length = [node.pages for node in path], sum(len(node.tokens) for node in path)
+        return Match(np.concatenate(pages) if pages else NOTHING, path[-1] if path else root, length, known)
 
     def match_length(self, tokens: Ints, namespace: str = "") -> int:
         """Length of the longest cached prefix; changes nothing."""
@@ -123,6 +136,22 @@ class RadixTree:
             if step.locks == 0:
                 self.evictable += len(step.pages)
                 self._enqueue(step)
+
+    def pages_of(self, node: Node) -> Ints:
+        """Of the path from the root to `node`."""
+        pages = [step.pages for step in self._path(node)]
+        return np.concatenate(pages[::-1]) if pages else NOTHING
+
+    def up_to(self, node: Node, length: int) -> Node | None:
+        """Of the path to `node` the deepest node within the first `length` tokens; splits the one that the last whole page ends in."""
+        length -= length % self.pool.page_size
+        depth = sum(len(step.tokens) for step in self._path(node))
+        for step in self._path(node):
+            start = depth - len(step.tokens)
+            if start < length:
+                return step if depth <= length else self._split(step, length - start)
+            depth = start
+        return None
 
     def mark(self, node: Node, held: NDArray[np.bool_]) -> None:
         """Set the pages on the path from `node` to the root, which a lock on it keeps; held: bool [pages of the pool + 1]."""
@@ -197,8 +226,15 @@ class RadixTree:
         """Of an unknown namespace: one that is kept once something is inserted."""
         return self.roots.get(namespace) or Root(namespace)
 
-    def _found(self, tokens: Ints, namespace: str) -> Iterator[tuple[Node, int]]:
+    def _found(self, tokens: Ints, namespace: str) -> list[tuple[Node, int]]:
         """The nodes of the longest cached prefix, each with how many of its tokens belong to it."""
+        found = list(self._stored(tokens, namespace))
+        while self.states is not None and found and not (found[-1][0].state and found[-1][1] == len(found[-1][0].tokens)):
+            found.pop()
+        return found
+
+    def _stored(self, tokens: Ints, namespace: str) -> Iterator[tuple[Node, int]]:
+        """The same, whether there is a state or not."""
         node: Node = self._root(namespace)
         length = 0
         while (child := self._child(node, tokens[length:])) is not None:
@@ -236,6 +272,8 @@ class RadixTree:
         parent = node.parent
         assert parent is not None
         del parent.children[self._key(node.tokens)]
+        if self.states is not None:
+            self.states.forget(node)
         self.evictable -= len(node.pages)
         if isinstance(parent, Root):
             if not parent.children:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from ..attention import attention_backend
-from ..models.attention import Step
+from ..cache.states import EMPTY_SLOT, FIRST_SLOT, SCRAP_SLOT, StateMemory
 from ..models.block import Block
 from ..models.decoder import Decoder
 from ..models.embedding import known_ids
+from ..models.mixer import Step, states_of
 from ..step.batch import Batch
 
 
@@ -44,7 +45,7 @@ class Flow:
         if not self.texts:
             return
         layout, self._model = model.config.attention, model
-        shares = any(layer.mixer.source is not None for layer in model.config.layers)  # then a text's keys must stay
+        shares = any(layer.source is not None for layer in layout.attending)  # then a text's keys must stay
         slots = len(self) if shares else max(map(len, self.texts))
         self._attention = attention_backend("torch_native", layout.pool(slots + 1, model.dtype, model.device), layout)
         self._courses, start = [], 1
@@ -65,8 +66,15 @@ class Flow:
             self._attention.plan(batch)
             angles = {rope: rotary.gather(batch.positions, len(course.ids)) for rope, rotary in self._model.rotaries.items()}
             states = course.states.clone() if stay else course.states
-            states = block.forward(states, Step(batch, self._attention, angles), None, course.own[block.index])
+            kept = states_of(batch, self._memory(block.index))
+            states = block.forward(states, Step(batch, self._attention, angles, kept), None, course.own[block.index])
             course.states = course.states if stay else states
+
+    def _memory(self, layer: int) -> StateMemory | None:
+        """Of a layer that keeps states: a text begins with an empty one, and leaves none."""
+        model = self._model
+        shapes = {layer: model.config.states[layer]} if layer in model.config.states else {}
+        return StateMemory(shapes, FIRST_SLOT, model.dtype, model.device) if shapes else None
 
     def logits(self) -> Iterator[Tensor]:
         """Of each text behind the last layer, float32 [T, vocabulary]; the head must be there."""
@@ -83,4 +91,6 @@ class Flow:
         count, device = len(course.ids), self._model.device
         ids, at = torch.from_numpy(course.ids.astype(np.int64)).to(device), torch.arange(count, device=device)
         slots = np.arange(course.start, course.start + count, dtype=np.int32)
-        return Batch(ids, at, at + course.start, [count], [count], [slots], at)
+        batch = Batch(ids, at, at + course.start, [count], [count], [slots], at)
+        batch.state_read, batch.state_write = torch.full_like(at[:1], EMPTY_SLOT), torch.full_like(at[:1], SCRAP_SLOT)
+        return batch

@@ -109,8 +109,8 @@ class _Quantizing:
             places = [place for place in part.places() if place.layer is not None]
             for place in places:
                 self._places.setdefault(id(place.layer), []).append(place)
-            if (order := part.mixer.order()) is not None:
-                self._orders[id(part.mixer.qkv)] = torch.from_numpy(order)
+            if part.mixer is not None:
+                self._orders.update((id(product), torch.from_numpy(order)) for product, order in part.mixer.orders())
             self.model.seal_part(index, self.flows)
             shards.add(self._packed(places))
             self._forget(index, part)

@@ -73,7 +73,7 @@ class MixedSteps:
         self._model, self._attention, self._table, self._last = model, attention, table, last
         self._replay_of = replay_of
         self._x = torch.zeros(self.most, model.config.hidden_size, dtype=model.dtype, device=last.device)
-        self._layers = model.config.attention.layers
+        self._layers = model.config.attention.attending
         most = self.most * max(layer.query_heads * layer.key_dim for layer in self._layers)
         self._q, self._mixed = (torch.zeros(most, dtype=model.dtype, device=last.device) for _ in range(2))
         self._sinks = [layer.sinks for layer in model.course.layers if isinstance(layer, FusedLayer)]
@@ -165,5 +165,5 @@ class MixedSteps:
     def _make_room(self) -> None:
         """Have the graphs' memory grow at once to what the largest piece needs, not anew for each larger size."""
         layers = self._model.config.layers
-        wide = max(sum(layer.mixer.rows) for layer in layers), max(block.dense.part.inner for block in self._model.layers)
+        wide = max(sum(layer.attention.rows) for layer in layers), max(block.ffn.widest for block in self._model.layers if block.ffn)
         self._x.new_empty(self.most, wide[0] + 3 * self._model.config.hidden_size + 3 * wide[1])

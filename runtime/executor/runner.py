@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from ..attention.base import AttentionBackend
+from ..cache.states import StateMemory
+from ..cache.trail import read_slot, write_slot
 from ..step.batch import Batch
 from .rows import RowMap
 
@@ -23,13 +25,14 @@ class Runner:
 
     last: int32 [rows], the token sampled last for each row, where a step that runs ahead finds its input;
     None where no step runs ahead.
+    memory: of the states, of a model that keeps some.
     sums: float32 [pools, hidden], of the newest step, in the order of the plan; None where it pooled nothing.
     """
 
     def __init__(
-        self, model: AnyDecoder, attention: AttentionBackend, device: torch.device, rows: int | None = None
+        self, model: AnyDecoder, attention: AttentionBackend, device: torch.device, rows: int | None = None, memory: StateMemory | None = None
     ) -> None:
-        self.model, self.attention, self.device = model, attention, device
+        self.model, self.attention, self.device, self.memory = model, attention, device, memory
         self.vocab_size = model.config.vocab_size
         self.rows = RowMap(rows or 0)
         self.last = None if rows is None else torch.zeros(rows, dtype=torch.int32, device=device)
@@ -57,7 +60,7 @@ class Runner:
             return None
         batch = self.build(work)
         self.attention.plan(batch)
-        logits = self.model.forward(batch, self.attention)
+        logits = self.model.forward(batch, self.attention, *states_for(self.memory))
         self.sums = batch.sums
         return logits
 
@@ -83,6 +86,7 @@ class Runner:
         """The flat batch of a step; sequences with one new token come first, in the plan's order."""
         lengths = [hi - lo for _, lo, hi in work]
         slots = [seq.slots.array[:hi] for seq, _, hi in work]
+        read, write = (None, None) if self.memory is None else (self._tensor(np.array(found)) for found in state_slots(work))
         return Batch(
             token_ids=self._tensor(np.concatenate(self._token_ids(work))),
             positions=self._tensor(positions(work, lengths)),
@@ -92,6 +96,8 @@ class Runner:
             context_slots=slots,
             logit_rows=self._tensor(np.asarray(logit_rows(work))),
             pools=pools(work),
+            state_read=read,
+            state_write=write,
         )
 
     def _token_ids(self, work: list[Work]) -> list[np.ndarray]:
@@ -106,6 +112,16 @@ class Runner:
 
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(values.astype(np.int64)).to(self.device)
+
+
+def state_slots(work: list[Work]) -> tuple[list[int], list[int]]:
+    """Of each sequence where its state is read from, and where the next one is left."""
+    return [read_slot(seq) for seq, *_ in work], [write_slot(seq) for seq, *_ in work]
+
+
+def states_for(memory: StateMemory | None) -> tuple[StateMemory, ...]:
+    """What a forward is given besides."""
+    return () if memory is None else (memory,)
 
 
 def positions(work: list[Work], lengths: list[int]) -> np.ndarray:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..step.batch import Batch, DeviceBatch
 from .page_table import PageTable
-from .runner import logit_rows, pools
+from .runner import logit_rows, pools, state_slots
 
 if TYPE_CHECKING:
     from ..sequences.sequence import Work
@@ -24,7 +24,8 @@ class StepArrays:
     """A step on the host.
 
     arrays: int32: ids, positions, slots and rows of the new tokens [T], rows of the sequences [S], where they
-    begin among the tokens [S + 1], their contexts [S], places of the tokens whose logits are wanted [R].
+    begin among the tokens [S + 1], their contexts [S], places of the tokens whose logits are wanted [R]; of models that keep
+    states, where those of the sequences are read and written [S].
     """
 
     arrays: list[np.ndarray]
@@ -34,8 +35,8 @@ class StepArrays:
     pools: list[tuple[int, int]]
 
     @classmethod
-    def of(cls, work: list[Work], rows: list[int]) -> StepArrays:
-        """The step of `work`, whose sequences have these rows of the page table."""
+    def of(cls, work: list[Work], rows: list[int], states: bool = False) -> StepArrays:
+        """The step of `work`, whose sequences have these rows of the page table. states: the model keeps some."""
         query_lens, contexts = [hi - lo for _, lo, hi in work], [hi for *_, hi in work]
         lengths, own = np.array(query_lens, np.int32), np.array(rows, np.int32)
         slots = [seq.slots.array[:hi] for seq, _, hi in work]
@@ -51,6 +52,7 @@ class StepArrays:
             starts,
             firsts + lengths,
             np.array(logit_rows(work), np.int32),
+            *(np.array(found, np.int32) for found in (state_slots(work) if states else ())),
         ]
         return cls(arrays, query_lens, contexts, slots, pools(work))
 
@@ -64,7 +66,7 @@ class StepArrays:
 
     def batch(self, on_device: Sequence[Tensor], table: PageTable, last: Tensor) -> Batch:
         """The batch of the copies of `arrays`."""
-        ids, positions, slots, token_rows, rows, starts, contexts, wanted = on_device
+        ids, positions, slots, token_rows, rows, starts, contexts, wanted, *states = on_device
         return Batch(
             token_ids=ids,
             positions=positions,
@@ -75,6 +77,8 @@ class StepArrays:
             logit_rows=wanted,
             device=DeviceBatch(rows, token_rows, starts, contexts, table.pages, table.page_size, last),
             pools=self.pools,
+            state_read=states[0] if states else None,
+            state_write=states[1] if states else None,
         )
 
 

@@ -48,7 +48,7 @@ def _apart(names: ExpertNames) -> ExpertNames:
 
 
 def _layer(layer: Layer, found: Architecture) -> Layer:
-    part, norms = layer.mixer, layer.norms
+    part, norms = layer.attention, layer.norms
     rope = replace(part.rope, interleaved=True) if part.rope is not None and found.interleaved else part.rope
     heads = None if part.norm is None else HeadNorm(_norm(part.norm.norm, found) or part.norm.norm, part.norm.over, part.norm.after)
     mixer, ffn = (_norm(norms.before_mixer, found), _norm(norms.after_mixer, found)), (_norm(norms.before_ffn, found), _norm(norms.after_ffn, found))

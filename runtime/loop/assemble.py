@@ -18,8 +18,9 @@ import torch
 from sgl.grammars import Vocabulary
 
 from ..attention import BACKENDS, AttentionBackend, AttentionLayout, attention_backend
-from ..cache import HostTier, Ints, PagePool, PrefixCache
+from ..cache import HostTier, Ints, PagePool, PrefixCache, StateSlots
 from ..cache.pools import Pool
+from ..cache.states import FIRST_SLOT, StateMemory
 from ..calibration import LENGTH, Calibrating, encoded
 from ..errors import ConfigError
 from ..executor.device import DeviceChoice, apply_threads, choose_device
@@ -45,6 +46,7 @@ from .core import EngineCore
 from .kv_scales import take_scales, told
 from .lifecycle import Lifecycle
 from .sleeping import Sleeper
+from .state_plan import places_for, with_states
 from .text_side import load_tokenizer
 from .updating import Updater
 
@@ -127,6 +129,8 @@ class Assembly:
         with self._phase("measure"):
             plan = memory.after_loading(self._before, model, self.config, self.context, self._allocated)
         with self._phase("kv"):
+            plan, self.states = _states(model, self.config, self.choice, plan)
+            self.config = places_for(self.config, self.states.slots - FIRST_SLOT if self.states else 0)
             return _pool(model, self.config, self.choice, plan)
 
     def put_together(self, model: AnyDecoder, text: TextSide, pool: Pool) -> tuple[EngineCore, AttentionBackend]:
@@ -138,7 +142,7 @@ class Assembly:
             if config.strict:
                 require_fastest(self.slower)
         with self._phase("runner"):
-            runner = _runner(model, attention, config, self.choice, context)
+            runner = _runner(model, attention, config, self.choice, context, self.states)
             return _core(runner, config, text, pool, context), attention
 
     def rehearse(self, core: EngineCore) -> None:
@@ -151,7 +155,7 @@ class Assembly:
     def info(self, model: AnyDecoder, attention: AttentionBackend, plan: memory.MemoryPlan) -> dict[str, Any]:
         found = _info(model, attention, self.config, self.choice, self.context)
         found |= {"layers": [asdict(row) for row in self.layers], "slower": self.slower, "few_bits": [str(kept) for kept in _few_bits(model)]}
-        found["notes"] = list(model.config.notes)
+        found |= {"notes": list(model.config.notes)} | _states_told(self.states, self.config)
         return {"model_path": str(self.path), **found, "memory": plan.as_dict(), "startup": self.seconds}
 
     @contextmanager
@@ -239,14 +243,26 @@ def _arithmetic(config: Resolved, choice: DeviceChoice, texts: Callable[[], list
     return transform_for(config.weights, config.deterministic, choice.device)
 
 
+def _states(
+    model: AnyDecoder, config: Resolved, choice: DeviceChoice, plan: memory.MemoryPlan
+) -> tuple[memory.MemoryPlan, StateMemory | None]:
+    shapes, layout = model.config.states, model.config.attention
+    per_token = layout.bytes_per_slot(memory.stored_dtype(config, choice.dtype))
+    plan, count = with_states(plan, config, shapes, per_token, choice.device, choice.dtype)
+    return plan, StateMemory(shapes, count + FIRST_SLOT, choice.dtype, choice.device) if count else None
+
+
 def _pool(
     model: AnyDecoder, config: Resolved, choice: DeviceChoice, plan: memory.MemoryPlan
 ) -> tuple[Pool, memory.MemoryPlan]:
     layout = model.config.attention
     dtype = memory.stored_dtype(config, choice.dtype)
     per_token = layout.bytes_per_slot(dtype)
-    plan = memory.with_kv(plan, config, per_token, choice.device)
-    slots = plan.kv // per_token + config.page_size  # the page of the padding slot comes on top
+    tokens = memory.tokens_without_keys(config, choice.device)
+    if per_token:
+        plan = memory.with_kv(plan, config, per_token, choice.device)
+        tokens = plan.kv // per_token
+    slots = tokens + config.page_size  # the page of the padding slot comes on top
     pool = layout.pool(slots, dtype, choice.device)
     take_scales(pool, model)
     return pool, replace(plan, kv=pool.bytes)
@@ -260,27 +276,40 @@ def _attention(config: Resolved, pool: Pool, layout: AttentionLayout, context: i
 
 
 def _runner(
-    model: AnyDecoder, attention: AttentionBackend, config: Resolved, choice: DeviceChoice, context: int
+    model: AnyDecoder, attention: AttentionBackend, config: Resolved, choice: DeviceChoice, context: int, states: StateMemory | None
 ) -> Any:
     if choice.device.type != "cuda":
-        return Runner(model, attention, choice.device, config.max_running if config.run_ahead else None)
+        return Runner(model, attention, choice.device, config.max_running if config.run_ahead else None, states)
     from ..executor.cuda_runner import CudaRunner
 
     return CudaRunner(
         model, attention, choice.device, context=context, page_size=config.page_size,
         max_running=config.max_running,
-        graphs=config.graphs and isinstance(model, Decoder) and model.capturable,
+        graphs=config.graphs and isinstance(model, Decoder) and model.capturable, memory=states,
     )  # fmt: skip
 
 
 def _core(runner: Any, config: Resolved, text: TextSide, pool: Pool, context: int) -> EngineCore:
     on_free = _poison(weakref.ref(pool), config.page_size) if config.poison_freed else None
-    cache = PrefixCache(PagePool(pool.slots // config.page_size, config.page_size, on_free), _host_tier(config, pool))
-    scheduler = Scheduler(cache, config.step_tokens, config.max_running)
+    pages = PagePool(pool.slots // config.page_size, config.page_size, on_free)
+    cache = PrefixCache(pages, _host_tier(config, pool), _state_slots(config, runner.memory))
+    scheduler = Scheduler(cache, config.step_tokens, config.max_running, config.state_every)
     life = Lifecycle(cache, scheduler, text, runner.vocab_size, context, config.seed)
     if runner.device.type == "cuda" and not config.deterministic:
         life.jump_limit = MOST_TO_JUMP
     return EngineCore(runner, life, run_ahead=config.run_ahead)
+
+
+def _state_slots(config: Resolved, states: StateMemory | None) -> StateSlots | None:
+    if states is None:
+        return None
+    held = weakref.ref(states)
+
+    def fill(slot: int) -> None:
+        if (memory := held()) is not None:
+            memory.fill_nan([slot])
+
+    return StateSlots(states.slots - FIRST_SLOT, fill if config.poison_freed else None)
 
 
 def _host_tier(config: Resolved, pool: Pool) -> HostTier | None:
@@ -338,6 +367,12 @@ def _info(
         "kv_bytes": pool.bytes,
         "host_kv_bytes": parse_memory(config.host_kv, "host_kv"),
     }
+
+
+def _states_told(states: StateMemory | None, config: Resolved) -> dict[str, int]:
+    if states is None:
+        return {"states": 0, "state_bytes": 0}
+    return {"states": states.slots - FIRST_SLOT, "state_bytes": states.bytes, "state_every": config.state_every}
 
 
 def _allocated(device: torch.device) -> int:

@@ -38,6 +38,11 @@ class EngineConfig:
     host_kv      main memory for prefixes that the pool has no room for, bytes or text such as "4GB"; 0: they are dropped
     kv_dtype     format of the stored keys and values: "auto" (as dtype), or "fp8": half of bfloat16's bytes, less precise;
                  divided by the checkpoint's scales where it has some, otherwise as they are
+    states       of models with recurrent layers (LFM2): how many states there are, for running sequences and for cached prefixes;
+                 None: from state_share
+    state_share  of such models: share of the KV memory that goes to states, as far as they are of use
+    state_every  of such models: tokens between the states that a long prompt leaves for others that begin with the same tokens;
+                 None: 256 on the CPU, 2048 on a GPU
     memory       share of the free memory that weights, activations and KV may use together; None: 0.92 on a GPU;
                  on the CPU the KV pool takes a quarter of the free memory, up to 131,072 tokens
     weights      "auto" (as stored, in dtype), or quantised while loading. In 8 bits: "int8", "fp8" on a GPU, "fp8_block" with
@@ -81,6 +86,9 @@ class EngineConfig:
     kv_memory: int | str | None = None
     host_kv: int | str = 0
     kv_dtype: str = "auto"
+    states: int | None = None
+    state_share: float = 0.5
+    state_every: int | None = None
     memory: float | None = None
     weights: str = "auto"
     calibration: Any = None
@@ -117,7 +125,7 @@ class EngineConfig:
         return config
 
     def validate(self) -> None:
-        for name in ("page_size", "step_tokens", "max_running", "threads", "context", "kv_tokens"):
+        for name in ("page_size", "step_tokens", "max_running", "threads", "context", "kv_tokens", "states", "state_every"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < WORD):
                 raise ConfigError(f"Engine({name}={shown(value)}): must be a positive whole number")
@@ -138,6 +146,8 @@ class EngineConfig:
             )
         if self.memory is not None and (not isinstance(self.memory, int | float) or not 0 < self.memory <= 1):
             raise ConfigError(f"Engine(memory={shown(self.memory)}): must be a share above 0 and up to 1, such as 0.8")
+        if isinstance(self.state_share, bool) or not isinstance(self.state_share, int | float) or not 0 < self.state_share < 1:
+            raise ConfigError(f"Engine(state_share={shown(self.state_share)}): must be a share above 0 and below 1, such as 0.5")
         if self.heartbeat is not None:
             real("Engine(heartbeat=...), None for no limit,", self.heartbeat, 0.1, 1e9)
         if self.kv_memory is not None:
@@ -163,6 +173,7 @@ class EngineConfig:
         values = {f.name: getattr(self, f.name) for f in fields(EngineConfig)}
         values["step_tokens"] = self.step_tokens or (8192 if gpu else 1024)
         values["max_running"] = self.max_running or (256 if gpu else 64)
+        values["state_every"] = self.state_every or (2048 if gpu else 256)
         values["run_ahead"] = gpu if self.run_ahead is None else self.run_ahead
         values["graphs"] = self.graphs and gpu
         if gpu and self.memory is None:
@@ -215,6 +226,7 @@ class Resolved(EngineConfig):
     step_tokens: int
     max_running: int
     run_ahead: bool
+    state_every: int
 
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}

@@ -156,12 +156,12 @@ class EngineCore:
         self.life.pin_again()
 
     def check(self) -> None:
-        self.cache.check(self.cache.pages(seq) for seq in self.life.live)
+        self.cache.check((self.cache.pages(seq) for seq in self.life.live), self.life.live)
         self.scheduler.check()
 
     def snapshot(self) -> Stats:
         pool, host, scheduler = self.cache.pool, self.cache.host, self.scheduler
-        runner = vars(self).get("runner")  # None behind the end
+        runner, trails = vars(self).get("runner"), self.cache.trails  # no runner behind the end
         return dataclasses.replace(
             self.stats,
             step_counts=list(self.stats.step_counts),
@@ -173,6 +173,10 @@ class EngineCore:
             pages_free=pool.free,
             pages_cached=self.cache.tree.evictable,
             pages_pinned=scheduler.pinned_pages(),
+            states_total=trails.slots.total if trails else 0,
+            states_free=trails.slots.free if trails else 0,
+            states_cached=len(trails.nodes) if trails else 0,
+            states_missed=self.cache.lost,
             host_tokens=host.tokens if host else 0,
             host_hits=host.loaded if host else 0,
             expert_counts=[] if runner is None else runner.model.expert_counts(),

@@ -27,7 +27,7 @@ def told(pool: Pool, layout: AttentionLayout) -> str | None:
     """For people; None: nothing is stored in float8."""
     if pool.dtype != FP8:
         return None
-    found = [layout.scales(pool, layer) for layer in range(len(layout.layers))]
+    found = [layout.scales(pool, layer) for layer in layout.places]
     if all(scales == Scales() for scales in found):
         return "1 in every layer"
     keys, values = zip(*found, strict=True)

@@ -219,7 +219,7 @@ class Lifecycle:
         self.deadlines.forget(seq)
 
     def rewind(self, seq: SequenceState, length: int) -> None:
-        if seq.computed > length:
+        if seq.computed > length or not self.cache.stands(seq):
             self.cache.cut(seq, length)
 
     def truncate(self, seq: SequenceState, length: int) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..attention.base import AttentionLayout
 from ..cache.kv import PAD_SLOT
+from ..cache.states import FIRST_SLOT, SCRAP_SLOT, StateMemory
 from ..errors import ConfigError
 from ..executor.host_pages import STAGING
 from ..layers.float8 import Scales
@@ -35,7 +36,7 @@ class MemoryPlan:
     """Bytes of the device's memory (on the CPU: of the main memory).
 
     total, free: before anything was loaded; weights, activations: measured (activations on a GPU only);
-    reserved: set aside for graphs, attention and sampling; kv: the pool.
+    reserved: set aside for graphs, attention and sampling; kv: the pool; states: of layers that keep some.
     """
 
     total: int
@@ -44,10 +45,11 @@ class MemoryPlan:
     activations: int = 0
     reserved: int = 0
     kv: int = 0
+    states: int = 0
 
     @property
     def taken(self) -> int:
-        return self.weights + self.activations + self.reserved
+        return self.weights + self.activations + self.reserved + self.states
 
     def as_dict(self) -> dict[str, int]:
         return asdict(self)
@@ -58,6 +60,7 @@ class MemoryPlan:
             "activations": self.activations,
             "graphs and workspaces": self.reserved,
             "KV": self.kv,
+            **({"states": self.states} if self.states else {}),
             "others": self.total - self.free,
         }
         listed = ", ".join(f"{name} {size / 1e9:.2f} GB" for name, size in parts.items())
@@ -115,11 +118,16 @@ def _tokens(plan: MemoryPlan, config: Resolved, bytes_per_token: int, device: to
     if config.kv_tokens is not None:
         return config.kv_tokens
     if config.kv_memory is not None:
-        return parse_memory(config.kv_memory) // bytes_per_token
+        return (parse_memory(config.kv_memory) - plan.states) // bytes_per_token
     if config.memory is not None:
         tokens = int(config.memory * plan.free - plan.taken) // bytes_per_token
         return min(GPU_TOKENS, tokens) if device.type == "cuda" else tokens
-    return min(CPU_TOKENS, int(CPU_SHARE * free_memory()) // bytes_per_token)
+    return min(CPU_TOKENS, (int(CPU_SHARE * free_memory()) - plan.states) // bytes_per_token)
+
+
+def tokens_without_keys(config: Resolved, device: torch.device) -> int:
+    """How many tokens the pages count where no layer stores keys."""
+    return config.kv_tokens or (GPU_TOKENS if device.type == "cuda" else CPU_TOKENS)
 
 
 def _advice(config: Resolved) -> str:
@@ -152,7 +160,9 @@ def activation_peak(model: AnyDecoder, config: Resolved, context: int) -> int:
 def dummy_step(model: AnyDecoder, config: Resolved, context: int) -> Tensor:
     """The largest step through the model with an attention that stores nothing; logits [max_running, vocabulary]."""
     attention = _NoAttention(model.config.attention, 2 * config.page_size, stored_dtype(config, model.dtype), model.device)
-    return model.forward(dummy_batch(config, context, model.device), attention)
+    batch, states = dummy_batch(config, context, model.device), model.config.states
+    batch.state_read = batch.state_write = torch.full((len(batch.query_lens),), SCRAP_SLOT, device=model.device)
+    return model.forward(batch, attention, *([StateMemory(states, FIRST_SLOT, model.dtype, model.device)] if states else []))
 
 
 def dummy_batch(config: Resolved, context: int, device: torch.device) -> Batch:
@@ -207,7 +217,7 @@ class _NoAttention:
     def attend(
         self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: Batch, sinks: Tensor | None = None
     ) -> Tensor:
-        return q.new_zeros(*q.shape[:2], self._layout.layers[layer].value_dim)
+        return q.new_zeros(*q.shape[:2], self._layout.layer(layer).value_dim)
 
     def stored(self, layer: int) -> tuple[Tensor, Tensor]:
         return self._layout.stored(self.pool, layer)

@@ -41,6 +41,10 @@ class Stats:
     pages_free: int = 0
     pages_cached: int = 0  # held by the tree alone, evictable
     pages_pinned: int = 0  # held by `Engine.pin`
+    states_total: int = 0  # of models that keep some
+    states_free: int = 0
+    states_cached: int = 0  # snapshots: held by the tree, some of them by sequences too
+    states_missed: int = 0  # tokens whose keys and values were cached, and that were computed again for want of a state
     host_tokens: int = 0  # whose keys and values are kept in main memory
     host_hits: int = 0  # tokens brought back from there; counted in cached_tokens too
     expert_counts: list[list[int]] = field(default_factory=list)  # of each layer, how often its experts were chosen, see `Decoder`
@@ -62,7 +66,7 @@ class Stats:
         self.forced_tokens += decoding.forced
 
     def __sub__(self, other: Stats) -> Stats:
-        gauges = {"running", "waiting", "pages_total", "pages_free", "pages_cached", "pages_pinned", "host_tokens"}
+        gauges = {"running", "waiting", "pages_total", "pages_free", "pages_cached", "pages_pinned", "host_tokens", "states_total", "states_free", "states_cached"}
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return Stats(**{n: v if n in gauges else _without(v, getattr(other, n)) for n, v in values.items()})
 

@@ -37,7 +37,7 @@ class Sleeper:
             core.resume()  # nothing is released yet
             raise
         core.runner.release()
-        self._pool.release()
+        self._release()
         self.asleep = True
         return before - self._held()
 
@@ -47,16 +47,23 @@ class Sleeper:
             return
         try:
             self._pool.restore()
+            if self._core.runner.memory is not None:
+                self._core.runner.memory.restore()
             self._weights.restore()
             self._core.runner.restore(self._make_attention())
         except Exception as error:
-            self._pool.release()
+            self._release()
             self._weights.release()
             if not isinstance(error, torch.OutOfMemoryError):
                 raise
             raise RuntimeFailure(f"no room to wake up ({error}); free memory on the device and wake again") from error
         self._weights, self.asleep = None, False
         self._core.resume()
+
+    def _release(self) -> None:
+        self._pool.release()
+        if self._core.runner.memory is not None:
+            self._core.runner.memory.release()
 
     def forget(self) -> None:
         """The engine is closed: nobody will wake it, and nothing here may keep its memory."""
@@ -70,7 +77,8 @@ class Sleeper:
             gc.collect()  # captured steps are cycles that hold the pool
             torch.cuda.empty_cache()
             return torch.cuda.memory_reserved(device)
-        return self._pool.bytes
+        states = self._core.runner.memory
+        return self._pool.bytes + (0 if states is None else states.bytes)
 
 
 def _check_room(tensors: list[torch.Tensor]) -> None:

@@ -115,8 +115,10 @@ class Stepper:
             note("a step failed", error)
             self._fail_step(real, error)
             return None
-        for seq, _, hi in work:
-            seq.computed = hi
+        for seq, lo, hi in work:
+            self.life.cache.advance(seq, hi)
+            if hi > lo and hi == seq.border:
+                self.life.attempt(seq, self.life.cache.publish, seq)
             if seq.prefilling:
                 self.life.attempt(seq, self._prefilled, seq)
         self.life.stats.computed_tokens += sum(hi - lo for _, lo, hi in work)
@@ -139,6 +141,8 @@ class Stepper:
 
         What a failed step wrote lies behind `computed`: nobody reads it, it is written again.
         """
+        for item in work:
+            self.life.cache.spoil(item.seq)
         failure = error if isinstance(error, RuntimeFailure) else RuntimeFailure(f"a step of the engine failed: {shown(error)}")
         blamed = culprit(error)
         for seq in [blamed] if blamed is not None else [item.seq for item in work]:

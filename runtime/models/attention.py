@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..attention.base import AttentionBackend
+from ..layers.linear import Linear
 from ..layers.norm import HeadNorm
-from ..layers.rotary import Angles, Rope, rotate
-from ..step.batch import Batch
+from ..layers.rotary import Rope, rotate
 from .head_norm import HeadNorms
+from .mixer import Step
 from .names import Names, Order
 from .places import Place, bias_of, matrix, weight_of
 from .spec import Attention, Temperature
 
 
-class Step(NamedTuple):
-    """What all layers of a step share. angles: of the step's tokens, by rotation."""
-
-    batch: Batch
-    attention: AttentionBackend
-    angles: dict[Rope, Angles]
-
-
 class AttentionPart:
-    """`qkv` gives queries, keys and values of all heads, [T, rows]; `output` takes what attention mixed."""
+    """`qkv` gives queries, keys, values and gates of all heads, [T, rows]; `output` takes what attention mixed."""
 
     def __init__(
         self, part: Attention, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.part, self.index, self._names = part, index, names
         self.heads = (part.heads, 0 if part.source is not None else part.kv_heads)
-        self.qkv = matrix(sum(part.rows), hidden, part.bias, names.transposed, dtype, device)
+        self.qkv = matrix(sum(part.rows) + part.gates, hidden, part.bias, names.transposed, dtype, device)
         self.output = matrix(hidden, part.heads * part.values, part.out_bias, names.transposed, dtype, device)
         self.norm = None if part.norm is None else HeadNorms(part.norm, *self.heads, part.dim, device)
         ones = torch.ones(part.kv_heads, part.values, dtype=torch.float32, device=device)
@@ -54,34 +45,52 @@ class AttentionPart:
         if self.sinks is not None:
             yield Place(prefix + names.sinks, self.sinks)
 
+    def products(self) -> Iterator[tuple[object, str]]:
+        """Who holds each projection, and under which name."""
+        yield from ((self, "qkv"), (self, "output"))
+
+    def tensors(self) -> Iterator[Tensor]:
+        """What it holds beside its products."""
+        if self.norm is not None:
+            yield self.norm.weight
+        if self.sinks is not None:
+            yield self.sinks
+
     def _apart(self, prefix: str) -> Iterator[Place]:
-        """Queries, keys and values have a tensor each; the rows of values that are keys come with `order`."""
-        start = 0
+        """Queries, with the gates, keys and values have a tensor each; the rows of values that are keys come with `order`."""
+        start, (queries, keys, values) = 0, self.part.rows
         names = (self._names.q, self._names.k, self._names.v)
-        for name, rows in zip(names, self.part.rows, strict=True):
+        for name, rows in zip(names, (queries + self.part.gates, keys, values), strict=True):
             if rows and not (name == self._names.v and self.part.value_is_key):
                 yield Place(f"{prefix}{name}.weight", self.qkv.weight[start : start + rows], self.qkv, start)
                 yield from bias_of(prefix + name, self.qkv, start, start + rows)
             start += rows
 
     def seal(self) -> None:
-        """Bring the loaded rows into order: queries, keys, values; what turns together half a head apart."""
-        order = self.order()
-        if order is not None:
-            self.qkv.take_rows(torch.from_numpy(order))
+        """Bring the loaded rows into order: queries, keys, values, gates; what turns together half a head apart."""
+        for product, order in self.orders():
+            product.take_rows(torch.from_numpy(order))
         if self.norm is not None:
             self.norm.seal(None if self.part.rope is None else self.part.rope.order)
 
-    def order(self) -> np.ndarray | None:
-        """int64: the row of the file for each row of `qkv`; None where they are the same."""
+    def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
+        """The projections whose rows are reordered, with the row of the file for each of theirs, int64."""
         merged = self._names.qkv
         rows = rows_in_file(self.part, "rows" if merged is None else merged.order)
-        return None if np.array_equal(rows, np.arange(len(rows))) else rows
+        if not np.array_equal(rows, np.arange(len(rows))):
+            yield self.qkv, rows
 
     def attend(self, x: Tensor, step: Step) -> Tensor:
         """x [T, hidden], normed -> what each token mixes, [T, heads * value_dim]; keys and values are written."""
-        part, (queries, keys) = self.part, self.heads
         y = self.qkv(x)
+        if not self.part.gates:
+            return self._mixed(y, step)
+        y, gate = y.split_with_sizes((sum(self.part.rows), self.part.gates), 1)
+        return self._mixed(y, step) * gate.sigmoid()
+
+    def _mixed(self, y: Tensor, step: Step) -> Tensor:
+        """y: [T, rows], queries, keys and values."""
+        part, (queries, keys) = self.part, self.heads
         if part.clip is not None:
             y = y.clamp_(-part.clip, part.clip)
         turning = (queries + keys) * part.dim
@@ -91,11 +100,11 @@ class AttentionPart:
             q = q * temperatures(part.temperature, step.batch.positions)[:, None, None].to(q.dtype)
         sinks = () if self.sinks is None else (self.sinks,)
         if part.source is not None:
-            return step.attention.attend(q, None, None, self.index, step.batch, *sinks).reshape(len(x), -1)
+            return step.attention.attend(q, None, None, self.index, step.batch, *sinks).reshape(len(y), -1)
         v = y[:, turning:].unflatten(1, (keys, part.values))
         v = v if self.value_norm is None else self.value_norm(v)
         step.attention.store(k, v, self.index, step.batch)
-        return step.attention.attend(q, k, v, self.index, step.batch, *sinks).reshape(len(x), -1)
+        return step.attention.attend(q, k, v, self.index, step.batch, *sinks).reshape(len(y), -1)
 
     def _turned(self, qk: Tensor, step: Step) -> Tensor:
         rope, norm = self.part.rope, self.norm
@@ -112,8 +121,10 @@ def temperatures(part: Temperature, positions: Tensor) -> Tensor:
 
 
 def rows_in_file(part: Attention, order: Order) -> np.ndarray:
-    """int64: where a merged projection in this order has each row of queries, keys and values, rotation included."""
+    """int64: where a merged projection in this order has each row of queries, keys, values and gates, rotation included."""
     heads, kv_heads, dim = part.heads, part.kv_heads, part.dim
+    if part.gate:
+        return _gated_rows(part)
     if part.source is not None:
         return _turning(np.arange(heads * dim).reshape(heads, dim), part.rope).ravel()
     group, values = heads // kv_heads, 0 if part.value_is_key else part.values
@@ -130,6 +141,14 @@ def rows_in_file(part: Attention, order: Order) -> np.ndarray:
         v = k
     q, k = (_turning(rows.reshape(-1, dim), part.rope) for rows in (q, k))
     return np.concatenate([rows.ravel() for rows in (q, k, v)])
+
+
+def _gated_rows(part: Attention) -> np.ndarray:
+    """Where query and gate of one head come after the other, in front of keys and values."""
+    both = np.arange(2 * part.gates).reshape(part.heads, 2, part.dim)
+    k, v = np.split(2 * part.gates + np.arange(sum(part.rows[1:])), [part.rows[1]])
+    q, k = (_turning(rows.reshape(-1, part.dim), part.rope) for rows in (both[:, 0], k))
+    return np.concatenate([rows.ravel() for rows in (q, k, v, both[:, 1])])
 
 
 def _turning(rows: np.ndarray, rope: Rope | None) -> np.ndarray:

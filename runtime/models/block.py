@@ -4,18 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..layers.activation import activated, add_scaled
 from ..layers.linear import BlockedLinear, Linear
 from ..layers.norm import RMSNorm
-from .attention import AttentionPart, Step
+from .attention import AttentionPart
+from .conv import ShortConvPart
+from .delta import DeltaPart
 from .experts import ExpertsPart
-from .feedforward import GatedPart, PlainPart
+from .feedforward import GatedPart, PlainPart, network_for
+from .mamba1 import Mamba1Part
+from .mamba2 import Mamba2Part
+from .mixer import MixerPart, Step
 from .names import Names
 from .places import Place, matrix, norm_for, norm_places, weight_of
-from .spec import Experts, Feedforward, Gated, Layer, PerLayer
+from .recurrent_spec import Delta, Mamba1, Mamba2
+from .spec import (
+    Attention,
+    Beside,
+    Experts,
+    Feedforward,
+    Layer,
+    Mixer,
+    PerLayer,
+    ShortConv,
+)
 
 Transform = Callable[[str, Linear], Linear]  # a projection's name and the loaded layer -> the one to compute with
 NORMS = ("before_mixer", "after_mixer", "before_ffn", "after_ffn")
@@ -32,23 +48,34 @@ class Block:
         norms = layer.norms
         self.before_mixer, self.after_mixer = norm_for(norms.before_mixer, hidden, device), norm_for(norms.after_mixer, hidden, device)
         self.before_ffn, self.after_ffn = norm_for(norms.before_ffn, hidden, device), norm_for(norms.after_ffn, hidden, device)
-        self.mixer = AttentionPart(layer.mixer, names, index, hidden, dtype, device)
-        self.ffn = feedforward_for(layer.ffn, names, hidden, dtype, device)
+        self.mixer = None if layer.mixer is None else mixer_for(layer.mixer, names, index, hidden, dtype, device)
+        self.ffn = None if layer.ffn is None else feedforward_for(layer.ffn, names, hidden, dtype, device)
         self.scalar = torch.ones(1, dtype=torch.float32, device=device) if layer.scalar else None
         self.gate = None if per_layer is None else PerLayerGate(per_layer, hidden, dtype, device)
 
     @property
+    def attention(self) -> AttentionPart:
+        """The mixer of a layer whose mixer is softmax attention over heads."""
+        assert isinstance(self.mixer, AttentionPart)
+        return self.mixer
+
+    @property
     def dense(self) -> GatedPart | PlainPart:
         """The feedforward network of a layer that has no experts."""
-        assert not isinstance(self.ffn, ExpertsPart)
+        assert isinstance(self.ffn, GatedPart | PlainPart)
         return self.ffn
+
+    @property
+    def branches(self) -> Iterator[MixerPart | GatedPart | PlainPart | ExpertsPart]:
+        """Mixer and feedforward network, or the one that it has."""
+        yield from (part for part in (self.mixer, self.ffn) if part is not None)
 
     def places(self) -> Iterator[Place]:
         prefix = self._names.layer.format(self.index)
         for name in NORMS:
             yield from norm_places(prefix + getattr(self._names, name), getattr(self.layer.norms, name), getattr(self, name))
-        yield from self.mixer.places(prefix)
-        yield from self.ffn.places(prefix)
+        for branch in self.branches:
+            yield from branch.places(prefix)
         if self.scalar is not None:
             yield Place(prefix + self._names.scalar, self.scalar)
         if self.gate is not None:
@@ -56,8 +83,8 @@ class Block:
 
     def products(self) -> Iterator[tuple[object, str]]:
         """Who holds each projection, and under which name."""
-        yield from ((self.mixer, "qkv"), (self.mixer, "output"))
-        yield from self.ffn.products()
+        for branch in self.branches:
+            yield from branch.products()
         if self.gate is not None:
             yield from ((self.gate, "down"), (self.gate, "up"))
 
@@ -67,8 +94,8 @@ class Block:
             yield self.gate.norm
 
     def seal(self, keep_plain: bool, transform: Transform | None) -> None:
-        self.mixer.seal()
-        self.ffn.seal()
+        for branch in self.branches:
+            branch.seal()
         for norm in self.norms():
             norm.seal()
         for holder, name in self.products():
@@ -80,20 +107,31 @@ class Block:
 
     def forward(self, x: Tensor, step: Step, rows: Tensor | None = None, own: Tensor | None = None) -> Tensor:
         """rows: go on with these rows only once their keys and values are written.  own: see `PerLayerGate`."""
+        x, y = self._mix(x, step, rows)
+        if self.ffn is not None:
+            inner = self.ffn.inner(normed(self.before_ffn, x) if y is None else y)
+            x = self._added(x, self.ffn.down, inner, self.after_ffn)
+        if self.gate is not None and own is not None:
+            x = self.gate.forward(x, own if rows is None else own.index_select(0, rows))
+        return x if self.scalar is None else x.mul_(self.scalar)
+
+    def _mix(self, x: Tensor, step: Step, rows: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """x with what the mixer adds, and what the feedforward network beside it reads; None: it stands behind."""
+        if self.mixer is None:
+            return (x if rows is None else x.index_select(0, rows)), None
         y = normed(self.before_mixer, x)
         mixed = self.mixer.attend(y, step)
         if rows is not None:
             x, y, mixed = (part.index_select(0, rows) for part in (x, y, mixed))
-        if self.layer.norms.parallel:
-            y = self.ffn.inner(normed(self.before_ffn, x) if self.before_ffn else y)
-            x = self._added(x, self.mixer.output, mixed, self.after_mixer)
-        else:
-            x = self._added(x, self.mixer.output, mixed, self.after_mixer)
-            y = self.ffn.inner(normed(self.before_ffn, x))
-        x = self._added(x, self.ffn.down, y, self.after_ffn)
-        if self.gate is not None and own is not None:
-            x = self.gate.forward(x, own if rows is None else own.index_select(0, rows))
-        return x if self.scalar is None else x.mul_(self.scalar)
+        if not self.layer.norms.parallel:
+            return self._added(x, self.mixer.output, mixed, self.after_mixer), None
+        y = normed(self.before_ffn, x) if self.before_ffn else y
+        return self._added(x, self.mixer.output, mixed, self.after_mixer), y
+
+    def store(self, x: Tensor, step: Step) -> None:
+        """Write only what later tokens need of these."""
+        if self.mixer is not None:
+            self.mixer.attend(normed(self.before_mixer, x), step)
 
     def _added(self, x: Tensor, product: Linear | None, y: Tensor, after: RMSNorm | None) -> Tensor:
         """x plus what a branch gives of y. product: None: y is what it gives."""
@@ -125,14 +163,59 @@ class PerLayerGate:
         return x.add_(self.norm(self.up(y)))
 
 
+class BesideMixers:
+    """Mixers beside each other; what `attend` gives is added as it is. See `Beside`."""
+
+    output = None
+
+    def __init__(self, part: Beside, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.part, self.index = part, index
+        self.mixers = [mixer_for(each, names, index, hidden, dtype, device) for each in part.mixers]
+
+    def places(self, prefix: str) -> Iterator[Place]:
+        for mixer in self.mixers:
+            yield from mixer.places(prefix)
+
+    def products(self) -> Iterator[tuple[object, str]]:
+        for mixer in self.mixers:
+            yield from mixer.products()
+
+    def tensors(self) -> Iterator[Tensor]:
+        for mixer in self.mixers:
+            yield from mixer.tensors()
+
+    def seal(self) -> None:
+        for mixer in self.mixers:
+            mixer.seal()
+
+    def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
+        for mixer in self.mixers:
+            yield from mixer.orders()
+
+    def attend(self, x: Tensor, step: Step) -> Tensor:
+        """[T, hidden] -> [T, hidden]"""
+        y = torch.zeros_like(x)
+        for mixer, taken, scale in zip(self.mixers, self.part.inputs, self.part.scales, strict=True):
+            assert mixer.output is not None
+            y.add_(mixer.output(mixer.attend(x if taken == 1 else x * taken, step)), alpha=scale)
+        return y
+
+
+PARTS: dict[type, Callable[..., MixerPart]] = {
+    Attention: AttentionPart, ShortConv: ShortConvPart, Delta: DeltaPart, Mamba1: Mamba1Part, Mamba2: Mamba2Part, Beside: BesideMixers,
+}  # fmt: skip
+
+
+def mixer_for(part: Mixer, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> MixerPart:
+    return PARTS[type(part)](part, names, index, hidden, dtype, device)
+
+
 def feedforward_for(
     part: Feedforward, names: Names, hidden: int, dtype: torch.dtype, device: torch.device
 ) -> GatedPart | PlainPart | ExpertsPart:
     if isinstance(part, Experts):
         return ExpertsPart(part, names, hidden, dtype, device)
-    if isinstance(part, Gated):
-        return GatedPart(part, names, hidden, dtype, device)
-    return PlainPart(part, names, hidden, dtype, device)
+    return network_for(part, names, hidden, dtype, device)
 
 
 def normed(norm: RMSNorm | None, x: Tensor) -> Tensor:

@@ -13,8 +13,10 @@ from ..layers.rotary import Rope
 from .decoder import Decoder
 from .executors import Ran, expected
 from .families import FAMILIES
+from .recurrent_spec import Delta, Mamba1, Mamba2
 from .spec import (
     Attention,
+    Beside,
     Experts,
     Feedforward,
     Gated,
@@ -27,6 +29,7 @@ from .spec import (
     PerLayer,
     Plain,
     Router,
+    ShortConv,
     Temperature,
 )
 
@@ -59,7 +62,7 @@ def _model(layer: Layer, others: tuple[Layer, ...] = (), **options: Any) -> Mode
 
 
 def _attention(**options: Any) -> Model:
-    return _model(replace(PLAIN, mixer=replace(PLAIN.mixer, **options)))
+    return _model(replace(PLAIN, mixer=replace(PLAIN.attention, **options)))
 
 
 def _head(dim: int) -> Model:
@@ -78,6 +81,7 @@ def _per_layer() -> Model:
     return _model(PLAIN, per_layer=PerLayer(16, VOCABULARY, "gelu_tanh", RMS))
 
 
+MAMBA2 = Mamba2(4, 16, 16, 1, 4, 1e-6)
 PLAIN = Layer(Norms.pre(RMS), Attention(4, 2, 64, 0.125, rope=Rope(1e4, 64, 64)), Gated(128))
 PARTS: dict[str, Callable[[], Model]] = {
     "Llama's layer: RMS pre-norms, RoPE, grouped-query attention, gated silu": lambda: _model(PLAIN),
@@ -102,7 +106,7 @@ PARTS: dict[str, Callable[[], Model]] = {
     "clipped queries, keys, values": lambda: _attention(clip=8.0),
     "queries scaled by position": lambda: _attention(temperature=Temperature(0.1, 8.0)),
     "keys that are also the values": lambda: _attention(value_is_key=True),
-    "layers that reuse the keys of an earlier layer": lambda: _model(PLAIN, (replace(PLAIN, mixer=replace(PLAIN.mixer, source=0)),)),
+    "layers that reuse the keys of an earlier layer": lambda: _model(PLAIN, (replace(PLAIN, mixer=replace(PLAIN.attention, source=0)),)),
     "values narrower than keys": lambda: _attention(value_dim=32),
     "head dimension 80": lambda: _head(80),
     "head dimension 256": lambda: _head(256),
@@ -111,6 +115,14 @@ PARTS: dict[str, Callable[[], Model]] = {
     "interleaved RoPE": lambda: _attention(rope=Rope(1e4, 64, 64, interleaved=True)),
     "no RoPE": lambda: _attention(rope=None),
     "ALiBi": lambda: _attention(rope=None, alibi=(0.5, 0.25, 0.125, 0.0625)),
+    "gated heads": lambda: _attention(gate=True),
+    "short convolution": lambda: _model(replace(PLAIN, mixer=ShortConv(HIDDEN, 3))),
+    "gated delta net": lambda: _model(replace(PLAIN, mixer=Delta(4, 2, 16, 16, 4, 1e-6))),
+    "KDA: a gated delta net with decays of each channel": lambda: _model(replace(PLAIN, mixer=Delta(4, 4, 16, 16, 4, 1e-6, rank=16, gate="sigmoid"))),
+    "Mamba 1": lambda: _model(replace(PLAIN, mixer=Mamba1(64, 16, 4, 4))),
+    "Mamba 2": lambda: _model(replace(PLAIN, mixer=MAMBA2)),
+    "attention and Mamba 2 beside each other": lambda: _model(replace(PLAIN, mixer=Beside((PLAIN.attention, MAMBA2), (1.0, 1.0), (1.0, 1.0)))),
+    "layers of one part": lambda: _model(replace(PLAIN, ffn=None), (replace(PLAIN, mixer=None),)),
     "learned positions": lambda: _model(PLAIN, positions=Learned(CONTEXT)),
     "gated gelu": lambda: _ffn(Gated(128, "gelu_tanh")),
     "plain gelu": lambda: _ffn(Plain(128, "gelu", True)),

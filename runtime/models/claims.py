@@ -36,15 +36,16 @@ def compiled_refusal(block: Block) -> str | None:
 
 
 def _reasons(block: Block) -> Iterator[str]:
-    layer, mixer, ffn = block.layer, block.layer.mixer, block.layer.ffn
+    layer, ffn = block.layer, block.layer.ffn
     yield from unknown(layer, COMPILED)
+    mixer = layer.attention
     if mixer.dim > cpu.MOST_DIM:
         yield f"head dimension {mixer.dim}; the compiled kernels take up to {cpu.MOST_DIM}"
     if mixer.values != mixer.dim:
         yield f"values of width {mixer.values} with keys of width {mixer.dim}"
     if isinstance(ffn, Experts):
         yield from (why for why in [refusal(ffn)] if why is not None)
-    elif ffn.activation not in cpu.ACTIVATIONS:
+    elif ffn is not None and ffn.activation not in cpu.ACTIVATIONS:
         yield f"activation {ffn.activation!r}"
     elif isinstance(ffn, Gated) and ffn.limit is not None:
         yield "a clamped gate without experts"

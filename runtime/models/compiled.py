@@ -61,10 +61,10 @@ class CompiledStep:
         self.claimed = claimed
         self._dtype, self._row = model.dtype, model.config.hidden_size
         self._most = min(MOST_TOKENS, cpu.most_rows(model.dtype) or MOST_TOKENS)
-        places = [(model.config.attention.places[i][0], block.mixer.part.window, block.mixer.part.chunk) for i, block in enumerate(model.layers)]
-        different = list(dict.fromkeys(places))
-        self._sees = [different.index(place) for place in places]
-        self._firsts = [places.index(place) for place in different]  # a layer of each kind that sees the same
+        kinds = {i: (group, model.layers[i].attention.part.window, model.layers[i].attention.part.chunk) for i, (group, _) in model.config.attention.places.items()}
+        firsts = {kind: i for i, kind in reversed(kinds.items())}  # a layer of each kind that sees the same
+        self._firsts = sorted(firsts.values())
+        self._sees = [self._firsts.index(firsts[kinds[i]]) if i in kinds else 0 for i in range(len(model.layers))]
         self._words = Words(model, [block for block, ours in zip(model.layers, claimed, strict=True) if ours], self._sees)
         self._embeds = claimed[0] and model.embedding.plain
         self._ends = claimed[-1] and model.head.project is None and isinstance(model.head.product, BlockedLinear)
@@ -139,10 +139,9 @@ class CompiledStep:
         """Where the layers' keys and values lie and how; a backend stands for memory that stays."""
         if self._bound is not None and self._bound() is attention:
             return
-        stored = [attention.stored(layer) for layer in range(len(self.claimed))]
-        self._words.layers["keys"] = [k.data_ptr() for k, _ in stored]
-        self._words.layers["values"] = [v.data_ptr() for _, v in stored]
-        self._words.layers["eight"] = [k.dtype == FP8 for k, _ in stored]
-        scales = [attention.scales(layer) for layer in range(len(self.claimed))]
-        self._words.layers["k_scale"], self._words.layers["v_scale"] = zip(*scales, strict=True)
+        for layer, words in enumerate(self._words.layers):
+            if self.claimed[layer]:
+                keys, values = attention.stored(layer)
+                words["keys"], words["values"], words["eight"] = keys.data_ptr(), values.data_ptr(), keys.dtype == FP8
+                words["k_scale"], words["v_scale"] = attention.scales(layer)
         self._bound = weakref.ref(attention)

@@ -47,11 +47,11 @@ class Words:
         turns = list(model.rotaries)
         for block in claimed:
             fill(self.layers[block.index], block)
-            rope = block.layer.mixer.rope
+            rope = block.layer.attention.rope
             self.layers[block.index]["turn"] = -1 if rope is None else turns.index(rope)
         self.layers["seen"] = seen
         wide = max(_product(block, name).outputs for block in claimed for name in _products(block) if name in ("qkv", "up"))
-        mixed = max(block.layer.mixer.heads * block.layer.mixer.dim for block in claimed)
+        mixed = max(block.layer.attention.heads * block.layer.attention.dim for block in claimed)
         _fill_model(bytes_[: MODEL.itemsize].view(MODEL)[0], model, wide, mixed)
         self.space = model.config.hidden_size + wide + mixed + max(_inner(block, model.config.hidden_size) for block in claimed)
 
@@ -81,12 +81,12 @@ def fill(words: Any, block: Block) -> None:
         assert block.ffn.compiled is not None
         words["experts"] = block.ffn.compiled.address
     else:
-        ffn = block.ffn.part
+        ffn = block.dense.part
         words["activation"], words["inner"], words["gated"] = cpu.ACTIVATIONS[ffn.activation], ffn.inner, isinstance(ffn, Gated)
 
 
 def _fill_attention(words: Any, block: Block) -> None:
-    part, mixer = block.layer.mixer, block.mixer
+    part, mixer = block.layer.attention, block.attention
     words["heads"], words["kv_heads"], words["dim"], words["stores"] = part.heads, part.kv_heads, part.dim, part.source is None
     words["scale"], words["softcap"], words["clip"] = part.scale, part.softcap or 0, part.clip or 0
     words["sinks"] = _pointer(mixer.sinks)
@@ -98,10 +98,9 @@ def _fill_attention(words: Any, block: Block) -> None:
 
 
 def _product(block: Block, name: str) -> BlockedLinear:
-    ffn = block.ffn
-    holders: dict[str, tuple[object, str]] = {"qkv": (block.mixer, "qkv"), "output": (block.mixer, "output")}
-    if not isinstance(ffn, ExpertsPart):
-        holders |= {"up": (ffn, ffn.into), "down": (ffn, "down")}
+    holders: dict[str, tuple[object, str]] = {"qkv": (block.attention, "qkv"), "output": (block.attention, "output")}
+    if not isinstance(block.ffn, ExpertsPart):
+        holders |= {"up": (block.dense, block.dense.into), "down": (block.dense, "down")}
     found = getattr(*holders[name])
     assert isinstance(found, BlockedLinear)
     return found
@@ -114,7 +113,7 @@ def _products(block: Block) -> tuple[str, ...]:
 
 def _inner(block: Block, hidden: int) -> int:
     """Numbers of a row inside the feedforward network; of experts what they add."""
-    return hidden if isinstance(block.ffn, ExpertsPart) else block.ffn.part.inner
+    return hidden if isinstance(block.ffn, ExpertsPart) else block.dense.part.inner
 
 
 def _pointer(tensor: Tensor | None) -> int:

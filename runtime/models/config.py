@@ -18,9 +18,11 @@ from .spec import (
     Gated,
     HeadNorm,
     Layer,
+    Mixer,
     Model,
     Norm,
     Norms,
+    Plain,
     Router,
 )
 
@@ -167,7 +169,7 @@ class Config(Fields):
         )  # fmt: skip
 
     def experts(
-        self, expert: Gated, router: Router, count: tuple[str, ...] = ("num_experts", "num_local_experts"), top_k: str = "num_experts_per_tok",
+        self, expert: Gated | Plain, router: Router, count: tuple[str, ...] = ("num_experts", "num_local_experts"), top_k: str = "num_experts_per_tok",
         **options: Any,
     ) -> Experts:  # fmt: skip
         """count, top_k: the keys that say how many there are, and how many a token goes through."""
@@ -202,7 +204,7 @@ class Config(Fields):
             raise ConfigError(f"{self.where}: layer_types={shown(kinds)} must name {' or '.join(KINDS[:2])} {self.count} times")
         return kinds
 
-    def layer(self, norms: Norms, mixer: Attention, ffn: Feedforward | None = None, **options: Any) -> Layer:
+    def layer(self, norms: Norms, mixer: Mixer, ffn: Feedforward | None = None, **options: Any) -> Layer:
         return Layer(norms, mixer, ffn or Gated(self.inner, self.activation()), **options)
 
     def model(self, layers: Iterable[Layer], norm: Norm | None, *, tied: bool = False, names: Names | None = None, **options: Any) -> Model:

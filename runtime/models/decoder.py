@@ -11,16 +11,18 @@ import torch
 from torch import Tensor
 
 from ..attention.base import AttentionBackend
+from ..cache.states import StateMemory
 from ..layers.float8 import Scales
 from ..layers.rotary import Rotary
 from ..quantization.keeping import Kept, PartTransform
 from ..step.batch import Batch
-from .attention import Step
 from .block import Block, Transform
+from .claims_gpu import fused_refusal
 from .compiled import CompiledStep, Span
 from .embedding import Embedding, Head, known_ids
 from .executors import SMALL_MODEL, Ran, executors
 from .experts import ExpertsPart
+from .mixer import Step, states_of
 from .places import Place
 from .pooling import summed
 from .spec import Model
@@ -84,25 +86,29 @@ class Decoder:
             self.layers[index - 1] = self._block(index - 1, torch.device("meta"))
 
     @torch.inference_mode()
-    def forward(self, batch: Batch, attention: AttentionBackend) -> Tensor:
-        """Compute a planned batch: logits of its `logit_rows`, [R, vocabulary], float32 on the CPU, else `dtype`."""
+    def forward(self, batch: Batch, attention: AttentionBackend, memory: StateMemory | None = None) -> Tensor:
+        """Compute a planned batch: logits of its `logit_rows`, [R, vocabulary], float32 on the CPU, else `dtype`.
+
+        memory: of the states, where layers keep some.
+        """
         if self.fused:
             from . import fused
 
-            return fused.forward(self, batch, attention)
+            return fused.forward(self, batch, attention, memory)
         if self.step is None:
-            return self._by_law(Span(0, len(self.layers), False), None, self._step(batch, attention))
+            return self._by_law(Span(0, len(self.layers), False), None, self._step(batch, attention, memory))
         spans, seen = self.step.plan(batch, attention)
-        step = None if all(span.compiled for span in spans) else self._step(batch, attention)
+        step = None if all(span.compiled for span in spans) else self._step(batch, attention, memory)
         x: Tensor | None = None
         for span in spans:
             x = self.step.run(self, span, x, batch, attention, seen) if step is None or span.compiled else self._by_law(span, x, step)
         assert x is not None
         return x
 
-    def _step(self, batch: Batch, attention: AttentionBackend) -> Step:
+    def _step(self, batch: Batch, attention: AttentionBackend, memory: StateMemory | None) -> Step:
         longest = max(batch.context_lens)
-        return Step(batch, attention, {rope: rotary.gather(batch.positions, longest) for rope, rotary in self.rotaries.items()})
+        angles = {rope: rotary.gather(batch.positions, longest) for rope, rotary in self.rotaries.items()}
+        return Step(batch, attention, angles, states_of(batch, memory))
 
     def embedded(self, batch: Batch) -> Tensor:
         """The states before the first layer, [T, hidden]."""
@@ -123,7 +129,7 @@ class Decoder:
         """The last layer, and the logits that are wanted."""
         last, batch = self.layers[-1], step.batch
         if not (len(batch.logit_rows) or batch.pools):  # only keys and values are wanted
-            last.mixer.attend(last.before_mixer(x) if last.before_mixer else x, step)
+            last.store(x, step)
             return self.no_logits()
         all_rows = batch.pools or len(batch.logit_rows) == len(x)
         return self.finished(last.forward(x, step, None if all_rows else batch.logit_rows, own), batch)
@@ -168,12 +174,13 @@ class Decoder:
     @property
     def capturable(self) -> bool:
         """Whether steps may be CUDA graphs: torch's experts wait to know how many tokens each has."""
-        return not any(isinstance(layer.ffn, ExpertsPart) for layer in self.layers)
+        mixtures = [layer for layer in self.layers if isinstance(layer.ffn, ExpertsPart)]
+        return not mixtures or (self.fused and all(fused_refusal(layer, self.dtype) is None for layer in mixtures))
 
     def expert_counts(self) -> list[list[int]]:
         """Of each layer how often each of its experts was chosen since the weights were loaded, [] for one without experts.
 
-        [] where no layer has experts, and on a GPU, where nobody counts.
+        [] where no layer has experts. On a GPU this waits for the steps that are under way.
         """
         counts = [layer.ffn.counts if isinstance(layer.ffn, ExpertsPart) else None for layer in self.layers]
         return [] if all(each is None for each in counts) else [[] if each is None else each.tolist() for each in counts]
@@ -193,8 +200,8 @@ class Decoder:
             yield from (norm.weight for norm in layer.norms())
             if isinstance(layer.ffn, ExpertsPart):
                 yield from layer.ffn.tensors()
-            if layer.mixer.norm is not None:
-                yield layer.mixer.norm.weight
+            if layer.mixer is not None:
+                yield from layer.mixer.tensors()
         yield from self.head.tensors()
 
     def seal(self, transform: Transform | None = None) -> Decoder:

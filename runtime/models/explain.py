@@ -21,7 +21,7 @@ class Layers:
     """Layers that are the same and run the same.
 
     layers: their numbers, "0-3, 5-8".  parts: what each is made of.  executor: "fused", "compiled", "torch", "transformers".
-    attention: the backend's name.  why, attention_why: not a faster one; None: there is none.
+    attention: the backend's name, "none" where it does not attend.  why, attention_why: not a faster one; None: there is none.
     """
 
     layers: str
@@ -41,10 +41,10 @@ def layers_of(model: AnyDecoder, attention: AttentionBackend) -> tuple[Layers, .
 def planned(model: AnyDecoder, executors: Sequence[tuple[str, str | None]], attention: AttentionBackend) -> tuple[Layers, ...]:
     """Of a model whose layers are to be run by `executors`."""
     layers = model.config.attention.layers
-    attends = [Ran(*attention.reasons(index)) for index in range(len(layers))]
+    attends = [Ran("none", None) if layer is None else Ran(*attention.reasons(index)) for index, layer in enumerate(layers)]
     runs = [_beside(Ran(*ran), by) for ran, (by, _) in zip(executors, attends, strict=True)]
     blocks = getattr(model, "layers", None)
-    parts = [attention_described(layer) for layer in layers] if blocks is None else [described(block.layer) for block in blocks]
+    parts = [attention_described(layer) for layer in layers if layer is not None] if blocks is None else [described(block.layer) for block in blocks]
     return table(parts, runs, attends)
 
 

@@ -24,6 +24,11 @@ class GatedPart:
         self.gate_up = matrix(2 * part.inner, hidden, part.bias, names.transposed, dtype, device)
         self.down = matrix(hidden, part.inner, part.bias, names.transposed, dtype, device)
 
+    @property
+    def widest(self) -> int:
+        """Numbers that a token has between the products."""
+        return self.part.inner
+
     def places(self, prefix: str) -> Iterator[Place]:
         names, inner = self._names, self.part.inner
         if names.gate_up is not None:
@@ -42,14 +47,19 @@ class GatedPart:
         """Bring the loaded rows into order: gate above up."""
         if self._names.gate_up is not None and self._names.gate_up.order == "pairs":
             self.gate_up.take_rows(torch.arange(2 * self.part.inner).view(-1, 2).t().flatten())
+        if self.part.out_scale != 1 and self.down.bias is not None:
+            self.down.bias.mul_(self.part.out_scale)
 
     def inner(self, x: Tensor) -> Tensor:
         """x [T, hidden] -> [T, inner], what `down` takes."""
         y = self.gate_up(x)
+        if self.part.scale != 1:
+            y = torch.cat((y[:, : self.part.inner] * self.part.scale, y[:, self.part.inner :]), -1)
         if (limit := self.part.limit) is not None:
             gate, up = y.chunk(2, -1)
             y = torch.cat((gate.clamp(max=limit), up.clamp(-limit, limit) + 1), -1)
-        return gated(self.part.activation, y)
+        y = gated(self.part.activation, y)
+        return y if self.part.out_scale == 1 else y.mul_(self.part.out_scale)
 
     def output(self, x: Tensor) -> Tensor:
         """x [T, hidden] -> [T, hidden]"""
@@ -66,6 +76,11 @@ class PlainPart:
         self.up = matrix(part.inner, hidden, part.bias, names.transposed, dtype, device)
         self.down = matrix(hidden, part.inner, part.bias, names.transposed, dtype, device)
         self._learned = torch.zeros(4, 1, dtype=torch.float32, device=device) if part.activation == "xielu" else None
+
+    @property
+    def widest(self) -> int:
+        """Numbers that a token has between the products."""
+        return self.part.inner
 
     def places(self, prefix: str) -> Iterator[Place]:
         yield from weight_of(prefix + self._names.up, self.up)
@@ -89,3 +104,11 @@ class PlainPart:
         """x [T, hidden] -> [T, inner], what `down` takes."""
         y = self.up(x)
         return activated(self.part.activation, y) if self._learned is None else xielu(y, *self._numbers)
+
+    def output(self, x: Tensor) -> Tensor:
+        """x [T, hidden] -> [T, hidden]"""
+        return self.down(self.inner(x))
+
+
+def network_for(part: Gated | Plain, names: Names, hidden: int, dtype: torch.dtype, device: torch.device) -> GatedPart | PlainPart:
+    return (GatedPart if isinstance(part, Gated) else PlainPart)(part, names, hidden, dtype, device)  # type: ignore[arg-type]

@@ -15,21 +15,24 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ..attention.base import AttentionBackend
+from ..cache.states import StateMemory
 from ..kernels import one_row
 from ..kernels.embed import embed
 from ..kernels.few_bits import Readied
 from ..kernels.join import NormWeights
 from ..kernels.logits import adjust
-from ..layers.linear import Linear
 from ..layers.rotary import Rope
 from ..step.batch import Batch
-from .attention import Step as LawStep
 from .claims_gpu import fused_refusal
 from .embedding import known_ids
 from .few_rows import MOST_ROWS, FewRowsLayer, few_rows, of_head
 from .gpu_layers import FusedLayer, LawLayer, Step
 from .joins import AnyJoin, Pending, between, weights_of
-from .lone_layers import AnyLayer, alone
+from .lone_layers import AnyLayer, FoldedLayer, alone, times
+from .lone_layers import lone as has_kernel
+from .mixer import Step as LawStep
+from .mixer import states_of
+from .spec import attention_of
 
 if TYPE_CHECKING:
     from .decoder import Decoder
@@ -58,6 +61,11 @@ class Course:
         """Whether the kernels take every layer."""
         return all(isinstance(layer, FusedLayer) for layer in self.layers)
 
+    @property
+    def folds(self) -> bool:
+        """Whether the layers of a step of one row leave nothing to be added, and their norms to the products."""
+        return all(isinstance(layer, FoldedLayer) for layer in self.alone)
+
 
 def course_of(model: Decoder) -> Course:
     layers: list[FusedLayer | LawLayer] = []
@@ -71,18 +79,18 @@ def course_of(model: Decoder) -> Course:
     last = layers[-1].block if isinstance(layers[-1], FusedLayer) else None
     norm = weights_of(model.head.norm, model.dtype)
     folds = norm is not None and not norm.layer and norm.bias is None
-    laws = [layer.block.layer.mixer.rope for layer in layers if isinstance(layer, LawLayer)]
+    laws = [part.rope for layer in layers if isinstance(layer, LawLayer) and (part := attention_of(layer.block.layer.mixer))]
     return Course(
         tuple(layers), tuple(alone(layer) for layer in layers), few_rows(layers, norm if folds else None, model.head, model.dtype), between(last, norm, model.dtype), norm if folds else None,
         _positions(model), tuple(dict.fromkeys(rope for rope in laws if rope is not None)),
     )  # fmt: skip
 
 
-def forward(model: Decoder, batch: Batch, attention: AttentionBackend) -> Tensor:
+def forward(model: Decoder, batch: Batch, attention: AttentionBackend, memory: StateMemory | None = None) -> Tensor:
     """See `Decoder.forward`; the logits are of the model's type."""
     require_positions(model, batch)
     course, x = model.course, _embed(model, batch)
-    step = _step(model, batch, attention, x)
+    step = _step(model, batch, attention, x, memory)
     lone = one_row.suits(x)
     layers = _layers(course, x, lone)
     delta: Pending = None
@@ -97,9 +105,9 @@ def forward(model: Decoder, batch: Batch, attention: AttentionBackend) -> Tensor
 
 
 def _layers(course: Course, x: Tensor, lone: bool) -> Sequence[AnyLayer | FewRowsLayer]:
-    if course.few is not None and len(x) <= MOST_ROWS:
-        return course.few
-    return course.alone if lone else course.layers
+    if lone and (course.few is None or course.folds):
+        return course.alone
+    return course.few if course.few is not None and len(x) <= MOST_ROWS else course.layers
 
 
 def pieces(
@@ -119,17 +127,18 @@ def pieces(
 
     def between(before: FusedLayer, layer: FusedLayer) -> None:
         mixed = rooms[before.block.index][1].view(len(x), -1)
-        layer.queries(x, before.mix(x, mixed), step, rooms[layer.block.index][0])
+        layer.queries(x, before.mix(x, mixed, batch.slots), step, rooms[layer.block.index][0])
 
     return [first, *(partial(between, *pair) for pair in pairwise(layers))]
 
 
 def finish(model: Decoder, x: Tensor, mixed: Tensor, batch: Batch) -> Tensor:
     """The logits of `batch.logit_rows`, once the last layer of `pieces` has attended; may write into x."""
+    slots = batch.slots
     if not batch.pools and len(batch.logit_rows) != len(x):
-        x, mixed = x.index_select(0, batch.logit_rows), mixed.index_select(0, batch.logit_rows)
+        x, mixed, slots = (part.index_select(0, batch.logit_rows) for part in (x, mixed, slots))
     last: Any = model.course.layers[-1]
-    return _logits(model, x, last.mix(x, mixed), batch)
+    return _logits(model, x, last.mix(x, mixed, slots), batch)
 
 
 def require_positions(model: Decoder, batch: Batch) -> None:
@@ -145,20 +154,21 @@ def _positions(model: Decoder) -> int | None:
     return min(tables if learned is None else [*tables, learned.count], default=None)
 
 
-def _step(model: Decoder, batch: Batch, attention: AttentionBackend, x: Tensor) -> Step:
+def _step(model: Decoder, batch: Batch, attention: AttentionBackend, x: Tensor, memory: StateMemory | None = None) -> Step:
     pool, course, own = attention.pool, model.course, model.embedding.own
     layout, part = model.config.attention, pool.parts[0]
     if len(pool.parts) == 1 and part.k.shape[0] == len(model.layers):
         keys, values, scales = part.k.unbind(0), part.v.unbind(0), part.scales
     else:
-        keys, values = zip(*(layout.stored(pool, index) for index in range(len(model.layers))), strict=True)
-        scales = [layout.scales(pool, index) for index in range(len(model.layers))]
+        stored = {index: layout.stored(pool, index) for index in layout.places}
+        keys, values = ({index: each[side] for index, each in stored.items()} for side in (0, 1))
+        scales = {index: layout.scales(pool, index) for index in layout.places}
     if course.whole:
         return Step(batch, attention, keys, values, scales)
     longest = max(batch.context_lens, default=1)
     angles = {rope: model.rotaries[rope].gather(batch.positions, longest) for rope in course.law_ropes}
     extra = (None,) * len(model.layers) if own is None else own(known_ids(batch), x)
-    return Step(batch, attention, keys, values, scales, LawStep(batch, attention, angles), extra)
+    return Step(batch, attention, keys, values, scales, LawStep(batch, attention, angles, states_of(batch, memory)), extra)
 
 
 def _embed(model: Decoder, batch: Batch, out: Tensor | None = None) -> Tensor:
@@ -188,10 +198,10 @@ def _head(model: Decoder, x: Tensor, delta: Pending, lone: bool) -> Tensor:
     head, norm = model.head, model.course.last_norm
     if isinstance(delta, Readied):
         return of_head(head, delta)
-    lone = lone and type(head.product) is Linear and head.project is None
-    if lone and delta is None and norm is not None:
-        return one_row.norm_linear(x, norm.weight, norm.eps, head.product.weight, head.product.bias)
+    alone = lone and has_kernel(head.product) and head.project is None
+    if alone and delta is None and norm is not None:
+        return times(head.product, x, norm)
     y = model.course.exit(x, delta)
-    if lone:
-        return one_row.linear(y, head.product.weight, head.product.bias)
+    if alone:
+        return times(head.product, y)
     return head.product(y if head.project is None else head.project(y))

@@ -11,7 +11,8 @@ Known = Mapping[type, Collection[str]]  # the fields of each kind of part
 
 def parts_of(layer: Any) -> Iterator[Any]:
     """A layer's parts, itself first."""
-    yield from (layer, layer.norms, layer.mixer, layer.ffn)
+    yield from (layer, layer.norms)
+    yield from (part for part in (layer.mixer, layer.ffn) if part is not None)
     if getattr(layer.mixer, "norm", None) is not None:
         yield layer.mixer.norm
     if hasattr(layer.ffn, "router"):
@@ -22,6 +23,7 @@ def parts_of(layer: Any) -> Iterator[Any]:
 
 def unknown(layer: Any, known: Known) -> Iterator[str]:
     """What an executor does not know, for people."""
+    yield from (f"a layer without {name}" for name, part in (("mixer", layer.mixer), ("feedforward network", layer.ffn)) if part is None)
     for part in parts_of(layer):
         if type(part) not in known:
             yield f"{type(part).__name__} is none of its parts"

@@ -43,6 +43,7 @@ class ExpertNames:
     """What checkpoints call the parts of a mixture of experts; those of one expert have its number for {}.
 
     shared_gate_up: gate and up of the shared network, where they are one tensor.  switch: what says how much it counts.
+    narrow, widen: what leads to the numbers that experts see, and back.
     correction_row: the correction is stored as [1, experts].
     stacks: other tensors that the files may hold for the experts' own.  transposed: experts' matrices are stored as [in, out].
     """
@@ -59,8 +60,39 @@ class ExpertNames:
     shared_gate_up: Merged | None = None
     shared_down: str = "mlp.shared_experts.down_proj"
     switch: str = "mlp.shared_expert_gate"
+    narrow: str = "mlp.fc1_latent_proj"
+    widen: str = "mlp.fc2_latent_proj"
     stacks: tuple[Stack, ...] = stacks("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
     transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConvNames:
+    """What checkpoints call the parts of a short convolution."""
+
+    into: str = "conv.in_proj"
+    kernel: str = "conv.conv"
+    output: str = "conv.out_proj"
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaNames:
+    """What checkpoints call the parts of a gated delta net, behind `prefix`.
+
+    inputs, rates: tensors, each with what its rows give, a letter each: q, k, v, the gate z; b, of which beta is made, a of which the decay is.
+    by_head: a tensor has what belongs to one key head after the other.
+    convolution: of q, k and v, one tensor or three.  decay, gate: what leads from a and z to all channels, in KDA.
+    """
+
+    prefix: str = "linear_attn."
+    inputs: tuple[tuple[str, str], ...] = (("in_proj_qkv", "qkv"), ("in_proj_z", "z"))
+    rates: tuple[tuple[str, str], ...] = (("in_proj_b", "b"), ("in_proj_a", "a"))
+    by_head: bool = False
+    convolution: tuple[str, ...] = ("conv1d",)
+    decay: str = "f_b_proj"
+    gate: str = "g_b_proj"
+    norm: str = "norm"
+    output: str = "out_proj"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +100,7 @@ class Names:
     """Llama's names; a family gives where it differs. Those of a layer's parts stand behind `layer`.
 
     prefixes: (begin, instead): a tensor whose name begins so is looked up under the other name, first match first.
+    mamba: how the names of such a mixer's parts begin, which are the same in all families.
     ignored: regular expressions of whole names of tensors without a place here, beside those that `loading` knows.
     transposed: matrices of the layers are stored as [in, out].
     """
@@ -99,6 +132,9 @@ class Names:
     activation: str = "mlp.act_fn"
     scalar: str = "layer_scalar"
     experts: ExpertNames = ExpertNames()
+    conv: ConvNames = ConvNames()
+    delta: DeltaNames = DeltaNames()
+    mamba: str = "mamba."
     prefixes: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
     transposed: bool = False

@@ -42,6 +42,13 @@ def weight_of(name: str, layer: Linear) -> Iterator[Place]:
     yield from bias_of(name, layer, 0, len(weight))
 
 
+def exact(name: str, layer: Linear) -> Iterator[Place]:
+    """A product that is no projection of few bits, whatever it was stored as."""
+    yield Place(f"{name}.weight", layer.weight)
+    if layer.bias is not None:
+        yield Place(f"{name}.bias", layer.bias)
+
+
 def bias_of(name: str, layer: Linear, start: int, stop: int) -> Iterator[Place]:
     if layer.bias is not None:
         yield Place(f"{name}.bias", layer.bias[start:stop])

@@ -8,8 +8,10 @@ from functools import cached_property
 from typing import Literal
 
 from ..attention.layout import AttentionLayout, LayerAttention
+from ..cache.states import StateShape
 from ..layers.rotary import Rope
 from .names import Names
+from .recurrent_spec import Delta, Mamba1, Mamba2
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "xielu"]
 
@@ -59,6 +61,7 @@ class Attention:
     window, chunk, softcap, alibi: see `LayerAttention`.  sinks: a learned logit of each head without a value.
     value_is_key: the values are the keys' projection, before norm and rotation.
     source: the layer whose keys and values are read; this one projects queries only.
+    gate: what a head gives is multiplied with the sigmoid of as many numbers, which are projected together with its query.
     """
 
     heads: int
@@ -80,6 +83,7 @@ class Attention:
     sinks: bool = False
     value_is_key: bool = False
     source: int | None = None
+    gate: bool = False
 
     @property
     def values(self) -> int:
@@ -92,18 +96,26 @@ class Attention:
         own = 0 if self.source is not None else self.kv_heads
         return self.heads * self.dim, own * self.dim, own * self.values
 
+    @property
+    def gates(self) -> int:
+        """Outputs of the same projection behind those, for the gate."""
+        return self.heads * self.dim if self.gate else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Gated:
     """down(activation(gate(x)) * up(x)).
 
     limit: gate is at most that, up within it on both sides, and to up 1 is added (gpt-oss).
+    scale, out_scale: the gate, and what comes out, is multiplied with it.
     """
 
     inner: int
     activation: Activation = "silu"
     bias: bool = False
     limit: float | None = None
+    scale: float = 1.0
+    out_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,25 +158,58 @@ class Experts:
     """A mixture: of `count` networks a token goes through `top_k`, whose outputs are added times the router's weights.
 
     weighs_input: the weight is multiplied with what an expert takes instead of what it gives.
+    latent: experts see that many numbers, which a projection gives, and another one leads back what they add up to; None: the token itself.
     shared: a network that every token goes through besides.  switched: it counts by the sigmoid of a product with the token.
     """
 
     count: int
     top_k: int
-    expert: Gated
+    expert: Gated | Plain
     router: Router = Router()
     weighs_input: bool = False
-    shared: Gated | None = None
+    shared: Gated | Plain | None = None
     switched: bool = False
+    latent: int | None = None
+    latent_bias: bool = False
 
 
-Mixer = Attention
+@dataclass(frozen=True, slots=True)
+class ShortConv:
+    """A gated convolution over the last `width` tokens of each channel: out(C * conv(B * x)), B, C and x projected (LFM2).
+
+    bias: of both projections and of the convolution.
+    """
+
+    channels: int
+    width: int
+    bias: bool = False
+
+    @property
+    def state(self) -> tuple[StateShape, ...]:
+        """The last inputs of the convolution, oldest first."""
+        return (StateShape((self.width - 1, self.channels)),)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Mixers that read the same and whose outputs are added. inputs, scales: what each reads and gives is multiplied with."""
+
+    mixers: tuple[Attention | ShortConv | Delta | Mamba1 | Mamba2, ...]
+    inputs: tuple[float, ...]
+    scales: tuple[float, ...]
+
+    @property
+    def state(self) -> tuple[StateShape, ...]:
+        return tuple(state for mixer in self.mixers for state in states_of(mixer))
+
+
+Mixer = Attention | ShortConv | Delta | Mamba1 | Mamba2 | Beside
 Feedforward = Gated | Plain | Experts
 
 
 @dataclass(frozen=True, slots=True)
 class Norms:
-    """Where norms stand in a layer.
+    """Where norms stand in a layer; a layer that has a mixer or an FFN only has the norms of that one.
 
     before_*: of what goes into the mixer or the FFN; after_*: of what comes out, before it is added.
     parallel: both read the layer's input, the FFN behind `before_mixer` where it has no norm of its own.
@@ -208,13 +253,20 @@ class PerLayer:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """branch: what mixer and FFN give is multiplied with it.  scalar: the output is multiplied with a learned number."""
+    """mixer, ffn: None where a layer has the other only.  branch: what mixer and FFN give is multiplied with it.
+    scalar: the output is multiplied with a learned number."""
 
     norms: Norms
-    mixer: Mixer
-    ffn: Feedforward
+    mixer: Mixer | None
+    ffn: Feedforward | None
     branch: float = 1.0
     scalar: bool = False
+
+    @property
+    def attention(self) -> Attention:
+        """The mixer of a layer whose mixer is softmax attention over heads."""
+        assert isinstance(self.mixer, Attention)
+        return self.mixer
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,12 +322,34 @@ class Model:
         return AttentionLayout.of([asked_of(layer.mixer) for layer in self.layers])
 
     @cached_property
+    def states(self) -> dict[int, tuple[StateShape, ...]]:
+        """What layers keep of a sequence beside keys and values, by layer, of those that keep something."""
+        return {index: states for index, layer in enumerate(self.layers) if (states := states_of(layer.mixer))}
+
+    @cached_property
     def ropes(self) -> tuple[Rope, ...]:
         """The different rotations of the layers."""
-        return tuple(dict.fromkeys(layer.mixer.rope for layer in self.layers if layer.mixer.rope is not None))
+        parts = (attention_of(layer.mixer) for layer in self.layers)
+        return tuple(dict.fromkeys(part.rope for part in parts if part is not None and part.rope is not None))
 
 
-def asked_of(part: Attention) -> LayerAttention:
+def attention_of(mixer: Mixer | None) -> Attention | None:
+    """The softmax attention in a mixer; there is one at most."""
+    if isinstance(mixer, Beside):
+        return next((found for each in mixer.mixers if (found := attention_of(each))), None)
+    return mixer if isinstance(mixer, Attention) else None
+
+
+def states_of(mixer: Mixer | None) -> tuple[StateShape, ...]:
+    """What a mixer keeps of a sequence beside keys and values."""
+    return () if mixer is None or isinstance(mixer, Attention) else mixer.state
+
+
+def asked_of(mixer: Mixer | None) -> LayerAttention | None:
+    """None where it does not attend."""
+    part = attention_of(mixer)
+    if part is None:
+        return None
     return LayerAttention(
         part.heads, part.kv_heads, part.dim, part.values, part.scale, part.window, part.chunk, part.softcap, part.alibi, part.source
     )

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..attention.layout import LayerAttention
-from .spec import Attention, Experts, Feedforward, HeadNorm, Layer, Norm, Norms, Plain
+from .recurrent_spec import Delta, Mamba1, Mamba2
+from .spec import (
+    Attention,
+    Beside,
+    Experts,
+    Feedforward,
+    HeadNorm,
+    Layer,
+    Mixer,
+    Norm,
+    Norms,
+    Plain,
+    ShortConv,
+)
 
 OVER = {"head": "QK-norm per head", "each": "QK-norms of each head", "all": "QK-norm over all heads"}
 SIDES: dict[tuple[bool, ...], str] = {
@@ -17,7 +30,29 @@ SIDES: dict[tuple[bool, ...], str] = {
 
 def described(layer: Layer) -> str:
     """attention 8 heads, 4 kv, dim 256, window 1024, QK-norm per head; gated gelu_tanh 10240; norms before and after"""
-    return "; ".join([", ".join(_attention(layer.mixer)), _feedforward(layer.ffn), *_sums(layer)])
+    branches = [*([_mixer(layer.mixer)] if layer.mixer else []), *([_feedforward(layer.ffn)] if layer.ffn else [])]
+    return "; ".join([*branches, *_sums(layer)])
+
+
+def _mixer(part: Mixer) -> str:
+    if isinstance(part, Beside):
+        return " beside ".join(map(_mixer, part.mixers))
+    if isinstance(part, Delta):
+        return ", ".join(_delta(part))
+    if isinstance(part, Mamba2):
+        return f"Mamba 2 {part.heads} heads, {part.groups} groups, dim {part.dim}, states of {part.size}"
+    if isinstance(part, Mamba1):
+        return f"Mamba {part.inner} channels, states of {part.size}"
+    if isinstance(part, ShortConv):
+        return f"short convolution of {part.width} tokens{', biases' if part.bias else ''}"
+    return ", ".join(_attention(part))
+
+
+def _delta(part: Delta) -> Iterator[str]:
+    yield f"{'gated delta net' if part.rank is None else 'KDA'} {part.heads} heads"
+    if part.key_heads != part.heads:
+        yield f"{part.key_heads} of keys"
+    yield f"dim {part.dim}" if part.value_dim == part.dim else f"dim {part.dim}, values {part.value_dim}"
 
 
 def attention_described(part: LayerAttention) -> str:
@@ -68,6 +103,8 @@ def _extras(part: Attention) -> Iterator[str]:
         yield "norm of values"
     if part.temperature is not None:
         yield "queries scaled by position"
+    if part.gate:
+        yield "gated heads"
     if part.sinks:
         yield "attention sinks"
     if part.value_is_key:

@@ -32,7 +32,7 @@ ACTIVATIONS = {"dynamic": None, "maximum": 100.0, "percentile": 99.99}  # of flo
 KV_DTYPES = ("auto", "fp8")  # the model's; float8 with the pool's scales
 FP8_CAPABILITY = (8, 9)
 WHOLE_DTYPES = (torch.float32, torch.bfloat16)  # float16 has no room for sums of whole numbers
-EXACT = ("router", "switch")  # of experts: what chooses stays in float32
+EXACT = ("router", "switch", "rates", "spread", "steps")  # what chooses experts stays in float32, what states decay by as it is stored
 HEAD = "head"
 OUTSIDE = (HEAD, "project")
 """What lies outside the layers stays as it is with float8: its errors would go everywhere. Beside weights of four bits it has
@@ -50,7 +50,7 @@ class Calibrated(NamedTuple):
 
 
 def transform_for(weights: str, deterministic: bool, device: torch.device) -> Transform | None:
-    """What becomes of each loaded projection (its name: qkv, output, gate_up or up, down, router, switch, project, head); None: nothing.
+    """What becomes of each loaded projection (its name: qkv, output, gate_up or up, down, router, switch, input, rates, project, head, ...); None: nothing.
 
     weights: one of WEIGHTS, but those that `calibrated_for` has. Raises ConfigError for a combination that this device cannot compute.
     """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..cache import Ints
+from ..cache import Ints, common_prefix
 from ..sequences.sequence import SequenceState, Status
 from .estimate import Claims
 from .fairness import Offer
@@ -48,6 +48,7 @@ class Newcomers:
         if not self._has_place(seq):
             return False
         self._scheduler.start(seq)
+        self._scheduler.borders.part(seq, [other for other in self._scheduler.running if other.prefilling])
         self._started.append(seq)
         self._note(seq, seq.namespace)
         for other in self._unfit:
@@ -71,8 +72,14 @@ class Newcomers:
         wanted = seq.tokens.array[:enough]
         return any(
             other.terms.priority >= seq.terms.priority and len(other) >= enough and np.array_equal(wanted, other.tokens.array[:enough])
+            and self._leaves(other, seq, enough)
             for other in self._prefilling(seq.namespace).get(_beginning(wanted), ())
-        )
+        )  # fmt: skip
+
+    def _leaves(self, other: SequenceState, seq: SequenceState, enough: int) -> bool:
+        """Whether what `seq` shares with a prefill can be gone on from, at `enough` tokens or later."""
+        shared = common_prefix(seq.tokens.array[: seq.ops[0].reuse(seq)], other.tokens.array)
+        return self._scheduler.borders.last(other, shared) >= enough
 
     def _prefilling(self, namespace: str) -> dict[bytes, list[SequenceState]]:
         """Running prefills by their first tokens; and all of them under b"", for what is shorter."""

@@ -17,6 +17,7 @@ from ..cache import WORTH_LOADING, PrefixCache
 from ..errors import OutOfPages
 from ..sequences.ops import Generate
 from ..sequences.sequence import SequenceState, Status, Work
+from .borders import Borders
 from .estimate import LengthEstimate
 from .fairness import Counters, Offer, Queue, in_turn, turn
 from .newcomers import PATIENCE, WORTH_WAITING, Newcomers
@@ -26,8 +27,9 @@ LONGEST_GRACE = 64
 
 
 class Scheduler:
-    def __init__(self, cache: PrefixCache, step_tokens: int, max_running: int) -> None:
+    def __init__(self, cache: PrefixCache, step_tokens: int, max_running: int, state_every: int = 256) -> None:
         self.cache = cache
+        self.borders = Borders(cache, state_every)
         self.step_tokens = step_tokens
         self.max_running = max_running
         self.estimate = LengthEstimate()
@@ -131,6 +133,8 @@ class Scheduler:
     def pin(self, seq: SequenceState) -> None:
         """Let a sequence keep its pages until it is closed. Raises OutOfPages where that is too much."""
         self.check_pinned(self.pinned_pages(seq))
+        if self.cache.trails is not None:
+            self.cache.trails.check_pinned(len(self.pinned) + 1)
         self.pinned[seq] = None
 
     def check_pinned(self, pages: int) -> None:
@@ -240,8 +244,9 @@ class Scheduler:
     def _give(self, seq: SequenceState, budget: int, work: dict[SequenceState, Work]) -> int:
         """Up to `budget` tokens more in this step; returns how many."""
         start = work[seq].hi if seq in work else seq.computed
-        hi = max(start, min(seq.ops[0].target(seq), start + budget))
-        if not (self.cache.grow(seq, hi) or self._make_room(seq, hi, work)):
+        seq.border = self.borders.next(seq)
+        hi = max(start, min(seq.ops[0].target(seq), start + budget, seq.border))
+        if not (self._grow(seq, hi) or self._make_room(seq, hi, work)):
             return 0
         work[seq] = Work(seq, seq.computed, hi)
         if not self.counters.alone:
@@ -272,9 +277,12 @@ class Scheduler:
         """The greatest of the running sequences is preempted first."""
         return (-seq.terms.priority, self.counters.coarse(seq.terms.tenant), seq.arrival)
 
+    def _grow(self, seq: SequenceState, length: int) -> bool:
+        return self.cache.grow(seq, length, self.cache.trails is None or seq.ops[0].leaves(seq, length))
+
     def _make_room(self, seq: SequenceState, length: int, work: dict[SequenceState, Work]) -> bool:
-        while not self.cache.grow(seq, length):
-            if self._park_one():
+        while not self._grow(seq, length):
+            if (self.cache.lacks_state(seq) and self._shed_one()) or self._park_one():
                 continue
             victim = max(self.running, key=self.last)
             if victim is seq and len(self.running) == 1:
@@ -302,6 +310,10 @@ class Scheduler:
             return False
         self.cache.release(seq)
         return True
+
+    def _shed_one(self) -> bool:
+        """Have somebody let go of a state that it can do without."""
+        return any(self.cache.shed(seq) for seq in (*self.running, *self.resident, *self.waiting.holding, *self.pinned))
 
     def _refuse(self, seq: SequenceState, length: int) -> None:
         pool, pinned = self.cache.pool, self.pinned_pages()

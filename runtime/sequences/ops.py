@@ -5,6 +5,7 @@ reuse(seq)              how many computed tokens it can stand on (it needs logit
 target(seq)             how many tokens must be computed before it can go on
 rows(seq, lo, hi)       of the positions lo..hi computed in this step, those whose logits it wants
 pool(seq, lo, hi)       of these positions, those whose last hidden states are to be summed for it
+leaves(seq, hi)         whether the state behind the tokens up to hi will be wanted
 wanted(seq, n)          for each of those n rows, the token ids whose log-probabilities it wants
 collect(seq, life, ..)  what was found there; True when it is done
 """
@@ -122,6 +123,9 @@ class Op:
 
     def pool(self, seq: SequenceState, lo: int, hi: int) -> range:
         return range(0)
+
+    def leaves(self, seq: SequenceState, hi: int) -> bool:
+        return True
 
     def wanted(self, seq: SequenceState, rows: int) -> list[list[int]]:
         return [[]] * rows
@@ -273,6 +277,10 @@ class Logprobs(Op):
 
     def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
         return range(max(lo, self.start - 1 + len(self.found)), hi)  # a preempted one computes anew what it has found
+
+    def leaves(self, seq: SequenceState, hi: int) -> bool:
+        """Nobody goes on from a probe that ends with this, and has no twigs behind it."""
+        return hi < self.target(seq) or bool(self.fan) or len(seq.ops) < 2 or not isinstance(seq.ops[1], Close)
 
     def wanted(self, seq: SequenceState, rows: int) -> list[list[int]]:
         first = self.start + len(self.found)

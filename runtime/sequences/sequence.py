@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import ArrayLike
 
-from ..cache import IntRow, Ints, Node
+from ..cache import IntRow, Ints, Mark, Node
 from ..sampling.params import SamplingParams
 from ..values import token_row, token_rows, whole
 from .embedding import Embed, Floats
@@ -51,8 +51,8 @@ class SequenceState:
     """What the scheduler thread knows of a sequence. Only that thread touches it."""
 
     __slots__ = (
-        "ahead", "arrival", "charged", "computed", "error", "id", "node", "number", "ops", "owed", "passed", "preempted",
-        "prefilling", "since", "slots", "status", "terms", "tokens",
+        "ahead", "arrival", "border", "branch", "charged", "computed", "error", "id", "into", "node", "number", "ops", "owed", "passed",
+        "preempted", "prefilling", "since", "slots", "status", "terms", "tokens", "trail",
     )  # fmt: skip
 
     def __init__(self, id: int, terms: Terms = USUAL, status: Status = Status.IDLE) -> None:
@@ -66,6 +66,10 @@ class SequenceState:
         self.computed = 0
         self.ahead = 0  # tokens sampled on the device that the host has not seen: 0 or 1
         self.node: Node | None = None
+        self.trail: list[Mark] = []
+        self.into = 0
+        self.branch = 0
+        self.border = 0  # where its next step ends at the latest, to leave a state
         self.ops: deque[Op] = deque()
         self.prefilling = False  # computes a prefix that others may wait for
         self.charged = 0  # tokens that its tenant has paid for

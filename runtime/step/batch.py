@@ -47,6 +47,8 @@ class Batch:
     logit_rows: [R], indices into T whose logits are wanted.
     pools: spans of T (first token, token behind the last) over each of which the last hidden states are to be summed.
     sums: float32 [pools, hidden], filled by the model where there are such.
+    state_read, state_write: [S], integers as above; of each sequence the slot that its state is read from, and the one that
+    the state behind its last new token is left in (see cache/states.py). None: the model keeps no states.
     plan: filled by `AttentionBackend.plan`; opaque to everybody else.
     device: what kernels on a GPU need besides; None on the CPU.
     """
@@ -62,3 +64,5 @@ class Batch:
     device: DeviceBatch | None = None
     pools: list[tuple[int, int]] = field(default_factory=list)
     sums: Tensor | None = None
+    state_read: Tensor | None = None
+    state_write: Tensor | None = None

@@ -12,13 +12,23 @@ from triton.compiler import ASTSource
 from sgl.runtime.kernels import (
     activation,
     embed,
+    expert_blocks,
+    expert_few_bits_kernels,
+    expert_kernels,
     few_bits_assembly,
     few_bits_kernels,
     heads,
     join,
     logits,
+    one_row_bits_kernels,
     one_row_kernels,
+    recurrent,
+    routing_kernels,
 )
+from sgl.runtime.kernels.expert_few_bits import FIXED as PACKED_FIXED
+from sgl.runtime.kernels.expert_few_bits import MANY as PACKED_MANY
+from sgl.runtime.kernels.expert_few_bits import SINGLE as PACKED_SINGLE
+from sgl.runtime.kernels.experts import FIXED, MANY, SMALL, TILES
 from sgl.runtime.models.claims_gpu import ACTIVATIONS
 
 INTEGERS = ("stride", "delta_stride", "other_stride", "table_stride", "size", "outputs")
@@ -27,13 +37,13 @@ INDICES = ("positions", "slots", "token_ids", "token_rows", "last", "table")
 FLOATS = ("after_weight", "after_bias", "before_bias", "norms", "biases", "scalar", "norm")
 
 
-def check(kernel: Any, warps: int = 4, types: dict[str, str] | None = None, **constants: Any) -> None:
+def check(kernel: Any, warps: int = 4, types: dict[str, str] | None = None, stages: int = 3, **constants: Any) -> None:
     """Its arguments have the types of `types`, or those that their names have in all kernels."""
     names = [parameter.name for parameter in kernel.params]
     kinds = dict.fromkeys(INTEGERS, "i32") | dict.fromkeys(NUMBERS, "fp32") | dict.fromkeys(INDICES, "*i32") | dict.fromkeys(FLOATS, "*fp32")
     kinds |= dict.fromkeys(constants, "constexpr") | (types or {})
     source = ASTSource(fn=kernel, signature={name: kinds.get(name, "*bf16") for name in names}, constexprs=constants)
-    ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps}).asm["ptx"]
+    ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps, "num_stages": stages}).asm["ptx"]
     assert ".entry" in ptx
 
 
@@ -82,8 +92,77 @@ def few_bits() -> None:
         check(few_bits_kernels.multiply, 4, types | {"words": "*i16"}, **constants | {"FORM": 0, "KIND": "zeros, scaled"}, **folded)
 
 
+def recurrences() -> None:
+    types = dict.fromkeys(("q", "k", "v", "decay", "beta", "states", "out"), "*fp32") | {"read": "*i64", "write": "*i64"}
+    for channels, delta in ((False, True), (True, True), (False, False)):
+        sizes = {"HEADS": 32, "SHARED": 2, "KEY": 128, "VALUE": 128, "KEY_BLOCK": 128, "COLUMNS": recurrent.COLUMNS}
+        check(recurrent._advance, 4, types, **sizes, CHANNELS=channels, DELTA=delta)
+    types |= dict.fromkeys(("x", "dt", "a", "b", "c"), "*fp32") | {"starts": "*i64"}
+    for single in (False, True):
+        check(recurrent._select, 4, types, CHANNELS=8192, SIZE=16, SIZE_BLOCK=16, BLOCK=32, SINGLE=single)
+
+
+def one_row_bits() -> None:
+    rows = {"DTYPE": triton.language.bfloat16, "INPUTS": 512, "WORDS": 32, "BLOCKS": 4, "ROWS": 8, "ZERO": 8, "COMPILED": True, "DEPENDENT": True}
+    types, added = {"words": "*i16", "meta": "*i32", "outer": "*fp32", "norm": "*bf16"}, {"OUTER": False, "NORMED": True, "BIASED": False}
+    kinds = ("plain", "scaled", "shifted", "zeros", "zeros, scaled")
+    for kind, group in [*((kind, 2**30 if kind in ("plain", "zeros") else 64) for kind in kinds), ("scaled", 32), ("scaled", 128)]:
+        check(one_row_bits_kernels.linear, 1, types, **rows, **added, GROUP=group, KIND=kind, ADDED=True)
+    check(one_row_bits_kernels.gate_up, 1, types, **rows, **added | {"BIASED": True}, GROUP=64, KIND="zeros, scaled", NAME="silu")
+    check(one_row_bits_kernels.heads, 1, types, **rows, **added | {"OUTER": True}, GROUP=64, KIND="scaled", QUERIES=8, KEYS=4, HALF=64)
+
+
+def routers() -> None:
+    types = {"scores": "*fp32", "correction": "*fp32", "chosen": "*i32", "weights": "*fp32", "counts": "*i64", "slots": "*i32", "count": "i32"}
+    types |= dict.fromkeys(("outside", "floor", "scale", "jitter"), "fp32")
+    usual = {"TOP": 8, "LANES": 8, "SIZE": 128, "KEPT": 4, "TWO": True, "COUNTED": True, "SLOTTED": True, "DEPENDENT": True}
+    flags = ("MIXER", "SIGMOID", "BEST_FIRST", "CORRECTED", "NORMALISE")
+    for on in ("NORMALISE", "SIGMOID CORRECTED NORMALISE", "BEST_FIRST", "BEST_FIRST SIGMOID", "MIXER"):
+        set_flags = {flag: flag in on.split() for flag in flags}
+        constants = {"GROUPS": 8 if set_flags["CORRECTED"] else 1} | set_flags | usual
+        check(routing_kernels.choose, 1, types, **constants)
+        scores = {"weight": "*fp32", "bias": "*fp32", "rows": "i32", "counters": "*i32", "norm": "*bf16"}
+        check(routing_kernels.score_rows, 4, types | scores, INPUTS=2880, BLOCK=4096, EXPERTS=2, BIASED=True, NORMED=True, CHOOSING=True, **constants)
+    check(routing_kernels.score_tiles, 4, types | scores, INPUTS=2048, ROWS=16, EXPERTS=16, DEPTH=128, BIASED=True, PRECISION="tf32x3")
+    check(expert_blocks._sort, 4, dict.fromkeys(("chosen", "pairs", "experts", "total"), "*i32") | {"count": "i32"}, EXPERTS=128, BINS=256, ROWS=32, CHUNK=1024)
+
+
+def experts() -> None:
+    types = {"chosen": "*i32", "weights": "*fp32", "inner": "i32", "limit": "fp32", "switch": "*fp32", "inputs": "i32", "count": "i32"}
+    types |= dict.fromkeys(("pairs", "experts", "total"), "*i32")
+    cut = {"SIZE": 2048, "TOP": 8, "ROWS": 4, "BLOCK": 1024, "VECTOR": 8, "BIASED": True, "WEIGHED": True, "DEPENDENT": True}
+    besides = {"SHARED": True, "SWITCHED": True, "ADDED": True}
+    check(expert_kernels.gather_up, 4, types, NAME="silu", LIMITED=True, **cut)
+    check(expert_kernels.gather_down, 4, types, **cut, **besides)
+    check(expert_kernels.combine, 4, types, TOP=8, BLOCK=1024, WEIGHED=True, **besides)
+    for tile in (*TILES.values(), MANY, FIXED, SMALL):
+        shape = {"ROWS": tile.rows, "OUTPUTS": tile.outputs, "DEPTH": tile.depth, "GROUP": 8, "DESCRIBED": tile.described, "EVEN": tile.described}
+        weight = {"weight": f"tensordesc<bf16[{tile.outputs},{tile.depth}]>"} if tile.described else {}
+        for name in ("", "quick_gelu"):
+            flags = {"TOP": 8 if name else 1, "NAME": name, "LIMITED": bool(name), "BIASED": not tile.described, "WEIGHED": bool(name) and not tile.described}
+            check(expert_kernels.grouped, tile.warps, types | weight, stages=tile.stages, **shape, **flags)
+
+
+def experts_in_few_bits() -> None:
+    types = dict.fromkeys(("meta", "pairs", "experts", "total"), "*i32") | {"outer": "*fp32", "limit": "fp32"}
+    types |= dict.fromkeys(("count", "inputs", "words_stride", "meta_stride"), "i32")
+    kinds = [(0, "*i16", 64, "zeros, scaled"), (1, "*i16", 32, "floats, scaled"), (2, "*i8", 128, "scaled"), (2, "*fp8e4nv", 128, "plain")]
+    for form, words, group, kind in kinds:
+        texts = {f"TEXT{at}": few_bits_assembly.text(kind, torch.bfloat16, at, 0) for at in range(4)}
+        weight = texts | {"FORM": form, "WORDS": 32, "GROUP": group, "KIND": kind, "ZERO": 0, "OUTER": kind == "plain"}
+        for tile, name in ((PACKED_SINGLE, "quick_gelu"), (PACKED_SINGLE, ""), (PACKED_MANY, "silu"), (PACKED_FIXED, "")):
+            shape = {"ROWS": tile.rows, "OUTPUTS": tile.outputs, "APART": tile.apart, "TURN": 8, "TOP": 4 if name else 1, "SINGLE": tile is PACKED_SINGLE}
+            flags = {"NAME": name, "LIMITED": bool(name), "BIASED": True, "DEPENDENT": True}
+            check(expert_few_bits_kernels.grouped, tile.warps, types | {"words": words}, stages=tile.stages, **weight, **shape, **flags)
+
+
 def main() -> None:
+    recurrences()
+    routers()
+    experts()
+    experts_in_few_bits()
     few_bits()
+    one_row_bits()
     joins()
     all_heads()
     activations()

@@ -52,7 +52,7 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
         if parameter.dim() == 1:
             parameter.normal_(0.7, 0.3, generator=generator)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if name.endswith("e_score_correction_bias"):
+        if name.endswith(("e_score_correction_bias", "expert_bias")):
             tensor.normal_(0.0, 0.2, generator=generator)
 
 
@@ -105,9 +105,7 @@ def _forked(rig: Rig, model: transformers.PreTrainedModel, tokens: list[int], to
     """Two children of one prefix and a stranger, in one step."""
     parent = Row(tokens)
     rig.step([(parent, 33)])
-    children = [Row(tokens[:33] + more) for more in (tokens[40:49], tokens[3:4])]
-    for child in children:
-        child.slots = parent.slots.copy()
+    children = [parent.behind(tokens[:33] + more) for more in (tokens[40:49], tokens[3:4])]
     stranger = Row(tokens[20:45])
     found = rig.step([(children[1], 1), (children[0], 9), (stranger, 25)])
     for logits, row in zip(found, (children[1], children[0], stranger), strict=True):

@@ -315,8 +315,9 @@ class FusedRig(Rig):
         batch.token_ids[ends - 1] = -1 - rows
         contexts = torch.tensor(batch.context_lens)
         table = torch.zeros(len(lengths), int(contexts.max()))
-        for name in ("token_ids", "positions", "slots", "logit_rows"):
-            setattr(batch, name, self._put(getattr(batch, name)))
+        for name in ("token_ids", "positions", "slots", "logit_rows", "state_read", "state_write"):
+            if (tensor := getattr(batch, name)) is not None:
+                setattr(batch, name, self._put(tensor))
         starts, token_rows = torch.cat((ends - lengths, ends[-1:])), torch.repeat_interleave(rows, lengths)
         batch.device = DeviceBatch(*map(self._put, (rows, token_rows, starts, contexts, table)), 1, self._put(last))
         return super().run(batch)

@@ -13,8 +13,10 @@ from rig import Rig
 from sgl.runtime.attention import attention_backend
 from sgl.runtime.layers.rotary import Rope
 from sgl.runtime.models.decoder import Decoder
+from sgl.runtime.models.recurrent_spec import Delta, Mamba1, Mamba2
 from sgl.runtime.models.spec import (
     Attention,
+    Beside,
     Experts,
     Gated,
     HeadNorm,
@@ -63,6 +65,7 @@ def _gemma4() -> Model:
     return model(local, Layer(both, full, gated, scalar=True), Layer(both, reader, gated, scalar=True), embed_scale=7.0)
 
 
+MAMBA = Mamba2(4, 8, 6, 2, 4, 1e-5)
 MODELS: dict[str, Model] = {
     "gemma": _gemma(),
     "gemma, capped": _gemma(logit_softcap=3.0),
@@ -91,10 +94,20 @@ MODELS: dict[str, Model] = {
         per_layer=PerLayer(8, VOCABULARY, "gelu_tanh", RMS)),
     "experts": model(Layer(Norms.pre(RMS), attention(), Gated(INNER)), Layer(Norms.both(RMS), attention(), Experts(6, 2, Gated(20), Router("sigmoid",
         correction=True, normalise=True), shared=Gated(30)), branch=0.5), Layer(Norms.pre(RMS), attention(), Gated(INNER))),
+    "experts that fold": model(*[Layer(Norms.pre(RMS), attention(), Experts(6, 2, Gated(20), Router(normalise=True), shared=shared, switched=bool(shared)))
+        for shared in (Gated(24), None)]),
+    "experts beside attention": model(*[Layer(Norms.beside(LAYER), attention(), Experts(5, 2, Gated(24, "quick_gelu", True, 0.5), Router(best_first=True, bias=True)))] * 2),
+    "gated heads": model(*[Layer(Norms.pre(ONE), attention(gate=True, norm=HeadNorm(ONE), rope=Rope(1e4, 4, 16)), Gated(INNER))] * 2),
+    "gated delta net": model(*[Layer(Norms.pre(ONE), mixer, Gated(INNER)) for mixer in (Delta(4, 2, 8, 12, 4, 1e-5), attention())]),
+    "kda": model(*[Layer(Norms.pre(RMS), mixer, Gated(INNER)) for mixer in (attention(), Delta(2, 2, 8, 8, 3, 1e-5, rank=6, gate="sigmoid"))]),
+    "mamba": model(*[Layer(Norms.pre(RMS), mixer, Gated(INNER)) for mixer in (Mamba1(30, 4, 5, 4, norm=RMS), MAMBA, attention())]),
+    "beside": model(*[Layer(Norms.pre(RMS), Beside((attention(), MAMBA), (1.0, 0.5), (0.7, 1.0)), Gated(INNER, scale=0.5, out_scale=2.0))] * 2),
+    "layers of one part": model(Layer(Norms(before_mixer=RMS), MAMBA, None), Layer(Norms(before_ffn=RMS), None, plain("relu2")),
+        Layer(Norms(before_mixer=RMS), attention(), None), Layer(Norms.pre(RMS), attention(), Gated(INNER))),
     "values of their own width": model(*[Layer(Norms.pre(RMS), attention(value_dim=8), Gated(INNER))] * 2),
 }  # fmt: skip
 
-BY_LAW = {"experts": [1], "embeddings of each layer": [0, 1], "a layer by the law": [1], "the last by the law": [1], "values of their own width": [0, 1]}
+BY_LAW = {"gated heads": [0, 1], "gated delta net": [0], "kda": [1], "mamba": [0, 1], "beside": [0, 1], "layers of one part": [0, 1, 2], "embeddings of each layer": [0, 1], "a layer by the law": [1], "the last by the law": [1], "values of their own width": [0, 1]}
 
 
 @torch.no_grad()
@@ -120,6 +133,7 @@ class LawRig(Rig):
         self.attention = attention_backend(attention, self.pool, layout)
         self.free = list(np.random.default_rng(0).permutation(np.arange(1, slots)))
         self.pool.fill_nan(self.free)
+        self.keep_states(slots, dtype, device)
 
 
 class PartsRig(FusedRig, LawRig):

@@ -9,16 +9,24 @@ import numpy as np
 import torch
 
 from sgl.runtime.attention import attention_backend
+from sgl.runtime.cache.states import EMPTY_SLOT, FIRST_SLOT, StateMemory
 from sgl.runtime.loading import load_model
 from sgl.runtime.step.batch import Batch
 
 
 class Row:
-    """A sequence: its tokens, and the slots of those that are computed."""
+    """A sequence: its tokens, and the slots of those that are computed. state: the slot of the state behind these."""
 
     def __init__(self, tokens: list[int]) -> None:
         self.tokens = list(tokens)
         self.slots = np.zeros(0, np.int32)
+        self.state = EMPTY_SLOT
+
+    def behind(self, tokens: list[int]) -> Row:
+        """Another one that goes on from here; `tokens` are all of its own."""
+        row = Row(tokens)
+        row.slots, row.state = self.slots.copy(), self.state
+        return row
 
     @property
     def pending(self) -> int:
@@ -28,8 +36,11 @@ class Row:
 class Rig:
     """A model of a directory on a pool whose free slots hold NaN and are handed out in random order.
 
+    memory: of the states, None where the model keeps none; every step of a row leaves its state in another slot.
     kept: the dtype of keys and values in the pool, where it is another.
     """
+
+    memory: StateMemory | None = None
 
     def __init__(
         self,
@@ -48,6 +59,13 @@ class Rig:
         self.attention = attention_backend(attention, self.pool, layout)
         self.free = list(np.random.default_rng(seed).permutation(np.arange(1, slots)))
         self.pool.fill_nan(self.free)
+        self.keep_states(slots, dtype, device, seed)
+
+    def keep_states(self, slots: int, dtype: torch.dtype, device: str, seed: int = 0) -> None:
+        if states := self.model.config.states:
+            self.memory = StateMemory(states, slots, dtype, device)
+            self.free_states = list(np.random.default_rng(seed).permutation(np.arange(FIRST_SLOT, slots)))
+            self.memory.fill_nan(self.free_states)
 
     def step(self, work: list[tuple[Row, int]], every_row: bool = False) -> torch.Tensor:
         """Compute the next tokens of each row; logits of each one's last token, or of every token."""
@@ -72,11 +90,20 @@ class Rig:
             context_slots=[row.slots for row, _ in work],
             logit_rows=torch.from_numpy(rows),
         )
+        if self.memory is not None:
+            self._place_states(batch, [row for row, _ in work])
         return self.run(batch)
+
+    def _place_states(self, batch: Batch, rows: list[Row]) -> None:
+        """Each row goes on from its state and leaves another one, so that what stood on the old one can go on too."""
+        batch.state_read = torch.tensor([row.state for row in rows])
+        for row in rows:
+            row.state = int(self.free_states.pop())
+        batch.state_write = torch.tensor([row.state for row in rows])
 
     def run(self, batch: Batch) -> torch.Tensor:
         self.attention.plan(batch)
-        return self.model.forward(batch, self.attention)
+        return self.model.forward(batch, self.attention, *([] if self.memory is None else [self.memory]))
 
     def release(self, row: Row) -> None:
         """Give a row's slots back, poisoned."""

@@ -26,13 +26,13 @@ def test_layers_that_differ_in_what_they_see_are_one_group() -> None:
     layout = AttentionLayout.of([NEAR, FULL, replace(FULL, chunk=7)])
     (shape,) = layout.groups
     assert shape.windows == (5, None, None) and shape.chunks == (None, None, 7) and shape.caches == (0, 1, 2)
-    assert layout.places == ((0, 0), (0, 1), (0, 2)) and layout.even
+    assert layout.places == {0: (0, 0), 1: (0, 1), 2: (0, 2)} and layout.even
     assert isinstance(layout.pool(10, torch.float32), KVPool)
 
 
 def test_layers_of_other_widths_have_a_pool_of_their_own() -> None:
     layout = AttentionLayout.of([NEAR, WIDE, NEAR, FULL])
-    assert layout.places == ((0, 0), (1, 0), (0, 1), (0, 2)) and layout.homes == (0, 1) and not layout.even
+    assert layout.places == {0: (0, 0), 1: (1, 0), 2: (0, 1), 3: (0, 2)} and layout.homes == (0, 1) and not layout.even
     pool = layout.pool(10, torch.bfloat16)
     assert isinstance(pool, KVPools) and pool.slots == 10 and pool.dtype == torch.bfloat16
     assert [tuple(part.v.shape) for part in pool.parts] == [(3, 10, 2, 16), (1, 10, 1, 8)]

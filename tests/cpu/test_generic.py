@@ -110,7 +110,7 @@ def test_states_that_run_across_sequences_are_refused(tmp_path: Path) -> None:
     keys = {"layer_types": ["linear_attention", "full_attention"] * 2, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "head_dim": 16, "linear_key_head_dim": 8, "linear_value_head_dim": 8}  # fmt: skip
     reference("Qwen3NextForCausalLM", **keys).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="layers with a state"):
-        describe(tmp_path)
+        describe(tmp_path, implementation="transformers")
 
 
 def test_a_model_that_mixes_sequences_fails_its_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,9 +144,7 @@ def _forked(rig: Rig, model: transformers.PreTrainedModel, tokens: list[int]) ->
     """Two children of one prefix and a stranger, in one step."""
     parent = Row(tokens)
     rig.step([(parent, 33)])
-    children = [Row(tokens[:33] + more) for more in (tokens[40:49], tokens[3:4])]
-    for child in children:
-        child.slots = parent.slots.copy()
+    children = [parent.behind(tokens[:33] + more) for more in (tokens[40:49], tokens[3:4])]
     stranger = Row(tokens[20:45])
     found = rig.step([(children[1], 1), (children[0], 9), (stranger, 25)])
     for logits, row in zip(found, (children[1], children[0], stranger), strict=True):

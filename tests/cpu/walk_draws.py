@@ -16,6 +16,7 @@ NOT_DRAWN = {
     "decoder_start_token_id", "eod_token_id", "summary_type", "summary_activation", "chunk_size_feed_forward", "label2id", "id2label",
     "architectures", "return_dict", "dtype", "problem_type", "transformers_version", "output_hidden_states", "is_encoder_decoder",
     "pretraining_tp", "is_decoder", "type_vocab_size", "embedding_fraction", "verbose",
+    "rescale_prenorm_residual",  # from_pretrained divides what it has loaded
 }  # fmt: skip
 RARE = {  # of these flags few draws may hold the value that nobody computes
     "add_cross_attention", "slow_but_exact", "apply_residual_connection_post_layernorm", "use_bidirectional_attention", "no_bias",
@@ -153,8 +154,47 @@ def _special(kind: Any, values: dict[str, Any], sizes: dict[str, int], dice: ran
         _experts(values, fields, layers, dice)
     if "sliding_window_pattern" in fields and dice.random() < 0.6:
         values["sliding_window_pattern"] = dice.choice((1, 2, 3, 4, 4))
+    if "conv_L_cache" in fields:
+        values["conv_L_cache"] = dice.randint(2, 6)
+        values |= {"block_multiple_of": dice.choice((1, 8, 32)), "full_attn_idxs": None} if "block_multiple_of" in fields else {}
+        values["layer_types"] = [dice.choice(("conv", "conv", "full_attention")) for _ in range(layers)]
+    values |= _recurrent(fields, values, sizes["hidden_size"], layers, dice)
     if "n_positions" in fields and "n_ctx" in fields:
         values["n_ctx"] = values.get("n_positions", 256)
+
+
+LINEAR, FULL = "linear_attention", "full_attention"
+
+
+def _recurrent(fields: dict[str, Any], values: dict[str, Any], hidden: int, layers: int, dice: random.Random) -> dict[str, Any]:
+    """Sizes of layers that carry states along, and which these are."""
+    found: dict[str, Any] = {}
+    if not {"linear_num_key_heads", "state_size", "mamba_n_heads", "mamba_num_heads", "mamba_dt_rank"} & set(fields):
+        return found
+    heads, groups, width = dice.choice((1, 2, 3)), dice.choice((1, 2)), dice.choice((4, 8, 12))
+    if "linear_num_key_heads" in fields:
+        found |= {"linear_num_key_heads": heads, "linear_num_value_heads": heads * groups, "linear_key_head_dim": width}
+        found |= {"linear_value_head_dim": width * 2 if groups == 1 else width, "linear_conv_kernel_dim": dice.randint(2, 5)}
+        if "linear_a_log_min" in fields:  # transformers writes the convolution in three equal parts
+            found |= {"linear_num_value_heads": heads, "linear_value_head_dim": width, "layer_types": [LINEAR, FULL] * 2, "num_hidden_layers": 4}
+        else:
+            found["layer_types"] = [dice.choice((LINEAR, FULL)) for _ in range(layers)]
+    if {"num_heads", "state_size"} <= set(fields):
+        found |= {"expand": 2, "num_heads": 2 * groups, "head_dim": hidden // groups, "hidden_size": hidden // groups * groups, "n_groups": groups, "state_size": width, "chunk_size": 16}
+    elif "state_size" in fields:
+        found |= {"expand": dice.choice((1, 2)), "state_size": width, "conv_kernel": dice.randint(2, 5), "time_step_rank": dice.choice(("auto", 3))}
+    if "mamba_n_heads" in fields:
+        found |= {"mamba_expand": 2, "mamba_n_heads": 2 * groups, "mamba_d_head": "auto", "hidden_size": hidden, "mamba_n_groups": groups, "mamba_d_state": width}
+        found |= {"mamba_d_conv": dice.randint(2, 5), "mamba_chunk_size": 16}
+        found |= {"mamba_d_ssm": dice.choice((None, 16 * groups))} if "mamba_d_ssm" in fields else {"layer_types": [dice.choice((LINEAR, FULL)) for _ in range(layers)]}
+    if "mamba_num_heads" in fields:
+        found |= {"mamba_num_heads": 2 * groups, "mamba_head_dim": width, "n_groups": groups, "ssm_state_size": width, "conv_kernel": dice.randint(2, 5), "chunk_size": 16}
+        found |= {"layers_block_type": [dice.choice((LINEAR, FULL, "mlp", "moe")) for _ in range(layers)], "moe_latent_size": dice.choice((None, 12)), "n_shared_experts": 1}
+        found |= {"moe_shared_expert_intermediate_size": dice.randint(9, 60), "num_nextn_predict_layers": 0, "use_mamba_kernels": True, "moe_intermediate_size": 17}
+    if "mamba_dt_rank" in fields:
+        found |= {"mamba_dt_rank": dice.choice(("auto", 3)), "mamba_d_state": width, "mamba_expand": dice.choice((1, 2)), "attn_layer_period": 2, "attn_layer_offset": dice.randint(0, 1)}
+        found |= {"expert_layer_offset": dice.randint(0, 1)}
+    return found
 
 
 COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")

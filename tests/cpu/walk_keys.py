@@ -40,10 +40,13 @@ def whole(architecture: str) -> dict[str, Any]:
         "ffn_dim": 48, "ffn_hidden_size": 48, "n_inner": 48, "vocab_size": 320, "max_position_embeddings": 256, "sliding_window": 9, "rotary_dim": 8,
         "attention_types": [[["global", "local"], 1]], "window_size": 9, "max_seq_len": 256, "n_ctx": 256, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1,
         "num_experts": 6, "n_routed_experts": 6, "num_local_experts": 6, "moe_num_experts": 6, "num_experts_per_tok": 2, "moe_k": 2, "moe_topk": 2,
+        "state_size": 8, "ssm_state_size": 8, "mamba_num_heads": 4, "mamba_head_dim": 16, "mamba_n_heads": 8, "mamba_d_state": 8,
+        "mamba_d_ssm": 64, "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "moe_shared_expert_intermediate_size": 24,
         "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24, "intermediate_size_mlp": 24,
     }  # fmt: skip
     names, fields = (text or kind).attribute_map, {field.name for field in dataclasses.fields(text or kind)}
     own = {names.get(key, key): value for key, value in sizes.items() if names.get(key, key) in fields}
+    own |= {"num_heads": 8, "n_groups": 2} if {"num_heads", "state_size"} <= fields else {}
     made = (text or kind)(**own).to_dict()
     if text is not None:
         made = kind(text_config=made, **wrapper(kind)).to_dict()

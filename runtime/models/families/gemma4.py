@@ -31,7 +31,7 @@ def gemma4(c: Config) -> Model:
     width, cap = c.get("hidden_size_per_layer_input", int, 0), c.optional("final_logit_softcapping", float)
     table = c.positive("vocab_size_per_layer_input")
     own = PerLayer(width, table, act, rms) if width else None
-    shared = [str(index) for index, layer in enumerate(layers) if layer.mixer.source is not None]
+    shared = [str(index) for index, layer in enumerate(layers) if layer.attention.source is not None]
     unused = (rf".*layers\.({'|'.join(shared)})\.self_attn\.(k_proj|v_proj|k_norm|v_norm)\..*",) if shared else ()
     names = Names(before_ffn="pre_feedforward_layernorm", ignored=unused)
     return c.model(layers, rms, tied=True, embed_scale=c.hidden**0.5, logit_softcap=cap, per_layer=own, names=names)

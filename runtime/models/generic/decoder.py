@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ...attention.base import AttentionBackend
 from ...attention.layout import AttentionLayout
+from ...cache.states import StateMemory, StateShape
 from ...errors import ConfigError
 from ...step.batch import Batch
 from ..embedding import known_ids
@@ -47,7 +48,7 @@ class GenericDecoder:
         return self.module(input_ids=ids, position_ids=positions, use_cache=False, **options)
 
     @torch.inference_mode()
-    def forward(self, batch: Batch, attention: AttentionBackend) -> Tensor:
+    def forward(self, batch: Batch, attention: AttentionBackend, memory: StateMemory | None = None) -> Tensor:
         """Logits of the batch's `logit_rows`, [R, vocabulary], float32 on the CPU, else `dtype`."""
         if batch.device is not None and batch.token_ids.is_cuda and attention.name != "torch_native":
             from ...kernels.embed import enter_pages  # needs Triton, as all that reads the table
@@ -82,7 +83,12 @@ class GenericDecoder:
 
 
 class Described:
-    """A GenericModel, with what its layers ask of attention. chosen: by the user, where a family would have been there."""
+    """A GenericModel, with what its layers ask of attention. chosen: by the user, where a family would have been there.
+
+    states: no layer keeps any, since those that do are refused.
+    """
+
+    states: ClassVar[dict[int, tuple[StateShape, ...]]] = {}
 
     def __init__(self, model: GenericModel, attention: AttentionLayout) -> None:
         self.model, self.attention = model, attention

@@ -1,0 +1,99 @@
+"""The memory of layers that keep a state instead of keys and values, addressed by slot: one slot is the state behind one prefix."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import ConfigError
+
+EMPTY_SLOT = 0  # the state of an empty sequence: all zeros, never written
+SCRAP_SLOT = 1  # written by whoever leaves no state, read by nobody
+FIRST_SLOT = 2  # of those that are handed out
+
+
+@dataclass(frozen=True, slots=True)
+class StateShape:
+    """One tensor of a layer's state. exact: kept in float32, otherwise in the model's dtype."""
+
+    shape: tuple[int, ...]
+    exact: bool = False
+
+    def kept_as(self, dtype: torch.dtype) -> torch.dtype:
+        return torch.float32 if self.exact else dtype
+
+    def bytes(self, dtype: torch.dtype) -> int:
+        return math.prod(self.shape) * self.kept_as(dtype).itemsize
+
+
+StateShapes = Mapping[int, tuple[StateShape, ...]]  # by layer, of those that keep a state
+
+
+def bytes_per_state(shapes: StateShapes, dtype: torch.dtype) -> int:
+    """Bytes that one sequence's state takes in all layers together."""
+    return sum(part.bytes(dtype) for parts in shapes.values() for part in parts)
+
+
+class StateMemory:
+    """The states of all layers; see the slots above for who may be read and written.
+
+    dtype: of the model.
+    """
+
+    def __init__(self, shapes: StateShapes, slots: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
+        if slots < FIRST_SLOT:
+            raise ConfigError(f"a memory of {slots} states has no room: the first {FIRST_SLOT} slots belong to nobody")
+        self.shapes, self.slots, self.dtype, self.device = dict(shapes), slots, dtype, torch.device(device)
+        self.restore()
+
+    def of(self, layer: int) -> tuple[Tensor, ...]:
+        """[slots, *shape] each; they keep their addresses until `release`."""
+        return self._tensors[layer]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [tensor for parts in self._tensors.values() for tensor in parts]
+
+    @property
+    def bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    def release(self) -> None:
+        """Give the memory back, and with it every state."""
+        self._allocate(0)
+
+    def restore(self) -> None:
+        """Memory for all slots, zero."""
+        self._allocate(self.slots)
+
+    def _allocate(self, slots: int) -> None:
+        self._tensors = {
+            layer: tuple(torch.zeros(slots, *part.shape, dtype=part.kept_as(self.dtype), device=self.device) for part in parts)
+            for layer, parts in self.shapes.items()
+        }
+
+    def fill_nan(self, slots: Sequence[int]) -> None:
+        """Poison freed slots, so that a stale read turns the output into NaN (for tests)."""
+        if any(slot < FIRST_SLOT for slot in slots):
+            raise ValueError(f"slots {list(slots)}: the first {FIRST_SLOT} belong to nobody and stay as they are")
+        index = torch.as_tensor(slots, dtype=torch.int64, device=self.device)
+        for tensor in self.tensors:
+            tensor.index_fill_(0, index, float("nan"))
+
+
+class States(NamedTuple):
+    """The states of a step. read, write: int64 [S], for each sequence the slot that its state is read from, and the one
+    that the state behind its last new token is left in; the same slot where it is written in place."""
+
+    memory: StateMemory
+    read: Tensor
+    write: Tensor
+
+    def of(self, layer: int) -> tuple[Tensor, ...]:
+        """[slots, *shape] each."""
+        return self.memory.of(layer)

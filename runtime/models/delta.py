@@ -1,0 +1,128 @@
+"""Gated delta nets and KDA in torch: project, convolve, scan, norm. The law of their executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..layers.linear import Linear
+from ..layers.recurrent import LinearAttention, Ragged
+from .mixer import Step
+from .names import Names
+from .places import Place, exact, matrix, weight_of
+from .recurrence import Convolution, carried, scanned
+from .recurrent_spec import Delta
+
+UNIT_EPS = 1e-6  # of the length to which queries and keys are brought
+
+
+class DeltaPart:
+    """`input` gives queries, keys, values and gate, `rates` beta and decay; `output` takes the normed and gated outputs of all heads.
+
+    spread, gate: from a few numbers to decay and gate of all channels, in KDA.  rate: float32 [heads, 1], -e^A_log.
+    """
+
+    def __init__(self, part: Delta, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.part, self.index, self._names = part, index, names.delta
+        keys, values, few = part.key_heads * part.dim, part.heads * part.value_dim, part.rank
+        self._rows = {"q": keys, "k": keys, "v": values, "z": few or values, "b": part.heads, "a": few or part.heads}
+        self.input = matrix(sum(self._rows[name] for name in "qkvz"), hidden, False, False, dtype, device)
+        self.rates = matrix(sum(self._rows[name] for name in "ba"), hidden, False, False, dtype, device)
+        self.spread = None if few is None else matrix(part.heads * part.dim, few, False, False, dtype, device)
+        self.gate = None if few is None else matrix(values, few, False, False, dtype, device)
+        self.output = matrix(hidden, values, False, False, dtype, device)
+        self.convolution = Convolution(part.channels, part.width, False, part.activation, device)
+        self.rate = torch.zeros(part.heads, dtype=torch.float32, device=device)
+        self.bias = torch.zeros(part.heads, 1 if few is None else part.dim, dtype=torch.float32, device=device)
+        self.norm = torch.ones(part.value_dim, dtype=torch.float32, device=device)
+
+    def places(self, prefix: str) -> Iterator[Place]:
+        names, begin = self._names, prefix + self._names.prefix
+        yield from self._merged(begin, names.inputs, self.input)
+        yield from (place._replace(layer=None, start=0) for place in self._merged(begin, names.rates, self.rates))
+        yield from self._convolutions(begin)
+        yield Place(f"{begin}A_log", self.rate if self.part.rank is None else self.rate.view(1, 1, -1, 1))
+        yield Place(f"{begin}dt_bias", self.bias.view(-1))
+        yield Place(f"{begin}{names.norm}.weight", self.norm)
+        if self.spread is not None and self.gate is not None:
+            yield from exact(begin + names.decay, self.spread)
+            yield from weight_of(begin + names.gate, self.gate)
+        yield from weight_of(begin + names.output, self.output)
+
+    def _merged(self, begin: str, tensors: tuple[tuple[str, str], ...], product: Linear) -> Iterator[Place]:
+        """Tensors of the file that are the rows of a product, one after the other."""
+        start = 0
+        for name, letters in tensors:
+            rows = sum(self._rows[letter] for letter in letters)
+            yield Place(f"{begin}{name}.weight", product.weight[start : start + rows], product, start)
+            start += rows
+
+    def _convolutions(self, begin: str) -> Iterator[Place]:
+        """One tensor, or one each of queries, keys and values."""
+        names = self._names.convolution
+        whole = self.convolution.loaded
+        parts = [whole] if len(names) == 1 else whole.split_with_sizes([self._rows[letter] for letter in "qkv"])
+        yield from (Place(f"{begin}{name}.weight", target) for name, target in zip(names, parts, strict=True))
+
+    def products(self) -> Iterator[tuple[object, str]]:
+        """Who holds each projection, and under which name."""
+        yield from ((self, name) for name in ("input", "rates", "spread", "gate", "output") if getattr(self, name) is not None)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """What it holds beside its products."""
+        yield from (self.rate, self.bias, self.norm, *self.convolution.tensors())
+
+    def seal(self) -> None:
+        """Bring the loaded rows into order: queries, keys, values, gate; beta, decay."""
+        for product, order in self.orders():
+            product.take_rows(torch.from_numpy(order))
+        self.convolution.seal()
+        self.rate = -self.rate.exp()[:, None]
+
+    def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
+        """The projections whose rows `seal` reorders, with the row of the file for each of theirs, int64."""
+        if self._names.by_head:
+            yield from ((self.input, self._order("qkvz")), (self.rates, self._order("ba")))
+
+    def _order(self, letters: str) -> np.ndarray:
+        """int64: rows of a tensor that has what belongs to one key head after the other."""
+        sizes = [self._rows[letter] // self.part.key_heads for letter in letters]
+        heads = np.arange(sum(sizes) * self.part.key_heads).reshape(self.part.key_heads, -1)
+        return np.concatenate([part.ravel() for part in np.split(heads, list(accumulate(sizes))[:-1], 1)])
+
+    def attend(self, x: Tensor, step: Step) -> Tensor:
+        """x [T, hidden], normed -> the gated outputs of all heads, [T, heads * value_dim]; states are left for later tokens."""
+        part, states, ragged = self.part, carried(step), Ragged.of(step.batch.query_lens, x.device)
+        windows, memory = states.of(self.index)
+        mixed, z = self.input(x).split_with_sizes((part.channels, self._rows["z"]), 1)
+        convolved = self.convolution(mixed, windows, states, ragged)
+        out = scanned(self._said(convolved, *self._rates(x)), memory, states, ragged)
+        return self._gated(out, z if self.gate is None else self.gate(z)).to(x.dtype)
+
+    def _rates(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """beta [T, heads, 1] and decay [T, heads, 1 or dim], float32."""
+        b, a = self.rates(x).split_with_sizes((self.part.heads, self._rows["a"]), 1)
+        a = a if self.spread is None else self.spread(a)
+        decay = self.rate * F.softplus(a.float().view(len(x), *self.bias.shape) + self.bias)
+        return b.float().sigmoid()[..., None] * self.part.reach, decay
+
+    def _said(self, mixed: Tensor, beta: Tensor, decay: Tensor) -> LinearAttention:
+        """mixed: float32 [T, channels], queries, keys and values of all heads."""
+        part = self.part
+        keys, values = part.key_heads * part.dim, part.heads * part.value_dim
+        q, k, v = mixed.split_with_sizes((keys, keys, values), 1)
+        q, k = (_unit(each.unflatten(1, (part.key_heads, part.dim))) for each in (q, k))
+        return LinearAttention(q * part.dim**-0.5, k, v.unflatten(1, (part.heads, part.value_dim)), decay, beta)
+
+    def _gated(self, out: Tensor, z: Tensor) -> Tensor:
+        normed = F.rms_norm(out, out.shape[-1:], self.norm, self.part.eps).flatten(1)
+        return normed * (F.silu if self.part.gate == "silu" else torch.sigmoid)(z.float())
+
+
+def _unit(x: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + UNIT_EPS)

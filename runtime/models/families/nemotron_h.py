@@ -1,0 +1,105 @@
+"""Nemotron-H and 3: layers of one part each, of Mamba 2, attention without positions, or networks of relu² without a gate, maybe experts."""
+
+from __future__ import annotations
+
+from ...errors import ConfigError
+from ..config import MOST_HEADS, MOST_WIDTH, Config
+from ..fields import shown
+from ..hybrid import FULL, LINEAR, MOST_SEEN, ignored, layer_kinds, mamba2
+from ..names import ExpertNames, Names
+from ..recurrent_spec import Mamba2
+from ..spec import Attention, Experts, Layer, Model, Norm, Norms, Plain, Router
+from .registry import family
+
+EXPERT = "mixer.experts.{}."
+NEMOTRON_H = Names(
+    embedding="backbone.embeddings", norm="backbone.norm_f", layer="backbone.layers.{}.", before_mixer="norm", before_ffn="norm", mamba="mixer.",
+    q="mixer.q_proj", k="mixer.k_proj", v="mixer.v_proj", output="mixer.o_proj", up="mixer.up_proj", down="mixer.down_proj",
+    experts=ExpertNames(
+        router="mixer.gate", correction="mixer.gate.e_score_correction_bias", up=f"{EXPERT}up_proj", down=f"{EXPERT}down_proj",
+        narrow="mixer.fc1_latent_proj", widen="mixer.fc2_latent_proj", shared_up="mixer.shared_experts.up_proj", shared_down="mixer.shared_experts.down_proj", stacks=(),
+    ),
+    prefixes=(("model.", "backbone."),), ignored=ignored(),
+)  # fmt: skip
+PATTERN = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
+# of training, of how states are computed elsewhere, of heads that predict several tokens, and what transformers does not read
+WITHOUT_EFFECT = (
+    "time_step_max", "time_step_floor", "rescale_prenorm_residual", "residual_in_fp32", "use_mamba_kernels", "chunk_size", "num_logits_to_keep",
+    "num_nextn_predict_layers", "mtp_layers_block_type", "mtp_hybrid_override_pattern", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap",
+    "time_step_limit", "expand", "rope_theta", "partial_rotary_factor", "attention_bias", "mamba_proj_bias", "sliding_window",
+)  # fmt: skip
+
+
+@family("NemotronHForCausalLM")
+def nemotron_h(c: Config) -> Model:
+    c.raw(*WITHOUT_EFFECT)
+    norm, kinds = c.rms(1e-5, key="layer_norm_epsilon"), _kinds(c)
+    for other in ("rms_norm_eps", "norm_eps"):
+        c.require(other, norm.eps)
+    made = {kind: _layer(c, kind, norm) for kind in dict.fromkeys(kinds)}
+    _unread_of(c, kinds)
+    return c.model([made[kind] for kind in kinds], norm, names=NEMOTRON_H)
+
+
+def _layer(c: Config, kind: str, norm: Norm) -> Layer:
+    if kind in (LINEAR, FULL):
+        return Layer(Norms(before_mixer=norm), _recurrent(c) if kind == LINEAR else _attention(c), None)
+    return Layer(Norms(before_ffn=norm), None, _plain(c) if kind == "mlp" else _mixture(c))
+
+
+def _kinds(c: Config) -> list[str]:
+    """`hybrid_override_pattern` says a letter for each layer; since transformers 5 `layers_block_type` names them."""
+    pattern, allowed = c.optional("hybrid_override_pattern", str), tuple(PATTERN.values())
+    key = "layer_types" if c.raw("layer_types") is not None else "layers_block_type"
+    if pattern is not None and set(pattern) - set(PATTERN):
+        raise ConfigError(f"{c.where}: hybrid_override_pattern={shown(pattern)} may have the letters {' '.join(PATTERN)} only")
+    kinds = layer_kinds(c, [PATTERN[letter] for letter in pattern or ""], allowed, key)
+    c.assume(num_hidden_layers=len(kinds))
+    c.require("num_hidden_layers", len(kinds))
+    return kinds
+
+
+def _recurrent(c: Config) -> Mamba2:
+    """No time step is below `time_step_min`, as in transformers; the limits that are written are not read there."""
+    bias = c.flag("use_bias")
+    return mamba2(
+        c, c.positive("mamba_num_heads", 128, MOST_HEADS), c.positive("mamba_head_dim", 64, MOST_WIDTH), c.positive("ssm_state_size", 128, MOST_WIDTH),
+        c.positive(("mamba_n_groups", "n_groups"), 8, MOST_HEADS), c.positive(("mamba_d_conv", "conv_kernel"), 4, MOST_SEEN),
+        c.epsilon("layer_norm_epsilon", 1e-5), activation=c.activation("silu", "mamba_hidden_act"), bias=bias, out_bias=bias,
+        conv_bias=c.flag(("mamba_conv_bias", "use_conv_bias"), True), least=c.number(("mamba_dt_min", "time_step_min"), 0.001),
+    )  # fmt: skip
+
+
+def _attention(c: Config) -> Attention:
+    """The width of a head was called otherwise at first."""
+    return c.attention(kv_heads=8, width=c.width(c.positive("attention_head_dim", 128, MOST_WIDTH)))
+
+
+def _plain(c: Config) -> Plain:
+    return Plain(c.inner, c.activation("relu2", "mlp_hidden_act"), c.flag("mlp_bias"))
+
+
+def _mixture(c: Config) -> Experts:
+    c.require("n_shared_experts", 1)
+    act, bias = c.activation("relu2", "mlp_hidden_act"), c.flag("mlp_bias")
+    latent = None if c.raw("moe_latent_size") is None else c.positive("moe_latent_size", most=MOST_WIDTH)
+    inner, shared = (c.positive(key, 7688, MOST_WIDTH) for key in ("moe_intermediate_size", "moe_shared_expert_intermediate_size"))
+    router = Router(
+        "sigmoid", correction=True, groups=c.positive("n_group", 1), kept_groups=c.positive("topk_group", 1),
+        normalise=c.flag("norm_topk_prob", True), scale=c.number("routed_scaling_factor", 1.0),
+    )  # fmt: skip
+    return c.experts(Plain(inner, act), router, ("n_routed_experts", "num_local_experts"), shared=Plain(shared, act, bias), latent=latent, latent_bias=bias)
+
+
+def _unread_of(c: Config, kinds: list[str]) -> None:
+    """Keys of kinds of layers that this model has none of."""
+    unused = {
+        LINEAR: ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel", "use_bias", "mamba_hidden_act", "use_conv_bias", "time_step_min"),
+        FULL: ("num_attention_heads", "num_key_value_heads", "head_dim", "attention_head_dim"),
+        "mlp": ("intermediate_size",),
+        "moe": (
+            "moe_latent_size", "n_shared_experts", "moe_intermediate_size", "moe_shared_expert_intermediate_size", "n_group", "topk_group",
+            "norm_topk_prob", "routed_scaling_factor", "n_routed_experts", "num_local_experts", "num_experts_per_tok",
+        ),
+    }  # fmt: skip
+    c.raw("mlp_hidden_act", "mlp_bias", *(key for kind, keys in unused.items() if kind not in kinds for key in keys))

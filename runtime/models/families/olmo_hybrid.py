@@ -1,0 +1,44 @@
+"""OLMo Hybrid: gated delta nets whose beta goes up to 2, behind pre-norms; every fourth layer attends, with post-norms and QK-norm."""
+
+from __future__ import annotations
+
+from ..config import Config
+from ..hybrid import FULL, LINEAR, counted, delta, layer_kinds
+from ..names import DeltaNames, Names
+from ..spec import Gated, HeadNorm, Layer, Model, Norms
+from .registry import family
+
+DELTA = DeltaNames(
+    inputs=(("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("g_proj", "z")), rates=(("b_proj", "b"), ("a_proj", "a")),
+    convolution=("q_conv1d", "k_conv1d", "v_conv1d"), norm="o_norm", output="o_proj",
+)  # fmt: skip
+OF_TRAINING = ("linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor")
+
+
+@family("OlmoHybridForCausalLM")
+def olmo_hybrid(c: Config) -> Model:
+    c.raw(*OF_TRAINING)
+    kinds, rms, bias = counted(c, layer_kinds(c, _kinds(c.count))), c.rms(), c.flag("attention_bias")
+    written = c.raw("rope_parameters")
+    rope = None if isinstance(written, dict) and written.get("rope_theta", 0) is None else c.rope(c.width())
+    attention = c.attention(norm=HeadNorm(rms, "all"), bias=bias, out_bias=bias, rope=rope)
+    keys = c.positive("linear_num_key_heads", c.heads)
+    width = c.positive("linear_key_head_dim", int(0.75 * c.hidden / keys))
+    recurrent = delta(c, 1e-5, c.heads, c.heads, width, value_dim=2 * width, reach=2.0 if c.flag("linear_allow_neg_eigval", True) else 1.0)
+    ffn = Gated(c.inner, c.activation())
+    layers = [Layer(Norms.post(rms), attention, ffn) if kind == FULL else Layer(Norms.pre(rms), recurrent, ffn) for kind in kinds]
+    return c.model(layers, rms, names=_names(kinds))
+
+
+def _kinds(count: int) -> list[str]:
+    kinds = [FULL if index % 4 == 3 else LINEAR for index in range(count)]
+    return kinds if FULL in kinds else [*kinds[:-1], FULL]
+
+
+def _names(kinds: list[str]) -> Names:
+    """The norms of a layer have other names in the files of its makers than in those that transformers writes."""
+    others = {LINEAR: ("input_layernorm", "attention_layer_norm"), FULL: ("feedforward_layer_norm", "post_attention_layernorm")}
+    same = [(f"model.layers.{index}.", *others[kind]) for index, kind in enumerate(kinds)]
+    prefixes = [(layer + begin, layer + instead) for layer, begin, instead in same]
+    prefixes += [(f"model.layers.{i}.post_attention_layernorm", f"model.layers.{i}.feedforward_layer_norm") for i, kind in enumerate(kinds) if kind == LINEAR]
+    return Names(before_mixer="attention_layer_norm", before_ffn="feedforward_layer_norm", delta=DELTA, prefixes=tuple(prefixes))

@@ -1,0 +1,84 @@
+"""Mamba 1 in torch: project, convolve, select, scan, gate. The law of its executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..layers.linear import Linear
+from ..layers.recurrent import Ragged, SelectiveScan
+from .mixer import Step
+from .names import Names
+from .places import Place, exact, matrix, norm_for, norm_places, weight_of
+from .recurrence import Convolution, carried, scanned
+from .recurrent_spec import Mamba1
+
+NORMS = ("dt_layernorm", "b_layernorm", "c_layernorm")
+
+
+class Mamba1Part:
+    """`input` gives x and gate; of the convolved x `select` gives what leads to time steps, B and C, and `steps` the time steps of all channels.
+
+    rate: float32 [inner, size], -e^A_log.  skip: float32 [inner], what of x goes past the states.
+    """
+
+    def __init__(self, part: Mamba1, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.part, self.index, self._names = part, index, names
+        self._sizes = (part.rank, part.size, part.size)
+        self.input = matrix(2 * part.inner, hidden, part.bias, False, dtype, device)
+        self.select = matrix(sum(self._sizes), part.inner, False, False, dtype, device)
+        self.steps = matrix(part.inner, part.rank, True, False, dtype, device)
+        self.output = matrix(hidden, part.inner, part.bias, False, dtype, device)
+        self.convolution = Convolution(part.inner, part.width, part.conv_bias, part.activation, device)
+        self.rate = torch.zeros(part.inner, part.size, dtype=torch.float32, device=device)
+        self.skip = torch.zeros(part.inner, dtype=torch.float32, device=device)
+        self.norms = [norm_for(part.norm, size, device) for size in self._sizes]
+
+    def places(self, prefix: str) -> Iterator[Place]:
+        begin = prefix + self._names.mamba
+        for name, product in (("in_proj", self.input), ("x_proj", self.select), ("out_proj", self.output)):
+            yield from weight_of(begin + name, product)
+        yield from exact(f"{begin}dt_proj", self.steps)
+        yield from self.convolution.places(f"{begin}conv1d")
+        yield from (Place(f"{begin}A_log", self.rate), Place(f"{begin}D", self.skip))
+        for name, norm in zip(NORMS, self.norms, strict=True):
+            yield from norm_places(begin + name, self.part.norm, norm)
+
+    def products(self) -> Iterator[tuple[object, str]]:
+        """Who holds each projection, and under which name."""
+        yield from ((self, name) for name in ("input", "select", "steps", "output"))
+
+    def tensors(self) -> Iterator[Tensor]:
+        """What it holds beside its products."""
+        yield from (self.rate, self.skip, *self.convolution.tensors())
+        yield from (norm.weight for norm in self.norms if norm is not None)
+
+    def seal(self) -> None:
+        self.convolution.seal()
+        self.rate = -self.rate.exp()
+        for norm in self.norms:
+            if norm is not None:
+                norm.seal()
+
+    def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
+        """Rows lie as in the files."""
+        yield from ()
+
+    def attend(self, x: Tensor, step: Step) -> Tensor:
+        """x [T, hidden], normed -> the gated outputs of all channels, [T, inner]; states are left for later tokens."""
+        states, ragged = carried(step), Ragged.of(step.batch.query_lens, x.device)
+        windows, memory = states.of(self.index)
+        mixed, z = self.input(x).chunk(2, 1)
+        convolved = self.convolution(mixed, windows, states, ragged)
+        out = scanned(self._said(convolved, x.dtype), memory, states, ragged)
+        return ((out + convolved * self.skip) * F.silu(z.float())).to(x.dtype)
+
+    def _said(self, x: Tensor, dtype: torch.dtype) -> SelectiveScan:
+        """x: float32 [T, inner]"""
+        few, b, c = (part.contiguous() for part in self.select(x.to(dtype)).split_with_sizes(self._sizes, 1))
+        few, b, c = (part if norm is None else norm(part) for part, norm in zip((few, b, c), self.norms, strict=True))
+        return SelectiveScan(x, F.softplus(self.steps(few).float()), self.rate, b.float(), c.float())

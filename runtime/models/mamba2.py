@@ -1,0 +1,99 @@
+"""Mamba 2 in torch: project, convolve, scan, gate and norm. The law of its executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..layers.linear import Linear
+from ..layers.recurrent import LinearAttention, Ragged
+from .mixer import Step
+from .names import Names
+from .places import Place, matrix, weight_of
+from .recurrence import Convolution, carried, scanned
+from .recurrent_spec import Mamba2
+
+
+class Mamba2Part:
+    """`input` gives gate, x, B, C and time steps; `output` takes the gated outputs of all heads.
+
+    rate: float32 [heads, 1], -e^A_log.  skip: float32 [heads, 1], what of x goes past the states.  scales: of each output of `input`.
+    """
+
+    def __init__(self, part: Mamba2, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.part, self.index, self._names = part, index, names
+        self._sizes = (part.inner, part.channels, part.heads)
+        self.input = matrix(sum(self._sizes), hidden, part.bias, False, dtype, device)
+        self.output = matrix(hidden, part.inner, part.out_bias, False, dtype, device)
+        self.convolution = Convolution(part.channels, part.width, part.conv_bias, part.activation, device)
+        self.rate, self.skip, self.bias = (torch.zeros(part.heads, dtype=torch.float32, device=device) for _ in range(3))
+        self.norm = None if part.eps is None else torch.ones(part.inner, dtype=torch.float32, device=device)
+        self.scales: Tensor | None = None
+
+    def places(self, prefix: str) -> Iterator[Place]:
+        begin = prefix + self._names.mamba
+        yield from weight_of(f"{begin}in_proj", self.input)
+        yield from weight_of(f"{begin}out_proj", self.output)
+        yield from self.convolution.places(f"{begin}conv1d")
+        for name, target in (("A_log", self.rate), ("D", self.skip), ("dt_bias", self.bias)):
+            yield Place(begin + name, target)
+        if self.norm is not None:
+            yield Place(f"{begin}norm.weight", self.norm)
+
+    def products(self) -> Iterator[tuple[object, str]]:
+        """Who holds each projection, and under which name."""
+        yield from ((self, "input"), (self, "output"))
+
+    def tensors(self) -> Iterator[Tensor]:
+        """What it holds beside its products."""
+        yield from (self.rate, self.skip, self.bias, *self.convolution.tensors())
+        yield from (tensor for tensor in (self.norm, self.scales) if tensor is not None)
+
+    def seal(self) -> None:
+        part = self.part
+        self.convolution.seal()
+        self.rate, self.skip = -self.rate.exp()[:, None], self.skip[:, None]
+        if part.scales:
+            counts = torch.tensor([part.inner, part.inner, *[part.groups * part.size] * 2, part.heads])
+            self.scales = torch.tensor(part.scales).repeat_interleave(counts).to(self.rate.device)
+
+    def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
+        """Rows lie as in the files."""
+        yield from ()
+
+    def attend(self, x: Tensor, step: Step) -> Tensor:
+        """x [T, hidden], normed -> the gated outputs of all heads, [T, inner]; states are left for later tokens."""
+        states, ragged = carried(step), Ragged.of(step.batch.query_lens, x.device)
+        windows, memory = states.of(self.index)
+        z, mixed, dt = self._projected(x).split_with_sizes(self._sizes, 1)
+        convolved = self.convolution(mixed, windows, states, ragged)
+        said, heads = self._said(convolved, dt)
+        out = scanned(said, memory, states, ragged)
+        return self._gated((out + heads * self.skip).flatten(1), z.float()).to(x.dtype)
+
+    def _projected(self, x: Tensor) -> Tensor:
+        y = self.input(x if self.part.scale == 1 else x * self.part.scale)
+        return y if self.scales is None else y * self.scales.to(y.dtype)
+
+    def _said(self, mixed: Tensor, dt: Tensor) -> tuple[LinearAttention, Tensor]:
+        """mixed: float32 [T, channels].  dt: [T, heads].  And x, float32 [T, heads, dim]."""
+        part = self.part
+        each = part.groups * part.size
+        x, b, c = mixed.split_with_sizes((part.inner, each, each), 1)
+        steps = F.softplus(dt.float() + self.bias).clamp(part.least, part.most)[..., None]
+        b, c = (y.unflatten(1, (part.groups, part.size)) for y in (b, c))
+        x = x.unflatten(1, (part.heads, part.dim))
+        return LinearAttention(c, b, x * steps, steps * self.rate), x
+
+    def _gated(self, out: Tensor, z: Tensor) -> Tensor:
+        """float32 [T, inner]"""
+        part, gate = self.part, F.silu(z)
+        if self.norm is None or part.eps is None:
+            return out * gate
+        y = out if part.norm_first else out * gate
+        y = F.rms_norm(y.unflatten(1, (part.groups, -1)), (part.inner // part.groups,), None, part.eps).flatten(1) * self.norm
+        return y * gate if part.norm_first else y

@@ -1,0 +1,57 @@
+"""What every mixer of a layer promises, whatever it mixes tokens by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from ..attention.base import AttentionBackend
+from ..cache.states import StateMemory, States
+from ..layers.linear import Linear
+from ..layers.rotary import Angles, Rope
+from ..step.batch import Batch
+from .places import Place
+
+
+class Step(NamedTuple):
+    """What all layers of a step share. angles: of the step's tokens, by rotation.  states: None where no layer keeps any."""
+
+    batch: Batch
+    attention: AttentionBackend
+    angles: dict[Rope, Angles]
+    states: States | None = None
+
+
+def states_of(batch: Batch, memory: StateMemory | None) -> States | None:
+    """What the layers of a step read and write of the states."""
+    if memory is None or batch.state_read is None or batch.state_write is None:
+        return None
+    return States(memory, batch.state_read.long(), batch.state_write.long())
+
+
+class MixerPart(Protocol):
+    """A layer's mixer in torch, the law: `output` of what `attend` gives is added to the residual; None: that itself."""
+
+    @property
+    def output(self) -> Linear | None: ...
+
+    def places(self, prefix: str) -> Iterator[Place]:
+        """Where the checkpoint's tensors go; prefix: of the layer's names."""
+
+    def products(self) -> Iterator[tuple[object, str]]:
+        """Who holds each projection, and under which name."""
+
+    def tensors(self) -> Iterator[Tensor]:
+        """What it holds beside its products."""
+
+    def seal(self) -> None:
+        """Bring what was loaded into order, before the products are sealed."""
+
+    def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
+        """The projections whose rows `seal` reorders, with the row of the file for each of theirs, int64."""
+
+    def attend(self, x: Tensor, step: Step) -> Tensor:
+        """x [T, hidden], normed -> [T, inputs of `output`]; what later tokens need of these is written."""

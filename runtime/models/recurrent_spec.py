@@ -1,0 +1,104 @@
+"""Mixers that carry a state along with each sequence, as data; parts of `spec`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from ..cache.states import StateShape
+
+if TYPE_CHECKING:
+    from .spec import Activation, Norm
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Gated delta net (arXiv 2412.06464), or KDA (arXiv 2510.26692), where each channel of keys decays at its own rate.
+
+    heads, value_dim: of values and states.  key_heads, dim: of queries and keys, each for as many heads of values.
+    width: tokens that the convolution in front sees, `activation` behind it.  rank: of the two products that give KDA its decay and its gate;
+    None: gated delta net.  reach: beta is between 0 and this.  gate: activation of what the normed outputs are multiplied with.
+    """
+
+    heads: int
+    key_heads: int
+    dim: int
+    value_dim: int
+    width: int
+    eps: float
+    activation: Activation = "silu"
+    rank: int | None = None
+    reach: float = 1.0
+    gate: Literal["silu", "sigmoid"] = "silu"
+
+    @property
+    def channels(self) -> int:
+        """That the convolution sees: of queries, keys and values."""
+        return 2 * self.key_heads * self.dim + self.heads * self.value_dim
+
+    @property
+    def state(self) -> tuple[StateShape, ...]:
+        return StateShape((self.width - 1, self.channels), False), StateShape((self.heads, self.dim, self.value_dim), True)
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba2:
+    """State space duality (arXiv 2405.21060): each of `heads` heads of width `dim` has a state for each of `size` numbers.
+
+    groups: heads of a group share what writes and reads states.  width: tokens that the convolution in front sees, `activation` behind it.
+    bias: of the projection in front; out_bias: of that behind; conv_bias: of the convolution.  least, most: a time step stays within them.
+    eps: of the norm of each group behind; None: no norm.  norm_first: it stands before the gate.
+    scale: of the input.  scales: of what it is projected to: gate, x, B, C, time steps; empty: 1.
+    """
+
+    heads: int
+    dim: int
+    size: int
+    groups: int
+    width: int
+    eps: float | None
+    activation: Activation = "silu"
+    bias: bool = False
+    out_bias: bool = False
+    conv_bias: bool = True
+    least: float = 0.0
+    most: float = math.inf
+    norm_first: bool = False
+    scale: float = 1.0
+    scales: tuple[float, ...] = ()
+
+    @property
+    def inner(self) -> int:
+        return self.heads * self.dim
+
+    @property
+    def channels(self) -> int:
+        """That the convolution sees: of x, B and C."""
+        return self.inner + 2 * self.groups * self.size
+
+    @property
+    def state(self) -> tuple[StateShape, ...]:
+        return StateShape((self.width - 1, self.channels), False), StateShape((self.heads, self.size, self.dim), True)
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba1:
+    """The selective scan (arXiv 2312.00752): each of `inner` channels has a state of `size` numbers.
+
+    rank: of what gives the time steps.  width: tokens that the convolution in front sees, `activation` behind it.
+    bias: of the projections in front and behind; conv_bias: of the convolution.  norm: of what gives time steps, B and C.
+    """
+
+    inner: int
+    size: int
+    rank: int
+    width: int
+    activation: Activation = "silu"
+    bias: bool = False
+    conv_bias: bool = True
+    norm: Norm | None = None
+
+    @property
+    def state(self) -> tuple[StateShape, ...]:
+        return StateShape((self.width - 1, self.inner), False), StateShape((self.inner, self.size), True)
