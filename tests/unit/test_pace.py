@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from sgl.runtime.scheduling import pace as module
 from sgl.runtime.scheduling.pace import LEAST, WHOLE, Pace
 
