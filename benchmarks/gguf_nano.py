@@ -1,9 +1,9 @@
-"""A checkpoint of Llama's architecture with a byte-level BPE vocabulary as one GGUF file, for llama.cpp.
+"""A checkpoint of Llama's or Qwen3-MoE's architecture with a byte-level BPE vocabulary as one GGUF file, for llama.cpp.
 
     PYTHON benchmarks/gguf_nano.py runtime/nano nano.gguf [--kind q8_0]        needs: pip install gguf
 
-llama.cpp rotates neighbouring numbers of a head, Hugging Face's layout the first half against the second: rows of the
-query and key projections are interleaved on the way. The pre-tokenizer's regex has no place in GGUF, so texts
+llama.cpp rotates neighbouring numbers of a Llama's head, Hugging Face's layout the first half against the second: rows of
+the query and key projections are interleaved on the way. The pre-tokenizer's regex has no place in GGUF, so texts
 would be split otherwise: give llama.cpp token ids.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,11 @@ PARTS = {
     "mlp.down_proj": "ffn_down",
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate": "ffn_gate_inp",
 }
+EXPERT = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(\d+)\.(gate|up|down)_proj\.weight")
 OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
@@ -41,11 +46,11 @@ def convert(model: Path, out: Path, kind: str) -> None:
     A tied head needs no tensor of its own: llama.cpp then multiplies with the embedding.
     """
     config = json.loads((model / "config.json").read_text())
-    writer = gguf.GGUFWriter(out, "llama")
+    writer = gguf.GGUFWriter(out, "qwen3moe" if "num_experts" in config else "llama")
     add_shape(writer, config, kind)
     add_vocabulary(writer, config, json.loads((model / "tokenizer.json").read_text()))
-    for name, values in tensors(model):
-        add_tensor(writer, name_in_gguf(name), interleaved(name, values, config), kind)
+    for name, values in stacked(tensors(model), config.get("num_experts", 0)):
+        add_tensor(writer, name, values, kind) if "exps" in name else add_tensor(writer, name_in_gguf(name), interleaved(name, values, config), kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -70,6 +75,10 @@ def add_shape(writer: Any, config: dict[str, Any], kind: str) -> None:
     writer.add_rope_freq_base(rope["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
+    if "num_experts" in config:
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
 
 
 def add_vocabulary(writer: Any, config: dict[str, Any], tokenizer: dict[str, Any]) -> None:
@@ -98,6 +107,20 @@ def tensors(model: Path) -> Iterator[tuple[str, Floats]]:
                 yield name, as_float32(data[begin + start : begin + stop], entry["dtype"]).reshape(entry["shape"])
 
 
+def stacked(given: Iterator[tuple[str, Floats]], experts: int) -> Iterator[tuple[str, Floats]]:
+    """The matrices of a layer's experts as one tensor [experts, outputs, inputs], under its name in GGUF; others as they are."""
+    parts: dict[str, dict[int, Floats]] = {}
+    for name, values in given:
+        if not (match := EXPERT.fullmatch(name)):
+            yield name, values
+            continue
+        whole = f"blk.{match[1]}.ffn_{match[3]}_exps.weight"
+        parts.setdefault(whole, {})[int(match[2])] = values
+        if len(parts[whole]) == experts:
+            found = parts.pop(whole)
+            yield whole, np.stack([found[number] for number in range(experts)])
+
+
 def as_float32(data: bytes, dtype: str) -> Floats:
     if dtype == "BF16":
         return (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
@@ -117,7 +140,7 @@ def name_in_gguf(name: str) -> str:
 def interleaved(name: str, values: Floats, config: dict[str, Any]) -> Floats:
     """Query and key rows in llama.cpp's order: the pairs that rotate together side by side."""
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}.get(name.split(".")[-2])
-    if heads is None:
+    if heads is None or "num_experts" in config:
         return values
     halves = values.reshape(heads, 2, len(values) // heads // 2, -1)
     return halves.swapaxes(1, 2).reshape(values.shape)
@@ -125,7 +148,7 @@ def interleaved(name: str, values: Floats, config: dict[str, Any]) -> Floats:
 
 def add_tensor(writer: Any, name: str, values: Floats, kind: str) -> None:
     values = np.ascontiguousarray(values)
-    if values.ndim == 1:
+    if values.ndim == 1 or "ffn_gate_inp" in name:
         writer.add_tensor(name, values)
         return
     stored = gguf.GGMLQuantizationType[kind.upper()]
