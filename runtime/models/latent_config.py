@@ -21,6 +21,7 @@ def latent(c: Config, *, interleaved: bool, query_rank: int = 1536, rope: Rope |
     rank, dim, turned, value_dim = (c.positive(key, size, MOST_WIDTH) for key, size in SIZES.items())
     c.require("num_key_value_heads", c.heads)
     c.require("qk_head_dim", dim + turned)
+    c.require("head_dim", turned, dim + turned)  # which of them differs among families, and changes nothing
     if rope is None and turns:
         rope = c.rope(turned, interleaved=interleaved)
     bias = c.flag("attention_bias")
@@ -40,5 +41,5 @@ def temperature(c: Config, rope: Rope) -> float:
 
 
 def unused(c: Config) -> None:
-    """Keys of training, of other ways to compute the same, and of the width that turns, which has a key of its own."""
-    c.raw("ep_size", "aux_loss_alpha", "seq_aux", "head_dim")
+    """Keys of training, and of how experts were spread over devices."""
+    c.raw("ep_size", "aux_loss_alpha", "seq_aux")

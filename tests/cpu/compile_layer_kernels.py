@@ -11,6 +11,8 @@ from triton.compiler import ASTSource
 
 from sgl.runtime.kernels import (
     activation,
+    attention_latent,
+    attention_store,
     embed,
     expert_blocks,
     expert_few_bits_kernels,
@@ -102,6 +104,21 @@ def recurrences() -> None:
         check(recurrent._select, 4, types, CHANNELS=8192, SIZE=16, SIZE_BLOCK=16, BLOCK=32, SINGLE=single)
 
 
+def latents() -> None:
+    types = dict.fromkeys(("rows_ptr", "starts_ptr", "contexts_ptr", "table_ptr", "counter_ptr", "slots_ptr"), "*i32")
+    types |= dict.fromkeys(("partial_ptr", "maxima_ptr", "sums_ptr"), "*fp32") | dict.fromkeys(("scale", "row_scale"), "fp32")
+    types |= dict.fromkeys(("sequences", "extra", "first", "q_token", "q_head", "pool_row", "table_row", "k_token", "k_head", "v_token", "v_head", "kv_slot"), "i32")
+    sizes = {"RANK": 512, "RANK_P2": 512, "TURNED": 64, "TURNED_P2": 64, "PAGE": 16, "STAGES": 2}
+    for kept, decoded, extended, number in (("*bf16", (16, 32, 4), (64, 32, 8), "*bf16"), ("*fp8e4nv", (16, 32, 4), (64, 32, 8), "*bf16"), ("*fp32", (16, 16, 4), (16, 16, 4), "*fp32")):
+        own = types | {"pool_ptr": kept, "q_ptr": number, "out_ptr": number}
+        for heads in (16, 20):
+            precise = {"HEADS": heads, "PRECISION": "ieee" if kept == "*fp32" else "tf32"}
+            check(attention_latent.decode_kernel, decoded[2], own, **sizes, **precise, GROUPS=-(-heads // 16), SEQUENCES_P2=64, SHORTEST=64, BLOCK_M=decoded[0], BLOCK_N=decoded[1])
+            check(attention_latent.extend_kernel, extended[2], own, **sizes, **precise, SEQUENCES_P2=64, BLOCK_M=extended[0], BLOCK_N=extended[1])
+    for kept in ("*bf16", "*fp8e4nv"):
+        check(attention_store.store_kernel, 4, types | {"k_pool": kept}, v_ptr=None, v_pool=None, DIM=576, WIDTH=576, WIDTH_P2=1024, MOST=448.0)
+
+
 def one_row_bits() -> None:
     rows = {"DTYPE": triton.language.bfloat16, "INPUTS": 512, "WORDS": 32, "BLOCKS": 4, "ROWS": 8, "ZERO": 8, "COMPILED": True, "DEPENDENT": True}
     types, added = {"words": "*i16", "meta": "*i32", "outer": "*fp32", "norm": "*bf16"}, {"OUTER": False, "NORMED": True, "BIASED": False}
@@ -157,6 +174,7 @@ def experts_in_few_bits() -> None:
 
 
 def main() -> None:
+    latents()
     recurrences()
     routers()
     experts()

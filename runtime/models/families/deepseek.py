@@ -15,7 +15,7 @@ from .registry import family
 def _model(c: Config, dense: Gated, experts: Experts, first: int) -> Model:
     unused(c)
     c.require("moe_layer_freq", 1)
-    rms, mixer = c.rms(), latent(c, interleaved=c.flag("rope_interleave", True))
+    rms, mixer = c.rms(), latent(c, interleaved=c.said("rope_interleave", True))
     ffns: list[Feedforward] = [dense if index < first else experts for index in range(c.count)]
     return c.model([c.layer(Norms.pre(rms), mixer, ffn) for ffn in ffns], rms, names=Names(ignored=behind(c)))
 
@@ -44,7 +44,7 @@ def _router_v2(c: Config) -> Router:
     return Router(groups=groups, kept_groups=kept, group_score="largest", outside=0.0, scale=scale)
 
 
-@family("DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration")
+@family("DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration", "Kimi_K25ForConditionalGeneration")
 def deepseek_v3(c: Config) -> Model:
     c.require("scoring_func", "sigmoid")
     c.require("topk_method", "noaux_tc")

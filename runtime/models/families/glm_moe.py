@@ -14,7 +14,7 @@ def routed(c: Config) -> Experts:
     inner = c.positive("moe_intermediate_size", most=MOST_WIDTH)
     router = Router(
         "sigmoid", correction=True, groups=c.positive("n_group", 1, most=MOST_WIDTH), kept_groups=c.positive("topk_group", 1, most=MOST_WIDTH),
-        normalise=c.flag("norm_topk_prob", True), floor=1e-20, scale=c.number("routed_scaling_factor", 1.0),
+        normalise=c.said("norm_topk_prob", True), floor=1e-20, scale=c.number("routed_scaling_factor", 1.0),
     )  # fmt: skip
     shared = Gated(inner * c.positive("n_shared_experts", 1, most=MOST_LAYERS), c.activation())
     return c.experts(Gated(inner, c.activation()), router, ("n_routed_experts", "num_local_experts"), shared=shared)

@@ -20,7 +20,6 @@ def minicpm(c: Config) -> Model:
 
 @family("MiniCPM3ForCausalLM")
 def minicpm3(c: Config) -> Model:
-    c.raw("head_dim")  # of what turns
     c.assume(kv_lora_rank=256, qk_nope_head_dim=64, qk_rope_head_dim=32, v_head_dim=c.hidden // c.heads)
     rms, mixer = c.rms(1e-5), latent(c, interleaved=False, query_rank=768)
     branch = 1.0 if c.raw("scale_depth") is None and "scale_depth" in c.values else c.number("scale_depth", 1.4) / c.count**0.5

@@ -23,12 +23,12 @@ def mistral4(c: Config) -> Model:
     turned, inner = c.positive("qk_rope_head_dim", 64, MOST_WIDTH), c.positive("moe_intermediate_size", most=MOST_WIDTH)
     whole = c.positive("qk_nope_head_dim", most=MOST_WIDTH) + turned
     c.rope_fields().require("partial_rotary_factor", turned / whole)
-    interleaved = c.flag("rope_interleave", True)
+    interleaved = c.said("rope_interleave", True)
     rope = c.rope(turned, dim=turned, interleaved=interleaved, others=("llama_4_scaling_beta", "max_position_embeddings"))
     mixer = latent(c, interleaved=interleaved, query_rank=1024, rope=rope, temperature=position_temperature(c, rope))
     router = Router(
         groups=c.positive("n_group", 1, most=MOST_WIDTH), kept_groups=c.positive("topk_group", 1, most=MOST_WIDTH), outside=0.0,
-        normalise=c.flag("norm_topk_prob", True), floor=1e-20, scale=c.number("routed_scaling_factor", 1.0),
+        normalise=c.said("norm_topk_prob", True), floor=1e-20, scale=c.number("routed_scaling_factor", 1.0),
     )  # fmt: skip
     shared = Gated(inner * c.positive("n_shared_experts", most=MOST_WIDTH), c.activation())
     experts = c.experts(Gated(inner, c.activation()), router, ("n_routed_experts", "num_local_experts"), shared=shared)
