@@ -109,12 +109,11 @@ def latents() -> None:
     types |= dict.fromkeys(("partial_ptr", "maxima_ptr", "sums_ptr"), "*fp32") | dict.fromkeys(("scale", "row_scale"), "fp32")
     types |= dict.fromkeys(("sequences", "extra", "first", "q_token", "q_head", "pool_row", "table_row", "k_token", "k_head", "v_token", "v_head", "kv_slot"), "i32")
     sizes = {"RANK": 512, "RANK_P2": 512, "TURNED": 64, "TURNED_P2": 64, "PAGE": 16, "STAGES": 2}
-    for kept, decoded, extended, number in (("*bf16", (16, 32, 4), (64, 32, 8), "*bf16"), ("*fp8e4nv", (16, 32, 4), (64, 32, 8), "*bf16"), ("*fp32", (16, 16, 4), (16, 16, 4), "*fp32")):
+    for kept, number, tile in (("*bf16", "*bf16", (64, 32, 8)), ("*fp8e4nv", "*bf16", (64, 32, 8)), ("*fp32", "*fp32", (16, 16, 4))):
         own = types | {"pool_ptr": kept, "q_ptr": number, "out_ptr": number}
-        for heads in (16, 20):
-            precise = {"HEADS": heads, "PRECISION": "ieee" if kept == "*fp32" else "tf32"}
-            check(attention_latent.decode_kernel, decoded[2], own, **sizes, **precise, GROUPS=-(-heads // 16), SEQUENCES_P2=64, SHORTEST=64, BLOCK_M=decoded[0], BLOCK_N=decoded[1])
-            check(attention_latent.extend_kernel, extended[2], own, **sizes, **precise, SEQUENCES_P2=64, BLOCK_M=extended[0], BLOCK_N=extended[1])
+        usual = sizes | {"HEADS": 20, "PRECISION": "ieee" if kept == "*fp32" else "tf32", "SEQUENCES_P2": 64}
+        check(attention_latent.decode_kernel, 4, own, **usual, GROUPS=2, SHORTEST=64, BLOCK_M=16, BLOCK_N=tile[1])
+        check(attention_latent.extend_kernel, tile[2], own, **usual, BLOCK_M=tile[0], BLOCK_N=tile[1])
     for kept in ("*bf16", "*fp8e4nv"):
         check(attention_store.store_kernel, 4, types | {"k_pool": kept}, v_ptr=None, v_pool=None, DIM=576, WIDTH=576, WIDTH_P2=1024, MOST=448.0)
 

@@ -8,18 +8,19 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
-
+pytest.importorskip("triton")
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
+pytestmark = pytest.mark.gpu
+sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
 
-from attention_cases import Work, with_padding
-from attention_oracle import World
-from latent_checks import MIXED, layer, layout
+from attention_cases import Work, with_padding  # noqa: E402
+from attention_oracle import World  # noqa: E402
+from latent_checks import MIXED, layer, layout  # noqa: E402
 
-from sgl.runtime.attention import attention_backend
-from sgl.runtime.attention.triton_latent import TritonLatentAttention
-from sgl.runtime.layers.float8 import FP8
+from sgl.runtime.attention import attention_backend  # noqa: E402
+from sgl.runtime.attention.triton_latent import TritonLatentAttention  # noqa: E402
+from sgl.runtime.layers.float8 import FP8  # noqa: E402
 
 DECODES: Work = [(700, 1), (0, 1), (150, 1), (33, 1)]
 SIZES = [(512, 64), (256, 64), (32, 16), (40, 12)]
