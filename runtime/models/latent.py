@@ -1,17 +1,21 @@
 """Latent attention in torch: project to latents, norm, rotate, store, attend. The law of its executors.
 
 What turns latents into keys is multiplied with the queries instead, and what turns them into values with what was mixed: heads attend to
-the latents themselves, of which a token has one for all of them.
+the latents themselves, of which a token has one for all of them. Long prompts alone are cheaper the other way round: see `_expanded`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from ..layers import cpu
 from ..layers.headwise import Headwise
 from ..layers.linear import Linear
 from ..layers.norm import HeadNorm, RMSNorm
@@ -21,6 +25,8 @@ from .latent_spec import Latent
 from .mixer import Step
 from .names import Names
 from .places import Place, matrix, norm_for, weight_of
+
+FRESH = 256  # new tokens of each sequence of a step, from which on it is faster on a CPU to make keys and values of them all
 
 
 class LatentPart:
@@ -85,27 +91,48 @@ class LatentPart:
 
     def attend(self, x: Tensor, step: Step) -> Tensor:
         """x [T, hidden], normed -> what each token mixes, [T, heads * value_dim]; rows are written."""
-        row, q = self._row(x, step), self._queries(x, step)
+        row, (own, turned) = self._row(x, step), self._queries(x, step)
         values = row[..., : self.part.rank]
         step.attention.store(row, values, self.index, step.batch)
+        if is_fresh(step, x):
+            return self._expanded(torch.cat((own, turned), 2), row[:, 0], step.batch.query_lens)
+        q = torch.cat((self.absorb(own), turned), 2)
         return self.expand(step.attention.attend(q, row, values, self.index, step.batch)).flatten(1)
+
+    def _expanded(self, q: Tensor, rows: Tensor, lengths: list[int]) -> Tensor:
+        """Of sequences that begin here, each over itself alone. q: [T, heads, dim + turned].  rows: [T, rank + turned]"""
+        part = self.part
+        latents, turned = rows.expand(part.heads, -1, -1).split_with_sizes((part.rank, part.turned), 2)
+        keys = torch.cat((torch.bmm(latents, self.absorb.weight.mT), turned), 2)
+        values = F.pad(torch.bmm(latents, self.expand.weight), (0, max(0, part.dim + part.turned - part.value_dim)))  # torch is faster on equal widths
+        parts = []
+        for start, stop in pairwise(accumulate(lengths, initial=0)):
+            own, k, v = (each[None, :, start:stop] for each in (q.transpose(0, 1), keys, values))
+            parts.append(F.scaled_dot_product_attention(own, k, v, is_causal=True, scale=part.scale))
+        return torch.cat(parts, 2)[0, ..., : part.value_dim].transpose(0, 1).flatten(1)
 
     def _row(self, x: Tensor, step: Step) -> Tensor:
         """[T, 1, rank + turned]"""
         latent, turned = self.latent(x)[:, None].split_with_sizes((self.part.rank, self.part.turned), 2)
         return torch.cat((self._by_head(latent), self._turned(turned, step)), 2)
 
-    def _queries(self, x: Tensor, step: Step) -> Tensor:
-        """[T, heads, rank + turned]"""
+    def _queries(self, x: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        """What latents answer and what turns, [T, heads, dim] and [T, heads, turned]."""
         part = self.part
         if self.query_down is not None and self.query_norm is not None:
             x = self.query_norm(self.query_down(x))
         own, turned = self.query(x).split_with_sizes((part.heads * part.dim, part.heads * part.turned), 1)
-        turned = self._turned(turned.unflatten(1, (part.heads, part.turned)), step)
-        q = torch.cat((self.absorb(own.unflatten(1, (part.heads, part.dim))), turned), 2)
+        own, turned = own.unflatten(1, (part.heads, part.dim)), self._turned(turned.unflatten(1, (part.heads, part.turned)), step)
         if part.temperature is None:
-            return q
-        return q * temperatures(part.temperature, step.batch.positions)[:, None, None].to(q.dtype)
+            return own, turned
+        factors = temperatures(part.temperature, step.batch.positions)[:, None, None].to(x.dtype)
+        return own * factors, turned * factors
 
     def _turned(self, heads: Tensor, step: Step) -> Tensor:
         return heads if self.part.rope is None else rotate(heads, step.angles[self.part.rope])
+
+
+def is_fresh(step: Step, x: Tensor) -> bool:
+    """Whether the step has nothing but long sequences at their beginning, which may be summed up in any order, in rows as they are stored."""
+    batch, exact = step.batch, step.attention.pool.dtype == x.dtype and cpu.most_numbers != math.inf
+    return x.device.type == "cpu" and exact and min(batch.query_lens) >= FRESH and batch.query_lens == batch.context_lens

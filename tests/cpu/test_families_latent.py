@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from test_few_bits_loading import FORMATS
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.models import read_model
+from sgl.runtime.models import latent, read_model
 from sgl.runtime.quantization import keeping
 
 SMALL: dict[str, Any] = {"num_key_value_heads": 4, "kv_lora_rank": 32, "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12}
@@ -45,6 +45,18 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 def test_families_are_those_of_transformers(case: str, tmp_path: Path) -> None:
     architecture, keys = CASES[case]
     check_family(architecture, tmp_path, **keys)
+
+
+@pytest.mark.parametrize("case", ["deepseek v3", "mistral 4", "minicpm 3, plain"])
+def test_long_prompts_with_keys_and_values_of_their_own(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latent, "FRESH", 7)
+    architecture, keys = CASES[case]
+    rig = check_family(architecture, tmp_path, **keys)
+    rows = [Row(list(range(5, 5 + count))) for count in (7, 30, 12)]
+    together = rig.step([(row, len(row.tokens)) for row in rows])
+    assert torch.allclose(together, torch.cat([rig.step([(Row(row.tokens), len(row.tokens))]) for row in rows]), atol=1e-3)
+    monkeypatch.setattr(latent, "FRESH", 1000)
+    assert torch.allclose(together, rig.step([(Row(row.tokens), len(row.tokens)) for row in rows]), atol=1e-3)
 
 
 SEES: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
