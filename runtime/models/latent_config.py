@@ -15,13 +15,13 @@ NORM = Norm(1e-6)  # of latents, whatever rms_norm_eps says
 SIZES = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}  # DeepSeek's
 
 
-def latent(c: Config, *, interleaved: bool, query_rank: int = 1536, rope: Rope | None = None, turns: bool = True, **options: Any) -> Latent:
+def latent(c: Config, *, interleaved: bool, query_rank: int | None = 1536, rope: Rope | None = None, turns: bool = True, **options: Any) -> Latent:
     """query_rank: where config.json does not say; null says that there is none.  rope: where the family reads it itself.
     turns: False for no rotation at all."""
     rank, dim, turned, value_dim = (c.positive(key, size, MOST_WIDTH) for key, size in SIZES.items())
     c.require("num_key_value_heads", c.heads)
     c.require("qk_head_dim", dim + turned)
-    c.require("head_dim", turned, dim + turned)  # which of them differs among families, and changes nothing
+    c.require("head_dim", turned, dim + turned, c.hidden // c.heads)  # which of them differs among families, and changes nothing
     if rope is None and turns:
         rope = c.rope(turned, interleaved=interleaved)
     bias = c.flag("attention_bias")

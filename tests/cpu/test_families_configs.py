@@ -20,6 +20,7 @@ MORE: dict[str, dict[str, Any]] = {
     "Glm4MoeLiteForCausalLM": {"num_key_value_heads": 4, "n_group": 4, "topk_group": 2},
     "Mistral4ForCausalLM": {"num_key_value_heads": 4, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1},
     "MiniCPM3ForCausalLM": {"num_key_value_heads": 4},
+    "KimiLinearForCausalLM": {"num_key_value_heads": 4, "layer_types": ["linear_attention", "full_attention"] * 2},
     "CohereForCausalLM": {"use_qk_norm": True},
     "Ernie4_5_MoeForCausalLM": {"moe_layer_end_index": 2},
     "Exaone4ForCausalLM": {"sliding_window": 9},
@@ -45,7 +46,7 @@ MODERN = [
     "MistralForCausalLM", "NanoChatForCausalLM", "NemotronForCausalLM", "OlmoForCausalLM", "Olmo2ForCausalLM", "Olmo3ForCausalLM",
     "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "SeedOssForCausalLM", "SmolLM3ForCausalLM", "StableLmForCausalLM",
     "Starcoder2ForCausalLM", "VaultGemmaForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM",
-    "Mistral4ForCausalLM", "MiniCPM3ForCausalLM", *EXPERTS,
+    "Mistral4ForCausalLM", "MiniCPM3ForCausalLM", "KimiLinearForCausalLM", *EXPERTS,
 ]  # fmt: skip
 # keys that change nothing where transformers writes them: layer_types, no_rope_layers and rope_parameters say the same, there are no experts
 IDLE = {

@@ -173,6 +173,9 @@ def _latent(fields: dict[str, Any], sizes: dict[str, int], layers: int, dice: ra
     found |= {"qk_nope_head_dim": dice.choice((8, 12, 16)), "qk_rope_head_dim": dice.choice((4, 8, 16)), "v_head_dim": dice.choice((6, 8, 16))}
     if "topk_method" in fields:
         found["topk_method"] = dice.choice(("greedy", "group_limited_greedy"))
+    if "linear_head_dim" in fields:
+        found |= {"linear_head_dim": dice.choice((8, 12)), "linear_num_heads": dice.choice((1, 3)), "linear_conv_kernel_dim": dice.randint(2, 5)}
+        found["layer_types"] = dice.choice((None, [dice.choice((LINEAR, FULL)) for _ in range(layers)]))
     if "mlp_layer_types" in fields:
         found["mlp_layer_types"] = dice.choice((None, [dice.choice(("dense", "sparse")) for _ in range(layers)]))
     return found

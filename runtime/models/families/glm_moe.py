@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...errors import ConfigError
 from ..config import MOST_LAYERS, MOST_WIDTH, Config
+from ..fields import shown
 from ..names import Names
 from ..spec import Experts, Gated, HeadNorm, Model, Norms, Router
 from .registry import family
@@ -34,6 +35,15 @@ def first_sparse(c: Config) -> int:
     if first < 0:
         raise ConfigError(f"{c.where}: first_k_dense_replace={first} must be at least 0")
     return first
+
+
+def dense_or_sparse(c: Config) -> list[str]:
+    """Of each layer "dense" or "sparse"; published files say how many dense ones come first."""
+    first, found = first_sparse(c), c.raw("mlp_layer_types")
+    kinds = ["dense" if index < first else "sparse" for index in range(c.count)] if found is None else found
+    if not isinstance(kinds, list) or len(kinds) != c.count or any(kind not in ("dense", "sparse") for kind in kinds):
+        raise ConfigError(f"{c.where}: mlp_layer_types={shown(found)} must name dense or sparse {c.count} times")
+    return kinds
 
 
 def behind(c: Config) -> tuple[str, ...]:
