@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from sgl.runtime.attention import AttentionShape, BackendUnavailable, cpu, flashinfer, triton
+from sgl.runtime.attention import AttentionShape, BackendUnavailable, cpu, flashinfer, triton, triton_latent
 from sgl.runtime.models.catalogue import PARTS, lineages, runs_of_parts
 
 PAGE = Path(__file__).parents[1] / "models.md"
@@ -46,6 +46,8 @@ def compiled(shape: AttentionShape) -> str:
 
 def on_a_gpu(shape: AttentionShape) -> str:
     """The first backend that takes the shape."""
+    if shape.latent:
+        return "triton" if triton_latent._missing(pool("cuda"), shape, False) is None else NO
     for name, refuses in (("flashinfer", lambda: flashinfer._check(pool("cuda"), shape, False)), ("triton", lambda: triton._require(pool("cuda"), shape))):
         try:
             refuses()

@@ -33,6 +33,7 @@ BACKENDS = {  # imported only once chosen: some need Triton or flashinfer
     "triton": ("triton", "TritonAttention"),
     "flashinfer": ("flashinfer", "FlashInferAttention"),
 }
+OF_LATENTS = BACKENDS | {"cpu": ("cpu_latent", "CpuLatentAttention"), "triton": ("triton_latent", "TritonLatentAttention")}
 
 
 class OneBackend(AttentionBackend, Protocol):
@@ -105,7 +106,7 @@ def _explained(backend: OneBackend, why: str, missing: list[str], slower: list[s
 
 
 def _build(name: str, pool: KVPool, shape: AttentionShape, options: dict[str, object]) -> OneBackend:
-    module, kind = BACKENDS[name]
+    module, kind = (OF_LATENTS if shape.latent else BACKENDS)[name]
     try:
         found = getattr(importlib.import_module(f".{module}", __name__), kind)
     except ImportError as error:

@@ -6,6 +6,7 @@ matrix products are faster, unless all results shall be like that.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,13 +53,14 @@ class _Prefills(TorchNativeAttention):
     """Over a pool in float8, which the compiled kernels restore."""
 
     def read(self, slots: Tensor, layer: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        stored, size = self.stored(layer), (len(slots), self.shape.kv_heads, self.shape.head_dim)
-        found, slots = torch.empty(2, *size, dtype=dtype), slots.int()
-        for kept, out, scale in zip(stored, found, self.scales(layer), strict=True):
+        stored: Sequence[Tensor] = self.stored(layer)[: 1 if self.shape.latent else 2]
+        size = len(slots), self.shape.kv_heads, self.shape.head_dim
+        found, slots = torch.empty(len(stored), *size, dtype=dtype), slots.int()
+        for kept, out, scale in zip(stored, found, self.scales(layer), strict=False):
             cpu.kernels.restore(cpu.KINDS[dtype], kept.data_ptr(), slots.data_ptr(), len(slots), size[1] * size[2], out.data_ptr())
             if scale != 1:
                 out.mul_(scale)
-        return found[0], found[1]
+        return found[0], found[-1]
 
 
 class CpuAttention(OnePool):
@@ -112,7 +114,7 @@ class CpuAttention(OnePool):
         plan: Plan = batch.plan[layer]
         if plan.tokens is not None and plan.tokens.rows is None:
             return self._attend(plan.tokens, q, layer, sinks)
-        out = torch.empty(q.shape, dtype=q.dtype)
+        out = torch.empty(*q.shape[:2], self.shape.value_dim, dtype=q.dtype)
         if plan.tokens is not None:
             out[plan.tokens.rows] = self._attend(plan.tokens, q[plan.tokens.rows], layer, sinks)
         for part in plan.prefills:
@@ -151,6 +153,9 @@ def _missing(pool: KVPool, shape: AttentionShape, dtype: torch.dtype | None = No
         there = "" if cpu.kernels else ", and the compiled kernels are not there"
         beside = "" if computed == stored else f" with queries of {computed}"
         return f"the compiled kernels on a CPU and float32 or bfloat16; here: {pool.k.device}, {stored}{beside}{there}"
+    if shape.latent:
+        fits = shape.head_dim <= cpu.MOST_ROW and shape.value_dim <= cpu.MOST_DIM
+        return None if fits else f"rows of at most {cpu.MOST_ROW} numbers, {cpu.MOST_DIM} of them values, not {shape.head_dim} and {shape.value_dim}"
     if shape.head_dim > cpu.MOST_DIM:
         return f"head_dim <= {cpu.MOST_DIM}, not {shape.head_dim}"
     if shape.value_dim != shape.head_dim:

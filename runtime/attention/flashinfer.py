@@ -255,6 +255,8 @@ def _sink(out: Tensor, lse: Tensor | None, sinks: Tensor | None) -> None:
 def _check(pool: KVPool, shape: AttentionShape, deterministic: bool) -> None:
     if deterministic:
         raise BackendUnavailable("flashinfer's results depend on the rest of the batch; use attention='triton'")
+    if shape.latent:
+        raise BackendUnavailable("flashinfer compiles its kernels for latent attention on first use, which needs nvcc: they are not used")
     if shape.head_dim not in HEAD_DIMS:
         raise BackendUnavailable(f"flashinfer has head_dim {', '.join(map(str, HEAD_DIMS))}, not {shape.head_dim}")
     if shape.value_dim != shape.head_dim:

@@ -24,6 +24,7 @@ class LayerAttention:
     softcap: scores become softcap * tanh(score / softcap), before what is not seen is masked.
     alibi: slope of each query head, times the distance of query and key subtracted from the score, after the softcap.
     source: index of the layer whose keys and values this one reads; it stores none itself.
+    latent: values are the first `value_dim` numbers of the keys, which alone are stored; there is one KV head.
     """
 
     query_heads: int
@@ -36,11 +37,12 @@ class LayerAttention:
     softcap: float | None = None
     alibi: tuple[float, ...] | None = None
     source: int | None = None
+    latent: bool = False
 
     @property
-    def stored(self) -> tuple[int, int, int]:
+    def stored(self) -> tuple[int, int, int, bool]:
         """What decides which layers may lie in one pool."""
-        return self.kv_heads, self.key_dim, self.value_dim
+        return self.kv_heads, self.key_dim, self.value_dim, self.latent
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class AttentionShape:
     windows, chunks: one entry per layer, see `LayerAttention`; chunks empty: none anywhere.
     value_dim: 0 for head_dim, the width of queries and keys.  scale: 0 for head_dim ** -0.5.
     caches: which layer of the pool each layer reads; empty: its own.
+    latent: see `LayerAttention`.
     """
 
     query_heads: int
@@ -62,6 +65,7 @@ class AttentionShape:
     alibi: tuple[float, ...] | None = None
     chunks: tuple[int | None, ...] = ()
     caches: tuple[int, ...] = ()
+    latent: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "value_dim", self.value_dim or self.head_dim)
@@ -152,11 +156,14 @@ class AttentionLayout:
         return part.scales[cache]
 
     def scale(self, pool: Pool, scales: Sequence[Scales]) -> None:
-        """Divide what is stored from now on by these, one entry for each layer; those of layers that store nothing are not asked."""
+        """Divide what is stored from now on by these, one entry for each layer; those of layers that store nothing are not asked.
+
+        Where values are numbers of the keys the keys' scale is that of both.
+        """
         for index, layer in enumerate(self.layers):
             if layer is not None and layer.source is None:
                 part, cache = self._cache(pool, index)
-                part.scales[cache] = scales[index]
+                part.scales[cache] = Scales(scales[index].k, scales[index].k) if layer.latent else scales[index]
 
     def _cache(self, pool: Pool, layer: int) -> tuple[KVPool, int]:
         """The part of the pool that a layer reads, and which of its layers."""
@@ -169,6 +176,8 @@ def _check(index: int, layer: LayerAttention, layers: Mapping[int, LayerAttentio
         raise ConfigError(
             f"layer {index}: {layer.query_heads} query heads cannot share {layer.kv_heads} KV heads evenly"
         )
+    if layer.latent and (layer.kv_heads != 1 or layer.value_dim > layer.key_dim):
+        raise ConfigError(f"layer {index}: {layer.value_dim} values of {layer.kv_heads} KV heads cannot be numbers of keys of width {layer.key_dim}")
     if layer.alibi is not None and len(layer.alibi) != layer.query_heads:
         raise ConfigError(f"layer {index}: {len(layer.alibi)} ALiBi slopes for {layer.query_heads} query heads")
     if layer.source is None:
@@ -184,7 +193,7 @@ def _check(index: int, layer: LayerAttention, layers: Mapping[int, LayerAttentio
 
 def _stored(layers: Mapping[int, LayerAttention]) -> tuple[dict[int, tuple[int, int]], tuple[KVPart, ...]]:
     """Of each layer the part that it reads and the layer of that part; and the parts."""
-    counts: dict[tuple[int, int, int], int] = {}
+    counts: dict[tuple[int, int, int, bool], int] = {}
     caches: dict[int, tuple[int, int]] = {}
     for index, layer in layers.items():
         if layer.source is not None:
@@ -202,5 +211,5 @@ def _shape(members: Sequence[tuple[LayerAttention, int]]) -> AttentionShape:
     return AttentionShape(
         first.query_heads, first.kv_heads, first.key_dim, tuple(layer.window for layer, _ in members),
         first.value_dim, first.scale, first.softcap, first.alibi,
-        tuple(layer.chunk for layer, _ in members), tuple(cache for _, cache in members),
+        tuple(layer.chunk for layer, _ in members), tuple(cache for _, cache in members), first.latent,
     )  # fmt: skip

@@ -68,7 +68,7 @@ class TritonAttention(OnePool):
         )
         self._splits = self._split_scratch(context) if deterministic else None
         if pool.k.is_cuda:
-            self._prove()
+            proved(self)
 
     def _split_scratch(self, context: int | None) -> PrefillScratch:
         """For as many tiles as there is memory for: more of them fill the device without splitting their keys."""
@@ -134,25 +134,6 @@ class TritonAttention(OnePool):
             k_scale=k_scale, v_scale=v_scale, **self._asked[layer],
         )  # fmt: skip
 
-    @torch.inference_mode()
-    def _prove(self) -> None:
-        """Compile and run every kernel once, on the padding slot: what cannot run here says so now."""
-        q_dtype = self.pool.k.dtype if self.pool.k.dtype.itemsize > 1 else torch.bfloat16
-        try:
-            for lengths in ([1], [1, 1, 2]):
-                batch = _empty_batch(lengths, self.page_size, self.pool.k.device)
-                size = (sum(lengths), self.shape.query_heads, self.shape.head_dim)
-                q = torch.zeros(size, dtype=q_dtype, device=self.pool.k.device)
-                self.plan(batch)
-                for reach in set(self.shape.reaches):
-                    self.attend(q, None, None, self.shape.reaches.index(reach), batch)
-            torch.cuda.synchronize(self.pool.k.device)
-        except Exception as error:
-            first_line = str(error).strip().partition("\n")[0]
-            raise BackendUnavailable(
-                f"Triton's kernels fail here: {type(error).__name__}: {first_line}"
-            ) from error
-
     def _kv(self, layer: int) -> tuple[Tensor, Tensor]:
         """The pool of a layer; a pool that slept has new tensors."""
         if self._viewed is not self.pool.k:
@@ -176,6 +157,24 @@ def tiles_for(pool: KVPool, shape: AttentionShape, deterministic: bool) -> tuple
         return DecodeTile(block=32), PrefillTile(max(least, 64), 32, warps=4, stages=3)
     eight_bit = pool.k.dtype.itemsize == 1  # whose keys pass through registers
     return DecodeTile(), PrefillTile(max(least, 128), 64, warps=8 if eight_bit else 4, stages=3)
+
+
+@torch.inference_mode()
+def proved(backend: Any) -> None:
+    """Compile and run every kernel of a backend once, on the padding slot: what cannot run here says so now."""
+    pool, shape = backend.pool, backend.shape
+    q_dtype = pool.k.dtype if pool.k.dtype.itemsize > 1 else torch.bfloat16
+    try:
+        for lengths in ([1], [1, 1, 2]):
+            batch = _empty_batch(lengths, backend.page_size, pool.k.device)
+            q = torch.zeros(sum(lengths), shape.query_heads, shape.head_dim, dtype=q_dtype, device=pool.k.device)
+            backend.plan(batch)
+            for reach in set(shape.reaches):
+                backend.attend(q, None, None, shape.reaches.index(reach), batch)
+        torch.cuda.synchronize(pool.k.device)
+    except Exception as error:
+        first_line = str(error).strip().partition("\n")[0]
+        raise BackendUnavailable(f"Triton's kernels fail here: {type(error).__name__}: {first_line}") from error
 
 
 def _empty_batch(lengths: list[int], page_size: int, device: torch.device) -> Batch:

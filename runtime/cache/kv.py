@@ -19,6 +19,7 @@ class KVPool:
     """Keys and values of layers of equal width.
 
     k: [layers, slots, kv_heads, head_dim]; v: [layers, slots, kv_heads, value_dim].
+    latent: keys alone are stored, and v is a view of their first `value_dim` numbers.
     Slot `PAD_SLOT` stays zero and belongs to nobody.
     scales: of each layer; they change only while nothing is stored.
     """
@@ -32,23 +33,24 @@ class KVPool:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         value_dim: int | None = None,
+        latent: bool = False,
     ) -> None:
         if slots < 2:
             raise ConfigError(
                 f"a KV pool of {slots} slots has no room: slot {PAD_SLOT} is reserved, give at least 2"
             )
         shape = layers, slots, kv_heads
-        self._shapes = (*shape, head_dim), (*shape, head_dim if value_dim is None else value_dim)
+        self._shape, self._value_dim, self._latent = (*shape, head_dim), head_dim if value_dim is None else value_dim, latent
         self._kind: dict[str, Any] = {"dtype": dtype, "device": torch.device(device)}
         self.scales = [Scales()] * layers
         self.restore()
 
     @staticmethod
     def bytes_per_slot(
-        layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, value_dim: int | None = None
+        layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, value_dim: int | None = None, latent: bool = False
     ) -> int:
         """Bytes that one token's keys and values take in all layers together."""
-        both = head_dim + (head_dim if value_dim is None else value_dim)
+        both = head_dim + (0 if latent else head_dim if value_dim is None else value_dim)
         return layers * kv_heads * both * dtype.itemsize
 
     @property
@@ -65,8 +67,13 @@ class KVPool:
         return self.k.dtype
 
     @property
+    def stored(self) -> tuple[Tensor, ...]:
+        """The memory: keys, and values where these are not numbers of the keys."""
+        return (self.k,) if self._latent else (self.k, self.v)
+
+    @property
     def bytes(self) -> int:
-        return self.k.nbytes + self.v.nbytes
+        return sum(tensor.nbytes for tensor in self.stored)
 
     @property
     def slots(self) -> int:
@@ -74,18 +81,23 @@ class KVPool:
 
     def release(self) -> None:
         """Give the memory back, and with it everything that is stored; `k` and `v` have no slots until `restore`."""
-        self.k, self.v = (torch.empty((layers, 0, *heads), **self._kind) for layers, _, *heads in self._shapes)
+        layers, _, *heads = self._shape
+        self._take(layers, 0, *heads)
 
     def restore(self) -> None:
         """Memory for all slots, zero. Backends that kept addresses of the old memory are built anew."""
-        self.k, self.v = (torch.zeros(shape, **self._kind) for shape in self._shapes)
+        self._take(*self._shape)
+
+    def _take(self, *shape: int) -> None:
+        self.k = torch.zeros(shape, **self._kind)
+        self.v = self.k[..., : self._value_dim] if self._latent else torch.zeros((*shape[:-1], self._value_dim), **self._kind)
 
     def fill_nan(self, slots: Sequence[int] | Tensor) -> None:
         """Poison freed slots, so that a stale read turns the output into NaN (for tests)."""
         index = torch.as_tensor(slots, dtype=torch.int64, device=self.k.device)
         if bool((index == PAD_SLOT).any()):
             raise ValueError(f"slot {PAD_SLOT} is the padding slot and must stay zero")
-        for stored in (self.k, self.v):
+        for stored in self.stored:
             if stored.dtype == torch.float8_e4m3fn:
                 stored.view(torch.uint8).index_fill_(1, index, FLOAT8_NAN)
             else:

@@ -18,12 +18,13 @@ class KVPart(NamedTuple):
     kv_heads: int
     key_dim: int
     value_dim: int
+    latent: bool = False
 
     def bytes_per_slot(self, dtype: torch.dtype) -> int:
-        return KVPool.bytes_per_slot(self.layers, self.kv_heads, self.key_dim, dtype, self.value_dim)
+        return KVPool.bytes_per_slot(self.layers, self.kv_heads, self.key_dim, dtype, self.value_dim, self.latent)
 
     def pool(self, slots: int, dtype: torch.dtype, device: torch.device | str) -> KVPool:
-        return KVPool(self.layers, slots, self.kv_heads, self.key_dim, dtype, device, self.value_dim)
+        return KVPool(self.layers, slots, self.kv_heads, self.key_dim, dtype, device, self.value_dim, self.latent)
 
 
 class KVPools:

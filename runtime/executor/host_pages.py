@@ -130,7 +130,7 @@ def _memory(size: int) -> Tensor:
 
 
 def _tensors(pool: Pool) -> list[Tensor]:
-    return [tensor for part in pool.parts for tensor in (part.k, part.v)]
+    return [tensor for part in pool.parts for tensor in part.stored]
 
 
 def _widest(sizes: list[int]) -> torch.dtype:

@@ -20,7 +20,7 @@ from torch import Tensor
 from ..attention.base import AttentionBackend
 from ..kernels.ahead import is_compiling
 from ..models import fused
-from ..models.gpu_layers import FusedLayer, LawLayer
+from ..models.gpu_layers import FusedLayer, LawLayer, MixerByLaw
 from ..step.batch import Batch, DeviceBatch
 from ..step.staging import upload_into
 from .graphs import FEW, eager_runs
@@ -51,7 +51,7 @@ def refusal(model: Decoder, attention: AttentionBackend) -> str | None:
         return f"attention={attention.name!r} reads more than the pool"
     if not model.fused:
         return "torch's operations compute the layers"
-    by_law = [layer for layer in model.course.layers if isinstance(layer, LawLayer)]
+    by_law = [layer for layer in model.course.layers if isinstance(layer, LawLayer | MixerByLaw)]
     return f"torch's operations compute layer {by_law[0].block.index}: {by_law[0].refusal}" if by_law else None
 
 

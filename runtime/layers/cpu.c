@@ -89,6 +89,7 @@ INLINE float share_of_keys(const Attention *job, long head, float most, float to
 #include "cpu_typed.h"
 #include "cpu_attend_wide.h"
 #include "cpu_attend.h"
+#include "cpu_latent.h"
 #include "cpu_experts.h"
 #include "cpu_step.h"
 #undef TYPE
@@ -100,6 +101,7 @@ INLINE float share_of_keys(const Attention *job, long head, float most, float to
 #include "cpu_typed.h"
 #include "cpu_attend_wide.h"
 #include "cpu_attend.h"
+#include "cpu_latent.h"
 #include "cpu_experts.h"
 #include "cpu_step.h"
 
@@ -209,14 +211,41 @@ static PyObject *py_attend(PyObject *Py_UNUSED(self), PyObject *const *args, Py_
     Py_RETURN_NONE;
 }
 
-/* store(kind, k, k_stride, v, v_stride, slots, keys, values, rows, width, eight, k_scale, v_scale): the last two are floats */
+/* attend_latent(kind, q, q_stride, rows, out, slots, length, tokens, heads, width, values, eight, scale, row_scale): the last two are floats;
+   rows is the pool, rows of `width` numbers, the first `values` of which are mixed */
+static PyObject *py_attend_latent(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[12];
+    if (!parse(args, n - 2, 12, a)) return NULL;
+    const double scale = PyFloat_AsDouble(args[12]), row_scale = PyFloat_AsDouble(args[13]);
+    if (PyErr_Occurred()) return NULL;
+    if (a[9] < a[10] || a[9] > MOST_ROW || a[10] < 1 || a[10] > MOST_DIM) return PyErr_Format(PyExc_ValueError, "%lld values of rows of %lld", a[10], a[9]);
+    Latent job = {{POINTER(1), POINTER(3), POINTER(3), POINTER(4), POINTER(5), POINTER(6), a[7], 1, a[8], a[9], a[2], (float)(scale * row_scale), 0, 0,
+                   a[11], (float)row_scale}, a[10], 0, 1, 0, 0, 0};
+    Py_BEGIN_ALLOW_THREADS
+    DISPATCH(attend_latent, &job);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+/* headwise(kind, x, x_row, x_head, weight, y, rows, heads, inputs, outputs): see the struct of this name */
+static PyObject *py_headwise(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[10];
+    if (!parse(args, n, 10, a)) return NULL;
+    const Headwise job = {POINTER(1), POINTER(4), POINTER(5), a[6], a[7], a[8], a[9], a[2], a[3]};
+    Py_BEGIN_ALLOW_THREADS
+    DISPATCH(headwise, &job);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+/* store(kind, k, k_stride, v, v_stride, slots, keys, values, rows, width, eight, k_scale, v_scale): the last two are floats; v may be 0 */
 static PyObject *py_store(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
     long long a[11];
     if (!parse(args, n - 2, 11, a)) return NULL;
     const double k_scale = PyFloat_AsDouble(args[11]), v_scale = PyFloat_AsDouble(args[12]);
     if (PyErr_Occurred()) return NULL;
     DISPATCH(store, POINTER(1), a[2], POINTER(5), POINTER(6), a[8], a[9], a[10], (float)k_scale);
-    DISPATCH(store, POINTER(3), a[4], POINTER(5), POINTER(7), a[8], a[9], a[10], (float)v_scale);
+    if (a[3]) DISPATCH(store, POINTER(3), a[4], POINTER(5), POINTER(7), a[8], a[9], a[10], (float)v_scale);
     Py_RETURN_NONE;
 }
 
@@ -269,7 +298,7 @@ static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args
 
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
 static PyMethodDef methods[] = {METHOD(linear), METHOD(step), METHOD(mixture), METHOD(norm), METHOD(activate), METHOD(activate_and_mul), METHOD(add), METHOD(rotate),
-                                METHOD(attend), METHOD(store), METHOD(set_threads), METHOD(set_int4_way), METHOD(set_e4m3_way), METHOD(restore),
+                                METHOD(attend), METHOD(attend_latent), METHOD(headwise), METHOD(store), METHOD(set_threads), METHOD(set_int4_way), METHOD(set_e4m3_way), METHOD(restore),
                                 METHOD(use_huge_pages), {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cpu", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
@@ -293,8 +322,9 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     if (made) PyModule_AddIntConstant(made, "INT4", int4_way); /* the best way to multiply with int4 weights: see cpu_int4.h */
     if (made) PyModule_AddIntConstant(made, "E4M3", e4m3_way); /* the best way to restore numbers of 8 bits: see cpu_e4m3.h */
     if (made) PyModule_AddIntConstant(made, "MOST_DIM", MOST_DIM);
+    if (made) PyModule_AddIntConstant(made, "MOST_ROW", MOST_ROW);
     if (made) PyModule_AddIntConstant(made, "BLOCK", BLOCK);
-    if (made) PyModule_AddIntConstant(made, "VERSION", 6); /* of the functions and structs: the same in cpu.py */
+    if (made) PyModule_AddIntConstant(made, "VERSION", 8); /* of the functions and structs: the same in cpu.py */
     if (made) PyModule_AddIntConstant(made, "LAYER_BYTES", sizeof(Layer));
     if (made) PyModule_AddIntConstant(made, "MODEL_BYTES", sizeof(Model));
     if (made) PyModule_AddIntConstant(made, "EXPERTS_BYTES", sizeof(Experts));

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-VERSION = 6  # of what the kernels are called with
+VERSION = 8  # of what the kernels are called with
 KINDS = {torch.float32: 0, torch.bfloat16: 1}
 NORMS = {"rms": 1, "layer": 2}
 ACTIVATIONS = {name: number for number, name in enumerate(("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"))}
@@ -41,6 +41,7 @@ def _load() -> ModuleType | None:
 
 kernels: Any = _load()
 MOST_DIM: int = kernels.MOST_DIM if kernels else 0
+MOST_ROW: int = kernels.MOST_ROW if kernels else 0
 BLOCK: int = kernels.BLOCK if kernels else 0
 HUGE_PAGE = 2 * 2**20  # bytes, of x86
 AMX_FROM = 33  # rows of bfloat16 from which oneDNN on tiles is left to do what ours could (measured on Sapphire Rapids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,6 +34,7 @@ FUSED: dict[type, set[str]] = {  # what of each part the kernels compute, or att
     },
     Plain: {"inner", "activation", "bias"},
 }  # fmt: skip
+KNOWN = Attention(1, 1, 2, 1.0)  # a mixer that they take
 
 
 def fused_refusal(block: Block, dtype: torch.dtype) -> str | None:
@@ -40,8 +42,20 @@ def fused_refusal(block: Block, dtype: torch.dtype) -> str | None:
     return next(_reasons(block, dtype), None)
 
 
+def around_refusal(block: Block, dtype: torch.dtype) -> str | None:
+    """Why the kernels leave what stands around a layer's mixer too; None: they take that, whatever the mixer is."""
+    if block.mixer is None or block.mixer.output is None or block.ffn is None:
+        return "a layer without a mixer, its projection or a feedforward network"
+    return next(_around(block, replace(block.layer, mixer=KNOWN), dtype), None)
+
+
 def _reasons(block: Block, dtype: torch.dtype) -> Iterator[str]:
-    layer, norms = block.layer, block.layer.norms
+    yield from _around(block, block.layer, dtype)
+    yield from _of_heads(block.layer.attention)
+
+
+def _around(block: Block, layer: Layer, dtype: torch.dtype) -> Iterator[str]:
+    norms = layer.norms
     if dtype not in DTYPES:
         yield f"the kernels have no {str(dtype).removeprefix('torch.')}"
     yield from unknown(layer, FUSED)
@@ -49,7 +63,6 @@ def _reasons(block: Block, dtype: torch.dtype) -> Iterator[str]:
         yield "per-layer embeddings"
     if norms.parallel and (norms.of_sum or norms.after_mixer or norms.after_ffn):
         yield "post-norms on parallel branches"
-    yield from _of_heads(layer.attention)
     if isinstance(block.ffn, ExpertsPart):
         yield from refusal(block.ffn, ACTIVATIONS)
     elif block.dense.part.activation not in ACTIVATIONS:

@@ -61,7 +61,8 @@ class CompiledStep:
         self.claimed = claimed
         self._dtype, self._row = model.dtype, model.config.hidden_size
         self._most = min(MOST_TOKENS, cpu.most_rows(model.dtype) or MOST_TOKENS)
-        kinds = {i: (group, model.layers[i].attention.part.window, model.layers[i].attention.part.chunk) for i, (group, _) in model.config.attention.places.items()}
+        layout = model.config.attention
+        kinds = {i: (group, layout.layer(i).window, layout.layer(i).chunk) for i, (group, _) in layout.places.items()}
         firsts = {kind: i for i, kind in reversed(kinds.items())}  # a layer of each kind that sees the same
         self._firsts = sorted(firsts.values())
         self._sees = [self._firsts.index(firsts[kinds[i]]) if i in kinds else 0 for i in range(len(model.layers))]

@@ -178,7 +178,7 @@ class Config(Fields):
             raise ConfigError(f"{self.where}: {top_k}={chosen} must be at most {self.named(count)}={found}")
         groups, kept = router.groups, router.kept_groups
         if found % groups or kept > groups or chosen > found // groups * kept or (groups > 1 and router.group_score == "two" and found < 2 * groups):
-            raise ConfigError(f"{self.where}: {chosen} of {found} experts cannot be taken from {kept} of {groups} groups")
+            raise ConfigError(f"{self.where}: {chosen} of {found} experts cannot be taken from {kept} of {groups} groups: n_group, topk_group")
         return Experts(found, chosen, expert, router, **options)
 
     # layers

@@ -17,7 +17,7 @@ from ..layers.rotary import Rotary
 from ..quantization.keeping import Kept, PartTransform
 from ..step.batch import Batch
 from .block import Block, Transform
-from .claims_gpu import fused_refusal
+from .claims_gpu import around_refusal, fused_refusal
 from .compiled import CompiledStep, Span
 from .embedding import Embedding, Head, known_ids
 from .executors import SMALL_MODEL, Ran, executors
@@ -175,7 +175,7 @@ class Decoder:
     def capturable(self) -> bool:
         """Whether steps may be CUDA graphs: torch's experts wait to know how many tokens each has."""
         mixtures = [layer for layer in self.layers if isinstance(layer.ffn, ExpertsPart)]
-        return not mixtures or (self.fused and all(fused_refusal(layer, self.dtype) is None for layer in mixtures))
+        return not mixtures or (self.fused and all(None in (fused_refusal(layer, self.dtype), around_refusal(layer, self.dtype)) for layer in mixtures))
 
     def expert_counts(self) -> list[list[int]]:
         """Of each layer how often each of its experts was chosen since the weights were loaded, [] for one without experts.

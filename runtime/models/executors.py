@@ -12,7 +12,7 @@ from ..layers.linear import BlockedLinear
 from ..layers.stacked import kinds_of
 from ..quantization.forms import FOUR_BITS, FP8_BLOCK
 from .claims import compiled_refusal
-from .claims_gpu import fused_refusal
+from .claims_gpu import around_refusal, fused_refusal
 
 if TYPE_CHECKING:
     from .block import Block
@@ -63,11 +63,18 @@ def expected(model: Decoder, device: torch.device, weights: str = "auto") -> lis
     if fastest.by == "torch":
         return [fastest] * len(model.layers)
     if fastest.by == "fused":
-        whys = [fused_refusal(block, model.dtype) for block in model.layers]
-    else:
-        whole = _layout_refusal(model) if weights == "auto" else None
-        whys = [compiled_refusal(block) or whole for block in model.layers]
+        return [_fused(block, model.dtype) for block in model.layers]
+    whole = _layout_refusal(model) if weights == "auto" else None
+    whys = [compiled_refusal(block) or whole for block in model.layers]
     return [fastest if why is None else Ran("torch", why) for why in whys]
+
+
+def _fused(block: Block, dtype: torch.dtype) -> Ran:
+    """The kernels may take what stands around a mixer that they leave."""
+    why = fused_refusal(block, dtype)
+    if why is None:
+        return Ran("fused", None)
+    return Ran("torch", why) if around_refusal(block, dtype) is not None else Ran("fused", f"torch's operations compute the mixer: {why}")
 
 
 def _layout_refusal(model: Decoder) -> str | None:

@@ -19,7 +19,7 @@ from ..kernels.join import NormWeights
 from ..layers.linear import Linear
 from ..quantization import FewBitsLinear
 from .feedforward import GatedPart
-from .gpu_layers import FusedLayer, LawLayer, Step
+from .gpu_layers import FusedLayer, LawLayer, MixerByLaw, Step
 from .joins import Pending, RmsJoin
 from .lone_layers import folds
 
@@ -59,7 +59,7 @@ class FewRowsLayer:
         return qkv, self.layer.rotate(qkv, step)
 
 
-def few_rows(layers: Sequence[FusedLayer | LawLayer], last_norm: NormWeights | None, head: Head, dtype: torch.dtype) -> tuple[FewRowsLayer, ...] | None:
+def few_rows(layers: Sequence[FusedLayer | MixerByLaw | LawLayer], last_norm: NormWeights | None, head: Head, dtype: torch.dtype) -> tuple[FewRowsLayer, ...] | None:
     """The layers of a step of up to MOST_ROWS rows; None: some have parts that are not folded, or weights that are not in few bits."""
     if dtype != DTYPE or not all(isinstance(layer, FusedLayer) and folds(layer) and _in_few_bits(layer) for layer in layers):
         return None

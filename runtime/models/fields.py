@@ -61,6 +61,10 @@ class Fields:
     def flag(self, key: str | tuple[str, ...], default: bool = False) -> bool:
         return self.get(key, bool, default)
 
+    def said(self, key: str, default: bool) -> bool:
+        """A flag that is off where it is null."""
+        return self.flag(key, default) if key not in self.values or self.raw(key) is not None else False
+
     def number(self, key: str | tuple[str, ...], default: float | None = None) -> float:
         return self.get(key, float, default)
 

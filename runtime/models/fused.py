@@ -23,10 +23,10 @@ from ..kernels.join import NormWeights
 from ..kernels.logits import adjust
 from ..layers.rotary import Rope
 from ..step.batch import Batch
-from .claims_gpu import fused_refusal
+from .claims_gpu import around_refusal, fused_refusal
 from .embedding import known_ids
 from .few_rows import MOST_ROWS, FewRowsLayer, few_rows, of_head
-from .gpu_layers import FusedLayer, LawLayer, Step
+from .gpu_layers import FusedLayer, LawLayer, MixerByLaw, Step
 from .joins import AnyJoin, Pending, between, weights_of
 from .lone_layers import AnyLayer, FoldedLayer, alone, times
 from .lone_layers import lone as has_kernel
@@ -45,10 +45,10 @@ class Course:
     alone: the layers of a step of one row.  few: of one of few rows, where weights are in few bits.  exit: from the last layer to the head.  last_norm: where it is a plain RMS
     norm, which the head can fold into its product.
     positions: of the longest sequence that the tables have; None: nothing limits it.
-    law_ropes: rotations of layers that run by the law.
+    law_ropes: rotations of mixers that run by the law.
     """
 
-    layers: tuple[FusedLayer | LawLayer, ...]
+    layers: tuple[FusedLayer | MixerByLaw | LawLayer, ...]
     alone: tuple[AnyLayer, ...]
     few: tuple[FewRowsLayer, ...] | None
     exit: AnyJoin
@@ -68,18 +68,20 @@ class Course:
 
 
 def course_of(model: Decoder) -> Course:
-    layers: list[FusedLayer | LawLayer] = []
+    layers: list[FusedLayer | MixerByLaw | LawLayer] = []
     for block in model.layers:
-        behind = layers[-1].block if layers and isinstance(layers[-1], FusedLayer) else None
+        behind = layers[-1].block if layers and not isinstance(layers[-1], LawLayer) else None
         refusal = fused_refusal(block, model.dtype)
         if refusal is None:
             layers.append(FusedLayer.of(block, behind, model.rotaries, model.dtype))
+        elif around_refusal(block, model.dtype) is None:
+            layers.append(MixerByLaw.of(block, behind, refusal, model.dtype))
         else:
             layers.append(LawLayer.of(block, behind, refusal, model.dtype))
-    last = layers[-1].block if isinstance(layers[-1], FusedLayer) else None
+    last = None if isinstance(layers[-1], LawLayer) else layers[-1].block
     norm = weights_of(model.head.norm, model.dtype)
     folds = norm is not None and not norm.layer and norm.bias is None
-    laws = [part.rope for layer in layers if isinstance(layer, LawLayer) and (part := attention_of(layer.block.layer.mixer))]
+    laws = [part.rope for layer in layers if not isinstance(layer, FusedLayer) and (part := attention_of(layer.block.layer.mixer))]
     return Course(
         tuple(layers), tuple(alone(layer) for layer in layers), few_rows(layers, norm if folds else None, model.head, model.dtype), between(last, norm, model.dtype), norm if folds else None,
         _positions(model), tuple(dict.fromkeys(rope for rope in laws if rope is not None)),

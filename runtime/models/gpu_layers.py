@@ -119,16 +119,54 @@ class FusedLayer:
 
     def mix(self, x: Tensor, mixed: Tensor, slots: Tensor) -> Pending:
         """x += the projection of what attention mixed; returns what the feedforward network adds. slots: of the rows of x."""
-        block = self.block
-        if block.layer.norms.parallel:
-            return block.attention.output(mixed), self._fed(self.middle(x, None), slots)
-        return self._fed(self.middle(x, block.attention.output(mixed)), slots)
+        return _behind_mixer(self, x, mixed, slots)
 
-    def _fed(self, y: Tensor, slots: Tensor) -> Tensor:
-        if self.experts is not None:
-            return self.experts(y, slots, overlap=overlaps(y.device))
-        dense = self.block.dense
-        return dense.down(inner_of(dense, y))
+
+@dataclass(frozen=True, slots=True)
+class MixerByLaw:
+    """A layer whose mixer torch's operations compute, and the kernels what stands around it. refusal: of the mixer.  See `FusedLayer`."""
+
+    block: Block
+    entry: AnyJoin
+    middle: AnyJoin
+    experts: FusedExperts | None
+    refusal: str
+
+    @classmethod
+    def of(cls, block: Block, behind: Block | None, refusal: str, dtype: torch.dtype) -> MixerByLaw:
+        before = weights_of(block.before_mixer, dtype)
+        experts = FusedExperts.of(block.ffn) if isinstance(block.ffn, ExpertsPart) else None
+        return cls(block, between(behind, before, dtype), _middle(block, before, dtype), experts, refusal)
+
+    def run(self, x: Tensor, delta: Pending, step: Step, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
+        mixed, slots = self._mixed(x, delta, step), step.batch.slots
+        if rows is not None:
+            x, mixed, slots = (part.index_select(0, rows) for part in (x, mixed, slots))
+        return x, _behind_mixer(self, x, mixed, slots)
+
+    def write(self, x: Tensor, delta: Pending, step: Step) -> None:
+        self._mixed(x, delta, step)
+
+    def _mixed(self, x: Tensor, delta: Pending, step: Step) -> Tensor:
+        """x += delta; what the mixer's projection takes."""
+        assert step.law is not None and self.block.mixer is not None
+        return self.block.mixer.attend(self.entry(x, delta), step.law)
+
+
+def _behind_mixer(layer: FusedLayer | MixerByLaw, x: Tensor, mixed: Tensor, slots: Tensor) -> Pending:
+    """x += the projection of what the mixer mixed; returns what the feedforward network adds."""
+    block = layer.block
+    assert block.mixer is not None and block.mixer.output is not None
+    if block.layer.norms.parallel:
+        return block.mixer.output(mixed), _fed(layer, layer.middle(x, None), slots)
+    return _fed(layer, layer.middle(x, block.mixer.output(mixed)), slots)
+
+
+def _fed(layer: FusedLayer | MixerByLaw, y: Tensor, slots: Tensor) -> Tensor:
+    if layer.experts is not None:
+        return layer.experts(y, slots, overlap=overlaps(y.device))
+    dense = layer.block.dense
+    return dense.down(inner_of(dense, y))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from ..layers.linear import Linear
 from ..quantization import FewBitsLinear, Fp8Linear
 from .experts import ExpertsPart
 from .feedforward import GatedPart, PlainPart
-from .gpu_layers import FusedLayer, LawLayer, Step
+from .gpu_layers import FusedLayer, LawLayer, MixerByLaw, Step
 from .joins import Pending, RmsJoin
 
 KINDS = (Linear, Fp8Linear)  # of products; not of a subclass
@@ -65,12 +65,12 @@ class FoldedLayer:
         self.layer.write(x, delta, step)
 
 
-AnyLayer = FusedLayer | LawLayer | LoneLayer | FoldedLayer
+AnyLayer = FusedLayer | MixerByLaw | LawLayer | LoneLayer | FoldedLayer
 
 
-def alone(layer: FusedLayer | LawLayer) -> AnyLayer:
+def alone(layer: FusedLayer | MixerByLaw | LawLayer) -> AnyLayer:
     """What computes a single row of the layer."""
-    if isinstance(layer, LawLayer) or not _takes_one_row(layer):
+    if not isinstance(layer, FusedLayer) or not _takes_one_row(layer):
         return layer
     entry, middle = layer.entry, layer.middle
     if folds(layer):

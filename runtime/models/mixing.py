@@ -12,6 +12,8 @@ from ..layers.linear import Linear
 from .attention import AttentionPart
 from .conv import ShortConvPart
 from .delta import DeltaPart
+from .latent import LatentPart
+from .latent_spec import Latent
 from .mamba1 import Mamba1Part
 from .mamba2 import Mamba2Part
 from .mixer import MixerPart, Step
@@ -60,7 +62,7 @@ class BesideMixers:
 
 
 PARTS: dict[type, Callable[..., MixerPart]] = {
-    Attention: AttentionPart, ShortConv: ShortConvPart, Delta: DeltaPart, Mamba1: Mamba1Part, Mamba2: Mamba2Part, Beside: BesideMixers,
+    Attention: AttentionPart, Latent: LatentPart, ShortConv: ShortConvPart, Delta: DeltaPart, Mamba1: Mamba1Part, Mamba2: Mamba2Part, Beside: BesideMixers,
 }  # fmt: skip
 
 

@@ -96,6 +96,21 @@ class DeltaNames:
 
 
 @dataclass(frozen=True, slots=True)
+class LatentNames:
+    """What checkpoints call the parts of latent attention, beside those of all attention.
+
+    query_down, query_up: to the queries' latent and from it.  down: to the latent and the key that turns.  up: from the latent to keys and values.
+    """
+
+    query_down: str = "self_attn.q_a_proj"
+    query_norm: str = "self_attn.q_a_layernorm"
+    query_up: str = "self_attn.q_b_proj"
+    down: str = "self_attn.kv_a_proj_with_mqa"
+    norm: str = "self_attn.kv_a_layernorm"
+    up: str = "self_attn.kv_b_proj"
+
+
+@dataclass(frozen=True, slots=True)
 class Names:
     """Llama's names; a family gives where it differs. Those of a layer's parts stand behind `layer`.
 
@@ -135,6 +150,7 @@ class Names:
     conv: ConvNames = ConvNames()
     delta: DeltaNames = DeltaNames()
     mamba: str = "mamba."
+    latent: LatentNames = LatentNames()
     prefixes: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
     transposed: bool = False

@@ -10,6 +10,7 @@ from typing import Literal
 from ..attention.layout import AttentionLayout, LayerAttention
 from ..cache.states import StateShape
 from ..layers.rotary import Rope
+from .latent_spec import Latent
 from .names import Names
 from .recurrent_spec import Delta, Mamba1, Mamba2
 
@@ -203,7 +204,7 @@ class Beside:
         return tuple(state for mixer in self.mixers for state in states_of(mixer))
 
 
-Mixer = Attention | ShortConv | Delta | Mamba1 | Mamba2 | Beside
+Mixer = Attention | Latent | ShortConv | Delta | Mamba1 | Mamba2 | Beside
 Feedforward = Gated | Plain | Experts
 
 
@@ -333,23 +334,23 @@ class Model:
         return tuple(dict.fromkeys(part.rope for part in parts if part is not None and part.rope is not None))
 
 
-def attention_of(mixer: Mixer | None) -> Attention | None:
+def attention_of(mixer: Mixer | None) -> Attention | Latent | None:
     """The softmax attention in a mixer; there is one at most."""
     if isinstance(mixer, Beside):
         return next((found for each in mixer.mixers if (found := attention_of(each))), None)
-    return mixer if isinstance(mixer, Attention) else None
+    return mixer if isinstance(mixer, Attention | Latent) else None
 
 
 def states_of(mixer: Mixer | None) -> tuple[StateShape, ...]:
     """What a mixer keeps of a sequence beside keys and values."""
-    return () if mixer is None or isinstance(mixer, Attention) else mixer.state
+    return () if mixer is None or isinstance(mixer, Attention | Latent) else mixer.state
 
 
 def asked_of(mixer: Mixer | None) -> LayerAttention | None:
     """None where it does not attend."""
     part = attention_of(mixer)
-    if part is None:
-        return None
+    if part is None or isinstance(part, Latent):
+        return None if part is None else part.asked
     return LayerAttention(
         part.heads, part.kv_heads, part.dim, part.values, part.scale, part.window, part.chunk, part.softcap, part.alibi, part.source
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..attention.layout import LayerAttention
+from .latent_spec import Latent
 from .recurrent_spec import Delta, Mamba1, Mamba2
 from .spec import (
     Attention,
@@ -37,6 +38,8 @@ def described(layer: Layer) -> str:
 def _mixer(part: Mixer) -> str:
     if isinstance(part, Beside):
         return " beside ".join(map(_mixer, part.mixers))
+    if isinstance(part, Latent):
+        return ", ".join(_latent(part))
     if isinstance(part, Delta):
         return ", ".join(_delta(part))
     if isinstance(part, Mamba2):
@@ -46,6 +49,18 @@ def _mixer(part: Mixer) -> str:
     if isinstance(part, ShortConv):
         return f"short convolution of {part.width} tokens{', biases' if part.bias else ''}"
     return ", ".join(_attention(part))
+
+
+def _latent(part: Latent) -> Iterator[str]:
+    yield f"latent attention {part.heads} heads"
+    yield f"rows of {part.rank} + {part.turned}"
+    if part.query_rank is not None:
+        yield f"queries of {part.query_rank}"
+    yield f"dim {part.dim} + {part.turned}"
+    yield f"values {part.value_dim}"
+    yield from _positions(part)
+    if part.temperature is not None:
+        yield "queries scaled by position"
 
 
 def _delta(part: Delta) -> Iterator[str]:
@@ -78,10 +93,10 @@ def _attention(part: Attention, known: bool = True) -> Iterator[str]:
     yield from _extras(part)
 
 
-def _positions(part: Attention) -> Iterator[str]:
+def _positions(part: Attention | Latent) -> Iterator[str]:
     rope = part.rope
     if rope is None:
-        yield "no RoPE" if part.alibi is None else "ALiBi positions"
+        yield "no RoPE" if isinstance(part, Latent) or part.alibi is None else "ALiBi positions"
         return
     if rope.dim != rope.width:
         yield f"RoPE on {rope.dim}"

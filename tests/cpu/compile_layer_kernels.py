@@ -11,6 +11,8 @@ from triton.compiler import ASTSource
 
 from sgl.runtime.kernels import (
     activation,
+    attention_latent,
+    attention_store,
     embed,
     expert_blocks,
     expert_few_bits_kernels,
@@ -102,6 +104,20 @@ def recurrences() -> None:
         check(recurrent._select, 4, types, CHANNELS=8192, SIZE=16, SIZE_BLOCK=16, BLOCK=32, SINGLE=single)
 
 
+def latents() -> None:
+    types = dict.fromkeys(("rows_ptr", "starts_ptr", "contexts_ptr", "table_ptr", "counter_ptr", "slots_ptr"), "*i32")
+    types |= dict.fromkeys(("partial_ptr", "maxima_ptr", "sums_ptr"), "*fp32") | dict.fromkeys(("scale", "row_scale"), "fp32")
+    types |= dict.fromkeys(("sequences", "extra", "first", "q_token", "q_head", "pool_row", "table_row", "k_token", "k_head", "v_token", "v_head", "kv_slot"), "i32")
+    sizes = {"RANK": 512, "RANK_P2": 512, "TURNED": 64, "TURNED_P2": 64, "PAGE": 16, "STAGES": 2}
+    for kept, number, tile in (("*bf16", "*bf16", (64, 32, 8)), ("*fp8e4nv", "*bf16", (64, 32, 8)), ("*fp32", "*fp32", (16, 16, 4))):
+        own = types | {"pool_ptr": kept, "q_ptr": number, "out_ptr": number}
+        usual = sizes | {"HEADS": 20, "PRECISION": "ieee" if kept == "*fp32" else "tf32", "SEQUENCES_P2": 64}
+        check(attention_latent.decode_kernel, 4, own, **usual, GROUPS=2, SHORTEST=64, BLOCK_M=16, BLOCK_N=tile[1])
+        check(attention_latent.extend_kernel, tile[2], own, **usual, BLOCK_M=tile[0], BLOCK_N=tile[1])
+    for kept in ("*bf16", "*fp8e4nv"):
+        check(attention_store.store_kernel, 4, types | {"k_pool": kept}, v_ptr=None, v_pool=None, DIM=576, WIDTH=576, WIDTH_P2=1024, MOST=448.0)
+
+
 def one_row_bits() -> None:
     rows = {"DTYPE": triton.language.bfloat16, "INPUTS": 512, "WORDS": 32, "BLOCKS": 4, "ROWS": 8, "ZERO": 8, "COMPILED": True, "DEPENDENT": True}
     types, added = {"words": "*i16", "meta": "*i32", "outer": "*fp32", "norm": "*bf16"}, {"OUTER": False, "NORMED": True, "BIASED": False}
@@ -157,6 +173,7 @@ def experts_in_few_bits() -> None:
 
 
 def main() -> None:
+    latents()
     recurrences()
     routers()
     experts()

@@ -13,6 +13,7 @@ from rig import Rig
 from sgl.runtime.attention import attention_backend
 from sgl.runtime.layers.rotary import Rope
 from sgl.runtime.models.decoder import Decoder
+from sgl.runtime.models.latent_spec import Latent
 from sgl.runtime.models.recurrent_spec import Delta, Mamba1, Mamba2
 from sgl.runtime.models.spec import (
     Attention,
@@ -65,6 +66,7 @@ def _gemma4() -> Model:
     return model(local, Layer(both, full, gated, scalar=True), Layer(both, reader, gated, scalar=True), embed_scale=7.0)
 
 
+LATENT = Latent(4, 16, 8, 8, 12, 0.25, RMS, Rope(1e4, 8, 8, interleaved=True), query_rank=24)
 MAMBA = Mamba2(4, 8, 6, 2, 4, 1e-5)
 MODELS: dict[str, Model] = {
     "gemma": _gemma(),
@@ -100,6 +102,9 @@ MODELS: dict[str, Model] = {
     "gated heads": model(*[Layer(Norms.pre(ONE), attention(gate=True, norm=HeadNorm(ONE), rope=Rope(1e4, 4, 16)), Gated(INNER))] * 2),
     "gated delta net": model(*[Layer(Norms.pre(ONE), mixer, Gated(INNER)) for mixer in (Delta(4, 2, 8, 12, 4, 1e-5), attention())]),
     "kda": model(*[Layer(Norms.pre(RMS), mixer, Gated(INNER)) for mixer in (attention(), Delta(2, 2, 8, 8, 3, 1e-5, rank=6, gate="sigmoid"))]),
+    "latent attention": model(*[Layer(Norms.pre(RMS), mixer, ffn) for mixer, ffn in ((LATENT, Gated(INNER)), (attention(), Gated(INNER)),
+        (replace(LATENT, query_rank=None, rope=None), Experts(6, 2, Gated(20), Router("sigmoid", correction=True, normalise=True), shared=Gated(30))))]),
+    "latent attention, norms behind": model(*[Layer(Norms.both(ONE), LATENT, Gated(INNER, "gelu_tanh"), branch=0.5)] * 2, norm=ONE),
     "mamba": model(*[Layer(Norms.pre(RMS), mixer, Gated(INNER)) for mixer in (Mamba1(30, 4, 5, 4, norm=RMS), MAMBA, attention())]),
     "beside": model(*[Layer(Norms.pre(RMS), Beside((attention(), MAMBA), (1.0, 0.5), (0.7, 1.0)), Gated(INNER, scale=0.5, out_scale=2.0))] * 2),
     "layers of one part": model(Layer(Norms(before_mixer=RMS), MAMBA, None), Layer(Norms(before_ffn=RMS), None, plain("relu2")),
@@ -107,7 +112,11 @@ MODELS: dict[str, Model] = {
     "values of their own width": model(*[Layer(Norms.pre(RMS), attention(value_dim=8), Gated(INNER))] * 2),
 }  # fmt: skip
 
-BY_LAW = {"gated heads": [0, 1], "gated delta net": [0], "kda": [1], "mamba": [0, 1], "beside": [0, 1], "layers of one part": [0, 1, 2], "embeddings of each layer": [0, 1], "a layer by the law": [1], "the last by the law": [1], "values of their own width": [0, 1]}
+BY_LAW = {"beside": [0, 1], "layers of one part": [0, 1, 2], "embeddings of each layer": [0, 1], "a layer by the law": [1], "the last by the law": [1]}
+MIXER_BY_LAW = {
+    "gated heads": [0, 1], "gated delta net": [0], "kda": [1], "mamba": [0, 1], "values of their own width": [0, 1], "latent attention": [0, 2],
+    "latent attention, norms behind": [0, 1],
+}  # fmt: skip
 
 
 @torch.no_grad()

@@ -15,6 +15,12 @@ from sgl.runtime.models.config import OF_A_TOKEN, WITHOUT_EFFECT
 
 # architectures whose configuration needs more than the sizes, and with what each key has an effect
 MORE: dict[str, dict[str, Any]] = {
+    "DeepseekV2ForCausalLM": {"num_key_value_heads": 4, "n_group": 4, "topk_group": 2, "topk_method": "group_limited_greedy", "num_experts_per_tok": 2, "first_k_dense_replace": 1},
+    "DeepseekV3ForCausalLM": {"num_key_value_heads": 4},
+    "Glm4MoeLiteForCausalLM": {"num_key_value_heads": 4, "n_group": 4, "topk_group": 2},
+    "Mistral4ForCausalLM": {"num_key_value_heads": 4, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1},
+    "MiniCPM3ForCausalLM": {"num_key_value_heads": 4},
+    "KimiLinearForCausalLM": {"num_key_value_heads": 4, "layer_types": ["linear_attention", "full_attention"] * 2},
     "CohereForCausalLM": {"use_qk_norm": True},
     "Ernie4_5_MoeForCausalLM": {"moe_layer_end_index": 2},
     "Exaone4ForCausalLM": {"sliding_window": 9},
@@ -39,7 +45,8 @@ MODERN = [
     "HyperCLOVAXForCausalLM", "Jais2ForCausalLM", "LlamaForCausalLM", "MinistralForCausalLM", "Ministral3ForCausalLM",
     "MistralForCausalLM", "NanoChatForCausalLM", "NemotronForCausalLM", "OlmoForCausalLM", "Olmo2ForCausalLM", "Olmo3ForCausalLM",
     "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "SeedOssForCausalLM", "SmolLM3ForCausalLM", "StableLmForCausalLM",
-    "Starcoder2ForCausalLM", "VaultGemmaForCausalLM", *EXPERTS,
+    "Starcoder2ForCausalLM", "VaultGemmaForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM",
+    "Mistral4ForCausalLM", "MiniCPM3ForCausalLM", "KimiLinearForCausalLM", *EXPERTS,
 ]  # fmt: skip
 # keys that change nothing where transformers writes them: layer_types, no_rope_layers and rope_parameters say the same, there are no experts
 IDLE = {

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import test_families_latent
 import torch
 from checkpoints import write_tokenizer
 from family_checks import logits_of, prompt, reference
@@ -33,6 +34,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     }),
     "bloom": ("BloomForCausalLM", PLAIN | {"max_position_embeddings": ..., "seq_length": 256}),
     "cohere 2": ("Cohere2ForCausalLM", {"sliding_window": 9}),
+    "deepseek v2": test_families_latent.CASES["deepseek v2"],
     "qwen 3 moe": ("Qwen3MoeForCausalLM", {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "mlp_only_layers": [1]}),
 }  # fmt: skip
 
@@ -111,7 +113,7 @@ def test_the_last_position_is_that_of_transformers_and_there_is_none_behind(case
 
 @needs_kernels
 @pytest.mark.parametrize("weights", ["auto", "int8"])
-@pytest.mark.parametrize("case", ["gemma 4", "opt 350m", "qwen 3 moe"])
+@pytest.mark.parametrize("case", ["gemma 4", "opt 350m", "qwen 3 moe", "deepseek v2"])
 def test_bits_do_not_depend_on_the_batch_where_projections_lie_outside_the_layers(
     case: str, weights: str, build: Callable[..., Engine]
 ) -> None:
@@ -138,7 +140,7 @@ def test_chosen_experts_are_counted(build: Callable[..., Engine]) -> None:
     assert build("bloom").stats().expert_counts == []
 
 
-@pytest.mark.parametrize("case", ["gemma 4", "opt 350m", "qwen 3 moe"])
+@pytest.mark.parametrize("case", ["gemma 4", "opt 350m", "qwen 3 moe", "deepseek v2"])
 def test_weights_are_counted_once_in_every_layout(case: str, build: Callable[..., Engine]) -> None:
     engine = build(case)
     decoder = engine._core.runner.model

@@ -14,13 +14,7 @@ from rig import Rig, Row
 
 from sgl.runtime.calibration.quantize import quantize
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.models import Model, read_model
-from sgl.runtime.models.config import Config
-from sgl.runtime.models.families.registry import FAMILIES, Family
-from sgl.runtime.models.fields import Fields
-from sgl.runtime.models.names import DeltaNames, Names
-from sgl.runtime.models.recurrent_spec import Delta
-from sgl.runtime.models.spec import Gated, Layer, Norms
+from sgl.runtime.models import read_model
 
 BARE: dict[str, Any] = {"intermediate_size": ..., "num_attention_heads": ..., "num_key_value_heads": ..., "max_position_embeddings": ..., "state_size": 8}
 DELTA: dict[str, Any] = {
@@ -34,6 +28,10 @@ GRANITE: dict[str, Any] = {
     "layer_types": ["linear_attention", "full_attention"] * 2, "mamba_n_heads": 8, "mamba_d_state": 8, "mamba_chunk_size": 16, "shared_intermediate_size": 40,
 }  # fmt: skip
 FALCON: dict[str, Any] = {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_state": 8, "mamba_n_groups": 2, "mamba_chunk_size": 16}
+KIMI: dict[str, Any] = {
+    "num_key_value_heads": 4, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12, "linear_head_dim": 12, "linear_num_heads": 3,
+    "linear_conv_kernel_dim": 3, "num_experts": 6, "num_experts_per_token": 2, "moe_intermediate_size": 16, "num_shared_experts": 2,
+}  # fmt: skip
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3 next": ("Qwen3NextForCausalLM", DELTA | EXPERTS),
     "qwen3 next, dense layers": (
@@ -82,6 +80,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 8, "linear_allow_neg_eigval": False,
             "rope_parameters": {"rope_type": "default", "rope_theta": None}},
     ),
+    "kimi linear": ("KimiLinearForCausalLM", KIMI | {"layer_types": ["linear_attention", "full_attention"] * 2}),
+    "kimi linear, as it comes": ("KimiLinearForCausalLM", KIMI | {"num_hidden_layers": 5, "q_lora_rank": 24, "num_expert_group": 2, "topk_group": 1, "moe_renormalize": False}),
     "falcon h1": ("FalconH1ForCausalLM", FALCON | {"mamba_rms_norm": True, "mamba_norm_before_gate": False}),
     "falcon h1, multipliers": (
         "FalconH1ForCausalLM",
@@ -155,33 +155,19 @@ def test_nemotron_h_says_its_layers_in_letters_or_in_words() -> None:
     assert letters == read_model(values("NemotronHForCausalLM", layers_block_type=[names[letter] for letter in "M-*-"]))
 
 
-def test_kda_is_that_of_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers of Kimi Linear; those that attend have latent attention."""
-
-    def kimi(c: Config) -> Model:
-        rms, own = c.rms(1e-5), Fields(c.values, c.where)
-        for key in list(c.values):
-            c.raw(key)
-        heads, dim = own.positive("linear_num_heads"), own.positive("linear_head_dim")
-        mixer = Delta(heads, heads, dim, dim, own.positive("linear_conv_kernel_dim"), rms.eps, rank=dim, gate="sigmoid")
-        return c.model([Layer(Norms.pre(rms), mixer, Gated(c.inner))] * c.count, rms, names=KIMI, max_position=256)
-
-    monkeypatch.setitem(FAMILIES, "KimiLinearForCausalLM", Family("kimi", ("KimiLinearForCausalLM",), kimi))
-    kinds = {"layer_types": ["linear_attention"] * 2, "mlp_layer_types": ["dense"] * 2, "num_hidden_layers": 2}
-    check_family("KimiLinearForCausalLM", tmp_path, 0, TOLERANCE, **kinds, linear_head_dim=12, linear_num_heads=3, linear_conv_kernel_dim=3)
+def test_kimi_linear_as_it_was_published() -> None:
+    keys = {key: value for key, value in KIMI.items() if not key.startswith("linear_")}
+    said = {"head_dim": 12, "num_heads": 3, "short_conv_kernel_size": 3, "full_attn_layers": [4], "kda_layers": [1, 2, 3]}
+    published = keys | {"linear_attn_config": said, "first_k_dense_replace": 1, "head_dim": 16, "mla_use_nope": True, "moe_layer_freq": 1, "rope_theta": 1e4,
+        "moe_router_activation_func": "sigmoid", "use_grouped_topk": True, "model_max_length": 256, "max_position_embeddings": ...}
+    kinds = {"layer_types": ["linear_attention"] * 3 + ["full_attention"], "mlp_layer_types": ["dense"] + ["sparse"] * 3}
+    assert read_model(values("KimiLinearForCausalLM", **published)) == read_model(values("KimiLinearForCausalLM", **KIMI, **kinds))
+    for wrong, message in (({"full_attn_layers": [3]}, "must have each of 4 layers once"), ({"new": 3}, "linear_attn_config: key 'new' .3. is not understood")):
+        with pytest.raises(ConfigError, match=message):
+            read_model(values("KimiLinearForCausalLM", **published | {"linear_attn_config": said | wrong}))
 
 
-FFN = "block_sparse_moe."  # which transformers writes before a dense one too
-KIMI = Names(
-    gate=f"{FFN}gate_proj", up=f"{FFN}up_proj", down=f"{FFN}down_proj",
-    delta=DeltaNames(
-        "self_attn.", (("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("g_a_proj", "z")), (("b_proj", "b"), ("f_a_proj", "a")),
-        convolution=("q_conv1d", "k_conv1d", "v_conv1d"), norm="o_norm", output="o_proj",
-    ),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("case", ["qwen3 next, dense layers", "mamba 2", "falcon h1"])
+@pytest.mark.parametrize("case", ["qwen3 next, dense layers", "mamba 2", "falcon h1", "kimi linear"])
 def test_what_the_quantizing_tool_writes_is_read_back(case: str, tmp_path: Path) -> None:
     """Rows in the files' order, which may be that of key heads; what states decay by as it was."""
     architecture, keys = CASES[case]

@@ -16,11 +16,12 @@ import layer_checks as checks
 from expert_checks import lay_in_few_bits
 from family_cases import write_family
 from interpreted import products_as_on_a_tensor_core
-from part_models import BY_LAW, MODELS, RMS, LawRig, PartsRig, attention, model
+from part_models import BY_LAW, MIXER_BY_LAW, MODELS, RMS, LawRig, PartsRig, attention, model
 from rig import Rig
 
 from sgl.runtime.models import decoder
-from sgl.runtime.models.gpu_layers import FusedLayer, LawLayer
+from sgl.runtime.models.executors import expected
+from sgl.runtime.models.gpu_layers import FusedLayer, LawLayer, MixerByLaw
 from sgl.runtime.models.spec import Experts, Gated, Layer, Model, Norms, Router
 from sgl.runtime.step.batch import Batch
 
@@ -139,7 +140,10 @@ def test_gemma4(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("name", MODELS)
 def test_which_layers_the_kernels_take(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
-    layers = fused_rig(MODELS[name]).model.course.layers
-    by_law = [index for index, layer in enumerate(layers) if isinstance(layer, LawLayer)]
-    assert by_law == BY_LAW.get(name, [])
+    found = fused_rig(MODELS[name]).model
+    layers, runs = found.course.layers, expected(found, torch.device("cuda"))
+    by_law, mixers = ([index for index, layer in enumerate(layers) if isinstance(layer, kind)] for kind in (LawLayer, MixerByLaw))
+    assert by_law == BY_LAW.get(name, []) and mixers == MIXER_BY_LAW.get(name, [])
     assert all(isinstance(layer, FusedLayer) or layer.refusal for layer in layers)
+    assert [run.by for run in runs] == ["torch" if index in by_law else "fused" for index in range(len(layers))]
+    assert all((run.why or "").startswith("torch's operations compute the mixer: ") == (index in mixers) for index, run in enumerate(runs))

@@ -17,7 +17,7 @@ if torch.cuda.is_available():
     pytest.skip("with a GPU, tests/gpu does the same", allow_module_level=True)
 
 import piecewise_checks as checks
-from part_models import BY_LAW, MODELS
+from part_models import BY_LAW, MIXER_BY_LAW, MODELS
 
 from sgl.runtime.executor import piecewise
 from sgl.runtime.executor.graphs import EAGER_RUNS_OF_MANY, FEW, sizes_up_to
@@ -41,10 +41,10 @@ def test_mixed_steps_of_other_parts_equal_whole_ones(name: str) -> None:
     checks.check_random_steps(MODELS[name], "cpu", steps=5)
 
 
-@pytest.mark.parametrize("name", sorted(BY_LAW))
+@pytest.mark.parametrize("name", sorted(BY_LAW | MIXER_BY_LAW))
 def test_steps_with_layers_by_the_law_are_not_cut(name: str) -> None:
     half = checks.Half(MODELS[name], "cpu", torch.float32, "oracle", None)
-    layer = BY_LAW[name][0]
+    layer = (BY_LAW | MIXER_BY_LAW)[name][0]
     assert piecewise.refusal(half.model, half.attention).startswith(f"torch's operations compute layer {layer}: ")
 
 

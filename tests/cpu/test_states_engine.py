@@ -319,7 +319,7 @@ def walk(make: Make, case: str, seed: int, moves: int) -> int:
     return compared
 
 
-@pytest.mark.parametrize("case", ["lfm2", "lfm2, no attention"])
+@pytest.mark.parametrize("case", ["lfm2", "lfm2, no attention", "kimi linear"])
 @pytest.mark.parametrize("seed", range(4))
 def test_everything_at_once(case: str, seed: int, make: Make) -> None:
     """More of it in tests/slow."""

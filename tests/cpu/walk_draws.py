@@ -159,8 +159,26 @@ def _special(kind: Any, values: dict[str, Any], sizes: dict[str, int], dice: ran
         values |= {"block_multiple_of": dice.choice((1, 8, 32)), "full_attn_idxs": None} if "block_multiple_of" in fields else {}
         values["layer_types"] = [dice.choice(("conv", "conv", "full_attention")) for _ in range(layers)]
     values |= _recurrent(fields, values, sizes["hidden_size"], layers, dice)
+    values |= _latent(fields, sizes, layers, dice)
     if "n_positions" in fields and "n_ctx" in fields:
         values["n_ctx"] = values.get("n_positions", 256)
+
+
+def _latent(fields: dict[str, Any], sizes: dict[str, int], layers: int, dice: random.Random) -> dict[str, Any]:
+    """Sizes of latents and of what turns, and of the experts that such models have."""
+    if "kv_lora_rank" not in fields:
+        return {}
+    heads = sizes["num_attention_heads"]
+    found: dict[str, Any] = {"num_key_value_heads": heads, "kv_lora_rank": dice.choice((16, 24, 32)), "q_lora_rank": dice.choice((None, 12, 32))}
+    found |= {"qk_nope_head_dim": dice.choice((8, 12, 16)), "qk_rope_head_dim": dice.choice((4, 8, 16)), "v_head_dim": dice.choice((6, 8, 16))}
+    if "topk_method" in fields:
+        found["topk_method"] = dice.choice(("greedy", "group_limited_greedy"))
+    if "linear_head_dim" in fields:
+        found |= {"linear_head_dim": dice.choice((8, 12)), "linear_num_heads": dice.choice((1, 3)), "linear_conv_kernel_dim": dice.randint(2, 5)}
+        found["layer_types"] = dice.choice((None, [dice.choice((LINEAR, FULL)) for _ in range(layers)]))
+    if "mlp_layer_types" in fields:
+        found["mlp_layer_types"] = dice.choice((None, [dice.choice(("dense", "sparse")) for _ in range(layers)]))
+    return found
 
 
 LINEAR, FULL = "linear_attention", "full_attention"

@@ -42,6 +42,7 @@ def whole(architecture: str) -> dict[str, Any]:
         "num_experts": 6, "n_routed_experts": 6, "num_local_experts": 6, "moe_num_experts": 6, "num_experts_per_tok": 2, "moe_k": 2, "moe_topk": 2,
         "state_size": 8, "ssm_state_size": 8, "mamba_num_heads": 4, "mamba_head_dim": 16, "mamba_n_heads": 8, "mamba_d_state": 8,
         "mamba_d_ssm": 64, "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "moe_shared_expert_intermediate_size": 24,
+        "linear_head_dim": 8, "linear_num_heads": 2, "kv_lora_rank": 16, "q_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 12, "n_group": 2, "topk_group": 1,
         "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24, "intermediate_size_mlp": 24,
     }  # fmt: skip
     names, fields = (text or kind).attribute_map, {field.name for field in dataclasses.fields(text or kind)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...errors import ConfigError
 from ..config import MOST_LAYERS, MOST_WIDTH, Config
+from ..fields import shown
 from ..names import Names
 from ..spec import Experts, Gated, HeadNorm, Model, Norms, Router
 from .registry import family
@@ -14,7 +15,7 @@ def routed(c: Config) -> Experts:
     inner = c.positive("moe_intermediate_size", most=MOST_WIDTH)
     router = Router(
         "sigmoid", correction=True, groups=c.positive("n_group", 1, most=MOST_WIDTH), kept_groups=c.positive("topk_group", 1, most=MOST_WIDTH),
-        normalise=c.flag("norm_topk_prob", True), floor=1e-20, scale=c.number("routed_scaling_factor", 1.0),
+        normalise=c.said("norm_topk_prob", True), floor=1e-20, scale=c.number("routed_scaling_factor", 1.0),
     )  # fmt: skip
     shared = Gated(inner * c.positive("n_shared_experts", 1, most=MOST_LAYERS), c.activation())
     return c.experts(Gated(inner, c.activation()), router, ("n_routed_experts", "num_local_experts"), shared=shared)
@@ -34,6 +35,15 @@ def first_sparse(c: Config) -> int:
     if first < 0:
         raise ConfigError(f"{c.where}: first_k_dense_replace={first} must be at least 0")
     return first
+
+
+def dense_or_sparse(c: Config) -> list[str]:
+    """Of each layer "dense" or "sparse"; published files say how many dense ones come first."""
+    first, found = first_sparse(c), c.raw("mlp_layer_types")
+    kinds = ["dense" if index < first else "sparse" for index in range(c.count)] if found is None else found
+    if not isinstance(kinds, list) or len(kinds) != c.count or any(kind not in ("dense", "sparse") for kind in kinds):
+        raise ConfigError(f"{c.where}: mlp_layer_types={shown(found)} must name dense or sparse {c.count} times")
+    return kinds
 
 
 def behind(c: Config) -> tuple[str, ...]:

@@ -24,6 +24,10 @@ TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
         "vocab_size": 131_072, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 34,
         "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 262_144,
     }),
+    "mistral4": ("Mistral4ForCausalLM", {
+        "vocab_size": 131_072, "hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 36,
+        "num_attention_heads": 32, "n_routed_experts": 128, "max_position_embeddings": 1_048_576,
+    }),
     "qwen2": ("Qwen2ForCausalLM", {
         "vocab_size": 151_936, "hidden_size": 4096, "intermediate_size": 22_016, "num_hidden_layers": 32,
         "num_attention_heads": 32, "num_key_value_heads": 32, "max_position_embeddings": 32_768,

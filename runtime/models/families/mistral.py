@@ -27,11 +27,11 @@ def ministral3(c: Config) -> Model:
     c.require("layer_types", ["full_attention"] * c.count)
     rms, window = c.rms(1e-5), c.optional("sliding_window", int)
     rope = c.rope(c.width(), others=("llama_4_scaling_beta", "max_position_embeddings"))
-    mixer = c.attention(rope=rope, window=window, temperature=_temperature(c, rope))
+    mixer = c.attention(rope=rope, window=window, temperature=position_temperature(c, rope))
     return c.model([c.layer(Norms.pre(rms), mixer)] * c.count, rms)
 
 
-def _temperature(c: Config, rope: Rope) -> Temperature | None:
+def position_temperature(c: Config, rope: Rope) -> Temperature | None:
     written = c.rope_fields()
     beta = written.optional("llama_4_scaling_beta", float)
     period = rope.original_context or written.positive("original_max_position_embeddings")

@@ -1,0 +1,28 @@
+"""Attention over latent rows by the compiled CPU kernels (layers/cpu_latent.h), which read a row once for several heads."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..layers import cpu
+from ..step.batch import Batch
+from .cpu import CpuAttention, Tokens
+
+
+class CpuLatentAttention(CpuAttention):
+    """See `CpuAttention`. A row is a key, and its first numbers are the value, of all heads."""
+
+    def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
+        rows, _ = self.addresses[layer]
+        kind, scale = cpu.KINDS[k.dtype], self.scales(layer).k
+        cpu.kernels.store(kind, k.data_ptr(), k.stride(0), 0, 0, batch.slots.data_ptr(), rows, 0, len(k), self.shape.head_dim, self._eight, scale, scale)
+
+    def _attend(self, tokens: Tokens, q: Tensor, layer: int, sinks: Tensor | None) -> Tensor:
+        shape, (rows, _) = self.shape, self.addresses[layer]
+        out = torch.empty(*q.shape[:2], shape.value_dim, dtype=q.dtype)
+        cpu.kernels.attend_latent(
+            cpu.KINDS[q.dtype], q.data_ptr(), q.stride(0), rows, out.data_ptr(), *tokens.pointers, len(q), shape.query_heads,
+            shape.head_dim, shape.value_dim, self._eight, shape.scale, self.scales(layer).k,
+        )  # fmt: skip
+        return out

@@ -1,0 +1,85 @@
+"""Attention over latent rows by Triton kernels: decodes split over the keys, other queries in tiles, graph safe."""
+
+from __future__ import annotations
+
+import os
+from itertools import takewhile
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..cache.kv import KVPool
+from ..kernels.attention_latent import LatentScratch, LatentTile, decode, extend
+from ..kernels.attention_store import store
+from ..step.batch import Batch
+from .base import AttentionShape, BackendUnavailable, OnePool
+from .triton import DTYPES, Plan, proved
+
+WIDEST = 512  # latent
+
+
+class TritonLatentAttention(OnePool):
+    """See `AttentionBackend`, and `TritonAttention` for the options; the kernels have no bits that are the same in any batch."""
+
+    name, reason = "triton", "Triton's kernels for everything"
+    capturable = True
+
+    def __init__(
+        self, pool: KVPool, shape: AttentionShape, page_size: int = 1, max_running: int = 256, deterministic: bool = False, **options: object
+    ) -> None:
+        if missing := _missing(pool, shape, deterministic):
+            raise BackendUnavailable(f"attention='triton' {missing}")
+        self.pool, self.shape, self.page_size = pool, shape, page_size
+        self.decode_tile, self.extend_tile = tiles_for(pool)
+        self.most = 1 << (max_running - 1).bit_length()
+        self._scratch = LatentScratch(self.most, shape.query_heads, shape.value_dim, self.decode_tile, pool.k.device)
+        if pool.k.is_cuda:
+            proved(self)
+
+    def plan(self, batch: Batch) -> None:
+        device = batch.device
+        lengths = [1] * len(device.contexts) if device is not None and device.static else batch.query_lens
+        decodes = sum(1 for _ in takewhile(lambda count: count == 1, lengths))
+        tiles = sum(self.extend_tile.tiles(count, self.shape.query_heads) for count in lengths[decodes:])
+        batch.plan = Plan(decodes, len(lengths) - decodes, tiles)
+
+    def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
+        scale = self.scales(layer).k
+        store(k, None, batch.slots, self.stored(layer)[0], None, scale, scale)
+
+    def attend(
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: Batch, sinks: Tensor | None = None
+    ) -> Tensor:
+        plan, device = batch.plan, batch.device
+        assert device is not None
+        rows, shape = self.stored(layer)[0], self.shape
+        out = torch.empty(*q.shape[:2], shape.value_dim, dtype=q.dtype, device=q.device)
+        alike: dict[str, Any] = {"page_size": device.page_size, "scale": shape.scale, "row_scale": self.scales(layer).k}
+        if plan.decodes:
+            contexts = device.contexts[: plan.decodes]
+            decode(q, rows, out, device.rows, contexts, device.table, scratch=self._scratch, tile=self.decode_tile, **alike)
+        if plan.prefills:
+            extend(
+                q, rows, out, device.rows, device.starts, device.contexts, device.table, first=plan.decodes, sequences=plan.prefills,
+                most_sequences=self.most, tiles=plan.tiles, tile=self.extend_tile, **alike,
+            )  # fmt: skip
+        return out
+
+
+def tiles_for(pool: KVPool) -> tuple[LatentTile, LatentTile]:
+    """By what fits an SM's shared memory and registers."""
+    if pool.k.dtype == torch.float32:
+        return LatentTile(block=16), LatentTile(block=16)
+    return LatentTile(), LatentTile(rows=64, warps=8)
+
+
+def _missing(pool: KVPool, shape: AttentionShape, deterministic: bool) -> str | None:
+    """What the kernels would need to be taken."""
+    if not (pool.k.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"):
+        return f"needs a CUDA device, the pool is on {pool.k.device}"
+    if pool.k.dtype not in DTYPES:
+        return f"has no kernels for a KV pool of {pool.k.dtype}"
+    if shape.value_dim > WIDEST:
+        return f"needs latents of at most {WIDEST} numbers, not {shape.value_dim}"
+    return "gives the bits of latent attention in the order of its batch" if deterministic else None

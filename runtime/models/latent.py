@@ -1,0 +1,138 @@
+"""Latent attention in torch: project to latents, norm, rotate, store, attend. The law of its executors.
+
+What turns latents into keys is multiplied with the queries instead, and what turns them into values with what was mixed: heads attend to
+the latents themselves, of which a token has one for all of them. Long prompts alone are cheaper the other way round: see `_expanded`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..layers import cpu
+from ..layers.headwise import Headwise
+from ..layers.linear import Linear
+from ..layers.norm import HeadNorm, RMSNorm
+from ..layers.rotary import rotate
+from .attention import temperatures
+from .latent_spec import Latent
+from .mixer import Step
+from .names import Names
+from .places import Place, matrix, norm_for, weight_of
+
+FRESH = 256  # new tokens of each sequence of a step, from which on it is faster on a CPU to make keys and values of them all
+
+
+class LatentPart:
+    """`query` gives all heads' own numbers and then all that turn, `latent` a token's row; `output` takes the heads' values.
+
+    query_down: to the queries' latent, where they have one.  up: as it is loaded, of each head what makes keys and then what makes
+    values; once sealed `absorb` and `expand` have it, by head.
+    """
+
+    def __init__(self, part: Latent, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.part, self.index, self._names = part, index, names
+        made = dtype, device
+        few = part.query_rank
+        self.query_down = None if few is None else matrix(few, hidden, part.bias, False, *made)
+        self.query_norm = None if few is None else norm_for(part.norm, few, device)
+        self.query = matrix(part.heads * (part.dim + part.turned), few or hidden, False, False, *made)
+        self.latent = matrix(part.rank + part.turned, hidden, part.bias, False, *made)
+        self.norm = RMSNorm(part.rank, part.norm.eps, device, part.norm.offset)
+        self.up: Tensor | None = torch.empty(part.heads * (part.dim + part.value_dim), part.rank, dtype=dtype, device=device)
+        self.output = matrix(hidden, part.heads * part.value_dim, part.out_bias, False, *made)
+
+    def places(self, prefix: str) -> Iterator[Place]:
+        names, own = self._names, self._names.latent
+        if self.query_down is not None and self.query_norm is not None:
+            yield from weight_of(prefix + own.query_down, self.query_down)
+            yield Place(f"{prefix}{own.query_norm}.weight", self.query_norm.weight)
+        yield from weight_of(prefix + (names.q if self.query_down is None else own.query_up), self.query)
+        yield from weight_of(prefix + own.down, self.latent)
+        yield Place(f"{prefix}{own.norm}.weight", self.norm.weight)
+        if self.up is not None:
+            yield Place(f"{prefix}{own.up}.weight", self.up)
+        yield from weight_of(prefix + names.output, self.output)
+
+    def products(self) -> Iterator[tuple[object, str]]:
+        """Who holds each projection, and under which name."""
+        yield from ((self, name) for name in ("query_down", "query", "latent", "output") if getattr(self, name) is not None)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """What it holds beside its products."""
+        yield from (norm.weight for norm in (self.query_norm, self.norm) if norm is not None)
+        yield from (self.absorb.weight, self.expand.weight) if self.up is None else (self.up,)
+
+    def seal(self) -> None:
+        """Bring the loaded rows into order, and cut what makes keys and values by head."""
+        for product, order in self.orders():
+            product.take_rows(torch.from_numpy(order))
+        for norm in (self.query_norm, self.norm):
+            if norm is not None:
+                norm.seal()
+        assert self.up is not None
+        keys, values = self.up.view(self.part.heads, -1, self.part.rank).split_with_sizes((self.part.dim, self.part.value_dim), 1)
+        self.absorb, self.expand, self.up = Headwise(keys), Headwise(values.transpose(1, 2)), None
+        self._by_head = HeadNorm(self.norm.weight[None], self.norm.eps)
+
+    def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
+        """The projections whose rows `seal` reorders, with the row of the file for each of theirs, int64."""
+        part = self.part
+        turning = list(range(part.turned)) if part.rope is None or part.rope.order is None else part.rope.order
+        heads = np.arange(part.heads * (part.dim + part.turned)).reshape(part.heads, -1)
+        yield self.query, np.concatenate([heads[:, : part.dim].ravel(), heads[:, part.dim :][:, turning].ravel()])
+        yield self.latent, np.concatenate([np.arange(part.rank), part.rank + np.array(turning)])
+
+    def attend(self, x: Tensor, step: Step) -> Tensor:
+        """x [T, hidden], normed -> what each token mixes, [T, heads * value_dim]; rows are written."""
+        row, (own, turned) = self._row(x, step), self._queries(x, step)
+        values = row[..., : self.part.rank]
+        step.attention.store(row, values, self.index, step.batch)
+        if is_fresh(step, x):
+            return self._expanded(torch.cat((own, turned), 2), row[:, 0], step.batch.query_lens)
+        q = torch.cat((self.absorb(own), turned), 2)
+        return self.expand(step.attention.attend(q, row, values, self.index, step.batch)).flatten(1)
+
+    def _expanded(self, q: Tensor, rows: Tensor, lengths: list[int]) -> Tensor:
+        """Of sequences that begin here, each over itself alone. q: [T, heads, dim + turned].  rows: [T, rank + turned]"""
+        part = self.part
+        latents, turned = rows.expand(part.heads, -1, -1).split_with_sizes((part.rank, part.turned), 2)
+        keys = torch.cat((torch.bmm(latents, self.absorb.weight.mT), turned), 2)
+        values = F.pad(torch.bmm(latents, self.expand.weight), (0, max(0, part.dim + part.turned - part.value_dim)))  # torch is faster on equal widths
+        parts = []
+        for start, stop in pairwise(accumulate(lengths, initial=0)):
+            own, k, v = (each[None, :, start:stop] for each in (q.transpose(0, 1), keys, values))
+            parts.append(F.scaled_dot_product_attention(own, k, v, is_causal=True, scale=part.scale))
+        return torch.cat(parts, 2)[0, ..., : part.value_dim].transpose(0, 1).flatten(1)
+
+    def _row(self, x: Tensor, step: Step) -> Tensor:
+        """[T, 1, rank + turned]"""
+        latent, turned = self.latent(x)[:, None].split_with_sizes((self.part.rank, self.part.turned), 2)
+        return torch.cat((self._by_head(latent), self._turned(turned, step)), 2)
+
+    def _queries(self, x: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        """What latents answer and what turns, [T, heads, dim] and [T, heads, turned]."""
+        part = self.part
+        if self.query_down is not None and self.query_norm is not None:
+            x = self.query_norm(self.query_down(x))
+        own, turned = self.query(x).split_with_sizes((part.heads * part.dim, part.heads * part.turned), 1)
+        own, turned = own.unflatten(1, (part.heads, part.dim)), self._turned(turned.unflatten(1, (part.heads, part.turned)), step)
+        if part.temperature is None:
+            return own, turned
+        factors = temperatures(part.temperature, step.batch.positions)[:, None, None].to(x.dtype)
+        return own * factors, turned * factors
+
+    def _turned(self, heads: Tensor, step: Step) -> Tensor:
+        return heads if self.part.rope is None else rotate(heads, step.angles[self.part.rope])
+
+
+def is_fresh(step: Step, x: Tensor) -> bool:
+    """Whether the step has nothing but long sequences at their beginning, which may be summed up in any order, in rows as they are stored."""
+    batch, exact = step.batch, step.attention.pool.dtype == x.dtype and cpu.most_numbers != math.inf
+    return x.device.type == "cpu" and exact and min(batch.query_lens) >= FRESH and batch.query_lens == batch.context_lens

@@ -1,0 +1,45 @@
+"""What config.json says of latent attention, in the keys that DeepSeek gave it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..errors import ConfigError
+from ..layers.rotary import Rope
+from .config import MOST_WIDTH, Config
+from .latent_spec import Latent
+from .spec import Norm
+
+NORM = Norm(1e-6)  # of latents, whatever rms_norm_eps says
+SIZES = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}  # DeepSeek's
+
+
+def latent(c: Config, *, interleaved: bool, query_rank: int | None = 1536, rope: Rope | None = None, turns: bool = True, **options: Any) -> Latent:
+    """query_rank: where config.json does not say; null says that there is none.  rope: where the family reads it itself.
+    turns: False for no rotation at all."""
+    rank, dim, turned, value_dim = (c.positive(key, size, MOST_WIDTH) for key, size in SIZES.items())
+    c.require("num_key_value_heads", c.heads)
+    c.require("qk_head_dim", dim + turned)
+    c.require("head_dim", turned, dim + turned, c.hidden // c.heads)  # which of them differs among families, and changes nothing
+    if rope is None and turns:
+        rope = c.rope(turned, interleaved=interleaved)
+    bias = c.flag("attention_bias")
+    few = c.optional("q_lora_rank", int) if "q_lora_rank" in c.values else query_rank
+    if few is not None and not 1 <= few <= MOST_WIDTH:
+        raise ConfigError(f"{c.where}: key 'q_lora_rank' must be at least 1 and at most {MOST_WIDTH:,}, or null, not {few}")
+    scale = (dim + turned) ** -0.5 * (1.0 if rope is None else temperature(c, rope) ** 2)
+    return Latent(c.heads, rank, dim, turned, value_dim, scale, NORM, rope, few, bias, bias, **options)
+
+
+def temperature(c: Config, rope: Rope) -> float:
+    """What YaRN multiplies queries, and keys, with for the sake of the scores' entropy."""
+    written = c.rope_fields().number("mscale_all_dim", 0.0)
+    if not written or rope.kind == "default":
+        return 1.0
+    return 1.0 if rope.factor <= 1 else 0.1 * written * math.log(rope.factor) + 1.0
+
+
+def unused(c: Config) -> None:
+    """Keys of training, and of how experts were spread over devices."""
+    c.raw("ep_size", "aux_loss_alpha", "seq_aux")

@@ -1,0 +1,41 @@
+"""Latent attention as data; a part of `spec`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..attention.layout import LayerAttention
+from ..layers.rotary import Rope
+
+if TYPE_CHECKING:
+    from .spec import Norm, Temperature
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """Softmax attention whose keys and values are made of `rank` numbers of a token, the latent (MLA, arXiv 2405.04434).
+
+    dim: numbers of a head's query and key that come from latents.  turned: those behind them, which turn, and whose key all heads share.
+    value_dim: of a head.  scale: of the scores.  rope: of `turned` numbers, None for no rotation.
+    norm: of the latent, and of the queries' of `query_rank` numbers; None: queries are projected at once.
+    bias: of the projections to latents; out_bias: of the one behind.
+    """
+
+    heads: int
+    rank: int
+    dim: int
+    turned: int
+    value_dim: int
+    scale: float
+    norm: Norm
+    rope: Rope | None = None
+    query_rank: int | None = None
+    bias: bool = False
+    out_bias: bool = False
+    temperature: Temperature | None = None
+
+    @property
+    def asked(self) -> LayerAttention:
+        """A token's row is the latent and the key that turns; what heads mix of it is the latent."""
+        return LayerAttention(self.heads, 1, self.rank + self.turned, self.rank, self.scale, latent=True)

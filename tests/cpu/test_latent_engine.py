@@ -1,0 +1,134 @@
+"""Latent attention in an engine: rows are shared, forked, moved, stored in eight bits and counted as keys and values are."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import write_tokenizer
+from family_cases import write_family
+from test_scheduler_pressure import FOREVER, some
+from test_scheduler_random import Mix
+
+from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.calibration.quantize import quantize
+from sgl.runtime.layers import cpu
+from sgl.runtime.loading import describe
+
+Make = Callable[..., Engine]
+ROW = 32 + 8  # numbers of a token and layer
+BACKEND = "cpu" if cpu.kernels else "torch_native"
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    found: dict[str, Path] = {}
+
+    def path(case: str) -> Path:
+        if case not in found:
+            found[case] = write_tokenizer(write_family(case, tmp_path_factory.mktemp("latent")))
+        return found[case]
+
+    return path
+
+
+@pytest.fixture
+def make(paths: Callable[[str], Path]) -> Iterator[Make]:
+    made: list[Engine] = []
+
+    def open_one(case: str = "deepseek v3", **options: Any) -> Engine:
+        chosen = {"dtype": "float32", "threads": 1, "kv_tokens": 2048, "poison_freed": True, "device": "cpu"} | options
+        made.append(Engine(paths(case), **chosen))
+        made[-1]._core.after_step = made[-1]._core.check
+        return made[-1]
+
+    yield open_one
+    for engine in made:
+        engine.close()
+
+
+def prompt(seed: int, length: int) -> list[int]:
+    return random.Random(seed).choices(range(4, 320), k=length)
+
+
+def run(engine: Engine, tokens: list[int], count: int = 12) -> Any:
+    sequence = engine.open()
+    sequence.extend(tokens)
+    return sequence.generate(SamplingParams(max_tokens=count, temperature=0, ignore_eos=True)).result(FOREVER)
+
+
+@pytest.mark.parametrize("case", ["deepseek v3", "minicpm 3"])
+@pytest.mark.parametrize("seed", range(3))
+def test_everything_at_once(case: str, seed: int, make: Make) -> None:
+    """Forks, choices, pins and aborts, too few pages, main memory behind them."""
+    engine = make(case, kv_tokens=300, page_size=(1, 4)[seed % 2], step_tokens=24, max_running=5, host_kv="1MB", run_ahead=seed == 2)
+    mix = Mix(engine, make(case), seed)
+    mix.play(60)
+    assert mix.settle() > 5
+
+
+def test_a_prompt_that_is_there_is_not_computed_again(make: Make) -> None:
+    engine, tokens = make(page_size=4), prompt(1, 61)
+    first, again = run(engine, tokens), run(engine, tokens)
+    assert first.token_ids == again.token_ids and (first.cached_tokens, again.cached_tokens) == (0, 60)
+    parent = engine.open()
+    parent.extend(tokens)
+    children = parent.fork(3)
+    before = engine.stats().computed_tokens
+    for index, child in enumerate(children):
+        child.extend(prompt(index, index))
+    found = [future.result(FOREVER).token_ids for future in [child.generate(some(8)) for child in children]]
+    assert engine.stats().computed_tokens - before < 3 * 16
+    quiet = make()
+    assert found == [run(quiet, tokens + prompt(index, index), 8).token_ids for index in range(3)]
+
+
+def test_a_token_takes_one_row_a_layer(make: Make, paths: Callable[[str], Path]) -> None:
+    engine = make(kv_tokens=64, page_size=1)
+    assert engine._core.runner.attention.pool.bytes == engine.info()["kv_bytes"] == 65 * 4 * ROW * 4
+    assert describe(paths("deepseek v3")).attention.bytes_per_slot(torch.bfloat16) == 4 * ROW * 2
+    rows = engine.info()["layers"]
+    assert {row["attention"] for row in rows} == {BACKEND} and {row["executor"] for row in rows} == {"torch"}
+    assert all(row["parts"].startswith("latent attention 4 heads, rows of 32 + 8, queries of 24") for row in rows)
+    assert {row["why"] for row in rows} <= {"Latent is none of its parts", None}
+
+
+@pytest.mark.parametrize("attention", ["torch_native", BACKEND])
+def test_rows_in_eight_bits(attention: str, make: Make) -> None:
+    engine, plain, tokens = make("minicpm 3", kv_dtype="fp8", attention=attention), make("minicpm 3"), prompt(3, 40)
+    first, again = run(engine, tokens), run(engine, tokens)
+    assert first.token_ids == again.token_ids and again.cached_tokens == 39
+    assert engine.info()["kv_bytes"] * 4 == plain.info()["kv_bytes"]
+    scores = [each.open() for each in (engine, plain)]
+    for sequence in scores:
+        sequence.extend(tokens)
+    ours, theirs = (torch.tensor([value for value, _ in sequence.logprobs(1).result(FOREVER)[0]]) for sequence in scores)
+    assert (ours - theirs).abs().mean() < 0.3
+
+
+def test_sleep_and_wake(make: Make) -> None:
+    engine, tokens = make(host_kv="1MB"), prompt(4, 50)
+    expected = run(engine, tokens).token_ids
+    engine.sleep()
+    engine.wake()
+    again = run(engine, tokens)
+    assert again.token_ids == expected and again.cached_tokens
+
+
+def scores(engine: Engine) -> torch.Tensor:
+    sequence = engine.open()
+    sequence.extend(prompt(5, 40))
+    return torch.tensor([value for value, _ in sequence.logprobs(1).result(FOREVER)[0]])
+
+
+def test_quantised_projections_around_a_plain_latent(make: Make, paths: Callable[[str], Path], tmp_path: Path) -> None:
+    """While loading, and by the tool, whose file is read back; what makes keys and values of a latent stays as it was."""
+    quantize(paths("deepseek v3"), tmp_path / "eight", "int8")
+    expected, options = scores(make()), {"dtype": "float32", "threads": 1, "kv_tokens": 512, "device": "cpu"}
+    assert (scores(make(weights="int8")) - expected).abs().mean() < 0.2
+    with Engine(tmp_path / "eight", **options) as engine:
+        assert (scores(engine) - expected).abs().mean() < 0.2
