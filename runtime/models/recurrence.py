@@ -18,15 +18,15 @@ from .spec import Activation
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 class Convolution:
-    """A causal convolution of each channel by itself, with an activation behind.
+    """A causal convolution of each channel by itself, maybe with an activation behind.
 
     Load into `loaded` [channels, 1, width], then call `seal`.  weight: float32 [width, channels].  bias: float32 [channels].
     """
 
-    def __init__(self, channels: int, width: int, bias: bool, activation: Activation, device: torch.device) -> None:
+    def __init__(self, channels: int, width: int, bias: bool, activation: Activation | None, device: torch.device) -> None:
         self.loaded = torch.empty(channels, 1, width, dtype=torch.float32, device=device)
         self.bias = torch.empty(channels, dtype=torch.float32, device=device) if bias else None
-        self._activation = ACTIVATIONS[activation]
+        self._activation = None if activation is None else ACTIVATIONS[activation]
 
     def places(self, name: str) -> Iterator[Place]:
         yield Place(f"{name}.weight", self.loaded)
@@ -46,7 +46,7 @@ class Convolution:
         """x [T, channels] -> float32 [T, channels]; memory [slots, width - 1, channels] has the last inputs of sequences."""
         y, left = causal_convolution(x, self.weight, self.bias, memory.index_select(0, states.read), ragged)
         memory.index_copy_(0, states.write, left)
-        return self._activation(y)
+        return y if self._activation is None else self._activation(y)
 
 
 def carried(step: Step) -> States:

@@ -10,17 +10,12 @@ import torch
 import transformers
 from checkpoints import write_tokenizer
 from family_checks import SIZES, check_checkpoint, check_family, prompt, randomise, reference
+from kda_family import KDA, KDA_KEYS, with_kda
 from rig import Rig, Row
 
 from sgl.runtime.calibration.quantize import quantize
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.models import Model, read_model
-from sgl.runtime.models.config import Config
-from sgl.runtime.models.families.registry import FAMILIES, Family
-from sgl.runtime.models.fields import Fields
-from sgl.runtime.models.names import DeltaNames, Names
-from sgl.runtime.models.recurrent_spec import Delta
-from sgl.runtime.models.spec import Gated, Layer, Norms
+from sgl.runtime.models import read_model
 
 BARE: dict[str, Any] = {"intermediate_size": ..., "num_attention_heads": ..., "num_key_value_heads": ..., "max_position_embeddings": ..., "state_size": 8}
 DELTA: dict[str, Any] = {
@@ -155,30 +150,9 @@ def test_nemotron_h_says_its_layers_in_letters_or_in_words() -> None:
     assert letters == read_model(values("NemotronHForCausalLM", layers_block_type=[names[letter] for letter in "M-*-"]))
 
 
-def test_kda_is_that_of_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers of Kimi Linear; those that attend have latent attention."""
-
-    def kimi(c: Config) -> Model:
-        rms, own = c.rms(1e-5), Fields(c.values, c.where)
-        for key in list(c.values):
-            c.raw(key)
-        heads, dim = own.positive("linear_num_heads"), own.positive("linear_head_dim")
-        mixer = Delta(heads, heads, dim, dim, own.positive("linear_conv_kernel_dim"), rms.eps, rank=dim, gate="sigmoid")
-        return c.model([Layer(Norms.pre(rms), mixer, Gated(c.inner))] * c.count, rms, names=KIMI, max_position=256)
-
-    monkeypatch.setitem(FAMILIES, "KimiLinearForCausalLM", Family("kimi", ("KimiLinearForCausalLM",), kimi))
-    kinds = {"layer_types": ["linear_attention"] * 2, "mlp_layer_types": ["dense"] * 2, "num_hidden_layers": 2}
-    check_family("KimiLinearForCausalLM", tmp_path, 0, TOLERANCE, **kinds, linear_head_dim=12, linear_num_heads=3, linear_conv_kernel_dim=3)
-
-
-FFN = "block_sparse_moe."  # which transformers writes before a dense one too
-KIMI = Names(
-    gate=f"{FFN}gate_proj", up=f"{FFN}up_proj", down=f"{FFN}down_proj",
-    delta=DeltaNames(
-        "self_attn.", (("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("g_a_proj", "z")), (("b_proj", "b"), ("f_a_proj", "a")),
-        convolution=("q_conv1d", "k_conv1d", "v_conv1d"), norm="o_norm", output="o_proj",
-    ),
-)  # fmt: skip
+def test_kda_is_that_of_transformers(tmp_path: Path) -> None:
+    with with_kda():
+        check_family(KDA, tmp_path, 0, TOLERANCE, **KDA_KEYS)
 
 
 @pytest.mark.parametrize("case", ["qwen3 next, dense layers", "mamba 2", "falcon h1"])

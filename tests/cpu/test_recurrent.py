@@ -114,6 +114,16 @@ def test_a_convolution_goes_on_where_the_sequence_stopped(lens: tuple[int, ...],
         assert torch.equal(after, end)
 
 
+def test_a_convolution_from_the_start_is_that_of_torch() -> None:
+    generator = torch.Generator().manual_seed(5)
+    for width in (1, 2, 4):
+        x, weight, bias = (torch.randn(*shape, generator=generator) for shape in ((15, 6), (width, 6), (6,)))
+        found, _ = causal_convolution(x, weight, bias, torch.zeros(2, width - 1, 6), Ragged.of((9, 6), CPU))
+        for rows, out in zip(x.split((9, 6)), found.split((9, 6)), strict=True):
+            expected = torch.nn.functional.conv1d(rows.t()[None], weight.t()[:, None], bias, padding=width - 1, groups=6)
+            close(out, expected[0, :, : len(rows)].t())
+
+
 def test_layers_of_a_step_share_its_indices() -> None:
     assert Ragged.of([3, 1], CPU) is Ragged.of((3, 1), CPU)
 
