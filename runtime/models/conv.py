@@ -20,6 +20,8 @@ from .spec import ShortConv
 class ShortConvPart:
     """`into` gives B, C and x of all channels, [T, 3 * channels]; `output` takes C times the convolution of B times x."""
 
+    capturable = True
+
     def __init__(self, part: ShortConv, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         self.part, self.index, self._names = part, index, names.conv
         self.into = matrix(3 * part.channels, hidden, part.bias, False, dtype, device)

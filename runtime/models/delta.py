@@ -27,6 +27,8 @@ class DeltaPart:
     spread, gate: from a few numbers to decay and gate of all channels, in KDA.  rate: float32 [heads, 1], -e^A_log.
     """
 
+    capturable = True
+
     def __init__(self, part: Delta, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         self.part, self.index, self._names = part, index, names.delta
         keys, values, few = part.key_heads * part.dim, part.heads * part.value_dim, part.rank

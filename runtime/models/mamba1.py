@@ -26,6 +26,8 @@ class Mamba1Part:
     rate: float32 [inner, size], -e^A_log.  skip: float32 [inner], what of x goes past the states.
     """
 
+    capturable = True
+
     def __init__(self, part: Mamba1, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         self.part, self.index, self._names = part, index, names
         self._sizes = (part.rank, part.size, part.size)

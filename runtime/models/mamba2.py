@@ -24,6 +24,8 @@ class Mamba2Part:
     rate: float32 [heads, 1], -e^A_log.  skip: float32 [heads, 1], what of x goes past the states.  scales: of each output of `input`.
     """
 
+    capturable = True
+
     def __init__(self, part: Mamba2, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         self.part, self.index, self._names = part, index, names
         self._sizes = (part.inner, part.channels, part.heads)

@@ -28,6 +28,7 @@ from sgl.runtime.models.spec import (
     PerLayer,
     Plain,
     Router,
+    ShortConv,
     Temperature,
 )
 
@@ -101,13 +102,14 @@ MODELS: dict[str, Model] = {
     "gated delta net": model(*[Layer(Norms.pre(ONE), mixer, Gated(INNER)) for mixer in (Delta(4, 2, 8, 12, 4, 1e-5), attention())]),
     "kda": model(*[Layer(Norms.pre(RMS), mixer, Gated(INNER)) for mixer in (attention(), Delta(2, 2, 8, 8, 3, 1e-5, rank=6, gate="sigmoid"))]),
     "mamba": model(*[Layer(Norms.pre(RMS), mixer, Gated(INNER)) for mixer in (Mamba1(30, 4, 5, 4, norm=RMS), MAMBA, attention())]),
+    "no attention": model(Layer(Norms.pre(RMS), ShortConv(HIDDEN, 3), Gated(INNER)), Layer(Norms(before_mixer=RMS), Mamba1(30, 4, 5, 4), None)),
     "beside": model(*[Layer(Norms.pre(RMS), Beside((attention(), MAMBA), (1.0, 0.5), (0.7, 1.0)), Gated(INNER, scale=0.5, out_scale=2.0))] * 2),
     "layers of one part": model(Layer(Norms(before_mixer=RMS), MAMBA, None), Layer(Norms(before_ffn=RMS), None, plain("relu2")),
         Layer(Norms(before_mixer=RMS), attention(), None), Layer(Norms.pre(RMS), attention(), Gated(INNER))),
     "values of their own width": model(*[Layer(Norms.pre(RMS), attention(value_dim=8), Gated(INNER))] * 2),
 }  # fmt: skip
 
-BY_LAW = {"gated heads": [0, 1], "gated delta net": [0], "kda": [1], "mamba": [0, 1], "beside": [0, 1], "layers of one part": [0, 1, 2], "embeddings of each layer": [0, 1], "a layer by the law": [1], "the last by the law": [1], "values of their own width": [0, 1]}
+BY_LAW = {"gated heads": [0, 1], "gated delta net": [0], "kda": [1], "mamba": [0, 1], "no attention": [0, 1], "beside": [0, 1], "layers of one part": [0, 1, 2], "embeddings of each layer": [0, 1], "a layer by the law": [1], "the last by the law": [1], "values of their own width": [0, 1]}
 
 
 @torch.no_grad()

@@ -21,6 +21,8 @@ from rig import Rig
 
 from sgl.runtime.models import decoder
 from sgl.runtime.models.gpu_layers import FusedLayer, LawLayer
+from sgl.runtime.models.mamba1 import Mamba1Part
+from sgl.runtime.models.mamba2 import Mamba2Part
 from sgl.runtime.models.spec import Experts, Gated, Layer, Model, Norms, Router
 from sgl.runtime.step.batch import Batch
 
@@ -143,3 +145,12 @@ def test_which_layers_the_kernels_take(name: str, monkeypatch: pytest.MonkeyPatc
     by_law = [index for index, layer in enumerate(layers) if isinstance(layer, LawLayer)]
     assert by_law == BY_LAW.get(name, [])
     assert all(isinstance(layer, FusedLayer) or layer.refusal for layer in layers)
+
+
+def test_a_mixer_is_asked_whether_its_steps_can_be_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = MODELS["mamba"]
+    assert all(each.capturable for each in (PartsRig(parts).model, PartsRig(MODELS["beside"]).model))
+    monkeypatch.setattr(Mamba1Part, "capturable", False)
+    assert not PartsRig(parts).model.capturable
+    monkeypatch.setattr(Mamba2Part, "capturable", False)
+    assert not PartsRig(MODELS["beside"]).model.capturable
