@@ -64,6 +64,11 @@ def most_rows(dtype: torch.dtype) -> int | None:
     return AMX_FROM - 1 if dtype == torch.bfloat16 and kernels.AMX else None
 
 
+def most_keys() -> int:
+    """The widest keys of linear attention whose states the kernels advance; 0 without them."""
+    return int(kernels.MOST_KEYS) if kernels else 0
+
+
 def huge_space(size: int) -> Tensor:
     """uint8 [size], not yet written, on huge pages where the system gives them."""
     space = torch.empty(size + HUGE_PAGE, dtype=torch.uint8)

@@ -7,11 +7,17 @@ import re
 from typing import Any
 
 import pytest
+import torch
 from states_rig import HYBRIDS, Make, abort_some, make, paths, prompt, run, settled, walk, write_case
+from test_deterministic import embedded, needs_kernels, together
 from test_scheduler_pressure import FOREVER, some
 
 from sgl.grammars import compile_regex
 from sgl.runtime import SamplingParams
+from sgl.runtime.errors import ConfigError
+from sgl.runtime.layers import cpu
+from sgl.runtime.loading import load_config
+from sgl.runtime.models.recurrent_claims import require_exact
 
 __all__ = ["make", "paths"]
 
@@ -93,3 +99,23 @@ def test_sleeping_other_weights_and_aborts(case: str, make: Make, tmp_path: Any)
 def test_everything_at_once(case: str, make: Make) -> None:
     """More of it in tests/slow."""
     assert walk(make, case, random.Random(case).randrange(60), 40) > 3
+
+
+@needs_kernels
+@pytest.mark.parametrize("case", ["qwen 3.5", "kda", "mamba", "falcon h1, multipliers"])
+def test_bits_do_not_depend_on_the_batch(case: str, make: Make) -> None:
+    engine, cut = make(case, deterministic=True), make(case, deterministic=True, step_tokens=7, max_running=3)
+    expected = together(engine)
+    assert together(engine) == expected and engine.stats().cached_tokens > 100
+    assert together(cut) == expected and embedded(cut) == embedded(engine)
+
+
+@pytest.mark.parametrize("case", ["qwen 3.5", "falcon h1, multipliers"])
+def test_deterministic_is_refused_where_prompts_run_in_chunks(case: str, paths: Any) -> None:
+    model = load_config(paths(case))
+    with pytest.raises(ConfigError, match=r"deterministic=True\): layer 0 \((Delta|Mamba2)\) computes prompts by chunks of tokens on cuda"):
+        require_exact(model, torch.device("cuda"))
+    for other in (model, load_config(paths("mamba"))):
+        if cpu.kernels is not None:
+            require_exact(other, torch.device("cpu"))
+    require_exact(load_config(paths("mamba")), torch.device("cuda"))
