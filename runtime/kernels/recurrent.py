@@ -49,12 +49,12 @@ def _advance(
 
 
 def advance(said: LinearAttention, memory: Tensor, read: Tensor, write: Tensor) -> Tensor:
-    """`LinearAttention.advanced` from the slots `read` into the slots `write`, int [S]; gives [S, heads, value] float32.
+    """`LinearAttention.advanced` of what is plain, from the slots `read` into the slots `write`, int [S]; gives [S, heads, value] float32.
 
     memory: [slots, heads, key, value] float32, contiguous. A slot may be read and written by the same sequence; what one
     writes no other may read in the same step. Slots written by several hold anything.
     """
-    parts = [None if part is None else part.contiguous() for part in said]
+    parts = [None if part is None else part.contiguous() for part in said[:5]]
     out = torch.empty_like(parts[2])  # type: ignore[arg-type]
     rows, heads, value = out.shape
     key, key_heads = said.k.shape[2], said.k.shape[1]
@@ -96,7 +96,7 @@ def select(said: SelectiveScan, memory: Tensor, read: Tensor, write: Tensor, rag
 
     memory: [slots, channels, state] float32, contiguous.
     """
-    parts = [part.contiguous() for part in said]
+    *parts, skip = (part.contiguous() for part in said)
     out, size = torch.empty_like(parts[0]), said.a.shape[1]
     sizes = triton.next_power_of_2(size)
     block = max(NUMBERS // sizes, 1)
@@ -105,4 +105,4 @@ def select(said: SelectiveScan, memory: Tensor, read: Tensor, write: Tensor, rag
         _select[(len(read), triton.cdiv(out.shape[1], block))](
             *parts, memory, read, write, starts, out, CHANNELS=out.shape[1], SIZE=size, SIZE_BLOCK=sizes, BLOCK=block, SINGLE=ragged.single, num_warps=4,
         )  # fmt: skip
-    return out
+    return out.addcmul_(parts[0], skip)

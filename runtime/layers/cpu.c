@@ -22,7 +22,7 @@
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
-enum { MOST_DIM = 512, KEYS = 64, QUERIES = 8, AHEAD = 16, FEW = 4, SOME_ROWS = 4, LANES = 16, SOME_KEYS = 16 };
+enum { MOST_DIM = 512, KEYS = 64, QUERIES = 8, AHEAD = 16, FEW = 4, SOME_ROWS = 4, LANES = 16, SOME_KEYS = 16, MOST_SEEN = 64 };
 
 typedef uint16_t bfloat16;
 
@@ -82,6 +82,7 @@ INLINE float share_of_keys(const Attention *job, long head, float most, float to
 
 #include "cpu_routing.h"
 #include "cpu_layer.h"
+#include "cpu_recurrent.h"
 
 #define TYPE float
 #define NAME(f) f##_f32
@@ -92,6 +93,7 @@ INLINE float share_of_keys(const Attention *job, long head, float most, float to
 #include "cpu_latent.h"
 #include "cpu_experts.h"
 #include "cpu_step.h"
+#include "cpu_recurrent_typed.h"
 #undef TYPE
 #undef NAME
 #undef WIDE
@@ -104,6 +106,7 @@ INLINE float share_of_keys(const Attention *job, long head, float most, float to
 #include "cpu_latent.h"
 #include "cpu_experts.h"
 #include "cpu_step.h"
+#include "cpu_recurrent_typed.h"
 
 /* ------------------------------------------------------------------------------------------- Python */
 
@@ -151,6 +154,40 @@ static PyObject *py_mixture(PyObject *Py_UNUSED(self), PyObject *const *args, Py
     DISPATCH(mixture, POINTER(1), POINTER(2), POINTER(3), a[4]);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
+}
+
+#define RUN(call) Py_BEGIN_ALLOW_THREADS call; Py_END_ALLOW_THREADS Py_RETURN_NONE
+
+/* advance(job), selective(job): the structs Linear and Selective */
+static PyObject *py_advance(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[1];
+    if (!parse(args, n, 1, a)) return NULL;
+    RUN(advance(POINTER(0)));
+}
+
+static PyObject *py_selective(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[1];
+    if (!parse(args, n, 1, a)) return NULL;
+    RUN(selective(POINTER(0)));
+}
+
+/* convolve(kind, job), gated(kind, job), rates(kind, job): the structs Convolve, GatedNorm and Rates */
+static PyObject *py_convolve(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[2];
+    if (!parse(args, n, 2, a)) return NULL;
+    RUN(DISPATCH(convolve, POINTER(1)));
+}
+
+static PyObject *py_gated(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[2];
+    if (!parse(args, n, 2, a)) return NULL;
+    RUN(DISPATCH(gated, POINTER(1)));
+}
+
+static PyObject *py_rates(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[2];
+    if (!parse(args, n, 2, a)) return NULL;
+    RUN(DISPATCH(rates, POINTER(1)));
 }
 
 /* norm(kind, norm, x, stride, y, to, rows, spans, size): norm is the struct of that name; y may be x */
@@ -299,7 +336,7 @@ static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
 static PyMethodDef methods[] = {METHOD(linear), METHOD(step), METHOD(mixture), METHOD(norm), METHOD(activate), METHOD(activate_and_mul), METHOD(add), METHOD(rotate),
                                 METHOD(attend), METHOD(attend_latent), METHOD(headwise), METHOD(store), METHOD(set_threads), METHOD(set_int4_way), METHOD(set_e4m3_way), METHOD(restore),
-                                METHOD(use_huge_pages), {NULL, NULL, 0, NULL}};
+                                METHOD(use_huge_pages), METHOD(advance), METHOD(selective), METHOD(convolve), METHOD(gated), METHOD(rates), {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cpu", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__cpu(void) {
@@ -324,9 +361,13 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     if (made) PyModule_AddIntConstant(made, "MOST_DIM", MOST_DIM);
     if (made) PyModule_AddIntConstant(made, "MOST_ROW", MOST_ROW);
     if (made) PyModule_AddIntConstant(made, "BLOCK", BLOCK);
-    if (made) PyModule_AddIntConstant(made, "VERSION", 8); /* of the functions and structs: the same in cpu.py */
+    if (made) PyModule_AddIntConstant(made, "VERSION", 11); /* of the functions and structs: the same in cpu.py */
     if (made) PyModule_AddIntConstant(made, "LAYER_BYTES", sizeof(Layer));
     if (made) PyModule_AddIntConstant(made, "MODEL_BYTES", sizeof(Model));
     if (made) PyModule_AddIntConstant(made, "EXPERTS_BYTES", sizeof(Experts));
+    if (made) PyModule_AddIntConstant(made, "MOST_KEYS", MOST_KEYS);
+    if (made) PyModule_AddIntConstant(made, "MOST_SEEN", MOST_SEEN);
+    if (made) PyModule_AddIntConstant(made, "NUMBERS", NUMBERS);
+    if (made) PyModule_AddIntConstant(made, "RECURRENT_BYTES", sizeof(Linear) + sizeof(Selective) + sizeof(Convolve) + sizeof(GatedNorm) + sizeof(Rates));
     return made;
 }

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-VERSION = 8  # of what the kernels are called with
+VERSION = 11  # of what the kernels are called with
 KINDS = {torch.float32: 0, torch.bfloat16: 1}
 NORMS = {"rms": 1, "layer": 2}
 ACTIVATIONS = {name: number for number, name in enumerate(("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"))}
@@ -63,6 +63,11 @@ def can_multiply(dtype: torch.dtype, device: torch.device) -> bool:
 def most_rows(dtype: torch.dtype) -> int | None:
     """Of the compiled product, where torch's is faster for more; None where it never is."""
     return AMX_FROM - 1 if dtype == torch.bfloat16 and kernels.AMX else None
+
+
+def most_keys() -> int:
+    """The widest keys of linear attention whose states the kernels advance; 0 without them."""
+    return int(kernels.MOST_KEYS) if kernels else 0
 
 
 def huge_space(size: int) -> Tensor:

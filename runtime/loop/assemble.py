@@ -33,6 +33,7 @@ from ..loading.remote import is_remote
 from ..models.decoder import Decoder
 from ..models.explain import layers_of, slower
 from ..models.generic import AnyDecoder, GenericModel, load_generic
+from ..models.recurrent_claims import require_exact
 from ..models.spec import Model
 from ..quantization import Transform, calibrated_for, kv_dtype_for, transform_for
 from ..quantization.keeping import Kept
@@ -103,6 +104,8 @@ class Assembly:
             self.transform = _arithmetic(self.config, self.choice, partial(_calibration, self._text, self.config.calibration, min(LENGTH, self.context)))
             if isinstance(self.model, GenericModel):
                 _require_plain(self.model, self.config, self.transform)
+            elif self.config.deterministic:
+                require_exact(self.model, self.choice.device)
             self._before = memory.before_loading(self.choice.device)
         self.opening = partial(open_checkpoint, context=self.context, load_format=options.load_format)
         self._allocated = _allocated(self.choice.device)

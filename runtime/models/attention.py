@@ -21,6 +21,8 @@ from .spec import Attention, Temperature
 class AttentionPart:
     """`qkv` gives queries, keys, values and gates of all heads, [T, rows]; `output` takes what attention mixed."""
 
+    capturable = True
+
     def __init__(
         self, part: Attention, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device
     ) -> None:

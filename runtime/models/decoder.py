@@ -173,7 +173,9 @@ class Decoder:
 
     @property
     def capturable(self) -> bool:
-        """Whether steps may be CUDA graphs: torch's experts wait to know how many tokens each has."""
+        """Whether steps may be CUDA graphs: no mixer forbids it, and torch's experts wait to know how many tokens each has."""
+        if not all(layer.mixer is None or layer.mixer.capturable for layer in self.layers):
+            return False
         mixtures = [layer for layer in self.layers if isinstance(layer.ffn, ExpertsPart)]
         return not mixtures or (self.fused and all(None in (fused_refusal(layer, self.dtype), around_refusal(layer, self.dtype)) for layer in mixtures))
 

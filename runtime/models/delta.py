@@ -7,7 +7,6 @@ from itertools import accumulate
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..layers.linear import Linear
@@ -15,7 +14,7 @@ from ..layers.recurrent import LinearAttention, Ragged
 from .mixer import Step
 from .names import Names
 from .places import Place, exact, matrix, weight_of
-from .recurrence import Convolution, carried, scanned
+from .recurrence import Convolution, carried, gated, rates, scanned, sigmoid
 from .recurrent_spec import Delta
 
 UNIT_EPS = 1e-6  # of the length to which queries and keys are brought
@@ -24,8 +23,10 @@ UNIT_EPS = 1e-6  # of the length to which queries and keys are brought
 class DeltaPart:
     """`input` gives queries, keys, values and gate, `rates` beta and decay; `output` takes the normed and gated outputs of all heads.
 
-    spread, gate: from a few numbers to decay and gate of all channels, in KDA.  rate: float32 [heads, 1], -e^A_log.
+    spread, gate: from a few numbers to decay and gate of all channels, in KDA.  rate: float32 [heads], -e^A_log.
     """
+
+    capturable = True
 
     def __init__(self, part: Delta, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         self.part, self.index, self._names = part, index, names.delta
@@ -82,7 +83,7 @@ class DeltaPart:
         for product, order in self.orders():
             product.take_rows(torch.from_numpy(order))
         self.convolution.seal()
-        self.rate = -self.rate.exp()[:, None]
+        self.rate = -self.rate.exp()
 
     def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
         """The projections whose rows `seal` reorders, with the row of the file for each of theirs, int64."""
@@ -102,27 +103,18 @@ class DeltaPart:
         mixed, z = self.input(x).split_with_sizes((part.channels, self._rows["z"]), 1)
         convolved = self.convolution(mixed, windows, states, ragged)
         out = scanned(self._said(convolved, *self._rates(x)), memory, states, ragged)
-        return self._gated(out, z if self.gate is None else self.gate(z)).to(x.dtype)
+        return gated(out, z if self.gate is None else self.gate(z), self.norm, part.eps, part.gate)
 
     def _rates(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """beta [T, heads, 1] and decay [T, heads, 1 or dim], float32."""
         b, a = self.rates(x).split_with_sizes((self.part.heads, self._rows["a"]), 1)
-        a = a if self.spread is None else self.spread(a)
-        decay = self.rate * F.softplus(a.float().view(len(x), *self.bias.shape) + self.bias)
-        return b.float().sigmoid()[..., None] * self.part.reach, decay
+        _, decay = rates(a if self.spread is None else self.spread(a), self.bias.view(-1), self.rate)
+        return sigmoid(b, self.part.reach)[..., None], decay.view(len(x), *self.bias.shape)
 
     def _said(self, mixed: Tensor, beta: Tensor, decay: Tensor) -> LinearAttention:
         """mixed: float32 [T, channels], queries, keys and values of all heads."""
         part = self.part
         keys, values = part.key_heads * part.dim, part.heads * part.value_dim
         q, k, v = mixed.split_with_sizes((keys, keys, values), 1)
-        q, k = (_unit(each.unflatten(1, (part.key_heads, part.dim))) for each in (q, k))
-        return LinearAttention(q * part.dim**-0.5, k, v.unflatten(1, (part.heads, part.value_dim)), decay, beta)
-
-    def _gated(self, out: Tensor, z: Tensor) -> Tensor:
-        normed = F.rms_norm(out, out.shape[-1:], self.norm, self.part.eps).flatten(1)
-        return normed * (F.silu if self.part.gate == "silu" else torch.sigmoid)(z.float())
-
-
-def _unit(x: Tensor) -> Tensor:
-    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + UNIT_EPS)
+        q, k = (each.unflatten(1, (part.key_heads, part.dim)) for each in (q, k))
+        return LinearAttention(q, k, v.unflatten(1, (part.heads, part.value_dim)), decay, beta, UNIT_EPS, part.dim**-0.5)

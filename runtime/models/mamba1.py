@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..layers.linear import Linear
@@ -14,7 +13,7 @@ from ..layers.recurrent import Ragged, SelectiveScan
 from .mixer import Step
 from .names import Names
 from .places import Place, exact, matrix, norm_for, norm_places, weight_of
-from .recurrence import Convolution, carried, scanned
+from .recurrence import Convolution, carried, gated, rates, scanned
 from .recurrent_spec import Mamba1
 
 NORMS = ("dt_layernorm", "b_layernorm", "c_layernorm")
@@ -25,6 +24,8 @@ class Mamba1Part:
 
     rate: float32 [inner, size], -e^A_log.  skip: float32 [inner], what of x goes past the states.
     """
+
+    capturable = True
 
     def __init__(self, part: Mamba1, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         self.part, self.index, self._names = part, index, names
@@ -75,10 +76,11 @@ class Mamba1Part:
         mixed, z = self.input(x).chunk(2, 1)
         convolved = self.convolution(mixed, windows, states, ragged)
         out = scanned(self._said(convolved, x.dtype), memory, states, ragged)
-        return ((out + convolved * self.skip) * F.silu(z.float())).to(x.dtype)
+        return gated(out[:, None], z, None, None)
 
     def _said(self, x: Tensor, dtype: torch.dtype) -> SelectiveScan:
         """x: float32 [T, inner]"""
         few, b, c = (part.contiguous() for part in self.select(x.to(dtype)).split_with_sizes(self._sizes, 1))
         few, b, c = (part if norm is None else norm(part) for part, norm in zip((few, b, c), self.norms, strict=True))
-        return SelectiveScan(x, F.softplus(self.steps(few).float()), self.rate, b.float(), c.float())
+        steps, _ = rates(self.steps(few), None, None)
+        return SelectiveScan(x, steps, self.rate, b.float(), c.float(), self.skip)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..layers.linear import Linear
@@ -14,15 +13,17 @@ from ..layers.recurrent import LinearAttention, Ragged
 from .mixer import Step
 from .names import Names
 from .places import Place, matrix, weight_of
-from .recurrence import Convolution, carried, scanned
+from .recurrence import Convolution, carried, gated, rates, scanned
 from .recurrent_spec import Mamba2
 
 
 class Mamba2Part:
     """`input` gives gate, x, B, C and time steps; `output` takes the gated outputs of all heads.
 
-    rate: float32 [heads, 1], -e^A_log.  skip: float32 [heads, 1], what of x goes past the states.  scales: of each output of `input`.
+    rate: float32 [heads], -e^A_log.  skip: float32 [heads], what of x goes past the states.  scales: of each output of `input`.
     """
+
+    capturable = True
 
     def __init__(self, part: Mamba2, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         self.part, self.index, self._names = part, index, names
@@ -56,7 +57,7 @@ class Mamba2Part:
     def seal(self) -> None:
         part = self.part
         self.convolution.seal()
-        self.rate, self.skip = -self.rate.exp()[:, None], self.skip[:, None]
+        self.rate = -self.rate.exp()
         if part.scales:
             counts = torch.tensor([part.inner, part.inner, *[part.groups * part.size] * 2, part.heads])
             self.scales = torch.tensor(part.scales).repeat_interleave(counts).to(self.rate.device)
@@ -71,29 +72,18 @@ class Mamba2Part:
         windows, memory = states.of(self.index)
         z, mixed, dt = self._projected(x).split_with_sizes(self._sizes, 1)
         convolved = self.convolution(mixed, windows, states, ragged)
-        said, heads = self._said(convolved, dt)
-        out = scanned(said, memory, states, ragged)
-        return self._gated((out + heads * self.skip).flatten(1), z.float()).to(x.dtype)
+        out = scanned(self._said(convolved, dt), memory, states, ragged)
+        return gated(out.flatten(1).unflatten(1, (self.part.groups, -1)), z, self.norm, self.part.eps, gate_first=not self.part.norm_first)
 
     def _projected(self, x: Tensor) -> Tensor:
         y = self.input(x if self.part.scale == 1 else x * self.part.scale)
         return y if self.scales is None else y * self.scales.to(y.dtype)
 
-    def _said(self, mixed: Tensor, dt: Tensor) -> tuple[LinearAttention, Tensor]:
-        """mixed: float32 [T, channels].  dt: [T, heads].  And x, float32 [T, heads, dim]."""
+    def _said(self, mixed: Tensor, dt: Tensor) -> LinearAttention:
+        """mixed: float32 [T, channels].  dt: [T, heads]."""
         part = self.part
         each = part.groups * part.size
         x, b, c = mixed.split_with_sizes((part.inner, each, each), 1)
-        steps = F.softplus(dt.float() + self.bias).clamp(part.least, part.most)[..., None]
+        steps, decay = rates(dt, self.bias, self.rate, (part.least, part.most))
         b, c = (y.unflatten(1, (part.groups, part.size)) for y in (b, c))
-        x = x.unflatten(1, (part.heads, part.dim))
-        return LinearAttention(c, b, x * steps, steps * self.rate), x
-
-    def _gated(self, out: Tensor, z: Tensor) -> Tensor:
-        """float32 [T, inner]"""
-        part, gate = self.part, F.silu(z)
-        if self.norm is None or part.eps is None:
-            return out * gate
-        y = out if part.norm_first else out * gate
-        y = F.rms_norm(y.unflatten(1, (part.groups, -1)), (part.inner // part.groups,), None, part.eps).flatten(1) * self.norm
-        return y * gate if part.norm_first else y
+        return LinearAttention(c, b, x.unflatten(1, (part.heads, part.dim)), decay[..., None], times=steps[..., None], skip=self.skip)

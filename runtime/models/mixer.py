@@ -36,6 +36,10 @@ class MixerPart(Protocol):
     """A layer's mixer in torch, the law: `output` of what `attend` gives is added to the residual; None: that itself."""
 
     @property
+    def capturable(self) -> bool:
+        """Whether steps of one token a sequence may be CUDA graphs: it waits for nothing, and no size depends on numbers."""
+
+    @property
     def output(self) -> Linear | None: ...
 
     def places(self, prefix: str) -> Iterator[Place]:

@@ -31,6 +31,7 @@ class BesideMixers:
     def __init__(self, part: Beside, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         self.part, self.index = part, index
         self.mixers = [mixer_for(each, names, index, hidden, dtype, device) for each in part.mixers]
+        self.capturable = all(mixer.capturable for mixer in self.mixers)
 
     def places(self, prefix: str) -> Iterator[Place]:
         for mixer in self.mixers:

@@ -1,32 +1,41 @@
-"""What mixers with states share: the convolution in front, reading states and leaving them."""
+"""What mixers with states share: the convolution in front, reading states and leaving them, and the gate behind.
+
+On a CPU these are C kernels, on a GPU one token each of linear attention, and any tokens of a selective scan, are one kernel;
+whatever else is torch, which is the law.
+"""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..cache.states import States
 from ..layers.activation import ACTIVATIONS
-from ..layers.recurrent import LinearAttention, Ragged, SelectiveScan, causal_convolution
+from ..layers.recurrent import LinearAttention, Ragged, SelectiveScan, causal_convolution, compiled
 from .mixer import Step
 from .places import Place
 from .spec import Activation
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
+NO_LIMITS = (0.0, math.inf)
+
 
 class Convolution:
-    """A causal convolution of each channel by itself, with an activation behind.
+    """A causal convolution of each channel by itself, maybe with an activation behind.
 
     Load into `loaded` [channels, 1, width], then call `seal`.  weight: float32 [width, channels].  bias: float32 [channels].
     """
 
-    def __init__(self, channels: int, width: int, bias: bool, activation: Activation, device: torch.device) -> None:
+    def __init__(self, channels: int, width: int, bias: bool, activation: Activation | None, device: torch.device) -> None:
         self.loaded = torch.empty(channels, 1, width, dtype=torch.float32, device=device)
         self.bias = torch.empty(channels, dtype=torch.float32, device=device) if bias else None
-        self._activation = ACTIVATIONS[activation]
+        self._activation = activation
+        self._compiled = compiled.convolves(width, activation)
 
     def places(self, name: str) -> Iterator[Place]:
         yield Place(f"{name}.weight", self.loaded)
@@ -44,9 +53,11 @@ class Convolution:
 
     def __call__(self, x: Tensor, memory: Tensor, states: States, ragged: Ragged) -> Tensor:
         """x [T, channels] -> float32 [T, channels]; memory [slots, width - 1, channels] has the last inputs of sequences."""
+        if self._compiled and compiled.takes(x):
+            return compiled.convolve(x, self.weight, self.bias, self._activation, memory, states.read, states.write, ragged)
         y, left = causal_convolution(x, self.weight, self.bias, memory.index_select(0, states.read), ragged)
         memory.index_copy_(0, states.write, left)
-        return self._activation(y)
+        return y if self._activation is None else ACTIVATIONS[self._activation](y)
 
 
 def carried(step: Step) -> States:
@@ -56,31 +67,49 @@ def carried(step: Step) -> States:
 
 
 def scanned(said: LinearAttention | SelectiveScan, memory: Tensor, states: States, ragged: Ragged) -> Tensor:
-    """What the tokens of a step give, float32; memory [slots, ...] has the states of sequences, float32.
-
-    On a GPU one token each of linear attention, and any tokens of a selective scan, are one kernel.
-    """
+    """What the tokens of a step give, float32; memory [slots, ...] has the states of sequences, float32."""
+    read, write = states.read, states.write
+    if compiled.takes_state(memory):
+        by_kernel = compiled.select if isinstance(said, SelectiveScan) else compiled.advance
+        return by_kernel(said, memory, read, write, ragged)  # type: ignore[arg-type]
     if memory.is_cuda and HAS_TRITON:
         from ..kernels.recurrent import advance, select
 
         if isinstance(said, SelectiveScan):
-            return select(said, memory, states.read, states.write, ragged)
+            return select(said, memory, read, write, ragged)
         if ragged.single:
-            return advance(said, memory, states.read, states.write)
-    if memory.device.type == "cpu" and ragged.single and isinstance(said, LinearAttention):
-        slots = states.read.tolist(), states.write.tolist()
-        if not _written_first(*slots):
-            return said.advance(memory, *slots)
-    out, left = said.scan(memory.index_select(0, states.read), ragged)
-    memory.index_copy_(0, states.write, left)
+            return said.passed(advance(said.plain(), memory, read, write))
+    out, left = said.scan(memory.index_select(0, read), ragged)
+    memory.index_copy_(0, write, left)
     return out
 
 
-def _written_first(sources: Sequence[int], targets: Sequence[int]) -> bool:
-    """Whether a slot would be read after it was written, were sequences to go one after the other."""
-    written: set[int] = set()
-    for source, target in zip(sources, targets, strict=True):
-        if source in written:
-            return True
-        written.add(target)
-    return False
+def rates(x: Tensor, bias: Tensor | None, rate: Tensor | None, limits: tuple[float, float] = NO_LIMITS) -> tuple[Tensor, Tensor]:
+    """x [T, heads * each] -> time steps, softplus(x + bias) within the limits, and these times the rate of their head, float32 both.
+
+    bias: float32 [heads * each].  rate: float32 [heads]; None: the steps twice.
+    """
+    if compiled.takes(x):
+        return compiled.rates(x, bias, rate, limits)
+    steps = F.softplus(x.float() if bias is None else x.float() + bias).clamp(*limits)
+    return steps, steps if rate is None else (steps.unflatten(1, (len(rate), -1)) * rate[:, None]).flatten(1)
+
+
+def sigmoid(x: Tensor, reach: float) -> Tensor:
+    """x [T, n] -> reach times its sigmoid, float32."""
+    return compiled.sigmoid(x, reach) if compiled.takes(x) else x.float().sigmoid() * reach
+
+
+def gated(x: Tensor, z: Tensor, weight: Tensor | None, eps: float | None, gate: str = "silu", gate_first: bool = False) -> Tensor:
+    """x [T, spans, n] float32, an RMS norm of each span, times the activation `gate` of z [T, spans * n]: of z's shape and type.
+
+    weight: float32 [n], for every span, or [spans * n].  eps: None: no norm.  gate_first: the norm is that of the product.
+    """
+    if compiled.takes(z):
+        return compiled.gated(x, z, weight, eps, gate, gate_first)
+    factor = (F.silu if gate == "silu" else torch.sigmoid)(z.float()).view(x.shape)
+    if eps is None:
+        return (x * factor).flatten(1).to(z.dtype)
+    y = F.rms_norm(x * factor if gate_first else x, x.shape[2:], None, eps)
+    y = y if weight is None else y * weight.view(-1, x.shape[2])
+    return (y if gate_first else y * factor).flatten(1).to(z.dtype)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..cache import WORTH_LOADING, PrefixCache
+from ..cache import WORTH_LOADING, PrefixCache, common_prefix
 from ..errors import OutOfPages
 from ..sequences.ops import Generate
 from ..sequences.sequence import SequenceState, Status, Work
@@ -139,9 +139,9 @@ class Scheduler:
 
     def pin(self, seq: SequenceState) -> None:
         """Let a sequence keep its pages until it is closed. Raises OutOfPages where that is too much."""
-        self.check_pinned(self.pinned_pages(seq))
+        self.check_pinned(self.pinned_pages(seq) + self._promised(seq))
         if self.cache.trails is not None:
-            self.cache.trails.check_pinned(len(self.pinned) + 1)
+            self.cache.trails.check_pinned(len({*self.pinned, seq}))
         self.pinned[seq] = None
 
     def check_pinned(self, pages: int) -> None:
@@ -157,6 +157,17 @@ class Scheduler:
         """How many pages are pinned, or would be with `more`."""
         rows = [self.cache.pages(seq) for seq in (*self.pinned, *more)]
         return len(np.unique(np.concatenate(rows))) if rows else 0
+
+    def _promised(self, seq: SequenceState) -> int:
+        """Pages that pinned sequences will hold again, whose own were taken while the engine slept; where they begin alike once."""
+        size, found = self.cache.pool.page_size, 0
+        counted = [seq]
+        for each in sorted(self.pinned, key=lambda each: each.computed < len(each)):
+            if each.computed < len(each):
+                alike = [common_prefix(each.tokens.array, other.tokens.array) for other in counted if other.namespace == each.namespace]
+                found += len(each) // size - max([each.computed, *alike]) // size
+            counted.append(each)
+        return found
 
     def _leave(self, seq: SequenceState) -> None:
         if seq.status is Status.RUNNING:

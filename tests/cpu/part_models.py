@@ -29,6 +29,7 @@ from sgl.runtime.models.spec import (
     PerLayer,
     Plain,
     Router,
+    ShortConv,
     Temperature,
 )
 
@@ -106,16 +107,17 @@ MODELS: dict[str, Model] = {
         (replace(LATENT, query_rank=None, rope=None), Experts(6, 2, Gated(20), Router("sigmoid", correction=True, normalise=True), shared=Gated(30))))]),
     "latent attention, norms behind": model(*[Layer(Norms.both(ONE), LATENT, Gated(INNER, "gelu_tanh"), branch=0.5)] * 2, norm=ONE),
     "mamba": model(*[Layer(Norms.pre(RMS), mixer, Gated(INNER)) for mixer in (Mamba1(30, 4, 5, 4, norm=RMS), MAMBA, attention())]),
+    "no attention": model(Layer(Norms.pre(RMS), ShortConv(HIDDEN, 3), Gated(INNER)), Layer(Norms(before_mixer=RMS), Mamba1(30, 4, 5, 4), None)),
     "beside": model(*[Layer(Norms.pre(RMS), Beside((attention(), MAMBA), (1.0, 0.5), (0.7, 1.0)), Gated(INNER, scale=0.5, out_scale=2.0))] * 2),
     "layers of one part": model(Layer(Norms(before_mixer=RMS), MAMBA, None), Layer(Norms(before_ffn=RMS), None, plain("relu2")),
         Layer(Norms(before_mixer=RMS), attention(), None), Layer(Norms.pre(RMS), attention(), Gated(INNER))),
     "values of their own width": model(*[Layer(Norms.pre(RMS), attention(value_dim=8), Gated(INNER))] * 2),
 }  # fmt: skip
 
-BY_LAW = {"beside": [0, 1], "layers of one part": [0, 1, 2], "embeddings of each layer": [0, 1], "a layer by the law": [1], "the last by the law": [1]}
+BY_LAW = {"no attention": [1], "beside": [0, 1], "layers of one part": [0, 1, 2], "embeddings of each layer": [0, 1], "a layer by the law": [1], "the last by the law": [1]}
 MIXER_BY_LAW = {
-    "gated heads": [0, 1], "gated delta net": [0], "kda": [1], "mamba": [0, 1], "values of their own width": [0, 1], "latent attention": [0, 2],
-    "latent attention, norms behind": [0, 1],
+    "gated heads": [0, 1], "gated delta net": [0], "kda": [1], "mamba": [0, 1], "no attention": [0], "values of their own width": [0, 1],
+    "latent attention": [0, 2], "latent attention, norms behind": [0, 1],
 }  # fmt: skip
 
 

@@ -13,8 +13,8 @@ SIZES = [(2, 1, 5, 3), (4, 2, 16, 40), (4, 4, 32, 32), (6, 3, 24, 65)]  # heads,
 
 def check_advance(kind: str, heads: int, shared: int, key: int, value: int, device: str) -> None:
     """Some read the empty state, one goes on in place, two read the same slot, two leave nothing."""
-    all_: LinearAttention = said(kind, 6, 3, heads, key, value, shared)
-    all_ = LinearAttention(*(None if part is None else part.to(device) for part in all_))
+    plain: LinearAttention = said(kind, 6, 3, heads, key, value, shared).plain()
+    all_ = LinearAttention(*(None if part is None else part.to(device) for part in plain[:5]))
     memory = torch.randn(12, heads, key, value, generator=torch.Generator().manual_seed(5)).to(device)
     memory[0] = 0
     read, write = (torch.tensor(slots, device=device) for slots in ([0, 4, 5, 5, 0, 7], [8, 4, 9, 10, 1, 1]))
@@ -29,9 +29,9 @@ def check_advance(kind: str, heads: int, shared: int, key: int, value: int, devi
 def check_select(lens: tuple[int, ...], channels: int, size: int, device: str) -> None:
     """The first goes on in place, the others read the empty state; the last leaves nothing."""
     rows, generator = sum(lens), torch.Generator().manual_seed(6)
-    draws = [torch.randn(shape, generator=generator) for shape in ((rows, channels), (rows, channels), (channels, size), (rows, size), (rows, size))]
-    x, dt, a, b, c = (draw.to(device) for draw in draws)
-    all_, ragged = SelectiveScan(x, dt.exp(), -a.exp(), b, c), Ragged.of(lens, torch.device(device))
+    draws = [torch.randn(shape, generator=generator) for shape in ((rows, channels), (rows, channels), (channels, size), (rows, size), (rows, size), (channels,))]
+    x, dt, a, b, c, skip = (draw.to(device) for draw in draws)
+    all_, ragged = SelectiveScan(x, dt.exp(), -a.exp(), b, c, skip), Ragged.of(lens, torch.device(device))
     memory = torch.randn(9, channels, size, generator=generator).to(device)
     memory[0] = 0
     read, write = (torch.tensor([4, *others], device=device)[: len(lens)] for others in ([0] * 3, [5, 6, 7]))

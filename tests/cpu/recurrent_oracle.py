@@ -10,8 +10,12 @@ from sgl.runtime.layers.recurrent import LinearAttention, SelectiveScan
 
 def linear(said: LinearAttention, state: Tensor) -> tuple[Tensor, Tensor]:
     """state: [heads, key, value]"""
-    q, k, v, decay, beta = (None if part is None else part.double() for part in said)
-    assert q is not None and k is not None and v is not None and decay is not None
+    q, k, v, decay, beta = (None if part is None else part.double() for part in said[:5])  # type: ignore[attr-defined]
+    past = torch.zeros(v.shape[1], 1) if said.skip is None else said.skip[:, None]
+    past = past.double() * v
+    if said.unit is not None:
+        q, k = (each / (each.square().sum(-1, keepdim=True) + said.unit).sqrt() for each in (q, k))
+    q, v = q * said.scale, v if said.times is None else v * said.times.double()
     state, out = state.double().clone(), torch.zeros(v.shape, dtype=torch.float64)
     for t in range(len(q)):
         for head in range(v.shape[1]):
@@ -20,17 +24,17 @@ def linear(said: LinearAttention, state: Tensor) -> tuple[Tensor, Tensor]:
             u = v[t, head] if beta is None else beta[t, head] * (v[t, head] - kept.T @ k[t, shared])
             state[head] = kept + torch.outer(k[t, shared], u)
             out[t, head] = state[head].T @ q[t, shared]
-    return out, state
+    return out + past, state
 
 
 def selective(said: SelectiveScan, state: Tensor) -> tuple[Tensor, Tensor]:
     """state: [channels, state]"""
-    x, dt, a, b, c = (part.double() for part in said)
+    x, dt, a, b, c, skip = (part.double() for part in said)
     state, out = state.double().clone(), torch.zeros(x.shape, dtype=torch.float64)
     for t in range(len(x)):
         for channel in range(x.shape[1]):
             state[channel] = state[channel] * (dt[t, channel] * a[channel]).exp() + dt[t, channel] * x[t, channel] * b[t]
-            out[t, channel] = state[channel] @ c[t]
+            out[t, channel] = state[channel] @ c[t] + x[t, channel] * skip[channel]
     return out, state
 
 

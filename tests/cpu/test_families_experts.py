@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from family_checks import check_family
+from family_checks import SIZES, check_family
+
+from sgl.runtime.errors import ConfigError
+from sgl.runtime.models import read_model
 
 EXPERTS: dict[str, Any] = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 LOCAL: dict[str, Any] = {"num_local_experts": 6, "num_experts_per_tok": 2}
@@ -72,3 +75,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 def test_a_family_is_that_of_transformers(case: str, tmp_path: Path) -> None:
     architecture, keys = CASES[case]
     check_family(architecture, tmp_path, **keys)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_phimoe_takes_two_experts(count: int) -> None:
+    """transformers' router does so whatever config.json says."""
+    with pytest.raises(ConfigError, match=f"num_experts_per_tok={count} is not supported; only 2 is"):
+        read_model({"architectures": ["PhimoeForCausalLM"]} | SIZES | LOCAL | {"num_experts_per_tok": count})

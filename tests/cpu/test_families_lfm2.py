@@ -12,7 +12,6 @@ from family_checks import check_family, prompt
 from rig import Rig, Row
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.layers.conv import RaggedRows, causal_conv
 from sgl.runtime.models.families import read_model
 
 HYBRID = ["conv", "full_attention", "conv", "conv"]
@@ -87,25 +86,3 @@ def test_layers_that_cannot_be_are_named(keys: dict[str, Any]) -> None:
     }  # fmt: skip
     with pytest.raises(ConfigError, match=next(iter(keys))):
         read_model(values | keys)
-
-
-def test_a_convolution_in_pieces_is_that_of_the_whole() -> None:
-    generator = torch.Generator().manual_seed(0)
-    for width in (1, 2, 4):
-        channels, lengths = 6, [9, 1, 5]
-        rows = [torch.randn(length, channels, generator=generator) for length in lengths]
-        kernel, bias = torch.randn(channels, width, generator=generator), torch.randn(channels, generator=generator)
-        expected = [torch.nn.functional.conv1d(row.t()[None], kernel[:, None], bias, padding=width - 1, groups=channels)[0, :, : len(row)].t() for row in rows]
-        kept, done = torch.zeros(3, width - 1, channels), [0, 0, 0]
-        while any(at < length for at, length in zip(done, lengths, strict=True)):
-            alive = [i for i in range(3) if done[i] < lengths[i]]
-            counts = [min(lengths[i] - done[i], 1 + i + done[i] % 3) for i in alive]
-            x = torch.cat([rows[i][done[i] : done[i] + count] for i, count in zip(alive, counts, strict=True)])
-            owners = torch.repeat_interleave(torch.arange(len(alive)), torch.tensor(counts))
-            ends = torch.tensor(counts).cumsum(0)
-            starts = ends - torch.tensor(counts)
-            ragged = RaggedRows(owners, torch.arange(len(x)) - starts[owners], starts, torch.tensor(counts))
-            found, kept[alive] = causal_conv(x, kernel, bias, kept[alive], ragged)
-            for place, (i, count) in enumerate(zip(alive, counts, strict=True)):
-                torch.testing.assert_close(found[starts[place] : ends[place]], expected[i][done[i] : done[i] + count])
-                done[i] += count

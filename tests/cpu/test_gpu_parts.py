@@ -22,6 +22,8 @@ from rig import Rig
 from sgl.runtime.models import decoder
 from sgl.runtime.models.executors import expected
 from sgl.runtime.models.gpu_layers import FusedLayer, LawLayer, MixerByLaw
+from sgl.runtime.models.mamba1 import Mamba1Part
+from sgl.runtime.models.mamba2 import Mamba2Part
 from sgl.runtime.models.spec import Experts, Gated, Layer, Model, Norms, Router
 from sgl.runtime.step.batch import Batch
 
@@ -147,3 +149,12 @@ def test_which_layers_the_kernels_take(name: str, monkeypatch: pytest.MonkeyPatc
     assert all(isinstance(layer, FusedLayer) or layer.refusal for layer in layers)
     assert [run.by for run in runs] == ["torch" if index in by_law else "fused" for index in range(len(layers))]
     assert all((run.why or "").startswith("torch's operations compute the mixer: ") == (index in mixers) for index, run in enumerate(runs))
+
+
+def test_a_mixer_is_asked_whether_its_steps_can_be_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = MODELS["mamba"]
+    assert all(each.capturable for each in (PartsRig(parts).model, PartsRig(MODELS["beside"]).model))
+    monkeypatch.setattr(Mamba1Part, "capturable", False)
+    assert not PartsRig(parts).model.capturable
+    monkeypatch.setattr(Mamba2Part, "capturable", False)
+    assert not PartsRig(MODELS["beside"]).model.capturable

@@ -11,11 +11,10 @@ import recurrent_oracle as oracle
 import torch
 from torch import Tensor
 
-from sgl.runtime.cache.states import StateMemory, States
 from sgl.runtime.layers.recurrent import LinearAttention, Ragged, SelectiveScan, causal_convolution
-from sgl.runtime.models.recurrence import scanned
 
 CPU = torch.device("cpu")
+OF_ALL = ("a", "skip", "unit", "scale")  # what belongs to no token
 KINDS = ("gated delta net", "kda", "mamba 2", "mamba 1")
 LENS = [(1,), (1, 1, 1), (3, 1, 70), (64,), (65, 128, 1, 2), (150, 63, 16, 17, 1, 1), (200,)]
 
@@ -31,12 +30,13 @@ def said(kind: str, rows: int, seed: int, heads: int = 2, key: int = 5, value: i
         return -torch.exp(normal(*shape) * 2 - 1)
 
     if kind == "mamba 1":
-        return SelectiveScan(normal(rows, 6), normal(rows, 6).exp(), decay(6, 4), normal(rows, 4), normal(rows, 4))
+        return SelectiveScan(normal(rows, 6), normal(rows, 6).exp(), decay(6, 4), normal(rows, 4), normal(rows, 4), normal(6))
     q, k, v = normal(rows, heads // shared, key), normal(rows, heads // shared, key), normal(rows, heads, value)
     if kind == "mamba 2":
-        return LinearAttention(q, k, v, decay(rows, heads, 1))
-    channels = key if kind == "kda" else 1
-    return LinearAttention(q, k / k.norm(dim=-1, keepdim=True), v, decay(rows, heads, channels), normal(rows, heads, 1).sigmoid())
+        return LinearAttention(q, k, v, decay(rows, heads, 1), times=normal(rows, heads, 1).exp(), skip=normal(heads))
+    if kind == "gated delta net":
+        return LinearAttention(q, k, v, decay(rows, heads, 1), normal(rows, heads, 1).sigmoid(), 1e-6, 0.5)
+    return LinearAttention(q, k / k.norm(dim=-1, keepdim=True), v, decay(rows, heads, key), normal(rows, heads, 1).sigmoid())
 
 
 def states(kind: str, count: int, seed: int) -> Tensor:
@@ -45,8 +45,8 @@ def states(kind: str, count: int, seed: int) -> Tensor:
 
 
 def cut(all_: Any, start: int, stop: int) -> Any:
-    """Of the tokens some; `a` belongs to no token."""
-    parts = {name: part if part is None or name == "a" else part[start:stop] for name, part in all_._asdict().items()}
+    """Of the tokens some."""
+    parts = {name: part if part is None or name in OF_ALL else part[start:stop] for name, part in all_._asdict().items()}
     return type(all_)(**parts)
 
 
@@ -114,20 +114,15 @@ def test_a_convolution_goes_on_where_the_sequence_stopped(lens: tuple[int, ...],
         assert torch.equal(after, end)
 
 
+def test_a_convolution_from_the_start_is_that_of_torch() -> None:
+    generator = torch.Generator().manual_seed(5)
+    for width in (1, 2, 4):
+        x, weight, bias = (torch.randn(*shape, generator=generator) for shape in ((15, 6), (width, 6), (6,)))
+        found, _ = causal_convolution(x, weight, bias, torch.zeros(2, width - 1, 6), Ragged.of((9, 6), CPU))
+        for rows, out in zip(x.split((9, 6)), found.split((9, 6)), strict=True):
+            expected = torch.nn.functional.conv1d(rows.t()[None], weight.t()[:, None], bias, padding=width - 1, groups=6)
+            close(out, expected[0, :, : len(rows)].t())
+
+
 def test_layers_of_a_step_share_its_indices() -> None:
     assert Ragged.of([3, 1], CPU) is Ragged.of((3, 1), CPU)
-
-
-@pytest.mark.parametrize("kind", KINDS[:3])
-@pytest.mark.parametrize("read, write", [([0, 4, 5, 5, 0, 7], [8, 4, 9, 10, 1, 1]), ([0, 4, 8, 5, 0, 7], [8, 4, 9, 5, 1, 1])])
-def test_decoding_on_a_cpu_is_that_of_a_loop(kind: str, read: list[int], write: list[int]) -> None:
-    """One after the other in place, and all at once where one reads what another writes."""
-    all_, memory = said(kind, 6, 3, shared=2), states(kind, 12, 4)
-    memory[0] = 0
-    before, slots = memory.clone(), StateMemory({}, 12, torch.float32)
-    expected, left = by_loop(kind, all_, before[read], (1,) * 6)
-    found = scanned(all_, memory, States(slots, torch.tensor(read), torch.tensor(write)), Ragged.of((1,) * 6, CPU))
-    close(found, expected)
-    close(memory[write[:4]], left[:4])
-    kept = [slot for slot in range(12) if slot not in write]
-    assert torch.equal(memory[kept], before[kept])

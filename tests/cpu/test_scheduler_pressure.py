@@ -268,6 +268,27 @@ def test_pins_that_overlap_count_once_and_half_of_the_pool_is_the_most(make, pag
         engine.pin([])
 
 
+def test_a_pin_behind_a_sleep_finds_those_counted_that_are_not_computed_again_yet(make):
+    engine, refused = make(kv_tokens=256), []
+    pins = [engine.pin(prompt(1, 60)), engine.pin(prompt(1, 60)[:40] + prompt(3, 20))]
+    engine.sleep()
+
+    def pin() -> None:
+        try:
+            pins.append(engine.pin(prompt(2, 70)))
+        except OutOfPages as error:
+            refused.append(str(error))
+
+    thread = threading.Thread(target=pin)
+    thread.start()
+    while len(engine._core.life.live) < 3:
+        time.sleep(0.001)
+    engine.wake()
+    thread.join(FOREVER)
+    assert len(refused) == 1 and "150 of the 256 pages" in refused[0]
+    assert engine.pin(prompt(1, 60)[:20] + prompt(2, 40)).tokens == 60
+
+
 def test_a_refused_pin_holds_nothing(make):
     engine = make(kv_tokens=64)
     gc.disable()

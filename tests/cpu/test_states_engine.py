@@ -4,73 +4,21 @@ from __future__ import annotations
 
 import random
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from checkpoints import write_tokenizer
-from family_cases import write_family
+from states_rig import Make, abort_some, make, paths, prompt, run, settled, walk
 from test_scheduler_pressure import FOREVER, Held, some
-from test_scheduler_random import ENDS, Mix
 
 from sgl.grammars import compile_regex
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.cache import Mark
-from sgl.runtime.errors import ConfigError, OutOfPages, RequestAborted, RuntimeFailure
+from sgl.runtime.errors import ConfigError, OutOfPages, RuntimeFailure
 
-Make = Callable[..., Engine]
-
-
-@pytest.fixture(scope="module")
-def paths(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    found: dict[str, Path] = {}
-
-    def path(case: str) -> Path:
-        if case not in found:
-            found[case] = write_tokenizer(write_family(case, tmp_path_factory.mktemp("hybrid"), max_position_embeddings=512))
-        return found[case]
-
-    return path
-
-
-@pytest.fixture
-def make(paths: Callable[[str], Path]) -> Iterator[Make]:
-    made: list[Engine] = []
-
-    def open_one(case: str = "lfm2", **options: Any) -> Engine:
-        chosen = {"dtype": "float32", "threads": 1, "kv_tokens": 4096, "poison_freed": True, "device": "cpu"} | options
-        made.append(Engine(paths(case), **chosen))
-        made[-1]._core.after_step = made[-1]._core.check
-        return made[-1]
-
-    yield open_one
-    for engine in made:
-        engine.close()
-
-
-def prompt(seed: int, length: int) -> list[int]:
-    return random.Random(seed).choices(range(4, 320), k=length)
-
-
-def run(engine: Engine, tokens: list[int], count: int = 12, **options: Any) -> Any:
-    sequence = engine.open()
-    sequence.extend(tokens)
-    params = SamplingParams(**{"max_tokens": count, "temperature": 0, "ignore_eos": True} | options)
-    return sequence.generate(params).result(FOREVER)
-
-
-def settled(engine: Engine) -> None:
-    """Nobody is left, and everything is free once the cache is empty."""
-    until = time.monotonic() + FOREVER
-    while engine._core.life.live and time.monotonic() < until:
-        engine.check()
-    engine.flush_cache()
-    stats = engine.stats()
-    assert stats.pages_free == stats.pages_total and stats.states_free == stats.states_total and not stats.states_cached
-
+__all__ = ["make", "paths"]
 
 # prefixes
 
@@ -267,58 +215,6 @@ def test_a_padded_decode_step_reads_nothing_and_writes_scrap() -> None:
 # pressure
 
 
-class Walk(Mix):
-    """Also texts that end with a stop, and go on behind it, where what was computed of the stop is taken back."""
-
-    STOPS = SamplingParams(max_tokens=20, temperature=0, ignore_eos=True, stop=("e", "a ", "th", "1", "x"))
-
-    def stop(self) -> None:
-        if not self.sequences:
-            return
-        sequence, tokens = self.sequences.pop(self.random.randrange(len(self.sequences)))
-        first, extra, count = sequence.generate(self.STOPS), prompt(self.random.randint(1, 99), self.random.randint(0, 3)), self.random.randint(1, 9)
-        sequence.extend(extra)
-        self.stopped.append((first, sequence.generate(some(count)), tokens, extra, count))
-        sequence.close()
-
-    def play(self, moves: int) -> None:
-        self.stopped: list[Any] = []
-        for _ in range(moves // 10):
-            super().play(10)
-            self.stop()
-
-    def settle(self) -> int:
-        compared = super().settle()
-        for first, second, tokens, extra, count in self.stopped:
-            try:
-                found, rest = first.result(FOREVER).token_ids, second.result(FOREVER).token_ids
-            except ENDS:
-                continue
-            sequence = self.quiet.open()
-            sequence.extend(tokens)
-            assert found == sequence.generate(self.STOPS).result(FOREVER).token_ids
-            assert rest == run(self.quiet, tokens + found + extra, count).token_ids
-            compared += 1
-        return compared
-
-
-def walk(make: Make, case: str, seed: int, moves: int) -> int:
-    """How many texts of random requests on too small a pool were compared with those of an engine with room."""
-    engine = make(
-        case, kv_tokens=300, page_size=(1, 3)[seed % 2], step_tokens=24, max_running=5, run_ahead=seed % 4 > 1,
-        states=(10, 24, 4)[seed % 3], state_every=(32, 7)[seed % 5 == 0],
-    )  # fmt: skip
-    mix = Walk(engine, make(case), seed)
-    mix.play(moves)
-    compared = mix.settle()
-    mix.sequences.clear()
-    for pin in mix.pins:
-        pin.release()
-    settled(engine)
-    assert not engine._core.life.scheduler.counters.present
-    return compared
-
-
 @pytest.mark.parametrize("case", ["lfm2", "lfm2, no attention", "kimi linear"])
 @pytest.mark.parametrize("seed", range(4))
 def test_everything_at_once(case: str, seed: int, make: Make) -> None:
@@ -382,17 +278,7 @@ def test_sleep_forgets_every_state(make: Make) -> None:
 
 
 def test_an_abort_gives_its_states_back(make: Make) -> None:
-    engine = make(run_ahead=True)
-    for seed in range(5):
-        sequence = engine.open()
-        sequence.extend(prompt(seed, 50))
-        future = sequence.generate(some(300))
-        time.sleep(0.02)
-        sequence.abort()
-        with pytest.raises(RequestAborted):
-            future.result(FOREVER)
-        sequence.close()
-    settled(engine)
+    abort_some(make(run_ahead=True), 5)
 
 
 # options

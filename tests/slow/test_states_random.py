@@ -1,6 +1,6 @@
 """Many random programs on hybrids with too few pages and states: SGL_DRAWS=20 says how many, without it none.
 
-The short form is in tests/cpu/test_states_engine.py.
+The short forms are in tests/cpu/test_states_engine.py and test_states_families.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
 
-from test_states_engine import Make, make, paths, walk
+from states_rig import HYBRIDS, Make, make, paths, walk
 
 __all__ = ["make", "paths"]
 
@@ -22,7 +22,7 @@ FIRST = int(os.environ.get("SGL_FIRST_DRAW", "1000"))
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not DRAWS, reason="minutes of walking: SGL_DRAWS=20 takes 20 programs of each model")]
 
 
-@pytest.mark.parametrize("case", ["lfm2", "lfm2, no attention", "kimi linear", "lfm2, wide, biases, untied"])
+@pytest.mark.parametrize("case", ["lfm2", "lfm2, no attention", "kimi linear", "lfm2, wide, biases, untied", *HYBRIDS])
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + DRAWS))
 def test_random_programs(case: str, seed: int, make: Make) -> None:
     assert walk(make, case, seed, 300) > 40

@@ -15,9 +15,14 @@ def causal_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, state: Te
     """
     if ragged.single:
         seen = torch.cat([state, x[:, None]], 1)
-        left = seen[:, 1:]
-    else:
-        rows, windows = torch.cat([state.flatten(0, 1), x]), ragged.windows(len(weight))
-        seen, left = rows[windows.seen], rows[windows.left]
-    y = (seen.float() * weight).sum(1)
-    return y if bias is None else y + bias, left
+        return _summed(list(seen.unbind(1)), weight, bias), seen[:, 1:]
+    rows, windows = torch.cat([state.flatten(0, 1), x]), ragged.windows(len(weight))
+    return _summed([rows[each] for each in windows.seen.unbind(1)], weight, bias), rows[windows.left]
+
+
+def _summed(seen: list[Tensor], weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Always from the earliest row to the latest, one after the other: its bits do not depend on the batch."""
+    y = seen[0].float() * weight[0]
+    for each, own in zip(seen[1:], weight[1:], strict=True):
+        y += each.float() * own
+    return y if bias is None else y.add_(bias)

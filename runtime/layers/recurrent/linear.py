@@ -6,7 +6,6 @@ delta rule beta (v - (e^g S)^T k), which overwrites what k had stored before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -22,6 +21,8 @@ class LinearAttention(NamedTuple):
 
     q, k: [T, key heads, key], each for as many heads in a row.  v: [T, heads, value].  decay: [T, heads, 1], or of each channel [T, heads, key]; g, not above 0.
     beta: [T, heads, 1]; None: without the delta rule.
+    unit: queries and keys are brought to length 1, with this added to its square; None: they are taken as they are.  scale: of the queries.
+    times: [T, heads, 1] that values are multiplied with.  skip: [heads], what of a value is added to what the state gives.
     """
 
     q: Tensor
@@ -29,9 +30,26 @@ class LinearAttention(NamedTuple):
     v: Tensor
     decay: Tensor
     beta: Tensor | None = None
+    unit: float | None = None
+    scale: float = 1.0
+    times: Tensor | None = None
+    skip: Tensor | None = None
+
+    def plain(self) -> LinearAttention:
+        """The same with nothing but the first five, but for what goes past the state: see `passed`."""
+        q, k = (self.q, self.k) if self.unit is None else (_unit(each, self.unit) for each in (self.q, self.k))
+        return LinearAttention(q if self.scale == 1 else q * self.scale, k, self.v if self.times is None else self.v * self.times, self.decay, self.beta)
+
+    def passed(self, out: Tensor) -> Tensor:
+        """What the state gives, with what goes past it."""
+        return out if self.skip is None else out + self.v * self.skip[:, None]
 
     def scan(self, state: Tensor, ragged: Ragged) -> tuple[Tensor, Tensor]:
         """[T, heads, value] and the state behind each sequence. state: [S, heads, key, value], before them."""
+        out, left = self.plain()._scan(state, ragged)
+        return self.passed(out), left
+
+    def _scan(self, state: Tensor, ragged: Ragged) -> tuple[Tensor, Tensor]:
         if ragged.single:
             return self.advanced(state)
         parts, out = ragged.parts, torch.empty_like(self.v)
@@ -43,26 +61,13 @@ class LinearAttention(NamedTuple):
         return out, state
 
     def advanced(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """`scan` of sequences of one token each."""
-        q, k, u, decay, beta = self._spread()
+        """`scan` of sequences of one token each, of what is plain."""
+        q, k, u, decay, beta = self._spread()[:5]
         state = state * decay.exp()[..., None]
         if beta is not None:
             u = (u - _read(state, k)) * beta
         state = state + k[..., None] * u[..., None, :]
         return _read(state, q), state
-
-    def advance(self, memory: Tensor, sources: Sequence[int], targets: Sequence[int]) -> Tensor:
-        """`advanced` from slots into slots of memory [slots, heads, key, value], one sequence after the other: for a CPU, whose cache holds
-        the state of one. No slot may be read after it was written."""
-        q, k, v, decay, beta = self._spread()
-        rates, out = decay.exp()[..., None], torch.empty_like(v)
-        for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
-            state, u = torch.mul(memory[source], rates[row], out=memory[target]), v[row]
-            if beta is not None:
-                u = (u - _read(state, k[row])) * beta[row]
-            state.baddbmm_(k[row, :, :, None], u[:, None])
-            out[row] = _read(state, q[row])
-        return out
 
     def _spread(self) -> LinearAttention:
         """The same with queries and keys of each head."""
@@ -70,13 +75,17 @@ class LinearAttention(NamedTuple):
         return self if many == 1 else self._replace(q=self.q.repeat_interleave(many, 1), k=self.k.repeat_interleave(many, 1))
 
     def _rows(self, rows: Tensor) -> LinearAttention:
-        return LinearAttention(*(None if part is None else part[rows] for part in self))  # type: ignore[arg-type]
+        return LinearAttention(*(None if part is None else part[rows] for part in self[:5]))  # type: ignore[arg-type]
 
     def _by_chunks(self, state: Tensor, ragged: Ragged) -> tuple[Tensor, Tensor]:
         chunks = ragged.chunks(CHUNK if self.decay.shape[-1] == 1 else CHANNEL_CHUNK)
-        taken = LinearAttention(*(None if part is None else chunks.taken(part).transpose(1, 2) for part in self._spread()))  # type: ignore[arg-type]
+        taken = LinearAttention(*(None if part is None else chunks.taken(part).transpose(1, 2) for part in self._spread()[:5]))  # type: ignore[arg-type]
         out, state = _chunked(taken, state[chunks.order], chunks)
         return chunks.laid(out.transpose(1, 2)), state[chunks.back]
+
+
+def _unit(x: Tensor, eps: float) -> Tensor:
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + eps)
 
 
 def _read(state: Tensor, by: Tensor) -> Tensor:
@@ -89,7 +98,7 @@ def _chunked(said: LinearAttention, state: Tensor, chunks: Chunks) -> tuple[Tens
     Within a chunk the u solve a triangular system, of which all but the state before the chunk is known beforehand:
     u = own - past S (the WY form).
     """
-    q, k, v, decay, beta = said
+    q, k, v, decay, beta = said[:5]
     total = decay.double().cumsum(2)  # the difference of two sums is exact in float32, however much has decayed before
     decays = _decays(total)
     seen = _pairs(q, k, decays)

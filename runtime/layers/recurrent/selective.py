@@ -11,9 +11,9 @@ from .ragged import Ragged
 
 
 class SelectiveScan(NamedTuple):
-    """What the tokens of a batch say, float32: a channel's h [state] becomes e^(dt a) h + dt x b and gives h c.
+    """What the tokens of a batch say, float32: a channel's h [state] becomes e^(dt a) h + dt x b and gives h c + skip x.
 
-    x, dt: [T, channels].  a: [channels, state], below 0, of all tokens.  b, c: [T, state].
+    x, dt: [T, channels].  a: [channels, state], below 0, of all tokens.  b, c: [T, state].  skip: [channels], of all tokens.
     """
 
     x: Tensor
@@ -21,6 +21,7 @@ class SelectiveScan(NamedTuple):
     a: Tensor
     b: Tensor
     c: Tensor
+    skip: Tensor
 
     def scan(self, state: Tensor, ragged: Ragged) -> tuple[Tensor, Tensor]:
         """[T, channels] and the state behind each sequence. state: [S, channels, state], before them."""
@@ -31,10 +32,10 @@ class SelectiveScan(NamedTuple):
         x, dt, b, c = (part[rows] for part in (self.x, self.dt, self.b, self.c))
         for start, stop in tokens.steps:
             at = slice(start, stop)
-            out[at], state[: stop - start] = SelectiveScan(x[at], dt[at], self.a, b[at], c[at]).advanced(state[: stop - start])
+            out[at], state[: stop - start] = SelectiveScan(x[at], dt[at], self.a, b[at], c[at], self.skip).advanced(state[: stop - start])
         return out[tokens.places], state[tokens.back]
 
     def advanced(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """`scan` of sequences of one token each."""
         state = state * (self.dt[..., None] * self.a).exp() + (self.dt * self.x)[..., None] * self.b[:, None]
-        return (state @ self.c[..., None]).squeeze(-1), state
+        return (state @ self.c[..., None]).squeeze(-1) + self.x * self.skip, state

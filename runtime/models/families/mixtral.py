@@ -63,6 +63,7 @@ PHIMOE = Names(experts=replace(MIXTRAL, router=f"{BLOCK}gate"))
 def phimoe(c: Config) -> Model:
     """LayerNorm and biases; the router takes its experts one after the other."""
     c.raw("input_jitter_noise")  # of training
+    c.require("num_experts_per_tok", 2)  # its router has two rounds, whatever else is written
     window = c.optional("sliding_window", int)
     norm, bias = Norm(c.epsilon("rms_norm_eps", 1e-5), "layer", bias=True), c.flag("attention_bias")
     mixer = c.attention(kv_heads=8, bias=bias, out_bias=bias, rope=_scaled(c), window=None if window == c.positions else window)

@@ -1,0 +1,149 @@
+"""The C kernels of layers with states (cpu_recurrent.h): a token after the other, on a CPU. Torch's operations are their oracle.
+
+A slot may be read and written by the same sequence; what one writes no other may read in the same call. The bits of a token depend
+neither on where its sequence is cut nor on the others.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import cpu
+from .ragged import Ragged
+
+if TYPE_CHECKING:
+    from .linear import LinearAttention
+    from .selective import SelectiveScan
+
+
+def _struct(*fields: str) -> np.dtype:
+    """Pointers and whole numbers, and float64 where a name ends with a dot."""
+    return np.dtype([(name.rstrip("."), "f8" if name.endswith(".") else "i8") for name in fields])
+
+
+SEQUENCES = ("count", "starts", "read", "write")
+LINEAR = _struct(
+    "q", "k", "v", "stride", "decay", "beta", "times", "skip", "memory", "out", *SEQUENCES, "heads", "shared", "key", "value", "channels", "scale.", "unit.",
+)  # fmt: skip
+SELECTIVE = _struct("x", "dt", "a", "b", "c", "skip", "memory", "out", *SEQUENCES, "channels", "size")
+CONVOLVE = _struct("x", "stride", "kernel", "bias", "memory", "out", *SEQUENCES, "channels", "width", "activation")
+GATED = _struct("x", "weight", "z", "out", "stride", "rows", "spans", "n", "apart", "gate", "gate_first", "eps.")
+RATES = _struct("x", "stride", "rows", "heads", "each", "bias", "rate", "steps", "decay", "least.", "most.", "b", "b_stride", "beta", "reach.")
+GATES = {"silu": cpu.ACTIVATIONS["silu"], "sigmoid": max(cpu.ACTIVATIONS.values()) + 1}
+
+
+def takes(x: Tensor) -> bool:
+    """Whether the kernels are there for a model of x's type and device."""
+    return cpu.can_compute(x.dtype, x.device)
+
+
+def takes_state(memory: Tensor) -> bool:
+    """Whether they advance states of this size: [slots, heads, key, value], or [slots, channels, state]."""
+    return takes(memory) and memory.shape[2] <= (cpu.kernels.MOST_KEYS if memory.dim() == 4 else cpu.kernels.NUMBERS)
+
+
+def convolves(width: int, activation: str | None) -> bool:
+    """Whether they have such a convolution."""
+    return cpu.kernels is not None and width <= cpu.kernels.MOST_SEEN and (activation is None or activation in cpu.ACTIVATIONS)
+
+
+def advance(said: LinearAttention, memory: Tensor, read: Tensor, write: Tensor, ragged: Ragged) -> Tensor:
+    """`LinearAttention.scan` from the slots `read` into the slots `write`, int64 [S]; [T, heads, value] float32.
+
+    memory: [slots, heads, key, value] float32.
+    """
+    q, k, v = _alike(said.q, said.k, said.v)
+    out = torch.empty(v.shape, dtype=torch.float32)
+    channels = said.decay.shape[2] > 1
+    beta, times = (None if each is None else each.contiguous() for each in (said.beta, said.times))
+    decay, skip, heads = said.decay.contiguous(), said.skip, v.shape[1]
+    words = np.array((
+        q.data_ptr(), k.data_ptr(), v.data_ptr(), v.stride(0), decay.data_ptr(), _at(beta), _at(times), _at(skip), memory.data_ptr(), out.data_ptr(),
+        *_sequences(read, write, ragged), heads, heads // k.shape[1], k.shape[2], v.shape[2], channels, said.scale, -1.0 if said.unit is None else said.unit,
+    ), LINEAR)  # fmt: skip
+    cpu.kernels.advance(words.ctypes.data)
+    return out
+
+
+def select(said: SelectiveScan, memory: Tensor, read: Tensor, write: Tensor, ragged: Ragged) -> Tensor:
+    """`SelectiveScan.scan` from slots into slots, see `advance`; [T, channels] float32. memory: [slots, channels, state] float32."""
+    x, dt, a, b, c, skip = (part.contiguous() for part in said)
+    out = torch.empty_like(x)
+    words = np.array((*(part.data_ptr() for part in (x, dt, a, b, c, skip, memory, out)), *_sequences(read, write, ragged), *a.shape), SELECTIVE)
+    cpu.kernels.selective(words.ctypes.data)
+    return out
+
+
+def convolve(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, memory: Tensor, read: Tensor, write: Tensor, ragged: Ragged
+) -> Tensor:
+    """`causal_convolution` from slots into slots of memory [slots, width - 1, channels], and the activation; [T, channels] float32."""
+    x, (width, channels) = _rows(x), weight.shape
+    out = torch.empty(x.shape, dtype=torch.float32)
+    words = np.array((
+        x.data_ptr(), x.stride(0), weight.data_ptr(), _at(bias), memory.data_ptr(), out.data_ptr(), *_sequences(read, write, ragged), channels, width,
+        -1 if activation is None else cpu.ACTIVATIONS[activation],
+    ), CONVOLVE)  # fmt: skip
+    cpu.kernels.convolve(cpu.KINDS[x.dtype], words.ctypes.data)
+    return out
+
+
+def gated(x: Tensor, z: Tensor, weight: Tensor | None, eps: float | None, gate: str, gate_first: bool) -> Tensor:
+    """`recurrence.gated`."""
+    x, z = x.contiguous(), _rows(z)
+    rows, spans, n = x.shape
+    out = torch.empty(rows, spans * n, dtype=z.dtype)
+    words = np.array((
+        x.data_ptr(), _at(weight), z.data_ptr(), out.data_ptr(), z.stride(0), rows, spans, n, weight is not None and len(weight) > n, GATES[gate], gate_first,
+        -1.0 if eps is None else eps,
+    ), GATED)  # fmt: skip
+    cpu.kernels.gated(cpu.KINDS[z.dtype], words.ctypes.data)
+    return out
+
+
+def rates(x: Tensor, bias: Tensor | None, rate: Tensor | None, limits: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    """`recurrence.rates`."""
+    x, heads = _rows(x), x.shape[1] if rate is None else len(rate)
+    steps = torch.empty(x.shape, dtype=torch.float32)
+    decay = steps if rate is None else torch.empty_like(steps)
+    words = np.array((
+        x.data_ptr(), x.stride(0), len(x), heads, x.shape[1] // heads, _at(bias), _at(rate), steps.data_ptr(), 0 if rate is None else decay.data_ptr(),
+        *limits, 0, 0, 0, 0.0,
+    ), RATES)  # fmt: skip
+    cpu.kernels.rates(cpu.KINDS[x.dtype], words.ctypes.data)
+    return steps, decay
+
+
+def sigmoid(x: Tensor, reach: float) -> Tensor:
+    """x [T, n] -> reach times its sigmoid, float32."""
+    x, out = _rows(x), torch.empty(x.shape, dtype=torch.float32)
+    words = np.array((0, 0, len(x), x.shape[1], 0, 0, 0, 0, 0, 0.0, math.inf, x.data_ptr(), x.stride(0), out.data_ptr(), reach), RATES)
+    cpu.kernels.rates(cpu.KINDS[x.dtype], words.ctypes.data)
+    return out
+
+
+def _sequences(read: Tensor, write: Tensor, ragged: Ragged) -> tuple[int, int, int, int]:
+    return len(read), ragged.starts.data_ptr(), read.data_ptr(), write.data_ptr()
+
+
+def _alike(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of all three as far apart as those of what they are parts of."""
+    if all((len(v) == 1 or part.stride(0) == v.stride(0)) and part[0].is_contiguous() for part in (q, k, v)):
+        return q, k, v
+    sizes = [part[0].numel() for part in (q, k, v)]
+    parts = torch.cat([part.flatten(1) for part in (q, k, v)], 1).split_with_sizes(sizes, 1)
+    found = [part.unflatten(1, like.shape[1:]) for part, like in zip(parts, (q, k, v), strict=True)]
+    return found[0], found[1], found[2]
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x if x.stride(1) == 1 else x.contiguous()
+
+
+def _at(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
