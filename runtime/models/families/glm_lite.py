@@ -21,10 +21,10 @@ def glm4_moe_lite(c: Config) -> Model:
     c.assume(qk_nope_head_dim=192, v_head_dim=256, routed_scaling_factor=1.8, num_experts_per_tok=4, moe_intermediate_size=1536)
     rms, mixer = c.rms(1e-5), latent(c, interleaved=c.flag("rope_interleave", True), query_rank=768)
     ffns: dict[str, Feedforward] = {"dense": Gated(c.inner, c.activation()), "sparse": routed(c)}
-    return c.model([c.layer(Norms.pre(rms), mixer, ffns[kind]) for kind in _kinds(c)], rms, names=Names(ignored=behind(c)))
+    return c.model([c.layer(Norms.pre(rms), mixer, ffns[kind]) for kind in dense_or_sparse(c)], rms, names=Names(ignored=behind(c)))
 
 
-def _kinds(c: Config) -> list[str]:
+def dense_or_sparse(c: Config) -> list[str]:
     """Of each layer "dense" or "sparse"; published files say how many come first."""
     first, found = first_sparse(c), c.raw("mlp_layer_types")
     kinds = ["dense" if index < first else "sparse" for index in range(c.count)] if found is None else found
