@@ -152,6 +152,11 @@ class AttentionLayout:
         part, cache = self._cache(pool, layer)
         return part.k[cache], part.v[cache]
 
+    def indexed(self, pool: Pool, layer: int) -> Tensor:
+        """Where in a pool a layer stores by what it chooses tokens: [slots, index_dim]."""
+        part, cache = self._cache(pool, layer)
+        return part.index[cache]
+
     def scales(self, pool: Pool, layer: int) -> Scales:
         """What they were divided by."""
         part, cache = self._cache(pool, layer)

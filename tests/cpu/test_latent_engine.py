@@ -114,7 +114,7 @@ def test_eight_bits_under_an_indexer(make: Make) -> None:
 
 
 def test_choices_depend_on_the_batch(make: Make) -> None:
-    with pytest.raises(ConfigError, match="deterministic=True.*choose the tokens that they attend to"):
+    with pytest.raises(ConfigError, match=r"deterministic=True.*choose the tokens that they attend to"):
         make("deepseek v3.2", deterministic=True)
 
 
