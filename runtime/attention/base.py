@@ -64,6 +64,9 @@ class AttentionBackend(Protocol):
     def stored(self, layer: int) -> tuple[Tensor, Tensor]:
         """Where keys and values of a layer lie: [slots, kv_heads, head_dim]."""
 
+    def indexed(self, layer: int) -> Tensor:
+        """Where a layer stores by what it chooses tokens: [slots, index_dim]."""
+
     def scales(self, layer: int) -> Scales:
         """What they were divided by."""
 
@@ -86,6 +89,9 @@ class OnePool:
     def stored(self, layer: int) -> tuple[Tensor, Tensor]:
         cache = self.shape.caches[layer]
         return self.pool.k[cache], self.pool.v[cache]
+
+    def indexed(self, layer: int) -> Tensor:
+        return self.pool.index[self.shape.caches[layer]]
 
     def scales(self, layer: int) -> Scales:
         return self.pool.scales[self.shape.caches[layer]]

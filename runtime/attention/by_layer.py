@@ -62,6 +62,10 @@ class AttentionByLayer:
         group, index = self._places[layer]
         return self._backends[group].stored(index)
 
+    def indexed(self, layer: int) -> Tensor:
+        group, index = self._places[layer]
+        return self._backends[group].indexed(index)
+
     def scales(self, layer: int) -> Scales:
         group, index = self._places[layer]
         return self._backends[group].scales(index)

@@ -25,6 +25,7 @@ class LayerAttention:
     alibi: slope of each query head, times the distance of query and key subtracted from the score, after the softcap.
     source: index of the layer whose keys and values this one reads; it stores none itself.
     latent: values are the first `value_dim` numbers of the keys, which alone are stored; there is one KV head.
+    index_dim: numbers of a token that are stored beside, by which the layer chooses what it attends to.
     """
 
     query_heads: int
@@ -38,11 +39,12 @@ class LayerAttention:
     alibi: tuple[float, ...] | None = None
     source: int | None = None
     latent: bool = False
+    index_dim: int = 0
 
     @property
-    def stored(self) -> tuple[int, int, int, bool]:
+    def stored(self) -> tuple[int, int, int, bool, int]:
         """What decides which layers may lie in one pool."""
-        return self.kv_heads, self.key_dim, self.value_dim, self.latent
+        return self.kv_heads, self.key_dim, self.value_dim, self.latent, self.index_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,11 @@ class AttentionLayout:
         part, cache = self._cache(pool, layer)
         return part.k[cache], part.v[cache]
 
+    def indexed(self, pool: Pool, layer: int) -> Tensor:
+        """Where in a pool a layer stores by what it chooses tokens: [slots, index_dim]."""
+        part, cache = self._cache(pool, layer)
+        return part.index[cache]
+
     def scales(self, pool: Pool, layer: int) -> Scales:
         """What they were divided by."""
         part, cache = self._cache(pool, layer)
@@ -193,7 +200,7 @@ def _check(index: int, layer: LayerAttention, layers: Mapping[int, LayerAttentio
 
 def _stored(layers: Mapping[int, LayerAttention]) -> tuple[dict[int, tuple[int, int]], tuple[KVPart, ...]]:
     """Of each layer the part that it reads and the layer of that part; and the parts."""
-    counts: dict[tuple[int, int, int, bool], int] = {}
+    counts: dict[tuple[int, int, int, bool, int], int] = {}
     caches: dict[int, tuple[int, int]] = {}
     for index, layer in layers.items():
         if layer.source is not None:

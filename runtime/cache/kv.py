@@ -20,6 +20,7 @@ class KVPool:
 
     k: [layers, slots, kv_heads, head_dim]; v: [layers, slots, kv_heads, value_dim].
     latent: keys alone are stored, and v is a view of their first `value_dim` numbers.
+    index: [layers, slots, index_dim], by which layers choose what they attend to; in bfloat16 where keys have eight bits.
     Slot `PAD_SLOT` stays zero and belongs to nobody.
     scales: of each layer; they change only while nothing is stored.
     """
@@ -34,6 +35,7 @@ class KVPool:
         device: torch.device | str = "cpu",
         value_dim: int | None = None,
         latent: bool = False,
+        index_dim: int = 0,
     ) -> None:
         if slots < 2:
             raise ConfigError(
@@ -42,16 +44,18 @@ class KVPool:
         shape = layers, slots, kv_heads
         self._shape, self._value_dim, self._latent = (*shape, head_dim), head_dim if value_dim is None else value_dim, latent
         self._kind: dict[str, Any] = {"dtype": dtype, "device": torch.device(device)}
+        self._index_dim = index_dim
         self.scales = [Scales()] * layers
         self.restore()
 
     @staticmethod
     def bytes_per_slot(
-        layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, value_dim: int | None = None, latent: bool = False
-    ) -> int:
+        layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, value_dim: int | None = None, latent: bool = False,
+        index_dim: int = 0,
+    ) -> int:  # fmt: skip
         """Bytes that one token's keys and values take in all layers together."""
         both = head_dim + (0 if latent else head_dim if value_dim is None else value_dim)
-        return layers * kv_heads * both * dtype.itemsize
+        return layers * (kv_heads * both * dtype.itemsize + index_dim * index_dtype(dtype).itemsize)
 
     @property
     def parts(self) -> tuple[KVPool, ...]:
@@ -68,8 +72,9 @@ class KVPool:
 
     @property
     def stored(self) -> tuple[Tensor, ...]:
-        """The memory: keys, and values where these are not numbers of the keys."""
-        return (self.k,) if self._latent else (self.k, self.v)
+        """The memory: keys, values where these are not numbers of the keys, and by what is chosen."""
+        kept = (self.k,) if self._latent else (self.k, self.v)
+        return (*kept, self.index) if self._index_dim else kept
 
     @property
     def bytes(self) -> int:
@@ -91,6 +96,7 @@ class KVPool:
     def _take(self, *shape: int) -> None:
         self.k = torch.zeros(shape, **self._kind)
         self.v = self.k[..., : self._value_dim] if self._latent else torch.zeros((*shape[:-1], self._value_dim), **self._kind)
+        self.index = torch.zeros(*shape[:2], self._index_dim, dtype=index_dtype(self._kind["dtype"]), device=self._kind["device"])
 
     def fill_nan(self, slots: Sequence[int] | Tensor) -> None:
         """Poison freed slots, so that a stale read turns the output into NaN (for tests)."""
@@ -102,3 +108,8 @@ class KVPool:
                 stored.view(torch.uint8).index_fill_(1, index, FLOAT8_NAN)
             else:
                 stored.index_fill_(1, index, float("nan"))
+
+
+def index_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Of what is stored for choosing, where keys are stored in `dtype`."""
+    return torch.bfloat16 if dtype.itemsize == 1 else dtype

@@ -19,12 +19,13 @@ class KVPart(NamedTuple):
     key_dim: int
     value_dim: int
     latent: bool = False
+    index_dim: int = 0
 
     def bytes_per_slot(self, dtype: torch.dtype) -> int:
-        return KVPool.bytes_per_slot(self.layers, self.kv_heads, self.key_dim, dtype, self.value_dim, self.latent)
+        return KVPool.bytes_per_slot(self.layers, self.kv_heads, self.key_dim, dtype, self.value_dim, self.latent, self.index_dim)
 
     def pool(self, slots: int, dtype: torch.dtype, device: torch.device | str) -> KVPool:
-        return KVPool(self.layers, slots, self.kv_heads, self.key_dim, dtype, device, self.value_dim, self.latent)
+        return KVPool(self.layers, slots, self.kv_heads, self.key_dim, dtype, device, self.value_dim, self.latent, self.index_dim)
 
 
 class KVPools:

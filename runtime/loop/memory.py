@@ -222,6 +222,9 @@ class _NoAttention:
     def stored(self, layer: int) -> tuple[Tensor, Tensor]:
         return self._layout.stored(self.pool, layer)
 
+    def indexed(self, layer: int) -> Tensor:
+        return self._layout.indexed(self.pool, layer)
+
     def scales(self, layer: int) -> Scales:
         return self._layout.scales(self.pool, layer)
 

@@ -21,6 +21,7 @@ from ..layers.linear import Linear
 from ..layers.norm import HeadNorm, RMSNorm
 from ..layers.rotary import rotate
 from .attention import temperatures
+from .indexer import Chosen, IndexerPart, attended
 from .latent_spec import Latent
 from .mixer import Step
 from .names import Names
@@ -47,6 +48,9 @@ class LatentPart:
         self.norm = RMSNorm(part.rank, part.norm.eps, device, part.norm.offset)
         self.up: Tensor | None = torch.empty(part.heads * (part.dim + part.value_dim), part.rank, dtype=dtype, device=device)
         self.output = matrix(hidden, part.heads * part.value_dim, part.out_bias, False, *made)
+        own = part.own_indexer
+        self.indexer = None if own is None else IndexerPart(own, names, hidden, few or hidden, *made)
+        self.capturable = part.indexer is None  # what is chosen decides which sizes there are
 
     def places(self, prefix: str) -> Iterator[Place]:
         names, own = self._names, self._names.latent
@@ -59,23 +63,29 @@ class LatentPart:
         if self.up is not None:
             yield Place(f"{prefix}{own.up}.weight", self.up)
         yield from weight_of(prefix + names.output, self.output)
+        if self.indexer is not None:
+            yield from self.indexer.places(prefix)
 
     def products(self) -> Iterator[tuple[object, str]]:
         """Who holds each projection, and under which name."""
         yield from ((self, name) for name in ("query_down", "query", "latent", "output") if getattr(self, name) is not None)
+        if self.indexer is not None:
+            yield from self.indexer.products()
 
     def tensors(self) -> Iterator[Tensor]:
         """What it holds beside its products."""
         yield from (norm.weight for norm in (self.query_norm, self.norm) if norm is not None)
         yield from (self.absorb.weight, self.expand.weight) if self.up is None else (self.up,)
+        if self.indexer is not None:
+            yield from self.indexer.tensors()
 
     def seal(self) -> None:
         """Bring the loaded rows into order, and cut what makes keys and values by head."""
         for product, order in self.orders():
             product.take_rows(torch.from_numpy(order))
-        for norm in (self.query_norm, self.norm):
-            if norm is not None:
-                norm.seal()
+        for sealed in (self.query_norm, self.norm, self.indexer):
+            if sealed is not None:
+                sealed.seal()
         assert self.up is not None
         keys, values = self.up.view(self.part.heads, -1, self.part.rank).split_with_sizes((self.part.dim, self.part.value_dim), 1)
         self.absorb, self.expand, self.up = Headwise(keys), Headwise(values.transpose(1, 2)), None
@@ -88,12 +98,17 @@ class LatentPart:
         heads = np.arange(part.heads * (part.dim + part.turned)).reshape(part.heads, -1)
         yield self.query, np.concatenate([heads[:, : part.dim].ravel(), heads[:, part.dim :][:, turning].ravel()])
         yield self.latent, np.concatenate([np.arange(part.rank), part.rank + np.array(turning)])
+        if self.indexer is not None:
+            yield from self.indexer.orders()
 
     def attend(self, x: Tensor, step: Step) -> Tensor:
         """x [T, hidden], normed -> what each token mixes, [T, heads * value_dim]; rows are written."""
-        row, (own, turned) = self._row(x, step), self._queries(x, step)
+        latent = self._query_latent(x)
+        row, (own, turned) = self._row(x, step), self._queries(latent, step)
         values = row[..., : self.part.rank]
         step.attention.store(row, values, self.index, step.batch)
+        if (chosen := self._chosen(x, latent, step)) is not None:
+            return self.expand(attended(torch.cat((self.absorb(own), turned), 2), chosen, self.part, step, self.index)).flatten(1)
         if is_fresh(step, x):
             return self._expanded(torch.cat((own, turned), 2), row[:, 0], step.batch.query_lens)
         q = torch.cat((self.absorb(own), turned), 2)
@@ -116,11 +131,20 @@ class LatentPart:
         latent, turned = self.latent(x)[:, None].split_with_sizes((self.part.rank, self.part.turned), 2)
         return torch.cat((self._by_head(latent), self._turned(turned, step)), 2)
 
+    def _chosen(self, x: Tensor, latent: Tensor, step: Step) -> Chosen | None:
+        """What the step's queries attend to; None: all that there is."""
+        if self.indexer is not None:
+            step.batch.chosen = self.indexer.choose(x, latent, step, self.index)
+        found: Chosen | None = None if self.part.indexer is None else step.batch.chosen
+        return found
+
+    def _query_latent(self, x: Tensor) -> Tensor:
+        """x itself where queries have none."""
+        return x if self.query_down is None or self.query_norm is None else self.query_norm(self.query_down(x))
+
     def _queries(self, x: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-        """What latents answer and what turns, [T, heads, dim] and [T, heads, turned]."""
+        """Of their latent what latents answer and what turns, [T, heads, dim] and [T, heads, turned]."""
         part = self.part
-        if self.query_down is not None and self.query_norm is not None:
-            x = self.query_norm(self.query_down(x))
         own, turned = self.query(x).split_with_sizes((part.heads * part.dim, part.heads * part.turned), 1)
         own, turned = own.unflatten(1, (part.heads, part.dim)), self._turned(turned.unflatten(1, (part.heads, part.turned)), step)
         if part.temperature is None:

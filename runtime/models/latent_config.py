@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from ..errors import ConfigError
 from ..layers.rotary import Rope
 from .config import MOST_WIDTH, Config
-from .latent_spec import Latent
+from .latent_spec import Indexer, Latent
 from .spec import Norm
 
 NORM = Norm(1e-6)  # of latents, whatever rms_norm_eps says
@@ -30,6 +31,15 @@ def latent(c: Config, *, interleaved: bool, query_rank: int | None = 1536, rope:
         raise ConfigError(f"{c.where}: key 'q_lora_rank' must be at least 1 and at most {MOST_WIDTH:,}, or null, not {few}")
     scale = (dim + turned) ** -0.5 * (1.0 if rope is None else temperature(c, rope) ** 2)
     return Latent(c.heads, rank, dim, turned, value_dim, scale, NORM, rope, few, bias, bias, **options)
+
+
+def indexer(c: Config, mixer: Latent, *, heads: int, interleaved: bool) -> Indexer:
+    """heads: where config.json does not say.  interleaved: how its heads turn, which need not be how the others do."""
+    heads, dim = c.positive("index_n_heads", heads, MOST_WIDTH), c.positive("index_head_dim", 128, MOST_WIDTH)
+    if mixer.query_rank is None or mixer.rope is None or dim < mixer.turned:
+        raise ConfigError(f"{c.where}: what chooses tokens needs q_lora_rank, positions, and index_head_dim={dim} of at least {mixer.turned}")
+    rope = replace(mixer.rope, width=dim, interleaved=interleaved)
+    return Indexer(heads, dim, c.positive("index_topk", 2048), Norm(1e-6, "layer", bias=True), rope)
 
 
 def temperature(c: Config, rope: Rope) -> float:

@@ -13,6 +13,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Indexer:
+    """Chooses the `most` tokens that a query attends to (DSA, of DeepSeek V3.2): those of the largest sums over `heads` of weight *
+    relu(query * key). Fewer tokens are attended to as they are.
+
+    dim: of a head; its key, which all heads share, has a norm.  rope: of `dim` numbers.
+    shared: it takes what the layer before it attends to, and has nothing of its own.
+    """
+
+    heads: int
+    dim: int
+    most: int
+    norm: Norm
+    rope: Rope
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Latent:
     """Softmax attention whose keys and values are made of `rank` numbers of a token, the latent (MLA, arXiv 2405.04434).
 
@@ -34,8 +51,17 @@ class Latent:
     bias: bool = False
     out_bias: bool = False
     temperature: Temperature | None = None
+    indexer: Indexer | None = None
+
+    @property
+    def own_indexer(self) -> Indexer | None:
+        """One that is not shared."""
+        return None if self.indexer is None or self.indexer.shared else self.indexer
 
     @property
     def asked(self) -> LayerAttention:
         """A token's row is the latent and the key that turns; what heads mix of it is the latent."""
-        return LayerAttention(self.heads, 1, self.rank + self.turned, self.rank, self.scale, latent=True)
+        index = self.own_indexer
+        return LayerAttention(
+            self.heads, 1, self.rank + self.turned, self.rank, self.scale, latent=True, index_dim=0 if index is None else index.dim
+        )

@@ -100,6 +100,7 @@ class LatentNames:
     """What checkpoints call the parts of latent attention, beside those of all attention.
 
     query_down, query_up: to the queries' latent and from it.  down: to the latent and the key that turns.  up: from the latent to keys and values.
+    index: how the names of an indexer's parts begin.
     """
 
     query_down: str = "self_attn.q_a_proj"
@@ -108,6 +109,7 @@ class LatentNames:
     down: str = "self_attn.kv_a_proj_with_mqa"
     norm: str = "self_attn.kv_a_layernorm"
     up: str = "self_attn.kv_b_proj"
+    index: str = "self_attn.indexer."
 
 
 @dataclass(frozen=True, slots=True)

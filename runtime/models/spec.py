@@ -330,8 +330,9 @@ class Model:
     @cached_property
     def ropes(self) -> tuple[Rope, ...]:
         """The different rotations of the layers."""
-        parts = (attention_of(layer.mixer) for layer in self.layers)
-        return tuple(dict.fromkeys(part.rope for part in parts if part is not None and part.rope is not None))
+        parts = [attention_of(layer.mixer) for layer in self.layers]
+        indexers = [part.indexer for part in parts if isinstance(part, Latent)]
+        return tuple(dict.fromkeys(part.rope for part in (*parts, *indexers) if part is not None and part.rope is not None))
 
 
 def attention_of(mixer: Mixer | None) -> Attention | Latent | None:

@@ -50,6 +50,7 @@ class Batch:
     state_read, state_write: [S], integers as above; of each sequence the slot that its state is read from, and the one that
     the state behind its last new token is left in (see cache/states.py). None: the model keeps no states.
     plan: filled by `AttentionBackend.plan`; opaque to everybody else.
+    chosen: filled by layers that choose what their queries attend to, for those behind them that attend to the same.
     device: what kernels on a GPU need besides; None on the CPU.
     """
 
@@ -61,6 +62,7 @@ class Batch:
     context_slots: list[np.ndarray]
     logit_rows: Tensor
     plan: Any = None
+    chosen: Any = None
     device: DeviceBatch | None = None
     pools: list[tuple[int, int]] = field(default_factory=list)
     sums: Tensor | None = None

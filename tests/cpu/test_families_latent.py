@@ -24,6 +24,8 @@ EXPERTS: dict[str, Any] = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe
 V2 = SMALL | EXPERTS | {"first_k_dense_replace": 1}
 V3 = V2 | {"n_group": 4, "topk_group": 2, "num_nextn_predict_layers": 1}
 YARN: dict[str, Any] = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 32, "beta_fast": 4.0, "beta_slow": 1.0}
+CHOOSES: dict[str, Any] = {"index_topk": 9, "index_head_dim": 12, "index_n_heads": 16}
+V32 = V3 | CHOOSES | {"num_nextn_predict_layers": ...}
 MINICPM = SMALL | {"v_head_dim": 16}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek v2": ("DeepseekV2ForCausalLM", V2 | {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2, "rope_parameters": YARN | {"mscale": 0.707, "mscale_all_dim": 0.707}}),
@@ -35,6 +37,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "kimi k2": ("DeepseekV3ForCausalLM", V3 | {"n_group": 1, "topk_group": 1, "n_shared_experts": 1, "rope_parameters": YARN | {"rope_theta": 5e4, "mscale": 1.0, "mscale_all_dim": 1.0}}),
     "glm 4.7 flash": ("Glm4MoeLiteForCausalLM", SMALL | EXPERTS | {"rms_norm_eps": 1e-5}),
     "glm 4.7 flash, by layer": ("Glm4MoeLiteForCausalLM", SMALL | EXPERTS | {"mlp_layer_types": ["sparse", "dense"] * 2, "attention_bias": True}),
+    "deepseek v3.2": ("DeepseekV32ForCausalLM", V32 | {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}}),
+    "deepseek v3.2, few tokens": ("DeepseekV32ForCausalLM", V32 | {"index_topk": 100, "attention_bias": True, "mlp_layer_types": ["sparse", "dense"] * 2}),
+    "glm 5": ("GlmMoeDsaForCausalLM", V32 | {"index_head_dim": 8, "rms_norm_eps": 1e-5}),
+    "glm 5, shared": ("GlmMoeDsaForCausalLM", V32 | {"indexer_types": ["full", "shared", "full", "shared"], "index_topk": 5}),
     "mistral 4": ("Mistral4ForCausalLM", V2 | {"n_group": 4, "topk_group": 2, "rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4}}),
     "minicpm 3": ("MiniCPM3ForCausalLM", MINICPM | {"scale_emb": 3.0, "scale_depth": 1.1, "dim_model_base": 16}),
     "minicpm 3, plain": ("MiniCPM3ForCausalLM", MINICPM | {"q_lora_rank": None, "scale_depth": None, "dim_model_base": None, "tie_word_embeddings": False, "attention_bias": True}),
@@ -112,7 +118,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("DeepseekV3ForCausalLM", V3 | {"index_topk": 2048}, "key 'index_topk' .* is not understood"),
     ("Glm4MoeLiteForCausalLM", SMALL | EXPERTS | {"mlp_layer_types": ["dense"]}, "mlp_layer_types=.* must name dense or sparse 4 times"),
     ("Mistral4ForCausalLM", V2 | {"rope_parameters": YARN | {"partial_rotary_factor": 0.9}}, "partial_rotary_factor=0.9 is not supported"),
-    ("DeepseekV32ForCausalLM", V3, "DeepseekV32ForCausalLM"),
+    ("DeepseekV32ForCausalLM", V32 | {"q_lora_rank": None}, "what chooses tokens needs q_lora_rank, positions, and index_head_dim=12"),
+    ("DeepseekV32ForCausalLM", V32 | {"index_head_dim": 4}, "index_head_dim=4 of at least 8"),
+    ("GlmMoeDsaForCausalLM", V32 | {"indexer_types": ["shared"] * 4}, "indexer_types=.*must name full or shared 4 times, full first"),
+    ("GlmMoeDsaForCausalLM", V32 | {"index_topk_pattern": "FXFS"}, "indexer_types=.*must name full or shared 4 times, full first"),
 ]  # fmt: skip
 
 

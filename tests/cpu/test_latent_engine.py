@@ -16,6 +16,7 @@ from test_scheduler_random import Mix
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.calibration.quantize import quantize
+from sgl.runtime.errors import ConfigError
 from sgl.runtime.layers import cpu
 from sgl.runtime.loading import describe
 
@@ -61,7 +62,7 @@ def run(engine: Engine, tokens: list[int], count: int = 12) -> Any:
     return sequence.generate(SamplingParams(max_tokens=count, temperature=0, ignore_eos=True)).result(FOREVER)
 
 
-@pytest.mark.parametrize("case", ["deepseek v3", "minicpm 3"])
+@pytest.mark.parametrize("case", ["deepseek v3", "minicpm 3", "deepseek v3.2", "glm 5, shared"])
 @pytest.mark.parametrize("seed", range(3))
 def test_everything_at_once(case: str, seed: int, make: Make) -> None:
     """Forks, choices, pins and aborts, too few pages, main memory behind them."""
@@ -97,6 +98,26 @@ def test_a_token_takes_one_row_a_layer(make: Make, paths: Callable[[str], Path])
     assert {row["why"] for row in rows} <= {"Latent is none of its parts", None}
 
 
+def test_keys_of_an_indexer_take_memory_too(make: Make) -> None:
+    """Where keys have eight bits they have sixteen; the layers that share a choice store none."""
+    for options, row, own in (({}, 4 * ROW, 4 * 12), ({"kv_dtype": "fp8"}, ROW, 2 * 12)):
+        for case, full in (("deepseek v3.2", 4), ("glm 5, shared", 2)):
+            assert make(case, kv_tokens=64, **options).info()["kv_bytes"] == 65 * (4 * row + full * own)
+    rows = make("glm 5, shared").info()["layers"]
+    assert [row["parts"].partition(", 5 tokens chosen by ")[2].partition(";")[0] for row in rows][:2] == ["16 heads of 12", "the layer before"]
+
+
+def test_eight_bits_under_an_indexer(make: Make) -> None:
+    engine, tokens = make("deepseek v3.2", kv_dtype="fp8"), prompt(3, 40)
+    first, again = run(engine, tokens), run(engine, tokens)
+    assert first.token_ids == again.token_ids and again.cached_tokens == 39
+
+
+def test_choices_depend_on_the_batch(make: Make) -> None:
+    with pytest.raises(ConfigError, match=r"deterministic=True.*choose the tokens that they attend to"):
+        make("deepseek v3.2", deterministic=True)
+
+
 @pytest.mark.parametrize("attention", ["torch_native", BACKEND])
 def test_rows_in_eight_bits(attention: str, make: Make) -> None:
     engine, plain, tokens = make("minicpm 3", kv_dtype="fp8", attention=attention), make("minicpm 3"), prompt(3, 40)
@@ -110,8 +131,9 @@ def test_rows_in_eight_bits(attention: str, make: Make) -> None:
     assert (ours - theirs).abs().mean() < 0.3
 
 
-def test_sleep_and_wake(make: Make) -> None:
-    engine, tokens = make(host_kv="1MB"), prompt(4, 50)
+@pytest.mark.parametrize("case", ["deepseek v3", "deepseek v3.2"])
+def test_sleep_and_wake(case: str, make: Make) -> None:
+    engine, tokens = make(case, host_kv="1MB"), prompt(4, 50)
     expected = run(engine, tokens).token_ids
     engine.sleep()
     engine.wake()
