@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-VERSION = 6  # of what the kernels are called with
+VERSION = 9  # of what the kernels are called with
 KINDS = {torch.float32: 0, torch.bfloat16: 1}
 NORMS = {"rms": 1, "layer": 2}
 ACTIVATIONS = {name: number for number, name in enumerate(("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"))}
@@ -42,6 +42,7 @@ def _load() -> ModuleType | None:
 kernels: Any = _load()
 MOST_DIM: int = kernels.MOST_DIM if kernels else 0
 BLOCK: int = kernels.BLOCK if kernels else 0
+STEP_ROWS: int = kernels.STEP_ROWS if kernels else 0  # of a compiled step that are computed at a time
 HUGE_PAGE = 2 * 2**20  # bytes, of x86
 AMX_FROM = 33  # rows of bfloat16 from which oneDNN on tiles is left to do what ours could (measured on Sapphire Rapids)
 most_numbers: float = 2**21  # of a tensor up to which a kernel on one thread beats torch on all of them
@@ -62,6 +63,11 @@ def can_multiply(dtype: torch.dtype, device: torch.device) -> bool:
 def most_rows(dtype: torch.dtype) -> int | None:
     """Of the compiled product, where torch's is faster for more; None where it never is."""
     return AMX_FROM - 1 if dtype == torch.bfloat16 and kernels.AMX else None
+
+
+def attends_many(dtype: torch.dtype, head_dim: int) -> bool:
+    """Whether the compiled attention is to be taken for extends of any length: tiles of queries, where torch is no faster."""
+    return can_multiply(dtype, torch.device("cpu")) and head_dim % kernels.CHUNK == 0 and most_rows(dtype) is None
 
 
 def huge_space(size: int) -> Tensor:
