@@ -74,7 +74,7 @@ class AttentionByLayer:
         group, index = self._places[layer]
         return self._backends[group].reasons(index)
 
-    def seen(self, layer: int, batch: Batch) -> tuple[int, int] | None:
+    def seen(self, layer: int, batch: Batch) -> tuple[int, int, int] | None:
         group, index = self._places[layer]
         plans, batch.plan = batch.plan, batch.plan[group]
         seen = self._backends[group].seen(index, batch)

@@ -1,7 +1,8 @@
-"""Attention by the compiled CPU kernels: decodes and small extends read the pool where it lies, without a gather.
+"""Attention by the compiled CPU kernels, which read the pool where it lies, without a gather.
 
-There a query token's result has the same bits whatever else is in the batch. Long prefills go through torch, whose
-matrix products are faster, unless all results shall be like that.
+There a query token's result has the same bits whatever else is in the batch. Where the kernels have no tiles of queries (without
+AVX-512, for heads whose width is no multiple of 32) or torch has AMX, long prefills go through torch, unless all results shall be
+like that.
 """
 
 from __future__ import annotations
@@ -29,18 +30,19 @@ class Tokens:
     """Query tokens and what each sees: `length` slots from where `first` points to on.
 
     rows: their places in the batch, None for all of it. first: int64 addresses in `slots`, which holds the int32
-    slots of all sequences. length: int64.
+    slots of all sequences. length: int64. before: int64, tokens of the sequence in front of the first that is seen.
     """
 
     rows: Tensor | None
     slots: np.ndarray
     first: np.ndarray
     length: np.ndarray
+    before: np.ndarray
 
     @property
-    def pointers(self) -> tuple[int, int]:
-        """Of the arrays of `first` and `length`, which live as long as the plan."""
-        return self.first.ctypes.data, self.length.ctypes.data
+    def pointers(self) -> tuple[int, int, int]:
+        """Of the arrays of `first`, `length` and `before`, which live as long as the plan."""
+        return self.first.ctypes.data, self.length.ctypes.data, self.before.ctypes.data
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class CpuAttention(OnePool):
     dtype: of the queries; it need not be said where keys are stored in it.
     """
 
-    name, reason = "cpu", "compiled kernels, torch for long prefills"
+    name, reason = "cpu", "compiled kernels for everything"
     capturable = False
 
     def __init__(
@@ -79,9 +81,10 @@ class CpuAttention(OnePool):
         if missing := _missing(pool, shape, dtype):
             raise BackendUnavailable(f"attention='cpu' needs {missing}; use attention='torch_native'")
         self.shape = shape
-        self._small = NO_LIMIT if deterministic else SMALL_EXTEND
-        if deterministic:
-            self.reason = "compiled kernels for everything"
+        computed = dtype or (torch.float32 if pool.k.dtype == FP8 else pool.k.dtype)
+        self._small = NO_LIMIT if deterministic or cpu.attends_many(computed, shape.head_dim) else SMALL_EXTEND
+        if self._small == SMALL_EXTEND:
+            self.reason = f"compiled kernels, torch for prefills of more than {SMALL_EXTEND} tokens"
         self._torch = _Prefills(pool, shape) if pool.k.dtype == FP8 else TorchNativeAttention(pool, shape)
         self.pool, self._eight = pool, pool.k.dtype == FP8
         self.addresses = [(k.data_ptr(), v.data_ptr()) for k, v in map(self.stored, range(shape.layers))]
@@ -121,7 +124,7 @@ class CpuAttention(OnePool):
             out[part.rows] = self._torch.attend_prefill(part, q, k, v, layer, sinks)
         return out
 
-    def seen(self, layer: int, batch: Batch) -> tuple[int, int] | None:
+    def seen(self, layer: int, batch: Batch) -> tuple[int, int, int] | None:
         plan: Plan = batch.plan[layer]
         return None if plan.tokens is None or plan.prefills else plan.tokens.pointers
 
@@ -170,7 +173,7 @@ def _single_tokens(batch: Batch, window: int | None, chunk: int | None) -> Token
     if window is not None:
         length = np.minimum(length, window)
     slots = np.ascontiguousarray(np.concatenate(batch.context_slots), np.int32)
-    return Tokens(None, slots, slots.ctypes.data + slots.itemsize * (np.cumsum(contexts) - length), length)
+    return Tokens(None, slots, slots.ctypes.data + slots.itemsize * (np.cumsum(contexts) - length), length, contexts - length)
 
 
 def _tokens(spans: list[Span], window: int | None, everything: bool) -> Tokens:
@@ -185,7 +188,8 @@ def _tokens(spans: list[Span], window: int | None, everything: bool) -> Tokens:
     )
     slots = np.ascontiguousarray(np.concatenate([span.slots for span in spans]), np.int32)
     pointers = slots.ctypes.data + slots.itemsize * (np.repeat(starts, queries) + first)
-    return Tokens(rows, slots, pointers, last - first + 1)
+    before = first + np.repeat([span.before for span in spans], queries)
+    return Tokens(rows, slots, pointers, last - first + 1, before)
 
 
 def _count_up(counts: np.ndarray) -> np.ndarray:

@@ -23,12 +23,13 @@ BUCKET_WASTE = 2048  # padded tokens that cost about as much as the dozen calls 
 class Span:
     """Queries of one sequence of a step: their rows in the batch and the slots they may look at, in order.
 
-    The last query sees the last slot, each one before it a slot less.
+    The last query sees the last slot, each one before it a slot less.  before: tokens of the sequence in front of the slots.
     """
 
     start: int
     queries: int
     slots: np.ndarray
+    before: int = 0
 
     @property
     def context(self) -> int:
@@ -52,7 +53,7 @@ def spans_of(
             first = 0 if chunk is None else begin - begin % chunk
             if window is not None:
                 first = max(first, begin - window + 1)
-            spans.append(Span(start, end - begin, slots[first:end]))
+            spans.append(Span(start, end - begin, slots[first:end], first))
             start += end - begin
     return spans
 

@@ -61,6 +61,7 @@ typedef struct {
     void *out;
     const int32_t *const *slots; /* [rows] where the slots of the tokens begin that a row sees */
     const int64_t *length;       /* [rows] how many they are */
+    const int64_t *before;       /* [rows] their first one's position */
     long rows, kv_heads, group, dim, q_stride;
     float scale, softcap; /* scores are capped after scaling; 0: they are not */
     const float *sinks;   /* [heads] one more logit each, which has no value; or 0 */
@@ -80,6 +81,7 @@ INLINE float share_of_keys(const Attention *job, long head, float most, float to
     return keep / (total * keep + exponential(sink - top));
 }
 
+#include "cpu_tile.h"
 #include "cpu_routing.h"
 #include "cpu_layer.h"
 #include "cpu_recurrent.h"
@@ -232,16 +234,16 @@ static PyObject *py_rotate(PyObject *Py_UNUSED(self), PyObject *const *args, Py_
     Py_RETURN_NONE;
 }
 
-/* attend(kind, q, q_stride, keys, values, out, slots, length, rows, kv_heads, group, dim, sinks, eight, scale, softcap,
+/* attend(kind, q, q_stride, keys, values, out, slots, length, before, rows, kv_heads, group, dim, sinks, eight, scale, softcap,
    v_scale): the last three are floats; softcap and sinks may be 0 */
 static PyObject *py_attend(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
-    long long a[14];
-    if (!parse(args, n - 3, 14, a)) return NULL;
-    const double scale = PyFloat_AsDouble(args[14]), softcap = PyFloat_AsDouble(args[15]), v_scale = PyFloat_AsDouble(args[16]);
+    long long a[15];
+    if (!parse(args, n - 3, 15, a)) return NULL;
+    const double scale = PyFloat_AsDouble(args[15]), softcap = PyFloat_AsDouble(args[16]), v_scale = PyFloat_AsDouble(args[17]);
     if (PyErr_Occurred()) return NULL;
-    if (a[11] < 1 || a[11] > MOST_DIM) return PyErr_Format(PyExc_ValueError, "head_dim %lld", a[11]);
-    Attention job = {POINTER(1), POINTER(3), POINTER(4), POINTER(5), POINTER(6), POINTER(7),
-                     a[8], a[9], a[10], a[11], a[2], (float)scale, (float)softcap, POINTER(12), a[13], (float)v_scale};
+    if (a[12] < 1 || a[12] > MOST_DIM) return PyErr_Format(PyExc_ValueError, "head_dim %lld", a[12]);
+    Attention job = {POINTER(1), POINTER(3), POINTER(4), POINTER(5), POINTER(6), POINTER(7), POINTER(8),
+                     a[9], a[10], a[11], a[12], a[2], (float)scale, (float)softcap, POINTER(13), a[14], (float)v_scale};
     Py_BEGIN_ALLOW_THREADS
     DISPATCH(attend, &job);
     Py_END_ALLOW_THREADS
@@ -361,6 +363,8 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     if (made) PyModule_AddIntConstant(made, "MOST_DIM", MOST_DIM);
     if (made) PyModule_AddIntConstant(made, "MOST_ROW", MOST_ROW);
     if (made) PyModule_AddIntConstant(made, "BLOCK", BLOCK);
+    if (made) PyModule_AddIntConstant(made, "STEP_ROWS", STEP_ROWS);
+    if (made) PyModule_AddIntConstant(made, "CHUNK", CHUNK); /* of what tiles of attention take, the width is a multiple */
     if (made) PyModule_AddIntConstant(made, "VERSION", 11); /* of the functions and structs: the same in cpu.py */
     if (made) PyModule_AddIntConstant(made, "LAYER_BYTES", sizeof(Layer));
     if (made) PyModule_AddIntConstant(made, "MODEL_BYTES", sizeof(Model));

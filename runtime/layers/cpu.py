@@ -43,6 +43,7 @@ kernels: Any = _load()
 MOST_DIM: int = kernels.MOST_DIM if kernels else 0
 MOST_ROW: int = kernels.MOST_ROW if kernels else 0
 BLOCK: int = kernels.BLOCK if kernels else 0
+STEP_ROWS: int = kernels.STEP_ROWS if kernels else 0  # of a compiled step that are computed at a time
 HUGE_PAGE = 2 * 2**20  # bytes, of x86
 AMX_FROM = 33  # rows of bfloat16 from which oneDNN on tiles is left to do what ours could (measured on Sapphire Rapids)
 most_numbers: float = 2**21  # of a tensor up to which a kernel on one thread beats torch on all of them
@@ -68,6 +69,11 @@ def most_rows(dtype: torch.dtype) -> int | None:
 def most_keys() -> int:
     """The widest keys of linear attention whose states the kernels advance; 0 without them."""
     return int(kernels.MOST_KEYS) if kernels else 0
+
+
+def attends_many(dtype: torch.dtype, head_dim: int) -> bool:
+    """Whether the compiled attention is to be taken for extends of any length: tiles of queries, where torch is no faster."""
+    return can_multiply(dtype, torch.device("cpu")) and head_dim % kernels.CHUNK == 0 and most_rows(dtype) is None
 
 
 def huge_space(size: int) -> Tensor:

@@ -86,5 +86,6 @@ CLONES static void NAME(attend_plainly)(const void *work, long index) {
 }
 
 static void NAME(attend)(const Attention *job) {
-    share(NAME(has_wide)(job->dim) ? NAME(attend_widely) : NAME(attend_plainly), job, job->rows * job->kv_heads);
+    if (NAME(has_wide)(job->dim)) share_tiles(NAME(attend_widely), job);
+    else share(NAME(attend_plainly), job, job->rows * job->kv_heads);
 }

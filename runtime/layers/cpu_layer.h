@@ -1,6 +1,7 @@
 /* What Python lays out for a step, 8 bytes a field: the same names in models/compiled_words.py. Pointers may be 0 where said. */
 
 enum { NO_NORM, RMS, LAYER_NORM };
+enum { STEP_ROWS = 512 }; /* of a step that are computed at a time: their space is kept */
 
 typedef struct {
     const float *weight, *bias; /* bias: or 0 */
@@ -36,7 +37,7 @@ typedef struct {
 
 typedef struct { /* what a row sees, as in Attention */
     const int32_t *const *slots;
-    const int64_t *length;
+    const int64_t *length, *before;
 } Seen;
 
 typedef struct {

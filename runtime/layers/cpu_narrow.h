@@ -15,6 +15,9 @@ static void *narrow_space(size_t bytes) {
     return space;
 }
 
+/* The same from where a line of the cache begins. */
+static void *aligned_space(size_t bytes) { return (void *)(((uintptr_t)narrow_space(bytes + 64) + 63) & ~(uintptr_t)63); }
+
 #define ADDED(type, suffix, from) \
     _Pragma("omp simd") for (long o = 0; o < count; o++) sums[o] += to_float_##suffix(((const type *)(from))[o]);
 

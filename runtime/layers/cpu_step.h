@@ -9,7 +9,9 @@ typedef struct {
     const Norm *norm;              /* that is due, of `from` to `to`; or behind a branch, which is then added */
     const TYPE *from;
     TYPE *to;
-    long rows;                     /* that go on */
+    long start, rows;              /* of the step's rows, where those here begin; how many go on */
+    const int64_t *wanted;         /* [results] of the step's rows, rising */
+    long results;                  /* of these rows those that go on behind the last layer */
     TYPE *x, *normed, *wide, *mixed, *inner; /* [rows, ...]: residual; normed, or a branch; qkv, then up; attention; activated */
 } NAME(Walk);
 
@@ -93,7 +95,7 @@ static void NAME(place_piece)(const void *work, long index) { /* bring queries a
     const long row = index * SOME_ROWS, rows = NAME(count)(walk, row), dim = layer->dim, heads = layer->heads;
     const long kv_heads = layer->stores ? layer->kv_heads : 0, width = NAME(width)(layer), stride = NAME(stride)(layer);
     TYPE *queries = walk->wide + row * stride, *keys = queries + heads * dim, *values = keys + width;
-    const int64_t *positions = walk->step->positions + row, *places = walk->step->places + row;
+    const int64_t *positions = walk->step->positions + walk->start + row, *places = walk->step->places + walk->start + row;
     if (layer->clip) NAME(clip)(queries, (float)layer->clip, rows * stride);
     for (long after = 0; after < 2; after++) {
         if (layer->norm_after == after) {
@@ -114,7 +116,8 @@ static void NAME(place_piece)(const void *work, long index) { /* bring queries a
 static void NAME(attend_all)(const NAME(Walk) *walk) {
     const Layer *layer = walk->layer;
     const Seen *seen = &walk->step->seen[layer->seen];
-    Attention job = {walk->wide, layer->keys, layer->values, walk->mixed, seen->slots, seen->length,
+    const long start = walk->start;
+    Attention job = {walk->wide, layer->keys, layer->values, walk->mixed, seen->slots + start, seen->length + start, seen->before + start,
                      walk->rows, layer->kv_heads, layer->heads / layer->kv_heads, layer->dim, NAME(stride)(layer),
                      (float)(layer->scale * layer->k_scale), (float)layer->softcap, layer->sinks, layer->eight, (float)layer->v_scale};
     NAME(attend)(&job);
@@ -130,20 +133,19 @@ static void NAME(activate_piece)(const void *work, long index) {
     else NAME(activate)(layer->activation, walk->wide + row * n, walk->inner + row * n, rows, n);
 }
 
-static void NAME(keep)(TYPE *x, long n, const int64_t *wanted, long count) { /* rising, so that nothing is lost */
-    for (long i = 0; i < count; i++) memmove(x + i * n, x + wanted[i] * n, n * sizeof(TYPE));
+static void NAME(keep)(const NAME(Walk) *walk, TYPE *x, long n) { /* rising, so that nothing is lost */
+    for (long i = 0; i < walk->results; i++) memmove(x + i * n, x + (walk->wanted[i] - walk->start) * n, n * sizeof(TYPE));
 }
 
 /* From here on only the rows whose logits are wanted. */
 static void NAME(keep_wanted)(NAME(Walk) *walk) {
-    const Step *step = walk->step;
     const long hidden = walk->model->hidden;
-    if (step->wanted) {
-        NAME(keep)(walk->x, hidden, step->wanted, step->results);
-        NAME(keep)(walk->mixed, walk->layer->heads * walk->layer->dim, step->wanted, step->results);
-        if (walk->layer->parallel) NAME(keep)(walk->normed, hidden, step->wanted, step->results);
+    if (walk->wanted) {
+        NAME(keep)(walk, walk->x, hidden);
+        NAME(keep)(walk, walk->mixed, walk->layer->heads * walk->layer->dim);
+        if (walk->layer->parallel) NAME(keep)(walk, walk->normed, hidden);
     }
-    walk->rows = step->results;
+    walk->rows = walk->results;
 }
 
 static void NAME(run_dense)(NAME(Walk) *walk, const TYPE *y) {
@@ -167,7 +169,7 @@ static void NAME(run_layer)(NAME(Walk) *walk, int last) {
     const TYPE *y = NAME(normed)(walk, &layer->before_mixer, walk->normed);
     NAME(multiply)(walk, &layer->qkv, y, NULL, walk->wide, 0);
     NAME(by_rows)(NAME(place_piece), walk);
-    if (last && !walk->step->results) return; /* only keys and values are wanted */
+    if (last && !walk->results) return; /* only keys and values are wanted */
     NAME(attend_all)(walk);
     if (last) NAME(keep_wanted)(walk);
     if (!layer->parallel) NAME(add_branch)(walk, &layer->output, walk->mixed, &layer->after_mixer);
@@ -181,23 +183,45 @@ static void NAME(embed)(const NAME(Walk) *walk) {
     const Model *model = walk->model;
     const long n = model->hidden;
     for (long row = 0; row < walk->rows; row++) {
-        const TYPE *from = (const TYPE *)model->embedding + walk->step->tokens[row] * n;
+        const TYPE *from = (const TYPE *)model->embedding + walk->step->tokens[walk->start + row] * n;
         if (model->embed_scale == 1) memcpy(walk->x + row * n, from, n * sizeof(TYPE));
         else NAME(scale)(from, (float)model->embed_scale, walk->x + row * n, n);
     }
 }
 
-/* space: for each row hidden + wide + mixed numbers, and the most that any layer has inside its feedforward network */
-static void NAME(run_step)(const Model *model, const Step *step) {
-    const long rows = step->rows;
-    TYPE *normed = step->space, *wide = normed + rows * model->hidden, *mixed = wide + rows * model->wide;
-    NAME(Walk) walk = {model, step, NULL, NULL, NULL, NULL, rows, step->x, normed, wide, mixed, mixed + rows * model->mixed};
-    if (step->tokens) NAME(embed)(&walk);
+/* How many of the step's rows from `wanted` on are before row `end`. */
+static long NAME(wanted_before)(const Step *step, const int64_t *wanted, long end) {
+    long count = 0;
+    while (wanted + count < step->wanted + step->results && wanted[count] < end) count++;
+    return count;
+}
+
+/* The layers, and the logits of those rows that are wanted; of the results, `done` are there already. */
+static void NAME(run_rows)(NAME(Walk) *walk, long done) {
+    const Model *model = walk->model;
+    const Step *step = walk->step;
+    if (step->tokens) NAME(embed)(walk);
     for (long index = step->first; index < step->stop; index++) {
-        walk.layer = &model->layer[index];
-        NAME(run_layer)(&walk, index == model->layers - 1);
+        walk->layer = &model->layer[index];
+        NAME(run_layer)(walk, index == model->layers - 1);
     }
-    if (!step->logits || !step->results) return;
-    const TYPE *last = NAME(normed)(&walk, &model->norm, normed);
-    NAME(multiply)(&walk, &model->head, last, NULL, step->logits, 1);
+    if (!walk->results) return;
+    if (step->logits) {
+        const TYPE *last = NAME(normed)(walk, &model->norm, walk->normed);
+        NAME(multiply)(walk, &model->head, last, NULL, (float *)step->logits + done * model->head.outputs, 1);
+    } else if (step->wanted) memmove((TYPE *)step->x + done * model->hidden, walk->x, walk->results * model->hidden * sizeof(TYPE));
+}
+
+/* Rows go through all layers some at a time: later ones see what earlier ones have stored.
+   space: for each of up to STEP_ROWS rows hidden + wide + mixed numbers, and the most that any layer has inside its feedforward network */
+static void NAME(run_step)(const Model *model, const Step *step) {
+    const long most = step->rows < STEP_ROWS ? step->rows : STEP_ROWS;
+    TYPE *normed = step->space, *wide = normed + most * model->hidden, *mixed = wide + most * model->wide, *inner = mixed + most * model->mixed;
+    for (long start = 0, done = 0, some; start < step->rows; start += STEP_ROWS, done += some) {
+        const long rows = step->rows - start < STEP_ROWS ? step->rows - start : STEP_ROWS;
+        const int64_t *wanted = step->wanted ? step->wanted + done : NULL;
+        some = !step->results ? 0 : wanted ? NAME(wanted_before)(step, wanted, start + rows) : rows;
+        NAME(Walk) walk = {model, step, NULL, NULL, NULL, NULL, start, rows, wanted, some, (TYPE *)step->x + start * model->hidden, normed, wide, mixed, inner};
+        NAME(run_rows)(&walk, done);
+    }
 }

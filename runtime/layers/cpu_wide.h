@@ -1,27 +1,27 @@
 /* What this CPU has, and what AVX-512 attention needs of its registers, for both element types. */
 
+enum { CHUNK = 32 }; /* numbers of a head that are handled together, as two registers of float32 */
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
 #define WIDE_f32 __attribute__((target("avx512f,avx512bw,avx512vl")))
 #define WIDE_bf16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 
-enum { CHUNK = 32 }; /* numbers of a head that are handled together, as two registers of float32 */
-
 static int has_avx512(void) { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"); }
 static int has_native_bfloat16(void) { return __builtin_cpu_supports("avx512bf16") && has_avx512(); }
 
-/* The sum of each of 16 registers, in their order. Halves are added to halves, pair by pair. */
-WIDE_f32 INLINE __m512 add_across(const __m512 *sums) {
-    __m512 fours[4], eights[2];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        const __m512 *s = sums + 4 * i;
-        __m512 low = _mm512_add_ps(_mm512_unpacklo_ps(s[0], s[1]), _mm512_unpackhi_ps(s[0], s[1]));
-        __m512 high = _mm512_add_ps(_mm512_unpacklo_ps(s[2], s[3]), _mm512_unpackhi_ps(s[2], s[3]));
-        __m512d a = _mm512_castps_pd(low), b = _mm512_castps_pd(high);
-        fours[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
-    }
+/* The sums of each of 4 registers' quarters, side by side: halves are added to halves, pair by pair. */
+WIDE_f32 INLINE __m512 add_quarters(const __m512 *s) {
+    __m512 low = _mm512_add_ps(_mm512_unpacklo_ps(s[0], s[1]), _mm512_unpackhi_ps(s[0], s[1]));
+    __m512 high = _mm512_add_ps(_mm512_unpacklo_ps(s[2], s[3]), _mm512_unpackhi_ps(s[2], s[3]));
+    __m512d a = _mm512_castps_pd(low), b = _mm512_castps_pd(high);
+    return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+}
+
+/* The sum of each of 16 registers, in their order, from what add_quarters makes of fours. */
+WIDE_f32 INLINE __m512 add_across(const __m512 *fours) {
+    __m512 eights[2];
 #pragma GCC unroll 2
     for (int i = 0; i < 2; i++)
         eights[i] = _mm512_add_ps(_mm512_shuffle_f32x4(fours[2 * i], fours[2 * i + 1], 0x88),
@@ -46,14 +46,20 @@ WIDE_f32 INLINE __m512 exponential_lanes(__m512 x) { /* as `exponential`; NaN st
 
 WIDE_f32 INLINE __mmask16 lanes_left(long left) { return left >= 16 ? 0xffff : (1u << left) - 1; }
 
-/* One block of scores becomes weights; `most` and `total` go on. Returns what earlier sums are to be multiplied with. */
-WIDE_f32 INLINE float soften(float *score, long count, float *most, float *total) {
+/* Of 16 places from j on, those from `from` up to `end`. */
+WIDE_f32 INLINE __mmask16 lanes_between(long j, long from, long end) {
+    return lanes_left(end - j) & (from > j ? 0xffff << (from - j) : 0xffff);
+}
+
+/* The scores `from` to `end` of a block become weights; `most` and `total` go on. Returns what earlier sums are to be multiplied with. */
+WIDE_f32 INLINE float soften(float *score, long from, long end, float *most, float *total) {
     __m512 top = _mm512_set1_ps(*most), sum = _mm512_setzero_ps();
-    for (long j = 0; j < count; j += 16) top = _mm512_mask_max_ps(top, lanes_left(count - j), top, _mm512_loadu_ps(score + j));
+    const long start = from / LANES * LANES;
+    for (long j = start; j < end; j += LANES) top = _mm512_mask_max_ps(top, lanes_between(j, from, end), top, _mm512_loadu_ps(score + j));
     const float highest = _mm512_reduce_max_ps(top), keep = exponential(*most - highest);
-    for (long j = 0; j < count; j += 16) {
+    for (long j = start; j < end; j += LANES) {
         __m512 weight = exponential_lanes(_mm512_sub_ps(_mm512_loadu_ps(score + j), _mm512_set1_ps(highest)));
-        weight = _mm512_maskz_mov_ps(lanes_left(count - j), weight);
+        weight = _mm512_maskz_mov_ps(lanes_between(j, from, end), weight);
         _mm512_storeu_ps(score + j, weight);
         sum = _mm512_add_ps(sum, weight);
     }
@@ -76,7 +82,8 @@ WIDE_f32 INLINE void join_chunk_f32(float *to, __m512 a, __m512 b) {
 }
 
 WIDE_bf16 INLINE __m512 dot_chunk_bf16(__m512 sum, const bfloat16 *x, const bfloat16 *y) {
-    return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_loadu_si512(x), (__m512bh)_mm512_loadu_si512(y));
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(_mm512_loadu_si512(x)), "m"(*(const __m512i_u *)y)); /* see add_products */
+    return sum;
 }
 
 WIDE_bf16 INLINE void split_chunk_bf16(const bfloat16 *from, __m512 *even, __m512 *odd) {

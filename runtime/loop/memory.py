@@ -231,5 +231,5 @@ class _NoAttention:
     def reasons(self, layer: int) -> tuple[str, str | None]:
         return self.name, None
 
-    def seen(self, layer: int, batch: Batch) -> tuple[int, int] | None:
+    def seen(self, layer: int, batch: Batch) -> tuple[int, int, int] | None:
         return None

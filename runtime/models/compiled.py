@@ -1,4 +1,4 @@
-"""Layers of a step of few tokens, neighbours in one call of the compiled kernels (layers/cpu_step.h), on a CPU.
+"""Layers of a step, neighbours in one call of the compiled kernels (layers/cpu_step.h), on a CPU.
 
 They round where the layers in torch round, which are their oracle: set `Decoder.step` to None, and those run.
 Embedding and head are inside the call where they stand beside such layers and are plain.
@@ -6,6 +6,7 @@ Embedding and head are inside the call where they stand beside such layers and a
 
 from __future__ import annotations
 
+import sys
 import weakref
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from .block import Block
     from .decoder import Decoder
 
-MOST_TOKENS = 512  # of a step; what it needs for each of them is kept
 FIELDS = 13  # of the struct Step
 MOST_TO_MOVE = 512 * 2**20  # bytes of weights that are laid together: for a moment they are there twice
 
@@ -40,7 +40,7 @@ class Span(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A step's spans. seen: pointers to what rows see, two for each kind of layers that see the same."""
+    """A step's spans. seen: pointers to what rows see, three for each kind of layers that see the same."""
 
     spans: tuple[Span, ...]
     seen: list[int]
@@ -60,7 +60,7 @@ class CompiledStep:
     def __init__(self, model: Decoder, claimed: list[bool]) -> None:
         self.claimed = claimed
         self._dtype, self._row = model.dtype, model.config.hidden_size
-        self._most = min(MOST_TOKENS, cpu.most_rows(model.dtype) or MOST_TOKENS)
+        self._most = cpu.most_rows(model.dtype) or sys.maxsize
         layout = model.config.attention
         kinds = {i: (group, layout.layer(i).window, layout.layer(i).chunk) for i, (group, _) in layout.places.items()}
         firsts = {kind: i for i, kind in reversed(kinds.items())}  # a layer of each kind that sees the same
@@ -88,14 +88,14 @@ class CompiledStep:
         return cls(model, claimed)
 
     def plan(self, batch: Batch, attention: AttentionBackend) -> Plan:
-        """How a planned batch is cut: compiled are claimed layers of few tokens, all attended by the kernels."""
+        """How a planned batch is cut: compiled are claimed layers that the kernels attend, of as many tokens as they multiply fastest."""
         if len(batch.token_ids) > self._most or attention.pool.dtype not in (self._dtype, FP8):
             return Plan((Span(0, len(self.claimed), False),), [])
         seen = [attention.seen(layer, batch) for layer in self._firsts]
         attended = tuple(each is not None for each in seen)
         if attended not in self._cuts:
             self._cuts[attended] = self._cut(attended)
-        return Plan(self._cuts[attended], [pointer for each in seen for pointer in each or (0, 0)])
+        return Plan(self._cuts[attended], [pointer for each in seen for pointer in each or (0, 0, 0)])
 
     def _cut(self, attended: tuple[bool, ...]) -> tuple[Span, ...]:
         ours = [claim and attended[sees] for claim, sees in zip(self.claimed, self._sees, strict=True)]
@@ -131,7 +131,7 @@ class CompiledStep:
         return model.finished(x[:results], batch) if last else x
 
     def _room(self, rows: int) -> Tensor:
-        wanted = rows * (self._row + self._words.space)
+        wanted = rows * self._row + min(rows, cpu.STEP_ROWS) * self._words.space
         if len(self._space) < wanted:
             self._space = self._space.new_empty(wanted)
         return self._space

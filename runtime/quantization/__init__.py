@@ -16,13 +16,13 @@ from .deterministic import DeterministicLinear, FixedRowsLinear
 from .few_bits import FewBitsLinear
 from .forms import CALIBRATED, FORMS, FP8_BLOCK, in_form
 from .fp8 import Fp8Linear, RowwiseFp8Linear, StaticFp8Linear
-from .int4 import GroupedLinear, Int4BlockedLinear
+from .int4 import GroupedLinear, Int4BlockedLinear, Int8GroupedLinear
 from .int8 import Int8BlockedLinear, Int8Linear, in_int8
 from .seen import Hessian, Magnitudes, Seen
 
 __all__ = [
     "ACTIVATIONS", "FP8", "KV_DTYPES", "WEIGHTS", "Calibrated", "FewBitsLinear", "Fp8Linear", "GroupedLinear", "Int4BlockedLinear",
-    "Int8BlockedLinear", "Int8Linear", "Transform", "calibrated_for", "kv_dtype_for", "transform_for",
+    "Int8BlockedLinear", "Int8GroupedLinear", "Int8Linear", "Transform", "calibrated_for", "kv_dtype_for", "transform_for",
 ]  # fmt: skip
 
 Transform = Callable[[str, Linear], Linear]

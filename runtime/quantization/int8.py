@@ -9,6 +9,8 @@ from torch import Tensor
 
 from ..layers import cpu
 from ..layers.linear import BlockedLinear, Linear, in_blocks
+from .grouped import Grouped
+from .int4 import LEVELS_OF_BYTES, MIDDLE, Int8GroupedLinear
 
 LARGEST = 127
 SMALLEST_PEAK = 1e-12  # of a row, so that zeros have a scale too
@@ -21,9 +23,16 @@ TORCH_STEP = 16  # of the inputs that it takes
 def in_int8(layer: Linear) -> Linear:
     """A loaded layer with its weight quantised, for the product that this CPU has."""
     weight, bias = layer.weight, layer.bias
-    compiled = cpu.can_compute(weight.dtype, weight.device) and cpu.kernels.VNNI and weight.shape[1] % 2 == 0
-    kind: type[Int8BlockedLinear] | type[Int8Linear] = Int8BlockedLinear if compiled else Int8Linear
-    return kind(*quantize_weight(weight), bias, weight.dtype)
+    stored, scale = quantize_weight(weight)
+    if cpu.can_compute(weight.dtype, weight.device) and cpu.kernels.INT4:
+        return Int8GroupedLinear(_in_one_group(stored, scale), bias, weight.dtype)
+    return Int8Linear(stored, scale, bias, weight.dtype)
+
+
+def _in_one_group(stored: Tensor, scale: Tensor) -> Grouped:
+    """stored: int8 [out, in], written over; scale: float32 [out]."""
+    codes = stored.view(torch.uint8).bitwise_xor_(MIDDLE)
+    return Grouped(codes, scale[:, None], stored.shape[1], LEVELS_OF_BYTES, zero=float(MIDDLE))
 
 
 def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,7 +56,7 @@ def _rounded_up(x: Tensor) -> Tensor:
 
 
 class Int8BlockedLinear(BlockedLinear):
-    """y = x W^T + b with W as int8 times a float32 scale per output, by the compiled product (cpu_int8.h).
+    """y = x W^T + b with W as int8 times a float32 scale per output, as a checkpoint has it, by the compiled product (cpu_int8.h).
 
     x is rounded to 15 bits a row, sums are exact: a row's bits are the same in any batch.
     """

@@ -134,7 +134,25 @@ def test_layers_that_the_kernels_do_not_attend_run_by_torch(monkeypatch: pytest.
     assert set(cut) == {(0, 1, True), (3, 4, True)}
 
 
-def test_a_long_prefill_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kinds", ["cc", "ct"])
+def test_a_step_of_any_size_has_the_bits_of_the_same_layer_by_layer(kinds: str, dtype: torch.dtype) -> None:
+    """Its rows go through the layers some at a time: the wanted ones lie in the first, the last, and in none but keys."""
+    spec = wider(layers_of(*kinds))
+    rigs = RandomRig(spec, dtype, slots=4096), by_torch(RandomRig(spec, dtype, slots=4096))
+    long, short = [5 + index % 40 for index in range(1300)], [7 + index % 30 for index in range(40)]
+    for every_row in (False, True):
+        found, expected = (rig.step([(Row(short), 40), (Row(long), 1300), (Row(short), 39)], every_row) for rig in rigs)
+        assert torch.equal(found, expected) and len(found) == (1379 if every_row else 3)
+        rigs = RandomRig(spec, dtype, slots=4096), by_torch(RandomRig(spec, dtype, slots=4096))
+
+
+def wider(spec: Model) -> Model:
+    """With heads of which the kernels attend many tokens."""
+    return replace(spec, layers=tuple(replace(layer, mixer=replace(layer.mixer, dim=32, rope=Rope(1e4, 32, 32))) for layer in spec.layers))
+
+
+def test_a_long_prefill_is_left_to_torch_where_heads_have_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = RandomRig(layers_of(*"cc"), torch.float32)
     monkeypatch.setattr(rig.model.step, "run", lambda *rest: pytest.fail("compiled"))
     tokens = [5 + index % 40 for index in range(70)]

@@ -26,7 +26,7 @@ from sgl.runtime.layers import cpu
 from sgl.runtime.layers.linear import Linear
 from sgl.runtime.loading import load_model
 from sgl.runtime.models.executors import Ran, executors, expected
-from sgl.runtime.quantization import GroupedLinear, Int4BlockedLinear, Int8BlockedLinear, transform_for
+from sgl.runtime.quantization import GroupedLinear, Int4BlockedLinear, Int8GroupedLinear, transform_for
 from sgl.runtime.quantization.grouped import E2M1, Grouped, Twofold
 from sgl.runtime.quantization.int4 import blocked, in_int4, packed, suits, unpacked
 from sgl.runtime.quantization.readers.gguf_blocks import BLOCKS, decode
@@ -255,7 +255,7 @@ def test_layers_become_int4_and_the_head_int8(weights: str) -> None:
     transform = transform_for(weights, False, CPU)
     assert transform is not None
     kinds = {name: type(transform(name, Linear(normal(32, 64)))) for name in ("qkv", "output", "gate_up", "down", "project", "head")}
-    assert kinds.pop("head") is Int8BlockedLinear and kinds.pop("project") is Int8BlockedLinear
+    assert kinds.pop("head") is Int8GroupedLinear and kinds.pop("project") is Int8GroupedLinear
     assert set(kinds.values()) == {Int4BlockedLinear}
 
 

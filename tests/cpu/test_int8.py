@@ -20,17 +20,18 @@ from sgl.runtime.errors import ConfigError
 from sgl.runtime.layers import cpu
 from sgl.runtime.layers.linear import Linear
 from sgl.runtime.loading import load_model
-from sgl.runtime.quantization import Int8BlockedLinear, Int8Linear, int8, transform_for
+from sgl.runtime.quantization import Int8BlockedLinear, Int8GroupedLinear, Int8Linear, int8, transform_for
 from sgl.runtime.quantization.deterministic import FixedRowsLinear
 
 NANO = Path(__file__).parents[2] / "runtime" / "nano"
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
-ROUNDING = {torch.float32: 2e-4, torch.bfloat16: 2e-2}  # of a sum; in float32 what int16 keeps of x
+ROUNDING = {torch.float32: 4e-3, torch.bfloat16: 2e-2}  # of a sum; in float32 what 8 bits keep of x
 GREEDY = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)
 
 
-compiled = cpu.kernels is not None and bool(cpu.kernels.VNNI)
+compiled = cpu.kernels is not None and bool(cpu.kernels.INT4)
+by_pairs = cpu.kernels is not None and bool(cpu.kernels.VNNI)
 
 
 @pytest.fixture(params=["compiled", "torch"])
@@ -39,7 +40,7 @@ def product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "torch":
         monkeypatch.setattr(cpu, "kernels", None)
     elif not compiled:
-        pytest.skip("no compiled product of int8 weights here: it needs a C compiler and AVX512_VNNI")
+        pytest.skip("no compiled product of int8 weights here: it needs a C compiler and AVX2")
     return str(request.param)
 
 
@@ -81,7 +82,7 @@ def test_the_product_is_that_of_the_restored_numbers(
     x = (random(40, inputs, seed=2) * torch.logspace(-3, 3, 40)[:, None]).to(dtype)
     x[7] = 0
     layer = int8.in_int8(Linear(weight, bias))
-    assert (type(layer) is Int8BlockedLinear) == (product == "compiled" and inputs % 2 == 0)
+    assert (type(layer) is Int8GroupedLinear) == (product == "compiled")
     expected = F.linear(x.double(), restored(weight), None if bias is None else bias.double())
     size = x.double().norm(dim=1, keepdim=True) * restored(weight).norm(dim=1) + 1e-6
     for rows in (1, 3, 16, 17, 40):
@@ -158,20 +159,25 @@ def test_a_thread_that_ends_gives_its_memory_back() -> None:
 def test_every_projection_becomes_int8(product: str) -> None:
     plain, fixed = (transform_for("int8", deterministic, CPU) for deterministic in (False, True))
     assert plain is not None and fixed is not None
-    kinds = (Int8BlockedLinear, Int8BlockedLinear) if product == "compiled" else (Int8Linear, FixedRowsLinear)
+    kinds = (Int8GroupedLinear, Int8GroupedLinear) if product == "compiled" else (Int8Linear, FixedRowsLinear)
     for name in ("qkv", "output", "gate_up", "down", "head"):
         given = [transform(name, Linear(random(8, 16))) for transform in (plain, fixed)]
         assert tuple(map(type, given)) == kinds
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_both_products_say_the_same(dtype: torch.dtype) -> None:
-    if not compiled:
-        pytest.skip("one of them is not here")
-    weight, x = random(100, 2080).to(dtype), random(30, 2080, seed=1).to(dtype)
+@pytest.mark.skipif(not by_pairs, reason="needs AVX512_VNNI")
+@pytest.mark.parametrize("inputs", [100, 2080])
+def test_the_product_that_rounds_to_15_bits_says_the_same(inputs: int, dtype: torch.dtype) -> None:
+    """Of int8 weights that a checkpoint holds; a row's bits are the same alone."""
+    weight, x = random(100, inputs).to(dtype), random(30, inputs, seed=1).to(dtype)
     stored, scale = int8.quantize_weight(weight)
-    found = [kind(stored, scale, None, dtype)(x) for kind in (Int8BlockedLinear, Int8Linear)]
-    torch.testing.assert_close(found[0], found[1], rtol=ROUNDING[dtype], atol={torch.float32: 0.03, torch.bfloat16: 0.5}[dtype])
+    found, expected = (kind(stored, scale, None, dtype)(x) for kind in (Int8BlockedLinear, Int8Linear))
+    torch.testing.assert_close(found, expected, rtol=2e-4 if dtype == torch.float32 else 2e-2, atol={torch.float32: 0.03, torch.bfloat16: 0.5}[dtype])
+    layer = Int8BlockedLinear(stored, scale, None, dtype)
+    assert all(torch.equal(layer(x[i : i + 7]), found[i : i + 7]) for i in (0, 5, 20))
+    x[1, 5] = torch.nan
+    assert layer(x)[1].isnan().all() and torch.equal(layer(x)[2:], found[2:])
 
 
 def test_what_cannot_be_is_said() -> None:

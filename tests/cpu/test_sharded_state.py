@@ -156,7 +156,7 @@ def test_an_engine_finds_it_and_quantises_nothing(folders: tuple[Path, Path], mo
     for options in ({}, {"load_format": "sharded_state"}, {"strict": True}):
         with opened(folders[1], **options) as engine:
             assert ids(engine) == expected
-            assert engine.info()["few_bits"] == ["12 projections of packed int4: Int4BlockedLinear", "1 projections of packed int8: Int8BlockedLinear"]
+            assert engine.info()["few_bits"] == ["12 projections of packed int4: Int4BlockedLinear", "1 projections of packed int8_grouped: Int8GroupedLinear"]
     found = survey(folders[1], EngineConfig())
     assert found.files.problem is None and found.files.count == 1
 
@@ -181,12 +181,12 @@ def test_a_machine_without_the_kernels_is_told(folders: tuple[Path, Path], monke
         INT4 = VNNI = 0
 
     monkeypatch.setattr(cpu, "kernels", Older)
-    with pytest.raises(CheckpointError, match=r"packed as int\d for the compiled kernels .* which is not here \(cpu\); take the model"):
+    with pytest.raises(CheckpointError, match=r"packed as int\w+ for the compiled kernels .* which is not here \(cpu\); take the model"):
         load_model(folders[1])
 
 
 def test_a_dtype_that_the_kernels_lack_is_told(folders: tuple[Path, Path]) -> None:
-    with pytest.raises(CheckpointError, match=r"packed as int\d, which goes with float32 and bfloat16, the model is in torch.float16: set dtype"):
+    with pytest.raises(CheckpointError, match=r"packed as int\w+, which goes with float32 and bfloat16, the model is in torch.float16: set dtype"):
         load_model(folders[1], torch.float16)
 
 
@@ -270,7 +270,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     origin = write_tokenizer(write_checkpoint(tmp_path / "m"))
     edit_json(origin / "config.json", quantization_config=...)
     assert main(["shard", str(origin), str(tmp_path / "out"), "--weights", "int4", "--dtype", "bfloat16"]) == 0
-    assert "projections  12 of int4, 1 of int8; 0 dense" in capsys.readouterr().out
+    assert "projections  12 of int4, 1 of int8_grouped; 0 dense" in capsys.readouterr().out
     assert (tmp_path / "out" / "tokenizer.json").exists()
     assert main(["shard", str(origin), str(tmp_path / "out")]) == 1
     assert "is there already" in capsys.readouterr().err
