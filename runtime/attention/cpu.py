@@ -82,7 +82,8 @@ class CpuAttention(OnePool):
             raise BackendUnavailable(f"attention='cpu' needs {missing}; use attention='torch_native'")
         self.shape = shape
         computed = dtype or (torch.float32 if pool.k.dtype == FP8 else pool.k.dtype)
-        self._small = NO_LIMIT if deterministic or cpu.attends_many(computed, shape.head_dim) else SMALL_EXTEND
+        in_tiles = not shape.latent and cpu.attends_many(computed, shape.head_dim)
+        self._small = NO_LIMIT if deterministic or in_tiles else SMALL_EXTEND
         if self._small == SMALL_EXTEND:
             self.reason = f"compiled kernels, torch for prefills of more than {SMALL_EXTEND} tokens"
         self._torch = _Prefills(pool, shape) if pool.k.dtype == FP8 else TorchNativeAttention(pool, shape)

@@ -22,7 +22,7 @@ class CpuLatentAttention(CpuAttention):
         shape, (rows, _) = self.shape, self.addresses[layer]
         out = torch.empty(*q.shape[:2], shape.value_dim, dtype=q.dtype)
         cpu.kernels.attend_latent(
-            cpu.KINDS[q.dtype], q.data_ptr(), q.stride(0), rows, out.data_ptr(), *tokens.pointers, len(q), shape.query_heads,
+            cpu.KINDS[q.dtype], q.data_ptr(), q.stride(0), rows, out.data_ptr(), *tokens.pointers[:2], len(q), shape.query_heads,
             shape.head_dim, shape.value_dim, self._eight, shape.scale, self.scales(layer).k,
         )  # fmt: skip
         return out

@@ -258,7 +258,7 @@ static PyObject *py_attend_latent(PyObject *Py_UNUSED(self), PyObject *const *ar
     const double scale = PyFloat_AsDouble(args[12]), row_scale = PyFloat_AsDouble(args[13]);
     if (PyErr_Occurred()) return NULL;
     if (a[9] < a[10] || a[9] > MOST_ROW || a[10] < 1 || a[10] > MOST_DIM) return PyErr_Format(PyExc_ValueError, "%lld values of rows of %lld", a[10], a[9]);
-    Latent job = {{POINTER(1), POINTER(3), POINTER(3), POINTER(4), POINTER(5), POINTER(6), a[7], 1, a[8], a[9], a[2], (float)(scale * row_scale), 0, 0,
+    Latent job = {{POINTER(1), POINTER(3), POINTER(3), POINTER(4), POINTER(5), POINTER(6), NULL, a[7], 1, a[8], a[9], a[2], (float)(scale * row_scale), 0, 0,
                    a[11], (float)row_scale}, a[10], 0, 1, 0, 0, 0};
     Py_BEGIN_ALLOW_THREADS
     DISPATCH(attend_latent, &job);

@@ -149,7 +149,9 @@ WIDE INLINE void NAME(score_tile)(const TYPE *q, const TYPE *const *rows, float 
         for (long g = 0; g < queries; g++)
 #pragma GCC unroll 4
             for (long j = 0; j < FEW; j++) sums[g * FEW + j] = NAME(dot_chunk)(sums[g * FEW + j], q + g * dim + i, rows[j] + i);
-    const __m512 all = _mm512_mul_ps(add_across(sums), _mm512_set1_ps(scale));
+    __m512 fours[4];
+    for (long f = 0; f < 4; f++) fours[f] = add_quarters(sums + 4 * f);
+    const __m512 all = _mm512_mul_ps(add_across(fours), _mm512_set1_ps(scale));
     float found[LANES];
     _mm512_storeu_ps(found, all);
     for (long g = 0; g < queries; g++) memcpy(score[g], found + g * FEW, FEW * sizeof(float));
@@ -160,10 +162,10 @@ WIDE INLINE void NAME(latent_block)(const Latent *job, const TYPE *q, const TYPE
                                     float (*mixed)[MOST_DIM], float *most, float *total, const long queries) {
     float keep[FEW];
     for (long j = 0; j < count; j += FEW) NAME(score_tile)(q, rows + j, job->of.scale, (float(*)[KEYS])(&score[0][j]), queries, job->of.dim);
-    for (long g = 0; g < queries; g++) keep[g] = soften(score[g], count, &most[g], &total[g]);
+    for (long g = 0; g < queries; g++) keep[g] = soften(score[g], 0, count, &most[g], &total[g]);
     long i = 0;
-    for (; i + 2 * CHUNK <= job->values; i += 2 * CHUNK) NAME(mix)(rows, score, keep, mixed, count, i, queries, 2);
-    if (i < job->values) NAME(mix)(rows, score, keep, mixed, count, i, queries, 1);
+    for (; i + 2 * CHUNK <= job->values; i += 2 * CHUNK) NAME(mix_chunks)(rows, score, keep, mixed[0], 0, count, i, queries, 2, MOST_DIM);
+    if (i < job->values) NAME(mix_chunks)(rows, score, keep, mixed[0], 0, count, i, queries, 1, MOST_DIM);
 }
 
 #define EACH_FEW(count, call) \
@@ -199,9 +201,9 @@ WIDE static void NAME(latent_widely)(const void *work, long index) {
     for (long begin = piece.first; begin < end; begin += KEYS) {
         const long count = end - begin < KEYS ? end - begin : KEYS, more = end - begin - count;
         const int32_t *slots = job->slots[piece.row] + begin;
-        NAME(find_rows)(job, job->keys, slots, 0, count, rows, room, dim);
+        NAME(find_rows)(job, job->keys, slots, 0, 0, count, rows, room, dim);
         for (long j = count; j < ceiling(count, FEW) * FEW; j++) rows[j] = rows[0]; /* scored too, and left aside */
-        NAME(prefetch_rows)(job, job->keys, slots + count, 0, more < KEYS ? more : KEYS, dim);
+        NAME(prefetch_rows)(job, job->keys, slots + count, 0, 0, more < KEYS ? more : KEYS, dim);
         for (long g = 0; g < piece.heads; g += FEW) {
 #define SOME(queries) NAME(latent_block)(piece.job, q + g * dim, rows, count, score, mixed + g, most + g, total + g, queries)
             EACH_FEW(piece.heads - g, SOME)
@@ -212,7 +214,7 @@ WIDE static void NAME(latent_widely)(const void *work, long index) {
     NAME(leave_latent)(&piece, mixed, most, total);
 }
 
-/* Up to four rows of x and one head. `mix` adds rows of the weight as it does values. */
+/* Up to four rows of x and one head. `mix_chunks` adds rows of the weight as it does values. */
 WIDE INLINE void NAME(headwise_few)(const Headwise *job, long row, long head, long from, const long queries) {
     const long n = job->outputs, width = n - from < MOST_DIM ? n - from : MOST_DIM;
     const TYPE *weight = (const TYPE *)job->weight + head * job->inputs * n + from, *values[KEYS];
@@ -228,8 +230,8 @@ WIDE INLINE void NAME(headwise_few)(const Headwise *job, long row, long head, lo
             for (long g = 0; g < queries; g++) inputs[g][j] = NAME(to_float)(x[g * job->x_row + begin + j]);
         }
         long o = 0;
-        for (; o + 2 * CHUNK <= width; o += 2 * CHUNK) NAME(mix)(values, inputs, keep, sums, count, o, queries, 2);
-        if (o < width) NAME(mix)(values, inputs, keep, sums, count, o, queries, 1);
+        for (; o + 2 * CHUNK <= width; o += 2 * CHUNK) NAME(mix_chunks)(values, inputs, keep, sums[0], 0, count, o, queries, 2, MOST_DIM);
+        if (o < width) NAME(mix_chunks)(values, inputs, keep, sums[0], 0, count, o, queries, 1, MOST_DIM);
     }
     for (long g = 0; g < queries; g++)
         for (long o = 0; o < width; o += CHUNK)
