@@ -19,6 +19,10 @@ enum { NO_SHIFT, ZERO_BYTES, ZERO_HALVES, SHIFTS, HALF_SHIFTS, TWOFOLD_SHIFTS };
 enum { MOST_CHUNK = 64, BYTE_SIZE = 127, LINE_BYTES = 4 * BLOCK }; /* LINE_BYTES: codes of 8 inputs in four bits, of 4 in eight */
 enum { HALVES, HALVES_OF_TABLE, BYTES }; /* what codes are */
 
+enum { PLAIN_INT4, AVX2_INT4, VNNI_INT4 };
+
+static int int4_way; /* set when the module is made; tests take others */
+
 typedef struct { /* as Python lays it out, 8 bytes a field */
     const int32_t *order;  /* [inputs] which input each column belongs to; or 0 */
     const void *table;     /* uint8 [16] what the codes stand for, plus `above`; or 0. Of cpu_float.h float32 [16] */
@@ -47,6 +51,11 @@ INLINE const int8_t *wholes_of(const Product *job, long row) {
 
 /* ----- x to int8 */
 
+INLINE void end_chunk(const Grouping *g, Chunk *chunk, float scale, int32_t sum) {
+    chunk->scale = scale, chunk->sum = scale * sum;
+    chunk->start = -(int32_t)g->centre * sum, chunk->above = (int32_t)g->above * sum;
+}
+
 /* rintf and not the trick with a large number: a multiplication that melts into an addition would round otherwise. */
 INLINE void narrow_chunk(const float *x, const Grouping *g, Chunk *chunk, int8_t *y) {
     float peak = 0, strange = 0; /* strange is NaN for a chunk with NaN or infinity, and so is all that comes of it */
@@ -64,9 +73,7 @@ INLINE void narrow_chunk(const float *x, const Grouping *g, Chunk *chunk, int8_t
         y[i] = (int8_t)whole;
         sum += (int8_t)whole;
     }
-    chunk->scale = peak / BYTE_SIZE + strange;
-    chunk->sum = chunk->scale * sum;
-    chunk->start = -(int32_t)g->centre * sum, chunk->above = (int32_t)g->above * sum;
+    end_chunk(g, chunk, peak / BYTE_SIZE + strange, sum);
 }
 
 #define NARROWED(type, suffix) \
@@ -85,6 +92,7 @@ INLINE void narrow_chunk(const float *x, const Grouping *g, Chunk *chunk, int8_t
 NARROWED(float, f32)
 NARROWED(bfloat16, bf16)
 #undef NARROWED
+#include "cpu_narrow_wide.h"
 
 typedef struct {
     const Product *from;
@@ -97,12 +105,12 @@ static void narrow_chunks_piece(const void *work, long index) {
     const Product *from = job->from;
     const Grouping *g = grouping(from);
     const long n = from->weight->inputs, first = index * SOME_ROWS;
-    const long end = first + SOME_ROWS < from->rows ? first + SOME_ROWS : from->rows;
+    const long end = first + SOME_ROWS < from->rows ? first + SOME_ROWS : from->rows, widely = int4_way == VNNI_INT4 && !g->order;
     for (long row = first; row < end; row++) {
         Chunk *chunks = job->chunks + row;
         int8_t *wholes = job->wholes + row * MOST_CHUNK;
-        if (in_bfloat16(from->weight)) narrow_chunks_bf16((const bfloat16 *)from->x + row * n, n, g, chunks, wholes, from->rows);
-        else narrow_chunks_f32((const float *)from->x + row * n, n, g, chunks, wholes, from->rows);
+        if (in_bfloat16(from->weight)) (widely ? narrow_widely_bf16 : narrow_chunks_bf16)((const bfloat16 *)from->x + row * n, n, g, chunks, wholes, from->rows);
+        else (widely ? narrow_widely_f32 : narrow_chunks_f32)((const float *)from->x + row * n, n, g, chunks, wholes, from->rows);
     }
 }
 
@@ -197,8 +205,6 @@ static void blocks_int4_plain(const Product *job, long row, long rows, long bloc
 
 /* ----- the whole product */
 
-enum { PLAIN_INT4, AVX2_INT4, VNNI_INT4 };
-
 static int int4_ways(void) { /* the best way here */
 #if defined(__x86_64__)
     if (has_vnni()) return VNNI_INT4;
@@ -206,8 +212,6 @@ static int int4_ways(void) { /* the best way here */
 #endif
     return PLAIN_INT4;
 }
-
-static int int4_way; /* set when the module is made; tests take others */
 
 static void blocks_int4(const Product *job, long row, long rows, long block, long end) {
 #if defined(__x86_64__)

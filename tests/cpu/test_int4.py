@@ -139,6 +139,22 @@ def test_every_way_gives_the_same_bits_and_they_are_those_of_exact_sums(seed: in
 
 @needs_product
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("inputs, group", [(100, 64), (130, 48), (7, 16), (520, 9999)])
+def test_every_way_rounds_activations_alike(inputs: int, group: int, dtype: torch.dtype, best_way: None) -> None:
+    """Weights that are ones and zeros show them; numbers that are not finite stay in their row and are loud there."""
+    weight = Grouped(torch.eye(inputs, dtype=torch.uint8), torch.ones(inputs, -(-inputs // group)), group)
+    x = (normal(9, inputs) * torch.logspace(-30, 30, 9)[:, None]).to(dtype)
+    x[3], x[5, 2], x[6, 4] = 0, torch.nan, torch.inf
+    found = []
+    for way in WAYS:
+        cpu.kernels.set_int4_way(way)
+        found.append(blocked(weight, None, dtype)(x))
+    assert all(torch.equal(one.nan_to_num(7), found[0].nan_to_num(7)) for one in found)
+    assert found[0][5:7].isnan().any(1).all() and found[0][[0, 1, 2, 3, 4, 7, 8]].isfinite().all()
+
+
+@needs_product
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_the_product_is_that_of_the_weight_to_what_float32_keeps(dtype: torch.dtype) -> None:
     """The usual form, with nothing to hide an error behind: against the size of the terms."""
     weight, x = nearest(normal(96, 1024)), normal(20, 1024, seed=1).to(dtype)
