@@ -5,9 +5,10 @@ from .pages import PagePool
 from .prefix_cache import WORTH_LOADING, PrefixCache
 from .radix import Match, Node, RadixTree, common_prefix
 from .row import IntRow, Ints
+from .state_cache import StateCache
 from .state_slots import StateSlots
 from .trail import Mark
 
 __all__ = [
-    "WORTH_LOADING", "HostTier", "IntRow", "Ints", "Mark", "Match", "Node", "PageCopies", "PagePool", "PrefixCache", "RadixTree", "StateSlots", "common_prefix",
+    "WORTH_LOADING", "HostTier", "IntRow", "Ints", "Mark", "Match", "Node", "PageCopies", "PagePool", "PrefixCache", "RadixTree", "StateCache", "StateSlots", "common_prefix",
 ]  # fmt: skip

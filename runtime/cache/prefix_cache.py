@@ -9,11 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .host import HostTier
-from .node_states import NodeStates
 from .pages import PagePool
 from .radix import Match, Node, RadixTree
 from .row import IntRow, Ints
-from .state_slots import StateSlots
 from .trail import Mark, Trails
 
 WORTH_LOADING = 16  # tokens; fewer are computed as fast as they are brought back from main memory
@@ -44,18 +42,17 @@ class Holder(Protocol):
 
 
 class PrefixCache:
-    """host: where evicted prefixes go and come back from, None: they are forgotten.
+    """Of a model whose layers keep keys and values; `StateCache` is that of one whose layers keep states.
 
-    states: of a model whose layers keep some; then a sequence can only go on from tokens behind which there is one.
+    host: where evicted prefixes go and come back from, None: they are forgotten.
     lost: tokens whose keys and values were cached and that were computed again for want of a state.
     """
 
-    def __init__(self, pool: PagePool, host: HostTier | None = None, states: StateSlots | None = None) -> None:
-        self.pool, self.host = pool, host
-        nodes = None if states is None else NodeStates(states)
-        self.trails = None if nodes is None else Trails(nodes)
-        self.tree = RadixTree(pool, nodes)
-        self.lost = 0
+    trails: Trails | None = None
+    lost = 0
+
+    def __init__(self, pool: PagePool, host: HostTier | None = None, tree: RadixTree | None = None) -> None:
+        self.pool, self.host, self.tree = pool, host, tree or RadixTree(pool)
         self.tree.on_evict = host.keep if host else None
         self._at_once = min(max(1, pool.total // 64), -(-MOST_AT_ONCE // pool.page_size))  # pages
 
@@ -121,46 +118,11 @@ class PrefixCache:
         if seq.node is not None:
             self.tree.mark(seq.node, held)
 
-    def _stand_on(self, seq: Holder, match: Match) -> None:
-        seq.computed = match.length
-        self._lock(seq, match.node)
-        if self.trails is not None:
-            self.lost += match.known - match.length
-            seq.branch = match.known
-            if match.length:
-                self.trails.begin(seq, Mark(match.length, match.node.state))
-
     def grow(self, seq: Holder, length: int, leaves: bool = True) -> bool:
         """Give `seq` what it takes to compute its tokens up to `length`, evicting if it must. False: there is not enough.
 
         leaves: whether the state behind them will be wanted.
         """
-        if not self._grow(seq, length):
-            return False
-        return self.trails is None or length <= seq.computed or self.trails.reserve(seq, leaves)
-
-    def lacks_state(self, seq: Holder) -> bool:
-        """Whether it was a place for its state that `grow` did not find."""
-        return self.trails is not None and not seq.into
-
-    def shed(self, seq: Holder) -> bool:
-        """Let go of a state that it can do without; False: it has none."""
-        return self.trails is not None and self.trails.shed(seq)
-
-    def advance(self, seq: Holder, length: int) -> None:
-        """A step was launched that computes its tokens up to `length`."""
-        if self.trails is not None and length > seq.computed:
-            self.trails.advance(seq, length)
-        seq.computed = length
-
-    def spoil(self, seq: Holder) -> None:
-        """Such a step broke off: go back to what it did not touch."""
-        if self.trails is not None:
-            self.trails.spoil(seq)
-            self.cut(seq, seq.computed)
-
-    def _grow(self, seq: Holder, length: int) -> bool:
-        """Pages for `length` tokens. False: not enough, no page given."""
         have = seq.slots.length
         if length <= have:
             return True
@@ -175,33 +137,40 @@ class PrefixCache:
         seq.slots.extend(self._slots(self.pool.allocate(missing)))
         return True
 
+    def lacks_state(self, seq: Holder) -> bool:
+        """Whether it was a place for its state that `grow` did not find."""
+        return False
+
+    def shed(self, seq: Holder) -> bool:
+        """Let go of a state that it can do without; False: it has none."""
+        return False
+
+    def advance(self, seq: Holder, length: int) -> None:
+        """A step was launched that computes its tokens up to `length`."""
+        seq.computed = length
+
+    def spoil(self, seq: Holder) -> None:
+        """Such a step broke off: go back to what it did not touch. Keys and values behind `computed` are written again."""
+
     def stands(self, seq: Holder) -> bool:
         """Whether it can go on from its last computed token."""
-        return self.trails is None or (seq.trail[-1].length if seq.trail else 0) == seq.computed
+        return True
 
     def cut(self, seq: Holder, length: int) -> None:
-        """Forget what is computed beyond `length` tokens (or beyond the page border before it, if shared).
-
-        Where the model keeps states: beyond the last one that is there.
-        """
+        """Forget what is computed beyond `length` tokens (or beyond the page border before it, if shared)."""
         size = self.pool.page_size
-        computed = min(seq.computed, length)
-        if self.trails is not None:
-            mark = self.trails.last(seq, computed, lambda length: self._writable(seq, length))
-            self.trails.go_back(seq, mark)
-            computed = mark.length
-        elif not self._writable(seq, computed):
-            computed -= computed % size
-        seq.computed = computed
-        if self.trails is not None and seq.node is not None:
-            self._lock_within(seq, seq.node)
-        kept = -(-computed // size)
+        seq.computed = self._go_back(seq, min(seq.computed, length))
+        kept = -(-seq.computed // size)
         dropped = self.pages(seq)[kept:].copy()
         seq.slots.truncate(kept * size)
         if len(dropped):
             self.pool.release(dropped)
         if not kept:
             self._unlock(seq)
+
+    def _go_back(self, seq: Holder, length: int) -> int:
+        """To the last of its first `length` computed tokens that it can go on from; returns how many these are."""
+        return length if self._writable(seq, length) else length - length % self.pool.page_size
 
     def _writable(self, seq: Holder, length: int) -> bool:
         """Whether its tokens from `length` on may be computed again: none of them is in a page of others."""
@@ -210,42 +179,21 @@ class PrefixCache:
 
     def share(self, parent: Holder, child: Holder) -> int:
         """Let a new-born child stand on the parent's whole pages by reference; returns the tokens shared."""
-        size = self.pool.page_size
-        child.computed = parent.computed - parent.computed % size
-        if self.trails is not None:
-            mark = self.trails.last(parent, child.computed, self._is_whole)
-            self.trails.share(parent, child, mark)
-            child.computed = mark.length
-        pages = self.pages(parent)[: child.computed // size]
+        child.computed = self._shared(parent, child, parent.computed - parent.computed % self.pool.page_size)
+        pages = self.pages(parent)[: child.computed // self.pool.page_size]
         self.pool.retain(pages)
         child.slots.extend(self._slots(pages))
         if parent.node is not None and child.computed:
             self._lock_within(child, parent.node)
         return child.computed
 
-    def publish(self, seq: Holder) -> None:
-        """Put the computed tokens into the tree, for others to match; up to the last page border behind which it has a state."""
-        length, slot = seq.computed, 0
-        if self.trails is not None:
-            marks = [mark for mark in seq.trail if mark.length <= len(seq.tokens) and self._is_whole(mark.length)]
-            if not marks:
-                return
-            length, slot = marks[-1]
-        node = self.tree.insert(seq.tokens.array[:length], self.pages(seq), seq.namespace)
-        self._lock(seq, node)
-        if self.trails is not None:
-            self.trails.nodes.keep(node, slot)
-            self._adopt(seq, self.tree.pages_of(node))
+    def _shared(self, parent: Holder, child: Holder, length: int) -> int:
+        """How many of the `length` tokens in the parent's whole pages a child can go on from."""
+        return length
 
-    def _adopt(self, seq: Holder, pages: Ints) -> None:
-        """Stand on pages of the tree with the same content: what was computed again for want of a state is there twice."""
-        own = self.pages(seq).copy()
-        twice = own[: len(pages)]
-        if not np.array_equal(twice, pages):
-            self.pool.retain(pages)
-            seq.slots.truncate(0)
-            seq.slots.extend(self._slots(np.concatenate([pages, own[len(pages) :]])))
-            self.pool.release(twice)
+    def publish(self, seq: Holder) -> None:
+        """Put the computed tokens into the tree, for others to match."""
+        self._lock(seq, self.tree.insert(seq.tokens.array[: seq.computed], self.pages(seq), seq.namespace))
 
     def release(self, seq: Holder, publish: bool = True) -> None:
         """Let go of every page; what was published (or is now) stays for as long as the tree has room."""
@@ -254,8 +202,6 @@ class PrefixCache:
         pages = self.pages(seq).copy()
         seq.slots.truncate(0)
         seq.computed = 0
-        if self.trails is not None:
-            self.trails.release(seq)
         if len(pages):
             self.pool.release(pages)
         self._unlock(seq)
@@ -278,8 +224,6 @@ class PrefixCache:
     def check(self, rows: Iterable[Ints], holders: Iterable[Holder] = ()) -> None:
         """Raise unless tree, pool, the sequences' page rows and states, and what main memory keeps agree."""
         self.tree.check(rows)
-        if self.trails is not None:
-            self.trails.check(holders)
         if self.host is not None:
             self.host.check()
 
@@ -311,6 +255,10 @@ class PrefixCache:
         places = host.find(namespace, tokens, length)
         return places if len(places) * self.pool.page_size >= WORTH_LOADING else places[:0]
 
+    def _stand_on(self, seq: Holder, match: Match) -> None:
+        seq.computed = match.length
+        self._lock(seq, match.node)
+
     def _lock(self, seq: Holder, node: Node) -> None:
         self.tree.lock(node)
         if seq.node is not None:
@@ -318,22 +266,14 @@ class PrefixCache:
         seq.node = node
 
     def _lock_within(self, seq: Holder, node: Node) -> None:
-        """Lock what of the path to `node` is computed of `seq`: where states count, no node may tell of other tokens than its own."""
-        within = node if self.trails is None else self.tree.up_to(node, seq.computed)
-        if within is None:
-            self._unlock(seq)
-        else:
-            self._lock(seq, within)
+        """Lock what `seq` shares of the path to `node`."""
+        self._lock(seq, node)
 
     def _unlock(self, seq: Holder) -> None:
         """Nothing of the tree is its own: who holds no page must hold no lock, since nobody could take it back."""
         if seq.node is not None:
             self.tree.unlock(seq.node)
             seq.node = None
-
-    def _is_whole(self, length: int) -> bool:
-        """Whether so many tokens fill whole pages."""
-        return length % self.pool.page_size == 0
 
     def _slots(self, pages: Ints) -> Ints:
         size = self.pool.page_size

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -22,7 +23,7 @@ from ..models import fused
 from ..models.gpu_layers import FusedLayer, LawLayer, MixerByLaw
 from ..step.batch import Batch, DeviceBatch
 from ..step.staging import upload_into
-from .graphs import eager_runs
+from .graphs import FEW, eager_runs
 from .page_table import PageTable
 from .step_arrays import PER_TOKEN, StepArrays
 
@@ -57,6 +58,8 @@ def refusal(model: Decoder, attention: AttentionBackend) -> str | None:
 class MixedSteps:
     """Runs steps of up to `most` tokens, see `refusal`; a size is captured when it turns up again.
 
+    While many sequences run, a step captures one piece, so that none of them waits for all.
+
     replay_of: gives the replay of a piece. A piece whose capture raises runs as it is.
     """
 
@@ -81,6 +84,7 @@ class MixedSteps:
         self._arrays = self._ints.unbind(0)
         self._pieces: dict[int, list[Piece]] = {}
         self._runs: dict[int, int] = {}
+        self._captures: dict[int, Iterator[None]] = {}  # begun or done
         self._captured: set[int] = set()
 
     def run(self, step: StepArrays) -> Tensor:
@@ -129,7 +133,7 @@ class MixedSteps:
         if size not in self._pieces:
             self._pieces[size] = self._eager(size)
         if runs > eager_runs(running) and not self.is_captured(size):
-            for _ in self.capture(size):
+            for _ in islice(self.capture(size), None if running <= FEW else 1):
                 pass
         return self._pieces[size]
 
@@ -145,7 +149,10 @@ class MixedSteps:
         return fused.pieces(self._model, batch, self._attention, self._x[:size], self._rooms(size))
 
     def capture(self, size: int) -> Iterator[None]:
-        """Captures the pieces of a size that has run before, one between two items."""
+        """Captures the pieces of a size that has run before, one between two items, from where it was left."""
+        return self._captures.setdefault(size, self._capture(size))
+
+    def _capture(self, size: int) -> Iterator[None]:
         first, *others = self._pieces[size]
 
         def with_room() -> None:

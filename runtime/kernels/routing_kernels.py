@@ -58,9 +58,9 @@ def _within_groups(choice, index, inside, count, outside, SIZE: tl.constexpr, GR
 
 @triton.jit
 def _near(left, values, jitter):
-    """Of the best of `left` the weight among those that come near it (PhiMoE)."""
+    """Of the best of `left` the weight among those that come near it (PhiMoE); rounded as the law, as one may be just as near."""
     most = tl.max(left, 0)
-    far = (most - left) / tl.maximum(tl.abs(values), most) > 2 * jitter
+    far = tl.div_rn(most - left, tl.maximum(tl.abs(values), most)) > 2 * jitter
     return 1.0 / tl.sum(tl.where(far, 0.0, tl.exp(left - most)), 0)
 
 

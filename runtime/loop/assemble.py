@@ -18,7 +18,7 @@ import torch
 from sgl.grammars import Vocabulary
 
 from ..attention import BACKENDS, AttentionBackend, AttentionLayout, attention_backend
-from ..cache import HostTier, Ints, PagePool, PrefixCache, StateSlots
+from ..cache import HostTier, Ints, PagePool, PrefixCache, StateCache, StateSlots
 from ..cache.pools import Pool
 from ..cache.states import FIRST_SLOT, StateMemory
 from ..calibration import LENGTH, Calibrating, encoded
@@ -292,8 +292,9 @@ def _runner(
 def _core(runner: Any, config: Resolved, text: TextSide, pool: Pool, context: int) -> EngineCore:
     on_free = _poison(weakref.ref(pool), config.page_size) if config.poison_freed else None
     pages = PagePool(pool.slots // config.page_size, config.page_size, on_free)
-    cache = PrefixCache(pages, _host_tier(config, pool), _state_slots(config, runner.memory))
-    scheduler = Scheduler(cache, config.step_tokens, config.max_running, config.state_every)
+    states = _state_slots(config, runner.memory)
+    cache = PrefixCache(pages, _host_tier(config, pool)) if states is None else StateCache(pages, states)
+    scheduler = Scheduler(cache, config.step_tokens, config.max_running, config.state_every, config.prompt_seconds or None)
     life = Lifecycle(cache, scheduler, text, runner.vocab_size, context, config.seed)
     if runner.device.type == "cuda" and not config.deterministic:
         life.jump_limit = MOST_TO_JUMP
@@ -362,6 +363,7 @@ def _info(
         "context": context,
         "page_size": config.page_size,
         "step_tokens": config.step_tokens,
+        "prompt_seconds": config.prompt_seconds,
         "max_running": config.max_running,
         "kv_tokens": pool.slots - config.page_size,
         "kv_bytes": pool.bytes,

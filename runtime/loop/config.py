@@ -56,6 +56,8 @@ class EngineConfig:
     load_format  "auto": safetensors, GGUF or what `sgl shard` wrote; "sharded_state": only the last; "pt": also pickled .bin and
                  .pt files where there are no safetensors; only tensors are read from them, and none of their code runs
     step_tokens  token budget of one step; None: 1024 on the CPU, 8192 on a GPU
+    prompt_seconds  how long prompts may hold up a step in which others generate: they are cut to what was measured to take so
+                 long, 256 tokens at least; None: 0.05 on a GPU, 0.5 on the CPU; 0: not at all
     max_running  sequences computed in one step at most; None: 64 on the CPU, 256 on a GPU
     attention    "auto" or the name of a backend
     graphs       on a GPU: replay decode-only steps as CUDA graphs
@@ -95,6 +97,7 @@ class EngineConfig:
     activations: str = "dynamic"
     load_format: str = "auto"
     step_tokens: int | None = None
+    prompt_seconds: float | None = None
     max_running: int | None = None
     attention: str = "auto"
     graphs: bool = True
@@ -148,6 +151,8 @@ class EngineConfig:
             raise ConfigError(f"Engine(memory={shown(self.memory)}): must be a share above 0 and up to 1, such as 0.8")
         if isinstance(self.state_share, bool) or not isinstance(self.state_share, int | float) or not 0 < self.state_share < 1:
             raise ConfigError(f"Engine(state_share={shown(self.state_share)}): must be a share above 0 and below 1, such as 0.5")
+        if self.prompt_seconds is not None:
+            real("Engine(prompt_seconds=...), 0 for no limit,", self.prompt_seconds, 0, 1e9)
         if self.heartbeat is not None:
             real("Engine(heartbeat=...), None for no limit,", self.heartbeat, 0.1, 1e9)
         if self.kv_memory is not None:
@@ -172,6 +177,7 @@ class EngineConfig:
             raise ConfigError(f"Engine(weights='fp8') needs a CUDA device, here: {device}; use weights='int8', 'int4' or 'auto'")
         values = {f.name: getattr(self, f.name) for f in fields(EngineConfig)}
         values["step_tokens"] = self.step_tokens or (8192 if gpu else 1024)
+        values["prompt_seconds"] = (0.05 if gpu else 0.5) if self.prompt_seconds is None else self.prompt_seconds
         values["max_running"] = self.max_running or (256 if gpu else 64)
         values["state_every"] = self.state_every or (2048 if gpu else 256)
         values["run_ahead"] = gpu if self.run_ahead is None else self.run_ahead
@@ -224,6 +230,7 @@ class Resolved(EngineConfig):
     """The options on a known kind of device: what None left open is decided."""
 
     step_tokens: int
+    prompt_seconds: float
     max_running: int
     run_ahead: bool
     state_every: int

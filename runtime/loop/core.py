@@ -173,6 +173,7 @@ class EngineCore:
             pages_free=pool.free,
             pages_cached=self.cache.tree.evictable,
             pages_pinned=scheduler.pinned_pages(),
+            prompt_budget=scheduler.prompt_budget,
             states_total=trails.slots.total if trails else 0,
             states_free=trails.slots.free if trails else 0,
             states_cached=len(trails.nodes) if trails else 0,
@@ -285,9 +286,11 @@ class EngineCore:
         computed, started = self.stats.computed_tokens, time.perf_counter()
         step = self.stepper.launch(work)
         self.stats.model_seconds += time.perf_counter() - started
+        if ahead := self.stats.computed_tokens - computed:
+            self.scheduler.pace.launched(ahead, started)
         self.stats.compile_seconds, self.stats.capture_seconds = self.runner.waited()
         if self._flying is not None:
-            self._finish()
+            self._finish(ahead)
         if step is not None:
             self.stepper.decide(step)
             self._flying = step
@@ -309,10 +312,13 @@ class EngineCore:
                 note("a sequence could not be planned", error)
                 self.life.fail(seq, RuntimeFailure(f"it could not be planned: {shown(error)}"))
 
-    def _finish(self) -> None:
+    def _finish(self, ahead: int = 0) -> None:
+        """ahead: tokens of the step that was launched behind it."""
         step, self._flying = self._flying, None
         assert step is not None
         self.stepper.finish(step)
+        if step.waits:
+            self.scheduler.pace.finished(ahead)
         self._tell()
 
     def _tell(self) -> None:

@@ -41,6 +41,7 @@ class Stats:
     pages_free: int = 0
     pages_cached: int = 0  # held by the tree alone, evictable
     pages_pinned: int = 0  # held by `Engine.pin`
+    prompt_budget: int = 0  # tokens of prompts in a step in which others get a token, see `prompt_seconds`
     states_total: int = 0  # of models that keep some
     states_free: int = 0
     states_cached: int = 0  # snapshots: held by the tree, some of them by sequences too
@@ -66,7 +67,10 @@ class Stats:
         self.forced_tokens += decoding.forced
 
     def __sub__(self, other: Stats) -> Stats:
-        gauges = {"running", "waiting", "pages_total", "pages_free", "pages_cached", "pages_pinned", "host_tokens", "states_total", "states_free", "states_cached"}
+        gauges = {
+            "running", "waiting", "pages_total", "pages_free", "pages_cached", "pages_pinned", "prompt_budget", "host_tokens",
+            "states_total", "states_free", "states_cached",
+        }  # fmt: skip
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return Stats(**{n: v if n in gauges else _without(v, getattr(other, n)) for n, v in values.items()})
 

@@ -24,12 +24,16 @@ class EngineOptions(TypedDict, total=False):
     kv_memory: int | str | None
     host_kv: int | str
     kv_dtype: str
+    states: int | None
+    state_share: float
+    state_every: int | None
     memory: float | None
     weights: str
     calibration: Any
     activations: str
     load_format: str
     step_tokens: int | None
+    prompt_seconds: float | None
     max_running: int | None
     attention: str
     graphs: bool

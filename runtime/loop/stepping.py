@@ -87,6 +87,11 @@ class Step:
     pooled: list[tuple[SequenceState, Embed, range]] = field(default_factory=list)
     sums: Callable[[], list[Floats]] | None = None
 
+    @property
+    def waits(self) -> bool:
+        """Whether the host waits for its results."""
+        return bool(self.samples or self.scores or self.sums)
+
 
 class Stepper:
     """Runs the scheduler's plans on the runner; every method is the scheduler thread's."""

@@ -4,36 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ..layers.activation import activated, add_scaled
+from ..layers.activation import add_scaled
 from ..layers.linear import BlockedLinear, Linear
 from ..layers.norm import RMSNorm
 from .attention import AttentionPart
-from .conv import ShortConvPart
-from .delta import DeltaPart
 from .experts import ExpertsPart
 from .feedforward import GatedPart, PlainPart, network_for
-from .latent import LatentPart
-from .latent_spec import Latent
-from .mamba1 import Mamba1Part
-from .mamba2 import Mamba2Part
 from .mixer import MixerPart, Step
+from .mixing import mixer_for
 from .names import Names
-from .places import Place, matrix, norm_for, norm_places, weight_of
-from .recurrent_spec import Delta, Mamba1, Mamba2
-from .spec import (
-    Attention,
-    Beside,
-    Experts,
-    Feedforward,
-    Layer,
-    Mixer,
-    PerLayer,
-    ShortConv,
-)
+from .per_layer import PerLayerGate
+from .places import Place, norm_for, norm_places
+from .spec import Experts, Feedforward, Layer, PerLayer
 
 Transform = Callable[[str, Linear], Linear]  # a projection's name and the loaded layer -> the one to compute with
 NORMS = ("before_mixer", "after_mixer", "before_ffn", "after_ffn")
@@ -142,74 +127,6 @@ class Block:
         if after is None and self.layer.branch == 1:
             return x.add_(y) if product is None else product.added_to(x, y)
         return add_scaled(x, normed(after, y if product is None else product(y)), self.layer.branch)
-
-
-class PerLayerGate:
-    """x + norm(up(activation(down(x)) * own)), `own` [T, width] the layer's embeddings of the tokens (Gemma 4)."""
-
-    def __init__(self, part: PerLayer, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.part = part
-        self.down = matrix(part.width, hidden, False, False, dtype, device)
-        self.up = matrix(hidden, part.width, False, False, dtype, device)
-        norm = norm_for(part.norm, hidden, device)
-        assert norm is not None
-        self.norm = norm
-
-    def places(self, prefix: str) -> Iterator[Place]:
-        yield from weight_of(f"{prefix}per_layer_input_gate", self.down)
-        yield from weight_of(f"{prefix}per_layer_projection", self.up)
-        yield from norm_places(f"{prefix}post_per_layer_input_norm", self.part.norm, self.norm)
-
-    def forward(self, x: Tensor, own: Tensor) -> Tensor:
-        y = activated(self.part.activation, self.down(x)).mul_(own)
-        return x.add_(self.norm(self.up(y)))
-
-
-class BesideMixers:
-    """Mixers beside each other; what `attend` gives is added as it is. See `Beside`."""
-
-    output = None
-
-    def __init__(self, part: Beside, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.part, self.index = part, index
-        self.mixers = [mixer_for(each, names, index, hidden, dtype, device) for each in part.mixers]
-
-    def places(self, prefix: str) -> Iterator[Place]:
-        for mixer in self.mixers:
-            yield from mixer.places(prefix)
-
-    def products(self) -> Iterator[tuple[object, str]]:
-        for mixer in self.mixers:
-            yield from mixer.products()
-
-    def tensors(self) -> Iterator[Tensor]:
-        for mixer in self.mixers:
-            yield from mixer.tensors()
-
-    def seal(self) -> None:
-        for mixer in self.mixers:
-            mixer.seal()
-
-    def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
-        for mixer in self.mixers:
-            yield from mixer.orders()
-
-    def attend(self, x: Tensor, step: Step) -> Tensor:
-        """[T, hidden] -> [T, hidden]"""
-        y = torch.zeros_like(x)
-        for mixer, taken, scale in zip(self.mixers, self.part.inputs, self.part.scales, strict=True):
-            assert mixer.output is not None
-            y.add_(mixer.output(mixer.attend(x if taken == 1 else x * taken, step)), alpha=scale)
-        return y
-
-
-PARTS: dict[type, Callable[..., MixerPart]] = {
-    Attention: AttentionPart, Latent: LatentPart, ShortConv: ShortConvPart, Delta: DeltaPart, Mamba1: Mamba1Part, Mamba2: Mamba2Part, Beside: BesideMixers,
-}  # fmt: skip
-
-
-def mixer_for(part: Mixer, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> MixerPart:
-    return PARTS[type(part)](part, names, index, hidden, dtype, device)
 
 
 def feedforward_for(

@@ -21,14 +21,16 @@ from .borders import Borders
 from .estimate import LengthEstimate
 from .fairness import Counters, Offer, Queue, in_turn, turn
 from .newcomers import PATIENCE, WORTH_WAITING, Newcomers
+from .pace import Pace
 
 GRACE = 8  # steps that a sequence keeps its place after it lost one, twice as many after the next loss ...
 LONGEST_GRACE = 64
 
 
 class Scheduler:
-    def __init__(self, cache: PrefixCache, step_tokens: int, max_running: int, state_every: int = 256) -> None:
+    def __init__(self, cache: PrefixCache, step_tokens: int, max_running: int, state_every: int = 256, prompt_seconds: float | None = None) -> None:
         self.cache = cache
+        self.pace = Pace(prompt_seconds)
         self.borders = Borders(cache, state_every)
         self.step_tokens = step_tokens
         self.max_running = max_running
@@ -67,8 +69,13 @@ class Scheduler:
         work: dict[SequenceState, Work] = {}
         singles, chunks = self._sides()
         budget = self._give_each(singles, self._kept_for(singles, chunks), work)
-        self._share(chunks, budget, work)
+        self._share(chunks, min(budget, self.prompt_budget) if work else budget, work)
         return sorted(work.values(), key=lambda item: item.hi - item.lo > 1)
+
+    @property
+    def prompt_budget(self) -> int:
+        """Tokens of prompts in a step in which others get a token."""
+        return self.pace.budget(self.step_tokens)
 
     # what becomes of a sequence
 

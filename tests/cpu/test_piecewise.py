@@ -20,7 +20,7 @@ import piecewise_checks as checks
 from part_models import BY_LAW, MIXER_BY_LAW, MODELS
 
 from sgl.runtime.executor import piecewise
-from sgl.runtime.executor.graphs import sizes_up_to
+from sgl.runtime.executor.graphs import EAGER_RUNS_OF_MANY, FEW, sizes_up_to
 from sgl.runtime.models import decoder
 
 
@@ -62,6 +62,22 @@ def test_a_size_is_captured_when_it_comes_again_and_runs_without_if_that_fails(t
     for counts, seen in [((2, 3), 0), ((1, 7), 2), ((3, 4), 2), ((2,), 2), ((1, 1), 4), ((1, 1), 4)]:
         pair.check([checks.Row(range(5, 5 + count)) for count in counts], counts)
         assert len(captured) == seen, counts
+
+
+def test_while_many_run_a_step_captures_one_piece(tmp_path: Path) -> None:
+    captured: list[Any] = []
+
+    def replay_of(piece: Any) -> Any:
+        captured.append(piece)
+        return lambda: (replayed.append(piece), piece())
+
+    replayed: list[Any] = []
+    pair = checks.Pair(write_checkpoint(tmp_path, num_hidden_layers=2), "cpu", replay_of=replay_of)
+    counts = (1,) * (FEW + 1)
+    for step in range(EAGER_RUNS_OF_MANY + 5):
+        pair.check([checks.Row(range(5, 5 + count)) for count in counts], counts)
+        assert len(captured) == min(2, max(0, step + 1 - EAGER_RUNS_OF_MANY)), step
+    assert len(replayed) == 2 * 3, "all pieces, in each step since both are there"
 
 
 def test_padding_writes_nothing(tmp_path: Path) -> None:

@@ -120,7 +120,10 @@ def test_an_engine_that_quantises_while_loading(weights: str, tmp_path: Path) ->
 
 
 def test_gpt_oss_in_mxfp4(tmp_path: Path) -> None:
-    """As its checkpoint holds the experts; logits are those of the restored weights in float32 on the CPU."""
+    """As its checkpoint holds the experts; logits are those of the restored weights in float32 on the CPU.
+
+    In float16: in bfloat16 the law itself is off by 0.22, where a rounding decides which expert is taken.
+    """
     import layer_checks
     from family_checks import reference
     from test_experts import in_mxfp4
@@ -133,9 +136,9 @@ def test_gpt_oss_in_mxfp4(tmp_path: Path) -> None:
     in_mxfp4(tmp_path, model)
     exact = Rig(tmp_path, model=load_model(tmp_path, transform=lambda name, layer: layer), attention="torch_native")
     exact.model.step = None
-    rig = layer_checks.FusedRig(tmp_path, torch.bfloat16, device="cuda", attention="torch_native")
+    rig = layer_checks.FusedRig(tmp_path, torch.float16, device="cuda", attention="torch_native")
     assert rig.model.course.whole and "MXFP4" in str(rig.model.few_bits[0]) and rig.model.few_bits[0].why is None
-    layer_checks.check_decoder(exact, rig, 0.08)
+    layer_checks.check_decoder(exact, rig, 0.03)
 
 
 def test_fixed_bits_do_not_depend_on_the_batch() -> None:

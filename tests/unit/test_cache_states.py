@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from sgl.runtime.cache import IntRow, Mark, PagePool, PrefixCache, StateSlots
+from sgl.runtime.cache import IntRow, Mark, PagePool, StateCache, StateSlots
 from sgl.runtime.cache.states import EMPTY_SLOT, FIRST_SLOT, SCRAP_SLOT
 from sgl.runtime.cache.trail import MOST, read_slot, write_slot
 
@@ -23,11 +23,11 @@ class Sequence:
         self.namespace = namespace
 
 
-def cache_of(states: int, pages: int = 200, page_size: int = 1) -> PrefixCache:
-    return PrefixCache(PagePool(pages, page_size), None, StateSlots(states))
+def cache_of(states: int, pages: int = 200, page_size: int = 1) -> StateCache:
+    return StateCache(PagePool(pages, page_size), StateSlots(states))
 
 
-def computed(cache: PrefixCache, tokens: list[int], *lengths: int) -> Sequence:
+def computed(cache: StateCache, tokens: list[int], *lengths: int) -> Sequence:
     """A sequence that was computed in steps that end at `lengths`."""
     seq = Sequence()
     seq.tokens.extend(tokens)
@@ -37,7 +37,7 @@ def computed(cache: PrefixCache, tokens: list[int], *lengths: int) -> Sequence:
     return seq
 
 
-def attached(cache: PrefixCache, tokens: list[int]) -> Sequence:
+def attached(cache: StateCache, tokens: list[int]) -> Sequence:
     seq = Sequence()
     seq.tokens.extend(tokens)
     cache.attach(seq, len(tokens))
@@ -78,7 +78,7 @@ def test_what_was_computed_again_is_not_kept_twice() -> None:
     first = computed(cache, list(range(20)))
     cache.publish(first)
     cache.release(first)
-    assert cache.trails is not None and cache.trails.nodes.evict()
+    assert cache.trails.nodes.evict()
     again = attached(cache, list(range(20)))
     cache.grow(again, 20)
     cache.advance(again, 20)
@@ -93,7 +93,7 @@ def test_a_state_may_go_while_its_keys_stay_and_one_that_a_sequence_holds_too_do
     first, second = computed(cache, list(range(10))), computed(cache, list(range(50, 60)))
     cache.publish(first)
     cache.publish(second)
-    assert cache.trails is not None and not cache.trails.nodes.evict()
+    assert not cache.trails.nodes.evict()
     cache.release(first)
     assert cache.trails.nodes.evict() and not cache.trails.nodes.evict()
     assert attached(cache, list(range(10))).branch == 10 and attached(cache, list(range(50, 60))).computed == 10
@@ -153,7 +153,7 @@ def test_a_step_that_broke_off_is_forgotten_where_it_wrote() -> None:
     seq = computed(cache, list(range(10)), 6)
     assert cache.grow(seq, 10)
     cache.spoil(seq)
-    assert seq.computed == 0 and cache.trails is not None and cache.trails.slots.free == 1
+    assert seq.computed == 0 and cache.trails.slots.free == 1
 
 
 class StateMachine(RuleBasedStateMachine):
@@ -233,7 +233,6 @@ class StateMachine(RuleBasedStateMachine):
 
     @rule()
     def evict_state(self):
-        assert self.cache.trails is not None
         self.cache.trails.nodes.evict()
 
     @rule(seq=sequences)

@@ -1,0 +1,105 @@
+"""The cache of a model whose layers keep states: a sequence goes on only from tokens behind which there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from .node_states import NodeStates
+from .pages import PagePool
+from .prefix_cache import Holder, PrefixCache
+from .radix import Match, Node, RadixTree
+from .row import Ints
+from .state_slots import StateSlots
+from .trail import Mark, Trails
+
+
+class StateCache(PrefixCache):
+    """Pages as in `PrefixCache`, and the states that `Trails` gives, keeps and takes back."""
+
+    def __init__(self, pool: PagePool, states: StateSlots) -> None:
+        self._trails = self.trails = Trails(NodeStates(states))
+        super().__init__(pool, tree=RadixTree(pool, self._trails.nodes))
+
+    def grow(self, seq: Holder, length: int, leaves: bool = True) -> bool:
+        return super().grow(seq, length) and (length <= seq.computed or self._trails.reserve(seq, leaves))
+
+    def lacks_state(self, seq: Holder) -> bool:
+        return not seq.into
+
+    def shed(self, seq: Holder) -> bool:
+        return self._trails.shed(seq)
+
+    def advance(self, seq: Holder, length: int) -> None:
+        if length > seq.computed:
+            self._trails.advance(seq, length)
+        super().advance(seq, length)
+
+    def spoil(self, seq: Holder) -> None:
+        self._trails.spoil(seq)
+        self.cut(seq, seq.computed)
+
+    def stands(self, seq: Holder) -> bool:
+        return (seq.trail[-1].length if seq.trail else 0) == seq.computed
+
+    def publish(self, seq: Holder) -> None:
+        """Up to the last page border behind which it has a state."""
+        marks = [mark for mark in seq.trail if mark.length <= len(seq.tokens) and self._is_whole(mark.length)]
+        if not marks:
+            return
+        node = self.tree.insert(seq.tokens.array[: marks[-1].length], self.pages(seq), seq.namespace)
+        self._lock(seq, node)
+        self._trails.nodes.keep(node, marks[-1].slot)
+        self._adopt(seq, self.tree.pages_of(node))
+
+    def release(self, seq: Holder, publish: bool = True) -> None:
+        super().release(seq, publish)
+        self._trails.release(seq)
+
+    def check(self, rows: Iterable[Ints], holders: Iterable[Holder] = ()) -> None:
+        super().check(rows)
+        self._trails.check(holders)
+
+    def _stand_on(self, seq: Holder, match: Match) -> None:
+        super()._stand_on(seq, match)
+        self.lost += match.known - match.length
+        seq.branch = match.known
+        if match.length:
+            self._trails.begin(seq, Mark(match.length, match.node.state))
+
+    def _go_back(self, seq: Holder, length: int) -> int:
+        """To the last state that is there, and whose tokens are not in the middle of a page of others."""
+        mark = self._trails.last(seq, length, lambda length: self._writable(seq, length))
+        self._trails.go_back(seq, mark)
+        seq.computed = mark.length
+        if seq.node is not None:
+            self._lock_within(seq, seq.node)
+        return mark.length
+
+    def _shared(self, parent: Holder, child: Holder, length: int) -> int:
+        mark = self._trails.last(parent, length, self._is_whole)
+        self._trails.share(parent, child, mark)
+        return mark.length
+
+    def _lock_within(self, seq: Holder, node: Node) -> None:
+        """What of the path is computed of `seq`: no node may tell of other tokens than its own."""
+        within = self.tree.up_to(node, seq.computed)
+        if within is None:
+            self._unlock(seq)
+        else:
+            self._lock(seq, within)
+
+    def _adopt(self, seq: Holder, pages: Ints) -> None:
+        """Stand on pages of the tree with the same content: what was computed again for want of a state is there twice."""
+        own = self.pages(seq).copy()
+        twice = own[: len(pages)]
+        if not np.array_equal(twice, pages):
+            self.pool.retain(pages)
+            seq.slots.truncate(0)
+            seq.slots.extend(self._slots(np.concatenate([pages, own[len(pages) :]])))
+            self.pool.release(twice)
+
+    def _is_whole(self, length: int) -> bool:
+        """Whether so many tokens fill whole pages."""
+        return length % self.pool.page_size == 0
