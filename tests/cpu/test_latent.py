@@ -51,6 +51,16 @@ def test_other_types(name: str, kept: torch.dtype | None, size: tuple[int, int])
 
 
 @needs_kernels
+@pytest.mark.parametrize("kept", [None, FP8])
+def test_without_avx512_torch_attends_prompts(kept: torch.dtype | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu.kernels, "AVX512", 0)
+    world = World(layout(layer(5, 64, 32)), MIXED, kept=kept)
+    backend = world.backend("cpu", dtype=torch.float32)
+    assert backend.reason.endswith("torch for long prefills")
+    world.check(backend, tolerance=1e-4)
+
+
+@needs_kernels
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_long_contexts_are_cut_and_merged(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads in two groups, rows in up to three pieces; threads change no bit, nor does who else is there."""
