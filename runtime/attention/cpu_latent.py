@@ -5,13 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..cache.kv import KVPool
 from ..layers import cpu
 from ..step.batch import Batch
-from .cpu import CpuAttention, Tokens
+from .base import AttentionShape
+from .cpu import NO_LIMIT, CpuAttention, Tokens
 
 
 class CpuLatentAttention(CpuAttention):
     """See `CpuAttention`. A row is a key, and its first numbers are the value, of all heads."""
+
+    def __init__(self, pool: KVPool, shape: AttentionShape, deterministic: bool = False, dtype: torch.dtype | None = None, **options: object) -> None:
+        super().__init__(pool, shape, deterministic, dtype, **options)
+        if cpu.kernels.AVX512:  # then they are faster than torch for prompts too
+            self._small, self.reason = NO_LIMIT, "compiled kernels for everything"
 
     def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
         rows, _ = self.addresses[layer]

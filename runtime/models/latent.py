@@ -27,7 +27,7 @@ from .mixer import Step
 from .names import Names
 from .places import Place, matrix, norm_for, weight_of
 
-FRESH = 256  # new tokens of each sequence of a step, from which on it is faster on a CPU to make keys and values of them all
+FRESH = 1024  # new tokens of each sequence of a step, from which on it is faster on a CPU to make keys and values of them all
 
 
 class LatentPart:
