@@ -154,39 +154,36 @@ static PyObject *py_mixture(PyObject *Py_UNUSED(self), PyObject *const *args, Py
     Py_RETURN_NONE;
 }
 
-#define RUN(call) Py_BEGIN_ALLOW_THREADS call; Py_END_ALLOW_THREADS Py_RETURN_NONE
-
-/* advance(job), selective(job): the structs Linear and Selective */
-static PyObject *py_advance(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
-    long long a[1];
-    if (!parse(args, n, 1, a)) return NULL;
-    RUN(advance(POINTER(0)));
+/* The struct of `size` bytes that Python packed, or NULL with an error set. */
+static const void *packed(PyObject *bytes, size_t size) {
+    if (PyBytes_Check(bytes) && (size_t)PyBytes_GET_SIZE(bytes) == size) return PyBytes_AS_STRING(bytes);
+    PyErr_Format(PyExc_TypeError, "takes a struct of %zu bytes", size);
+    return NULL;
 }
 
-static PyObject *py_selective(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
-    long long a[1];
-    if (!parse(args, n, 1, a)) return NULL;
-    RUN(selective(POINTER(0)));
-}
+/* advance(job), selective(job): the packed structs Linear and Selective */
+#define OF_STATES(name, Job) \
+    static PyObject *py_##name(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) { \
+        const Job *job = n == 1 ? packed(args[0], sizeof(Job)) : PyErr_Format(PyExc_TypeError, "takes 1 argument"); \
+        if (!job) return NULL; \
+        Py_BEGIN_ALLOW_THREADS name(job); \
+        Py_END_ALLOW_THREADS Py_RETURN_NONE; \
+    }
+OF_STATES(advance, Linear)
+OF_STATES(selective, Selective)
 
-/* convolve(kind, job), gated(kind, job), rates(kind, job): the structs Convolve, GatedNorm and Rates */
-static PyObject *py_convolve(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
-    long long a[2];
-    if (!parse(args, n, 2, a)) return NULL;
-    RUN(DISPATCH(convolve, POINTER(1)));
-}
-
-static PyObject *py_gated(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
-    long long a[2];
-    if (!parse(args, n, 2, a)) return NULL;
-    RUN(DISPATCH(gated, POINTER(1)));
-}
-
-static PyObject *py_rates(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
-    long long a[2];
-    if (!parse(args, n, 2, a)) return NULL;
-    RUN(DISPATCH(rates, POINTER(1)));
-}
+/* convolve(kind, job), gated(kind, job), rates(kind, job): the packed structs Convolve, GatedNorm and Rates */
+#define OF_ROWS(name, Job) \
+    static PyObject *py_##name(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) { \
+        long long a[1]; \
+        const Job *job = n == 2 && parse(args, 1, 1, a) ? packed(args[1], sizeof(Job)) : NULL; \
+        if (!job) return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "takes 2 arguments"); \
+        Py_BEGIN_ALLOW_THREADS DISPATCH(name, job); \
+        Py_END_ALLOW_THREADS Py_RETURN_NONE; \
+    }
+OF_ROWS(convolve, Convolve)
+OF_ROWS(gated, GatedNorm)
+OF_ROWS(rates, Rates)
 
 /* norm(kind, norm, x, stride, y, to, rows, spans, size): norm is the struct of that name; y may be x */
 static PyObject *py_norm(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
@@ -338,6 +335,5 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     if (made) PyModule_AddIntConstant(made, "MOST_KEYS", MOST_KEYS);
     if (made) PyModule_AddIntConstant(made, "MOST_SEEN", MOST_SEEN);
     if (made) PyModule_AddIntConstant(made, "NUMBERS", NUMBERS);
-    if (made) PyModule_AddIntConstant(made, "RECURRENT_BYTES", sizeof(Linear) + sizeof(Selective) + sizeof(Convolve) + sizeof(GatedNorm) + sizeof(Rates));
     return made;
 }
