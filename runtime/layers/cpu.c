@@ -91,8 +91,8 @@ INLINE float share_of_keys(const Attention *job, long head, float most, float to
 #include "cpu_attend_wide.h"
 #include "cpu_attend.h"
 #include "cpu_experts.h"
-#include "cpu_step.h"
 #include "cpu_recurrent_typed.h"
+#include "cpu_step.h"
 #undef TYPE
 #undef NAME
 #undef WIDE
@@ -103,8 +103,8 @@ INLINE float share_of_keys(const Attention *job, long head, float most, float to
 #include "cpu_attend_wide.h"
 #include "cpu_attend.h"
 #include "cpu_experts.h"
-#include "cpu_step.h"
 #include "cpu_recurrent_typed.h"
+#include "cpu_step.h"
 
 /* ------------------------------------------------------------------------------------------- Python */
 
@@ -190,6 +190,15 @@ static PyObject *py_norm(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ss
     long long a[9];
     if (!parse(args, n, 9, a)) return NULL;
     DISPATCH(norm, POINTER(1), POINTER(2), a[3], POINTER(4), a[5], a[6], a[7], a[8]);
+    Py_RETURN_NONE;
+}
+
+/* gate(kind, x, gate, stride, rows, size): x *= sigmoid(gate), whose rows are `stride` apart */
+static PyObject *py_gate(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[6];
+    if (!parse(args, n, 6, a)) return NULL;
+    const size_t size = a[0] ? sizeof(bfloat16) : sizeof(float);
+    for (long row = 0; row < a[4]; row++) DISPATCH(gate_row, (void *)((char *)POINTER(1) + row * a[5] * size), (void *)((char *)POINTER(2) + row * a[3] * size), a[5]);
     Py_RETURN_NONE;
 }
 
@@ -304,7 +313,7 @@ static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
 static PyMethodDef methods[] = {METHOD(linear), METHOD(step), METHOD(mixture), METHOD(norm), METHOD(activate), METHOD(activate_and_mul), METHOD(add), METHOD(rotate),
                                 METHOD(attend), METHOD(store), METHOD(set_threads), METHOD(set_int4_way), METHOD(set_e4m3_way), METHOD(restore),
-                                METHOD(use_huge_pages), METHOD(advance), METHOD(selective), METHOD(convolve), METHOD(gated), METHOD(rates), {NULL, NULL, 0, NULL}};
+                                METHOD(use_huge_pages), METHOD(advance), METHOD(selective), METHOD(convolve), METHOD(gated), METHOD(rates), METHOD(gate), {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cpu", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__cpu(void) {
