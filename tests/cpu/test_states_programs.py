@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import logging
 import random
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -66,6 +68,14 @@ def program(s: Any, pieces: Pieces, held: list[Any], gone: list[Any]) -> None:
 
 def texts(held: list[Any]) -> list[str]:
     return [state.text() for state in held]
+
+
+@pytest.fixture(autouse=True)
+def unlogged() -> Iterator[None]:
+    """pytest keeps what is logged, with the frames of cancelled runs, whose states would stay."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
 
 
 def soak(make: Make, case: str, seed: int, count: int) -> int:

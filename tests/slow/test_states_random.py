@@ -14,9 +14,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
 
 from states_rig import HYBRIDS, Make, make, paths, walk
-from test_states_programs import soak
+from test_states_programs import soak, unlogged
 
-__all__ = ["make", "paths"]
+__all__ = ["make", "paths", "unlogged"]
 
 DRAWS = int(os.environ.get("SGL_DRAWS", "0"))
 FIRST = int(os.environ.get("SGL_FIRST_DRAW", "1000"))
