@@ -53,6 +53,15 @@ def gated(name: str, gate_up: Tensor) -> Tensor:
     return ACTIVATIONS[name](gate).mul_(up)
 
 
+def times_sigmoid(x: Tensor, gate: Tensor) -> Tensor:
+    """x times the sigmoid of gate, [T, n] both, the latter's rows maybe apart; maybe written into x."""
+    if cpu.suits(x) and gate.stride(1) == 1:
+        x = x.contiguous()
+        cpu.kernels.gate(cpu.KINDS[x.dtype], x.data_ptr(), gate.data_ptr(), gate.stride(0), *x.shape)
+        return x
+    return x * gate.sigmoid()
+
+
 def add_scaled(x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
     """x + y * scale, both contiguous, maybe written into x."""
     if cpu.suits(x):

@@ -94,8 +94,8 @@ INLINE float share_of_keys(const Attention *job, long head, float most, float to
 #include "cpu_attend.h"
 #include "cpu_latent.h"
 #include "cpu_experts.h"
-#include "cpu_step.h"
 #include "cpu_recurrent_typed.h"
+#include "cpu_step.h"
 #undef TYPE
 #undef NAME
 #undef WIDE
@@ -107,8 +107,8 @@ INLINE float share_of_keys(const Attention *job, long head, float most, float to
 #include "cpu_attend.h"
 #include "cpu_latent.h"
 #include "cpu_experts.h"
-#include "cpu_step.h"
 #include "cpu_recurrent_typed.h"
+#include "cpu_step.h"
 
 /* ------------------------------------------------------------------------------------------- Python */
 
@@ -158,45 +158,51 @@ static PyObject *py_mixture(PyObject *Py_UNUSED(self), PyObject *const *args, Py
     Py_RETURN_NONE;
 }
 
-#define RUN(call) Py_BEGIN_ALLOW_THREADS call; Py_END_ALLOW_THREADS Py_RETURN_NONE
-
-/* advance(job), selective(job): the structs Linear and Selective */
-static PyObject *py_advance(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
-    long long a[1];
-    if (!parse(args, n, 1, a)) return NULL;
-    RUN(advance(POINTER(0)));
+/* The struct of `size` bytes that Python packed, or NULL with an error set. */
+static const void *packed(PyObject *bytes, size_t size) {
+    if (PyBytes_Check(bytes) && (size_t)PyBytes_GET_SIZE(bytes) == size) return PyBytes_AS_STRING(bytes);
+    PyErr_Format(PyExc_TypeError, "takes a struct of %zu bytes", size);
+    return NULL;
 }
 
-static PyObject *py_selective(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
-    long long a[1];
-    if (!parse(args, n, 1, a)) return NULL;
-    RUN(selective(POINTER(0)));
-}
+/* advance(job), selective(job): the packed structs Linear and Selective */
+#define OF_STATES(name, Job) \
+    static PyObject *py_##name(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) { \
+        const Job *job = n == 1 ? packed(args[0], sizeof(Job)) : PyErr_Format(PyExc_TypeError, "takes 1 argument"); \
+        if (!job) return NULL; \
+        Py_BEGIN_ALLOW_THREADS name(job); \
+        Py_END_ALLOW_THREADS Py_RETURN_NONE; \
+    }
+OF_STATES(advance, Linear)
+OF_STATES(selective, Selective)
 
-/* convolve(kind, job), gated(kind, job), rates(kind, job): the structs Convolve, GatedNorm and Rates */
-static PyObject *py_convolve(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
-    long long a[2];
-    if (!parse(args, n, 2, a)) return NULL;
-    RUN(DISPATCH(convolve, POINTER(1)));
-}
-
-static PyObject *py_gated(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
-    long long a[2];
-    if (!parse(args, n, 2, a)) return NULL;
-    RUN(DISPATCH(gated, POINTER(1)));
-}
-
-static PyObject *py_rates(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
-    long long a[2];
-    if (!parse(args, n, 2, a)) return NULL;
-    RUN(DISPATCH(rates, POINTER(1)));
-}
+/* convolve(kind, job), gated(kind, job), rates(kind, job): the packed structs Convolve, GatedNorm and Rates */
+#define OF_ROWS(name, Job) \
+    static PyObject *py_##name(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) { \
+        long long a[1]; \
+        const Job *job = n == 2 && parse(args, 1, 1, a) ? packed(args[1], sizeof(Job)) : NULL; \
+        if (!job) return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "takes 2 arguments"); \
+        Py_BEGIN_ALLOW_THREADS DISPATCH(name, job); \
+        Py_END_ALLOW_THREADS Py_RETURN_NONE; \
+    }
+OF_ROWS(convolve, Convolve)
+OF_ROWS(gated, GatedNorm)
+OF_ROWS(rates, Rates)
 
 /* norm(kind, norm, x, stride, y, to, rows, spans, size): norm is the struct of that name; y may be x */
 static PyObject *py_norm(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
     long long a[9];
     if (!parse(args, n, 9, a)) return NULL;
     DISPATCH(norm, POINTER(1), POINTER(2), a[3], POINTER(4), a[5], a[6], a[7], a[8]);
+    Py_RETURN_NONE;
+}
+
+/* gate(kind, x, gate, stride, rows, size): x *= sigmoid(gate), whose rows are `stride` apart */
+static PyObject *py_gate(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[6];
+    if (!parse(args, n, 6, a)) return NULL;
+    const size_t size = a[0] ? sizeof(bfloat16) : sizeof(float);
+    for (long row = 0; row < a[4]; row++) DISPATCH(gate_row, (void *)((char *)POINTER(1) + row * a[5] * size), (void *)((char *)POINTER(2) + row * a[3] * size), a[5]);
     Py_RETURN_NONE;
 }
 
@@ -338,7 +344,7 @@ static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
 static PyMethodDef methods[] = {METHOD(linear), METHOD(step), METHOD(mixture), METHOD(norm), METHOD(activate), METHOD(activate_and_mul), METHOD(add), METHOD(rotate),
                                 METHOD(attend), METHOD(attend_latent), METHOD(headwise), METHOD(store), METHOD(set_threads), METHOD(set_int4_way), METHOD(set_e4m3_way), METHOD(restore),
-                                METHOD(use_huge_pages), METHOD(advance), METHOD(selective), METHOD(convolve), METHOD(gated), METHOD(rates), {NULL, NULL, 0, NULL}};
+                                METHOD(use_huge_pages), METHOD(advance), METHOD(selective), METHOD(convolve), METHOD(gated), METHOD(rates), METHOD(gate), {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cpu", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__cpu(void) {
@@ -372,6 +378,5 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     if (made) PyModule_AddIntConstant(made, "MOST_KEYS", MOST_KEYS);
     if (made) PyModule_AddIntConstant(made, "MOST_SEEN", MOST_SEEN);
     if (made) PyModule_AddIntConstant(made, "NUMBERS", NUMBERS);
-    if (made) PyModule_AddIntConstant(made, "RECURRENT_BYTES", sizeof(Linear) + sizeof(Selective) + sizeof(Convolve) + sizeof(GatedNorm) + sizeof(Rates));
     return made;
 }

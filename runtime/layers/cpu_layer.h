@@ -15,6 +15,7 @@ typedef struct {
     int64_t eight;                             /* keys and values are kept as e4m3, divided by their scales */
     int64_t seen, turn;                        /* which of the step's; turn -1: no rotation */
     int64_t norm_whole, norm_after;            /* queries, and keys, are normed at once, not by heads; behind the rotation */
+    int64_t gate;                              /* what attention mixes is multiplied with the sigmoid of as many numbers, projected behind values */
     int64_t activation, gated, inner, parallel, of_sum; /* see Norms in models/spec.py */
     double scale, softcap, clip, branch;       /* softcap, clip: 0 for none */
     double k_scale, v_scale;

@@ -96,3 +96,9 @@ CLONES static void NAME(gated_piece)(const void *work, long row) {
 }
 
 static void NAME(gated)(const GatedNorm *job) { share(NAME(gated_piece), job, job->rows); }
+
+/* mixed *= sigmoid(gate), rounded twice as in torch. */
+CLONES static void NAME(gate_row)(TYPE *mixed, const TYPE *gate, long n) {
+#pragma omp simd
+    for (long i = 0; i < n; i++) mixed[i] = NAME(from_float)(NAME(to_float)(mixed[i]) * NAME(to_float)(NAME(from_float)(sigmoid(NAME(to_float)(gate[i])))));
+}

@@ -80,7 +80,7 @@ static void NAME(scale_piece)(const void *work, long index) {
 INLINE long NAME(width)(const Layer *layer) { return layer->kv_heads * layer->dim; } /* of keys, and of values */
 
 INLINE long NAME(stride)(const Layer *layer) {
-    return layer->heads * layer->dim + (layer->stores ? 2 * NAME(width)(layer) : 0);
+    return layer->heads * layer->dim * (layer->gate ? 2 : 1) + (layer->stores ? 2 * NAME(width)(layer) : 0);
 }
 
 INLINE void NAME(norm_heads)(const Layer *layer, const Norm *norm, TYPE *x, long rows, long heads, long whole) {
@@ -121,6 +121,12 @@ static void NAME(attend_all)(const NAME(Walk) *walk) {
                      walk->rows, layer->kv_heads, layer->heads / layer->kv_heads, layer->dim, NAME(stride)(layer),
                      (float)(layer->scale * layer->k_scale), (float)layer->softcap, layer->sinks, layer->eight, (float)layer->v_scale};
     NAME(attend)(&job);
+}
+
+static void NAME(gate_piece)(const void *work, long index) {
+    const NAME(Walk) *walk = work;
+    const long row = index * SOME_ROWS, rows = NAME(count)(walk, row), n = walk->layer->heads * walk->layer->dim, stride = NAME(stride)(walk->layer);
+    for (long r = row; r < row + rows; r++) NAME(gate_row)(walk->mixed + r * n, walk->wide + (r + 1) * stride - n, n);
 }
 
 /* ----- the layer */
@@ -171,6 +177,7 @@ static void NAME(run_layer)(NAME(Walk) *walk, int last) {
     NAME(by_rows)(NAME(place_piece), walk);
     if (last && !walk->results) return; /* only keys and values are wanted */
     NAME(attend_all)(walk);
+    if (layer->gate) NAME(by_rows)(NAME(gate_piece), walk);
     if (last) NAME(keep_wanted)(walk);
     if (!layer->parallel) NAME(add_branch)(walk, &layer->output, walk->mixed, &layer->after_mixer);
     if (!layer->parallel || layer->before_ffn.kind != NO_NORM) y = NAME(normed)(walk, &layer->before_ffn, walk->normed);

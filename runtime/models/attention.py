@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..layers.activation import times_sigmoid
 from ..layers.linear import Linear
 from ..layers.norm import HeadNorm
 from ..layers.rotary import Rope, rotate
@@ -88,7 +89,7 @@ class AttentionPart:
         if not self.part.gates:
             return self._mixed(y, step)
         y, gate = y.split_with_sizes((sum(self.part.rows), self.part.gates), 1)
-        return self._mixed(y, step) * gate.sigmoid()
+        return times_sigmoid(self._mixed(y, step), gate)
 
     def _mixed(self, y: Tensor, step: Step) -> Tensor:
         """y: [T, rows], queries, keys and values."""

@@ -18,7 +18,7 @@ COMPILED: dict[type, set[str]] = {  # what of each part the compiled step comput
     Norms: {"before_mixer", "after_mixer", "before_ffn", "after_ffn", "parallel", "of_sum"},
     Attention: {
         "heads", "kv_heads", "dim", "scale", "value_dim", "rope", "bias", "out_bias", "norm", "value_norm_eps", "clip",
-        "window", "chunk", "softcap", "sinks", "value_is_key", "source",
+        "window", "chunk", "softcap", "sinks", "value_is_key", "source", "gate",
     },
     HeadNorm: {"norm", "over", "after"},
     Gated: {"inner", "activation", "bias", "limit"},
@@ -43,6 +43,8 @@ def _reasons(block: Block) -> Iterator[str]:
         yield f"head dimension {mixer.dim}; the compiled kernels take up to {cpu.MOST_DIM}"
     if mixer.values != mixer.dim:
         yield f"values of width {mixer.values} with keys of width {mixer.dim}"
+    if mixer.gate and mixer.clip is not None:
+        yield "gated heads that are clipped"
     if isinstance(ffn, Experts):
         yield from (why for why in [refusal(ffn)] if why is not None)
     elif ffn is not None and ffn.activation not in cpu.ACTIVATIONS:

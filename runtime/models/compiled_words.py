@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 WEIGHT = np.dtype((np.int64, 6))
 LAYER = np.dtype([
-    *((name, "i8") for name in ("heads", "kv_heads", "dim", "stores", "eight", "seen", "turn", "norm_whole", "norm_after")),
+    *((name, "i8") for name in ("heads", "kv_heads", "dim", "stores", "eight", "seen", "turn", "norm_whole", "norm_after", "gate")),
     *((name, "i8") for name in ("activation", "gated", "inner", "parallel", "of_sum")),
     *((name, "f8") for name in ("scale", "softcap", "clip", "branch", "k_scale", "v_scale")),
     *((name, "i8") for name in ("keys", "values", "sinks", "scalar")),
@@ -89,7 +89,7 @@ def _fill_attention(words: Any, block: Block) -> None:
     part, mixer = block.layer.attention, block.attention
     words["heads"], words["kv_heads"], words["dim"], words["stores"] = part.heads, part.kv_heads, part.dim, part.source is None
     words["scale"], words["softcap"], words["clip"] = part.scale, part.softcap or 0, part.clip or 0
-    words["sinks"] = _pointer(mixer.sinks)
+    words["sinks"], words["gate"] = _pointer(mixer.sinks), part.gate
     if mixer.norm is not None:
         words["query_norm"], words["key_norm"] = mixer.norm.words()
         words["norm_whole"], words["norm_after"] = mixer.norm.part.over == "all", mixer.norm.after

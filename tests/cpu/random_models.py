@@ -51,12 +51,13 @@ def random_attention(rng: random.Random) -> Attention:
     over: Any = rng.choice(["head", "each", "all"])
     turning = rng.choice([None, Rope(1e4, dim, dim), Rope(5e3, dim // 4 * 2, dim), Rope(1e4, dim, dim, interleaved=True)])
     own = HeadNorm(replace(random_norm(rng), bias=False), over, rng.random() < 0.3)
-    return Attention(
+    found = Attention(
         kv_heads * rng.choice([1, 2, 5]), kv_heads, dim, rng.choice([dim**-0.5, 0.3]),
         rope=turning, bias=rng.random() < 0.5, out_bias=rng.random() < 0.5, norm=rng.choice([None, own]),
         value_norm_eps=rng.choice([None, 1e-5]), clip=rng.choice([None, 1.5]), window=rng.choice([None, None, 5, 9]),
         chunk=rng.choice([None, None, 8]), softcap=rng.choice([None, 4.0]), sinks=rng.random() < 0.3, value_is_key=rng.random() < 0.2,
     )  # fmt: skip
+    return replace(found, gate=found.clip is None and not found.value_is_key and rng.random() < 0.5)
 
 
 def random_experts(rng: random.Random) -> Experts:

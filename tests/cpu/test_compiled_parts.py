@@ -39,7 +39,7 @@ from sgl.runtime.step.batch import Batch
 CPU = torch.device("cpu")
 DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if cpu.can_multiply(dtype, CPU)]
 pytestmark = pytest.mark.skipif(not DTYPES, reason="needs the compiled kernels and AVX-512")
-BY_TORCH = {*(f"{name} is none of its parts" for name in ("ShortConv", "Delta", "Mamba1", "Mamba2", "Beside", "Latent")), "attention with gate", "a layer without mixer",
+BY_TORCH = {*(f"{name} is none of its parts" for name in ("ShortConv", "Delta", "Mamba1", "Mamba2", "Beside", "Latent")), "a layer without mixer",
     "a layer without feedforward network", "experts chosen one after the other (PhiMoE)", "experts whose inputs are weighed (Llama 4)", "attention with alibi", "attention with temperature", "activation 'xielu'", "per-layer embeddings"}  # fmt: skip
 RMS = Norm(1e-5)
 

@@ -129,6 +129,7 @@ def test_rates_are_those_of_torch(dtype: torch.dtype, monkeypatch: pytest.Monkey
             torch.testing.assert_close(each, other, rtol=2e-6, atol=1e-30)
 
 
-def test_structs_are_as_wide_as_in_c() -> None:
-    kinds = (compiled.LINEAR, compiled.SELECTIVE, compiled.CONVOLVE, compiled.GATED, compiled.RATES)
-    assert sum(kind.itemsize for kind in kinds) == cpu.kernels.RECURRENT_BYTES
+def test_structs_that_do_not_fit_are_refused() -> None:
+    for call in (lambda: cpu.kernels.advance(b"12345678"), lambda: cpu.kernels.selective(5), lambda: cpu.kernels.gated(0, b""), lambda: cpu.kernels.rates(b"")):
+        with pytest.raises(TypeError, match="takes"):
+            call()

@@ -7,9 +7,9 @@ neither on where its sequence is cut nor on the others.
 from __future__ import annotations
 
 import math
+from struct import Struct
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from .selective import SelectiveScan
 
 
-def _struct(*fields: str) -> np.dtype:
+def _struct(*fields: str) -> Struct:
     """Pointers and whole numbers, and float64 where a name ends with a dot."""
-    return np.dtype([(name.rstrip("."), "f8" if name.endswith(".") else "i8") for name in fields])
+    return Struct("".join("d" if name.endswith(".") else "q" for name in fields))
 
 
 SEQUENCES = ("count", "starts", "read", "write")
@@ -62,11 +62,11 @@ def advance(said: LinearAttention, memory: Tensor, read: Tensor, write: Tensor, 
     channels = said.decay.shape[2] > 1
     beta, times = (None if each is None else each.contiguous() for each in (said.beta, said.times))
     decay, skip, heads = said.decay.contiguous(), said.skip, v.shape[1]
-    words = np.array((
+    words = LINEAR.pack(
         q.data_ptr(), k.data_ptr(), v.data_ptr(), v.stride(0), decay.data_ptr(), _at(beta), _at(times), _at(skip), memory.data_ptr(), out.data_ptr(),
         *_sequences(read, write, ragged), heads, heads // k.shape[1], k.shape[2], v.shape[2], channels, said.scale, -1.0 if said.unit is None else said.unit,
-    ), LINEAR)  # fmt: skip
-    cpu.kernels.advance(words.ctypes.data)
+    )  # fmt: skip
+    cpu.kernels.advance(words)
     return out
 
 
@@ -74,8 +74,8 @@ def select(said: SelectiveScan, memory: Tensor, read: Tensor, write: Tensor, rag
     """`SelectiveScan.scan` from slots into slots, see `advance`; [T, channels] float32. memory: [slots, channels, state] float32."""
     x, dt, a, b, c, skip = (part.contiguous() for part in said)
     out = torch.empty_like(x)
-    words = np.array((*(part.data_ptr() for part in (x, dt, a, b, c, skip, memory, out)), *_sequences(read, write, ragged), *a.shape), SELECTIVE)
-    cpu.kernels.selective(words.ctypes.data)
+    words = SELECTIVE.pack(*(part.data_ptr() for part in (x, dt, a, b, c, skip, memory, out)), *_sequences(read, write, ragged), *a.shape)
+    cpu.kernels.selective(words)
     return out
 
 
@@ -85,11 +85,11 @@ def convolve(
     """`causal_convolution` from slots into slots of memory [slots, width - 1, channels], and the activation; [T, channels] float32."""
     x, (width, channels) = _rows(x), weight.shape
     out = torch.empty(x.shape, dtype=torch.float32)
-    words = np.array((
+    words = CONVOLVE.pack(
         x.data_ptr(), x.stride(0), weight.data_ptr(), _at(bias), memory.data_ptr(), out.data_ptr(), *_sequences(read, write, ragged), channels, width,
         -1 if activation is None else cpu.ACTIVATIONS[activation],
-    ), CONVOLVE)  # fmt: skip
-    cpu.kernels.convolve(cpu.KINDS[x.dtype], words.ctypes.data)
+    )  # fmt: skip
+    cpu.kernels.convolve(cpu.KINDS[x.dtype], words)
     return out
 
 
@@ -98,11 +98,11 @@ def gated(x: Tensor, z: Tensor, weight: Tensor | None, eps: float | None, gate: 
     x, z = x.contiguous(), _rows(z)
     rows, spans, n = x.shape
     out = torch.empty(rows, spans * n, dtype=z.dtype)
-    words = np.array((
+    words = GATED.pack(
         x.data_ptr(), _at(weight), z.data_ptr(), out.data_ptr(), z.stride(0), rows, spans, n, weight is not None and len(weight) > n, GATES[gate], gate_first,
         -1.0 if eps is None else eps,
-    ), GATED)  # fmt: skip
-    cpu.kernels.gated(cpu.KINDS[z.dtype], words.ctypes.data)
+    )  # fmt: skip
+    cpu.kernels.gated(cpu.KINDS[z.dtype], words)
     return out
 
 
@@ -111,19 +111,19 @@ def rates(x: Tensor, bias: Tensor | None, rate: Tensor | None, limits: tuple[flo
     x, heads = _rows(x), x.shape[1] if rate is None else len(rate)
     steps = torch.empty(x.shape, dtype=torch.float32)
     decay = steps if rate is None else torch.empty_like(steps)
-    words = np.array((
+    words = RATES.pack(
         x.data_ptr(), x.stride(0), len(x), heads, x.shape[1] // heads, _at(bias), _at(rate), steps.data_ptr(), 0 if rate is None else decay.data_ptr(),
         *limits, 0, 0, 0, 0.0,
-    ), RATES)  # fmt: skip
-    cpu.kernels.rates(cpu.KINDS[x.dtype], words.ctypes.data)
+    )  # fmt: skip
+    cpu.kernels.rates(cpu.KINDS[x.dtype], words)
     return steps, decay
 
 
 def sigmoid(x: Tensor, reach: float) -> Tensor:
     """x [T, n] -> reach times its sigmoid, float32."""
     x, out = _rows(x), torch.empty(x.shape, dtype=torch.float32)
-    words = np.array((0, 0, len(x), x.shape[1], 0, 0, 0, 0, 0, 0.0, math.inf, x.data_ptr(), x.stride(0), out.data_ptr(), reach), RATES)
-    cpu.kernels.rates(cpu.KINDS[x.dtype], words.ctypes.data)
+    words = RATES.pack(0, 0, len(x), x.shape[1], 0, 0, 0, 0, 0, 0.0, math.inf, x.data_ptr(), x.stride(0), out.data_ptr(), reach)
+    cpu.kernels.rates(cpu.KINDS[x.dtype], words)
     return out
 
 
