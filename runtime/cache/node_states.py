@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .states import EMPTY_SLOT
+from .state_slots import EMPTY_SLOT
 
 if TYPE_CHECKING:
     from .radix import Node

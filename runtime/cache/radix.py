@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from .node_states import NodeStates
 from .pages import PagePool
 from .row import Ints
-from .states import EMPTY_SLOT
+from .state_slots import EMPTY_SLOT
 
 NOTHING: Ints = np.empty(0, np.int32)
 

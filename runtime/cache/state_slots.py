@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from .states import EMPTY_SLOT, FIRST_SLOT
+EMPTY_SLOT = 0  # the state of an empty sequence: all zeros, never written
+SCRAP_SLOT = 1  # written by whoever leaves no state, read by nobody
+FIRST_SLOT = 2  # of those that are handed out
 
 
 class StateSlots:

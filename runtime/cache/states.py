@@ -11,10 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError
-
-EMPTY_SLOT = 0  # the state of an empty sequence: all zeros, never written
-SCRAP_SLOT = 1  # written by whoever leaves no state, read by nobody
-FIRST_SLOT = 2  # of those that are handed out
+from .state_slots import FIRST_SLOT
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from ..errors import OutOfPages
 from .node_states import NodeStates
 from .radix import Node
-from .states import EMPTY_SLOT, SCRAP_SLOT
+from .state_slots import EMPTY_SLOT, SCRAP_SLOT
 
 SPACING = 32  # tokens between the earlier states that a sequence keeps
 MOST = 3  # states that it keeps: an earlier one, the one before the last step, the last

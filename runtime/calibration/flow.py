@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ..attention import attention_backend
-from ..cache.states import EMPTY_SLOT, FIRST_SLOT, SCRAP_SLOT, StateMemory
+from ..cache.state_slots import EMPTY_SLOT, FIRST_SLOT, SCRAP_SLOT
+from ..cache.states import StateMemory
 from ..models.block import Block
 from ..models.decoder import Decoder
 from ..models.embedding import known_ids

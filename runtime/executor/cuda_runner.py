@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ..attention.base import AttentionBackend
-from ..cache.states import EMPTY_SLOT, SCRAP_SLOT, StateMemory
+from ..cache.state_slots import EMPTY_SLOT, SCRAP_SLOT
+from ..cache.states import StateMemory
 from ..kernels.ahead import listen, waited
 from ..models.decoder import Decoder
 from ..step.batch import Batch, DeviceBatch

@@ -20,7 +20,8 @@ from sgl.grammars import Vocabulary
 from ..attention import BACKENDS, AttentionBackend, AttentionLayout, attention_backend
 from ..cache import HostTier, Ints, PagePool, PrefixCache, StateCache, StateSlots
 from ..cache.pools import Pool
-from ..cache.states import FIRST_SLOT, StateMemory
+from ..cache.state_slots import FIRST_SLOT
+from ..cache.states import StateMemory
 from ..calibration import LENGTH, Calibrating, encoded
 from ..errors import ConfigError
 from ..executor.device import DeviceChoice, apply_threads, choose_device

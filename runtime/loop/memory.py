@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ..attention.base import AttentionLayout
 from ..cache.kv import PAD_SLOT
-from ..cache.states import FIRST_SLOT, SCRAP_SLOT, StateMemory
+from ..cache.state_slots import FIRST_SLOT, SCRAP_SLOT
+from ..cache.states import StateMemory
 from ..errors import ConfigError
 from ..executor.host_pages import STAGING
 from ..layers.float8 import Scales

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import torch
 
-from ..cache.states import FIRST_SLOT, StateShapes, bytes_per_state
+from ..cache.state_slots import FIRST_SLOT
+from ..cache.states import StateShapes, bytes_per_state
 from ..errors import ConfigError
 from . import memory
 from .config import Resolved, free_memory, parse_memory

@@ -7,6 +7,7 @@ left: behind a prompt but for its last token, where prompts were seen to part, a
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 
 from ..cache import PrefixCache, common_prefix
 from ..sequences.sequence import SequenceState
@@ -16,15 +17,15 @@ NOWHERE = sys.maxsize
 
 
 class Borders:
-    """every: tokens between the states that a long prompt leaves."""
+    """every: tokens between the states that a long prompt leaves.  kept: whether the model keeps any."""
 
     def __init__(self, cache: PrefixCache, every: int) -> None:
         size = cache.pool.page_size
-        self._kept, self._size, self._every = cache.trails is not None, size, -(-every // size) * size
+        self.kept, self._size, self._every = cache.trails is not None, size, -(-every // size) * size
 
     def next(self, seq: SequenceState) -> int:
         """The length behind which its next step ends at the latest."""
-        if not self._kept:
+        if not self.kept:
             return NOWHERE
         done = seq.computed
         found = [done - done % self._every + self._every]
@@ -36,14 +37,14 @@ class Borders:
 
     def last(self, seq: SequenceState, length: int) -> int:
         """The longest of its first `length` tokens or fewer behind which a prefill leaves a state, 0 for none."""
-        if not self._kept:
+        if not self.kept:
             return length
         found = (length - length % self._every, seq.branch, self._end(seq))
         return max((border for border in found if border <= length), default=0)
 
-    def part(self, seq: SequenceState, others: list[SequenceState]) -> None:
+    def part(self, seq: SequenceState, others: Iterable[SequenceState]) -> None:
         """Have a newcomer leave a state where it parts from what others are just computing."""
-        if not self._kept:
+        if not self.kept:
             return
         for other in others:
             if other is not seq and other.namespace == seq.namespace:

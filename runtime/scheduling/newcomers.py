@@ -48,7 +48,7 @@ class Newcomers:
         if not self._has_place(seq):
             return False
         self._scheduler.start(seq)
-        self._scheduler.borders.part(seq, [other for other in self._scheduler.running if other.prefilling])
+        self._scheduler.borders.part(seq, (other for other in self._scheduler.running if other.prefilling))
         self._started.append(seq)
         self._note(seq, seq.namespace)
         for other in self._unfit:
@@ -78,6 +78,8 @@ class Newcomers:
 
     def _leaves(self, other: SequenceState, seq: SequenceState, enough: int) -> bool:
         """Whether what `seq` shares with a prefill can be gone on from, at `enough` tokens or later."""
+        if not self._scheduler.borders.kept:
+            return True
         shared = common_prefix(seq.tokens.array[: seq.ops[0].reuse(seq)], other.tokens.array)
         return self._scheduler.borders.last(other, shared) >= enough
 

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from sgl.runtime.attention import attention_backend
-from sgl.runtime.cache.states import EMPTY_SLOT, FIRST_SLOT, StateMemory
+from sgl.runtime.cache.state_slots import EMPTY_SLOT, FIRST_SLOT
+from sgl.runtime.cache.states import StateMemory
 from sgl.runtime.loading import load_model
 from sgl.runtime.step.batch import Batch
 

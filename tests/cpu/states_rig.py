@@ -17,7 +17,7 @@ from test_scheduler_pressure import FOREVER, some
 from test_scheduler_random import ENDS, Mix
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.cache.states import FIRST_SLOT, SCRAP_SLOT
+from sgl.runtime.cache.state_slots import FIRST_SLOT, SCRAP_SLOT
 from sgl.runtime.errors import RequestAborted
 from sgl.runtime.executor.runner import state_slots
 

@@ -85,9 +85,9 @@ def test_wrong_tensor_shape_is_named(tiny, tmp_path):
 def test_unknown_architecture_says_where_the_known_are_listed(tiny, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(tiny, other)
-    config = json.loads((other / "config.json").read_text()) | {"architectures": ["MambaForCausalLM"]}
+    config = json.loads((other / "config.json").read_text()) | {"architectures": ["RwkvForCausalLM"]}
     (other / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ConfigError, match=r"MambaForCausalLM.*`sgl models` lists"):
+    with pytest.raises(ConfigError, match=r"RwkvForCausalLM.*`sgl models` lists"):
         Engine(other)
 
 

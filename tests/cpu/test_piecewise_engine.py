@@ -39,7 +39,8 @@ class Attention(TorchNativeAttention):
 class Graphs:
     """A captured graph is what it was captured from; it writes its result where the first run left it."""
 
-    seconds = 0.0
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
 
     def capture(self, compute: Callable[[], torch.Tensor]) -> tuple[Any, torch.Tensor]:
         result = compute()
@@ -49,9 +50,9 @@ class Graphs:
         return compute
 
 
-def runner(model: Any, attention: Any, config: Any, choice: Any, context: int) -> cuda_runner.CudaRunner:
+def runner(model: Any, attention: Any, config: Any, choice: Any, context: int, states: Any) -> cuda_runner.CudaRunner:
     return cuda_runner.CudaRunner(
-        model, attention, choice.device, context=context, page_size=config.page_size, max_running=config.max_running
+        model, attention, choice.device, context=context, page_size=config.page_size, max_running=config.max_running, memory=states
     )
 
 

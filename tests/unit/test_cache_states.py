@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from sgl.runtime.cache import IntRow, Mark, PagePool, StateCache, StateSlots
-from sgl.runtime.cache.states import EMPTY_SLOT, FIRST_SLOT, SCRAP_SLOT
+from sgl.runtime.cache.state_slots import EMPTY_SLOT, FIRST_SLOT, SCRAP_SLOT
 from sgl.runtime.cache.trail import MOST, read_slot, write_slot
 
 

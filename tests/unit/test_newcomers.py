@@ -38,7 +38,9 @@ def test_who_is_computed_by_another() -> None:
     for _ in range(60):
         beginnings = [np.array([draw.randrange(3) for _ in range(100)], np.int32) for _ in range(3)]
         running = [sequence(draw, number, beginnings) for number in range(draw.randrange(12))]
-        scheduler: Any = SimpleNamespace(running=running, preemptions=0, refused=[], estimate=SimpleNamespace(remaining=lambda seq: 0))
+        scheduler: Any = SimpleNamespace(
+            running=running, preemptions=0, refused=[], estimate=SimpleNamespace(remaining=lambda seq: 0), borders=SimpleNamespace(kept=False),
+        )  # fmt: skip
         newcomers = Newcomers(scheduler, {})
         for number in range(30):
             if draw.random() < 0.3:  # one that gets its place
