@@ -12,7 +12,6 @@ import pytest
 from checkpoints import write_tokenizer
 from family_cases import FAMILIES
 from family_checks import reference
-from kda_family import KDA, KDA_KEYS, with_kda
 from test_scheduler_pressure import FOREVER, some
 from test_scheduler_random import ENDS, Mix
 
@@ -23,9 +22,8 @@ from sgl.runtime.executor.runner import state_slots
 
 LONGER = {"max_position_embeddings": 512}
 HYBRIDS = (
-    "qwen 3.5", "qwen3 next", "kda", "mamba", "falcon mamba", "mamba 2", "jamba", "nemotron h, experts", "granite 4", "olmo hybrid", "falcon h1, multipliers",
+    "qwen 3.5", "qwen3 next", "kimi linear", "mamba", "falcon mamba", "mamba 2", "jamba", "nemotron h, experts", "granite 4", "olmo hybrid", "falcon h1, multipliers",
 )  # fmt: skip
-CASES = FAMILIES | {"kda": (KDA, KDA_KEYS)}
 
 Make = Callable[..., Engine]
 
@@ -39,13 +37,12 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
             found[case] = write_tokenizer(write_case(case, tmp_path_factory.mktemp("hybrid")))
         return found[case]
 
-    with with_kda():
-        yield path
+    yield path
 
 
 def write_case(case: str, path: Path, seed: int = 0) -> Path:
     """Its checkpoint, for 512 tokens. seed: of the weights."""
-    architecture, keys = CASES[case]
+    architecture, keys = FAMILIES[case]
     endless = keys.get("max_position_embeddings") is ...
     reference(architecture, seed, **keys | ({} if endless else LONGER)).save_pretrained(path)
     return path

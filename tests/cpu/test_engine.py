@@ -399,7 +399,7 @@ def test_chunks_add_up_to_the_text(engine):
     assert [chunk.finished for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_random_schedules_give_the_same_texts(tiny, data):
     """Trap 7.2: chunks x hits x page sizes x pool sizes x forks, in any order of arrival."""

@@ -51,7 +51,7 @@ def test_blocks(tokens: int, top_k: int, experts: int, rows: int) -> None:
     checks.check_blocks(tokens, top_k, experts, rows, "cpu")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES[:2])
 @pytest.mark.parametrize("options", checks.PRODUCTS)
 @pytest.mark.parametrize("rows", [1, 3, 21])
 def test_mixtures(options: str, rows: int, dtype: torch.dtype) -> None:

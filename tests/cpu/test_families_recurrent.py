@@ -10,7 +10,6 @@ import torch
 import transformers
 from checkpoints import write_tokenizer
 from family_checks import SIZES, check_checkpoint, check_family, prompt, randomise, reference
-from kda_family import KDA, KDA_KEYS, with_kda
 from rig import Rig, Row
 
 from sgl.runtime.calibration.quantize import quantize
@@ -166,11 +165,6 @@ def test_kimi_linear_as_it_was_published() -> None:
     for wrong, message in (({"full_attn_layers": [3]}, "must have each of 4 layers once"), ({"new": 3}, "linear_attn_config: key 'new' .3. is not understood")):
         with pytest.raises(ConfigError, match=message):
             read_model(values("KimiLinearForCausalLM", **published | {"linear_attn_config": said | wrong}))
-
-
-def test_kda_is_that_of_transformers(tmp_path: Path) -> None:
-    with with_kda():
-        check_family(KDA, tmp_path, 0, TOLERANCE, **KDA_KEYS)
 
 
 @pytest.mark.parametrize("case", ["qwen3 next, dense layers", "mamba 2", "falcon h1", "kimi linear"])

@@ -56,7 +56,7 @@ def test_without_avx512_torch_attends_prompts(kept: torch.dtype | None, monkeypa
     monkeypatch.setattr(cpu.kernels, "AVX512", 0)
     world = World(layout(layer(5, 64, 32)), MIXED, kept=kept)
     backend = world.backend("cpu", dtype=torch.float32)
-    assert backend.reason.endswith("torch for long prefills")
+    assert "torch for prefills" in backend.reason
     world.check(backend, tolerance=1e-4)
 
 

@@ -35,7 +35,7 @@ def test_a_prefix_may_end_anywhere(case: str, make: Make) -> None:
     """Snapshots behind every page are found at every offset at which one was left."""
     engine, quiet, shared = make(case, state_every=8, page_size=4), make(case), prompt(1, 70)
     run(engine, shared)
-    for cut in range(1, 70, 4):
+    for cut in range(1, 70, 7):
         tokens = shared[:cut] + prompt(cut, 2)
         quiet.flush_cache()
         found = run(engine, tokens, 3, logprobs=True)
@@ -102,7 +102,7 @@ def test_everything_at_once(case: str, make: Make) -> None:
 
 
 @needs_kernels
-@pytest.mark.parametrize("case", ["qwen 3.5", "kda", "mamba", "falcon h1, multipliers"])
+@pytest.mark.parametrize("case", ["qwen 3.5", "kimi linear", "mamba", "falcon h1, multipliers"])
 def test_bits_do_not_depend_on_the_batch(case: str, make: Make) -> None:
     engine, cut = make(case, deterministic=True), make(case, deterministic=True, step_tokens=7, max_running=3)
     expected = together(engine)
