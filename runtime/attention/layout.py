@@ -26,6 +26,7 @@ class LayerAttention:
     source: index of the layer whose keys and values this one reads; it stores none itself.
     latent: values are the first `value_dim` numbers of the keys, which alone are stored; there is one KV head.
     index_dim: numbers of a token that are stored beside, by which the layer chooses what it attends to.
+    chosen: how many tokens a query attends to at most, which layers choose; None: all that it sees.
     """
 
     query_heads: int
@@ -40,6 +41,7 @@ class LayerAttention:
     source: int | None = None
     latent: bool = False
     index_dim: int = 0
+    chosen: int | None = None
 
     @property
     def stored(self) -> tuple[int, int, int, bool, int]:

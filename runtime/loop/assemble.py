@@ -273,7 +273,7 @@ def _pool(
 
 
 def _attention(config: Resolved, pool: Pool, layout: AttentionLayout, context: int, dtype: torch.dtype) -> AttentionBackend:
-    if config.deterministic and any(layer.index_dim for layer in layout.attending):
+    if config.deterministic and any(layer.chosen for layer in layout.attending):
         raise ConfigError(
             "Engine(deterministic=True): layers of this model choose the tokens that they attend to by torch's sums, whose bits depend "
             "on how a prompt is cut; run it without deterministic"

@@ -38,7 +38,7 @@ class EngineConfig:
     host_kv      main memory for prefixes that the pool has no room for, bytes or text such as "4GB"; 0: they are dropped
     kv_dtype     format of the stored keys and values: "auto" (as dtype), or "fp8": half of bfloat16's bytes, less precise;
                  divided by the checkpoint's scales where it has some, otherwise as they are
-    states       of models with recurrent layers (LFM2): how many states there are, for running sequences and for cached prefixes;
+    states       of models with recurrent layers: how many states there are, for running sequences and for cached prefixes;
                  None: from state_share
     state_share  of such models: share of the KV memory that goes to states, as far as they are of use
     state_every  of such models: tokens between the states that a long prompt leaves for others that begin with the same tokens;

@@ -61,7 +61,8 @@ class Latent:
     @property
     def asked(self) -> LayerAttention:
         """A token's row is the latent and the key that turns; what heads mix of it is the latent."""
-        index = self.own_indexer
+        own, chooses = self.own_indexer, self.indexer
         return LayerAttention(
-            self.heads, 1, self.rank + self.turned, self.rank, self.scale, latent=True, index_dim=0 if index is None else index.dim
-        )
+            self.heads, 1, self.rank + self.turned, self.rank, self.scale, latent=True, index_dim=0 if own is None else own.dim,
+            chosen=None if chooses is None else chooses.most,
+        )  # fmt: skip

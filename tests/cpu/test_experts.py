@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoint_edits import Tensors, rewrite
+from expert_checks import ROUTERS
 from family_checks import check_checkpoint, close, logits_of, prompt, reference
 from part_models import INNER, LawRig, attention, decoder, model
 from rig import Rig, Row
@@ -23,18 +24,6 @@ from sgl.runtime.models.experts import ExpertsPart
 from sgl.runtime.models.routing import routed
 from sgl.runtime.models.spec import Experts, Gated, Layer, Norm, Norms, Router
 
-ROUTERS: dict[str, Router] = {
-    "softmax": Router(),
-    "softmax, normalised": Router(normalise=True, scale=2.5),
-    "best first": Router(best_first=True, bias=True),
-    "best first, sigmoid": Router("sigmoid", best_first=True),
-    "sigmoid, corrected": Router("sigmoid", correction=True, normalise=True, floor=1e-20, scale=1.7),
-    "softmax, corrected": Router(correction=True, normalise=True, floor=0.3),
-    "groups, two best": Router("sigmoid", correction=True, groups=4, kept_groups=2, normalise=True),
-    "groups, the best": Router(groups=2, kept_groups=1, group_score="largest", scale=3.0),
-    "groups, others zero": Router(groups=4, kept_groups=2, outside=0.0),
-    "mixer": Router("mixer", jitter=0.2),
-}
 COUNT, TOP = 8, 3
 
 
