@@ -9,6 +9,7 @@ from sgl.runtime.kernels.recurrent import advance, select
 from sgl.runtime.layers.recurrent import LinearAttention, Ragged, SelectiveScan
 
 SIZES = [(2, 1, 5, 3), (4, 2, 16, 40), (4, 4, 32, 32), (6, 3, 24, 65)]  # heads, how many share keys, width of keys and values
+NEAR = {"cpu": {"rtol": 1e-5, "atol": 1e-5}, "cuda": {"rtol": 1e-4, "atol": 1e-4}}  # sums of 128 are added in another order
 
 
 def check_advance(kind: str, heads: int, shared: int, key: int, value: int, device: str) -> None:
@@ -21,8 +22,8 @@ def check_advance(kind: str, heads: int, shared: int, key: int, value: int, devi
     expected, left = all_.advanced(memory[read])
     untouched = memory[[0, 2, 3, 5, 6, 7, 11]].clone()
     found = advance(all_, memory, read, write)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(memory[write[:4]], left[:4], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found, expected, **NEAR[device])
+    torch.testing.assert_close(memory[write[:4]], left[:4], **NEAR[device])
     assert torch.equal(memory[[0, 2, 3, 5, 6, 7, 11]], untouched)
 
 
@@ -38,5 +39,5 @@ def check_select(lens: tuple[int, ...], channels: int, size: int, device: str) -
     write[-1] = 1 if len(lens) > 1 else 4
     expected, left = all_.scan(memory[read], ragged)
     found = select(all_, memory, read, write, ragged)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(memory[write], left, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found, expected, **NEAR[device])
+    torch.testing.assert_close(memory[write], left, **NEAR[device])

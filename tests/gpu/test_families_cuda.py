@@ -67,8 +67,10 @@ def test_a_family_in_float32(family: Path) -> None:
     checks.check_decoder(law_of(family), rig, 1e-4)
 
 
-def test_a_family_in_bfloat16(family: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_half(law_of(family), lambda: checks.FusedRig(family, torch.bfloat16, device="cuda", attention="torch_native"), monkeypatch)
+def test_a_family_in_half(family: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bfloat16, or with experts in float16: there one rounding seldom chooses another expert."""
+    dtype = torch.float16 if "experts" in (family / "config.json").read_text() else torch.bfloat16
+    check_half(law_of(family), lambda: checks.FusedRig(family, dtype, device="cuda", attention="torch_native"), monkeypatch)
 
 
 @pytest.mark.parametrize("name", MODELS)

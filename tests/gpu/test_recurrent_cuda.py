@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +24,10 @@ from sgl.runtime.layers.recurrent import Ragged  # noqa: E402
 CUDA = torch.device("cuda")
 
 
+def moved(all_: Any) -> Any:
+    return type(all_)(*(part.cuda() if isinstance(part, torch.Tensor) else part for part in all_))
+
+
 @pytest.mark.parametrize("kind", ["gated delta net", "kda", "mamba 2"])
 @pytest.mark.parametrize("sizes", [*SIZES, (32, 2, 128, 128), (128, 16, 128, 64)])
 def test_one_token_is_that_of_torch(kind: str, sizes: tuple[int, int, int, int]) -> None:
@@ -34,8 +39,7 @@ def test_one_token_is_that_of_torch(kind: str, sizes: tuple[int, int, int, int])
 def test_scans_are_those_of_the_cpu(kind: str, lens: tuple[int, ...]) -> None:
     all_, before = said(kind, sum(lens), 1), states(kind, len(lens), 1)
     expected = all_.scan(before, Ragged.of(lens, torch.device("cpu")))
-    there = type(all_)(*(None if part is None else part.cuda() for part in all_))
-    for found, wanted in zip(there.scan(before.cuda(), Ragged.of(lens, CUDA)), expected, strict=True):
+    for found, wanted in zip(moved(all_).scan(before.cuda(), Ragged.of(lens, CUDA)), expected, strict=True):
         torch.testing.assert_close(found.cpu(), wanted, rtol=1e-4, atol=1e-4)
 
 
@@ -45,8 +49,7 @@ def test_a_selective_scan_is_that_of_torch(lens: tuple[int, ...]) -> None:
 
 
 def test_a_decode_step_may_be_a_graph() -> None:
-    all_ = said("gated delta net", 3, 1, 4, 16, 16)
-    all_ = type(all_)(*(None if part is None else part.cuda() for part in all_))
+    all_ = moved(said("gated delta net", 3, 1, 4, 16, 16)).plain()
     memory, slots = torch.zeros(8, 4, 16, 16, device=CUDA), torch.arange(2, 5, device=CUDA)
     advance(all_, memory, slots, slots)
     memory.zero_()
@@ -57,4 +60,4 @@ def test_a_decode_step_may_be_a_graph() -> None:
     for _ in range(3):
         graph.replay()
         expected, state = all_.advanced(state)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
