@@ -56,8 +56,8 @@ class EngineConfig:
     load_format  "auto": safetensors, GGUF or what `sgl shard` wrote; "sharded_state": only the last; "pt": also pickled .bin and
                  .pt files where there are no safetensors; only tensors are read from them, and none of their code runs
     step_tokens  token budget of one step; None: 1024 on the CPU, 8192 on a GPU
-    prompt_seconds  how long prompts may hold up a step in which others generate: they are cut to what was measured to take so
-                 long, 256 tokens at least; None: 0.05 on a GPU, 0.5 on the CPU; 0: not at all
+    prompt_seconds  how long prompts may hold up a step in which others stream their text: they are cut to what was measured to
+                 take so long, 256 tokens at least; None: 0.05 on a GPU, 0.5 on the CPU; 0: as long as they take
     max_running  sequences computed in one step at most; None: 64 on the CPU, 256 on a GPU
     attention    "auto" or the name of a backend
     graphs       on a GPU: replay decode-only steps as CUDA graphs

@@ -41,7 +41,7 @@ class Stats:
     pages_free: int = 0
     pages_cached: int = 0  # held by the tree alone, evictable
     pages_pinned: int = 0  # held by `Engine.pin`
-    prompt_budget: int = 0  # tokens of prompts in a step in which others get a token, see `prompt_seconds`
+    prompt_budget: int = 0  # tokens of prompts in a step in which others stream, see `prompt_seconds`
     states_total: int = 0  # of models that keep some
     states_free: int = 0
     states_cached: int = 0  # snapshots: held by the tree, some of them by sequences too

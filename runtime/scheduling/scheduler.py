@@ -69,12 +69,13 @@ class Scheduler:
         work: dict[SequenceState, Work] = {}
         singles, chunks = self._sides()
         budget = self._give_each(singles, self._kept_for(singles, chunks), work)
-        self._share(chunks, min(budget, self.prompt_budget) if work else budget, work)
+        watched = any(seq.ops[0].streamed for seq in work)
+        self._share(chunks, min(budget, self.prompt_budget) if watched else budget, work)
         return sorted(work.values(), key=lambda item: item.hi - item.lo > 1)
 
     @property
     def prompt_budget(self) -> int:
-        """Tokens of prompts in a step in which others get a token."""
+        """Tokens of prompts in a step in which others get a token that somebody waits for."""
         return self.pace.budget(self.step_tokens)
 
     # what becomes of a sequence

@@ -103,6 +103,11 @@ class Op:
         """It waits for other sequences, not for its own tokens."""
         return False
 
+    @property
+    def streamed(self) -> bool:
+        """Somebody is given each piece as it comes."""
+        return False
+
     def begin(self, seq: SequenceState, life: Life) -> bool:
         raise NotImplementedError
 
@@ -320,6 +325,10 @@ class Generate(Op):
         self.decoding: Decoding | None = None
         self.cached: int | None = None
         self.queue_seconds = 0.0
+
+    @property
+    def streamed(self) -> bool:
+        return self.on_chunk is not None
 
     def begin(self, seq: SequenceState, life: Life) -> bool:
         if self.refusal is not None:

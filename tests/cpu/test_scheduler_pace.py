@@ -11,9 +11,14 @@ __all__ = ["make"]
 LEAST, LONG = 256, 400
 
 
-def longest_beside(engine) -> int:
+def longest_beside(engine, streamed: bool = True) -> int:
     """The most tokens of prompts in a step in which another one got a token."""
-    Running(engine, prompt(1, 10)).wait()
+    if streamed:
+        Running(engine, prompt(1, 10)).wait()
+    else:
+        sequence = engine.open()
+        sequence.extend(prompt(1, 10))
+        sequence.generate(some(4000))
     with engine.trace_steps() as steps:
         run(engine, prompt(2, LONG), some(2))
     mixed = [[part.tokens for part in step.parts] for step in steps if len(step.parts) > 1]
@@ -36,6 +41,12 @@ def test_alone_they_are_not(make):
     with engine.trace_steps() as steps:
         run(engine, prompt(9, LONG), some(2))
     assert max(step.tokens for step in steps) == LONG
+
+
+def test_nor_where_nobody_looks_on(make):
+    engine = make(prompt_seconds=1e-9)
+    run(engine, prompt(9, LONG), some(2))
+    assert longest_beside(engine, streamed=False) == LONG
 
 
 def test_nor_where_generations_may_wait(make):
