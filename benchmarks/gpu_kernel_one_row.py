@@ -31,9 +31,10 @@ CUTS = (  # for tuning: rows, columns a step, warps
     (4, 1024, 2), (8, 2048, 8), (8, 1024, 4), (8, 512, 2),
     (2, 512, 1), (2, 512, 2), (4, 512, 1), (4, 512, 2), (4, 512, 4), (8, 512, 4), (2, 1024, 4), (2, 4096, 8), (4, 4096, 4), (16, 512, 4),
 )  # fmt: skip
-CUTS_OF_BITS = (
-    (8, 4096, 4), (4, 4096, 4), (2, 4096, 4), (16, 4096, 4), (8, 4096, 8), (16, 4096, 8), (8, 2048, 2), (4, 2048, 2), (16, 2048, 2), (8, 2048, 4),
-    (16, 2048, 4), (4, 2048, 4), (8, 1024, 1), (4, 1024, 1), (16, 1024, 2), (8, 1024, 2),
+CUTS_OF_BITS = (  # and registers
+    (8, 4096, 4), (8, 4096, 4, 96), (8, 4096, 4, 168), (4, 4096, 4), (4, 4096, 4, 80), (16, 4096, 4), (16, 4096, 4, 168), (16, 4096, 8), (8, 4096, 8),
+    (8, 2048, 2), (8, 2048, 2, 128), (8, 2048, 2, 168), (4, 2048, 2), (4, 2048, 2, 96), (4, 2048, 2, 80), (16, 2048, 4), (8, 2048, 4), (4, 2048, 4),
+    (8, 1024, 1), (8, 1024, 1, 168), (4, 1024, 1), (4, 1024, 1, 96), (8, 1024, 2),
 )  # fmt: skip
 
 
@@ -169,6 +170,7 @@ def _tune(lab: Lab, one: OneRow, kind: str) -> None:
     weights, size = lab.weights(one.sizes[kind]), one.sizes[kind]
     cuts = dict.fromkeys([best_launch(*size), *(Launch(*cut) for cut in CUTS)])
     with overlap(True):
+        lab.compile_ahead(lambda cut=cut: one.run(kind, weights[0], launch=cut) for cut in cuts)
         found = [(lab.attempt(f"{kind} {tuple(cut)}", lambda w, cut=cut: one.run(kind, w, launch=cut), weights), cut) for cut in cuts]
     for seconds, cut in sorted(found, key=lambda pair: (math.isnan(pair[0]), *pair))[:4]:
         lab.say(f"  {kind} {size}: {tuple(cut)} {1e6 * seconds:.2f} us{', in use' if cut == best_launch(*size) else ''}")

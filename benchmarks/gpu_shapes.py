@@ -138,7 +138,10 @@ MIXTURES = {  # of experts, `inner` wide where a layer is dense, or as wide as t
 
 def shape_of(name: str, layers: int | None = None) -> Shape:
     shape = (SHAPES | MIXTURES)[name]
-    return replace(shape, layers=layers) if layers else shape
+    if not layers:
+        return shape
+    cut = {"layer_types": shape.keys["layer_types"][:layers]} if "layer_types" in shape.keys else {}
+    return replace(shape, layers=layers, keys=shape.keys | cut)
 
 
 def write_model(folder: Path, shape: Shape) -> Path:

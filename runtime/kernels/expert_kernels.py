@@ -26,14 +26,22 @@ def gated(gate, up, limit, LIMITED: tl.constexpr, NAME: tl.constexpr):
 
 
 @triton.jit
+def _first(weight, rows, SIZE: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr):
+    """[R, BLOCK] of rows [R, 1] of the weight."""
+    return read_block(weight, rows, tl.arange(0, BLOCK)[None, :], SIZE, VECTOR, SIZE % BLOCK == 0)
+
+
+@triton.jit
 def _chain(
-    sums, weight, x, rows, factor, SIZE: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, WEIGHED: tl.constexpr,
+    sums, block, weight, x, rows, factor, SIZE: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, WEIGHED: tl.constexpr,
 ):  # fmt: skip
-    """sums [R, BLOCK / VECTOR] + the products of x [SIZE] with rows [R] of the weight.  WEIGHED: x times `factor`, rounded."""
+    """sums [R, BLOCK / VECTOR] + the products of x [SIZE] with rows [R] of the weight, whose first block is read.
+
+    WEIGHED: x times `factor`, rounded.
+    """
     EVEN: tl.constexpr = SIZE % BLOCK == 0
     STEPS: tl.constexpr = (SIZE + BLOCK - 1) // BLOCK
     k = tl.arange(0, BLOCK)[None, :]
-    block = read_block(weight, rows, k, SIZE, VECTOR, EVEN)
     for step in tl.static_range(STEPS):
         current = block
         if step + 1 < STEPS:
@@ -54,11 +62,11 @@ def gather_up(
 ):  # fmt: skip
     """out [pairs, inner] = activation(gate) * up, where an expert's weight [2 inner, SIZE] holds gate above up.
 
-    A program owns ROWS / 2 pairs of rows; grid (ceil(2 * inner / ROWS), pairs).
+    A program owns ROWS / 2 pairs of rows; grid (ceil(2 * inner / ROWS), pairs). `gather_down` may only begin behind the wait.
     """
     if DEPENDENT:
-        gdc_launch_dependents()
         gdc_wait()
+        gdc_launch_dependents()
     PAIRS: tl.constexpr = ROWS // 2
     pair = tl.program_id(1).to(tl.int64)
     expert = tl.load(chosen + pair).to(tl.int64)
@@ -68,7 +76,8 @@ def gather_up(
     lane, first = tl.arange(0, ROWS), tl.program_id(0) * PAIRS
     rows = expert * 2 * inner + tl.minimum(first + lane // 2, inner - 1) + lane % 2 * inner
     sums = tl.zeros([ROWS, BLOCK // VECTOR], tl.float32)
-    sums = _chain(sums, weight, x + pair // TOP * stride, rows[:, None], factor, SIZE, BLOCK, VECTOR, WEIGHED)
+    block = _first(weight, rows[:, None], SIZE, BLOCK, VECTOR)
+    sums = _chain(sums, block, weight, x + pair // TOP * stride, rows[:, None], factor, SIZE, BLOCK, VECTOR, WEIGHED)
     y = tl.sum(sums, 1)
     if BIASED:
         y += tl.load(bias + rows).to(tl.float32)
@@ -100,21 +109,27 @@ def gather_down(
 ):  # fmt: skip
     """out [rows, outputs] = the sum over a row's experts, in the order of choice, of x [pairs, SIZE] times their weights [outputs, SIZE].
 
-    WEIGHED: times the router's weights.  Grid (ceil(outputs / ROWS), rows).
+    WEIGHED: times the router's weights.  Grid (ceil(outputs / ROWS), rows).  DEPENDENT: behind `gather_up`, which has waited for
+    what chose before it lets this begin: the first weights are under way while it ends.
     """
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
     row, place = tl.program_id(1).to(tl.int64), tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = place < outputs
     output = tl.minimum(place, outputs - 1)
+    first = tl.load(chosen + row * TOP).to(tl.int64) * outputs + output
+    block = _first(weight, first[:, None], SIZE, BLOCK, VECTOR)
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     sums, added = tl.zeros([ROWS, BLOCK // VECTOR], tl.float32), tl.zeros([ROWS], tl.float32)
     for choice in tl.static_range(TOP):
         pair = row * TOP + choice
         rows = tl.load(chosen + pair).to(tl.int64) * outputs + output
         factor = tl.load(weights + pair) if WEIGHED else 1.0
-        part = tl.zeros([ROWS, BLOCK // VECTOR], tl.float32)
-        sums += factor * _chain(part, weight, x + pair * SIZE, rows[:, None], factor, SIZE, BLOCK, VECTOR, False)
+        part, current = tl.zeros([ROWS, BLOCK // VECTOR], tl.float32), block
+        if choice + 1 < TOP:
+            following = tl.load(chosen + pair + 1).to(tl.int64) * outputs + output
+            block = _first(weight, following[:, None], SIZE, BLOCK, VECTOR)
+        sums += factor * _chain(part, current, weight, x + pair * SIZE, rows[:, None], factor, SIZE, BLOCK, VECTOR, False)
         if BIASED:
             added += factor * tl.load(bias + rows).to(tl.float32)
     total = tl.sum(sums, 1) + added

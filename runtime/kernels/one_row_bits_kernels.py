@@ -16,13 +16,13 @@ from .ahead import entry
 from .one_row_kernels import rotated_and_stored, turn_and_place, values_at
 
 VECTOR = tl.constexpr(8)  # words that one thread reads at once
-FIRST, OTHERS = tl.constexpr(128.0), tl.constexpr(2048.0)  # what half bytes 0, and 1 to 3, are on top of
+EVEN, ODD = tl.constexpr(128.0), tl.constexpr(2048.0)  # what half bytes 0 and 2, and 1 and 3, are on top of
 SPREAD_0 = tl.constexpr("{ .reg .b32 a; shl.b32 a, $2, 16; lop3.b32 $0, a, 0xF0000, 0x43000000, 0xEA; lop3.b32 $1, $2, 0xF0000, 0x43000000, 0xEA; }")
 SPREAD_1 = tl.constexpr(
     "{ .reg .b32 a, b; shl.b32 a, $2, 8; shr.u32 b, $2, 8; lop3.b32 $0, a, 0xF000, 0x45000000, 0xEA; lop3.b32 $1, b, 0xF000, 0x45000000, 0xEA; }"
 )
-SPREAD_2 = tl.constexpr(
-    "{ .reg .b32 a, b; shl.b32 a, $2, 4; shr.u32 b, $2, 12; lop3.b32 $0, a, 0xF000, 0x45000000, 0xEA; lop3.b32 $1, b, 0xF000, 0x45000000, 0xEA; }"
+SPREAD_2 = tl.constexpr(  # the shifts are those of SPREAD_1, which the compiler sees
+    "{ .reg .b32 a, b; shl.b32 a, $2, 8; shr.u32 b, $2, 8; lop3.b32 $0, a, 0xF0000, 0x43000000, 0xEA; lop3.b32 $1, b, 0xF0000, 0x43000000, 0xEA; }"
 )
 SPREAD_3 = tl.constexpr("{ .reg .b32 b; shr.u32 b, $2, 16; lop3.b32 $0, $2, 0xF000, 0x45000000, 0xEA; lop3.b32 $1, b, 0xF000, 0x45000000, 0xEA; }")
 
@@ -87,9 +87,9 @@ def _sums_of_x(values):
 
 @triton.jit
 def _spread(words, QUARTER: tl.constexpr, COMPILED: tl.constexpr):
-    """Half bytes number QUARTER of each word as float32, on top of FIRST or OTHERS."""
+    """Half bytes number QUARTER of each word as float32, on top of EVEN or ODD."""
     if not COMPILED:
-        numbers = (words.to(tl.int32) >> 4 * QUARTER & 15).to(tl.float32) + (FIRST if QUARTER == 0 else OTHERS)
+        numbers = (words.to(tl.int32) >> 4 * QUARTER & 15).to(tl.float32) + (EVEN if QUARTER % 2 == 0 else ODD)
     elif QUARTER == 0:
         numbers = tl.inline_asm_elementwise(SPREAD_0, "=r,=r,r", [words], dtype=tl.float32, is_pure=True, pack=2)
     elif QUARTER == 1:
@@ -125,7 +125,7 @@ def _quarter(
         squares += _sums_of_x(values * values)
         values *= _values(norm, step, QUARTER, INPUTS, WORDS, BLOCKS)
     plain = _sums_of_x(values)
-    above = plain * (FIRST if QUARTER == 0 else OTHERS)
+    above = plain * (EVEN if QUARTER % 2 == 0 else ODD)
     return _lane_sums(_spread(words, QUARTER, COMPILED) * values[:, None]), plain, above, squares
 
 
@@ -173,7 +173,7 @@ def _products(
     factor = values_at(outer, rows, OUTER)
     total = tl.zeros([BLOCKS * WORDS // VECTOR, rows.shape[0]], tl.float32)
     squares = tl.zeros([BLOCKS * WORDS // VECTOR, 1], tl.float32)
-    for step in range(STEPS):
+    for step in tl.range(STEPS, loop_unroll_factor=STEPS if STEPS < 8 else 8):  # a third fewer instructions
         current, c0, c1, c2, c3 = found, m0, m1, m2, m3
         if STEPS > 1:  # behind the last step nothing is read
             found = _words(words, rows, step + 1, outputs, INPUTS, WORDS, BLOCKS)

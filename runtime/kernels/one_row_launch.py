@@ -36,6 +36,7 @@ TUNED: dict[tuple[int, int], Launch] = {
     (19456, 2560): Launch(2, 512, 1),
     (2560, 9728): Launch(2, 2048, 8),
     (151936, 2560): Launch(4, 512, 1),
+    (2048, 768): Launch(2, 1024, 2),
 }
 
 
@@ -71,7 +72,13 @@ def _block(inputs: int) -> int:
     return divisor if divisor >= 512 else min(1024, triton.next_power_of_2(inputs))
 
 
-TUNED_BITS: dict[tuple[int, int], Launch] = {}
+TUNED_BITS: dict[tuple[int, int], Launch] = {
+    (6144, 4096): Launch(16, 4096, 4),
+    (4096, 4096): Launch(8, 4096, 4),
+    (28672, 4096): Launch(16, 4096, 4),
+    (4096, 14336): Launch(16, 4096, 4),
+    (128256, 4096): Launch(16, 4096, 4),
+}
 
 
 def best_bits_launch(outputs: int, inputs: int, block: int) -> Launch:

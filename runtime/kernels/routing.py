@@ -20,7 +20,7 @@ PRECISION = "tf32x3"  # of products of many rows: as exact as float32 by three p
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """A router. weight: float32 [count, hidden]; bias, correction: float32 [count]; the others as of `spec.Router`.
+    """A router. weight: [count, hidden], float32 or of the activations' type; bias, correction: float32 [count]; the others as of `spec.Router`.
 
     counts: int64 [count], to which is added how often each expert was chosen.
     counters: int32 [FEW_ROWS], the kernels' own, zeros.
@@ -77,13 +77,13 @@ def _route_few(
 
 
 def logits(x: Tensor, weight: Tensor, bias: Tensor | None = None, fixed: bool = False, overlap: bool = False) -> Tensor:
-    """x [T, hidden], weight float32 [count, hidden], bias float32 [count] -> float32 [T, count].
+    """x [T, hidden], weight [count, hidden], float32 or of x's type, bias float32 [count] -> float32 [T, count], sums of float32.
 
     fixed: the bits of a row do not depend on how many there are.  overlap: see `one_row`.
     """
     (rows, size), count = x.shape, weight.shape[0]
-    if rows >= MANY_ROWS and not fixed:
-        return torch.nn.functional.linear(x.float(), weight, bias)
+    if not fixed and rows >= (MANY_ROWS if weight.dtype == torch.float32 else FEW_ROWS + 1):
+        return _by_library(x, weight, bias)
     scores = torch.empty(rows, count, dtype=torch.float32, device=x.device)
     added = weight if bias is None else bias
     if rows > FEW_ROWS or fixed:
@@ -100,6 +100,13 @@ def logits(x: Tensor, weight: Tensor, bias: Tensor | None = None, fixed: bool = 
             BIASED=bias is not None, NORMED=False, CHOOSING=False, **constants, **cut, DEPENDENT=overlap, **launched(overlap),
         )  # fmt: skip
     return scores
+
+
+def _by_library(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if not x.is_cuda or weight.dtype == torch.float32:
+        return torch.nn.functional.linear(x.float(), weight.float(), bias)
+    scores = torch.mm(x, weight.T, out_dtype=torch.float32)
+    return scores if bias is None else scores.add_(bias)
 
 
 def choose(scores: Tensor, top_k: int, *, overlap: bool = False, **options: Any) -> tuple[Tensor, Tensor]:

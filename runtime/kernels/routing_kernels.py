@@ -154,7 +154,7 @@ def score_rows(
         values = rounded.to(tl.float32)
         if tl.program_id(0) == 0:
             tl.store(normed + row * INPUTS + k, rounded, inside)
-    y = tl.sum(rows * values[None, :], 1)
+    y = tl.sum(rows.to(tl.float32) * values[None, :], 1)
     if BIASED:
         y += tl.load(bias + expert, expert < count, other=0.0)
     tl.store(scores + row * count + expert, y, expert < count)
@@ -184,7 +184,7 @@ def score_tiles(
         k = (start + tl.arange(0, DEPTH))[None, :]
         values = tl.load(left + k, (row < rows)[:, None] & (k < INPUTS), other=0.0).to(tl.float32)
         weights = tl.load(right + k, (expert < count)[:, None] & (k < INPUTS), other=0.0)
-        sums = tl.dot(values, weights.T, sums, input_precision=PRECISION)
+        sums = tl.dot(values, weights.to(tl.float32).T, sums, input_precision=PRECISION)
     if BIASED:
         sums += tl.load(bias + expert, expert < count, other=0.0)[None, :]
     tl.store(scores + row.to(tl.int64)[:, None] * count + expert[None, :], sums, (row < rows)[:, None] & (expert < count)[None, :])

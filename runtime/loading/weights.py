@@ -99,12 +99,13 @@ def dummy_model(
     for index in range(len(model.parts)):
         model.allocate(index)
         for place in model.parts[index].places():
-            _draw(place, generator)
+            _draw(place, generator, dtype)
         model.seal_part(index, transform)
     return model.finish()
 
 
-def _draw(place: Place, generator: torch.Generator) -> None:
+def _draw(place: Place, generator: torch.Generator, dtype: torch.dtype) -> None:
+    """Numbers of `dtype`, as a checkpoint has them."""
     target = place.target
     if target.dim() == 1 and place.name.endswith(("weight", "scalar")):
         target.fill_(1.0)
@@ -112,6 +113,8 @@ def _draw(place: Place, generator: torch.Generator) -> None:
         target.normal_(0.0, 0.02, generator=generator)
     else:  # drawn in float32: the same values for every dtype
         target.copy_(torch.empty(target.shape).normal_(0.0, 0.02, generator=generator))
+    if target.dtype != dtype and target.dim() > 1:
+        target.copy_(target.to(dtype))
 
 
 class _Coming(NamedTuple):

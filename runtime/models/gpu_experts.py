@@ -38,7 +38,7 @@ class FusedExperts:
         assert isinstance(expert, Gated)
         counters = torch.zeros(FEW_ROWS, dtype=torch.int32, device=router.weight.device)
         routing = Routing(
-            router.weight, router.bias, part.correction, part.part.top_k, options_of(part.part.router), part.counts, counters,
+            narrowed(router.weight, part.dtype), router.bias, part.correction, part.part.top_k, options_of(part.part.router), part.counts, counters,
             isinstance(part.experts[0].down, FIXED),
         )  # fmt: skip
         return cls(part, Stacks(up, down, expert.activation, expert.limit), routing)
@@ -70,6 +70,12 @@ class FusedExperts:
             return None, None
         every = shared.down(inner_of(shared, y))
         return every, None if switch is None else logits(y, switch.weight, None, self.fixed, overlap).view(-1)
+
+
+def narrowed(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same numbers in `dtype` if it has them all, as most checkpoints are written; half to read."""
+    narrow = weight.to(dtype)
+    return narrow if torch.equal(narrow.float(), weight) else weight
 
 
 def _stacked(layers: list[Linear]) -> Weights | PackedWeights:

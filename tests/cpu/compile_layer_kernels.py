@@ -139,7 +139,10 @@ def routers() -> None:
         check(routing_kernels.choose, 1, types, **constants)
         scores = {"weight": "*fp32", "bias": "*fp32", "rows": "i32", "counters": "*i32", "norm": "*bf16"}
         check(routing_kernels.score_rows, 4, types | scores, INPUTS=2880, BLOCK=4096, EXPERTS=2, BIASED=True, NORMED=True, CHOOSING=True, **constants)
-    check(routing_kernels.score_tiles, 4, types | scores, INPUTS=2048, ROWS=16, EXPERTS=16, DEPTH=128, BIASED=True, PRECISION="tf32x3")
+    for kept in ("*fp32", "*bf16"):
+        types |= scores | {"weight": kept}
+        check(routing_kernels.score_tiles, 4, types, INPUTS=2048, ROWS=16, EXPERTS=16, DEPTH=128, BIASED=True, PRECISION="tf32x3")
+    check(routing_kernels.score_rows, 4, types, INPUTS=2048, BLOCK=2048, EXPERTS=4, BIASED=False, NORMED=True, CHOOSING=True, **constants)
     check(expert_blocks._sort, 4, dict.fromkeys(("chosen", "pairs", "experts", "total"), "*i32") | {"count": "i32"}, EXPERTS=128, BINS=256, ROWS=32, CHUNK=1024)
 
 

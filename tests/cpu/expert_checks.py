@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -78,20 +79,20 @@ def check_counts(device: str) -> None:
 
 
 def check_logits(rows: int, count: int, hidden: int, dtype: torch.dtype, device: str) -> None:
+    """Logits about 1, to some of their 24 bits: a product of TF32 would be wrong by 1e-3."""
     from sgl.runtime.kernels.routing import logits
 
-    """Logits about 1, to some of their 24 bits: a product of TF32 would be wrong by 1e-3."""
     x, bias = torch.randn(rows, hidden, device=device).to(dtype), torch.randn(count, device=device)
     weight = torch.randn(count, hidden, device=device) * hidden**-0.5
-    for added in (None, bias):
-        expected = F.linear(x.double(), weight.double(), None if added is None else added.double()).float()
+    for added, kept in product((None, bias), {weight.dtype: weight, dtype: weight.to(dtype)}.values()):
+        expected = F.linear(x.double(), kept.double(), None if added is None else added.double()).float()
         for fixed in (False, True):
-            found = logits(x, weight, added, fixed)
+            found = logits(x, kept, added, fixed)
             assert found.dtype == torch.float32
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-def check_few_rows(name: str, rows: int, experts: int, hidden: int, dtype: torch.dtype, device: str) -> None:
+def check_few_rows(name: str, rows: int, experts: int, hidden: int, dtype: torch.dtype, device: str, narrow: bool = False) -> None:
     """Norm, product and choice in one kernel are those one after the other; its counters are left as they were."""
     from sgl.runtime.kernels.join import NormWeights
     from sgl.runtime.kernels.norm import rms_norm
@@ -100,6 +101,7 @@ def check_few_rows(name: str, rows: int, experts: int, hidden: int, dtype: torch
 
     router, options = ROUTERS[name], options_of(ROUTERS[name])
     x, weight = torch.randn(rows, hidden, device=device).to(dtype), torch.randn(experts, hidden, device=device)
+    weight = weight.to(dtype) if narrow else weight
     norm = NormWeights(torch.randn(hidden, device=device).to(dtype), None, 1e-5)
     bias, correction = (torch.randn(experts, device=device) if there else None for there in (router.bias, router.correction))
     counts = torch.zeros(experts, dtype=torch.int64, device=device)
