@@ -37,6 +37,7 @@ TUNED: dict[tuple[int, int], Launch] = {
     (2560, 9728): Launch(2, 2048, 8),
     (151936, 2560): Launch(4, 512, 1),
     (2048, 768): Launch(2, 1024, 2),
+    (2048, 4096): Launch(4, 2048, 8),
 }
 
 
@@ -72,12 +73,10 @@ def _block(inputs: int) -> int:
     return divisor if divisor >= 512 else min(1024, triton.next_power_of_2(inputs))
 
 
-TUNED_BITS: dict[tuple[int, int], Launch] = {
-    (6144, 4096): Launch(16, 4096, 4),
-    (4096, 4096): Launch(8, 4096, 4),
-    (28672, 4096): Launch(16, 4096, 4),
-    (4096, 14336): Launch(16, 4096, 4),
-    (128256, 4096): Launch(16, 4096, 4),
+BITS_AT_ONCE = 2048  # inputs a step, of weights of four bits
+TUNED_BITS: dict[tuple[int, int], Launch] = {  # where the guess is not the best
+    (4096, 4096): Launch(16, 4096, 4),
+    (128256, 4096): Launch(8, 2048, 2, 128),
 }
 
 
@@ -87,7 +86,7 @@ def best_bits_launch(outputs: int, inputs: int, block: int) -> Launch:
     if tuned is not None and tuned.block >= block:
         return tuned
     blocks = triton.cdiv(inputs, block)
-    many = max(4, min(32, blocks & -blocks))
+    many = max(4, min(BITS_AT_ONCE // block, blocks & -blocks))
     return Launch(8 if outputs >= 4096 else 4, many * block, max(1, many * block // 1024))
 
 
