@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -330,9 +331,15 @@ class Model:
     @cached_property
     def ropes(self) -> tuple[Rope, ...]:
         """The different rotations of the layers."""
-        parts = [attention_of(layer.mixer) for layer in self.layers]
-        indexers = [part.indexer for part in parts if isinstance(part, Latent)]
-        return tuple(dict.fromkeys(part.rope for part in (*parts, *indexers) if part is not None and part.rope is not None))
+        return tuple(dict.fromkeys(rope for layer in self.layers for rope in ropes_of(layer.mixer)))
+
+
+def ropes_of(mixer: Mixer | None) -> Iterator[Rope]:
+    """What turns in a mixer: its own heads, and those by which it chooses tokens."""
+    part = attention_of(mixer)
+    for each in (part, part.indexer if isinstance(part, Latent) else None):
+        if each is not None and each.rope is not None:
+            yield each.rope
 
 
 def attention_of(mixer: Mixer | None) -> Attention | Latent | None:
