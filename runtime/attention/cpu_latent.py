@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -9,11 +10,14 @@ from ..cache.kv import KVPool
 from ..layers import cpu
 from ..step.batch import Batch
 from .base import AttentionShape
+from .chosen import Chosen
 from .cpu import NO_LIMIT, CpuAttention, Tokens
 
 
 class CpuLatentAttention(CpuAttention):
     """See `CpuAttention`. A row is a key, and its first numbers are the value, of all heads."""
+
+    by_torch = "torch chooses tokens"
 
     def __init__(self, pool: KVPool, shape: AttentionShape, deterministic: bool = False, dtype: torch.dtype | None = None, **options: object) -> None:
         super().__init__(pool, shape, deterministic, dtype, **options)
@@ -24,6 +28,11 @@ class CpuLatentAttention(CpuAttention):
         rows, _ = self.addresses[layer]
         kind, scale = cpu.KINDS[k.dtype], self.scales(layer).k
         cpu.kernels.store(kind, k.data_ptr(), k.stride(0), 0, 0, batch.slots.data_ptr(), rows, 0, len(k), self.shape.head_dim, self._eight, scale, scale)
+
+    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch) -> Tensor:
+        slots, length = chosen.slots.numpy(), chosen.counts.numpy().astype(np.int64)
+        first = slots.ctypes.data + slots.strides[0] * np.arange(len(slots))
+        return self._attend(Tokens(None, slots, first, length, length), q, layer, None)
 
     def _attend(self, tokens: Tokens, q: Tensor, layer: int, sinks: Tensor | None) -> Tensor:
         shape, (rows, _) = self.shape, self.addresses[layer]

@@ -20,6 +20,7 @@ from ..kernels.attention_prefill import PrefillScratch, PrefillTile, prefill
 from ..kernels.attention_store import store
 from ..step.batch import Batch, DeviceBatch
 from .base import AttentionShape, BackendUnavailable, OnePool
+from .chosen import Chosen
 
 SPLIT_BYTES = 64 << 20  # device memory for partial results of deterministic attention
 WIDEST = 512
@@ -171,10 +172,21 @@ def proved(backend: Any) -> None:
             backend.plan(batch)
             for reach in set(shape.reaches):
                 backend.attend(q, None, None, shape.reaches.index(reach), batch)
+            if shape.chosen is not None:
+                _choose(backend, batch, q)
         torch.cuda.synchronize(pool.k.device)
     except Exception as error:
         first_line = str(error).strip().partition("\n")[0]
         raise BackendUnavailable(f"Triton's kernels fail here: {type(error).__name__}: {first_line}") from error
+
+
+def _choose(backend: Any, batch: Batch, q: Tensor) -> None:
+    """By as many heads as any; layers that attend to what others choose have none."""
+    keys = backend.indexed(0)
+    if keys.shape[1]:
+        backend.choose(q.new_zeros(len(q), 32, keys.shape[1]), q.new_zeros(len(q), 32, dtype=torch.float32), 0, batch)
+    slots = torch.zeros(len(q), backend.shape.chosen, dtype=torch.int32, device=q.device)
+    backend.attend_chosen(q, Chosen(slots, torch.ones_like(slots[:, 0])), 0, batch)
 
 
 def _empty_batch(lengths: list[int], page_size: int, device: torch.device) -> Batch:

@@ -32,7 +32,7 @@ ENGINES: list[dict[str, Any]] = [{}, {"graphs": False, "page_size": 16, "step_to
 SPOKEN = [
     "gemma2, low caps", "gemma3", "olmo2", "glm4", "cohere, norms of heads", "cohere2", "ministral3", "smollm3", "exaone4", "granite",
     "hunyuan", "helium", "nemotron", "apertus", "stablelm, parallel", "starcoder2, window", "nanochat", "gpt2", "gptj", "gpt_neox",
-    "opt", "opt-350m", "phi", "persimmon", "bloom", "falcon-40b", "gemma4, shared keys, wide", "gemma4, without embeddings of layers",
+    "deepseek v3.2", "glm 5, shared", "opt", "opt-350m", "phi", "persimmon", "bloom", "falcon-40b", "gemma4, shared keys, wide", "gemma4, without embeddings of layers",
 ]  # fmt: skip
 
 
