@@ -73,8 +73,8 @@ class AttentionBackend(Protocol):
     def choose(self, queries: Tensor, shares: Tensor, layer: int, batch: Batch) -> Chosen:
         """What each query attends to, by what is stored of the tokens it sees, the step's own included: see `chosen.choose`."""
 
-    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch) -> Tensor:
-        """`attend`, over these tokens alone."""
+    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch, sinks: Tensor | None = None) -> Tensor:
+        """`attend` over these tokens alone. q: [T, query heads of the KV heads in `chosen`, head_dim], of any tokens."""
 
     def reasons(self, layer: int) -> tuple[str, str | None]:
         """The name of the backend that attends a layer, and why it is no faster one."""

@@ -79,9 +79,9 @@ class AttentionByLayer:
         group, index = self._places[layer]
         return self._backends[group].choose(queries, shares, index, batch)
 
-    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch) -> Tensor:
+    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch, sinks: Tensor | None = None) -> Tensor:
         group, index = self._places[layer]
-        return self._backends[group].attend_chosen(q, chosen, index, batch)
+        return self._backends[group].attend_chosen(q, chosen, index, batch, sinks)
 
     def seen(self, layer: int, batch: Batch) -> tuple[int, int, int] | None:
         group, index = self._places[layer]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,7 +10,7 @@ from ..layers import cpu
 from ..step.batch import Batch
 from .base import AttentionShape
 from .chosen import Chosen
-from .cpu import NO_LIMIT, CpuAttention, Tokens
+from .cpu import NO_LIMIT, CpuAttention, Tokens, tokens_of
 
 
 class CpuLatentAttention(CpuAttention):
@@ -29,10 +28,8 @@ class CpuLatentAttention(CpuAttention):
         kind, scale = cpu.KINDS[k.dtype], self.scales(layer).k
         cpu.kernels.store(kind, k.data_ptr(), k.stride(0), 0, 0, batch.slots.data_ptr(), rows, 0, len(k), self.shape.head_dim, self._eight, scale, scale)
 
-    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch) -> Tensor:
-        slots, length = chosen.slots.numpy(), chosen.counts.numpy().astype(np.int64)
-        first = slots.ctypes.data + slots.strides[0] * np.arange(len(slots))
-        return self._attend(Tokens(None, slots, first, length, length), q, layer, None)
+    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch, sinks: Tensor | None = None) -> Tensor:
+        return self._attend(tokens_of(chosen, 1), q, layer, None)
 
     def _attend(self, tokens: Tokens, q: Tensor, layer: int, sinks: Tensor | None) -> Tensor:
         shape, (rows, _) = self.shape, self.addresses[layer]

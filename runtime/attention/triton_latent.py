@@ -81,17 +81,18 @@ class TritonLatentAttention(OnePool):
     def choose(self, queries: Tensor, shares: Tensor, layer: int, batch: Batch) -> Chosen:
         device, most = batch.device, self.shape.chosen
         assert device is not None and most is not None
-        return Chosen(*choose(
+        slots, counts = choose(
             queries, shares, self.indexed(layer), batch.positions, device.token_rows, device.table,
             longest=_room(max(batch.context_lens)), most=most, page_size=device.page_size,
-        ))  # fmt: skip
+        )  # fmt: skip
+        return Chosen(slots[:, None], counts[:, None])
 
-    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch) -> Tensor:
+    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch, sinks: Tensor | None = None) -> Tensor:
         """A query is a decode, and its tokens are the pages of a table, one token each."""
         rows, shape = self.stored(layer)[0], self.shape
         out = torch.empty(*q.shape[:2], shape.value_dim, dtype=q.dtype, device=q.device)
         every = torch.arange(self.most, dtype=torch.int32, device=q.device)
-        for parts in zip(*(whole.split(self.most) for whole in (q, out, chosen.slots, chosen.counts)), strict=True):
+        for parts in zip(*(whole.split(self.most) for whole in (q, out, *chosen.of_rows(1))), strict=True):
             some, mixed, slots, counts = parts
             decode(
                 some, rows, mixed, every, counts, slots, page_size=1, scale=shape.scale, row_scale=self.scales(layer).k,

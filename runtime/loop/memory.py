@@ -235,10 +235,10 @@ class _NoAttention:
     def choose(self, queries: Tensor, shares: Tensor, layer: int, batch: Batch) -> Chosen:
         most = self._layout.layer(layer).chosen
         assert most is not None
-        none = torch.zeros(len(queries), most, dtype=torch.int32, device=queries.device)
-        return Chosen(none, none[:, 0])
+        none = torch.zeros(len(queries), 1, most, dtype=torch.int32, device=queries.device)
+        return Chosen(none, none[..., 0])
 
-    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch) -> Tensor:
+    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch, sinks: Tensor | None = None) -> Tensor:
         return self.attend(q, None, None, layer, batch)
 
     def seen(self, layer: int, batch: Batch) -> tuple[int, int, int] | None:

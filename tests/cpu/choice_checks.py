@@ -76,7 +76,7 @@ class Choices:
     def check_choice(self, chosen: Chosen) -> None:
         for token, (places, slots) in enumerate(zip(self.expected(), self.slots_of_tokens(), strict=True)):
             count = int(chosen.counts[token])
-            assert chosen.slots[token, :count].tolist() == slots[places].tolist(), token
+            assert chosen.slots[token, 0, :count].tolist() == slots[places].tolist(), token
 
     def slots_of_tokens(self) -> list[np.ndarray]:
         """Of each token those of its sequence."""
@@ -85,8 +85,8 @@ class Choices:
     def mixed(self, chosen: Chosen) -> torch.Tensor:
         out = torch.zeros(self.tokens, self.layer.query_heads, 32)
         stored, scale = self.world.pool.k[0, :, 0].cpu().float().double(), self.world.pool.scales[0].k
-        for token, count in enumerate(chosen.counts.tolist()):
-            rows = (stored[chosen.slots[token, :count].long().cpu()] * scale).numpy()
+        for token, count in enumerate(chosen.counts[:, 0].tolist()):
+            rows = (stored[chosen.slots[token, 0, :count].long().cpu()] * scale).numpy()
             for head in range(self.layer.query_heads):
                 query = self.q[token, head].double().cpu().numpy()
                 out[token, head] = torch.from_numpy(attended(query, rows, rows[:, :32], self.layer, head, None))
