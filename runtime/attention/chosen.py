@@ -81,7 +81,7 @@ def choose(queries: Tensor, shares: Tensor, keys: Tensor, most: int, batch: Batc
     """
     slots = torch.zeros(len(queries), 1, most, dtype=torch.int32, device=queries.device)
     counts = (batch.positions + 1).clamp_max(most).int()
-    for rows, own, first in _sequences(batch, queries.device):
+    for rows, own, first in sequences(batch, queries.device):
         kept = keys.index_select(0, own).float()
         for start in range(rows.start, rows.stop, ROWS):
             part = slice(start, min(start + ROWS, rows.stop))
@@ -133,7 +133,7 @@ def _mixed(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, shape: AttentionShape,
     return attend_written(q, k, v, mask, shape.scale, shape.softcap, sinks)
 
 
-def _sequences(batch: Batch, device: torch.device) -> Iterator[tuple[slice, Tensor, int]]:
+def sequences(batch: Batch, device: torch.device) -> Iterator[tuple[slice, Tensor, int]]:
     """Of each sequence where its queries are in the batch, the slots of all its tokens (int64), and the position of its first query."""
     starts = pairwise(accumulate(batch.query_lens, initial=0))
     for (start, stop), slots in zip(starts, batch.context_slots, strict=True):

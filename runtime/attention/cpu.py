@@ -75,6 +75,7 @@ class CpuAttention(OnePool):
 
     name, reason = "cpu", "compiled kernels for everything"
     capturable = False
+    by_torch = "torch chooses tokens"
 
     def __init__(
         self, pool: KVPool, shape: AttentionShape, deterministic: bool = False, dtype: torch.dtype | None = None, **options: object

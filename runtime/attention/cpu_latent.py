@@ -16,8 +16,6 @@ from .cpu import NO_LIMIT, CpuAttention, Tokens, tokens_of
 class CpuLatentAttention(CpuAttention):
     """See `CpuAttention`. A row is a key, and its first numbers are the value, of all heads."""
 
-    by_torch = "torch chooses tokens"
-
     def __init__(self, pool: KVPool, shape: AttentionShape, deterministic: bool = False, dtype: torch.dtype | None = None, **options: object) -> None:
         super().__init__(pool, shape, deterministic, dtype, **options)
         if cpu.kernels.AVX512:  # then they are faster than torch for prompts too

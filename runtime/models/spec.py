@@ -14,6 +14,7 @@ from ..layers.rotary import Rope
 from .latent_spec import Latent
 from .names import Names
 from .recurrent_spec import Delta, Mamba1, Mamba2
+from .sparse_spec import Sparse
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "xielu"]
 
@@ -205,7 +206,7 @@ class Beside:
         return tuple(state for mixer in self.mixers for state in states_of(mixer))
 
 
-Mixer = Attention | Latent | ShortConv | Delta | Mamba1 | Mamba2 | Beside
+Mixer = Attention | Latent | Sparse | ShortConv | Delta | Mamba1 | Mamba2 | Beside
 Feedforward = Gated | Plain | Experts
 
 
@@ -342,22 +343,22 @@ def ropes_of(mixer: Mixer | None) -> Iterator[Rope]:
             yield each.rope
 
 
-def attention_of(mixer: Mixer | None) -> Attention | Latent | None:
+def attention_of(mixer: Mixer | None) -> Attention | Latent | Sparse | None:
     """The softmax attention in a mixer; there is one at most."""
     if isinstance(mixer, Beside):
         return next((found for each in mixer.mixers if (found := attention_of(each))), None)
-    return mixer if isinstance(mixer, Attention | Latent) else None
+    return mixer if isinstance(mixer, Attention | Latent | Sparse) else None
 
 
 def states_of(mixer: Mixer | None) -> tuple[StateShape, ...]:
     """What a mixer keeps of a sequence beside keys and values."""
-    return () if mixer is None or isinstance(mixer, Attention | Latent) else mixer.state
+    return () if mixer is None or isinstance(mixer, Attention | Latent | Sparse) else mixer.state
 
 
 def asked_of(mixer: Mixer | None) -> LayerAttention | None:
     """None where it does not attend."""
     part = attention_of(mixer)
-    if part is None or isinstance(part, Latent):
+    if part is None or isinstance(part, Latent | Sparse):
         return None if part is None else part.asked
     return LayerAttention(
         part.heads, part.kv_heads, part.dim, part.values, part.scale, part.window, part.chunk, part.softcap, part.alibi, part.source
