@@ -75,7 +75,7 @@ class CpuAttention(OnePool):
 
     name, reason = "cpu", "compiled kernels for everything"
     capturable = False
-    by_torch = "torch chooses tokens"
+    by_torch: str | None = "torch chooses tokens"
 
     def __init__(
         self, pool: KVPool, shape: AttentionShape, deterministic: bool = False, dtype: torch.dtype | None = None, **options: object
@@ -83,8 +83,8 @@ class CpuAttention(OnePool):
         if missing := _missing(pool, shape, dtype):
             raise BackendUnavailable(f"attention='cpu' needs {missing}; use attention='torch_native'")
         self.shape = shape
-        computed = dtype or (torch.float32 if pool.k.dtype == FP8 else pool.k.dtype)
-        in_tiles = not shape.latent and cpu.attends_many(computed, shape.head_dim)
+        self.dtype = dtype or (torch.float32 if pool.k.dtype == FP8 else pool.k.dtype)
+        in_tiles = not shape.latent and cpu.attends_many(self.dtype, shape.head_dim)
         self._small = NO_LIMIT if deterministic or in_tiles else SMALL_EXTEND
         if self._small == SMALL_EXTEND:
             self.reason = f"compiled kernels, torch for prefills of more than {SMALL_EXTEND} tokens"
@@ -200,6 +200,11 @@ def _single_tokens(batch: Batch, window: int | None, chunk: int | None) -> Token
         length = np.minimum(length, window)
     slots = np.ascontiguousarray(np.concatenate(batch.context_slots), np.int32)
     return Tokens(None, slots, slots.ctypes.data + slots.itemsize * (np.cumsum(contexts) - length), length, contexts - length)
+
+
+def all_tokens(batch: Batch) -> Tokens:
+    """Those of a step, each with all that it sees."""
+    return _tokens(spans_of(batch.query_lens, batch.context_slots, None), None, everything=True)
 
 
 def _tokens(spans: list[Span], window: int | None, everything: bool) -> Tokens:

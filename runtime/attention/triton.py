@@ -47,7 +47,7 @@ class TritonAttention(OnePool):
 
     name, reason = "triton", "Triton's kernels for everything"
     capturable = True
-    by_torch = "torch chooses tokens"
+    by_torch: str | None = "torch chooses tokens"
 
     def __init__(
         self,

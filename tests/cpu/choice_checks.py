@@ -14,7 +14,7 @@ from latent_checks import layer
 from sgl.runtime.attention import AttentionBackend, AttentionLayout
 from sgl.runtime.attention.chosen import Chosen
 
-HEADS, DIM, MOST = 3, 4, 9  # a width whose root is a whole number
+MOST = 9
 RAGGED: Work = [(40, 1), (0, 1), (8, 1), (150, 1), (9, 1), (17, 9), (3, 12), (0, 20)]
 DECODES: Work = [(40, 1), (0, 1), (150, 1), (9, 1)]
 
@@ -23,13 +23,17 @@ class Choices:
     """A step over pages, whose tokens have keys to be chosen by.
 
     whole: these, the queries and the shares are small whole numbers, so that scores are exact, and many of them equal.
+    by: heads and their width, whose root is to be a whole number.
     """
 
-    def __init__(self, work: Work, dtype: torch.dtype = torch.float32, most: int = MOST, heads: int = 5, whole: bool = True, seed: int = 0, **options: Any) -> None:
-        self.whole, self.most, self.layer = whole, most, replace(layer(heads, 32, 16), index_dim=DIM, chosen=most)
+    def __init__(
+        self, work: Work, dtype: torch.dtype = torch.float32, most: int = MOST, heads: int = 5, whole: bool = True, seed: int = 0,
+        by: tuple[int, int] = (3, 4), **options: Any,
+    ) -> None:  # fmt: skip
+        self.whole, self.most, self.layer, self.scale = whole, most, replace(layer(heads, 32, 16), index_dim=by[1], chosen=most), by[1] ** -0.5
         self.world = World(AttentionLayout.of([self.layer]), work, dtype, seed=seed, **options)
-        self.queries, self.shares = self.numbers(self.tokens, HEADS, DIM), self.numbers(self.tokens, HEADS).float()
-        self.index = [self.numbers(sum(lengths), DIM).to(self.world.pool.index.dtype) for lengths in work]
+        self.queries, self.shares = self.numbers(self.tokens, *by), self.numbers(self.tokens, by[0]).float()
+        self.index = [self.numbers(sum(lengths), by[1]).to(self.world.pool.index.dtype) for lengths in work]
         for slots, keys, (cached, _) in zip(self.world.slots, self.index, work, strict=True):
             self.world.pool.index[0, slots[:cached]] = keys[:cached]
         self.q, self.rows = self.world.normal(self.tokens, heads, 48), self.world.normal(self.tokens, 1, 48)
@@ -58,7 +62,7 @@ class Choices:
         for keys, (cached, new) in zip(self.index, self.world.work, strict=True):
             for seen in range(cached + 1, cached + new + 1):
                 token = len(found)
-                products = np.maximum(keys[:seen].double().cpu().numpy() @ queries[token].T, 0) * 0.5
+                products = np.maximum(keys[:seen].double().cpu().numpy() @ queries[token].T, 0) * self.scale
                 found.append(np.sort(np.argsort(-(products @ shares[token]), kind="stable")[: self.most]))
         return found
 
