@@ -16,6 +16,7 @@ from sgl.runtime.attention.chosen import Chosen
 
 MOST = 9
 RAGGED: Work = [(40, 1), (0, 1), (8, 1), (150, 1), (9, 1), (17, 9), (3, 12), (0, 20)]
+FEW: Work = [(70, 1), (0, 1), (9, 1), (17, 4), (0, 7)]
 DECODES: Work = [(40, 1), (0, 1), (150, 1), (9, 1)]
 
 

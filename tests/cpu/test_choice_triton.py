@@ -11,7 +11,7 @@ if torch.cuda.is_available():
 
 from attention_cases import Work, with_padding
 from attention_oracle import works
-from choice_checks import DECODES, RAGGED, Choices
+from choice_checks import DECODES, FEW, Choices
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interpreted import products_as_on_a_tensor_core
@@ -42,7 +42,7 @@ def backend_of(world: Choices) -> AttentionBackend:
     return small(world.world.backend("triton"))
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(work=works(), page_size=st.sampled_from([1, 16]), most=st.sampled_from([1, 4, 30]), seed=st.integers(0, 99))
 def test_random_steps(work: Work, page_size: int, most: int, seed: int) -> None:
     world = Choices(work, most=most, page_size=page_size, seed=seed, pages=400 if page_size == 1 else 60)
@@ -51,14 +51,14 @@ def test_random_steps(work: Work, page_size: int, most: int, seed: int) -> None:
 
 @pytest.mark.parametrize("kept", [None, FP8])
 def test_other_types(kept: torch.dtype | None) -> None:
-    world = Choices(RAGGED, torch.bfloat16, heads=20, kept=kept)
+    world = Choices(FEW, torch.bfloat16, heads=20, kept=kept)
     world.check(backend_of(world), tolerance=0.03 if kept is None else 0.1)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_scores_of_any_size_and_sign(seed: int) -> None:
     """The choice is that of the law, whose sums are the same but for what float32 rounds."""
-    world = Choices(RAGGED, whole=False, seed=seed)
+    world = Choices(FEW, whole=False, seed=seed)
     ours, law = (world.choose(backend) for backend in (backend_of(world), world.world.backend("torch_native")))
     for row, count in enumerate(law.counts[:, 0].tolist()):
         assert ours.counts[row] == count and torch.equal(ours.slots[row, 0, :count], law.slots[row, 0, :count])
