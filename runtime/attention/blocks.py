@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..step.batch import Batch
+from ..step.batch import Batch, DeviceBatch
 from .chosen import Chosen
 
 NONE = -1  # in place of a block
@@ -41,8 +41,15 @@ def _slots(places: Tensor, batch: Batch, tokens: slice | Tensor) -> Tensor:
     if device is None:
         table, rows = _table(batch)
         return table[rows[tokens][:, None, None], places]
+    _enter(batch, device)
     pages = device.table[device.token_rows[tokens].long()[:, None, None], places // device.page_size]
     return (pages * device.page_size + places % device.page_size).int()
+
+
+def _enter(batch: Batch, device: DeviceBatch) -> None:
+    """The pages of the step's own tokens, which are not in the table where no kernel of Triton embeds them; none for slot 0."""
+    rows, pages = device.token_rows.long(), batch.positions.long() // device.page_size
+    device.table[rows, pages] = torch.where(batch.slots == 0, device.table[rows, pages], (batch.slots // device.page_size).int())
 
 
 def _table(batch: Batch) -> tuple[Tensor, Tensor]:

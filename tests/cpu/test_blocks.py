@@ -40,11 +40,13 @@ def test_other_types(name: str, kept: torch.dtype | None) -> None:
 
 @pytest.mark.parametrize("window", [0, 1, 5, 50])
 def test_what_is_seen_is_that_of_a_dense_mask(window: int) -> None:
-    """In order and once, with a table of pages and without one."""
+    """In order and once, with a table of pages, into which the step's own may not be entered yet, and without one."""
     blocks = Blocks(RAGGED, LAYER, window=window, page_size=4)
     batch = blocks.world.batch
     seen = dense_mask(blocks.blocks, batch.positions, BLOCK, window)
     sequences = [slots for slots, (_, new) in zip(blocks.world.slots, RAGGED, strict=True) for _ in range(new)]
+    new = batch.device.token_rows.long(), batch.positions.long() // 4
+    batch.device.table[new] = torch.where(batch.positions % 4 == 0, 2**29, batch.device.table[new])
     for one in (batch, replace(batch, device=None)):
         chosen = of_blocks(blocks.blocks, BLOCK, window, one)
         for token, slots in enumerate(sequences):
