@@ -119,6 +119,7 @@ MODELS: dict[str, Model] = {
     "values of their own width": model(*[Layer(Norms.pre(RMS), attention(value_dim=8), Gated(INNER))] * 2),
 }  # fmt: skip
 
+CHOOSING = ["latent attention, chosen tokens", "three branches"]  # what they choose among few is another choice where it is rounded otherwise
 BY_LAW = {"no attention": [1], "beside": [0, 1], "layers of one part": [0, 1, 2], "embeddings of each layer": [0, 1], "a layer by the law": [1], "the last by the law": [1]}
 MIXER_BY_LAW = {
     "gated heads": [0, 1], "gated delta net": [0], "kda": [1], "mamba": [0, 1], "no attention": [0], "values of their own width": [0, 1],
