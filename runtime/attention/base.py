@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import Tensor
 
 from ..errors import ConfigError
+from .chosen import Chosen, ChosenByTorch
 from .layout import AttentionLayout, AttentionShape, LayerAttention
 
 if TYPE_CHECKING:
-    from ..cache.kv import KVPool
     from ..layers.float8 import Scales
     from ..step.batch import Batch
 
@@ -64,11 +64,17 @@ class AttentionBackend(Protocol):
     def stored(self, layer: int) -> tuple[Tensor, Tensor]:
         """Where keys and values of a layer lie: [slots, kv_heads, head_dim]."""
 
-    def indexed(self, layer: int) -> Tensor:
-        """Where a layer stores by what it chooses tokens: [slots, index_dim]."""
-
     def scales(self, layer: int) -> Scales:
         """What they were divided by."""
+
+    def store_index(self, keys: Tensor, layer: int, batch: Batch) -> None:
+        """Write by what the new tokens are chosen, [T, index_dim]."""
+
+    def choose(self, queries: Tensor, shares: Tensor, layer: int, batch: Batch) -> Chosen:
+        """What each query attends to, by what is stored of the tokens it sees, the step's own included: see `chosen.choose`."""
+
+    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch, sinks: Tensor | None = None) -> Tensor:
+        """`attend` over these tokens alone. q: [T, query heads of the KV heads in `chosen`, head_dim], of any tokens."""
 
     def reasons(self, layer: int) -> tuple[str, str | None]:
         """The name of the backend that attends a layer, and why it is no faster one."""
@@ -78,26 +84,21 @@ class AttentionBackend(Protocol):
         can attend all of them; None elsewhere."""
 
 
-class OnePool:
+class OnePool(ChosenByTorch):
     """What backends for equal layers have in common. slower: why this is not the fastest backend, if it is not."""
 
     name: str
-    pool: KVPool
-    shape: AttentionShape
     slower: str | None = None
 
     def stored(self, layer: int) -> tuple[Tensor, Tensor]:
         cache = self.shape.caches[layer]
         return self.pool.k[cache], self.pool.v[cache]
 
-    def indexed(self, layer: int) -> Tensor:
-        return self.pool.index[self.shape.caches[layer]]
-
     def scales(self, layer: int) -> Scales:
         return self.pool.scales[self.shape.caches[layer]]
 
     def reasons(self, layer: int) -> tuple[str, str | None]:
-        return self.name, self.slower
+        return self.name, self.slower or self.choosing
 
     def seen(self, layer: int, batch: Batch) -> tuple[int, int, int] | None:
         return None

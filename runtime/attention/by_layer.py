@@ -12,6 +12,7 @@ from ..cache.pools import Pool
 from ..layers.float8 import Scales
 from ..step.batch import Batch
 from .base import AttentionLayout
+from .chosen import Chosen
 
 if TYPE_CHECKING:
     from . import OneBackend
@@ -62,10 +63,6 @@ class AttentionByLayer:
         group, index = self._places[layer]
         return self._backends[group].stored(index)
 
-    def indexed(self, layer: int) -> Tensor:
-        group, index = self._places[layer]
-        return self._backends[group].indexed(index)
-
     def scales(self, layer: int) -> Scales:
         group, index = self._places[layer]
         return self._backends[group].scales(index)
@@ -73,6 +70,18 @@ class AttentionByLayer:
     def reasons(self, layer: int) -> tuple[str, str | None]:
         group, index = self._places[layer]
         return self._backends[group].reasons(index)
+
+    def store_index(self, keys: Tensor, layer: int, batch: Batch) -> None:
+        group, index = self._places[layer]
+        self._backends[group].store_index(keys, index, batch)
+
+    def choose(self, queries: Tensor, shares: Tensor, layer: int, batch: Batch) -> Chosen:
+        group, index = self._places[layer]
+        return self._backends[group].choose(queries, shares, index, batch)
+
+    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch, sinks: Tensor | None = None) -> Tensor:
+        group, index = self._places[layer]
+        return self._backends[group].attend_chosen(q, chosen, index, batch, sinks)
 
     def seen(self, layer: int, batch: Batch) -> tuple[int, int, int] | None:
         group, index = self._places[layer]

@@ -19,6 +19,7 @@ from ..layers import cpu
 from ..layers.float8 import FP8
 from ..step.batch import Batch
 from .base import AttentionShape, BackendUnavailable, OnePool
+from .chosen import Chosen
 from .plan import SMALL_EXTEND, Span, spans_of
 from .torch_native import Prefill, TorchNativeAttention
 
@@ -74,6 +75,7 @@ class CpuAttention(OnePool):
 
     name, reason = "cpu", "compiled kernels for everything"
     capturable = False
+    by_torch: str | None = "torch chooses tokens"
 
     def __init__(
         self, pool: KVPool, shape: AttentionShape, deterministic: bool = False, dtype: torch.dtype | None = None, **options: object
@@ -81,8 +83,8 @@ class CpuAttention(OnePool):
         if missing := _missing(pool, shape, dtype):
             raise BackendUnavailable(f"attention='cpu' needs {missing}; use attention='torch_native'")
         self.shape = shape
-        computed = dtype or (torch.float32 if pool.k.dtype == FP8 else pool.k.dtype)
-        in_tiles = not shape.latent and cpu.attends_many(computed, shape.head_dim)
+        self.dtype = dtype or (torch.float32 if pool.k.dtype == FP8 else pool.k.dtype)
+        in_tiles = not shape.latent and cpu.attends_many(self.dtype, shape.head_dim)
         self._small = NO_LIMIT if deterministic or in_tiles else SMALL_EXTEND
         if self._small == SMALL_EXTEND:
             self.reason = f"compiled kernels, torch for prefills of more than {SMALL_EXTEND} tokens"
@@ -125,16 +127,31 @@ class CpuAttention(OnePool):
             out[part.rows] = self._torch.attend_prefill(part, q, k, v, layer, sinks)
         return out
 
+    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch, sinks: Tensor | None = None) -> Tensor:
+        """A query token and KV head is a token over a pool of one KV head; those of a head have the same sinks."""
+        heads = chosen.slots.shape[1]
+        rows = q.unflatten(1, (heads, -1))
+        if sinks is None:
+            return self._over(1, tokens_of(chosen, self.shape.kv_heads), rows.flatten(0, 1).contiguous(), layer, None).view(q.shape)
+        parts = []
+        for head, own in enumerate(sinks.view(heads, -1)):
+            parts.append(self._over(1, tokens_of(chosen, self.shape.kv_heads, head), rows[:, head].contiguous(), layer, own))
+        return torch.cat(parts, 1)
+
     def seen(self, layer: int, batch: Batch) -> tuple[int, int, int] | None:
         plan: Plan = batch.plan[layer]
         return None if plan.tokens is None or plan.prefills else plan.tokens.pointers
 
     def _attend(self, tokens: Tokens, q: Tensor, layer: int, sinks: Tensor | None) -> Tensor:
+        return self._over(self.shape.kv_heads, tokens, q, layer, sinks)
+
+    def _over(self, kv_heads: int, tokens: Tokens, q: Tensor, layer: int, sinks: Tensor | None) -> Tensor:
+        """kv_heads: of the pool, as the slots of `tokens` count it."""
         shape, (keys, values), (k_scale, v_scale) = self.shape, self.addresses[layer], self.scales(layer)
         out = torch.empty(q.shape, dtype=q.dtype)
         cpu.kernels.attend(
             cpu.KINDS[q.dtype], q.data_ptr(), q.stride(0), keys, values, out.data_ptr(), *tokens.pointers,
-            q.shape[0], shape.kv_heads, shape.group, shape.head_dim,
+            q.shape[0], kv_heads, q.shape[1] // kv_heads, shape.head_dim,
             0 if sinks is None else sinks.data_ptr(), self._eight, shape.scale * k_scale, shape.softcap or 0.0, v_scale,
         )  # fmt: skip
         return out
@@ -147,6 +164,14 @@ class CpuAttention(OnePool):
         prefills = [self._torch.prefill(span, window) for span in spans if span.queries > self._small]
         tokens = _tokens(small, window, everything=not prefills) if small else None
         return Plan(tokens, prefills)
+
+
+def tokens_of(chosen: Chosen, kv_heads: int, head: int | None = None) -> Tokens:
+    """Each row of a choice, see `Chosen.of_rows`, or those of one KV head."""
+    rows, counts = chosen.of_rows(kv_heads)
+    each = slice(None) if head is None else slice(head, None, chosen.slots.shape[1])
+    slots, length = rows.numpy()[each], counts.numpy()[each].astype(np.int64)
+    return Tokens(None, slots, slots.ctypes.data + slots.strides[0] * np.arange(len(slots)), length, np.zeros_like(length))
 
 
 def _missing(pool: KVPool, shape: AttentionShape, dtype: torch.dtype | None = None) -> str | None:
@@ -175,6 +200,11 @@ def _single_tokens(batch: Batch, window: int | None, chunk: int | None) -> Token
         length = np.minimum(length, window)
     slots = np.ascontiguousarray(np.concatenate(batch.context_slots), np.int32)
     return Tokens(None, slots, slots.ctypes.data + slots.itemsize * (np.cumsum(contexts) - length), length, contexts - length)
+
+
+def all_tokens(batch: Batch) -> Tokens:
+    """Those of a step, each with all that it sees."""
+    return _tokens(spans_of(batch.query_lens, batch.context_slots, None), None, everything=True)
 
 
 def _tokens(spans: list[Span], window: int | None, everything: bool) -> Tokens:

@@ -1,7 +1,11 @@
-"""Attention over latent rows by the compiled CPU kernels (layers/cpu_latent.h), which read a row once for several heads."""
+"""Attention over latent rows by the compiled CPU kernels (layers/cpu_latent.h), which read a row once for several heads.
+
+Which rows a query attends to, where that is chosen, is found by layers/cpu_choice.h.
+"""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -9,21 +13,48 @@ from ..cache.kv import KVPool
 from ..layers import cpu
 from ..step.batch import Batch
 from .base import AttentionShape
-from .cpu import NO_LIMIT, CpuAttention, Tokens
+from .chosen import Chosen
+from .cpu import NO_LIMIT, CpuAttention, Tokens, all_tokens, tokens_of
+
+ROOM = 1 << 22  # scores that are kept at a time
 
 
 class CpuLatentAttention(CpuAttention):
-    """See `CpuAttention`. A row is a key, and its first numbers are the value, of all heads."""
+    """See `CpuAttention`. A row is a key, and its first numbers are the value, of all heads.
+
+    Tokens are chosen by kernels too, where that by which they are is stored in the dtype of the queries.
+    """
 
     def __init__(self, pool: KVPool, shape: AttentionShape, deterministic: bool = False, dtype: torch.dtype | None = None, **options: object) -> None:
         super().__init__(pool, shape, deterministic, dtype, **options)
         if cpu.kernels.AVX512:  # then they are faster than torch for prompts too
             self._small, self.reason = NO_LIMIT, "compiled kernels for everything"
+        if pool.index.dtype == self.dtype and pool.index.shape[2] <= cpu.MOST_DIM:
+            self.by_torch = None
 
     def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
         rows, _ = self.addresses[layer]
         kind, scale = cpu.KINDS[k.dtype], self.scales(layer).k
         cpu.kernels.store(kind, k.data_ptr(), k.stride(0), 0, 0, batch.slots.data_ptr(), rows, 0, len(k), self.shape.head_dim, self._eight, scale, scale)
+
+    def choose(self, queries: Tensor, shares: Tensor, layer: int, batch: Batch) -> Chosen:
+        keys, most, (tokens, heads, dim) = self.indexed(layer), self.shape.chosen, queries.shape
+        assert most is not None
+        if self.by_torch is not None:
+            return super().choose(queries, shares, layer, batch)
+        seen, kind, queries = all_tokens(batch), cpu.KINDS[queries.dtype], queries.contiguous()
+        width, slots = int(seen.length.max()), torch.empty(tokens, 1, most, dtype=torch.int32)
+        scores = torch.empty(min(tokens, max(1, ROOM // width)), width)
+        for start in range(0, tokens, len(scores)):
+            count, first = min(len(scores), tokens - start), np.ascontiguousarray(seen.first[start:]).ctypes.data
+            cpu.kernels.choose_tokens(
+                kind, queries[start].data_ptr(), queries.stride(0), shares[start].data_ptr(), keys.data_ptr(), first, seen.length[start:].ctypes.data,
+                scores.data_ptr(), slots[start].data_ptr(), count, heads, dim, width, most, dim**-0.5,
+            )  # fmt: skip
+        return Chosen(slots, torch.from_numpy(np.minimum(seen.length, most).astype(np.int32))[:, None])
+
+    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch, sinks: Tensor | None = None) -> Tensor:
+        return self._attend(tokens_of(chosen, 1), q, layer, None)
 
     def _attend(self, tokens: Tokens, q: Tensor, layer: int, sinks: Tensor | None) -> Tensor:
         shape, (rows, _) = self.shape, self.addresses[layer]

@@ -20,6 +20,7 @@ from ..kernels.merge_attention import merge_attention
 from ..step.batch import Batch, DeviceBatch
 from . import flashinfer_modules as modules
 from .base import AttentionShape, BackendUnavailable, OnePool
+from .chosen import Chosen
 from .flashinfer_kernel import LARGE, SMALL, TILES, Planned, Planner, Setup, float_bytes
 from .flashinfer_modules import Kind
 from .page_runs import PageRuns
@@ -60,6 +61,7 @@ class FlashInferAttention(OnePool):
     """
 
     name, capturable = "flashinfer", True
+    by_torch = TritonAttention.by_torch
 
     def __init__(
         self,
@@ -120,6 +122,9 @@ class FlashInferAttention(OnePool):
 
     def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
         self._own.store(k, v, layer, batch)
+
+    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch, sinks: Tensor | None = None) -> Tensor:
+        return self._own.attend_chosen(q, chosen, layer, batch, sinks)
 
     def attend(
         self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: Batch, sinks: Tensor | None = None

@@ -56,7 +56,7 @@ class AttentionShape:
     windows, chunks: one entry per layer, see `LayerAttention`; chunks empty: none anywhere.
     value_dim: 0 for head_dim, the width of queries and keys.  scale: 0 for head_dim ** -0.5.
     caches: which layer of the pool each layer reads; empty: its own.
-    latent: see `LayerAttention`.
+    latent, chosen: see `LayerAttention`.
     """
 
     query_heads: int
@@ -70,6 +70,7 @@ class AttentionShape:
     chunks: tuple[int | None, ...] = ()
     caches: tuple[int, ...] = ()
     latent: bool = False
+    chosen: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "value_dim", self.value_dim or self.head_dim)
@@ -154,11 +155,6 @@ class AttentionLayout:
         part, cache = self._cache(pool, layer)
         return part.k[cache], part.v[cache]
 
-    def indexed(self, pool: Pool, layer: int) -> Tensor:
-        """Where in a pool a layer stores by what it chooses tokens: [slots, index_dim]."""
-        part, cache = self._cache(pool, layer)
-        return part.index[cache]
-
     def scales(self, pool: Pool, layer: int) -> Scales:
         """What they were divided by."""
         part, cache = self._cache(pool, layer)
@@ -220,5 +216,5 @@ def _shape(members: Sequence[tuple[LayerAttention, int]]) -> AttentionShape:
     return AttentionShape(
         first.query_heads, first.kv_heads, first.key_dim, tuple(layer.window for layer, _ in members),
         first.value_dim, first.scale, first.softcap, first.alibi,
-        tuple(layer.chunk for layer, _ in members), tuple(cache for _, cache in members), first.latent,
+        tuple(layer.chunk for layer, _ in members), tuple(cache for _, cache in members), first.latent, first.chosen,
     )  # fmt: skip

@@ -6,6 +6,7 @@ fixed tile attends all queries, so that a query's bits depend on its own sequenc
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
@@ -20,9 +21,11 @@ from ..kernels.attention_prefill import PrefillScratch, PrefillTile, prefill
 from ..kernels.attention_store import store
 from ..step.batch import Batch, DeviceBatch
 from .base import AttentionShape, BackendUnavailable, OnePool
+from .chosen import Chosen
 
 SPLIT_BYTES = 64 << 20  # device memory for partial results of deterministic attention
 WIDEST = 512
+LN2 = math.log(2)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn)
 
 
@@ -44,6 +47,7 @@ class TritonAttention(OnePool):
 
     name, reason = "triton", "Triton's kernels for everything"
     capturable = True
+    by_torch: str | None = "torch chooses tokens"
 
     def __init__(
         self,
@@ -134,6 +138,22 @@ class TritonAttention(OnePool):
             k_scale=k_scale, v_scale=v_scale, **self._asked[layer],
         )  # fmt: skip
 
+    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch, sinks: Tensor | None = None) -> Tensor:
+        """A query token and KV head is a decode over a pool of one KV head, and its tokens are the pages of a table, one token each."""
+        slots, counts = chosen.of_rows(self.shape.kv_heads)
+        rows = q.reshape(len(slots), -1, q.shape[2])
+        keys, values = (stored.view(-1, 1, stored.shape[2]) for stored in self._kv(layer))
+        out, lse = torch.empty(rows.shape, dtype=q.dtype, device=q.device), torch.empty(rows.shape[:2], dtype=torch.float32, device=q.device)
+        every, (k_scale, v_scale) = torch.arange(self.most, dtype=torch.int32, device=q.device), self.scales(layer)
+        for parts in zip(*(whole.split(self.most) for whole in (rows, out, lse, slots, counts)), strict=True):
+            some, mixed, sums, own, lengths = parts
+            decode(
+                some, keys, values, mixed, every, lengths, own, page_size=1, window=None, scale=self.shape.scale, softcap=self.shape.softcap,
+                scratch=self._scratch, tile=self.decode_tile, lse=sums, k_scale=k_scale, v_scale=v_scale,
+            )  # fmt: skip
+        out, lse = out.view(q.shape), lse.view(q.shape[:2])
+        return out if sinks is None else (out * torch.sigmoid(lse * LN2 - sinks)[..., None]).to(q.dtype)
+
     def _kv(self, layer: int) -> tuple[Tensor, Tensor]:
         """The pool of a layer; a pool that slept has new tensors."""
         if self._viewed is not self.pool.k:
@@ -171,10 +191,21 @@ def proved(backend: Any) -> None:
             backend.plan(batch)
             for reach in set(shape.reaches):
                 backend.attend(q, None, None, shape.reaches.index(reach), batch)
+            if shape.chosen is not None:
+                _choose(backend, batch, q)
         torch.cuda.synchronize(pool.k.device)
     except Exception as error:
         first_line = str(error).strip().partition("\n")[0]
         raise BackendUnavailable(f"Triton's kernels fail here: {type(error).__name__}: {first_line}") from error
+
+
+def _choose(backend: Any, batch: Batch, q: Tensor) -> None:
+    """By as many heads as any; layers that attend to what others choose have none."""
+    keys = backend.indexed(0)
+    if keys.shape[1]:
+        backend.choose(q.new_zeros(len(q), 32, keys.shape[1]), q.new_zeros(len(q), 32, dtype=torch.float32), 0, batch)
+    slots = torch.zeros(len(q), backend.shape.kv_heads, backend.shape.chosen, dtype=torch.int32, device=q.device)
+    backend.attend_chosen(q, Chosen(slots, torch.ones_like(slots[..., 0])), 0, batch)
 
 
 def _empty_batch(lengths: list[int], page_size: int, device: torch.device) -> Batch:

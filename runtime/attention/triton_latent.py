@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Hashable
 from itertools import takewhile
 from typing import Any
 
@@ -12,8 +13,10 @@ from torch import Tensor
 from ..cache.kv import KVPool
 from ..kernels.attention_latent import LatentScratch, LatentTile, decode, extend
 from ..kernels.attention_store import store
+from ..kernels.choice import choose
 from ..step.batch import Batch
 from .base import AttentionShape, BackendUnavailable, OnePool
+from .chosen import Chosen
 from .triton import DTYPES, Plan, proved
 
 WIDEST = 512  # latent
@@ -24,6 +27,7 @@ class TritonLatentAttention(OnePool):
 
     name, reason = "triton", "Triton's kernels for everything"
     capturable = True
+    by_torch = None
 
     def __init__(
         self, pool: KVPool, shape: AttentionShape, page_size: int = 1, max_running: int = 256, deterministic: bool = False, **options: object
@@ -65,6 +69,40 @@ class TritonLatentAttention(OnePool):
                 most_sequences=self.most, tiles=plan.tiles, tile=self.extend_tile, **alike,
             )  # fmt: skip
         return out
+
+    def variant(self, batch: Batch) -> Hashable:
+        """Where tokens are chosen of longer contexts, up to how many: scores have that much room."""
+        longest = max(batch.context_lens)
+        return None if self.shape.chosen is None or longest <= self.shape.chosen else _room(longest)
+
+    def store_index(self, keys: Tensor, layer: int, batch: Batch) -> None:
+        store(keys[:, None], None, batch.slots, self.indexed(layer)[:, None], None, 1.0, 1.0)
+
+    def choose(self, queries: Tensor, shares: Tensor, layer: int, batch: Batch) -> Chosen:
+        device, most = batch.device, self.shape.chosen
+        assert device is not None and most is not None
+        slots, counts = choose(
+            queries, shares, self.indexed(layer), batch.positions, device.token_rows, device.table,
+            longest=_room(max(batch.context_lens)), most=most, page_size=device.page_size,
+        )  # fmt: skip
+        return Chosen(slots[:, None], counts[:, None])
+
+    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch, sinks: Tensor | None = None) -> Tensor:
+        """A query is a decode, and its tokens are the pages of a table, one token each."""
+        rows, shape = self.stored(layer)[0], self.shape
+        out = torch.empty(*q.shape[:2], shape.value_dim, dtype=q.dtype, device=q.device)
+        every = torch.arange(self.most, dtype=torch.int32, device=q.device)
+        for parts in zip(*(whole.split(self.most) for whole in (q, out, *chosen.of_rows(1))), strict=True):
+            some, mixed, slots, counts = parts
+            decode(
+                some, rows, mixed, every, counts, slots, page_size=1, scale=shape.scale, row_scale=self.scales(layer).k,
+                scratch=self._scratch, tile=self.decode_tile,
+            )  # fmt: skip
+        return out
+
+
+def _room(longest: int) -> int:
+    return 1 << (longest - 1).bit_length()
 
 
 def tiles_for(pool: KVPool) -> tuple[LatentTile, LatentTile]:

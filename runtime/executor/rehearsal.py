@@ -76,6 +76,9 @@ def _all(runner: CudaRunner) -> Iterator[list[Work]]:
         yield prompts(runner, tokens)
     if runner.rows > 1:
         yield nobody(1, 1, 2) + prompts(runner, 64)
+    for chosen in {layer.chosen for layer in runner.model.config.attention.attending if layer.chosen is not None}:
+        if chosen + 1 < runner.context:
+            yield from (nobody(count, chosen, chosen + 1) for count in range(1, 1 + min(2, runner.rows)))
 
 
 def prompts(runner: CudaRunner, tokens: int) -> list[Work]:

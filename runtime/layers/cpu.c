@@ -93,6 +93,7 @@ INLINE float share_of_keys(const Attention *job, long head, float most, float to
 #include "cpu_attend_wide.h"
 #include "cpu_attend.h"
 #include "cpu_latent.h"
+#include "cpu_choice.h"
 #include "cpu_experts.h"
 #include "cpu_recurrent_typed.h"
 #include "cpu_step.h"
@@ -106,6 +107,7 @@ INLINE float share_of_keys(const Attention *job, long head, float most, float to
 #include "cpu_attend_wide.h"
 #include "cpu_attend.h"
 #include "cpu_latent.h"
+#include "cpu_choice.h"
 #include "cpu_experts.h"
 #include "cpu_recurrent_typed.h"
 #include "cpu_step.h"
@@ -272,6 +274,21 @@ static PyObject *py_attend_latent(PyObject *Py_UNUSED(self), PyObject *const *ar
     Py_RETURN_NONE;
 }
 
+/* choose_tokens(kind, q, q_stride, shares, keys, slots, length, scores, chosen, tokens, heads, dim, width, most, scale): the last is a float; see the
+   struct Choice */
+static PyObject *py_choose_tokens(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[14];
+    if (!parse(args, n - 1, 14, a)) return NULL;
+    const double scale = PyFloat_AsDouble(args[14]);
+    if (PyErr_Occurred()) return NULL;
+    if (a[11] < 1 || a[11] > MOST_DIM) return PyErr_Format(PyExc_ValueError, "keys of %lld numbers", a[11]);
+    Choice job = {POINTER(1), POINTER(4), POINTER(3), POINTER(5), POINTER(6), POINTER(7), POINTER(8), a[9], a[10], a[11], a[2], a[12], a[13], 0, (float)scale};
+    Py_BEGIN_ALLOW_THREADS
+    DISPATCH(choose_tokens, &job);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 /* headwise(kind, x, x_row, x_head, weight, y, rows, heads, inputs, outputs): see the struct of this name */
 static PyObject *py_headwise(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
     long long a[10];
@@ -343,7 +360,7 @@ static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args
 
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
 static PyMethodDef methods[] = {METHOD(linear), METHOD(step), METHOD(mixture), METHOD(norm), METHOD(activate), METHOD(activate_and_mul), METHOD(add), METHOD(rotate),
-                                METHOD(attend), METHOD(attend_latent), METHOD(headwise), METHOD(store), METHOD(set_threads), METHOD(set_int4_way), METHOD(set_e4m3_way), METHOD(restore),
+                                METHOD(attend), METHOD(attend_latent), METHOD(choose_tokens), METHOD(headwise), METHOD(store), METHOD(set_threads), METHOD(set_int4_way), METHOD(set_e4m3_way), METHOD(restore),
                                 METHOD(use_huge_pages), METHOD(advance), METHOD(selective), METHOD(convolve), METHOD(gated), METHOD(rates), METHOD(gate), {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cpu", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
@@ -371,7 +388,7 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     if (made) PyModule_AddIntConstant(made, "BLOCK", BLOCK);
     if (made) PyModule_AddIntConstant(made, "STEP_ROWS", STEP_ROWS);
     if (made) PyModule_AddIntConstant(made, "CHUNK", CHUNK); /* of what tiles of attention take, the width is a multiple */
-    if (made) PyModule_AddIntConstant(made, "VERSION", 11); /* of the functions and structs: the same in cpu.py */
+    if (made) PyModule_AddIntConstant(made, "VERSION", 12); /* of the functions and structs: the same in cpu.py */
     if (made) PyModule_AddIntConstant(made, "LAYER_BYTES", sizeof(Layer));
     if (made) PyModule_AddIntConstant(made, "MODEL_BYTES", sizeof(Model));
     if (made) PyModule_AddIntConstant(made, "EXPERTS_BYTES", sizeof(Experts));

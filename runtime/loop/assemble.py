@@ -273,15 +273,14 @@ def _pool(
 
 
 def _attention(config: Resolved, pool: Pool, layout: AttentionLayout, context: int, dtype: torch.dtype) -> AttentionBackend:
-    if config.deterministic and any(layer.chosen for layer in layout.attending):
-        raise ConfigError(
-            "Engine(deterministic=True): layers of this model choose the tokens that they attend to by torch's sums, whose bits depend "
-            "on how a prompt is cut; run it without deterministic"
-        )
-    return attention_backend(
+    found = attention_backend(
         config.attention, pool, layout, page_size=config.page_size, max_running=config.max_running,
         context=context, deterministic=config.deterministic, dtype=dtype,
     )  # fmt: skip
+    chosen = (found.reasons(index)[1] for index, layer in enumerate(layout.layers) if layer is not None and layer.chosen)
+    if config.deterministic and (why := next(filter(None, chosen), None)):
+        raise ConfigError(f"Engine(deterministic=True): {why} by sums whose bits depend on how a prompt is cut; run it without deterministic")
+    return found
 
 
 def _runner(

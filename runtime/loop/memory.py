@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..attention.base import AttentionLayout
+from ..attention.chosen import Chosen
 from ..cache.kv import PAD_SLOT
 from ..cache.state_slots import FIRST_SLOT, SCRAP_SLOT
 from ..cache.states import StateMemory
@@ -223,14 +224,22 @@ class _NoAttention:
     def stored(self, layer: int) -> tuple[Tensor, Tensor]:
         return self._layout.stored(self.pool, layer)
 
-    def indexed(self, layer: int) -> Tensor:
-        return self._layout.indexed(self.pool, layer)
-
     def scales(self, layer: int) -> Scales:
         return self._layout.scales(self.pool, layer)
 
     def reasons(self, layer: int) -> tuple[str, str | None]:
         return self.name, None
+
+    def store_index(self, keys: Tensor, layer: int, batch: Batch) -> None: ...
+
+    def choose(self, queries: Tensor, shares: Tensor, layer: int, batch: Batch) -> Chosen:
+        most = self._layout.layer(layer).chosen
+        assert most is not None
+        none = torch.zeros(len(queries), 1, most, dtype=torch.int32, device=queries.device)
+        return Chosen(none, none[..., 0])
+
+    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch, sinks: Tensor | None = None) -> Tensor:
+        return self.attend(q, None, None, layer, batch)
 
     def seen(self, layer: int, batch: Batch) -> tuple[int, int, int] | None:
         return None

@@ -15,6 +15,7 @@ from .executors import Ran, expected
 from .families import FAMILIES
 from .latent_spec import Latent
 from .recurrent_spec import Delta, Mamba1, Mamba2
+from .sparse_spec import Sparse
 from .spec import (
     Attention,
     Beside,
@@ -118,6 +119,7 @@ PARTS: dict[str, Callable[[], Model]] = {
     "ALiBi": lambda: _attention(rope=None, alibi=(0.5, 0.25, 0.125, 0.0625)),
     "gated heads": lambda: _attention(gate=True),
     "latent attention": lambda: _model(replace(PLAIN, mixer=Latent(4, 32, 16, 16, 16, 0.2, RMS, Rope(1e4, 16, 16, interleaved=True)))),
+    "compressed, chosen and latest tokens (NSA)": lambda: _model(replace(PLAIN, mixer=Sparse(4, 2, 64, 0.125, 32, Rope(1e4, 64, 64)))),
     "short convolution": lambda: _model(replace(PLAIN, mixer=ShortConv(HIDDEN, 3))),
     "gated delta net": lambda: _model(replace(PLAIN, mixer=Delta(4, 2, 16, 16, 4, 1e-6))),
     "KDA: a gated delta net with decays of each channel": lambda: _model(replace(PLAIN, mixer=Delta(4, 4, 16, 16, 4, 1e-6, rank=16, gate="sigmoid"))),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from ..attention.base import AttentionBackend
 from ..attention.by_layer import listed
-from ..attention.layout import LayerAttention
 from .executors import Ran
 from .wording import attention_described, described
 
@@ -42,18 +41,11 @@ def layers_of(model: AnyDecoder, attention: AttentionBackend) -> tuple[Layers, .
 def planned(model: AnyDecoder, executors: Sequence[tuple[str, str | None]], attention: AttentionBackend) -> tuple[Layers, ...]:
     """Of a model whose layers are to be run by `executors`."""
     layers = model.config.attention.layers
-    attends = [Ran("none", None) if layer is None else _attends(layer, *attention.reasons(index)) for index, layer in enumerate(layers)]
+    attends = [Ran("none", None) if layer is None else Ran(*attention.reasons(index)) for index, layer in enumerate(layers)]
     runs = [_beside(Ran(*ran), by) for ran, (by, _) in zip(executors, attends, strict=True)]
     blocks = getattr(model, "layers", None)
     parts = [attention_described(layer) for layer in layers if layer is not None] if blocks is None else [described(block.layer) for block in blocks]
     return table(parts, runs, attends)
-
-
-def _attends(layer: LayerAttention, by: str, why: str | None) -> Ran:
-    """What is chosen of a longer context is attended to by no backend."""
-    if why is None and layer.chosen is not None:
-        why = f"in steps with more than {layer.chosen:,} tokens of a sequence torch chooses tokens and attends"
-    return Ran(by, why)
 
 
 def _beside(ran: Ran, attention: str) -> Ran:

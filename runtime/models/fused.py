@@ -32,7 +32,7 @@ from .lone_layers import AnyLayer, FoldedLayer, alone, times
 from .lone_layers import lone as has_kernel
 from .mixer import Step as LawStep
 from .mixer import states_of
-from .spec import attention_of
+from .spec import ropes_of
 
 if TYPE_CHECKING:
     from .decoder import Decoder
@@ -81,10 +81,10 @@ def course_of(model: Decoder) -> Course:
     last = None if isinstance(layers[-1], LawLayer) else layers[-1].block
     norm = weights_of(model.head.norm, model.dtype)
     folds = norm is not None and not norm.layer and norm.bias is None
-    laws = [part.rope for layer in layers if not isinstance(layer, FusedLayer) and (part := attention_of(layer.block.layer.mixer))]
+    laws = [layer.block.layer.mixer for layer in layers if not isinstance(layer, FusedLayer)]
     return Course(
         tuple(layers), tuple(alone(layer) for layer in layers), few_rows(layers, norm if folds else None, model.head, model.dtype), between(last, norm, model.dtype), norm if folds else None,
-        _positions(model), tuple(dict.fromkeys(rope for rope in laws if rope is not None)),
+        _positions(model), tuple(dict.fromkeys(rope for mixer in laws for rope in ropes_of(mixer))),
     )  # fmt: skip
 
 

@@ -1,27 +1,20 @@
-"""Which tokens queries attend to, where a layer chooses (DSA, DeepSeek V3.2), and attention to these alone, in torch: the law."""
+"""By what layers choose the tokens that their queries attend to (DSA, of DeepSeek V3.2): the projections; see `attention/chosen.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from ..layers.float8 import restore
+from ..attention.chosen import Chosen
 from ..layers.linear import Linear
 from ..layers.rotary import rotate
-from ..step.batch import Batch
-from .latent_spec import Indexer, Latent
+from .latent_spec import Indexer
 from .mixer import Step
 from .names import Names
 from .places import Place, exact, matrix, norm_for, norm_places, weight_of
-
-ROWS = 128  # queries at a time, so that their scores stay small
-
-Chosen = list[Tensor]  # of each sequence bool [queries, tokens]: what each query attends to
 
 
 class IndexerPart:
@@ -69,56 +62,10 @@ class IndexerPart:
 
     def choose(self, x: Tensor, latent: Tensor, step: Step, layer: int) -> Chosen | None:
         """Stores the tokens' keys. x: [T, hidden].  latent: of the queries, normed, [T, rank].  None: all is attended to."""
-        batch, stored = step.batch, step.attention.indexed(layer)
-        keys = rotate(self.norm(self.keys(x))[:, None], step.angles[self.part.rope])[:, 0]
-        stored.index_copy_(0, batch.slots.long(), keys.to(stored.dtype))
+        batch, angles = step.batch, step.angles[self.part.rope]
+        step.attention.store_index(rotate(self.norm(self.keys(x))[:, None], angles)[:, 0], layer, batch)
         if max(batch.context_lens) <= self.part.most:
             return None
-        queries = rotate(self.queries(latent).unflatten(1, (self.part.heads, -1)), step.angles[self.part.rope])
+        queries = rotate(self.queries(latent).unflatten(1, (self.part.heads, -1)), angles)
         shares = self.shares(x).float() * self.part.heads**-0.5
-        return [
-            self._chosen(queries[rows], shares[rows], stored.index_select(0, slots), first)
-            for rows, slots, first in sequences(batch, x.device)
-        ]
-
-    def _chosen(self, queries: Tensor, shares: Tensor, keys: Tensor, first: int) -> Tensor:
-        """Of one sequence. queries: [n, heads, dim].  shares: [n, heads].  keys: [tokens, dim].  first: position of the first query."""
-        seen = causal(len(queries), first, queries.device)
-        if len(keys) <= self.part.most:
-            return seen
-        return torch.cat([
-            self._best(*parts, keys) for parts in zip(queries.split(ROWS), shares.split(ROWS), seen.split(ROWS), strict=True)
-        ])  # fmt: skip
-
-    def _best(self, queries: Tensor, shares: Tensor, seen: Tensor, keys: Tensor) -> Tensor:
-        scores = (torch.einsum("nhd,td->nht", queries.float(), keys.float()) * self.part.dim**-0.5).relu_()
-        sums = torch.einsum("nht,nh->nt", scores, shares).masked_fill_(~seen, -torch.inf)
-        order = sums.sort(dim=1, descending=True, stable=True).indices  # of equal ones the first, whatever the step's other tokens
-        return torch.zeros_like(seen).scatter_(1, order[:, : self.part.most], True) & seen
-
-
-def attended(q: Tensor, chosen: Chosen, part: Latent, step: Step, layer: int) -> Tensor:
-    """What queries mix of the latents they have chosen. q: [T, heads, rank + turned] -> [T, heads, rank]."""
-    rows, scale = step.attention.stored(layer)[0], step.attention.scales(layer).k
-    out = q.new_empty(*q.shape[:2], part.rank)
-    for (own, slots, _), seen in zip(sequences(step.batch, q.device), chosen, strict=True):
-        kept = rows.index_select(0, slots)
-        keys = (kept if kept.dtype == q.dtype else restore(kept, scale, q.dtype)).transpose(0, 1)
-        for start in range(own.start, own.stop, ROWS):
-            stop = min(start + ROWS, own.stop)
-            mask = seen[start - own.start : stop - own.start]
-            mixed = F.scaled_dot_product_attention(q[start:stop].transpose(0, 1), keys, keys, mask, scale=part.scale, enable_gqa=True)
-            out[start:stop] = mixed.transpose(0, 1)[..., : part.rank]
-    return out
-
-
-def sequences(batch: Batch, device: torch.device) -> Iterator[tuple[slice, Tensor, int]]:
-    """Of each sequence where its queries are in the batch, the slots of all its tokens (int64), and the position of its first query."""
-    starts = pairwise(accumulate(batch.query_lens, initial=0))
-    for (start, stop), slots in zip(starts, batch.context_slots, strict=True):
-        yield slice(start, stop), torch.from_numpy(slots.astype(np.int64)).to(device), len(slots) - (stop - start)
-
-
-def causal(queries: int, first: int, device: torch.device) -> Tensor:
-    """bool [queries, first + queries]: the tokens that stand before a query, and itself."""
-    return torch.ones(queries, first + queries, dtype=torch.bool, device=device).tril_(first)
+        return step.attention.choose(queries, shares, layer, batch)

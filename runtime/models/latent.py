@@ -15,13 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..attention.chosen import Chosen
 from ..layers import cpu
 from ..layers.headwise import Headwise
 from ..layers.linear import Linear
 from ..layers.norm import HeadNorm, RMSNorm
 from ..layers.rotary import rotate
 from .attention import temperatures
-from .indexer import Chosen, IndexerPart, attended
+from .indexer import IndexerPart
 from .latent_spec import Latent
 from .mixer import Step
 from .names import Names
@@ -37,6 +38,8 @@ class LatentPart:
     values; once sealed `absorb` and `expand` have it, by head.
     """
 
+    capturable = True
+
     def __init__(self, part: Latent, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         self.part, self.index, self._names = part, index, names
         made = dtype, device
@@ -50,7 +53,6 @@ class LatentPart:
         self.output = matrix(hidden, part.heads * part.value_dim, part.out_bias, False, *made)
         own = part.own_indexer
         self.indexer = None if own is None else IndexerPart(own, names, hidden, few or hidden, *made)
-        self.capturable = part.indexer is None  # what is chosen decides which sizes there are
 
     def places(self, prefix: str) -> Iterator[Place]:
         names, own = self._names, self._names.latent
@@ -107,12 +109,13 @@ class LatentPart:
         row, (own, turned) = self._row(x, step), self._queries(latent, step)
         values = row[..., : self.part.rank]
         step.attention.store(row, values, self.index, step.batch)
-        if (chosen := self._chosen(x, latent, step)) is not None:
-            return self.expand(attended(torch.cat((self.absorb(own), turned), 2), chosen, self.part, step, self.index)).flatten(1)
-        if is_fresh(step, x):
+        chosen = self._chosen(x, latent, step)
+        if chosen is None and is_fresh(step, x):
             return self._expanded(torch.cat((own, turned), 2), row[:, 0], step.batch.query_lens)
         q = torch.cat((self.absorb(own), turned), 2)
-        return self.expand(step.attention.attend(q, row, values, self.index, step.batch)).flatten(1)
+        if chosen is None:
+            return self.expand(step.attention.attend(q, row, values, self.index, step.batch)).flatten(1)
+        return self.expand(step.attention.attend_chosen(q, chosen, self.index, step.batch)).flatten(1)
 
     def _expanded(self, q: Tensor, rows: Tensor, lengths: list[int]) -> Tensor:
         """Of sequences that begin here, each over itself alone. q: [T, heads, dim + turned].  rows: [T, rank + turned]"""

@@ -20,6 +20,8 @@ from .mixer import MixerPart, Step
 from .names import Names
 from .places import Place
 from .recurrent_spec import Delta, Mamba1, Mamba2
+from .sparse import SparsePart
+from .sparse_spec import Sparse
 from .spec import Attention, Beside, Mixer, ShortConv
 
 
@@ -63,7 +65,7 @@ class BesideMixers:
 
 
 PARTS: dict[type, Callable[..., MixerPart]] = {
-    Attention: AttentionPart, Latent: LatentPart, ShortConv: ShortConvPart, Delta: DeltaPart, Mamba1: Mamba1Part, Mamba2: Mamba2Part, Beside: BesideMixers,
+    Attention: AttentionPart, Latent: LatentPart, Sparse: SparsePart, ShortConv: ShortConvPart, Delta: DeltaPart, Mamba1: Mamba1Part, Mamba2: Mamba2Part, Beside: BesideMixers,
 }  # fmt: skip
 
 

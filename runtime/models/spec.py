@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -13,6 +14,7 @@ from ..layers.rotary import Rope
 from .latent_spec import Latent
 from .names import Names
 from .recurrent_spec import Delta, Mamba1, Mamba2
+from .sparse_spec import Sparse
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "xielu"]
 
@@ -204,7 +206,7 @@ class Beside:
         return tuple(state for mixer in self.mixers for state in states_of(mixer))
 
 
-Mixer = Attention | Latent | ShortConv | Delta | Mamba1 | Mamba2 | Beside
+Mixer = Attention | Latent | Sparse | ShortConv | Delta | Mamba1 | Mamba2 | Beside
 Feedforward = Gated | Plain | Experts
 
 
@@ -330,27 +332,33 @@ class Model:
     @cached_property
     def ropes(self) -> tuple[Rope, ...]:
         """The different rotations of the layers."""
-        parts = [attention_of(layer.mixer) for layer in self.layers]
-        indexers = [part.indexer for part in parts if isinstance(part, Latent)]
-        return tuple(dict.fromkeys(part.rope for part in (*parts, *indexers) if part is not None and part.rope is not None))
+        return tuple(dict.fromkeys(rope for layer in self.layers for rope in ropes_of(layer.mixer)))
 
 
-def attention_of(mixer: Mixer | None) -> Attention | Latent | None:
+def ropes_of(mixer: Mixer | None) -> Iterator[Rope]:
+    """What turns in a mixer: its own heads, and those by which it chooses tokens."""
+    part = attention_of(mixer)
+    for each in (part, part.indexer if isinstance(part, Latent) else None):
+        if each is not None and each.rope is not None:
+            yield each.rope
+
+
+def attention_of(mixer: Mixer | None) -> Attention | Latent | Sparse | None:
     """The softmax attention in a mixer; there is one at most."""
     if isinstance(mixer, Beside):
         return next((found for each in mixer.mixers if (found := attention_of(each))), None)
-    return mixer if isinstance(mixer, Attention | Latent) else None
+    return mixer if isinstance(mixer, Attention | Latent | Sparse) else None
 
 
 def states_of(mixer: Mixer | None) -> tuple[StateShape, ...]:
     """What a mixer keeps of a sequence beside keys and values."""
-    return () if mixer is None or isinstance(mixer, Attention | Latent) else mixer.state
+    return () if mixer is None or isinstance(mixer, Attention | Latent | Sparse) else mixer.state
 
 
 def asked_of(mixer: Mixer | None) -> LayerAttention | None:
     """None where it does not attend."""
     part = attention_of(mixer)
-    if part is None or isinstance(part, Latent):
+    if part is None or isinstance(part, Latent | Sparse):
         return None if part is None else part.asked
     return LayerAttention(
         part.heads, part.kv_heads, part.dim, part.values, part.scale, part.window, part.chunk, part.softcap, part.alibi, part.source

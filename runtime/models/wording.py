@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ..attention.layout import LayerAttention
 from .latent_spec import Latent
 from .recurrent_spec import Delta, Mamba1, Mamba2
+from .sparse_spec import Sparse
 from .spec import (
     Attention,
     Beside,
@@ -40,6 +41,8 @@ def _mixer(part: Mixer) -> str:
         return " beside ".join(map(_mixer, part.mixers))
     if isinstance(part, Latent):
         return ", ".join(_latent(part))
+    if isinstance(part, Sparse):
+        return ", ".join(_sparse(part))
     if isinstance(part, Delta):
         return ", ".join(_delta(part))
     if isinstance(part, Mamba2):
@@ -63,6 +66,17 @@ def _latent(part: Latent) -> Iterator[str]:
         yield "queries scaled by position"
     if part.indexer is not None:
         yield f"{part.indexer.most:,} tokens chosen by {'the layer before' if part.indexer.shared else f'{part.indexer.heads} heads of {part.indexer.dim}'}"
+
+
+def _sparse(part: Sparse) -> Iterator[str]:
+    yield f"sparse attention {part.heads} heads"
+    if part.kv_heads != part.heads:
+        yield f"{part.kv_heads} kv"
+    yield f"dim {part.dim}"
+    yield f"{part.length} tokens compressed every {part.stride}"
+    yield f"{part.most} blocks of {part.block} tokens chosen"
+    yield f"window {part.window}"
+    yield from _positions(part)
 
 
 def _delta(part: Delta) -> Iterator[str]:
@@ -95,10 +109,10 @@ def _attention(part: Attention, known: bool = True) -> Iterator[str]:
     yield from _extras(part)
 
 
-def _positions(part: Attention | Latent) -> Iterator[str]:
+def _positions(part: Attention | Latent | Sparse) -> Iterator[str]:
     rope = part.rope
     if rope is None:
-        yield "no RoPE" if isinstance(part, Latent) or part.alibi is None else "ALiBi positions"
+        yield "no RoPE" if isinstance(part, Latent | Sparse) or part.alibi is None else "ALiBi positions"
         return
     if rope.dim != rope.width:
         yield f"RoPE on {rope.dim}"

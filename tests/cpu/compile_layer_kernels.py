@@ -13,6 +13,7 @@ from sgl.runtime.kernels import (
     activation,
     attention_latent,
     attention_store,
+    choice,
     embed,
     expert_blocks,
     expert_few_bits_kernels,
@@ -118,6 +119,15 @@ def latents() -> None:
         check(attention_store.store_kernel, 4, types | {"k_pool": kept}, v_ptr=None, v_pool=None, DIM=576, WIDTH=576, WIDTH_P2=1024, MOST=448.0)
 
 
+def choices() -> None:
+    types = dict.fromkeys(("positions_ptr", "rows_ptr", "table_ptr", "slots_ptr", "counts_ptr"), "*i32") | {"scores_ptr": "*fp32", "shares_ptr": "*fp32"}
+    types |= dict.fromkeys(("first", "most", "q_token", "table_row", "scores_row"), "i32") | {"scale": "fp32"}
+    for number, keys, count in (("*bf16", 64, 64), ("*bf16", 64, 32), ("*fp32", 16, 64)):
+        sizes = {"HEADS": count, "HEADS_P2": count, "DIM": 128, "DIM_P2": 128, "PAGE": 16, "SPAN": choice.SPAN, "KEYS": keys}
+        check(choice.score_kernel, 4, types | {"q_ptr": number, "keys_ptr": number}, **sizes, PRECISION="ieee" if number == "*fp32" else "tf32")
+    check(choice.choose_kernel, choice.WARPS, types, PAGE=16, BLOCK=choice.BLOCK)
+
+
 def one_row_bits() -> None:
     rows = {"DTYPE": triton.language.bfloat16, "INPUTS": 512, "WORDS": 32, "BLOCKS": 4, "ROWS": 8, "ZERO": 8, "COMPILED": True, "DEPENDENT": True}
     types, added = {"words": "*i16", "meta": "*i32", "outer": "*fp32", "norm": "*bf16"}, {"OUTER": False, "NORMED": True, "BIASED": False}
@@ -177,6 +187,7 @@ def experts_in_few_bits() -> None:
 
 def main() -> None:
     latents()
+    choices()
     recurrences()
     routers()
     experts()

@@ -315,6 +315,8 @@ class FusedRig(Rig):
         batch.token_ids[ends - 1] = -1 - rows
         contexts = torch.tensor(batch.context_lens)
         table = torch.zeros(len(lengths), int(contexts.max()))
+        for row, slots, new in zip(table, batch.context_slots, batch.query_lens, strict=True):
+            row[: len(slots) - new] = torch.from_numpy(slots[: len(slots) - new])
         for name in ("token_ids", "positions", "slots", "logit_rows", "state_read", "state_write"):
             if (tensor := getattr(batch, name)) is not None:
                 setattr(batch, name, self._put(tensor))

@@ -13,8 +13,9 @@ from rig import Rig
 from sgl.runtime.attention import attention_backend
 from sgl.runtime.layers.rotary import Rope
 from sgl.runtime.models.decoder import Decoder
-from sgl.runtime.models.latent_spec import Latent
+from sgl.runtime.models.latent_spec import Indexer, Latent
 from sgl.runtime.models.recurrent_spec import Delta, Mamba1, Mamba2
+from sgl.runtime.models.sparse_spec import Sparse
 from sgl.runtime.models.spec import (
     Attention,
     Beside,
@@ -68,6 +69,8 @@ def _gemma4() -> Model:
 
 
 LATENT = Latent(4, 16, 8, 8, 12, 0.25, RMS, Rope(1e4, 8, 8, interleaved=True), query_rank=24)
+CHOOSES = replace(LATENT, indexer=Indexer(3, 12, 5, BIASED, Rope(1e4, 8, 12)))
+SPARSE = Sparse(4, 2, 16, 0.25, 24, ROPE, length=4, stride=2, block=4, most=3, first=1, latest=1, window=5)
 MAMBA = Mamba2(4, 8, 6, 2, 4, 1e-5)
 MODELS: dict[str, Model] = {
     "gemma": _gemma(),
@@ -106,6 +109,8 @@ MODELS: dict[str, Model] = {
     "latent attention": model(*[Layer(Norms.pre(RMS), mixer, ffn) for mixer, ffn in ((LATENT, Gated(INNER)), (attention(), Gated(INNER)),
         (replace(LATENT, query_rank=None, rope=None), Experts(6, 2, Gated(20), Router("sigmoid", correction=True, normalise=True), shared=Gated(30))))]),
     "latent attention, norms behind": model(*[Layer(Norms.both(ONE), LATENT, Gated(INNER, "gelu_tanh"), branch=0.5)] * 2, norm=ONE),
+    "latent attention, chosen tokens": model(*[Layer(Norms.pre(RMS), replace(CHOOSES, indexer=replace(CHOOSES.indexer, shared=shared)), Gated(INNER)) for shared in (False, True, False)]),
+    "three branches": model(*[Layer(Norms.pre(RMS), mixer, Gated(INNER)) for mixer in (SPARSE, attention(), replace(SPARSE, rope=None))]),
     "mamba": model(*[Layer(Norms.pre(RMS), mixer, Gated(INNER)) for mixer in (Mamba1(30, 4, 5, 4, norm=RMS), MAMBA, attention())]),
     "no attention": model(Layer(Norms.pre(RMS), ShortConv(HIDDEN, 3), Gated(INNER)), Layer(Norms(before_mixer=RMS), Mamba1(30, 4, 5, 4), None)),
     "beside": model(*[Layer(Norms.pre(RMS), Beside((attention(), MAMBA), (1.0, 0.5), (0.7, 1.0)), Gated(INNER, scale=0.5, out_scale=2.0))] * 2),
@@ -114,10 +119,12 @@ MODELS: dict[str, Model] = {
     "values of their own width": model(*[Layer(Norms.pre(RMS), attention(value_dim=8), Gated(INNER))] * 2),
 }  # fmt: skip
 
+CHOOSING = ["latent attention, chosen tokens", "three branches"]  # what they choose among few is another choice where it is rounded otherwise
 BY_LAW = {"no attention": [1], "beside": [0, 1], "layers of one part": [0, 1, 2], "embeddings of each layer": [0, 1], "a layer by the law": [1], "the last by the law": [1]}
 MIXER_BY_LAW = {
     "gated heads": [0, 1], "gated delta net": [0], "kda": [1], "mamba": [0, 1], "no attention": [0], "values of their own width": [0, 1],
     "latent attention": [0, 2], "latent attention, norms behind": [0, 1],
+    "latent attention, chosen tokens": [0, 1, 2], "three branches": [0, 2],
 }  # fmt: skip
 
 

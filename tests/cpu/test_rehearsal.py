@@ -13,6 +13,7 @@ from checkpoints import write_checkpoint
 from piecewise_checks import stored
 
 from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.executor import rehearsal
 from sgl.runtime.executor.rehearsal import nobody
 from sgl.runtime.kernels.ahead import Jobs, compiling, entry, is_compiling
 
@@ -86,6 +87,16 @@ def test_steps_of_nobody_touch_nothing(tmp_path: Path) -> None:
         assert _counts(engine) == stats
         core.call(core.check)
         assert engine.generate("The quick brown", GREEDY).token_ids == before
+
+
+@pytest.mark.parametrize(("context", "longest"), [(5000, [(2049, 1), (2049, 2)]), (2049, [])])
+def test_steps_that_choose_tokens_are_compiled_too(context: int, longest: list[tuple[int, int]]) -> None:
+    """Decodes of more tokens than a layer attends to, one and several, where there may be as many."""
+    layers = [SimpleNamespace(chosen=None), SimpleNamespace(chosen=2048)]
+    model = SimpleNamespace(config=SimpleNamespace(attention=SimpleNamespace(attending=layers)))
+    runner: Any = SimpleNamespace(decode_sizes=[1, 2], mixed_sizes=(), rows=4, context=context, model=model)
+    steps = list(rehearsal._all(runner))
+    assert [(work[0].hi, len(work)) for work in steps if len(work[0].seq.tokens) > 2048 and work[0].lo] == longest
 
 
 def _counts(engine: Engine) -> tuple[int, ...]:
