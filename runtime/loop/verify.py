@@ -23,7 +23,8 @@ def matchers(seq: SequenceState, op: Generate, rows: range) -> list[Any]:
     first = None if op.decoding is None else op.decoding.matcher
     if len(rows) == 1 or seq.draft is None:
         return [first]
-    return [first, *(seq.draft.matchers or [None] * len(seq.draft.tokens))][: len(rows)]
+    behind: Sequence[Any] = seq.draft.matchers or [None] * len(seq.draft.tokens)
+    return [first, *behind][: len(rows)]
 
 
 def usable(masks: Sequence[Any]) -> int:

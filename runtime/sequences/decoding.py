@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sgl.grammars.errors import GrammarLimitError
 
@@ -36,7 +36,6 @@ class Decoding:
         self.matcher = _matcher(life, op)
         self.stops = StopChecker(dataclasses.replace(params, max_tokens=self.limit, min_tokens=0), life.text.tokenizer)
         self.forced = self.drafted = self.accepted = 0
-        self.notes: dict[str, Any] = {}  # of drafters
         self.logprobs: TokenLogprobs | None = [] if params.logprobs or params.top_logprobs else None
         self.top_logprobs: list[TokenLogprobs] | None = [] if params.top_logprobs else None
         self.result: Generation | TruncatedError | None = None

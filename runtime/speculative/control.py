@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from ..sequences.draft import Source
 
 BOUNDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # rows of steps that take about as long
-FRESH, SLOWLY = 0.1, 0.02  # weight of the newest time, and of the newest guess
-FIRST_GUESS = 0.7  # before any of a source was tried
-PROBE = 64  # refusals, after which a source is tried once more
+FRESH, SLOWLY = 0.1, 0.05  # weight of the newest time, and of the newest guess
+PROBE = 64  # refusals, after which a source, or drafting at all, is tried once more
 
 
 class Control:
@@ -24,6 +23,7 @@ class Control:
         self._times: dict[int, float] = {}  # by class of rows
         self._kept: dict[Source, float] = {}  # share of tries
         self._refused: dict[Source, int] = {}
+        self._skipped = 0  # steps in a row
 
     def took(self, rows: int, seconds: float) -> None:
         """A step of single tokens and drafts took so long."""
@@ -40,7 +40,16 @@ class Control:
 
     def chance(self, source: Source) -> float:
         """That a token is kept where those before it are."""
-        return self._kept.get(source, FIRST_GUESS)
+        return self._kept.get(source, min(0.9, 0.4 + 0.04 * source.length))
+
+    def worth(self, rows: int) -> bool:
+        """Whether a guess for each of so many rows could pay, if it were as good as the best."""
+        best = max(self._kept.values(), default=0.9)
+        if self._rate(rows, best * rows, rows) > self._rate(rows, 0.0):
+            self._skipped = 0
+            return True
+        self._skipped = (self._skipped + 1) % PROBE
+        return not self._skipped
 
     def lengths(self, rows: int, drafts: Sequence[tuple[Source, int]]) -> list[int]:
         """How much of each draft (its source, its tokens) a step takes that has so many rows without them."""

@@ -36,7 +36,8 @@ class Speculation:
         """Draft for sequences that get a single token in this step, up to `budget` tokens together."""
         self._began = time.perf_counter()
         drafts: dict[SequenceState, Draft] = {}
-        for seq, item in work.items():
+        worth = self.control is None or self.control.worth(len(work))
+        for seq, item in work.items() if worth else ():
             if (op := _decodes(seq, item)) is not None and (draft := self._proposed(seq, op)):
                 drafts[seq] = draft
         alone = all(item.hi - item.lo == 1 for item in work.values())

@@ -29,42 +29,28 @@ LEAD = 16  # tokens of the prompt that are kept before a finished text
 END = -1  # between texts
 
 
-class Places:
-    """Where each run of KEY tokens ended, in a growing text that somebody else keeps."""
-
-    def __init__(self) -> None:
-        self.seen = 0  # tokens
-        self._behind: dict[tuple[int, ...], list[int]] = {}
-
-    def extend(self, tokens: Ints) -> None:
-        """tokens: the whole text. A place is kept though the text is rewritten there: who looks compares."""
-        start = max(self.seen - KEY + 1, 0)
-        fresh = tokens[start:].tolist()
-        for index in range(len(fresh) - KEY + 1):
-            kept = self._behind.setdefault(tuple(fresh[index : index + KEY]), [])
-            kept.append(start + index + KEY)
-            if len(kept) > PLACES:
-                del kept[0]
-        self.seen = len(tokens)
-
-    def behind(self, tail: list[int]) -> list[int]:
-        """Places behind the last KEY tokens of `tail`, the newest first."""
-        return self._behind.get(tuple(tail[-KEY:]), [])[::-1]
-
-
 class Finished:
-    """The finished texts of one namespace."""
+    """The finished texts of one namespace, and where each run of KEY tokens ended in them."""
 
     def __init__(self) -> None:
         self.tokens = np.empty(0, np.int32)
-        self.places = Places()
+        self._places: dict[tuple[int, ...], list[int]] = {}
 
     def add(self, text: Ints) -> None:
-        kept = self.tokens
-        if len(kept) + len(text) >= TEXT:
-            kept, self.places = kept[-TEXT // 2 :], Places()
-        self.tokens = np.concatenate([kept, text[-TEXT // 2 :], np.array([END], np.int32)])
-        self.places.extend(self.tokens)
+        start = len(self.tokens)
+        if start + len(text) >= TEXT:
+            self.tokens, self._places, start = self.tokens[-TEXT // 2 :], {}, 0
+        self.tokens = np.concatenate([self.tokens, text[-TEXT // 2 :], np.array([END], np.int32)])
+        fresh = self.tokens[start:].tolist()
+        for index in range(len(fresh) - KEY):
+            kept = self._places.setdefault(tuple(fresh[index : index + KEY]), [])
+            kept.append(start + index + KEY)
+            if len(kept) > PLACES:
+                del kept[0]
+
+    def behind(self, tail: list[int]) -> list[int]:
+        """Places behind the last KEY tokens of `tail`, the newest first."""
+        return self._places.get(tuple(tail[-KEY:]), [])[::-1]
 
 
 class SuffixDrafter:
@@ -72,15 +58,13 @@ class SuffixDrafter:
         self._finished: OrderedDict[tuple[str, str], Finished] = OrderedDict()
 
     def propose(self, seq: SequenceState, op: Generate, most: int) -> Draft | None:
-        text, decoding = seq.tokens.array, op.decoding
-        if decoding is None or len(text) < KEY:
+        text = seq.tokens.array
+        if len(text) <= KEY:
             return None
-        own: Places = decoding.notes.setdefault("places", Places())
-        own.extend(text)
         tail = text[-LONGEST:].tolist()
-        found = [_best(text, own.behind(tail), tail)]
+        found = [_best(text, _behind(text), tail)]
         if (others := self._finished.get(_home(seq))) is not None:
-            found.append(_best(others.tokens, others.places.behind(tail), tail))
+            found.append(_best(others.tokens, others.behind(tail), tail))
         length, follows = max(found, key=lambda pair: pair[0])
         tokens = _whole(follows[: min(most, max(length, KEY))].tolist())
         return Draft(tokens, Source("suffix", _class(length))) if tokens else None
@@ -95,6 +79,15 @@ class SuffixDrafter:
 
     def forget(self) -> None:
         self._finished.clear()
+
+
+def _behind(text: Ints) -> list[int]:
+    """Places in a text behind its own last KEY tokens, the newest first."""
+    last = text[-KEY:]
+    found = text[KEY - 1 : -1] == last[-1]
+    for back in range(1, KEY):
+        found &= text[KEY - 1 - back : -1 - back] == last[-1 - back]
+    return (np.flatnonzero(found)[: -PLACES - 1 : -1] + KEY).tolist()
 
 
 def _home(seq: SequenceState) -> tuple[str, str]:
