@@ -41,6 +41,16 @@ class IntRow:
         self._data[self.length : self.length + len(added)] = added
         self.length += len(added)
 
+    def lay_behind(self, values: ArrayLike) -> None:
+        """Values behind the end that are no part of the row, until the next change of it."""
+        length = self.length
+        self.extend(values)
+        self.length = length
+
+    def reaching(self, length: int) -> Ints:
+        """int32 [length], a view as `array`, with what was laid behind the end."""
+        return self._data[:length]
+
     def truncate(self, length: int) -> None:
         self.length = min(self.length, length)
         self.mirrored = min(self.mirrored, length)

@@ -102,11 +102,11 @@ class Runner:
 
     def _token_ids(self, work: list[Work]) -> list[np.ndarray]:
         if self.last is None:
-            return [seq.tokens.array[lo:hi] for seq, lo, hi in work]
+            return [seq.tokens.reaching(hi)[lo:] for seq, lo, hi in work]
         rows, _ = self.rows.place([seq for seq, *_ in work])
         last = self.last.numpy(force=True)
         return [
-            seq.tokens.array[lo:hi] if hi <= len(seq) else np.append(seq.tokens.array[lo:], last[row])
+            seq.tokens.reaching(hi)[lo:] if hi <= seq.known else np.append(seq.tokens.array[lo:], last[row])
             for (seq, lo, hi), row in zip(work, rows, strict=True)
         ]
 

@@ -85,18 +85,18 @@ class StepArrays:
 def last_tokens(work: list[Work], rows: list[int]) -> list[int]:
     """The last token of each sequence's work, or -1 - row where only the device knows it."""
     return [
-        int(seq.tokens.array[hi - 1]) if hi <= seq.tokens.length else -1 - row
+        int(seq.tokens.reaching(hi)[-1]) if hi <= seq.known else -1 - row
         for (seq, _, hi), row in zip(work, rows, strict=True)
     ]
 
 
 def _token_ids(work: list[Work], rows: list[int], starts: np.ndarray) -> np.ndarray:
-    known = np.concatenate([seq.tokens.array[lo:hi] for seq, lo, hi in work])
+    known = np.concatenate([seq.tokens.reaching(min(hi, seq.known))[lo:] for seq, lo, hi in work])
     if len(known) == starts[-1]:
         return known
     ids = np.empty(starts[-1], np.int32)
     for (seq, lo, hi), token, start, stop in zip(work, last_tokens(work, rows), starts, starts[1:], strict=False):
-        there = seq.tokens.array[lo:hi]
+        there = seq.tokens.reaching(min(hi, seq.known))[lo:]
         ids[start : start + len(there)] = there
         ids[stop - 1] = token
     return ids

@@ -41,6 +41,9 @@ from ..quantization.keeping import Kept
 from ..scheduling.scheduler import Scheduler
 from ..sequences.jump import JumpForward
 from ..sequences.life import TextSide
+from ..speculative.control import Control
+from ..speculative.speculation import Speculation
+from ..speculative.suffix import SuffixDrafter
 from ..text.tokenizer import Tokenizer
 from . import memory
 from .config import EngineConfig, Resolved, free_memory, parse_memory
@@ -107,6 +110,11 @@ class Assembly:
                 _require_plain(self.model, self.config, self.transform)
             elif self.config.deterministic:
                 require_exact(self.model, self.choice.device)
+            if self.config.speculation and not isinstance(self.model, GenericModel) and self.model.states:
+                raise ConfigError(
+                    f"Engine(speculation='auto'): {self.model.architecture} has recurrent layers, whose state behind a dropped guess would be wrong; "
+                    "leave speculation out"
+                )
             self._before = memory.before_loading(self.choice.device)
         self.opening = partial(open_checkpoint, context=self.context, load_format=options.load_format)
         self._allocated = _allocated(self.choice.device)
@@ -306,6 +314,9 @@ def _core(runner: Any, config: Resolved, text: TextSide, pool: Pool, context: in
     life = Lifecycle(cache, scheduler, text, runner.vocab_size, context, config.seed)
     if runner.device.type == "cuda" and not config.deterministic:
         life.jump_limit = MOST_TO_JUMP
+    if config.speculation:
+        life.speculation = Speculation([SuffixDrafter()], cache, Control())
+        scheduler.drafting = life.speculation.extend
     return EngineCore(runner, life, run_ahead=config.run_ahead)
 
 
@@ -367,6 +378,7 @@ def _info(
         "attention_reason": attention.reason,
         "graphs": config.graphs,
         "run_ahead": config.run_ahead,
+        "speculation": config.speculation,
         "deterministic": config.deterministic,
         "context": context,
         "page_size": config.page_size,

@@ -63,6 +63,9 @@ class EngineConfig:
     graphs       on a GPU: replay decode-only steps as CUDA graphs
     run_ahead    start a step before the previous step's results are read; None: only on a GPU
     deterministic  the same bits for a request whatever else is running, at the cost of speed
+    speculation  "auto": guess tokens from what was written before (in the text, its prompt, and finished texts of its namespace) and
+                 compute them together; the sampler keeps those that it would have chosen, so the text is the same. As many as are
+                 measured to pay; steps do not run ahead then. False: not at all
     jump_forward append tokens that a grammar forces without sampling them (on a GPU: while few sequences run and it pays)
     json_options how JSON is written and read from schemas, see `sgl.grammars.SchemaOptions`; options left out come from
                  the model (`json_options` in its directory's `sgl.json`), otherwise from the defaults
@@ -103,6 +106,7 @@ class EngineConfig:
     graphs: bool = True
     run_ahead: bool | None = None
     deterministic: bool = False
+    speculation: str | bool = False
     jump_forward: bool = True
     json_options: dict[str, Any] | None = None
     chat_template: str | None = None
@@ -140,6 +144,10 @@ class EngineConfig:
                 raise ConfigError(f"Engine({name}={shown(value)}): must be True or False")
         if self.seed is not None:
             whole("Engine(seed=...)", self.seed, -WORD, 2 * WORD - 1)
+        if self.speculation not in ("auto", False):
+            raise ConfigError(f"Engine(speculation={shown(self.speculation)}): must be 'auto' or False")
+        if self.speculation and self.run_ahead:
+            raise ConfigError("Engine(run_ahead=True, speculation='auto'): a step with drafts is finished before the next begins; leave one of them out")
         if self.run_ahead not in (None, True, False):
             raise ConfigError(f"Engine(run_ahead={shown(self.run_ahead)}): must be True, False or None")
         if self.deterministic and self.attention in BATCH_DEPENDENT:
@@ -180,7 +188,7 @@ class EngineConfig:
         values["prompt_seconds"] = (0.05 if gpu else 0.5) if self.prompt_seconds is None else self.prompt_seconds
         values["max_running"] = self.max_running or (256 if gpu else 64)
         values["state_every"] = self.state_every or (2048 if gpu else 256)
-        values["run_ahead"] = gpu if self.run_ahead is None else self.run_ahead
+        values["run_ahead"] = gpu and not self.speculation if self.run_ahead is None else self.run_ahead
         values["graphs"] = self.graphs and gpu
         if gpu and self.memory is None:
             values["memory"] = 0.92

@@ -142,6 +142,8 @@ class EngineCore:
         return getattr(asked, name)(*args)
 
     def flush(self) -> int:
+        if self.life.speculation is not None:
+            self.life.speculation.forget()
         return self.cache.flush()
 
     def pause(self) -> None:
@@ -252,6 +254,8 @@ class EngineCore:
                 self.stats.stepped(time.perf_counter() - started)
             self._tell()
             self.traces.stepped()
+            if self.life.speculation is not None:
+                self.life.speculation.stepped()
             if self.after_step is not None:
                 self.after_step()
             if self._idle:

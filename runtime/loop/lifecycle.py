@@ -20,6 +20,7 @@ from ..sequences.life import TextSide
 from ..sequences.ops import Close, Extend, Fork, Generate, Op, Pin, TokenLogprobs
 from ..sequences.sequence import SequenceState, Status
 from ..sequences.terms import USUAL, Terms
+from ..speculative.speculation import Speculation
 from .metrics import Stats
 from .recording import Recordings
 
@@ -42,6 +43,7 @@ class Lifecycle:
         self.jump_limit = sys.maxsize  # more running sequences than this, and nothing is appended without sampling
         self.live: dict[SequenceState, None] = {}  # those that hold tokens, pages or operations
         self.deadlines = Deadlines()
+        self.speculation: Speculation | None = None
         self.recordings = Recordings()
         self._finished: deque[Decoding] = deque()
         self._due: dict[SequenceState, None] = {}  # whose next operations are to begin
@@ -158,7 +160,7 @@ class Lifecycle:
 
     def _set_aside(self, seq: SequenceState) -> None:
         """It has nothing to compute any more."""
-        seq.ahead = 0
+        seq.ahead, seq.draft = 0, None
         self.rewind(seq, len(seq))
         if seq.status not in (Status.UNBORN, Status.CLOSED):
             self.scheduler.suspend(seq)
@@ -271,6 +273,8 @@ class Lifecycle:
         self.stats.generated(decoding)
         self.recordings.answered(seq, decoding.prompt_tokens)
         self.cache.publish(seq)
+        if self.speculation is not None:
+            self.speculation.learn(seq, decoding.prompt_tokens)
         seq.ops.popleft()
         self._finished.append(decoding)
         if isinstance(decoding.result, BaseException):  # what is queued behind it fails too, but after it

@@ -31,6 +31,8 @@ class Stats:
     cached_tokens: int = 0  # taken from the prefix cache or a fork's parent instead
     generated_tokens: int = 0  # of the results: sampled and forced
     forced_tokens: int = 0  # appended because the grammar left no choice
+    drafted_tokens: int = 0  # guessed ahead, see `speculation`; counted in computed_tokens too
+    accepted_tokens: int = 0  # of these, which were chosen
     generations: int = 0
     preemptions: int = 0
     aborts: int = 0
@@ -65,6 +67,8 @@ class Stats:
         self.generations += 1
         self.generated_tokens += len(decoding.output)
         self.forced_tokens += decoding.forced
+        self.drafted_tokens += decoding.drafted
+        self.accepted_tokens += decoding.accepted
 
     def __sub__(self, other: Stats) -> Stats:
         gauges = {

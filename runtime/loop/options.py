@@ -39,6 +39,7 @@ class EngineOptions(TypedDict, total=False):
     graphs: bool
     run_ahead: bool | None
     deterministic: bool
+    speculation: str | bool
     jump_forward: bool
     json_options: dict[str, Any] | None
     chat_template: str | None

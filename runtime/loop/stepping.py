@@ -11,7 +11,8 @@ Between launch and decide a sequence may have ended, failed or been cut; what wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -29,6 +30,7 @@ from ..sequences.outcome import note
 from ..sequences.sequence import SequenceState, Work
 from ..step.staging import fetch
 from ..values import shown
+from . import verify
 from .blame import culprit
 from .lifecycle import Lifecycle
 
@@ -38,12 +40,12 @@ Ready = TypeVar("Ready")
 
 
 class Sampled(NamedTuple):
-    """A generation that gets a token: the row of the step's logits, and the mask of its grammar."""
+    """A generation that gets a token, and those of its draft that are chosen: rows of the step's logits, and the masks of its grammar."""
 
     seq: SequenceState
     op: Generate
-    row: int
-    mask: Any = None
+    rows: range
+    masks: Sequence[Any] = ()
 
 
 class Scored(NamedTuple):
@@ -99,7 +101,7 @@ class Stepper:
     def __init__(self, runner: Runner, life: Lifecycle) -> None:
         self.runner, self.life = runner, life
         self.sampler = make_sampler(life.text.tokenizer.vocab_size, runner.device)
-        self._batch: tuple[list[Generate], SamplingBatch] | None = None
+        self._batch: SamplingBatch | None = None
 
     def forget(self) -> None:
         """Hold no requests while there is nothing to do."""
@@ -122,7 +124,7 @@ class Stepper:
             return None
         for seq, lo, hi in work:
             self.life.cache.advance(seq, hi)
-            if hi > lo and hi == seq.border:
+            if hi > lo and hi == seq.border and seq.draft is None:
                 self.life.attempt(seq, self.life.cache.publish, seq)
             if seq.prefilling:
                 self.life.attempt(seq, self._prefilled, seq)
@@ -184,8 +186,8 @@ class Stepper:
             except BaseException as error:
                 self.life.fail(want.seq, error)
                 continue
-            if isinstance(want.op, Generate):
-                sampled += [Sampled(want.seq, want.op, row) for row in rows]
+            if rows and isinstance(want.op, Generate):
+                sampled.append(Sampled(want.seq, want.op, rows))
             elif rows:
                 scored.append(Scored(want.seq, want.op, rows))
         if sampled and (masked := self._masked(sampled)):
@@ -199,12 +201,12 @@ class Stepper:
 
     def _sample(self, step: Step, sampled: list[Sampled]) -> Callable[[], Samples]:
         ready = self.sampler.launch(
-            self._rows(step, [row for _, _, row, _ in sampled]),
-            self._sampling_batch([op for _, op, *_ in sampled]),
-            [len(seq) for seq, *_ in sampled],
-            [mask for *_, mask in sampled],
+            self._rows(step, [row for _, _, rows, _ in sampled for row in rows]),
+            self._sampling_batch(sampled),
+            [len(seq) + behind for seq, _, rows, _ in sampled for behind in range(len(rows))],
+            [mask for *_, masks in sampled for mask in masks],
             self.runner.last,
-            self.runner.places([seq for seq, *_ in sampled]),
+            self.runner.places([seq for seq, _, rows, _ in sampled for _ in rows]),
         )
         for seq, *_ in sampled:
             seq.ahead = 1
@@ -212,19 +214,23 @@ class Stepper:
 
     def _masked(self, sampled: list[Sampled]) -> list[Sampled]:
         """Those whose grammar gives a mask, with their masks; the others fail."""
-        found = fill_masks([op.decoding.matcher if op.decoding else None for _, op, *_ in sampled])
+        found = fill_masks([matcher for each in sampled for matcher in verify.matchers(*each[:3])])
         good: list[Sampled] = []
-        for (seq, op, row, _), mask in zip(sampled, found, strict=True):
-            if isinstance(mask, Exception):
-                self.life.fail(seq, mask)
+        start = 0
+        for seq, op, rows, _ in sampled:
+            masks, start = found[start : start + len(rows)], start + len(rows)
+            if isinstance(masks[0], Exception):
+                self.life.fail(seq, masks[0])
             else:
-                good.append(Sampled(seq, op, row, mask))
+                usable = verify.usable(masks)
+                good.append(Sampled(seq, op, rows[:usable], masks[:usable]))
         return good
 
-    def _sampling_batch(self, ops: list[Generate]) -> SamplingBatch:
-        if self._batch is None or self._batch[0] != ops:
-            self._batch = (ops, SamplingBatch([op.decoding.row for op in ops if op.decoding]))
-        return self._batch[1]
+    def _sampling_batch(self, sampled: list[Sampled]) -> SamplingBatch:
+        rows = [row for seq, op, rows, _ in sampled for row in verify.sampling_rows(seq, op, len(rows))]
+        if self._batch is None or not same(self._batch.rows, rows):
+            self._batch = SamplingBatch(rows)
+        return self._batch
 
     def _score(self, step: Step, scored: list[Scored]) -> Callable[[], Found]:
         rows = [row for *_, rows in scored for row in rows]
@@ -254,11 +260,13 @@ class Stepper:
         except BaseException as error:
             self._fail_current("sampling", sampled, error)
             return
-        for index, (seq, op, *_) in enumerate(sampled):
+        start = 0
+        for seq, op, rows, _ in sampled:
+            own, start = range(start, start + len(rows)), start + len(rows)
             if is_current(seq, op):
                 seq.ahead = 0
                 try:
-                    self._take(seq, op, samples, index)
+                    self._take(seq, op, samples, own)
                 except BaseException as error:
                     self.life.fail(seq, error)
 
@@ -285,12 +293,17 @@ class Stepper:
                 self.life.attempt(seq, op.add, total, positions)
                 self.life.collect(seq, op, [], [])
 
-    def _take(self, seq: SequenceState, op: Generate, samples: Samples, index: int) -> None:
+    def _take(self, seq: SequenceState, op: Generate, samples: Samples, rows: range) -> None:
         decoding = op.decoding
         assert decoding is not None
-        if decoding.take(seq, samples, index):
+        if verify.take(self.life, seq, decoding, samples, rows):
             self.life.conclude(seq, decoding)
             self.life.advance(seq)
+
+
+def same(some: list[Any], others: list[Any]) -> bool:
+    """Whether they are the same objects."""
+    return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
 def is_current(seq: SequenceState, op: Op) -> bool:

@@ -45,6 +45,11 @@ class SamplingRow:
         word = int(seed_words([self.seed])[0])
         self.packed = pack("=Q3f3i", word, inverse, top_p, p.min_p, top_k, self._flags(), 0)
 
+    @property
+    def looks_back(self) -> bool:
+        """Whether the choice depends on the output before it, and not only on the logits."""
+        return bool(self._flags() & (PENALIZED | WAITING))
+
     def _flags(self) -> int:
         p = self.params
         truncated = p.top_p < 1 or p.top_k > 0 or p.min_p > 0

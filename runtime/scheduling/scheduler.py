@@ -9,7 +9,7 @@ passed over too often comes first, so that everybody gets there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -44,6 +44,7 @@ class Scheduler:
         self.preemptions = 0
         self.reused_tokens = 0
         self.refused: list[tuple[SequenceState, OutOfPages]] = []
+        self.drafting: Callable[[dict[SequenceState, Work], int], None] | None = None  # adds drafts to a plan, up to so many tokens
         self.paused = False
 
     @property
@@ -71,6 +72,8 @@ class Scheduler:
         budget = self._give_each(singles, self._kept_for(singles, chunks), work)
         watched = any(seq.ops[0].streamed for seq in work)
         self._share(chunks, min(budget, self.prompt_budget) if watched else budget, work)
+        if self.drafting is not None:
+            self.drafting(work, self.step_tokens - sum(item.hi - item.lo for item in work.values()))
         return sorted(work.values(), key=lambda item: item.hi - item.lo > 1)
 
     @property

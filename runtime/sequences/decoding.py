@@ -35,7 +35,7 @@ class Decoding:
         self.limit = min(params.max_tokens, life.context - len(seq))
         self.matcher = _matcher(life, op)
         self.stops = StopChecker(dataclasses.replace(params, max_tokens=self.limit, min_tokens=0), life.text.tokenizer)
-        self.forced = 0
+        self.forced = self.drafted = self.accepted = 0
         self.logprobs: TokenLogprobs | None = [] if params.logprobs or params.top_logprobs else None
         self.top_logprobs: list[TokenLogprobs] | None = [] if params.top_logprobs else None
         self.result: Generation | TruncatedError | None = None
@@ -54,6 +54,12 @@ class Decoding:
     @property
     def output(self) -> list[int]:
         return self.stops.token_ids
+
+    def row_behind(self, tokens: list[int]) -> SamplingRow:
+        """How the token behind these is sampled, which follow the output."""
+        if not (tokens and self.row.looks_back):
+            return self.row
+        return dataclasses.replace(self.row, output_ids=self.output + tokens)
 
     def begin(self, seq: SequenceState) -> bool:
         """Append what the grammar forces at the very start; True when that is all there is."""
@@ -161,6 +167,8 @@ class Decoding:
             truncated=truncated,
             queue_seconds=self.op.queue_seconds,
             first_token_seconds=self.op.elapsed if self._first is None else self._first,
+            drafted_tokens=self.drafted,
+            accepted_tokens=self.accepted,
         )
 
     def _note(self, samples: Samples, index: int) -> None:

@@ -49,6 +49,8 @@ class Generation:
     truncated: bool = False  # cut by max_tokens before the grammar could end
     queue_seconds: float = 0.0  # until it got a place in the batch
     first_token_seconds: float = 0.0  # until its first token
+    drafted_tokens: int = 0  # guessed ahead, see `Engine(speculation=...)`
+    accepted_tokens: int = 0  # of these, which are in the text
 
 
 @dataclass(slots=True)
@@ -366,6 +368,8 @@ class Generate(Op):
         return decoding is not None and len(decoding.output) + 1 < decoding.limit
 
     def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
+        if seq.draft is not None:
+            return range(seq.tokens.length - 1, hi)
         return range(hi - 1, hi) if hi == seq.tokens.length + seq.ahead else range(0)
 
 

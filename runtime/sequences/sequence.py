@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from ..cache import IntRow, Ints, Mark, Node
 from ..sampling.params import SamplingParams
 from ..values import token_row, token_rows, whole
+from .draft import Draft
 from .embedding import Embed, Floats
 from .ops import (
     Chunk,
@@ -51,7 +52,7 @@ class SequenceState:
     """What the scheduler thread knows of a sequence. Only that thread touches it."""
 
     __slots__ = (
-        "ahead", "arrival", "border", "branch", "charged", "computed", "error", "id", "into", "node", "number", "ops", "owed", "passed",
+        "ahead", "arrival", "border", "branch", "charged", "computed", "draft", "error", "id", "into", "node", "number", "ops", "owed", "passed",
         "preempted", "prefilling", "since", "slots", "status", "terms", "tokens", "trail",
     )  # fmt: skip
 
@@ -65,6 +66,7 @@ class SequenceState:
         self.slots = IntRow()
         self.computed = 0
         self.ahead = 0  # tokens sampled on the device that the host has not seen: 0 or 1
+        self.draft: Draft | None = None  # laid behind its tokens for the step under way
         self.node: Node | None = None
         self.trail: list[Mark] = []
         self.into = 0
@@ -86,6 +88,11 @@ class SequenceState:
     def namespace(self) -> str:
         """Whose cached prefixes it may stand on."""
         return self.terms.namespace
+
+    @property
+    def known(self) -> int:
+        """Its tokens, and those of its draft: the host has them to be computed."""
+        return self.tokens.length + (0 if self.draft is None else len(self.draft.tokens))
 
     @property
     def target(self) -> int:

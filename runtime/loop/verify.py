@@ -1,0 +1,58 @@
+"""Rows of a draft: the ordinary sampler chooses behind each of its tokens, and what it chose is taken as far as the draft said the same.
+
+So the text is the text without drafts, for any parameters, seed and grammar (up to the rounding of logits, unless that does not depend
+on the step: `deterministic`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..sampling import Samples, SamplingRow
+    from ..sequences.decoding import Decoding
+    from ..sequences.ops import Generate
+    from ..sequences.sequence import SequenceState
+    from .lifecycle import Lifecycle
+
+
+def matchers(seq: SequenceState, op: Generate, rows: range) -> list[Any]:
+    """The grammar, or None, behind the text and behind each token of its draft that has a row."""
+    first = None if op.decoding is None else op.decoding.matcher
+    if len(rows) == 1 or seq.draft is None:
+        return [first]
+    behind: Sequence[Any] = seq.draft.matchers or [None] * len(seq.draft.tokens)
+    return [first, *behind][: len(rows)]
+
+
+def usable(masks: Sequence[Any]) -> int:
+    """How many rows have masks, from the first on: what a draft leads to may be beyond a grammar's limits."""
+    return next((count for count, mask in enumerate(masks) if isinstance(mask, Exception)), len(masks))
+
+
+def sampling_rows(seq: SequenceState, op: Generate, count: int) -> list[SamplingRow]:
+    assert op.decoding is not None
+    drafted = [] if seq.draft is None else seq.draft.tokens
+    return [op.decoding.row_behind(drafted[:behind]) for behind in range(count)]
+
+
+def take(life: Lifecycle, seq: SequenceState, decoding: Decoding, samples: Samples, rows: range) -> bool:
+    """The next tokens of a generation; True when it ends."""
+    if seq.draft is None:
+        return decoding.take(seq, samples, rows.start)
+    draft, seq.draft = seq.draft, None
+    kept = draft.agreed(samples.ids[rows.start : rows.stop - 1]) if len(rows) > 1 else 0
+    life.rewind(seq, len(seq) + kept)  # before anything is cut or published: behind it stands what nobody chose
+    decoding.drafted += len(draft.tokens)
+    if life.speculation is not None:
+        life.speculation.tried(draft, kept)
+    before = decoding.accepted
+    for index in range(kept + 1):
+        length, decoding.accepted = len(seq), before + min(index + 1, kept)
+        if decoding.take(seq, samples, rows[index]):
+            return True
+        if index < kept and not (len(seq) == length + 1 and int(seq.tokens.array[-1]) == draft.tokens[index]):
+            return False  # the grammar forced other text
+    return False

@@ -1,0 +1,96 @@
+"""Adds drafts to the plan of a step, and learns what became of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..sequences.draft import Draft
+from ..sequences.ops import Generate
+from .control import Control
+from .drafter import Drafter, legal
+
+if TYPE_CHECKING:
+    from ..cache import PrefixCache
+    from ..sequences.sequence import SequenceState, Work
+
+MOST = 16  # tokens of a draft
+
+
+class Speculation:
+    """Only the scheduler thread calls this.
+
+    A draft lies behind the tokens of its sequence, not among them; its pages are those that are free anyway, and go back with what
+    is not kept. Of several drafters the first that has an idea is asked.
+
+    control: None: every draft is taken whole.
+    """
+
+    def __init__(self, drafters: Sequence[Drafter], cache: PrefixCache, control: Control | None) -> None:
+        self.drafters, self.control = list(drafters), control
+        self._cache = cache
+        self._rows, self._began = 0, 0.0  # of the step under way; 0: it is of no kind that is measured
+
+    def extend(self, work: dict[SequenceState, Work], budget: int) -> None:
+        """Draft for sequences that get a single token in this step, up to `budget` tokens together."""
+        self._began = time.perf_counter()
+        drafts: dict[SequenceState, Draft] = {}
+        worth = self.control is None or self.control.worth(len(work))
+        for seq, item in work.items() if worth else ():
+            if (op := _decodes(seq, item)) is not None and (draft := self._proposed(seq, op)):
+                drafts[seq] = draft
+        alone = all(item.hi - item.lo == 1 for item in work.values())
+        for seq, length in zip(drafts, self._lengths(len(work), list(drafts.values())), strict=True):
+            if 0 < length <= budget and self._lay(seq, drafts[seq].cut(length)):
+                work[seq] = work[seq]._replace(hi=work[seq].hi + length)
+                budget -= length
+        self._rows = sum(item.hi - item.lo for item in work.values()) if alone else 0
+
+    def stepped(self) -> None:
+        """The step that was planned is over."""
+        if self._rows and self.control is not None:
+            self.control.took(self._rows, time.perf_counter() - self._began)
+        self._rows = 0
+
+    def tried(self, draft: Draft, kept: int) -> None:
+        if self.control is not None:
+            self.control.tried(draft.source, len(draft.tokens), kept)
+
+    def learn(self, seq: SequenceState, prompt_tokens: int) -> None:
+        for drafter in self.drafters:
+            drafter.learn(seq, prompt_tokens)
+
+    def forget(self) -> None:
+        for drafter in self.drafters:
+            drafter.forget()
+
+    def _proposed(self, seq: SequenceState, op: Generate) -> Draft | None:
+        """What a drafter says, as far as the grammar allows it and there may be more text."""
+        assert op.decoding is not None
+        most = min(MOST, op.decoding.limit - len(op.decoding.output) - 1)
+        for drafter in self.drafters if most > 0 else ():
+            if (draft := drafter.propose(seq, op, most)) is not None:
+                draft = legal(draft.cut(most), op.decoding.matcher)
+                return draft if draft.tokens else None
+        return None
+
+    def _lengths(self, rows: int, drafts: list[Draft]) -> list[int]:
+        if self.control is None:
+            return [len(draft.tokens) for draft in drafts]
+        return self.control.lengths(rows, [(draft.source, len(draft.tokens)) for draft in drafts])
+
+    def _lay(self, seq: SequenceState, draft: Draft) -> bool:
+        """Behind the text, if there are free pages: nobody loses any for a guess."""
+        length = len(seq) + len(draft.tokens)
+        if self._cache.missing(seq, length) > self._cache.pool.free or not self._cache.grow(seq, length):
+            return False
+        seq.tokens.lay_behind(draft.tokens)
+        seq.draft = draft
+        return True
+
+
+def _decodes(seq: SequenceState, item: Work) -> Generate | None:
+    """The generation that gets a single token behind tokens that are all known."""
+    op, one = seq.ops[0], item.hi - item.lo == 1 and item.hi == len(seq) and not (seq.ahead or seq.prefilling)
+    return op if one and isinstance(op, Generate) and op.decoding is not None else None

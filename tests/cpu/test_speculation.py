@@ -1,0 +1,184 @@
+"""With drafts the text is the text without them, whatever the drafter says; and no page is lost."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from sgl.grammars import compile_json_schema, compile_regex
+from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.errors import ConfigError, RequestAborted
+from sgl.runtime.sequences.draft import Draft, Source
+from sgl.runtime.speculative.speculation import Speculation
+from sgl.runtime.speculative.suffix import SuffixDrafter
+
+PROMPTS = [
+    "The capital of France is", "one two three one two three one two", '{"name": "Ann", "age": 31}\n{"name": "Bob", "age": 27}\n{"name":', "x",
+    "Hello! Hello! Hello! Hello!", "a b c d e f g a b c d e f g a b c",
+]  # fmt: skip
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "kind": {"enum": ["alpha", "alpine"]}, "n": {"type": "integer"}}, "required": ["name", "kind", "n"]}
+PARAMS: list[dict[str, Any]] = [
+    {"temperature": 0}, {"temperature": 1.0, "top_p": 0.9}, {"temperature": 0.7, "top_k": 20, "min_p": 0.02},
+    {"temperature": 0.8, "frequency_penalty": 0.6, "presence_penalty": 0.3}, {"temperature": 0, "repetition_penalty": 1.3},
+    {"temperature": 1.0, "min_tokens": 12}, {"temperature": 0, "stop": (" t", "e,")}, {"temperature": 0, "logprobs": True, "top_logprobs": 3},
+    {"temperature": 1.2, "logit_bias": {40: 4.0, 50: -9.0}, "stop_regex": (r"\d\d",)}, {"temperature": 0, "max_tokens": 1}, {"temperature": 0.5, "max_tokens": 5},
+]  # fmt: skip
+
+
+@dataclass
+class Told:
+    """Drafts what it was told would come, wrong from a random place on; or random tokens, or far too many."""
+
+    how: str = "right"
+    answers: dict[tuple[int, ...], list[int]] = field(default_factory=dict)  # by prompt
+    draw: random.Random = field(default_factory=lambda: random.Random(1))
+
+    def propose(self, seq: Any, op: Any, most: int) -> Draft | None:
+        tokens, start = seq.tokens.array.tolist(), op.decoding.prompt_tokens
+        rest = self.answers.get(tuple(tokens[:start]), [])[len(tokens) - start :]
+        if self.how == "random" or (self.how == "mixed" and self.draw.random() < 0.3):
+            rest = [self.draw.randrange(300) for _ in range(self.draw.randrange(1, 20))]
+        elif self.how == "mixed":
+            rest = [token if self.draw.random() < 0.8 else (token + 1) % 300 for token in rest]
+        if self.how == "long":
+            return Draft(rest + [7] * 40, Source("told"))
+        return Draft(rest[:most], Source("told")) if rest[:most] else None
+
+    def learn(self, seq: Any, prompt_tokens: int) -> None:
+        pass
+
+    def forget(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Engine]:
+    with Engine(dtype="float32", threads=1, kv_tokens=8192, deterministic=True) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module", params=[1, 16], ids=["pages of 1", "pages of 16"])
+def drafting(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    with Engine(dtype="float32", threads=1, kv_tokens=8192, deterministic=True, speculation="auto", page_size=request.param, poison_freed=True) as engine:
+        engine._core.after_step = engine._core.check
+        yield engine
+
+
+def speculation(engine: Engine, *drafters: Any) -> Speculation:
+    """With these drafters, whose drafts are all taken."""
+    found = engine._core.life.speculation
+    assert found is not None
+    found.drafters, found.control = list(drafters), None
+    return found
+
+
+def grammars(engine: Engine) -> list[Any]:
+    vocabulary = engine.vocabulary
+    return [None, compile_json_schema(SCHEMA, vocabulary), compile_regex(r"(yes|no|maybe)( (yes|no|maybe)){2,9}\.", vocabulary)]
+
+
+def opened(engine: Engine, text: str) -> Any:
+    sequence = engine.open()
+    sequence.extend(engine.tokenizer.encode(text))
+    return sequence
+
+
+def parts(result: Any) -> tuple[Any, ...]:
+    return result.text, result.token_ids, result.finish_reason, result.logprobs, result.top_logprobs, result.forced_tokens
+
+
+def cases(engine: Engine) -> list[tuple[str, SamplingParams, int]]:
+    draw = random.Random(3)
+    found = []
+    for number, options in enumerate(PARAMS * 3):
+        params = SamplingParams(**{"max_tokens": 28, "seed": number, "error_on_truncation": False} | options)
+        found.append((draw.choice(PROMPTS), params, number % 3))
+    return found
+
+
+@pytest.fixture(scope="module")
+def expected(plain: Engine) -> list[Any]:
+    kinds = grammars(plain)
+    return [opened(plain, text).generate(params, kinds[kind]).result(60) for text, params, kind in cases(plain)]
+
+
+@pytest.mark.parametrize("how", ["right", "random", "mixed", "long", "suffix"])
+def test_the_text_is_the_text_without(drafting: Engine, plain: Engine, expected: list[Any], how: str) -> None:
+    kinds = grammars(drafting)
+    for (text, params, kind), wanted in zip(cases(drafting), expected, strict=True):
+        prompt = drafting.tokenizer.encode(text).tolist()
+        speculation(drafting, SuffixDrafter() if how == "suffix" else Told(how, {tuple(prompt): wanted.token_ids}))
+        found = opened(drafting, text).generate(params, kinds[kind]).result(60)
+        assert parts(found) == parts(wanted), (text, params, kind)
+        assert 0 <= found.accepted_tokens <= found.drafted_tokens
+        if how == "right" and len(wanted.token_ids) > 6 and not wanted.forced_tokens:
+            assert found.accepted_tokens > 0.6 * len(wanted.token_ids)
+
+
+def test_many_at_once_and_what_stands_on_them(drafting: Engine, plain: Engine, expected: list[Any]) -> None:
+    """Texts go on from texts; forks, other prompts and generations that are aborted run beside them."""
+    answers = {tuple(drafting.tokenizer.encode(text).tolist()): wanted.token_ids for (text, *_), wanted in zip(cases(drafting), expected, strict=True)}
+    speculation(drafting, Told("mixed", answers), SuffixDrafter())
+    texts = []
+    for engine in (plain, drafting):
+        kinds, sequences = grammars(engine), [opened(engine, text) for text, *_ in cases(engine)]
+        first = [s.generate(params, kinds[kind]) for s, (_, params, kind) in zip(sequences, cases(engine), strict=True)]
+        children = [s.fork(2) for s in sequences[:6]]
+        doomed = [s.generate(SamplingParams(max_tokens=400, ignore_eos=True)) for s in sequences[6:9]]
+        second = [child.generate(SamplingParams(max_tokens=9, seed=n)) for n, pair in enumerate(children) for child in pair]
+        for sequence in sequences[6:9]:
+            sequence.abort()
+        texts.append([parts(future.result(60)) for future in (*first[:6], *first[9:], *second)])
+        for future in doomed:
+            with pytest.raises(RequestAborted):
+                future.result(60)
+    assert texts[0] == texts[1]
+
+
+def test_drafts_take_only_free_pages(plain: Engine) -> None:
+    """A pool that the texts fill: with drafts nobody loses a page more often than without."""
+    counts = []
+    for options in ({}, {"speculation": "auto"}):
+        with Engine(dtype="float32", threads=1, kv_tokens=256, deterministic=True, **options) as engine:
+            if options:
+                speculation(engine, Told("random"))
+            sequences = [opened(engine, text) for text in PROMPTS[:3]]
+            futures = [s.generate(SamplingParams(max_tokens=60, temperature=0, ignore_eos=True)) for s in sequences]
+            counts.append(([f.result(60).token_ids for f in futures], engine.stats().preemptions))
+            engine._core.check()
+    assert counts[0] == counts[1]
+
+
+def test_a_drafter_that_is_right_saves_steps(drafting: Engine, plain: Engine) -> None:
+    text, params = PROMPTS[0], SamplingParams(max_tokens=48, temperature=0, ignore_eos=True)
+    answer = opened(plain, text).generate(params).result(60).token_ids
+    speculation(drafting, Told("right", {tuple(drafting.tokenizer.encode(text).tolist()): answer}))
+    before = drafting.stats()
+    assert opened(drafting, text).generate(params).result(60).token_ids == answer
+    spent = drafting.stats() - before
+    assert spent.steps <= 6 and spent.accepted_tokens >= 40 and spent.drafted_tokens == spent.accepted_tokens
+
+
+def test_texts_of_others_are_not_drafted_from() -> None:
+    with Engine(dtype="float32", threads=1, kv_tokens=4096, speculation="auto") as engine:
+        drafter = SuffixDrafter()
+        speculation(engine, drafter)
+        params = SamplingParams(max_tokens=40, temperature=0, ignore_eos=True)
+        for namespace, tenant in (("a", "x"), ("b", "x"), ("a", "y"), ("a", "x")):
+            sequence = engine.open(namespace=namespace, tenant=tenant)
+            sequence.extend(engine.tokenizer.encode("The capital of France is"))
+            found = sequence.generate(params).result(60)
+            assert len(drafter._finished) == {("a", "x"): 1, ("b", "x"): 2, ("a", "y"): 3}[namespace, tenant] or found.accepted_tokens
+        assert found.accepted_tokens > 25, "the second time of the same"
+        engine.flush_cache()
+        assert not drafter._finished
+
+
+@pytest.mark.parametrize("options, words", [({"speculation": True}, "must be 'auto' or False"), ({"speculation": "auto", "run_ahead": True}, "leave one of them out")])
+def test_refusals(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Engine(**options)
