@@ -35,7 +35,8 @@ class Architecture:
     keys: that it has beyond COMMON, with their names in config.json.  flags: keys that are true where a tensor is there.
     extra: what else follows of the keys and of the config so far.  rotates: it has rotary positions.
     interleaved: rows of queries and keys lie so that neighbours turn together.  raised: weights of its norms hold 1 more.
-    experts: it may have some.  rope: what no key says of a scaled rotation.
+    experts: it may have some, chosen by one of `gates`: 0 for the architecture's own way, 1 for softmax, 2 for a sigmoid.
+    rope: what no key says of a scaled rotation.  roles: tensors of a layer that play another part than elsewhere.
     """
 
     name: str
@@ -46,6 +47,8 @@ class Architecture:
     interleaved: bool = False
     raised: bool = False
     experts: bool = False
+    gates: tuple[int, ...] = (0, 1)
+    roles: Mapping[str, str] = field(default_factory=dict)
     rope: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -98,6 +101,12 @@ def _qwen3_moe(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
     return {"norm_topk_prob": keys.get("expert_weights_norm", bool, True)}
 
 
+def _glm4_moe(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+    """Layers that predict further tokens are counted with the others, and stand behind them."""
+    more = keys.get("nextn_predict_layers", int, 0)
+    return {"num_hidden_layers": keys.get("block_count", int) - more, "num_nextn_predict_layers": more}
+
+
 def _gpt_oss(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
     inner = keys.optional("expert_feed_forward_length", int)
     return _window(keys, config) | ({} if inner is None else {"intermediate_size": inner})
@@ -106,6 +115,15 @@ def _gpt_oss(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
 CAPS = {"attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping"}
 LOGITS = {"logit_scale": "logit_scale"}
 OF_EXPERTS = {"expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "moe_intermediate_size"}
+ROUTED = OF_EXPERTS | {
+    "expert_count": "n_routed_experts", "expert_shared_count": "n_shared_experts", "leading_dense_block_count": "first_k_dense_replace",
+    "expert_weights_scale": "routed_scaling_factor", "expert_weights_norm": "norm_topk_prob", "expert_group_count": "n_group",
+    "expert_group_used_count": "topk_group",
+}  # fmt: skip
+SWITCHED = OF_EXPERTS | {
+    "expert_count": "num_experts", "expert_shared_feed_forward_length": "shared_expert_intermediate_size", "expert_weights_norm": "norm_topk_prob",
+}  # fmt: skip
+SECOND_NORM = {"post_attention_norm": "before_ffn"}
 GRANITE = {
     "attention.scale": "attention_multiplier", "embedding_scale": "embedding_multiplier", "residual_scale": "residual_multiplier",
     "logit_scale": "logits_scaling",
@@ -136,8 +154,14 @@ ARCHITECTURES = {
     "qwen3moe": Architecture("Qwen3MoeForCausalLM", OF_EXPERTS | {"expert_count": "num_experts"}, BIAS, _qwen3_moe, experts=True),
     "gpt-oss": Architecture(
         "GptOssForCausalLM", {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"}, BIAS, _gpt_oss, experts=True,
-        rope={"truncate": False},
+        rope={"truncate": False}, roles=SECOND_NORM,
     ),
+    "qwen2moe": Architecture("Qwen2MoeForCausalLM", SWITCHED, {"qkv_bias": "blk.0.attn_q.bias"}, experts=True),
+    "glm4moe": Architecture(
+        "Glm4MoeForCausalLM", ROUTED, BIAS | {"use_qk_norm": "blk.0.attn_q_norm.weight"}, _glm4_moe, experts=True, gates=(2,), roles=SECOND_NORM
+    ),
+    "seed_oss": Architecture("SeedOssForCausalLM", flags=BIAS | {"attention_out_bias": "blk.0.attn_output.bias"}, roles=SECOND_NORM),
+    "smollm3": Architecture("SmolLM3ForCausalLM", flags=BIAS, interleaved=True),
     "granite": Architecture("GraniteForCausalLM", GRANITE, BIAS | {"mlp_bias": "blk.0.ffn_gate.bias"}, interleaved=True),
 }
 
@@ -226,7 +250,7 @@ def _check_widths(keys: Fields, found: Architecture) -> None:
         keys.require("attention.value_length", width)
     keys.require("attention.causal", True)
     if found.experts:
-        keys.require("expert_gating_func", 0, 1)  # the architecture's own, or softmax
+        keys.require("expert_gating_func", *found.gates)
     else:
         for key in EXPERTS:
             keys.require(key, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ..errors import CheckpointError
@@ -22,9 +22,15 @@ IN_LAYER = {
     "attn_sinks": "sinks", "ffn_gate": "gate", "ffn_up": "up", "ffn_down": "down",
 }  # fmt: skip
 STACKED = {"ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}  # [experts, out, in]; biases [experts, out]
-OF_EXPERTS = {"ffn_gate_inp": "router", "exp_probs_b": "correction", "ffn_gate_shexp": "shared_gate", "ffn_up_shexp": "shared_up", "ffn_down_shexp": "shared_down"}
+OF_EXPERTS = {"ffn_gate_inp": "router", "exp_probs_b": "correction", "ffn_gate_shexp": "shared_gate", "ffn_up_shexp": "shared_up", "ffn_down_shexp": "shared_down", "ffn_gate_inp_shexp": "switch"}
 OF_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(\w+)")
 OF_MODEL = re.compile(r"(\w+)\.(\w+)")
+
+
+def as_matrix(tensor: Stored) -> Stored:
+    """What switches shared experts has one row, which some files do not count."""
+    switch = tensor.name.endswith(".ffn_gate_inp_shexp.weight") and len(tensor.shape) == 1
+    return tensor._replace(shape=[1, *tensor.shape]) if switch else tensor
 
 
 def as_stored(model: Model, found: Architecture, tensors: Iterable[Stored]) -> Model:
@@ -59,25 +65,32 @@ def _norm(norm: Norm | None, found: Architecture) -> Norm | None:
     return replace(norm, offset=norm.offset - 1) if norm is not None and found.raised else norm
 
 
-def places_of(model: Model, tensors: Iterable[Stored], where: str) -> dict[str, str]:
+def places_of(model: Model, tensors: Iterable[Stored], where: str, roles: Mapping[str, str]) -> dict[str, str]:
     """Of each tensor that the model needs, what it is called there.
 
-    A suffix that is neither weight nor bias (`scale` beside NVFP4) stays as it is. Raises CheckpointError for tensors
+    roles: see `Architecture`. A suffix that is neither weight nor bias (`scale` beside NVFP4) stays as it is. Raises CheckpointError for tensors
     that have no place.
     """
     found: dict[str, str] = {}
     mixed = any(isinstance(layer.ffn, Experts) for layer in model.layers)
     for tensor in tensors:
-        if tensor.name.removesuffix(".weight") in FACTORS or UNUSED.fullmatch(tensor.name):
+        if tensor.name.removesuffix(".weight") in FACTORS or UNUSED.fullmatch(tensor.name) or _behind(tensor.name, model):
             continue
         place = _of_experts(tensor.name, model.names) if mixed else None
-        place = place or _place(tensor.name, model.names)
+        place = place or _place(tensor.name, model.names, roles)
         if place is None:
             raise CheckpointError(
                 f"{where}: tensor {shown(tensor.name)} has no place in {model.architecture}; take the model's safetensors checkpoint"
             )
         found[tensor.name] = place
     return found
+
+
+def _behind(name: str, model: Model) -> bool:
+    """A tensor of the layers behind the last one, which the family leaves aside."""
+    own = re.match(r"blk\.(\d+)\.", name)
+    called = "" if own is None else model.names.layer.format(int(own[1]))
+    return own is not None and int(own[1]) >= len(model.layers) and any(re.fullmatch(each, called) for each in model.names.ignored)
 
 
 def _of_experts(name: str, names: Names) -> str | None:
@@ -91,11 +104,11 @@ def _of_experts(name: str, names: Names) -> str | None:
     return called if own[2] == "exp_probs_b" else f"{called}.{own[3]}"
 
 
-def _place(name: str, names: Names) -> str | None:
+def _place(name: str, names: Names, roles: Mapping[str, str]) -> str | None:
     if whole := OF_MODEL.fullmatch(name):
         role, prefix, suffix = WHOLE.get(whole[1]), "", whole[2]
     elif own := OF_LAYER.fullmatch(name):
-        role, prefix, suffix = IN_LAYER.get(own[2]), names.layer.format(int(own[1])), own[3]
+        role, prefix, suffix = (IN_LAYER | dict(roles)).get(own[2]), names.layer.format(int(own[1])), own[3]
     else:
         return None
     if role == "sinks":

@@ -26,10 +26,12 @@ PARTS = {
     "self_attn.qkv_proj": "attn_qkv", "self_attn.o_proj": "attn_output", "self_attn.dense": "attn_output", "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.gate_up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "ln_1": "attn_norm",
-    "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp", "ln_2": "ffn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output",
+    "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp", "ln_2": "ffn_norm", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    **{f"mlp.{shared}.{role}_proj": f"ffn_{role}_shexp" for shared in ("shared_expert", "shared_experts") for role in ("gate", "up", "down")},
+    "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output",
 }  # fmt: skip
-BEHIND = {"gemma2", "gemma3", "olmo2"}  # have a norm behind the mixer
-PERMUTED, RAISED, TURNED = {"llama", "granite"}, {"gemma", "gemma2", "gemma3"}, {"gpt2"}
+BEHIND = {"gemma2", "gemma3", "olmo2", "gpt-oss", "glm4moe", "seed_oss"}  # their second norm has the name of one behind the mixer
+PERMUTED, RAISED, TURNED = {"llama", "granite", "smollm3"}, {"gemma", "gemma2", "gemma3"}, {"gpt2"}
 EXPERT = re.compile(r"model\.layers\.(\d+)\.\w+\.experts\.(\d+)\.(\w+)\.weight")
 ROLES = {"gate_proj": "gate", "w1": "gate", "up_proj": "up", "w3": "up", "down_proj": "down", "w2": "down"}
 LAYER = re.compile(r"(?:model\.layers|transformer\.h)\.(\d+)\.(.+)\.(\w+)")
@@ -40,12 +42,18 @@ KEYS = {
     "attention.layer_norm_rms_epsilon": ("rms_norm_eps",), "attention.layer_norm_epsilon": ("layer_norm_eps", "norm_epsilon", "layer_norm_epsilon"),
     "attn_logit_softcapping": ("attn_logit_softcapping",), "final_logit_softcapping": ("final_logit_softcapping",),
 }  # fmt: skip
+ROUTED = {
+    "expert_count": "n_routed_experts", "expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_count": "n_shared_experts", "expert_weights_scale": "routed_scaling_factor", "expert_weights_norm": "norm_topk_prob",
+    "expert_group_count": "n_group", "expert_group_used_count": "topk_group", "leading_dense_block_count": "first_k_dense_replace",
+}  # fmt: skip
 OWN = {
     "llama": {"attention.sliding_window": "sliding_window", "expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"}, "gemma2": {"attention.sliding_window": "sliding_window"},
     "gemma3": {"attention.sliding_window": "sliding_window"}, "phi3": {"attention.sliding_window": "sliding_window"},
     "command-r": {"logit_scale": "logit_scale"}, "cohere2": {"logit_scale": "logit_scale", "attention.sliding_window": "sliding_window"},
     "qwen3moe": {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "moe_intermediate_size"},
-    "gpt-oss": {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "intermediate_size", "attention.sliding_window": "sliding_window"},
+    "qwen2moe": {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "moe_intermediate_size", "expert_shared_feed_forward_length": "shared_expert_intermediate_size"},
+    "glm4moe": ROUTED, "gpt-oss": {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "intermediate_size", "attention.sliding_window": "sliding_window"},
     "granite": {
         "attention.scale": "attention_multiplier", "embedding_scale": "embedding_multiplier", "residual_scale": "residual_multiplier",
         "logit_scale": "logits_scaling",
@@ -103,6 +111,8 @@ def of_gpt_oss(place: str, name: str, tensor: torch.Tensor) -> dict[str, torch.T
 
 def gguf_name(name: str, arch: str) -> str:
     if layer := LAYER.fullmatch(name):
+        if layer[3] == "e_score_correction_bias":
+            return f"blk.{layer[1]}.exp_probs_b.bias"
         part = "post_attention_norm" if arch in BEHIND and layer[2] == "post_attention_layernorm" else PARTS[layer[2]]
         return f"blk.{layer[1]}.{part}.{layer[3]}"
     stem, _, suffix = name.rpartition(".")
