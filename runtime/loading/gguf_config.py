@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import ConfigError
 from ..models.fields import Fields, shown
+from .gguf_latent import deepseek, warmth
 from .gguf_rope import rotation
 from .header import Stored
 
@@ -36,7 +37,7 @@ class Architecture:
     extra: what else follows of the keys and of the config so far.  rotates: it has rotary positions.
     interleaved: rows of queries and keys lie so that neighbours turn together.  raised: weights of its norms hold 1 more.
     experts: it may have some, chosen by one of `gates`: 0 for the architecture's own way, 1 for softmax, 2 for a sigmoid.
-    rope: what no key says of a scaled rotation.  roles: tensors of a layer that play another part than elsewhere.
+    latent: it attends to latents.  rope: what no key says of a scaled rotation.  roles: tensors of a layer that play another part than elsewhere.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Architecture:
     raised: bool = False
     experts: bool = False
     gates: tuple[int, ...] = (0, 1)
+    latent: bool = False
     roles: Mapping[str, str] = field(default_factory=dict)
     rope: Mapping[str, Any] = field(default_factory=dict)
 
@@ -160,6 +162,7 @@ ARCHITECTURES = {
     "glm4moe": Architecture(
         "Glm4MoeForCausalLM", ROUTED, BIAS | {"use_qk_norm": "blk.0.attn_q_norm.weight"}, _glm4_moe, experts=True, gates=(2,), roles=SECOND_NORM
     ),
+    "deepseek2": Architecture("DeepseekV2ForCausalLM", ROUTED, extra=deepseek, experts=True, gates=(1, 2), latent=True),
     "seed_oss": Architecture("SeedOssForCausalLM", flags=BIAS | {"attention_out_bias": "blk.0.attn_output.bias"}, roles=SECOND_NORM),
     "smollm3": Architecture("SmolLM3ForCausalLM", flags=BIAS, interleaved=True),
     "granite": Architecture("GraniteForCausalLM", GRANITE, BIAS | {"mlp_bias": "blk.0.ffn_gate.bias"}, interleaved=True),
@@ -195,9 +198,9 @@ def config_of(
     config |= {"tie_word_embeddings": "output.weight" not in there} | found.extra(keys, config)
     _check_widths(keys, found)
     if found.rotates:
-        config |= rotation(keys, factors)
+        config |= rotation(keys, factors, keys.positive("rope.dimension_count") if found.latent else None)
     if config.get("rope_scaling"):
-        config["rope_scaling"] = {**config["rope_scaling"], **found.rope}
+        config["rope_scaling"] = {**config["rope_scaling"], **found.rope, **(warmth(keys) if found.latent else {})}
     _finish(keys)
     return config
 
@@ -246,7 +249,7 @@ def _dtype(tensors: Collection[Stored]) -> str:
 
 def _check_widths(keys: Fields, found: Architecture) -> None:
     width = keys.optional("attention.key_length", int)
-    if width is not None:
+    if width is not None and not found.latent:
         keys.require("attention.value_length", width)
     keys.require("attention.causal", True)
     if found.experts:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ..errors import CheckpointError
 from ..models.fields import shown
+from ..models.latent_spec import Latent
 from ..models.names import ExpertNames, Merged, Names, Stack
 from ..models.spec import Experts, HeadNorm, Layer, Model, Norm, Norms
 from .gguf_config import Architecture
@@ -23,20 +24,29 @@ IN_LAYER = {
 }  # fmt: skip
 STACKED = {"ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}  # [experts, out, in]; biases [experts, out]
 OF_EXPERTS = {"ffn_gate_inp": "router", "exp_probs_b": "correction", "ffn_gate_shexp": "shared_gate", "ffn_up_shexp": "shared_up", "ffn_down_shexp": "shared_down", "ffn_gate_inp_shexp": "switch"}
+OF_LATENT = {
+    "attn_q_a": "query_down", "attn_q_a_norm": "query_norm", "attn_q_b": "query_up", "attn_kv_a_mqa": "down", "attn_kv_a_norm": "norm", "attn_kv_b": "up",
+}  # fmt: skip
+HALVES = ("attn_k_b", "attn_v_b")  # [heads, rank, numbers of a key], [heads, numbers of a value, rank]
 OF_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(\w+)")
 OF_MODEL = re.compile(r"(\w+)\.(\w+)")
 
 
 def as_matrix(tensor: Stored) -> Stored:
-    """What switches shared experts has one row, which some files do not count."""
-    switch = tensor.name.endswith(".ffn_gate_inp_shexp.weight") and len(tensor.shape) == 1
-    return tensor._replace(shape=[1, *tensor.shape]) if switch else tensor
+    """What switches shared experts has one row, which some files do not count; what leads from latents to heads lies by head."""
+    part, shape = tensor.name.split(".")[-2:-1], tensor.shape
+    if part == ["ffn_gate_inp_shexp"] and len(shape) == 1:
+        return tensor._replace(shape=[1, *shape])
+    return tensor._replace(shape=[shape[0] * shape[1], shape[2]]) if part and part[0] in HALVES and len(shape) == 3 else tensor
 
 
 def as_stored(model: Model, found: Architecture, tensors: Iterable[Stored]) -> Model:
     """The same model, its weights as a GGUF file holds them: their order of rows, what its norms add, what is merged."""
-    merged = any(tensor.name == "blk.0.attn_qkv.weight" for tensor in tensors)
+    there = {tensor.name for tensor in tensors}
+    merged = "blk.0.attn_qkv.weight" in there
     names = replace(model.names, transposed=False, prefixes=())
+    if f"blk.0.{HALVES[0]}.weight" in there:
+        names = replace(names, latent=replace(names.latent, halves=HALVES))
     if merged and names.qkv is None:
         names = replace(names, qkv=Merged("self_attn.qkv_proj"))
     names = replace(names, q_norm=names.q_norm.removesuffix(".norms.{}"), k_norm=names.k_norm.removesuffix(".norms.{}"))
@@ -54,6 +64,8 @@ def _apart(names: ExpertNames) -> ExpertNames:
 
 
 def _layer(layer: Layer, found: Architecture) -> Layer:
+    if isinstance(layer.mixer, Latent):
+        return layer
     part, norms = layer.attention, layer.norms
     rope = replace(part.rope, interleaved=True) if part.rope is not None and found.interleaved else part.rope
     heads = None if part.norm is None else HeadNorm(_norm(part.norm.norm, found) or part.norm.norm, part.norm.over, part.norm.after)
@@ -108,6 +120,10 @@ def _place(name: str, names: Names, roles: Mapping[str, str]) -> str | None:
     if whole := OF_MODEL.fullmatch(name):
         role, prefix, suffix = WHOLE.get(whole[1]), "", whole[2]
     elif own := OF_LAYER.fullmatch(name):
+        if own[2] in HALVES and names.latent.halves is not None:
+            return f"{names.layer.format(int(own[1]))}{own[2]}.{own[3]}"
+        if own[2] in OF_LATENT:
+            return f"{names.layer.format(int(own[1]))}{getattr(names.latent, OF_LATENT[own[2]])}.{own[3]}"
         role, prefix, suffix = (IN_LAYER | dict(roles)).get(own[2]), names.layer.format(int(own[1])), own[3]
     else:
         return None
