@@ -37,7 +37,7 @@ class Architecture:
     extra: what else follows of the keys and of the config so far.  rotates: it has rotary positions.
     interleaved: rows of queries and keys lie so that neighbours turn together.  raised: weights of its norms hold 1 more.
     experts: it may have some, chosen by one of `gates`: 0 for the architecture's own way, 1 for softmax, 2 for a sigmoid.
-    latent: it attends to latents.  rope: what no key says of a scaled rotation.  roles: tensors of a layer that play another part than elsewhere.
+    latent: it attends to latents.  instead: what `layer_types` calls the mixer of layers that have no key heads.  rope: what no key says of a scaled rotation.  roles: tensors of a layer that play another part than elsewhere.
     """
 
     name: str
@@ -50,6 +50,7 @@ class Architecture:
     experts: bool = False
     gates: tuple[int, ...] = (0, 1)
     latent: bool = False
+    instead: str = ""
     roles: Mapping[str, str] = field(default_factory=dict)
     rope: Mapping[str, Any] = field(default_factory=dict)
 
@@ -109,6 +110,11 @@ def _glm4_moe(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
     return {"num_hidden_layers": keys.get("block_count", int) - more, "num_nextn_predict_layers": more}
 
 
+def _lfm2(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+    """The width of its networks is written as it is."""
+    return {"use_expert_bias": True} if "num_experts" in config else {"block_auto_adjust_ff_dim": False}
+
+
 def _gpt_oss(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
     inner = keys.optional("expert_feed_forward_length", int)
     return _window(keys, config) | ({} if inner is None else {"intermediate_size": inner})
@@ -126,6 +132,9 @@ SWITCHED = OF_EXPERTS | {
     "expert_count": "num_experts", "expert_shared_feed_forward_length": "shared_expert_intermediate_size", "expert_weights_norm": "norm_topk_prob",
 }  # fmt: skip
 SECOND_NORM = {"post_attention_norm": "before_ffn"}
+CONVOLUTION = {"shortconv.l_cache": "conv_L_cache", "attention.layer_norm_rms_epsilon": "norm_eps"}
+MIXED = OF_EXPERTS | {"expert_count": "num_experts", "leading_dense_block_count": "num_dense_layers"}
+LAST_NORM = {"token_embd_norm": "norm"}
 GRANITE = {
     "attention.scale": "attention_multiplier", "embedding_scale": "embedding_multiplier", "residual_scale": "residual_multiplier",
     "logit_scale": "logits_scaling",
@@ -163,6 +172,10 @@ ARCHITECTURES = {
         "Glm4MoeForCausalLM", ROUTED, BIAS | {"use_qk_norm": "blk.0.attn_q_norm.weight"}, _glm4_moe, experts=True, gates=(2,), roles=SECOND_NORM
     ),
     "deepseek2": Architecture("DeepseekV2ForCausalLM", ROUTED, extra=deepseek, experts=True, gates=(1, 2), latent=True),
+    "lfm2": Architecture("Lfm2ForCausalLM", CONVOLUTION, extra=_lfm2, roles=LAST_NORM, instead="conv"),
+    "lfm2moe": Architecture(
+        "Lfm2MoeForCausalLM", CONVOLUTION | MIXED, extra=_lfm2, experts=True, gates=(2,), roles=LAST_NORM, instead="conv"
+    ),
     "seed_oss": Architecture("SeedOssForCausalLM", flags=BIAS | {"attention_out_bias": "blk.0.attn_output.bias"}, roles=SECOND_NORM),
     "smollm3": Architecture("SmolLM3ForCausalLM", flags=BIAS, interleaved=True),
     "granite": Architecture("GraniteForCausalLM", GRANITE, BIAS | {"mlp_bias": "blk.0.ffn_gate.bias"}, interleaved=True),
@@ -190,9 +203,9 @@ def config_of(
     results and are not understood.
     """
     name, found = architecture_of(metadata, where)
-    keys = _keys_of(metadata, name, where)
+    keys, kinds = _keys_of(metadata, name, found, where)
     there = {tensor.name for tensor in tensors}
-    config: dict[str, Any] = {"architectures": [found.name], "vocab_size": _vocabulary(keys, tensors), "dtype": _dtype(tensors)}
+    config: dict[str, Any] = {"architectures": [found.name], "vocab_size": _vocabulary(keys, tensors), "dtype": _dtype(tensors)} | kinds
     config |= {ours: value for key, ours in (COMMON | dict(found.keys)).items() if (value := keys.raw(key)) is not None}
     config |= {flag: tensor in there for flag, tensor in found.flags.items()}
     config |= {"tie_word_embeddings": "output.weight" not in there} | found.extra(keys, config)
@@ -205,14 +218,18 @@ def config_of(
     return config
 
 
-def _keys_of(metadata: Mapping[str, Any], name: str, where: str) -> Fields:
-    """The keys of an architecture without its name, numbers as they were written."""
+def _keys_of(metadata: Mapping[str, Any], name: str, found: Architecture, where: str) -> tuple[Fields, dict[str, Any]]:
+    """The keys of an architecture without its name, numbers as they were written; and what kinds of layers they list."""
     begin = f"{name}."
     values = {key.removeprefix(begin): _decimal(value) for key, value in metadata.items() if key.startswith(begin)}
+    heads, kinds = values.get("attention.head_count_kv"), dict[str, Any]()
+    if found.instead and isinstance(heads, list) and any(heads):
+        kinds = {"layer_types": [found.instead if each == 0 else "full_attention" for each in heads]}
+        values["attention.head_count_kv"] = [each for each in heads if each != 0]
     for key in LISTS:
         if isinstance(values.get(key), list):
             values[key] = _the_same(f"{begin}{key}", values[key], where)
-    return Fields(values, f"{where}: {name}")
+    return Fields(values, f"{where}: {name}"), kinds
 
 
 def _the_same(key: str, values: list[Any], where: str) -> Any:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from operator import attrgetter
 
 from ..errors import CheckpointError
 from ..models.fields import shown
-from ..models.latent_spec import Latent
 from ..models.names import ExpertNames, Merged, Names, Stack
-from ..models.spec import Experts, HeadNorm, Layer, Model, Norm, Norms
+from ..models.spec import Attention, Experts, HeadNorm, Layer, Model, Norm, Norms
 from .gguf_config import Architecture
 from .header import Stored
 
@@ -24,20 +24,25 @@ IN_LAYER = {
 }  # fmt: skip
 STACKED = {"ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}  # [experts, out, in]; biases [experts, out]
 OF_EXPERTS = {"ffn_gate_inp": "router", "exp_probs_b": "correction", "ffn_gate_shexp": "shared_gate", "ffn_up_shexp": "shared_up", "ffn_down_shexp": "shared_down", "ffn_gate_inp_shexp": "switch"}
-OF_LATENT = {
-    "attn_q_a": "query_down", "attn_q_a_norm": "query_norm", "attn_q_b": "query_up", "attn_kv_a_mqa": "down", "attn_kv_a_norm": "norm", "attn_kv_b": "up",
+OF_MIXER = {  # other than attention over heads; what `Names` calls them
+    "attn_q_a": "latent.query_down", "attn_q_a_norm": "latent.query_norm", "attn_q_b": "latent.query_up", "attn_kv_a_mqa": "latent.down",
+    "attn_kv_a_norm": "latent.norm", "attn_kv_b": "latent.up", "shortconv.in_proj": "conv.into", "shortconv.conv": "conv.kernel",
+    "shortconv.out_proj": "conv.output",
 }  # fmt: skip
 HALVES = ("attn_k_b", "attn_v_b")  # [heads, rank, numbers of a key], [heads, numbers of a value, rank]
-OF_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(\w+)")
+OF_LAYER = re.compile(r"blk\.(\d+)\.(\w+(?:\.\w+)?)\.(\w+)")
 OF_MODEL = re.compile(r"(\w+)\.(\w+)")
 
 
-def as_matrix(tensor: Stored) -> Stored:
-    """What switches shared experts has one row, which some files do not count; what leads from latents to heads lies by head."""
-    part, shape = tensor.name.split(".")[-2:-1], tensor.shape
-    if part == ["ffn_gate_inp_shexp"] and len(shape) == 1:
+def as_asked(tensor: Stored) -> Stored:
+    """In the shape that the model asks for, whose numbers lie alike: what switches shared experts has one row, which some files do not
+    count; what leads from latents to heads lies by head; the channels of a short convolution are each other's rows."""
+    part, shape = tensor.name.removeprefix("blk.").partition(".")[2].removesuffix(".weight"), tensor.shape
+    if part == "ffn_gate_inp_shexp" and len(shape) == 1:
         return tensor._replace(shape=[1, *shape])
-    return tensor._replace(shape=[shape[0] * shape[1], shape[2]]) if part and part[0] in HALVES and len(shape) == 3 else tensor
+    if part == "shortconv.conv" and len(shape) == 2:
+        return tensor._replace(shape=[shape[0], 1, shape[1]])
+    return tensor._replace(shape=[shape[0] * shape[1], shape[2]]) if part in HALVES and len(shape) == 3 else tensor
 
 
 def as_stored(model: Model, found: Architecture, tensors: Iterable[Stored]) -> Model:
@@ -64,9 +69,9 @@ def _apart(names: ExpertNames) -> ExpertNames:
 
 
 def _layer(layer: Layer, found: Architecture) -> Layer:
-    if isinstance(layer.mixer, Latent):
+    if not isinstance(layer.mixer, Attention):
         return layer
-    part, norms = layer.attention, layer.norms
+    part, norms = layer.mixer, layer.norms
     rope = replace(part.rope, interleaved=True) if part.rope is not None and found.interleaved else part.rope
     heads = None if part.norm is None else HeadNorm(_norm(part.norm.norm, found) or part.norm.norm, part.norm.over, part.norm.after)
     mixer, ffn = (_norm(norms.before_mixer, found), _norm(norms.after_mixer, found)), (_norm(norms.before_ffn, found), _norm(norms.after_ffn, found))
@@ -118,13 +123,13 @@ def _of_experts(name: str, names: Names) -> str | None:
 
 def _place(name: str, names: Names, roles: Mapping[str, str]) -> str | None:
     if whole := OF_MODEL.fullmatch(name):
-        role, prefix, suffix = WHOLE.get(whole[1]), "", whole[2]
+        role, prefix, suffix = (WHOLE | dict(roles)).get(whole[1]), "", whole[2]
     elif own := OF_LAYER.fullmatch(name):
-        if own[2] in HALVES and names.latent.halves is not None:
-            return f"{names.layer.format(int(own[1]))}{own[2]}.{own[3]}"
-        if own[2] in OF_LATENT:
-            return f"{names.layer.format(int(own[1]))}{getattr(names.latent, OF_LATENT[own[2]])}.{own[3]}"
         role, prefix, suffix = (IN_LAYER | dict(roles)).get(own[2]), names.layer.format(int(own[1])), own[3]
+        if own[2] in HALVES and names.latent.halves is not None:
+            return f"{prefix}{own[2]}.{suffix}"
+        if own[2] in OF_MIXER:
+            return f"{prefix}{attrgetter(OF_MIXER[own[2]])(names)}.{suffix}"
     else:
         return None
     if role == "sinks":

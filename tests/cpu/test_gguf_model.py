@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from sgl.runtime.loading.header import FLOATS
 from sgl.runtime.loading.source import FileSource
 from sgl.runtime.models.attention import rows_in_file
 from sgl.runtime.models.decoder import Decoder
-from sgl.runtime.models.spec import Model
+from sgl.runtime.models.spec import Attention, Model
 from sgl.runtime.quantization.grouped import Grouped
 from sgl.runtime.quantization.readers.gguf_blocks import BLOCKS, decode
 
@@ -40,6 +41,7 @@ GPT2 = dict.fromkeys(("hidden_size", "intermediate_size", "num_hidden_layers", "
 GPT2 |= {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 256}
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 GLM = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_mtp_layers": 0}
+LFM2 = ["conv", "full_attention", "conv", "conv"]
 OSS_YARN = {"rope_type": "yarn", "rope_theta": 1.5e5, "factor": 4.0, "original_max_position_embeddings": 64, "truncate": False}
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama": ("llama", "LlamaForCausalLM", {}),
@@ -72,6 +74,9 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "glm4moe", "Glm4MoeForCausalLM",
         GLM | {"n_group": 2, "topk_group": 1, "routed_scaling_factor": 2.5, "first_k_dense_replace": 2, "n_shared_experts": 2, "norm_topk_prob": False},
     ),
+    "lfm2": ("lfm2", "Lfm2ForCausalLM", {"layer_types": LFM2, "block_multiple_of": 32}),
+    "lfm2, wider": ("lfm2", "Lfm2ForCausalLM", {"layer_types": LFM2[::-1], "conv_L_cache": 5, "block_auto_adjust_ff_dim": False, "norm_eps": 0.1}),
+    "lfm2 moe": ("lfm2moe", "Lfm2MoeForCausalLM", {"layer_types": LFM2, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_dense_layers": 1}),
     "seed oss": ("seed_oss", "SeedOssForCausalLM", {"head_dim": 32}),
     "seed oss, other biases": ("seed_oss", "SeedOssForCausalLM", {"head_dim": 16, "attention_bias": False, "attention_out_bias": True}),
     "smollm3": ("smollm3", "SmolLM3ForCausalLM", {"num_hidden_layers": 5}),
@@ -119,6 +124,9 @@ def plain(model: Model) -> Model:
     layers = []
     for layer in model.layers:
         part, norms = layer.mixer, layer.norms
+        if not isinstance(part, Attention):
+            layers.append(layer)
+            continue
         rope = None if part.rope is None else replace(part.rope, interleaved=False)
         heads = None if part.norm is None else replace(part.norm, norm=replace(part.norm.norm, offset=0.0))
         named = {name: getattr(norms, name) for name in ("before_mixer", "after_mixer", "before_ffn", "after_ffn")}
@@ -147,7 +155,7 @@ def test_a_model_equals_its_twin_to_the_last_bit(case: str, tmp_path: Path) -> N
         assert torch.equal(ours, twin)
 
 
-@pytest.mark.parametrize("case", ["mixtral", "qwen3 moe", "gpt-oss", "qwen2 moe", "glm 4.5"])
+@pytest.mark.parametrize("case", ["mixtral", "qwen3 moe", "gpt-oss", "qwen2 moe", "glm 4.5", "lfm2 moe"])
 def test_stacked_experts_are_loaded_one_by_one(case: str, tmp_path: Path) -> None:
     folder, _ = pair(case, tmp_path)
     assert torch.equal(logits(load_model(folder / "model.gguf"), folder), logits(load_model(folder), folder))
@@ -257,7 +265,7 @@ def test_names_are_those_of_the_formats_own_package(case: str, tmp_path: Path) -
     for name in reference(architecture, **keys).state_dict():
         if ".experts." in name or name.endswith("sinks"):
             continue  # by layer
-        theirs = table.get_name(name.replace("correction_bias", "correction.bias"), try_suffixes=(".weight", ".bias"))
+        theirs = table.get_name(re.sub("(correction|expert)_bias$", lambda found: {"correction": "correction.bias", "expert": "expert_bias.bias"}[found[1]], name), try_suffixes=(".weight", ".bias"))
         assert theirs == gguf_name(name, arch) or name == "lm_head.weight"
 
 
