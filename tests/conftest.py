@@ -35,3 +35,8 @@ def pytest_collection_finish() -> None:
     if INSIDE not in os.environ:
         gc.collect()
         gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """At its end Python looks through everything once more, or extensions complain of what it left."""
+    gc.unfreeze()
