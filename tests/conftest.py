@@ -14,6 +14,9 @@ from alone import INSIDE
 from quick_interpreter import quicken
 
 
+gc.disable()  # until all modules are imported: what they make stays
+
+
 def _gpu() -> bool:
     if importlib.util.find_spec("torch") is None:
         return False
@@ -32,6 +35,7 @@ def pytest_runtest_setup() -> None:
 
 def pytest_collection_finish() -> None:
     """Modules and tests stay as they are: without them the full collection of each engine's start takes a tenth of its time."""
+    gc.enable()
     if INSIDE not in os.environ:
         gc.collect()
         gc.freeze()
