@@ -13,7 +13,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from alone import INSIDE
 from quick_interpreter import quicken
 
-
 gc.disable()  # until all modules are imported: what they make stays
 
 
