@@ -25,10 +25,13 @@ def alone(test: Callable[..., None]) -> Callable[..., None]:
 
 
 def run_alone(node: str, root: str) -> subprocess.CompletedProcess[str]:
-    """It imports what this process would: the same path, and not the working directory before it (-P)."""
+    """It imports what this process would: the same path, and not the working directory before it (-P).
+
+    Of the plugins of installed packages, whose imports take longer than most tests, only the one that ends what hangs.
+    """
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    env |= {INSIDE: "1", "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-    command = [sys.executable, "-P", "-m", "pytest", "-q", "-rs", "--no-header", "-p", "no:cacheprovider", node]
+    env |= {INSIDE: "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-rs", "--no-header", "-p", "no:cacheprovider", "-p", "pytest_timeout", node]
     return subprocess.run(command, cwd=root, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

@@ -26,7 +26,7 @@ from ..models.fields import shown
 from ..models.spec import Model
 from .gguf_config import architecture_of, config_of
 from .gguf_file import GGUFFile, read_parts
-from .gguf_names import FACTORS, as_stored, places_of
+from .gguf_names import FACTORS, as_asked, as_stored, places_of
 from .header import Stored
 
 MOST_FACTORS = 2**12
@@ -58,11 +58,11 @@ def open_gguf(path: Path) -> GGUFModel:
     """
     parts = read_parts(path)
     metadata, where = parts[0].metadata, str(parts[0].file)
-    tensors = [(part.file, stored) for part in parts for stored in part.tensors]
+    tensors = [(part.file, as_asked(stored)) for part in parts for stored in part.tensors]
     stored = [tensor for _, tensor in tensors]
     config = config_of(metadata, stored, _factors(parts), where)
     model = _model(config, metadata, stored, where)
-    return GGUFModel(where, metadata, config, tensors, places_of(model, stored, where))
+    return GGUFModel(where, metadata, config, tensors, places_of(model, stored, where, architecture_of(metadata, where)[1].roles))
 
 
 def _model(config: dict[str, Any], metadata: dict[str, Any], tensors: list[Stored], where: str, context: int | None = None) -> Model:

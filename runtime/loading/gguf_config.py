@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import ConfigError
 from ..models.fields import Fields, shown
+from .gguf_latent import deepseek, warmth
 from .gguf_rope import rotation
 from .header import Stored
 
@@ -35,7 +36,8 @@ class Architecture:
     keys: that it has beyond COMMON, with their names in config.json.  flags: keys that are true where a tensor is there.
     extra: what else follows of the keys and of the config so far.  rotates: it has rotary positions.
     interleaved: rows of queries and keys lie so that neighbours turn together.  raised: weights of its norms hold 1 more.
-    experts: it may have some.  rope: what no key says of a scaled rotation.
+    experts: it may have some, chosen by one of `gates`: 0 for the architecture's own way, 1 for softmax, 2 for a sigmoid.
+    latent: it attends to latents.  instead: what `layer_types` calls the mixer of layers that have no key heads.  rope: what no key says of a scaled rotation.  roles: tensors of a layer that play another part than elsewhere.
     """
 
     name: str
@@ -46,6 +48,10 @@ class Architecture:
     interleaved: bool = False
     raised: bool = False
     experts: bool = False
+    gates: tuple[int, ...] = (0, 1)
+    latent: bool = False
+    instead: str = ""
+    roles: Mapping[str, str] = field(default_factory=dict)
     rope: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -98,6 +104,17 @@ def _qwen3_moe(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
     return {"norm_topk_prob": keys.get("expert_weights_norm", bool, True)}
 
 
+def _glm4_moe(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+    """Layers that predict further tokens are counted with the others, and stand behind them."""
+    more = keys.get("nextn_predict_layers", int, 0)
+    return {"num_hidden_layers": keys.get("block_count", int) - more, "num_nextn_predict_layers": more}
+
+
+def _lfm2(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+    """The width of its networks is written as it is."""
+    return {"use_expert_bias": True} if "num_experts" in config else {"block_auto_adjust_ff_dim": False}
+
+
 def _gpt_oss(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
     inner = keys.optional("expert_feed_forward_length", int)
     return _window(keys, config) | ({} if inner is None else {"intermediate_size": inner})
@@ -106,6 +123,18 @@ def _gpt_oss(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
 CAPS = {"attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping"}
 LOGITS = {"logit_scale": "logit_scale"}
 OF_EXPERTS = {"expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "moe_intermediate_size"}
+ROUTED = OF_EXPERTS | {
+    "expert_count": "n_routed_experts", "expert_shared_count": "n_shared_experts", "leading_dense_block_count": "first_k_dense_replace",
+    "expert_weights_scale": "routed_scaling_factor", "expert_weights_norm": "norm_topk_prob", "expert_group_count": "n_group",
+    "expert_group_used_count": "topk_group",
+}  # fmt: skip
+SWITCHED = OF_EXPERTS | {
+    "expert_count": "num_experts", "expert_shared_feed_forward_length": "shared_expert_intermediate_size", "expert_weights_norm": "norm_topk_prob",
+}  # fmt: skip
+SECOND_NORM = {"post_attention_norm": "before_ffn"}
+CONVOLUTION = {"shortconv.l_cache": "conv_L_cache", "attention.layer_norm_rms_epsilon": "norm_eps"}
+MIXED = OF_EXPERTS | {"expert_count": "num_experts", "leading_dense_block_count": "num_dense_layers"}
+LAST_NORM = {"token_embd_norm": "norm"}
 GRANITE = {
     "attention.scale": "attention_multiplier", "embedding_scale": "embedding_multiplier", "residual_scale": "residual_multiplier",
     "logit_scale": "logits_scaling",
@@ -136,8 +165,19 @@ ARCHITECTURES = {
     "qwen3moe": Architecture("Qwen3MoeForCausalLM", OF_EXPERTS | {"expert_count": "num_experts"}, BIAS, _qwen3_moe, experts=True),
     "gpt-oss": Architecture(
         "GptOssForCausalLM", {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"}, BIAS, _gpt_oss, experts=True,
-        rope={"truncate": False},
+        rope={"truncate": False}, roles=SECOND_NORM,
     ),
+    "qwen2moe": Architecture("Qwen2MoeForCausalLM", SWITCHED, {"qkv_bias": "blk.0.attn_q.bias"}, experts=True),
+    "glm4moe": Architecture(
+        "Glm4MoeForCausalLM", ROUTED, BIAS | {"use_qk_norm": "blk.0.attn_q_norm.weight"}, _glm4_moe, experts=True, gates=(2,), roles=SECOND_NORM
+    ),
+    "deepseek2": Architecture("DeepseekV2ForCausalLM", ROUTED, extra=deepseek, experts=True, gates=(1, 2), latent=True),
+    "lfm2": Architecture("Lfm2ForCausalLM", CONVOLUTION, extra=_lfm2, roles=LAST_NORM, instead="conv"),
+    "lfm2moe": Architecture(
+        "Lfm2MoeForCausalLM", CONVOLUTION | MIXED, extra=_lfm2, experts=True, gates=(2,), roles=LAST_NORM, instead="conv"
+    ),
+    "seed_oss": Architecture("SeedOssForCausalLM", flags=BIAS | {"attention_out_bias": "blk.0.attn_output.bias"}, roles=SECOND_NORM),
+    "smollm3": Architecture("SmolLM3ForCausalLM", flags=BIAS, interleaved=True),
     "granite": Architecture("GraniteForCausalLM", GRANITE, BIAS | {"mlp_bias": "blk.0.ffn_gate.bias"}, interleaved=True),
 }
 
@@ -163,29 +203,33 @@ def config_of(
     results and are not understood.
     """
     name, found = architecture_of(metadata, where)
-    keys = _keys_of(metadata, name, where)
+    keys, kinds = _keys_of(metadata, name, found, where)
     there = {tensor.name for tensor in tensors}
-    config: dict[str, Any] = {"architectures": [found.name], "vocab_size": _vocabulary(keys, tensors), "dtype": _dtype(tensors)}
+    config: dict[str, Any] = {"architectures": [found.name], "vocab_size": _vocabulary(keys, tensors), "dtype": _dtype(tensors)} | kinds
     config |= {ours: value for key, ours in (COMMON | dict(found.keys)).items() if (value := keys.raw(key)) is not None}
     config |= {flag: tensor in there for flag, tensor in found.flags.items()}
     config |= {"tie_word_embeddings": "output.weight" not in there} | found.extra(keys, config)
     _check_widths(keys, found)
     if found.rotates:
-        config |= rotation(keys, factors)
+        config |= rotation(keys, factors, keys.positive("rope.dimension_count") if found.latent else None)
     if config.get("rope_scaling"):
-        config["rope_scaling"] = {**config["rope_scaling"], **found.rope}
+        config["rope_scaling"] = {**config["rope_scaling"], **found.rope, **(warmth(keys) if found.latent else {})}
     _finish(keys)
     return config
 
 
-def _keys_of(metadata: Mapping[str, Any], name: str, where: str) -> Fields:
-    """The keys of an architecture without its name, numbers as they were written."""
+def _keys_of(metadata: Mapping[str, Any], name: str, found: Architecture, where: str) -> tuple[Fields, dict[str, Any]]:
+    """The keys of an architecture without its name, numbers as they were written; and what kinds of layers they list."""
     begin = f"{name}."
     values = {key.removeprefix(begin): _decimal(value) for key, value in metadata.items() if key.startswith(begin)}
+    heads, kinds = values.get("attention.head_count_kv"), dict[str, Any]()
+    if found.instead and isinstance(heads, list) and any(heads):
+        kinds = {"layer_types": [found.instead if each == 0 else "full_attention" for each in heads]}
+        values["attention.head_count_kv"] = [each for each in heads if each != 0]
     for key in LISTS:
         if isinstance(values.get(key), list):
             values[key] = _the_same(f"{begin}{key}", values[key], where)
-    return Fields(values, f"{where}: {name}")
+    return Fields(values, f"{where}: {name}"), kinds
 
 
 def _the_same(key: str, values: list[Any], where: str) -> Any:
@@ -222,11 +266,11 @@ def _dtype(tensors: Collection[Stored]) -> str:
 
 def _check_widths(keys: Fields, found: Architecture) -> None:
     width = keys.optional("attention.key_length", int)
-    if width is not None:
+    if width is not None and not found.latent:
         keys.require("attention.value_length", width)
     keys.require("attention.causal", True)
     if found.experts:
-        keys.require("expert_gating_func", 0, 1)  # the architecture's own, or softmax
+        keys.require("expert_gating_func", *found.gates)
     else:
         for key in EXPERTS:
             keys.require(key, 0)

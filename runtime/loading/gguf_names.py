@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from operator import attrgetter
 
 from ..errors import CheckpointError
 from ..models.fields import shown
 from ..models.names import ExpertNames, Merged, Names, Stack
-from ..models.spec import Experts, HeadNorm, Layer, Model, Norm, Norms
+from ..models.spec import Attention, Experts, HeadNorm, Layer, Model, Norm, Norms
 from .gguf_config import Architecture
 from .header import Stored
 
@@ -22,15 +23,35 @@ IN_LAYER = {
     "attn_sinks": "sinks", "ffn_gate": "gate", "ffn_up": "up", "ffn_down": "down",
 }  # fmt: skip
 STACKED = {"ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}  # [experts, out, in]; biases [experts, out]
-OF_EXPERTS = {"ffn_gate_inp": "router", "exp_probs_b": "correction", "ffn_gate_shexp": "shared_gate", "ffn_up_shexp": "shared_up", "ffn_down_shexp": "shared_down"}
-OF_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(\w+)")
+OF_EXPERTS = {"ffn_gate_inp": "router", "exp_probs_b": "correction", "ffn_gate_shexp": "shared_gate", "ffn_up_shexp": "shared_up", "ffn_down_shexp": "shared_down", "ffn_gate_inp_shexp": "switch"}
+OF_MIXER = {  # other than attention over heads; what `Names` calls them
+    "attn_q_a": "latent.query_down", "attn_q_a_norm": "latent.query_norm", "attn_q_b": "latent.query_up", "attn_kv_a_mqa": "latent.down",
+    "attn_kv_a_norm": "latent.norm", "attn_kv_b": "latent.up", "shortconv.in_proj": "conv.into", "shortconv.conv": "conv.kernel",
+    "shortconv.out_proj": "conv.output",
+}  # fmt: skip
+HALVES = ("attn_k_b", "attn_v_b")  # [heads, rank, numbers of a key], [heads, numbers of a value, rank]
+OF_LAYER = re.compile(r"blk\.(\d+)\.(\w+(?:\.\w+)?)\.(\w+)")
 OF_MODEL = re.compile(r"(\w+)\.(\w+)")
+
+
+def as_asked(tensor: Stored) -> Stored:
+    """In the shape that the model asks for, whose numbers lie alike: what switches shared experts has one row, which some files do not
+    count; what leads from latents to heads lies by head; the channels of a short convolution are each other's rows."""
+    part, shape = tensor.name.removeprefix("blk.").partition(".")[2].removesuffix(".weight"), tensor.shape
+    if part == "ffn_gate_inp_shexp" and len(shape) == 1:
+        return tensor._replace(shape=[1, *shape])
+    if part == "shortconv.conv" and len(shape) == 2:
+        return tensor._replace(shape=[shape[0], 1, shape[1]])
+    return tensor._replace(shape=[shape[0] * shape[1], shape[2]]) if part in HALVES and len(shape) == 3 else tensor
 
 
 def as_stored(model: Model, found: Architecture, tensors: Iterable[Stored]) -> Model:
     """The same model, its weights as a GGUF file holds them: their order of rows, what its norms add, what is merged."""
-    merged = any(tensor.name == "blk.0.attn_qkv.weight" for tensor in tensors)
+    there = {tensor.name for tensor in tensors}
+    merged = "blk.0.attn_qkv.weight" in there
     names = replace(model.names, transposed=False, prefixes=())
+    if f"blk.0.{HALVES[0]}.weight" in there:
+        names = replace(names, latent=replace(names.latent, halves=HALVES))
     if merged and names.qkv is None:
         names = replace(names, qkv=Merged("self_attn.qkv_proj"))
     names = replace(names, q_norm=names.q_norm.removesuffix(".norms.{}"), k_norm=names.k_norm.removesuffix(".norms.{}"))
@@ -48,7 +69,9 @@ def _apart(names: ExpertNames) -> ExpertNames:
 
 
 def _layer(layer: Layer, found: Architecture) -> Layer:
-    part, norms = layer.attention, layer.norms
+    if not isinstance(layer.mixer, Attention):
+        return layer
+    part, norms = layer.mixer, layer.norms
     rope = replace(part.rope, interleaved=True) if part.rope is not None and found.interleaved else part.rope
     heads = None if part.norm is None else HeadNorm(_norm(part.norm.norm, found) or part.norm.norm, part.norm.over, part.norm.after)
     mixer, ffn = (_norm(norms.before_mixer, found), _norm(norms.after_mixer, found)), (_norm(norms.before_ffn, found), _norm(norms.after_ffn, found))
@@ -59,25 +82,32 @@ def _norm(norm: Norm | None, found: Architecture) -> Norm | None:
     return replace(norm, offset=norm.offset - 1) if norm is not None and found.raised else norm
 
 
-def places_of(model: Model, tensors: Iterable[Stored], where: str) -> dict[str, str]:
+def places_of(model: Model, tensors: Iterable[Stored], where: str, roles: Mapping[str, str]) -> dict[str, str]:
     """Of each tensor that the model needs, what it is called there.
 
-    A suffix that is neither weight nor bias (`scale` beside NVFP4) stays as it is. Raises CheckpointError for tensors
+    roles: see `Architecture`. A suffix that is neither weight nor bias (`scale` beside NVFP4) stays as it is. Raises CheckpointError for tensors
     that have no place.
     """
     found: dict[str, str] = {}
     mixed = any(isinstance(layer.ffn, Experts) for layer in model.layers)
     for tensor in tensors:
-        if tensor.name.removesuffix(".weight") in FACTORS or UNUSED.fullmatch(tensor.name):
+        if tensor.name.removesuffix(".weight") in FACTORS or UNUSED.fullmatch(tensor.name) or _behind(tensor.name, model):
             continue
         place = _of_experts(tensor.name, model.names) if mixed else None
-        place = place or _place(tensor.name, model.names)
+        place = place or _place(tensor.name, model.names, roles)
         if place is None:
             raise CheckpointError(
                 f"{where}: tensor {shown(tensor.name)} has no place in {model.architecture}; take the model's safetensors checkpoint"
             )
         found[tensor.name] = place
     return found
+
+
+def _behind(name: str, model: Model) -> bool:
+    """A tensor of the layers behind the last one, which the family leaves aside."""
+    own = re.match(r"blk\.(\d+)\.", name)
+    called = "" if own is None else model.names.layer.format(int(own[1]))
+    return own is not None and int(own[1]) >= len(model.layers) and any(re.fullmatch(each, called) for each in model.names.ignored)
 
 
 def _of_experts(name: str, names: Names) -> str | None:
@@ -91,11 +121,15 @@ def _of_experts(name: str, names: Names) -> str | None:
     return called if own[2] == "exp_probs_b" else f"{called}.{own[3]}"
 
 
-def _place(name: str, names: Names) -> str | None:
+def _place(name: str, names: Names, roles: Mapping[str, str]) -> str | None:
     if whole := OF_MODEL.fullmatch(name):
-        role, prefix, suffix = WHOLE.get(whole[1]), "", whole[2]
+        role, prefix, suffix = (WHOLE | dict(roles)).get(whole[1]), "", whole[2]
     elif own := OF_LAYER.fullmatch(name):
-        role, prefix, suffix = IN_LAYER.get(own[2]), names.layer.format(int(own[1])), own[3]
+        role, prefix, suffix = (IN_LAYER | dict(roles)).get(own[2]), names.layer.format(int(own[1])), own[3]
+        if own[2] in HALVES and names.latent.halves is not None:
+            return f"{prefix}{own[2]}.{suffix}"
+        if own[2] in OF_MIXER:
+            return f"{prefix}{attrgetter(OF_MIXER[own[2]])(names)}.{suffix}"
     else:
         return None
     if role == "sinks":

@@ -20,13 +20,13 @@ BESIDE = "original_max_position_embeddings"
 CLOSE = 1e-6  # relative; factors are stored with 24 bits
 
 
-def rotation(keys: Fields, factors: Mapping[str, list[float]]) -> dict[str, Any]:
+def rotation(keys: Fields, factors: Mapping[str, list[float]], width: int | None = None) -> dict[str, Any]:
     """`rope_theta`, `rope_scaling` and their like, as config.json has them.
 
     factors: what divides frequencies, by the tensor that holds it: rope_freqs for all lengths, rope_factors_short and
-    rope_factors_long for those below and above the original context.
+    rope_factors_long for those below and above the original context.  width: of a head, where no key says it.
     """
-    width = keys.optional("attention.key_length", int) or keys.positive("embedding_length") // keys.positive("attention.head_count")
+    width = width or keys.optional("attention.key_length", int) or keys.positive("embedding_length") // keys.positive("attention.head_count")
     turned = keys.positive("rope.dimension_count", width)
     theta = keys.rate("rope.freq_base", 1e4)
     found: dict[str, Any] = {"rope_theta": theta}

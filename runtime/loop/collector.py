@@ -2,7 +2,8 @@
 
 What stands when an engine is ready (modules, weights, tables) is frozen: no collection looks at it again. While steps
 run, garbage is collected in full between two of them, and seldom; else when nothing has come for a moment. What was
-changed of Python's collector is put back when the last engine is closed. Who has switched the collector off is left alone.
+changed of Python's collector is put back when the last engine is closed. Who has switched the collector off is left alone,
+and so is who has frozen objects before the first engine: nothing more is frozen, since Python can only thaw all at once.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ _lock = threading.Lock()
 _standing: set[Collector] = set()
 _busy: set[Collector] = set()
 _usual = gc.get_threshold()
+_freezes = True  # or who uses engines does it himself
 
 
 class Collector:
@@ -30,18 +32,21 @@ class Collector:
 
     def stand(self) -> None:
         """The engine is ready: freeze what there is."""
+        global _freezes
         with _lock:
             if not _standing:
                 gc.collect()
+                _freezes = not gc.get_freeze_count()
             _standing.add(self)
-            gc.freeze()
+            if _freezes:
+                gc.freeze()
 
     def close(self) -> None:
         self.rest()
         with _lock:
             if self in _standing:
                 _standing.remove(self)
-                if not _standing:
+                if _freezes and not _standing:
                     gc.unfreeze()
 
     def work(self) -> None:

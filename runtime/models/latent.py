@@ -49,7 +49,7 @@ class LatentPart:
         self.query = matrix(part.heads * (part.dim + part.turned), few or hidden, False, False, *made)
         self.latent = matrix(part.rank + part.turned, hidden, part.bias, False, *made)
         self.norm = RMSNorm(part.rank, part.norm.eps, device, part.norm.offset)
-        self.up: Tensor | None = torch.empty(part.heads * (part.dim + part.value_dim), part.rank, dtype=dtype, device=device)
+        self.up = [torch.empty(shape, dtype=dtype, device=device) for shape in _ups(part, names)]
         self.output = matrix(hidden, part.heads * part.value_dim, part.out_bias, False, *made)
         own = part.own_indexer
         self.indexer = None if own is None else IndexerPart(own, names, hidden, few or hidden, *made)
@@ -62,8 +62,8 @@ class LatentPart:
         yield from weight_of(prefix + (names.q if self.query_down is None else own.query_up), self.query)
         yield from weight_of(prefix + own.down, self.latent)
         yield Place(f"{prefix}{own.norm}.weight", self.norm.weight)
-        if self.up is not None:
-            yield Place(f"{prefix}{own.up}.weight", self.up)
+        for name, tensor in zip(own.halves or (own.up,), self.up, strict=False):
+            yield Place(f"{prefix}{name}.weight", tensor)
         yield from weight_of(prefix + names.output, self.output)
         if self.indexer is not None:
             yield from self.indexer.places(prefix)
@@ -77,7 +77,7 @@ class LatentPart:
     def tensors(self) -> Iterator[Tensor]:
         """What it holds beside its products."""
         yield from (norm.weight for norm in (self.query_norm, self.norm) if norm is not None)
-        yield from (self.absorb.weight, self.expand.weight) if self.up is None else (self.up,)
+        yield from self.up or (self.absorb.weight, self.expand.weight)
         if self.indexer is not None:
             yield from self.indexer.tensors()
 
@@ -88,9 +88,8 @@ class LatentPart:
         for sealed in (self.query_norm, self.norm, self.indexer):
             if sealed is not None:
                 sealed.seal()
-        assert self.up is not None
-        keys, values = self.up.view(self.part.heads, -1, self.part.rank).split_with_sizes((self.part.dim, self.part.value_dim), 1)
-        self.absorb, self.expand, self.up = Headwise(keys), Headwise(values.transpose(1, 2)), None
+        keys, values = _by_head(self.part, self.up)
+        self.absorb, self.expand, self.up = Headwise(keys), Headwise(values.transpose(1, 2)), []
         self._by_head = HeadNorm(self.norm.weight[None], self.norm.eps)
 
     def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
@@ -163,3 +162,18 @@ def is_fresh(step: Step, x: Tensor) -> bool:
     """Whether the step has nothing but long sequences at their beginning, which may be summed up in any order, in rows as they are stored."""
     batch, exact = step.batch, step.attention.pool.dtype == x.dtype and cpu.most_numbers != math.inf
     return x.device.type == "cpu" and exact and min(batch.query_lens) >= FRESH and batch.query_lens == batch.context_lens
+
+
+def _ups(part: Latent, names: Names) -> tuple[tuple[int, int], ...]:
+    """Shapes of what leads from latents to keys and values, as the files have it."""
+    if names.latent.halves is None:
+        return ((part.heads * (part.dim + part.value_dim), part.rank),)
+    return (part.heads * part.rank, part.dim), (part.heads * part.value_dim, part.rank)
+
+
+def _by_head(part: Latent, up: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """What makes keys [heads, dim, rank], and what makes values [heads, value_dim, rank]."""
+    if len(up) == 2:
+        return up[0].view(part.heads, part.rank, part.dim).transpose(1, 2), up[1].view(part.heads, part.value_dim, part.rank)
+    keys, values = up[0].view(part.heads, -1, part.rank).split_with_sizes((part.dim, part.value_dim), 1)
+    return keys, values

@@ -100,7 +100,8 @@ class LatentNames:
     """What checkpoints call the parts of latent attention, beside those of all attention.
 
     query_down, query_up: to the queries' latent and from it.  down: to the latent and the key that turns.  up: from the latent to keys and values.
-    index: how the names of an indexer's parts begin.
+    halves: two tensors that the files hold instead of `up`: what makes keys, [heads * rank, numbers of a key], and what makes values,
+    [heads * numbers of a value, rank].  index: how the names of an indexer's parts begin.
     """
 
     query_down: str = "self_attn.q_a_proj"
@@ -109,6 +110,7 @@ class LatentNames:
     down: str = "self_attn.kv_a_proj_with_mqa"
     norm: str = "self_attn.kv_a_layernorm"
     up: str = "self_attn.kv_b_proj"
+    halves: tuple[str, str] | None = None
     index: str = "self_attn.indexer."
 
 

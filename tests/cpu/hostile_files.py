@@ -6,6 +6,7 @@ loads it as `sgl models` and as `Engine`, writes what became of it, and restores
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -162,6 +163,8 @@ def main(folder: Path) -> None:
     import transformers.models.auto  # noqa: F401
 
     load(folder)  # what is imported and cached is not counted
+    gc.collect()
+    gc.freeze()  # nor looked through whenever an engine starts
     for line in sys.stdin:
         case = json.loads(line)
         before = spoil(folder, case)

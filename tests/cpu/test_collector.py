@@ -40,6 +40,23 @@ def test_what_stands_is_frozen_until_the_last_engine_is_closed(tiny: Path) -> No
 
 
 @alone
+def test_what_its_user_has_frozen_is_left_alone(tiny: Path) -> None:
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        for _ in range(2):
+            with Engine(tiny, kv_tokens=500) as engine:
+                engine.generate("a", SamplingParams(max_tokens=3))
+                assert 1000 < gc.get_freeze_count() <= frozen
+        assert 1000 < gc.get_freeze_count() <= frozen
+    finally:
+        gc.unfreeze()
+    with Engine(tiny, kv_tokens=500):
+        assert gc.get_freeze_count() > 1000
+    assert gc.get_freeze_count() == 0
+
+
+@alone
 def test_steps_are_free_of_full_collections(tiny: Path) -> None:
     seen: list[int] = []
     full: list[str] = []

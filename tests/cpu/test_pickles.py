@@ -155,10 +155,10 @@ NAMES = list(hostile(Path()))
 def test_hostile_pickles_are_errors(tmp_path: Path, name: str) -> None:
     file = tmp_path / "pytorch_model.bin"
     file.write_bytes(hostile(tmp_path)[name]())
-    before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     with pytest.raises(CheckpointError, match=r"pytorch_model\.bin"):
         pickled(file)
-    assert time.monotonic() - started < 2 * SECONDS
+    assert time.process_time() - started < 2 * SECONDS
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MEGABYTES * 1024
     assert not (tmp_path / "ran").exists()
 

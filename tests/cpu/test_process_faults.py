@@ -113,8 +113,8 @@ def test_killed_in_the_middle_and_back_again(engine, monkeypatch):
     at = time.monotonic()
     pid = kill(engine)
     with pytest.raises(EngineDied, match=rf"pid {pid}.*SIGKILL.*started again"):
-        running.result(2)
-    assert time.monotonic() - at < 2
+        running.result(5)
+    assert time.monotonic() - at < 5
     with pytest.raises(EngineDied, match="sequence is lost"):
         opened.tokens()
     with pytest.raises(EngineDied, match="sequence is lost"):

@@ -96,11 +96,12 @@ def _sizes(kind: Any, fields: dict[str, Any], dice: random.Random) -> dict[str, 
         hidden += 2 * heads
     if not own or kind.model_type in SQUARE:
         dim = hidden // heads
+    layers, inner = dice.randint(1, 6), [dice.randint(9, 150) for _ in range(4)]
+    vocabulary = dice.choice((320, 321, 333, 401, 512))
     return {
         "num_attention_heads": heads, "num_key_value_heads": kv_heads, "num_kv_heads": kv_heads, "head_dim": dim, "hidden_size": hidden,
-        "num_hidden_layers": dice.randint(1, 6), "intermediate_size": dice.randint(9, 150), "ffn_dim": dice.randint(9, 150),
-        "ffn_hidden_size": dice.randint(9, 150), "n_inner": dice.randint(9, 150),
-        "vocab_size": dice.choice((320, 321, 333, 401, 512)), "max_position_embeddings": dice.choice((LONGEST, 173, 256, 1000)),
+        "num_hidden_layers": layers, "intermediate_size": inner[0], "ffn_dim": inner[1], "ffn_hidden_size": inner[2], "n_inner": inner[3],
+        "vocab_size": vocabulary, "vocab_size_per_layer_input": vocabulary, "max_position_embeddings": dice.choice((LONGEST, 173, 256, 1000)),
     }  # fmt: skip
 
 

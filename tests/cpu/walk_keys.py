@@ -37,7 +37,7 @@ def whole(architecture: str) -> dict[str, Any]:
     text = kind.sub_configs.get("text_config") if hasattr(kind, "sub_configs") else None
     sizes = {
         "num_attention_heads": 4, "num_key_value_heads": 4, "num_kv_heads": 4, "head_dim": 16, "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 48,
-        "ffn_dim": 48, "ffn_hidden_size": 48, "n_inner": 48, "vocab_size": 320, "max_position_embeddings": 256, "sliding_window": 9, "rotary_dim": 8,
+        "ffn_dim": 48, "ffn_hidden_size": 48, "n_inner": 48, "vocab_size": 320, "vocab_size_per_layer_input": 320, "max_position_embeddings": 256, "sliding_window": 9, "rotary_dim": 8,
         "attention_types": [[["global", "local"], 1]], "window_size": 9, "max_seq_len": 256, "n_ctx": 256, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1,
         "num_experts": 6, "n_routed_experts": 6, "num_local_experts": 6, "moe_num_experts": 6, "num_experts_per_tok": 2, "moe_k": 2, "moe_topk": 2,
         "state_size": 8, "ssm_state_size": 8, "mamba_num_heads": 4, "mamba_head_dim": 16, "mamba_n_heads": 8, "mamba_d_state": 8,

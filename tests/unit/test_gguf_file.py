@@ -76,13 +76,13 @@ def test_what_the_formats_own_package_writes_is_read(tmp_path: Path) -> None:
 def refused(file: Path, data: bytes) -> str:
     """What the error says; it comes at once and costs no memory."""
     file.write_bytes(data)
-    begin = time.perf_counter()
+    begin = time.thread_time()
     tracemalloc.start()
     with pytest.raises(CheckpointError) as caught:
         read_gguf(file)
     assert tracemalloc.get_traced_memory()[1] < MOST_MEMORY
     tracemalloc.stop()
-    assert time.perf_counter() - begin < 5
+    assert time.thread_time() - begin < 5
     return str(caught.value)
 
 

@@ -343,9 +343,9 @@ def test_a_large_batch_is_small_and_quick(backend):
 
     states = [program.run(str(i), backend=backend) for i in range(50)]
     states[-1].sync()
-    began = time.perf_counter()
+    began = time.thread_time()
     page = report(states).html
-    took = time.perf_counter() - began
+    took = time.thread_time() - began
     assert len(page) < 100_000 + 50 * 40 * 400 and took < 3, (len(page), took)
 
 

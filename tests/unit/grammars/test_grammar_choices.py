@@ -70,9 +70,9 @@ def test_what_is_no_list_of_texts_is_refused(choices, where):
 def test_fifty_thousand_texts():
     rng = random.Random(1)
     texts = _texts(rng, 50_000, 12)
-    start = time.perf_counter()
+    start = time.process_time()
     grammar = compile_choices(texts, VOCABULARY)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     known = set(texts)
     machine = grammar.automaton
     for text in rng.sample(texts, 200):

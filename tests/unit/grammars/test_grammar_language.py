@@ -114,10 +114,10 @@ def test_literals_count_towards_the_length_of_a_string(pattern, least, most, goo
 
 def test_what_takes_too_long_is_refused_in_time():
     blocks = [parse_regex(f"(.{{{n}}})*a.{{{n}}}", "ecma") for n in (7, 11, 13, 17)]
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(GrammarLimitError, match="too much work"):
         combine(blocks)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_many_recognised_texts_share_their_states():
