@@ -125,9 +125,9 @@ class CpuAttention(OnePool):
             out[part.rows] = self._torch.attend_prefill(part, q, k, v, layer, sinks)
         return out
 
-    def seen(self, layer: int, batch: Batch) -> tuple[int, int, int] | None:
+    def seen(self, layer: int, batch: Batch) -> tuple[int, int, int, int] | None:
         plan: Plan = batch.plan[layer]
-        return None if plan.tokens is None or plan.prefills else plan.tokens.pointers
+        return None if plan.tokens is None or plan.prefills else (*plan.tokens.pointers, batch.slots.data_ptr())
 
     def _attend(self, tokens: Tokens, q: Tensor, layer: int, sinks: Tensor | None) -> Tensor:
         shape, (keys, values), (k_scale, v_scale) = self.shape, self.addresses[layer], self.scales(layer)

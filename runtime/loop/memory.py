@@ -232,5 +232,5 @@ class _NoAttention:
     def reasons(self, layer: int) -> tuple[str, str | None]:
         return self.name, None
 
-    def seen(self, layer: int, batch: Batch) -> tuple[int, int, int] | None:
+    def seen(self, layer: int, batch: Batch) -> tuple[int, int, int, int] | None:
         return None
