@@ -147,9 +147,9 @@ class WindowCache(PartialCache):
         super()._adopt(seq, pages)
 
     def _keep_end(self, seq: Holder, length: int) -> None:
-        """What somebody sees who goes on from the whole pages of so many tokens."""
-        pages = length // self.pool.page_size
-        self._windows.keep(self._between(seq, self._windows.first(pages * self.pool.page_size), pages))
+        """What somebody sees who goes on from the whole pages of so many tokens, or from a little less, as the same prompt does."""
+        first = self._windows.first(max(0, length - self._windows.slack))
+        self._windows.keep(self._between(seq, first, length // self.pool.page_size))
 
     def _held(self, seq: Holder) -> Ints:
         return self.pages(seq)[seq.window :]
