@@ -10,7 +10,7 @@ from .partial_cache import PartialCache
 from .prefix_cache import Holder
 from .radix import Match, Node
 from .row import Ints
-from .window_pages import WindowPages
+from .window_pages import WindowPages, span
 
 
 class WindowCache(PartialCache):
@@ -66,8 +66,10 @@ class WindowCache(PartialCache):
         seq.branch = 0
 
     def check_pinned(self, seqs: Sequence[Holder]) -> None:
-        """Raise OutOfPages if these held more than half of the rows of windowed layers."""
-        if 2 * (pages := sum(len(self._held(seq)) for seq in seqs)) > self._windows.total:
+        """Raise OutOfPages if these could hold more than half of the rows of windowed layers."""
+        size = self.pool.page_size
+        most = span(self._windows.reach, size) // size
+        if 2 * (pages := sum(min(most, len(seq.slots) // size) for seq in seqs)) > self._windows.total:
             raise OutOfPages(
                 f"with this prefix {pages} of the {self._windows.total} pages of layers with a window would be pinned, more than half; "
                 "release other pins, or open the engine with more window_tokens"

@@ -242,6 +242,16 @@ def test_sleep_gives_windows_back_too(make: Make) -> None:
     settled(engine)
 
 
+def test_other_weights_and_transformers_own_layers_find_their_windows(make: Make, paths: Callable[[str], Path]) -> None:
+    engine, tokens = make(**SMALL), prompt(1, 200)
+    expected = run(quiet(make), tokens, 30).token_ids
+    assert run(engine, tokens, 30).token_ids == expected
+    engine.update_weights(paths("gemma3"))
+    assert run(engine, tokens, 30).token_ids == expected
+    generic = make(implementation="transformers", **SMALL)
+    assert run(generic, tokens, 30).token_ids == expected and generic.stats().window_given_back
+
+
 def test_an_engine_process_gives_back_too(make: Make, paths: Callable[[str], Path]) -> None:
     tokens = prompt(15, 160)
     with Engine(paths("gemma3"), dtype="float32", threads=1, kv_tokens=1024, step_tokens=64, device="cpu", process=True) as engine:
