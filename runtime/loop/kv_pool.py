@@ -41,10 +41,10 @@ def _tokens(
     if any(layer.reach is not None and layer.reach < context for layer in layout.attending):
         why = windows_refused(apart, config, choice.device, bool(plan.states))
         if why is None:
-            near = share_of(apart, context, config.page_size) * apart.bytes_per_slot(dtype, windowed=True)
-            each = apart.bytes_per_slot(dtype, windowed=False) + math.ceil(near)
+            share = share_of(apart, config, context)
+            each = apart.bytes_per_slot(dtype, windowed=False) + math.ceil(share * apart.bytes_per_slot(dtype, windowed=True))
             shared = memory.with_kv(plan, config, each, choice.device)
-            windows = plan_windows(apart, config, context, shared.kv // each)
+            windows = plan_windows(apart, config, share, shared.kv // each)
             if windows.tokens:
                 return shared, shared.kv // each, windows
             why = windows.why

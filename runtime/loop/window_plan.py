@@ -49,13 +49,16 @@ def windows_refused(layout: AttentionLayout, config: Resolved, device: torch.dev
     return None
 
 
-def share_of(layout: AttentionLayout, context: int, page_size: int) -> float:
-    """Of all tokens those that windowed layers have rows for.
+def share_of(layout: AttentionLayout, config: Resolved, context: int) -> float:
+    """Of all tokens those that windowed layers have rows for, where it is not said.
 
     Texts of a typical length fill both kinds of layers at once: each holds its window and is otherwise cached for
     the layers that see all. A quarter at least, for the ends of many short texts.
     """
-    return min(1.0, max(LEAST_SHARE, span(layout.reach, page_size) / min(context, TYPICAL)))
+    if config.window_tokens is not None and config.kv_tokens is not None:
+        return min(1.0, config.window_tokens / config.kv_tokens)
+    least = 0.0 if config.kv_tokens is None else least_tokens(layout, config) / config.kv_tokens
+    return min(1.0, max(LEAST_SHARE, least, span(layout.reach, config.page_size) / min(context, TYPICAL)))
 
 
 def least_tokens(layout: AttentionLayout, config: Resolved) -> int:
@@ -63,18 +66,18 @@ def least_tokens(layout: AttentionLayout, config: Resolved) -> int:
     return 2 * (span(layout.reach, config.page_size) + config.step_tokens + 2 * config.page_size)
 
 
-def plan_windows(layout: AttentionLayout, config: Resolved, context: int, tokens: int) -> WindowPlan:
+def plan_windows(layout: AttentionLayout, config: Resolved, share: float, tokens: int) -> WindowPlan:
     """Of a KV pool of so many tokens. layout: as `apart` gives it. Raises ConfigError for too small a `window_tokens`."""
     least = least_tokens(layout, config)
     if config.window_tokens is not None and config.window_tokens < least:
         raise ConfigError(f"Engine(window_tokens={config.window_tokens}): windows of {layout.reach} tokens and steps of {config.step_tokens} need {least} at least")
-    wanted = config.window_tokens or int(share_of(layout, context, config.page_size) * tokens)
+    wanted = config.window_tokens or int(share * tokens)
     if wanted < least and config.kv_tokens is not None:
         wanted = least
     wanted = -(-wanted // config.page_size) * config.page_size
     if least <= wanted < tokens:
         return WindowPlan(layout, wanted)
-    return WindowPlan(AttentionLayout.of(layout.layers), why=f"a pool of {tokens:,} tokens is too small for windows of {layout.reach:,} apart")
+    return WindowPlan(AttentionLayout.of(layout.layers), why=f"a pool of {tokens:,} tokens gains nothing from windows of {layout.reach:,} kept apart")
 
 
 def check_options(config: Resolved, layout: AttentionLayout) -> None:
