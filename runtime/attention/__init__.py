@@ -13,6 +13,7 @@ from ..cache.pools import Pool
 from ..errors import ConfigError
 from .base import AttentionBackend, AttentionLayout, AttentionShape, BackendUnavailable, LayerAttention
 from .by_layer import AttentionByLayer
+from .over_windows import OverWindows
 
 __all__ = [
     "BACKENDS",
@@ -58,8 +59,9 @@ def attention_backend(
     if isinstance(layout, AttentionShape):
         return _for_group(name, pool.parts[0], layout, options)
     homes = [pool.parts[home] for home in layout.homes]
-    backends = [_for_group(name, *of, options) for of in zip(homes, layout.groups, strict=True)]
-    alone = len(backends) == 1 and None not in layout.layers  # it counts layers as the model does
+    plain = [_for_group(name, *of, options) for of in zip(homes, layout.groups, strict=True)]
+    backends: list[OneBackend] = [OverWindows(backend) if layout.is_windowed(group) else backend for group, backend in enumerate(plain)]
+    alone = len(backends) == 1 and None not in layout.layers and not layout.windowed  # it counts layers as the model does
     return backends[0] if alone else AttentionByLayer(pool, layout, backends)
 
 

@@ -79,9 +79,9 @@ class AttentionBackend(Protocol):
     def reasons(self, layer: int) -> tuple[str, str | None]:
         """The name of the backend that attends a layer, and why it is no faster one."""
 
-    def seen(self, layer: int, batch: Batch) -> tuple[int, int, int] | None:
-        """What the queries of a planned batch see in a layer, as pointers for the compiled kernels on a CPU, where these
-        can attend all of them; None elsewhere."""
+    def seen(self, layer: int, batch: Batch) -> tuple[int, int, int, int] | None:
+        """What the queries of a planned batch see in a layer, and where their keys and values go, as pointers for the compiled
+        kernels on a CPU, where these can attend all of them; None elsewhere."""
 
 
 class OnePool(ChosenByTorch):
@@ -100,5 +100,5 @@ class OnePool(ChosenByTorch):
     def reasons(self, layer: int) -> tuple[str, str | None]:
         return self.name, self.slower or self.choosing
 
-    def seen(self, layer: int, batch: Batch) -> tuple[int, int, int] | None:
+    def seen(self, layer: int, batch: Batch) -> tuple[int, int, int, int] | None:
         return None

@@ -1,4 +1,5 @@
-"""Attention of models whose layers differ in more than their windows: a backend for each group of equal layers."""
+"""Attention of models whose layers differ in more than their windows, or keep apart what they see of a window: a backend for
+each group of equal layers."""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ class AttentionByLayer:
         group, index = self._places[layer]
         return self._backends[group].attend_chosen(q, chosen, index, batch, sinks)
 
-    def seen(self, layer: int, batch: Batch) -> tuple[int, int, int] | None:
+    def seen(self, layer: int, batch: Batch) -> tuple[int, int, int, int] | None:
         group, index = self._places[layer]
         plans, batch.plan = batch.plan, batch.plan[group]
         seen = self._backends[group].seen(index, batch)

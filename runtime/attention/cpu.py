@@ -138,9 +138,9 @@ class CpuAttention(OnePool):
             parts.append(self._over(1, tokens_of(chosen, self.shape.kv_heads, head), rows[:, head].contiguous(), layer, own))
         return torch.cat(parts, 1)
 
-    def seen(self, layer: int, batch: Batch) -> tuple[int, int, int] | None:
+    def seen(self, layer: int, batch: Batch) -> tuple[int, int, int, int] | None:
         plan: Plan = batch.plan[layer]
-        return None if plan.tokens is None or plan.prefills else plan.tokens.pointers
+        return None if plan.tokens is None or plan.prefills else (*plan.tokens.pointers, batch.slots.data_ptr())
 
     def _attend(self, tokens: Tokens, q: Tensor, layer: int, sinks: Tensor | None) -> Tensor:
         return self._over(self.shape.kv_heads, tokens, q, layer, sinks)

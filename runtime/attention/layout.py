@@ -44,6 +44,12 @@ class LayerAttention:
     chosen: int | None = None
 
     @property
+    def reach(self) -> int | None:
+        """Latest tokens that a query sees at most, itself included; None: all."""
+        limits = [limit for limit in (self.window, self.chunk) if limit is not None]
+        return min(limits, default=None)
+
+    @property
     def stored(self) -> tuple[int, int, int, bool, int]:
         """What decides which layers may lie in one pool."""
         return self.kv_heads, self.key_dim, self.value_dim, self.latent, self.index_dim
@@ -101,6 +107,7 @@ class AttentionLayout:
     groups: each for one backend.  places: of each layer that attends its group, and its index in there.
     parts: each one pool.  homes: the part that each group reads; several may read the same.
     Where no layer attends there are no groups, and one part whose slots count tokens and hold nothing.
+    windowed: layers that lie in parts of their own, over slots of windows, and make groups of their own; see `apart`.
     """
 
     layers: tuple[LayerAttention | None, ...]
@@ -108,15 +115,16 @@ class AttentionLayout:
     places: Mapping[int, tuple[int, int]]
     parts: tuple[KVPart, ...]
     homes: tuple[int, ...]
+    windowed: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, layers: Sequence[LayerAttention | None]) -> AttentionLayout:
+    def of(cls, layers: Sequence[LayerAttention | None], windowed: frozenset[int] = frozenset()) -> AttentionLayout:
         """Raises ConfigError for layers that cannot be."""
         attending = {index: layer for index, layer in enumerate(layers) if layer is not None}
         for index, layer in attending.items():
             _check(index, layer, attending)
-        caches, parts = _stored(attending)
-        kinds = {index: replace(layer, window=None, chunk=None, source=None) for index, layer in attending.items()}
+        caches, parts = _stored(attending, windowed)
+        kinds = {index: (replace(layer, window=None, chunk=None, source=None), index in windowed) for index, layer in attending.items()}
         members = [[i for i, other in kinds.items() if other == kind] for kind in dict.fromkeys(kinds.values())]
         whose = {layer: (group, index) for group, found in enumerate(members) for index, layer in enumerate(found)}
         return cls(
@@ -125,7 +133,29 @@ class AttentionLayout:
             places={index: whose[index] for index in attending},
             parts=parts,
             homes=tuple(caches[found[0]][0] for found in members),
+            windowed=windowed,
         )
+
+    def apart(self, context: int) -> AttentionLayout:
+        """With those layers in pools of their own that see less than `context` tokens; itself where there are none.
+
+        Not those by which tokens are chosen, and none at all where one that sees a window reads what another one stored
+        that sees everything, or the other way round.
+        """
+        near = frozenset(
+            index for index, layer in enumerate(self.layers)
+            if layer is not None and layer.reach is not None and layer.reach < context and not layer.index_dim
+        )  # fmt: skip
+        mixed = any(layer and layer.source is not None and (layer.source in near) != (index in near) for index, layer in enumerate(self.layers))
+        return self if mixed or not near else AttentionLayout.of(self.layers, near)
+
+    @property
+    def reach(self) -> int:
+        """Latest tokens that a query sees in windowed layers at most."""
+        return max((self.layer(index).reach or 0 for index in self.windowed), default=0)
+
+    def is_windowed(self, group: int) -> bool:
+        return self.parts[self.homes[group]].windowed
 
     def layer(self, index: int) -> LayerAttention:
         """Of a layer that attends."""
@@ -143,12 +173,12 @@ class AttentionLayout:
         """Queries have the same width in all layers, and so has what comes out."""
         return len({(layer.query_heads, layer.key_dim, layer.value_dim) for layer in self.attending}) == 1
 
-    def bytes_per_slot(self, dtype: torch.dtype) -> int:
-        """Bytes that one token's keys and values take in all layers together."""
-        return sum(part.bytes_per_slot(dtype) for part in self.parts)
+    def bytes_per_slot(self, dtype: torch.dtype, windowed: bool | None = None) -> int:
+        """Bytes that one token's keys and values take in all layers together; windowed: in these, or in the others, only."""
+        return sum(part.bytes_per_slot(dtype) for part in self.parts if windowed in (None, part.windowed))
 
-    def pool(self, slots: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Pool:
-        return make_pool(self.parts, slots, dtype, device)
+    def pool(self, slots: int, dtype: torch.dtype, device: torch.device | str = "cpu", window_slots: int = 0) -> Pool:
+        return make_pool(self.parts, slots, dtype, device, window_slots)
 
     def stored(self, pool: Pool, layer: int) -> tuple[Tensor, Tensor]:
         """Where in a pool of this layout the keys and values of a layer lie: [slots, kv_heads, width]."""
@@ -196,18 +226,15 @@ def _check(index: int, layer: LayerAttention, layers: Mapping[int, LayerAttentio
         )
 
 
-def _stored(layers: Mapping[int, LayerAttention]) -> tuple[dict[int, tuple[int, int]], tuple[KVPart, ...]]:
-    """Of each layer the part that it reads and the layer of that part; and the parts."""
-    counts: dict[tuple[int, int, int, bool, int], int] = {}
-    caches: dict[int, tuple[int, int]] = {}
-    for index, layer in layers.items():
-        if layer.source is not None:
-            caches[index] = caches[layer.source]
-            continue
-        before = counts.get(layer.stored, 0)
-        counts[layer.stored] = before + 1
-        caches[index] = list(counts).index(layer.stored), before
-    return caches, tuple(KVPart(count, *stored) for stored, count in counts.items()) or (KVPart(0, 1, 1, 1),)
+def _stored(layers: Mapping[int, LayerAttention], windowed: frozenset[int]) -> tuple[dict[int, tuple[int, int]], tuple[KVPart, ...]]:
+    """Of each layer the part that it reads and the layer of that part; and the parts, the windowed ones last."""
+    kept: dict[KVPart, list[int]] = {} if layers.keys() - windowed else {KVPart(0, 1, 1, 1): []}
+    for index in sorted(layers, key=lambda index: index in windowed):
+        if layers[index].source is None:
+            kept.setdefault(KVPart(0, *layers[index].stored, windowed=index in windowed), []).append(index)
+    caches = {index: (home, place) for home, found in enumerate(kept.values()) for place, index in enumerate(found)}
+    caches |= {index: caches[layer.source] for index, layer in layers.items() if layer.source is not None}
+    return caches, tuple(part._replace(layers=len(found)) for part, found in kept.items())
 
 
 def _shape(members: Sequence[tuple[LayerAttention, int]]) -> AttentionShape:

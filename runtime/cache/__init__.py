@@ -8,7 +8,10 @@ from .row import IntRow, Ints
 from .state_cache import StateCache
 from .state_slots import StateSlots
 from .trail import Mark
+from .window_cache import WindowCache
+from .window_pages import WindowPages
 
 __all__ = [
-    "WORTH_LOADING", "HostTier", "IntRow", "Ints", "Mark", "Match", "Node", "PageCopies", "PagePool", "PrefixCache", "RadixTree", "StateCache", "StateSlots", "common_prefix",
+    "WORTH_LOADING", "HostTier", "IntRow", "Ints", "Mark", "Match", "Node", "PageCopies", "PagePool", "PrefixCache", "RadixTree", "StateCache", "StateSlots",
+    "WindowCache", "WindowPages", "common_prefix",
 ]  # fmt: skip

@@ -1,4 +1,7 @@
-"""KV pools of models whose layers differ in width: one pool for each width, over the same slots."""
+"""KV pools of models whose layers differ in width: one pool for each width, over the same slots.
+
+Layers that see a window only may lie in pools of their own, which have other, fewer slots (see `WindowPages`).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from .kv import KVPool
 
 
 class KVPart(NamedTuple):
-    """Layers whose keys and values lie in one pool."""
+    """Layers whose keys and values lie in one pool. windowed: over the slots of windows."""
 
     layers: int
     kv_heads: int
@@ -20,6 +23,7 @@ class KVPart(NamedTuple):
     value_dim: int
     latent: bool = False
     index_dim: int = 0
+    windowed: bool = False
 
     def bytes_per_slot(self, dtype: torch.dtype) -> int:
         return KVPool.bytes_per_slot(self.layers, self.kv_heads, self.key_dim, dtype, self.value_dim, self.latent, self.index_dim)
@@ -29,10 +33,13 @@ class KVPart(NamedTuple):
 
 
 class KVPools:
-    """Several pools that are handed out, poisoned and given back as one. See `KVPool`, whose methods it has."""
+    """Several pools that are handed out, poisoned and given back as one. See `KVPool`, whose methods it has.
 
-    def __init__(self, parts: Sequence[KVPool]) -> None:
-        self.parts = tuple(parts)
+    windowed: how many of them, the last ones, are over the slots of windows.
+    """
+
+    def __init__(self, parts: Sequence[KVPool], windowed: int = 0) -> None:
+        self.parts, self._whole = tuple(parts), len(parts) - windowed
 
     @property
     def device(self) -> torch.device:
@@ -59,14 +66,21 @@ class KVPools:
             part.restore()
 
     def fill_nan(self, slots: Sequence[int] | Tensor) -> None:
-        for part in self.parts:
+        for part in self.parts[: self._whole]:
+            part.fill_nan(slots)
+
+    def fill_windows_nan(self, slots: Sequence[int] | Tensor) -> None:
+        """The same for slots of windows."""
+        for part in self.parts[self._whole :]:
             part.fill_nan(slots)
 
 
 Pool = KVPool | KVPools
 
 
-def make_pool(parts: Sequence[KVPart], slots: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Pool:
-    """Memory for the keys and values of all parts: a plain `KVPool` where there is one part only."""
-    pools = [part.pool(slots, dtype, device) for part in parts]
-    return pools[0] if len(pools) == 1 else KVPools(pools)
+def make_pool(
+    parts: Sequence[KVPart], slots: int, dtype: torch.dtype, device: torch.device | str = "cpu", window_slots: int = 0
+) -> Pool:
+    """Memory for the keys and values of all parts, the windowed ones last: a plain `KVPool` where there is one part only."""
+    pools = [part.pool(window_slots if part.windowed else slots, dtype, device) for part in parts]
+    return pools[0] if len(pools) == 1 else KVPools(pools, sum(part.windowed for part in parts))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ from .pages import PagePool
 from .radix import Match, Node, RadixTree
 from .row import IntRow, Ints
 from .trail import Mark, Trails
+from .window_pages import WindowPages
 
 WORTH_LOADING = 16  # tokens; fewer are computed as fast as they are brought back from main memory
 MOST_AT_ONCE = 256  # tokens evicted beyond the need, so that a full pool does not evict in every step
@@ -27,6 +28,7 @@ class Holder(Protocol):
 
     A page that another sequence or the tree holds too is never written: new tokens go to own pages.
     trail, into, branch: of models that keep states, see `Walker`.
+    window: of models with windowed layers, the first of its pages whose rows there it holds; see `WindowCache`.
     """
 
     tokens: IntRow
@@ -36,19 +38,22 @@ class Holder(Protocol):
     trail: list[Mark]
     into: int
     branch: int
+    window: int
 
     @property
     def namespace(self) -> str: ...
 
 
 class PrefixCache:
-    """Of a model whose layers keep keys and values; `StateCache` is that of one whose layers keep states.
+    """Of a model whose layers keep keys and values; `StateCache` is that of one whose layers keep states, `WindowCache` that of
+    one with layers that see a window only.
 
     host: where evicted prefixes go and come back from, None: they are forgotten.
-    lost: tokens whose keys and values were cached and that were computed again for want of a state.
+    lost: tokens whose keys and values were cached and that were computed again for want of a state, or of rows of a window.
     """
 
     trails: Trails | None = None
+    windows: WindowPages | None = None
     lost = 0
 
     def __init__(self, pool: PagePool, host: HostTier | None = None, tree: RadixTree | None = None) -> None:
@@ -70,7 +75,7 @@ class PrefixCache:
         tokens = seq.tokens.array[:limit]
         if self.host is not None:
             self._bring_back(self.host, tokens, seq.namespace)
-        match = self.tree.match(tokens, seq.namespace)
+        match = self._match(tokens, seq.namespace)
         self.pool.retain(match.pages)
         seq.slots.extend(self._slots(match.pages))
         self._stand_on(seq, match)
@@ -86,11 +91,12 @@ class PrefixCache:
             return 0
         if self.host is not None:
             self._bring_back(self.host, tokens, seq.namespace)
-        match = self.tree.match(tokens, seq.namespace)
+        match = self._match(tokens, seq.namespace)
         if match.length <= before:
             return 0
         self.pool.retain(match.pages)
         own = self.pages(seq).copy()
+        self._step_off(seq)
         seq.slots.truncate(0)
         seq.slots.extend(self._slots(match.pages))
         self._stand_on(seq, match)
@@ -148,6 +154,9 @@ class PrefixCache:
     def advance(self, seq: Holder, length: int) -> None:
         """A step was launched that computes its tokens up to `length`."""
         seq.computed = length
+
+    def check_pinned(self, seqs: Sequence[Holder]) -> None:
+        """Raise OutOfPages if so many sequences may not be pinned, whatever their pages."""
 
     def spoil(self, seq: Holder) -> None:
         """Such a step broke off: go back to what it did not touch. Keys and values behind `computed` are written again."""
@@ -254,6 +263,13 @@ class PrefixCache:
     def _worth_loading(self, host: HostTier, tokens: Ints, namespace: str, length: int) -> Ints:
         places = host.find(namespace, tokens, length)
         return places if len(places) * self.pool.page_size >= WORTH_LOADING else places[:0]
+
+    def _match(self, tokens: Ints, namespace: str) -> Match:
+        """What of the tree a sequence can go on from."""
+        return self.tree.match(tokens, namespace)
+
+    def _step_off(self, seq: Holder) -> None:
+        """Before its row holds other pages."""
 
     def _stand_on(self, seq: Holder, match: Match) -> None:
         seq.computed = match.length

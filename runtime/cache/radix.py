@@ -142,6 +142,23 @@ class RadixTree:
         pages = [step.pages for step in self._path(node)]
         return np.concatenate(pages[::-1]) if pages else NOTHING
 
+    def exchange(self, node: Node, pages: Ints, better: NDArray[np.bool_]) -> None:
+        """Hold these pages, which store the same, in place of its own on the path to `node` where they are better, bool [pages of the path]."""
+        stop = len(better)
+        for step in self._path(node):
+            start = stop - len(step.pages)
+            chosen = better[start:stop]
+            taken, left = pages[start:stop][chosen], step.pages[chosen]
+            self.pool.retain(taken)
+            step.pages = np.where(chosen, pages[start:stop], step.pages)
+            self.pool.release(left)
+            stop = start
+
+    def root_of(self, node: Node) -> Node:
+        while node.parent is not None:
+            node = node.parent
+        return node
+
     def up_to(self, node: Node, length: int) -> Node | None:
         """Of the path to `node` the deepest node within the first `length` tokens; splits the one that the last whole page ends in."""
         length -= length % self.pool.page_size

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import numpy as np
+from collections.abc import Iterable, Sequence
 
 from .node_states import NodeStates
 from .pages import PagePool
-from .prefix_cache import Holder, PrefixCache
-from .radix import Match, Node, RadixTree
+from .partial_cache import PartialCache
+from .prefix_cache import Holder
+from .radix import Match, RadixTree
 from .row import Ints
 from .state_slots import StateSlots
 from .trail import Mark, Trails
 
 
-class StateCache(PrefixCache):
+class StateCache(PartialCache):
     """Pages as in `PrefixCache`, and the states that `Trails` gives, keeps and takes back."""
 
     def __init__(self, pool: PagePool, states: StateSlots) -> None:
@@ -24,6 +23,9 @@ class StateCache(PrefixCache):
 
     def grow(self, seq: Holder, length: int, leaves: bool = True) -> bool:
         return super().grow(seq, length) and (length <= seq.computed or self._trails.reserve(seq, leaves))
+
+    def check_pinned(self, seqs: Sequence[Holder]) -> None:
+        self._trails.check_pinned(len(seqs))
 
     def lacks_state(self, seq: Holder) -> bool:
         return not seq.into
@@ -81,24 +83,6 @@ class StateCache(PrefixCache):
         mark = self._trails.last(parent, length, self._is_whole)
         self._trails.share(parent, child, mark)
         return mark.length
-
-    def _lock_within(self, seq: Holder, node: Node) -> None:
-        """What of the path is computed of `seq`: no node may tell of other tokens than its own."""
-        within = self.tree.up_to(node, seq.computed)
-        if within is None:
-            self._unlock(seq)
-        else:
-            self._lock(seq, within)
-
-    def _adopt(self, seq: Holder, pages: Ints) -> None:
-        """Stand on pages of the tree with the same content: what was computed again for want of a state is there twice."""
-        own = self.pages(seq).copy()
-        twice = own[: len(pages)]
-        if not np.array_equal(twice, pages):
-            self.pool.retain(pages)
-            seq.slots.truncate(0)
-            seq.slots.extend(self._slots(np.concatenate([pages, own[len(pages) :]])))
-            self.pool.release(twice)
 
     def _is_whole(self, length: int) -> bool:
         """Whether so many tokens fill whole pages."""

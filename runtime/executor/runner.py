@@ -14,8 +14,10 @@ from ..cache.states import StateMemory
 from ..cache.trail import read_slot, write_slot
 from ..step.batch import Batch
 from .rows import RowMap
+from .windows import window_slots
 
 if TYPE_CHECKING:
+    from ..cache import WindowPages
     from ..models.generic import AnyDecoder
     from ..sequences.sequence import SequenceState, Work
 
@@ -26,13 +28,15 @@ class Runner:
     last: int32 [rows], the token sampled last for each row, where a step that runs ahead finds its input;
     None where no step runs ahead.
     memory: of the states, of a model that keeps some.
+    windows: where the rows of windowed layers lie, of a model that keeps these apart.
     sums: float32 [pools, hidden], of the newest step, in the order of the plan; None where it pooled nothing.
     """
 
     def __init__(
-        self, model: AnyDecoder, attention: AttentionBackend, device: torch.device, rows: int | None = None, memory: StateMemory | None = None
-    ) -> None:
-        self.model, self.attention, self.device, self.memory = model, attention, device, memory
+        self, model: AnyDecoder, attention: AttentionBackend, device: torch.device, rows: int | None = None,
+        memory: StateMemory | None = None, windows: WindowPages | None = None,
+    ) -> None:  # fmt: skip
+        self.model, self.attention, self.device, self.memory, self.windows = model, attention, device, memory, windows
         self.vocab_size = model.config.vocab_size
         self.rows = RowMap(rows or 0)
         self.last = None if rows is None else torch.zeros(rows, dtype=torch.int32, device=device)
@@ -98,6 +102,7 @@ class Runner:
             pools=pools(work),
             state_read=read,
             state_write=write,
+            windows=None if self.windows is None else window_slots(self.windows, work, slots, self._tensor),
         )
 
     def _token_ids(self, work: list[Work]) -> list[np.ndarray]:

@@ -36,15 +36,15 @@ typedef struct {
     Layer layer[];
 } Model;
 
-typedef struct { /* what a row sees, as in Attention */
+typedef struct { /* what a row sees, as in Attention, and where its own keys and values go: [rows] */
     const int32_t *const *slots;
-    const int64_t *length, *before;
+    const int64_t *length, *before, *places;
 } Seen;
 
 typedef struct {
     int64_t first, stop;                                 /* layers */
     int64_t rows, results;                               /* new tokens; which go on behind the last layer of the model */
-    const int64_t *tokens, *positions, *places, *wanted; /* [rows]; places in the pool; [results] rising, 0 for all rows */
+    const int64_t *tokens, *positions, *wanted;          /* [rows]; [results] rising, 0 for all rows */
     void *x, *space, *logits;                            /* [rows, hidden]; see run_step; float32 [results, vocabulary] */
     const Seen *seen;
     const void *const *tables;                           /* of rotations, [positions, 2 dim] each */

@@ -95,7 +95,8 @@ static void NAME(place_piece)(const void *work, long index) { /* bring queries a
     const long row = index * SOME_ROWS, rows = NAME(count)(walk, row), dim = layer->dim, heads = layer->heads;
     const long kv_heads = layer->stores ? layer->kv_heads : 0, width = NAME(width)(layer), stride = NAME(stride)(layer);
     TYPE *queries = walk->wide + row * stride, *keys = queries + heads * dim, *values = keys + width;
-    const int64_t *positions = walk->step->positions + walk->start + row, *places = walk->step->places + walk->start + row;
+    const int64_t *positions = walk->step->positions + walk->start + row;
+    const int64_t *places = walk->step->seen[layer->seen].places + walk->start + row;
     if (layer->clip) NAME(clip)(queries, (float)layer->clip, rows * stride);
     for (long after = 0; after < 2; after++) {
         if (layer->norm_after == after) {

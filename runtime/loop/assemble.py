@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,14 +17,13 @@ import torch
 from sgl.grammars import Vocabulary
 
 from ..attention import BACKENDS, AttentionBackend, AttentionLayout, attention_backend
-from ..cache import HostTier, Ints, PagePool, PrefixCache, StateCache, StateSlots
+from ..cache import Ints, WindowPages
 from ..cache.pools import Pool
 from ..cache.state_slots import FIRST_SLOT
 from ..cache.states import StateMemory
 from ..calibration import LENGTH, Calibrating, encoded
 from ..errors import ConfigError
 from ..executor.device import DeviceChoice, apply_threads, choose_device
-from ..executor.host_pages import HostPages
 from ..executor.runner import Runner
 from ..layers import cpu
 from ..loading import describe, load_json_options, load_model
@@ -46,14 +44,17 @@ from ..speculative.speculation import Speculation
 from ..speculative.suffix import SuffixDrafter
 from ..text.tokenizer import Tokenizer
 from . import memory
-from .config import EngineConfig, Resolved, free_memory, parse_memory
+from .caches import make_cache, window_pages
+from .config import EngineConfig, Resolved, parse_memory
 from .core import EngineCore
-from .kv_scales import take_scales, told
+from .kv_pool import make_pool
+from .kv_scales import told
 from .lifecycle import Lifecycle
 from .sleeping import Sleeper
 from .state_plan import places_for, with_states
 from .text_side import load_tokenizer
 from .updating import Updater
+from .window_plan import WindowPlan
 
 if TYPE_CHECKING:
     from ..executor.cuda_runner import CudaRunner
@@ -80,9 +81,10 @@ def assemble(path: Path, options: EngineConfig) -> Assembled:
     info, config = assembly.info(model, attention, plan), assembly.config
     again = replace(config, attention=attention.name) if attention.name in BACKENDS else config
     assembly.rehearse(core)
-    builder = _builder(again, pool, model.config.attention, assembly.context, model.dtype)
+    layout = assembly.windows.layout
+    builder = _builder(again, pool, layout, assembly.context, model.dtype)
     core.sleeper = Sleeper(core, pool, builder)
-    core.updater = Updater(core, pool, None if config.dummy else path, assembly.opening, assembly.transform, builder)
+    core.updater = Updater(core, pool, layout, None if config.dummy else path, assembly.opening, assembly.transform, builder)
     core.start()
     return Assembled(config, text.tokenizer, text.vocabulary, core, info)
 
@@ -143,18 +145,20 @@ class Assembly:
         with self._phase("kv"):
             plan, self.states = _states(model, self.config, self.choice, plan)
             self.config = places_for(self.config, self.states.slots - FIRST_SLOT if self.states else 0)
-            return _pool(model, self.config, self.choice, plan)
+            pool, plan, self.windows = make_pool(model, self.config, self.choice, plan, self.context)
+            return pool, plan
 
     def put_together(self, model: AnyDecoder, text: TextSide, pool: Pool) -> tuple[EngineCore, AttentionBackend]:
         config, context = self.config, self.context
         with self._phase("attention"):
-            attention = _attention(config, pool, model.config.attention, context, model.dtype)
+            attention = _attention(config, pool, self.windows.layout, context, model.dtype)
             self.layers = layers_of(model, attention)
             self.slower = [*slower(self.layers), *(str(kept) for kept in _few_bits(model) if kept.why is not None)]
             if config.strict:
                 require_fastest(self.slower)
         with self._phase("runner"):
-            runner = _runner(model, attention, config, self.choice, context, self.states)
+            windows = window_pages(config, self.windows, pool)
+            runner = _runner(model, attention, config, self.choice, context, self.states, windows)
             return _core(runner, config, text, pool, context), attention
 
     def rehearse(self, core: EngineCore) -> None:
@@ -165,7 +169,7 @@ class Assembly:
                 runner.compile_ahead(lambda: core.stepper.sampler.warm(self.choice.dtype, runner.vocab_size))
 
     def info(self, model: AnyDecoder, attention: AttentionBackend, plan: memory.MemoryPlan) -> dict[str, Any]:
-        found = _info(model, attention, self.config, self.choice, self.context)
+        found = _info(model, attention, self.config, self.choice, self.context, self.windows)
         found |= {"layers": [asdict(row) for row in self.layers], "slower": self.slower, "few_bits": [str(kept) for kept in _few_bits(model)]}
         found |= {"notes": list(model.config.notes)} | _states_told(self.states, self.config)
         return {"model_path": str(self.path), **found, "memory": plan.as_dict(), "startup": self.seconds}
@@ -264,22 +268,6 @@ def _states(
     return plan, StateMemory(shapes, count + FIRST_SLOT, choice.dtype, choice.device) if count else None
 
 
-def _pool(
-    model: AnyDecoder, config: Resolved, choice: DeviceChoice, plan: memory.MemoryPlan
-) -> tuple[Pool, memory.MemoryPlan]:
-    layout = model.config.attention
-    dtype = memory.stored_dtype(config, choice.dtype)
-    per_token = layout.bytes_per_slot(dtype)
-    tokens = memory.tokens_without_keys(config, choice.device)
-    if per_token:
-        plan = memory.with_kv(plan, config, per_token, choice.device)
-        tokens = plan.kv // per_token
-    slots = tokens + config.page_size  # the page of the padding slot comes on top
-    pool = layout.pool(slots, dtype, choice.device)
-    take_scales(pool, model)
-    return pool, replace(plan, kv=pool.bytes)
-
-
 def _attention(config: Resolved, pool: Pool, layout: AttentionLayout, context: int, dtype: torch.dtype) -> AttentionBackend:
     found = attention_backend(
         config.attention, pool, layout, page_size=config.page_size, max_running=config.max_running,
@@ -292,10 +280,11 @@ def _attention(config: Resolved, pool: Pool, layout: AttentionLayout, context: i
 
 
 def _runner(
-    model: AnyDecoder, attention: AttentionBackend, config: Resolved, choice: DeviceChoice, context: int, states: StateMemory | None
-) -> Any:
+    model: AnyDecoder, attention: AttentionBackend, config: Resolved, choice: DeviceChoice, context: int, states: StateMemory | None,
+    windows: WindowPages | None = None,
+) -> Any:  # fmt: skip
     if choice.device.type != "cuda":
-        return Runner(model, attention, choice.device, config.max_running if config.run_ahead else None, states)
+        return Runner(model, attention, choice.device, config.max_running if config.run_ahead else None, states, windows)
     from ..executor.cuda_runner import CudaRunner
 
     return CudaRunner(
@@ -306,10 +295,7 @@ def _runner(
 
 
 def _core(runner: Any, config: Resolved, text: TextSide, pool: Pool, context: int) -> EngineCore:
-    on_free = _poison(weakref.ref(pool), config.page_size) if config.poison_freed else None
-    pages = PagePool(pool.slots // config.page_size, config.page_size, on_free)
-    states = _state_slots(config, runner.memory)
-    cache = PrefixCache(pages, _host_tier(config, pool)) if states is None else StateCache(pages, states)
+    cache = make_cache(runner, config, pool)
     scheduler = Scheduler(cache, config.step_tokens, config.max_running, config.state_every, config.prompt_seconds or None)
     life = Lifecycle(cache, scheduler, text, runner.vocab_size, context, config.seed)
     if runner.device.type == "cuda" and not config.deterministic:
@@ -320,44 +306,8 @@ def _core(runner: Any, config: Resolved, text: TextSide, pool: Pool, context: in
     return EngineCore(runner, life, run_ahead=config.run_ahead)
 
 
-def _state_slots(config: Resolved, states: StateMemory | None) -> StateSlots | None:
-    if states is None:
-        return None
-    held = weakref.ref(states)
-
-    def fill(slot: int) -> None:
-        if (memory := held()) is not None:
-            memory.fill_nan([slot])
-
-    return StateSlots(states.slots - FIRST_SLOT, fill if config.poison_freed else None)
-
-
-def _host_tier(config: Resolved, pool: Pool) -> HostTier | None:
-    size, free = parse_memory(config.host_kv, "host_kv"), free_memory()
-    page = pool.bytes // pool.slots * config.page_size
-    if not size:
-        return None
-    if not page <= size <= free:
-        raise ConfigError(
-            f"host_kv={config.host_kv!r}: a page of keys and values takes {page:,} bytes, "
-            f"and {free / 1e9:.2f} GB of main memory are free; ask for something between"
-        )
-    places = size // page + 1  # the first one is never used
-    copies = HostPages(pool, config.page_size, places)
-    return HostTier(PagePool(places, config.page_size, copies.fill_nan if config.poison_freed else None), copies)
-
-
-def _poison(pool: weakref.ref[Pool], page_size: int) -> Callable[[Ints], None]:
-    def fill(pages: Ints) -> None:
-        first = torch.from_numpy(pages.astype("int64")) * page_size
-        if (held := pool()) is not None:
-            held.fill_nan((first[:, None] + torch.arange(page_size)).flatten())
-
-    return fill
-
-
 def _info(
-    model: AnyDecoder, attention: AttentionBackend, config: Resolved, choice: DeviceChoice, context: int
+    model: AnyDecoder, attention: AttentionBackend, config: Resolved, choice: DeviceChoice, context: int, windows: WindowPlan
 ) -> dict[str, Any]:
     pool = attention.pool
     return {
@@ -371,7 +321,7 @@ def _info(
         "weights": config.weights,
         "activations": config.activations,
         "kv_dtype": str(pool.dtype).removeprefix("torch."),
-        "kv_scales": told(pool, model.config.attention),
+        "kv_scales": told(pool, windows.layout),
         "threads": choice.threads,
         "why": list(choice.reasons),
         "attention": attention.name,
@@ -387,6 +337,8 @@ def _info(
         "max_running": config.max_running,
         "kv_tokens": pool.slots - config.page_size,
         "kv_bytes": pool.bytes,
+        "window_tokens": windows.tokens,
+        "windows": windows.told(),
         "host_kv_bytes": parse_memory(config.host_kv, "host_kv"),
     }
 

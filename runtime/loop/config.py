@@ -38,6 +38,9 @@ class EngineConfig:
     host_kv      main memory for prefixes that the pool has no room for, bytes or text such as "4GB"; 0: they are dropped
     kv_dtype     format of the stored keys and values: "auto" (as dtype), or "fp8": half of bfloat16's bytes, less precise;
                  divided by the checkpoint's scales where it has some, otherwise as they are
+    window_tokens  of models with layers that see a window only, on a CPU: tokens that these have rows for, with kv_tokens; behind a
+                 window they are given back. None: a share of kv_tokens by what texts of a typical length need; as many as
+                 kv_tokens: all layers keep all tokens
     states       of models with recurrent layers: how many states there are, for running sequences and for cached prefixes;
                  None: from state_share
     state_share  of such models: share of the KV memory that goes to states, as far as they are of use
@@ -91,6 +94,7 @@ class EngineConfig:
     kv_memory: int | str | None = None
     host_kv: int | str = 0
     kv_dtype: str = "auto"
+    window_tokens: int | None = None
     states: int | None = None
     state_share: float = 0.5
     state_every: int | None = None
@@ -132,7 +136,7 @@ class EngineConfig:
         return config
 
     def validate(self) -> None:
-        for name in ("page_size", "step_tokens", "max_running", "threads", "context", "kv_tokens", "states", "state_every"):
+        for name in ("page_size", "step_tokens", "max_running", "threads", "context", "kv_tokens", "window_tokens", "states", "state_every"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < WORD):
                 raise ConfigError(f"Engine({name}={shown(value)}): must be a positive whole number")

@@ -24,7 +24,7 @@ from ..values import shown
 from .blame import culprit
 from .collector import QUIET, Collector
 from .lifecycle import Lifecycle
-from .metrics import Stats
+from .metrics import Stats, of_windows
 from .step_trace import StepRecord, StepTraces
 from .stepping import Step, Stepper
 
@@ -179,7 +179,8 @@ class EngineCore:
             states_total=trails.slots.total if trails else 0,
             states_free=trails.slots.free if trails else 0,
             states_cached=len(trails.nodes) if trails else 0,
-            states_missed=self.cache.lost,
+            states_missed=self.cache.lost if trails else 0,
+            **of_windows(self.cache),
             host_tokens=host.tokens if host else 0,
             host_hits=host.loaded if host else 0,
             expert_counts=[] if runner is None else runner.model.expert_counts(),

@@ -10,12 +10,12 @@ from ..models.decoder import Decoder
 from ..models.generic import AnyDecoder
 
 
-def take_scales(pool: Pool, model: AnyDecoder) -> None:
+def take_scales(pool: Pool, model: AnyDecoder, layout: AttentionLayout) -> None:
     """From the model to a pool in which nothing is stored yet. Raises CheckpointError for scales that cannot be."""
     if pool.dtype != FP8:
         return
     said = model.kv_scales if isinstance(model, Decoder) else ()
-    layout, found = model.config.attention, []
+    found = []
     for scales in said or (None,) * len(layout.layers):
         if isinstance(scales, str):
             raise CheckpointError(f"kv_dtype='fp8': {scales}")

@@ -241,5 +241,5 @@ class _NoAttention:
     def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch, sinks: Tensor | None = None) -> Tensor:
         return self.attend(q, None, None, layer, batch)
 
-    def seen(self, layer: int, batch: Batch) -> tuple[int, int, int] | None:
+    def seen(self, layer: int, batch: Batch) -> tuple[int, int, int, int] | None:
         return None

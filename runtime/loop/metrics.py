@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ..cache import PrefixCache
     from ..sequences.decoding import Decoding
 
 # seconds: `Stats.step_counts` counts the steps that took at most so long and longer than the bound before
@@ -44,6 +45,12 @@ class Stats:
     pages_cached: int = 0  # held by the tree alone, evictable
     pages_pinned: int = 0  # held by `Engine.pin`
     prompt_budget: int = 0  # tokens of prompts in a step in which others stream, see `prompt_seconds`
+    window_pages_total: int = 0  # of layers that see a window only, of models where these keep no more than they see
+    window_pages_free: int = 0
+    window_pages_held: int = 0  # by who runs, is idle or is pinned; the others may be taken, and are matched until then
+    window_given_back: int = 0  # tokens that fell behind the window of who computed them
+    window_missed: int = 0  # tokens that were cached in the other layers, and computed again for want of a window
+    window_saved: float = 0.0  # share of the tokens that are in the KV pool for which these layers keep nothing
     states_total: int = 0  # of models that keep some
     states_free: int = 0
     states_cached: int = 0  # snapshots: held by the tree, some of them by sequences too
@@ -73,13 +80,27 @@ class Stats:
     def __sub__(self, other: Stats) -> Stats:
         gauges = {
             "running", "waiting", "pages_total", "pages_free", "pages_cached", "pages_pinned", "prompt_budget", "host_tokens",
-            "states_total", "states_free", "states_cached",
+            "window_pages_total", "window_pages_free", "window_pages_held", "window_saved", "states_total", "states_free", "states_cached",
         }  # fmt: skip
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return Stats(**{n: v if n in gauges else _without(v, getattr(other, n)) for n, v in values.items()})
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"hit_rate": self.hit_rate}
+
+
+def of_windows(cache: PrefixCache) -> dict[str, Any]:
+    windows, used = cache.windows, cache.pool.total - cache.pool.free
+    if windows is None:
+        return {}
+    return {
+        "window_pages_total": windows.total,
+        "window_pages_free": windows.free,
+        "window_pages_held": windows.held,
+        "window_given_back": windows.given_back,
+        "window_missed": cache.lost,
+        "window_saved": 1 - (windows.held + windows.loose) / used if used else 0.0,
+    }
 
 
 def _without(mine: Any, theirs: Any) -> Any:

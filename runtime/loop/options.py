@@ -24,6 +24,7 @@ class EngineOptions(TypedDict, total=False):
     kv_memory: int | str | None
     host_kv: int | str
     kv_dtype: str
+    window_tokens: int | None
     states: int | None
     state_share: float
     state_every: int | None

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..attention import AttentionBackend
+from ..attention import AttentionBackend, AttentionLayout
 from ..cache.pools import Pool
 from ..errors import CheckpointError, RuntimeFailure
 from ..loading.checkpoint import Checkpoint
@@ -31,13 +31,13 @@ Origin = str | Path | Mapping[str, Tensor]  # a model directory, or tensors by t
 class Updater:
     """Loads other weights into the model of an engine. `update` runs on the scheduler thread.
 
-    origin: where the present weights came from; None: they are random.  opened: `open_checkpoint` with the engine's options.
+    layout: of the pool.  origin: where the present weights came from; None: they are random.  opened: `open_checkpoint` with the engine's options.
     """
 
     def __init__(
-        self, core: EngineCore, pool: Pool, origin: Path | None, opened: Callable[[Path], Checkpoint], transform: Transform | None, make_attention: Callable[[], AttentionBackend]
+        self, core: EngineCore, pool: Pool, layout: AttentionLayout, origin: Path | None, opened: Callable[[Path], Checkpoint], transform: Transform | None, make_attention: Callable[[], AttentionBackend]
     ) -> None:
-        self._core, self._pool, self._origin, self._open = core, pool, origin, opened
+        self._core, self._pool, self._layout, self._origin, self._open = core, pool, layout, origin, opened
         self._transform, self._make_attention = transform, make_attention
 
     def update(self, origin: Origin) -> tuple[int, dict[str, Any]]:
@@ -52,7 +52,7 @@ class Updater:
         self._core.flush()
         self._replace(model, plan)
         self._origin = None if isinstance(origin, Mapping) else Path(origin)
-        return plan.bytes, {"few_bits": [str(kept) for kept in model.few_bits], "kv_scales": told(self._pool, model.config.attention)}
+        return plan.bytes, {"few_bits": [str(kept) for kept in model.few_bits], "kv_scales": told(self._pool, self._layout)}
 
     def forget(self) -> None:
         """The engine is closed: nothing here may keep its memory."""
@@ -84,7 +84,7 @@ class Updater:
 
     def _fill(self, model: Decoder, plan: Plan) -> None:
         fill(model, plan, self._transform)
-        take_scales(self._pool, model)
+        take_scales(self._pool, model, self._layout)
 
     def _go_on(self) -> None:
         self._core.runner.restore(self._make_attention())

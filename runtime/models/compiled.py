@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .block import Block
     from .decoder import Decoder
 
-FIELDS = 13  # of the struct Step
+FIELDS = 12  # of the struct Step
 MOST_TO_MOVE = 512 * 2**20  # bytes of weights that are laid together: for a moment they are there twice
 
 
@@ -40,7 +40,7 @@ class Span(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A step's spans. seen: pointers to what rows see, three for each kind of layers that see the same."""
+    """A step's spans. seen: pointers to what rows see and where they store, four for each kind of layers that see the same."""
 
     spans: tuple[Span, ...]
     seen: list[int]
@@ -95,7 +95,7 @@ class CompiledStep:
         attended = tuple(each is not None for each in seen)
         if attended not in self._cuts:
             self._cuts[attended] = self._cut(attended)
-        return Plan(self._cuts[attended], [pointer for each in seen for pointer in each or (0, 0, 0)])
+        return Plan(self._cuts[attended], [pointer for each in seen for pointer in each or (0, 0, 0, 0)])
 
     def _cut(self, attended: tuple[bool, ...]) -> tuple[Span, ...]:
         ours = [claim and attended[sees] for claim, sees in zip(self.claimed, self._sees, strict=True)]
@@ -118,7 +118,7 @@ class CompiledStep:
         longest = max(batch.context_lens)
         tables = [rotary.reach(longest).data_ptr() for rotary in model.rotaries.values()]
         step = np.array([
-            span.start, span.stop, rows, results, tokens, batch.positions.data_ptr(), batch.slots.data_ptr(),
+            span.start, span.stop, rows, results, tokens, batch.positions.data_ptr(),
             0 if results == rows else batch.logit_rows.data_ptr(), x.data_ptr(), space.data_ptr() + rows * self._row * space.itemsize,
             0 if logits is None else logits.data_ptr(), 0, 0, *seen, *tables,
         ], np.int64)  # fmt: skip

@@ -104,6 +104,8 @@ class Newcomers:
         scheduler, size = self._scheduler, self._scheduler.cache.pool.page_size
         if not scheduler.running:
             return True
+        if not self._has_windows(seq):
+            return False
         wanted = seq.target - self._in_place(seq, reusable) + scheduler.estimate.remaining(seq) + self.claims.tokens
         available = scheduler.cache.available * size - self._spared
         if wanted > available:
@@ -113,6 +115,16 @@ class Newcomers:
         lesser = self._lesser(seq)
         wanted -= self.claims.of(lesser)
         return bool(lesser) and wanted <= available + sum(len(other.slots) for other in lesser) and self._has_room(seq, lesser)
+
+    def _has_windows(self, seq: SequenceState) -> bool:
+        """Of models with windowed layers: whether there is a window for it beside those who keep their place."""
+        scheduler, windows = self._scheduler, self._scheduler.cache.windows
+        if windows is None:
+            return True
+        keep = set(scheduler.running).difference(self._lesser(seq))
+        lengths = [each.target + scheduler.estimate.remaining(each) for each in (*keep, seq)]
+        pinned = sum(len(each.slots) // windows.page_size - each.window for each in scheduler.pinned)
+        return windows.has_room(lengths, scheduler.step_tokens, pinned)
 
     def _has_room(self, seq: SequenceState, lesser: Collection[SequenceState]) -> bool:
         """Whether all of it can be computed now beside those who keep their place: else it would lose its own at once."""

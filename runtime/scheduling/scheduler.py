@@ -144,8 +144,7 @@ class Scheduler:
     def pin(self, seq: SequenceState) -> None:
         """Let a sequence keep its pages until it is closed. Raises OutOfPages where that is too much."""
         self.check_pinned(self.pinned_pages(seq) + self._promised(seq))
-        if self.cache.trails is not None:
-            self.cache.trails.check_pinned(len({*self.pinned, seq}))
+        self.cache.check_pinned([*{*self.pinned, seq}])
         self.pinned[seq] = None
 
     def check_pinned(self, pages: int) -> None:

@@ -53,7 +53,7 @@ class SequenceState:
 
     __slots__ = (
         "ahead", "arrival", "border", "branch", "charged", "computed", "draft", "error", "id", "into", "node", "number", "ops", "owed", "passed",
-        "preempted", "prefilling", "since", "slots", "status", "terms", "tokens", "trail",
+        "preempted", "prefilling", "since", "slots", "status", "terms", "tokens", "trail", "window",
     )  # fmt: skip
 
     def __init__(self, id: int, terms: Terms = USUAL, status: Status = Status.IDLE) -> None:
@@ -71,6 +71,7 @@ class SequenceState:
         self.trail: list[Mark] = []
         self.into = 0
         self.branch = 0
+        self.window = 0
         self.border = 0  # where its next step ends at the latest, to leave a state
         self.ops: deque[Op] = deque()
         self.prefilling = False  # computes a prefix that others may wait for

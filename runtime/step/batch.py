@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from .window_slots import WindowSlots
+
 
 @dataclass(slots=True)
 class DeviceBatch:
@@ -52,6 +54,7 @@ class Batch:
     plan: filled by `AttentionBackend.plan`; opaque to everybody else.
     chosen: filled by layers that choose what their queries attend to, for those behind them that attend to the same.
     device: what kernels on a GPU need besides; None on the CPU.
+    windows: of models whose windowed layers have slots of their own.
     """
 
     token_ids: Tensor
@@ -68,3 +71,4 @@ class Batch:
     sums: Tensor | None = None
     state_read: Tensor | None = None
     state_write: Tensor | None = None
+    windows: WindowSlots | None = None

@@ -103,3 +103,33 @@ def test_pages_of_several_pools_come_back_from_main_memory(page_size: int, stagi
 
 def test_lists_of_layers() -> None:
     assert listed([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8" and listed([3]) == "3"
+
+
+def test_windowed_layers_lie_apart_over_slots_of_their_own() -> None:
+    layers = [NEAR, FULL, replace(FULL, chunk=7), replace(NEAR, window=30), WIDE]
+    plain, found = AttentionLayout.of(layers), AttentionLayout.of(layers).apart(context=30)
+    assert found.windowed == {0, 2} and found.reach == 7 and not plain.windowed
+    assert [(part.layers, part.windowed) for part in found.parts] == [(2, False), (1, False), (2, True)]
+    pool = found.pool(10, torch.float32, window_slots=4)
+    assert isinstance(pool, KVPools) and pool.slots == 10
+    assert [len(found.stored(pool, layer)[0]) for layer in range(5)] == [4, 10, 4, 10, 10]
+    whole, near = (found.bytes_per_slot(torch.float32, windowed=windowed) for windowed in (False, True))
+    assert whole + near == plain.bytes_per_slot(torch.float32) and pool.bytes == 10 * whole + 4 * near
+    pool.fill_windows_nan([2])
+    pool.fill_nan([3])
+    for layer, slot in ((0, 2), (1, 3), (2, 2), (4, 3)):
+        assert all(tensor.isnan().any(dim=(1, 2)).nonzero().tolist() == [[slot]] for tensor in found.stored(pool, layer))
+
+
+def test_where_all_layers_have_a_window_the_other_slots_hold_nothing() -> None:
+    found = AttentionLayout.of([NEAR, NEAR]).apart(100)
+    pool = found.pool(1000, torch.float32, window_slots=20)
+    assert pool.slots == 1000 and found.homes == (1,) and pool.bytes == 20 * found.bytes_per_slot(torch.float32)
+
+
+def test_layers_that_share_keys_lie_apart_together_or_not_at_all() -> None:
+    together = AttentionLayout.of([NEAR, FULL, replace(NEAR, source=0), replace(FULL, source=1)]).apart(100)
+    assert together.windowed == {0, 2} and [part.layers for part in together.parts] == [1, 1]
+    for last in (replace(FULL, source=0), replace(NEAR, source=1)):
+        assert not AttentionLayout.of([NEAR, FULL, last]).apart(100).windowed
+    assert not AttentionLayout.of([NEAR, FULL]).apart(context=5).windowed

@@ -1,0 +1,52 @@
+"""The memory of the KV pool: how many tokens it has room for, and of how many layers with a window keep rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+
+from ..attention import AttentionLayout
+from ..cache.pools import Pool
+from ..executor.device import DeviceChoice
+from ..models.generic import AnyDecoder
+from . import memory
+from .config import Resolved
+from .kv_scales import take_scales
+from .window_plan import WindowPlan, check_options, plan_windows, share_of, windows_refused
+
+
+def make_pool(
+    model: AnyDecoder, config: Resolved, choice: DeviceChoice, plan: memory.MemoryPlan, context: int
+) -> tuple[Pool, memory.MemoryPlan, WindowPlan]:
+    layout, page = model.config.attention, config.page_size
+    check_options(config, layout)
+    dtype = memory.stored_dtype(config, choice.dtype)
+    plan, tokens, windows = _tokens(layout, config, choice, plan, context, dtype)
+    layout = windows.layout
+    pool = layout.pool(tokens + page, dtype, choice.device, windows.tokens + page)  # the page of the padding slot comes on top
+    take_scales(pool, model, layout)
+    return pool, replace(plan, kv=pool.bytes), windows
+
+
+def _tokens(
+    layout: AttentionLayout, config: Resolved, choice: DeviceChoice, plan: memory.MemoryPlan, context: int, dtype: torch.dtype
+) -> tuple[memory.MemoryPlan, int, WindowPlan]:
+    """How many the pool holds, and how many of them in layers with a window."""
+    per_token, apart = layout.bytes_per_slot(dtype), layout.apart(context)
+    if not per_token:
+        return plan, memory.tokens_without_keys(config, choice.device), WindowPlan(layout)
+    why = None
+    if any(layer.reach is not None and layer.reach < context for layer in layout.attending):
+        why = windows_refused(apart, config, choice.device, bool(plan.states))
+        if why is None:
+            share = share_of(apart, config, context)
+            each = apart.bytes_per_slot(dtype, windowed=False) + math.ceil(share * apart.bytes_per_slot(dtype, windowed=True))
+            shared = memory.with_kv(plan, config, each, choice.device)
+            windows = plan_windows(apart, config, share, shared.kv // each)
+            if windows.tokens:
+                return shared, shared.kv // each, windows
+            why = windows.why
+    plan = memory.with_kv(plan, config, per_token, choice.device)
+    return plan, plan.kv // per_token, WindowPlan(layout, why=why)
