@@ -76,7 +76,7 @@ def walk(make: Make, case: str, seed: int, moves: int) -> int:
     """How many texts of random requests on too small a pool were compared with those of an engine with room."""
     engine = make(
         case, kv_tokens=300, page_size=(1, 3)[seed % 2], step_tokens=24, max_running=5, run_ahead=seed % 4 > 1,
-        window_tokens=(96, 120, 200)[seed % 3],
+        window_tokens=(100, 120, 200)[seed % 3],
     )  # fmt: skip
     mix = Walk(engine, quiet(make, case), seed)
     mix.play(moves)
