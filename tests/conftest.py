@@ -6,14 +6,15 @@ import gc
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from alone import INSIDE
 from quick_interpreter import quicken
-
-gc.disable()  # until all modules are imported: what they make stays
 
 
 def _gpu() -> bool:
@@ -32,12 +33,17 @@ def pytest_runtest_setup() -> None:
     quicken()
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
     """Modules and tests stay as they are: without them the full collection of each engine's start takes a tenth of its time."""
-    gc.enable()
-    if INSIDE not in os.environ:
-        gc.collect()
-        gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        if INSIDE not in os.environ:
+            gc.collect()
+            gc.freeze()
 
 
 def pytest_unconfigure() -> None:
