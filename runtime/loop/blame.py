@@ -28,3 +28,14 @@ def _at(trace: TracebackType) -> SequenceState | None:
         return seq
     others = {value for value in names.values() if isinstance(value, SequenceState) and value.ops}
     return others.pop() if len(others) == 1 else None
+
+
+def bare(error: BaseException) -> BaseException:
+    """Without the tracebacks, whose frames hold the model."""
+    seen: list[BaseException | None] = [None]
+    link: BaseException | None = error
+    while link not in seen:
+        assert link is not None
+        seen.append(link.with_traceback(None))
+        link = link.__cause__ or link.__context__
+    return error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import threading
 import time
@@ -21,15 +20,16 @@ from ..sequences.outcome import note
 from ..sequences.sequence import SequenceState, Status, Work
 from ..sequences.terms import Terms
 from ..values import shown
-from .blame import culprit
+from .blame import bare, culprit
+from .call import Call
 from .collector import QUIET, Collector
+from .counts import gathered
 from .lifecycle import Lifecycle
-from .metrics import Stats, of_windows
+from .metrics import Stats
 from .step_trace import StepRecord, StepTraces
 from .stepping import Step, Stepper
 
 if TYPE_CHECKING:
-    from ..sequences.life import Life
     from .sleeping import Sleeper
     from .updating import Updater
 
@@ -86,7 +86,7 @@ class EngineCore:
 
     def soon(self, task: Any) -> Future[Any]:
         """The same for those who do not wait."""
-        return self.submit(SequenceState(NOBODY), _Call(task))
+        return self.submit(SequenceState(NOBODY), Call(task))
 
     def ask(self, name: str, *args: Any) -> Any:
         """`answer` on the scheduler thread between two steps."""
@@ -162,29 +162,7 @@ class EngineCore:
         self.scheduler.check()
 
     def snapshot(self) -> Stats:
-        pool, host, scheduler = self.cache.pool, self.cache.host, self.scheduler
-        runner, trails = vars(self).get("runner"), self.cache.trails  # no runner behind the end
-        return dataclasses.replace(
-            self.stats,
-            step_counts=list(self.stats.step_counts),
-            cached_tokens=scheduler.reused_tokens,
-            preemptions=scheduler.preemptions,
-            running=len(scheduler.running),
-            waiting=len(scheduler.waiting),
-            pages_total=pool.total,
-            pages_free=pool.free,
-            pages_cached=self.cache.tree.evictable,
-            pages_pinned=scheduler.pinned_pages(),
-            prompt_budget=scheduler.prompt_budget,
-            states_total=trails.slots.total if trails else 0,
-            states_free=trails.slots.free if trails else 0,
-            states_cached=len(trails.nodes) if trails else 0,
-            states_missed=self.cache.lost if trails else 0,
-            **of_windows(self.cache),
-            host_tokens=host.tokens if host else 0,
-            host_hits=host.loaded if host else 0,
-            expert_counts=[] if runner is None else runner.model.expert_counts(),
-        )
+        return gathered(self.stats, self.cache, self.scheduler, vars(self).get("runner"))  # no runner behind the end
 
     def tree(self) -> Snapshot:
         """Of the prefix cache and the sequences that hold pages."""
@@ -234,7 +212,7 @@ class EngineCore:
                 self._loop()
         except BaseException as error:  # our own invariants broke
             note("the engine failed", error)
-            self.cause = _bare(error)
+            self.cause = bare(error)
         with self._wake:
             self._stopping = True
         self._since = None
@@ -404,34 +382,9 @@ class EngineCore:
         self.life.live.clear()
 
 
-def _bare(error: BaseException) -> BaseException:
-    """Without the tracebacks, whose frames hold the model."""
-    seen: list[BaseException | None] = [None]
-    link: BaseException | None = error
-    while link not in seen:
-        assert link is not None
-        seen.append(link.with_traceback(None))
-        link = link.__cause__ or link.__context__
-    return error
-
-
 def _sooner(left: float | None, until: float | None) -> float | None:
     """Seconds of the two that are left, 0.0 for none; None: for ever."""
     if until is None:
         return left
     rest = max(0.0, until - time.monotonic())
     return rest if left is None else min(left, rest)
-
-
-class _Call(Op):
-    """A question put to the scheduler thread."""
-
-    __slots__ = ("task",)
-
-    def __init__(self, task: Any) -> None:
-        super().__init__()
-        self.task = task
-
-    def begin(self, seq: SequenceState, life: Life) -> bool:
-        self.resolve(self.task())
-        return True

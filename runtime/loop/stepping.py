@@ -11,7 +11,6 @@ Between launch and decide a sequence may have ended, failed or been cut; what wa
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -228,7 +227,7 @@ class Stepper:
 
     def _sampling_batch(self, sampled: list[Sampled]) -> SamplingBatch:
         rows = [row for seq, op, rows, _ in sampled for row in verify.sampling_rows(seq, op, len(rows))]
-        if self._batch is None or not same(self._batch.rows, rows):
+        if self._batch is None or not verify.same(self._batch.rows, rows):
             self._batch = SamplingBatch(rows)
         return self._batch
 
@@ -299,11 +298,6 @@ class Stepper:
         if verify.take(self.life, seq, decoding, samples, rows):
             self.life.conclude(seq, decoding)
             self.life.advance(seq)
-
-
-def same(some: list[Any], others: list[Any]) -> bool:
-    """Whether they are the same objects."""
-    return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
 def is_current(seq: SequenceState, op: Op) -> bool:

@@ -6,6 +6,7 @@ on the step: `deterministic`).
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,6 +37,11 @@ def sampling_rows(seq: SequenceState, op: Generate, count: int) -> list[Sampling
     assert op.decoding is not None
     drafted = [] if seq.draft is None else seq.draft.tokens
     return [op.decoding.row_behind(drafted[:behind]) for behind in range(count)]
+
+
+def same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether they are the same objects."""
+    return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
 def take(life: Lifecycle, seq: SequenceState, decoding: Decoding, samples: Samples, rows: range) -> bool:

@@ -1,0 +1,36 @@
+"""What an engine has counted, and how things stand in it at the moment."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ..cache import PrefixCache
+from ..scheduling.scheduler import Scheduler
+from .metrics import Stats, of_windows
+
+
+def gathered(stats: Stats, cache: PrefixCache, scheduler: Scheduler, runner: Any) -> Stats:
+    """stats: the totals.  runner: None behind the end."""
+    pool, host, trails = cache.pool, cache.host, cache.trails
+    return dataclasses.replace(
+        stats,
+        step_counts=list(stats.step_counts),
+        cached_tokens=scheduler.reused_tokens,
+        preemptions=scheduler.preemptions,
+        running=len(scheduler.running),
+        waiting=len(scheduler.waiting),
+        pages_total=pool.total,
+        pages_free=pool.free,
+        pages_cached=cache.tree.evictable,
+        pages_pinned=scheduler.pinned_pages(),
+        prompt_budget=scheduler.prompt_budget,
+        states_total=trails.slots.total if trails else 0,
+        states_free=trails.slots.free if trails else 0,
+        states_cached=len(trails.nodes) if trails else 0,
+        states_missed=cache.lost if trails else 0,
+        **of_windows(cache),
+        host_tokens=host.tokens if host else 0,
+        host_hits=host.loaded if host else 0,
+        expert_counts=[] if runner is None else runner.model.expert_counts(),
+    )
