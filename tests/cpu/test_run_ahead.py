@@ -15,7 +15,7 @@ from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import RequestAborted, RuntimeFailure
 from sgl.runtime.executor import offload
 from sgl.runtime.loop import stepping as steps
-from sgl.runtime.loop.core import _Call
+from sgl.runtime.loop.call import Call
 
 
 class Hold:
@@ -58,7 +58,7 @@ def test_no_prefix_survives_a_sleep(open_engine, page_size):
     core = engine._core
     with Hold(engine):
         found = sequence.logprobs(1)  # from the first token on: it holds no page while it waits
-        slept = core.submit(core.life.new_state(), _Call(engine._core.sleeper.sleep))
+        slept = core.submit(core.life.new_state(), Call(engine._core.sleeper.sleep))
     slept.result(30)
     assert engine.asleep and not engine._core.cache.tree.roots
     engine.wake()

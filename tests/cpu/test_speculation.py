@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from states_rig import prompt, run
+from windows_rig import Make, make, paths, quiet, settled
 
 from sgl.grammars import compile_json_schema, compile_regex
 from sgl.runtime import Engine, SamplingParams
@@ -15,6 +17,8 @@ from sgl.runtime.errors import ConfigError, RequestAborted
 from sgl.runtime.sequences.draft import Draft, Source
 from sgl.runtime.speculative.speculation import Speculation
 from sgl.runtime.speculative.suffix import SuffixDrafter
+
+__all__ = ["make", "paths"]
 
 PROMPTS = [
     "The capital of France is", "one two three one two three one two", '{"name": "Ann", "age": 31}\n{"name": "Bob", "age": 27}\n{"name":', "x",
@@ -182,3 +186,16 @@ def test_texts_of_others_are_not_drafted_from() -> None:
 def test_refusals(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         Engine(**options)
+
+
+@pytest.mark.parametrize("case", ["gemma3", "mistral", "llama 4"])
+def test_what_falls_behind_a_window_is_there_when_a_draft_is_dropped(case: str, make: Make) -> None:
+    """Drafts are longer than what is held behind a window here."""
+    engine, cold = make(case, window_tokens=400, speculation="auto"), quiet(make, case)
+    for seed in range(4):
+        tokens = prompt(seed, 60)
+        wanted = run(cold, tokens, 40).token_ids
+        speculation(engine, Told("mixed", {tuple(tokens): wanted}))
+        found = run(engine, tokens, 40)
+        assert found.token_ids == wanted and found.drafted_tokens > found.accepted_tokens > 0
+    settled(engine)
