@@ -6,12 +6,16 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from sgl.grammars.errors import GrammarError
+
 from ..sequences.draft import Draft
 from ..sequences.ops import Generate
 from .control import Control
 from .drafter import Drafter, legal
 
 if TYPE_CHECKING:
+    from sgl.grammars import Matcher
+
     from ..cache import PrefixCache
     from ..sequences.sequence import SequenceState, Work
 
@@ -37,6 +41,8 @@ class Speculation:
         self._began = time.perf_counter()
         drafts: dict[SequenceState, Draft] = {}
         worth = self.control is None or self.control.worth(len(work))
+        for seq in work:
+            seq.draft = None  # of a step that failed
         for seq, item in work.items() if worth else ():
             if (op := _decodes(seq, item)) is not None and (draft := self._proposed(seq, op)):
                 drafts[seq] = draft
@@ -71,9 +77,16 @@ class Speculation:
         most = min(MOST, op.decoding.limit - len(op.decoding.output) - 1)
         for drafter in self.drafters if most > 0 else ():
             if (draft := drafter.propose(seq, op, most)) is not None:
-                draft = legal(draft.cut(most), op.decoding.matcher)
-                return draft if draft.tokens else None
+                return self._allowed(draft.cut(most), op.decoding.matcher)
         return None
+
+    @staticmethod
+    def _allowed(draft: Draft, matcher: Matcher | None) -> Draft | None:
+        try:
+            draft = legal(draft, matcher)
+        except GrammarError:  # of a text that may never be written
+            return None
+        return draft if draft.tokens else None
 
     def _lengths(self, rows: int, drafts: list[Draft]) -> list[int]:
         if self.control is None:

@@ -23,8 +23,8 @@ KEY = 3  # tokens by which a place is found
 PLACES = 8  # the newest, that are kept of each
 LONGEST = 24  # tokens of a match that count
 CLASSES = (3, 4, 6, 9, 14, LONGEST)  # lengths of matches of which one expects the same
-TEXT = 65_536  # tokens of finished texts of a namespace; the older half goes when they are more
-NAMESPACES = 64  # of which texts are kept, those that were used last
+TEXT = 32_768  # tokens of finished texts of a namespace; the older half goes when they are more
+ALL_TEXTS = 131_072  # of all namespaces, some 200 bytes a token; those that were used last are kept
 LEAD = 16  # tokens of the prompt that are kept before a finished text
 END = -1  # between texts
 
@@ -59,14 +59,14 @@ class SuffixDrafter:
 
     def propose(self, seq: SequenceState, op: Generate, most: int) -> Draft | None:
         text = seq.tokens.array
-        if len(text) <= KEY:
+        if len(text) < KEY:
             return None
         tail = text[-LONGEST:].tolist()
         found = [_best(text, _behind(text), tail)]
         if (others := self._finished.get(_home(seq))) is not None:
             found.append(_best(others.tokens, others.behind(tail), tail))
         length, follows = max(found, key=lambda pair: pair[0])
-        tokens = _whole(follows[: min(most, max(length, KEY))].tolist())
+        tokens = _of_one(follows[: min(most, max(length, KEY))].tolist())
         return Draft(tokens, Source("suffix", _class(length))) if tokens else None
 
     def learn(self, seq: SequenceState, prompt_tokens: int) -> None:
@@ -74,7 +74,7 @@ class SuffixDrafter:
         texts = self._finished.setdefault(home, Finished())
         self._finished.move_to_end(home)
         texts.add(seq.tokens.array[max(0, prompt_tokens - LEAD) :])
-        if len(self._finished) > NAMESPACES:
+        while sum(len(each.tokens) for each in self._finished.values()) > ALL_TEXTS:
             self._finished.popitem(last=False)
 
     def forget(self) -> None:
@@ -98,7 +98,7 @@ def _best(text: Ints, places: list[int], tail: list[int]) -> tuple[int, Ints]:
     """Of the place with the longest match before it, the newest of such: its length, and what follows there."""
     best, follows = 0, text[:0]
     for place in places:
-        if place < len(text) and (length := _match(text, place, tail)) > best:
+        if place < len(text) and text[place] != END and (length := _match(text, place, tail)) > best:
             best, follows = length, text[place : place + LONGEST]
     return (best, follows) if best >= KEY else (0, text[:0])
 
@@ -111,7 +111,7 @@ def _match(text: Ints, place: int, tail: list[int]) -> int:
     return length
 
 
-def _whole(tokens: list[int]) -> list[int]:
+def _of_one(tokens: list[int]) -> list[int]:
     """Those before the end of a text."""
     return tokens[: tokens.index(END)] if END in tokens else tokens
 
