@@ -41,6 +41,7 @@ from ..sequences.jump import JumpForward
 from ..sequences.life import TextSide
 from ..speculative.control import Control
 from ..speculative.speculation import Speculation
+from ..speculative.states import StateDrafter
 from ..speculative.suffix import SuffixDrafter
 from ..text.tokenizer import Tokenizer
 from . import memory
@@ -301,7 +302,7 @@ def _core(runner: Any, config: Resolved, text: TextSide, pool: Pool, context: in
     if runner.device.type == "cuda" and not config.deterministic:
         life.jump_limit = MOST_TO_JUMP
     if config.speculation:
-        life.speculation = Speculation([SuffixDrafter()], cache, Control())
+        life.speculation = Speculation([SuffixDrafter(), StateDrafter()], cache, Control())
         scheduler.drafting = life.speculation.extend
     return EngineCore(runner, life, run_ahead=config.run_ahead)
 

@@ -66,8 +66,8 @@ class EngineConfig:
     graphs       on a GPU: replay decode-only steps as CUDA graphs
     run_ahead    start a step before the previous step's results are read; None: only on a GPU
     deterministic  the same bits for a request whatever else is running, at the cost of speed
-    speculation  "auto": guess tokens from what was written before (in the text, its prompt, and finished texts of its namespace) and
-                 compute them together; the sampler keeps those that it would have chosen, so the text is the same. As many as are
+    speculation  "auto": guess tokens from what was written before (in the text, its prompt, finished texts of its namespace, and in the same
+                 state of a grammar) and compute them together; the sampler keeps those that it would have chosen, so the text is the same. As many as are
                  measured to pay; steps do not run ahead then. False: not at all
     jump_forward append tokens that a grammar forces without sampling them (on a GPU: while few sequences run and it pays)
     json_options how JSON is written and read from schemas, see `sgl.grammars.SchemaOptions`; options left out come from

@@ -274,7 +274,7 @@ class Lifecycle:
         self.recordings.answered(seq, decoding.prompt_tokens)
         self.cache.publish(seq)
         if self.speculation is not None:
-            self.speculation.learn(seq, decoding.prompt_tokens)
+            self.speculation.learn(seq, decoding)
         seq.ops.popleft()
         self._finished.append(decoding)
         if isinstance(decoding.result, BaseException):  # what is queued behind it fails too, but after it

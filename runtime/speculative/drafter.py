@@ -9,6 +9,7 @@ from ..sequences.draft import Draft
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
 
+    from ..sequences.decoding import Decoding
     from ..sequences.ops import Generate
     from ..sequences.sequence import SequenceState
 
@@ -20,8 +21,8 @@ class Drafter(Protocol):
         """Up to `most` tokens, which need not be what the grammar allows; None: no idea."""
         ...
 
-    def learn(self, seq: SequenceState, prompt_tokens: int) -> None:
-        """A generation ended: the tokens of `seq` from `prompt_tokens` on are its text."""
+    def learn(self, seq: SequenceState, decoding: Decoding) -> None:
+        """A generation ended: the tokens of `seq` from `decoding.prompt_tokens` on are its text."""
         ...
 
     def forget(self) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sgl.grammars import Matcher
 
     from ..cache import PrefixCache
+    from ..sequences.decoding import Decoding
     from ..sequences.sequence import SequenceState, Work
 
 MOST = 16  # tokens of a draft
@@ -26,7 +27,7 @@ class Speculation:
     """Only the scheduler thread calls this.
 
     A draft lies behind the tokens of its sequence, not among them; its pages are those that are free anyway, and go back with what
-    is not kept. Of several drafters the first that has an idea is asked.
+    is not kept. Of several drafts that is taken of which most is expected.
 
     control: None: every draft is taken whole.
     """
@@ -63,9 +64,9 @@ class Speculation:
         if self.control is not None:
             self.control.tried(draft.source, len(draft.tokens), kept)
 
-    def learn(self, seq: SequenceState, prompt_tokens: int) -> None:
+    def learn(self, seq: SequenceState, decoding: Decoding) -> None:
         for drafter in self.drafters:
-            drafter.learn(seq, prompt_tokens)
+            drafter.learn(seq, decoding)
 
     def forget(self) -> None:
         for drafter in self.drafters:
@@ -75,10 +76,13 @@ class Speculation:
         """What a drafter says, as far as the grammar allows it and there may be more text."""
         assert op.decoding is not None
         most = min(MOST, op.decoding.limit - len(op.decoding.output) - 1)
-        for drafter in self.drafters if most > 0 else ():
-            if (draft := drafter.propose(seq, op, most)) is not None:
-                return self._allowed(draft.cut(most), op.decoding.matcher)
-        return None
+        ideas = [drafter.propose(seq, op, most) for drafter in self.drafters] if most > 0 else []
+        drafts = [draft for draft in ideas if draft is not None]
+        return self._allowed(max(drafts, key=self._expected).cut(most), op.decoding.matcher) if drafts else None
+
+    def _expected(self, draft: Draft) -> float:
+        chance = 1.0 if self.control is None else self.control.chance(draft.source)
+        return sum(chance**place for place in range(1, len(draft.tokens) + 1))
 
     @staticmethod
     def _allowed(draft: Draft, matcher: Matcher | None) -> Draft | None:

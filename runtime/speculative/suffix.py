@@ -16,6 +16,7 @@ from ..sequences.draft import Draft, Source
 
 if TYPE_CHECKING:
     from ..cache import Ints
+    from ..sequences.decoding import Decoding
     from ..sequences.ops import Generate
     from ..sequences.sequence import SequenceState
 
@@ -63,17 +64,17 @@ class SuffixDrafter:
             return None
         tail = text[-LONGEST:].tolist()
         found = [_best(text, _behind(text), tail)]
-        if (others := self._finished.get(_home(seq))) is not None:
+        if (others := self._finished.get(home_of(seq))) is not None:
             found.append(_best(others.tokens, others.behind(tail), tail))
         length, follows = max(found, key=lambda pair: pair[0])
         tokens = _of_one(follows[: min(most, max(length, KEY))].tolist())
         return Draft(tokens, Source("suffix", _class(length))) if tokens else None
 
-    def learn(self, seq: SequenceState, prompt_tokens: int) -> None:
-        home = _home(seq)
+    def learn(self, seq: SequenceState, decoding: Decoding) -> None:
+        home = home_of(seq)
         texts = self._finished.setdefault(home, Finished())
         self._finished.move_to_end(home)
-        texts.add(seq.tokens.array[max(0, prompt_tokens - LEAD) :])
+        texts.add(seq.tokens.array[max(0, decoding.prompt_tokens - LEAD) :])
         while sum(len(each.tokens) for each in self._finished.values()) > ALL_TEXTS:
             self._finished.popitem(last=False)
 
@@ -90,7 +91,8 @@ def _behind(text: Ints) -> list[int]:
     return (np.flatnonzero(found)[: -PLACES - 1 : -1] + KEY).tolist()
 
 
-def _home(seq: SequenceState) -> tuple[str, str]:
+def home_of(seq: SequenceState) -> tuple[str, str]:
+    """Whose texts it may be guessed from."""
     return seq.namespace, seq.terms.tenant
 
 

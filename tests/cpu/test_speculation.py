@@ -16,6 +16,7 @@ from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import ConfigError, RequestAborted
 from sgl.runtime.sequences.draft import Draft, Source
 from sgl.runtime.speculative.speculation import Speculation
+from sgl.runtime.speculative.states import StateDrafter
 from sgl.runtime.speculative.suffix import SuffixDrafter
 
 __all__ = ["make", "paths"]
@@ -52,7 +53,7 @@ class Told:
             return Draft(rest + [7] * 40, Source("told"))
         return Draft(rest[:most], Source("told")) if rest[:most] else None
 
-    def learn(self, seq: Any, prompt_tokens: int) -> None:
+    def learn(self, seq: Any, decoding: Any) -> None:
         pass
 
     def forget(self) -> None:
@@ -110,12 +111,15 @@ def expected(plain: Engine) -> list[Any]:
     return [opened(plain, text).generate(params, kinds[kind]).result(60) for text, params, kind in cases(plain)]
 
 
-@pytest.mark.parametrize("how", ["right", "random", "mixed", "long", "suffix"])
+@pytest.mark.parametrize("how", ["right", "random", "mixed", "long", "written"])
 def test_the_text_is_the_text_without(drafting: Engine, plain: Engine, expected: list[Any], how: str) -> None:
-    kinds = grammars(drafting)
+    kinds, seen = grammars(drafting), (SuffixDrafter(), StateDrafter())
     for (text, params, kind), wanted in zip(cases(drafting), expected, strict=True):
         prompt = drafting.tokenizer.encode(text).tolist()
-        speculation(drafting, SuffixDrafter() if how == "suffix" else Told(how, {tuple(prompt): wanted.token_ids}))
+        if how == "written":
+            speculation(drafting, *seen)
+        else:
+            speculation(drafting, Told(how, {tuple(prompt): wanted.token_ids}))
         found = opened(drafting, text).generate(params, kinds[kind]).result(60)
         assert parts(found) == parts(wanted), (text, params, kind)
         assert 0 <= found.accepted_tokens <= found.drafted_tokens
@@ -165,6 +169,21 @@ def test_a_drafter_that_is_right_saves_steps(drafting: Engine, plain: Engine) ->
     assert opened(drafting, text).generate(params).result(60).token_ids == answer
     spent = drafting.stats() - before
     assert spent.steps <= 6 and spent.accepted_tokens >= 40 and spent.drafted_tokens == spent.accepted_tokens
+
+
+def test_a_grammar_is_drafted_from_what_followed_in_its_states(drafting: Engine, plain: Engine) -> None:
+    """With log-probabilities, where nothing that is forced may be left out."""
+    params = SamplingParams(max_tokens=40, temperature=0, logprobs=True)
+    texts, accepted = [], []
+    for engine in (plain, drafting):
+        if engine is drafting:
+            speculation(engine, StateDrafter())
+        grammar = compile_json_schema(SCHEMA, engine.vocabulary)
+        results = [opened(engine, text).generate(params, grammar).result(60) for text in PROMPTS]
+        texts.append([parts(result) for result in results])
+        accepted.append([result.accepted_tokens for result in results])
+    assert texts[0] == texts[1]
+    assert accepted[1][:2] == [0, 0] and min(accepted[1][3:]) >= 5, accepted
 
 
 def test_texts_of_others_are_not_drafted_from() -> None:

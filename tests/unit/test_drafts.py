@@ -38,7 +38,7 @@ def test_a_draft_follows_the_longest_match(seed: int) -> None:
     drafter, letters = SuffixDrafter(), draw.choice([2, 3, 9])
     others = [draw.choices(range(letters), k=draw.randrange(1, 30)) for _ in range(3)]
     for other in others:
-        drafter.learn(sequence(other), len(other))
+        drafter.learn(sequence(other), SimpleNamespace(prompt_tokens=len(other)))  # type: ignore[arg-type]
     tokens = draw.choices(range(letters), k=draw.randrange(1, 30))
     most = draw.randrange(1, 9)
     found = drafter.propose(sequence(tokens), None, most)  # type: ignore[arg-type]
@@ -61,7 +61,7 @@ def test_finished_texts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suffix, "ALL_TEXTS", 250)
     drafter = SuffixDrafter()
     for number in range(200):
-        drafter.learn(sequence(list(range(40)), f"namespace {number % 7}"), 5)
+        drafter.learn(sequence(list(range(40)), f"namespace {number % 7}"), SimpleNamespace(prompt_tokens=5))  # type: ignore[arg-type]
         assert sum(len(each.tokens) for each in drafter._finished.values()) <= 250
         assert all(len(each.tokens) <= 100 for each in drafter._finished.values())
     newest = drafter.propose(sequence([7, 8, 9], "namespace 3"), None, 4)  # type: ignore[arg-type]

@@ -1,0 +1,69 @@
+"""Drafts from a grammar's states: in the state that it is in, texts of the same grammar went on with the same token before.
+
+A state says more than the last tokens do: behind `"currency": "` comes what came there in other records. After DOMINO (Beurer-Kellner
+et al., 2024, arXiv 2403.06988). Learned from finished texts of the namespace and tenant, as in `suffix`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from ..sequences.draft import Draft, Source
+from .suffix import home_of
+
+if TYPE_CHECKING:
+    from sgl.grammars import Matcher
+    from sgl.grammars.automaton.automaton import Automaton
+
+    from ..sequences.decoding import Decoding
+    from ..sequences.ops import Generate
+    from ..sequences.sequence import SequenceState
+
+LIKELY = 0.6  # share of the texts that went on so
+SEEN = 2  # texts at least that were in the state
+STATES = 4096  # of a grammar, of which is kept what followed
+HOMES = 16  # namespaces of a grammar, the newest
+
+Followed = dict[int, Counter[int]]  # by state, how often each token came next
+
+
+class StateDrafter:
+    def __init__(self) -> None:
+        self._of: WeakKeyDictionary[Automaton, dict[tuple[str, str], Followed]] = WeakKeyDictionary()
+
+    def propose(self, seq: SequenceState, op: Generate, most: int) -> Draft | None:
+        matcher = None if op.decoding is None else op.decoding.matcher
+        followed = None if matcher is None else self._of.get(matcher.automaton, {}).get(home_of(seq))
+        if matcher is None or not followed:
+            return None
+        tokens: list[int] = []
+        ahead = matcher.copy()
+        while len(tokens) < most and (token := _likely(followed.get(ahead.state))) is not None and ahead.accept(token):
+            tokens.append(token)
+        return Draft(tokens, Source("states")) if tokens else None
+
+    def learn(self, seq: SequenceState, decoding: Decoding) -> None:
+        if decoding.matcher is None or decoding.op.grammar is None:
+            return
+        homes = self._of.setdefault(decoding.matcher.automaton, {})
+        followed = homes.setdefault(home_of(seq), {})
+        if len(homes) > HOMES:
+            del homes[next(iter(homes))]
+        matcher: Matcher = decoding.op.grammar.matcher()
+        for token in seq.tokens.array[decoding.prompt_tokens :].tolist():
+            if matcher.state in followed or len(followed) < STATES:
+                followed.setdefault(matcher.state, Counter())[token] += 1
+            if not matcher.accept(token):
+                return
+
+    def forget(self) -> None:
+        self._of.clear()
+
+
+def _likely(tokens: Counter[int] | None) -> int | None:
+    if not tokens:
+        return None
+    [(token, count)] = tokens.most_common(1)
+    return token if count >= max(SEEN, LIKELY * tokens.total()) else None
