@@ -40,6 +40,8 @@ from ..scheduling.scheduler import Scheduler
 from ..sequences.jump import JumpForward
 from ..sequences.life import TextSide
 from ..speculative.control import Control
+from ..speculative.drafter import Drafter
+from ..speculative.forced import ForcedDrafter
 from ..speculative.speculation import Speculation
 from ..speculative.states import StateDrafter
 from ..speculative.suffix import SuffixDrafter
@@ -302,7 +304,8 @@ def _core(runner: Any, config: Resolved, text: TextSide, pool: Pool, context: in
     if runner.device.type == "cuda" and not config.deterministic:
         life.jump_limit = MOST_TO_JUMP
     if config.speculation:
-        life.speculation = Speculation([SuffixDrafter(), StateDrafter()], cache, Control())
+        drafters: list[Drafter] = [ForcedDrafter(text.jumps or JumpForward(text.tokenizer)), StateDrafter(), SuffixDrafter()]
+        life.speculation = Speculation(drafters, cache, Control())
         scheduler.drafting = life.speculation.extend
     return EngineCore(runner, life, run_ahead=config.run_ahead)
 

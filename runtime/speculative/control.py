@@ -13,6 +13,7 @@ from ..sequences.draft import Source
 
 BOUNDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # rows of steps that take about as long
 FRESH, SLOWLY = 0.1, 0.05  # weight of the newest time, and of the newest guess
+FIRST = {"forced": 0.95, "states": 0.8}  # before any was tried; of others by the length of the match
 PROBE = 64  # refusals, after which a source, or drafting at all, is tried once more
 
 
@@ -40,7 +41,7 @@ class Control:
 
     def chance(self, source: Source) -> float:
         """That a token is kept where those before it are."""
-        return self._kept.get(source, min(0.9, 0.4 + 0.04 * source.length))
+        return self._kept.get(source, FIRST.get(source.drafter, min(0.9, 0.4 + 0.04 * source.length)))
 
     def worth(self, rows: int) -> bool:
         """Whether a guess for each of so many rows could pay, if it were as good as the best."""

@@ -15,6 +15,8 @@ from sgl.grammars import compile_json_schema, compile_regex
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import ConfigError, RequestAborted
 from sgl.runtime.sequences.draft import Draft, Source
+from sgl.runtime.sequences.jump import JumpForward
+from sgl.runtime.speculative.forced import ForcedDrafter
 from sgl.runtime.speculative.speculation import Speculation
 from sgl.runtime.speculative.states import StateDrafter
 from sgl.runtime.speculative.suffix import SuffixDrafter
@@ -113,7 +115,7 @@ def expected(plain: Engine) -> list[Any]:
 
 @pytest.mark.parametrize("how", ["right", "random", "mixed", "long", "written"])
 def test_the_text_is_the_text_without(drafting: Engine, plain: Engine, expected: list[Any], how: str) -> None:
-    kinds, seen = grammars(drafting), (SuffixDrafter(), StateDrafter())
+    kinds, seen = grammars(drafting), (SuffixDrafter(), StateDrafter(), ForcedDrafter(JumpForward(drafting.tokenizer)))
     for (text, params, kind), wanted in zip(cases(drafting), expected, strict=True):
         prompt = drafting.tokenizer.encode(text).tolist()
         if how == "written":
@@ -184,6 +186,16 @@ def test_a_grammar_is_drafted_from_what_followed_in_its_states(drafting: Engine,
         accepted.append([result.accepted_tokens for result in results])
     assert texts[0] == texts[1]
     assert accepted[1][:2] == [0, 0] and min(accepted[1][3:]) >= 5, accepted
+
+
+def test_what_a_grammar_forces_is_drafted_where_it_is_sampled(drafting: Engine, plain: Engine) -> None:
+    params, texts = SamplingParams(max_tokens=40, temperature=0, logprobs=True), []
+    for engine in (plain, drafting):
+        if engine is drafting:
+            speculation(engine, ForcedDrafter(JumpForward(engine.tokenizer)))
+        found = opened(engine, "x").generate(params, compile_json_schema(SCHEMA, engine.vocabulary)).result(60)
+        texts.append(parts(found))
+    assert texts[0] == texts[1] and found.accepted_tokens >= 1
 
 
 def test_texts_of_others_are_not_drafted_from() -> None:

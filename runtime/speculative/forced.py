@@ -1,0 +1,33 @@
+"""Drafts of what a grammar forces, for texts whose forced part is sampled: with log-probabilities, or without `jump_forward`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..sequences.draft import Draft, Source
+
+if TYPE_CHECKING:
+    from ..sequences.decoding import Decoding
+    from ..sequences.jump import JumpForward
+    from ..sequences.ops import Generate
+    from ..sequences.sequence import SequenceState
+
+
+class ForcedDrafter:
+    """The tokens that a jump would append; one that would rewrite the text is none."""
+
+    def __init__(self, jumps: JumpForward) -> None:
+        self._jumps = jumps
+
+    def propose(self, seq: SequenceState, op: Generate, most: int) -> Draft | None:
+        decoding = op.decoding
+        if decoding is None or decoding.matcher is None:
+            return None
+        jump = self._jumps.jump(decoding.matcher.copy(), decoding.output, decoding.limit)
+        return Draft(jump.token_ids[:most], Source("forced")) if jump is not None and not jump.drop else None
+
+    def learn(self, seq: SequenceState, decoding: Decoding) -> None:
+        """A grammar says it all."""
+
+    def forget(self) -> None:
+        """Nothing is kept."""
