@@ -61,6 +61,10 @@ class _State(SimpleNamespace):
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def known(self) -> int:
+        return len(self.tokens)
+
 
 class PooledOracle:
     """Attention by its definition, of what the pool holds."""

@@ -22,7 +22,7 @@ from sgl import grammars
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.attention.torch_native import TorchNativeAttention
 from sgl.runtime.executor import cuda_runner
-from sgl.runtime.loop import assemble
+from sgl.runtime.loop import assemble, kv_pool
 from sgl.runtime.models import decoder
 
 
@@ -50,7 +50,8 @@ class Graphs:
         return compute
 
 
-def runner(model: Any, attention: Any, config: Any, choice: Any, context: int, states: Any) -> cuda_runner.CudaRunner:
+def runner(model: Any, attention: Any, config: Any, choice: Any, context: int, states: Any, windows: Any) -> cuda_runner.CudaRunner:
+    assert windows is None
     return cuda_runner.CudaRunner(
         model, attention, choice.device, context=context, page_size=config.page_size, max_running=config.max_running, memory=states
     )
@@ -65,6 +66,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_runner, "GraphPool", Graphs)
     monkeypatch.setattr(decoder, "_can_fuse", lambda device: True)
     monkeypatch.setattr(assemble, "_runner", runner)
+    monkeypatch.setattr(kv_pool, "windows_refused", lambda *of: "pages of windows are given back on a CPU only")
     monkeypatch.setattr(assemble, "_attention", lambda config, pool, layout, context, dtype: Attention(pool, layout.groups[0]))
 
 
