@@ -32,7 +32,7 @@ class Stats:
     cached_tokens: int = 0  # taken from the prefix cache or a fork's parent instead
     generated_tokens: int = 0  # of the results: sampled and forced
     forced_tokens: int = 0  # appended because the grammar left no choice
-    drafted_tokens: int = 0  # guessed ahead, see `speculation`; counted in computed_tokens too
+    drafted_tokens: int = 0  # guessed ahead, see `speculation`; computed_tokens has those that were chosen
     accepted_tokens: int = 0  # of these, which were chosen
     generations: int = 0
     preemptions: int = 0

@@ -127,7 +127,7 @@ class Stepper:
                 self.life.attempt(seq, self.life.cache.publish, seq)
             if seq.prefilling:
                 self.life.attempt(seq, self._prefilled, seq)
-        self.life.stats.computed_tokens += sum(hi - lo for _, lo, hi in work)
+        self.life.stats.computed_tokens += sum(hi - lo - (seq.known - len(seq)) for seq, lo, hi in work)
         return step
 
     def _prefilled(self, seq: SequenceState) -> None:

@@ -51,14 +51,24 @@ def take(life: Lifecycle, seq: SequenceState, decoding: Decoding, samples: Sampl
     draft, seq.draft = seq.draft, None
     kept = draft.agreed(samples.ids[rows.start : rows.stop - 1]) if len(rows) > 1 else 0
     life.rewind(seq, len(seq) + kept)  # before anything is cut or published: behind it stands what nobody chose
+    life.stats.computed_tokens += kept
+    _charge(life, seq, kept)
     decoding.drafted += len(draft.tokens)
     if life.speculation is not None:
         life.speculation.tried(draft, kept)
-    before = decoding.accepted
+    before, jumped = decoding.accepted, decoding.jumped
     for index in range(kept + 1):
-        length, decoding.accepted = len(seq), before + min(index + 1, kept)
+        decoding.accepted = before + min(index + 1, kept)
         if decoding.take(seq, samples, rows[index]):
             return True
-        if index < kept and not (len(seq) == length + 1 and int(seq.tokens.array[-1]) == draft.tokens[index]):
-            return False  # the grammar forced other text
+        if decoding.jumped != jumped:
+            return False  # what else was chosen belongs to a text without what the grammar forced here
     return False
+
+
+def _charge(life: Lifecycle, seq: SequenceState, kept: int) -> None:
+    """Its tenant pays for kept tokens as for others."""
+    counters = life.scheduler.counters
+    if kept and not counters.alone:
+        counters.charge(seq.terms.tenant, kept, kept)
+        seq.charged = max(seq.charged, len(seq) + kept)

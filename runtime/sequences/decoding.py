@@ -35,7 +35,7 @@ class Decoding:
         self.limit = min(params.max_tokens, life.context - len(seq))
         self.matcher = _matcher(life, op)
         self.stops = StopChecker(dataclasses.replace(params, max_tokens=self.limit, min_tokens=0), life.text.tokenizer)
-        self.forced = self.drafted = self.accepted = 0
+        self.forced = self.jumped = self.drafted = self.accepted = 0
         self.logprobs: TokenLogprobs | None = [] if params.logprobs or params.top_logprobs else None
         self.top_logprobs: list[TokenLogprobs] | None = [] if params.top_logprobs else None
         self.result: Generation | TruncatedError | None = None
@@ -120,7 +120,7 @@ class Decoding:
         finish = self.stops.rewrite(jump.drop, jump.token_ids)
         self.life.truncate(seq, len(seq) - jump.drop)
         seq.tokens.extend(jump.token_ids)
-        self.forced += len(jump.token_ids) - jump.drop
+        self.forced, self.jumped = self.forced + len(jump.token_ids) - jump.drop, self.jumped + 1
         return self.stops.close(GRAMMAR_END) if finish is None and self.matcher.finished else finish
 
     def _settle(self, seq: SequenceState, finish: Finish) -> None:

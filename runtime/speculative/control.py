@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ..sequences.draft import Source
 
 BOUNDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # rows of steps that take about as long
-FRESH, SLOWLY = 0.1, 0.05  # weight of the newest time, and of the newest guess
+FRESH, FASTER, SLOWLY = 0.1, 0.5, 0.05  # weight of the newest time, of one shorter than expected, and of the newest guess
 FIRST = {"forced": 0.95, "states": 0.8}  # before any was tried; of others by the length of the match
 PROBE = 64  # refusals, after which a source, or drafting at all, is tried once more
 
@@ -29,8 +29,9 @@ class Control:
     def took(self, rows: int, seconds: float) -> None:
         """A step of single tokens and drafts took so long."""
         place = bisect_left(BOUNDS, rows)
-        before = self._times.get(place)
-        self._times[place] = seconds if before is None else before + FRESH * (min(seconds, 3 * before) - before)
+        known = self._times.get(place) or (self._time(rows) if any(other <= place for other in self._times) else seconds)
+        weight = 1.0 if place not in self._times else FRESH if seconds > known else FASTER
+        self._times[place] = known + weight * (min(seconds, 3 * known) - known)
 
     def tried(self, source: Source, drafted: int, kept: int) -> None:
         """Of a draft the first `kept` tokens were chosen; the one behind them, if there was one, was not."""
@@ -86,4 +87,4 @@ class Control:
         if self._refused[source] < PROBE:
             return 0
         self._refused[source] = 0
-        return 1
+        return length

@@ -30,8 +30,8 @@ class Drafter(Protocol):
         ...
 
 
-def legal(draft: Draft, matcher: Matcher | None) -> Draft:
-    """Its longest part that the grammar allows, and does not end within."""
+def legal(draft: Draft, matcher: Matcher | None) -> Draft | None:
+    """Its longest part that the grammar allows, and does not end within; None: not even its first token."""
     if matcher is None:
         return draft
     matchers, state = [], matcher
@@ -40,4 +40,4 @@ def legal(draft: Draft, matcher: Matcher | None) -> Draft:
         if not state.accept(token) or state.finished:
             break
         matchers.append(state)
-    return Draft(draft.tokens[: len(matchers)], draft.source, matchers)
+    return Draft(draft.tokens[: len(matchers)], draft.source, matchers) if matchers else None

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from sgl.grammars.errors import GrammarError
 
 from ..sequences.draft import Draft
 from ..sequences.ops import Generate
+from ..sequences.outcome import note
 from .control import Control
 from .drafter import Drafter, legal
 
 if TYPE_CHECKING:
-    from sgl.grammars import Matcher
-
     from ..cache import PrefixCache
     from ..sequences.decoding import Decoding
     from ..sequences.sequence import SequenceState, Work
@@ -66,7 +65,7 @@ class Speculation:
 
     def learn(self, seq: SequenceState, decoding: Decoding) -> None:
         for drafter in self.drafters:
-            drafter.learn(seq, decoding)
+            _tried(drafter.learn, seq, decoding)
 
     def forget(self) -> None:
         for drafter in self.drafters:
@@ -76,21 +75,13 @@ class Speculation:
         """What a drafter says, as far as the grammar allows it and there may be more text."""
         assert op.decoding is not None
         most = min(MOST, op.decoding.limit - len(op.decoding.output) - 1)
-        ideas = [drafter.propose(seq, op, most) for drafter in self.drafters] if most > 0 else []
+        ideas = [_tried(drafter.propose, seq, op, most) for drafter in self.drafters] if most > 0 else []
         drafts = [draft for draft in ideas if draft is not None]
-        return self._allowed(max(drafts, key=self._expected).cut(most), op.decoding.matcher) if drafts else None
+        return _tried(legal, max(drafts, key=self._expected).cut(most), op.decoding.matcher) if drafts else None
 
     def _expected(self, draft: Draft) -> float:
         chance = 1.0 if self.control is None else self.control.chance(draft.source)
         return sum(chance**place for place in range(1, len(draft.tokens) + 1))
-
-    @staticmethod
-    def _allowed(draft: Draft, matcher: Matcher | None) -> Draft | None:
-        try:
-            draft = legal(draft, matcher)
-        except GrammarError:  # of a text that may never be written
-            return None
-        return draft if draft.tokens else None
 
     def _lengths(self, rows: int, drafts: list[Draft]) -> list[int]:
         if self.control is None:
@@ -100,11 +91,24 @@ class Speculation:
     def _lay(self, seq: SequenceState, draft: Draft) -> bool:
         """Behind the text, if there are free pages: nobody loses any for a guess."""
         length = len(seq) + len(draft.tokens)
-        if self._cache.missing(seq, length) > self._cache.pool.free or not self._cache.grow(seq, length):
+        missing, windows = self._cache.missing(seq, length), self._cache.windows
+        free = self._cache.pool.free if windows is None else min(self._cache.pool.free, windows.free)
+        if missing > free or not self._cache.grow(seq, length):
             return False
         seq.tokens.lay_behind(draft.tokens)
         seq.draft = draft
         return True
+
+
+def _tried(call: Callable[..., Any], *args: Any) -> Any:
+    """What `call` gives; None where it raises: no request fails for a guess."""
+    try:
+        return call(*args)
+    except GrammarError:  # of a text that may never be written
+        return None
+    except Exception as error:
+        note("a drafter failed", error)
+        return None
 
 
 def _decodes(seq: SequenceState, item: Work) -> Generate | None:

@@ -10,11 +10,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from sgl.grammars import Matcher
+
 from ..sequences.draft import Draft, Source
 from .suffix import home_of
 
 if TYPE_CHECKING:
-    from sgl.grammars import Matcher
     from sgl.grammars.automaton.automaton import Automaton
 
     from ..sequences.decoding import Decoding
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 LIKELY = 0.6  # share of the texts that went on so
 SEEN = 2  # texts at least that were in the state
 STATES = 4096  # of a grammar, of which is kept what followed
+KINDS = 32  # different tokens; a state that more followed in is within free text, where there is nothing to guess
 HOMES = 16  # namespaces of a grammar, the newest
 
-Followed = dict[int, Counter[int]]  # by state, how often each token came next
+Followed = dict[int, Counter[int] | None]  # by state, how often each token came next; None: too many kinds did
 
 
 class StateDrafter:
@@ -45,21 +47,29 @@ class StateDrafter:
         return Draft(tokens, Source("states")) if tokens else None
 
     def learn(self, seq: SequenceState, decoding: Decoding) -> None:
-        if decoding.matcher is None or decoding.op.grammar is None:
+        if decoding.matcher is None:
             return
         homes = self._of.setdefault(decoding.matcher.automaton, {})
         followed = homes.setdefault(home_of(seq), {})
         if len(homes) > HOMES:
             del homes[next(iter(homes))]
-        matcher: Matcher = decoding.op.grammar.matcher()
+        matcher = Matcher(decoding.matcher.automaton)
         for token in seq.tokens.array[decoding.prompt_tokens :].tolist():
             if matcher.state in followed or len(followed) < STATES:
-                followed.setdefault(matcher.state, Counter())[token] += 1
+                _count(followed, matcher.state, token)
             if not matcher.accept(token):
                 return
 
     def forget(self) -> None:
         self._of.clear()
+
+
+def _count(followed: Followed, state: int, token: int) -> None:
+    tokens = followed.setdefault(state, Counter())
+    if tokens is not None and (token in tokens or len(tokens) < KINDS):
+        tokens[token] += 1
+    else:
+        followed[state] = None
 
 
 def _likely(tokens: Counter[int] | None) -> int | None:

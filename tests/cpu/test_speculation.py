@@ -188,6 +188,50 @@ def test_a_grammar_is_drafted_from_what_followed_in_its_states(drafting: Engine,
     assert accepted[1][:2] == [0, 0] and min(accepted[1][3:]) >= 5, accepted
 
 
+def test_a_jump_that_puts_back_as_much_as_it_drops_ends_what_is_taken(drafting: Engine, plain: Engine) -> None:
+    """The text as it would be without the jump was drafted, and what was chosen behind it does not follow on the jump."""
+    texts = []
+    for engine in (plain, drafting):
+        if engine is drafting:
+            speculation(engine, SuffixDrafter())
+        sequence, spelled = engine.open(), engine.tokenizer.encode("abc").tolist()
+        one = engine.tokenizer.encode("one ").tolist()
+        sequence.extend([*one, *spelled, 17, 27, 17, 27, *one])
+        assert engine.tokenizer.encode('","').tolist() and engine.tokenizer.decode([17, 27]) == '",'
+        grammar = compile_regex(r'abc(", ",[qw][xyz][xyz]|"k|z)', engine.vocabulary)
+        params = SamplingParams(max_tokens=12, temperature=0, logit_bias=dict.fromkeys([17, 27, *spelled], 90.0))
+        texts.append(parts(sequence.generate(params, grammar).result(60)))
+    assert texts[0] == texts[1]
+
+
+def test_no_request_fails_for_a_guess(drafting: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Told):
+        def propose(self, seq: Any, op: Any, most: int) -> Draft | None:
+            raise MemoryError("no room for a guess")
+
+        learn = propose  # type: ignore[assignment]
+
+    speculation(drafting, Broken())
+    assert len(opened(drafting, "x").generate(SamplingParams(max_tokens=5, temperature=0, ignore_eos=True)).result(60).token_ids) == 5
+    assert "a drafter failed" in caplog.text
+
+
+def test_kept_tokens_are_paid_for(drafting: Engine, plain: Engine) -> None:
+    params = SamplingParams(max_tokens=40, temperature=0, ignore_eos=True)
+    answer = opened(plain, PROMPTS[0]).generate(params).result(60).token_ids
+    speculation(drafting, Told("right", {tuple(drafting.tokenizer.encode(PROMPTS[0]).tolist()): answer}))
+    counters = drafting._core.scheduler.counters
+    drafting.flush_cache()
+    sequences = [drafting.open(tenant=name) for name in ("x", "y")]
+    for sequence, text in zip(sequences, PROMPTS, strict=False):
+        sequence.extend(drafting.tokenizer.encode(text))
+    futures = [sequence.generate(params) for sequence in sequences]
+    given = []
+    futures[0].add_done_callback(lambda _: given.append(dict(counters.given)))
+    assert futures[0].result(60).accepted_tokens > 30 and futures[1].result(60).accepted_tokens == 0
+    assert given[0]["x"] >= given[0]["y"]
+
+
 def test_what_a_grammar_forces_is_drafted_where_it_is_sampled(drafting: Engine, plain: Engine) -> None:
     params, texts = SamplingParams(max_tokens=40, temperature=0, logprobs=True), []
     for engine in (plain, drafting):

@@ -113,6 +113,8 @@ def joined(made: list[Generation]) -> Generation:
         finish_reason=made[-1].finish_reason,
         completion_tokens=sum(one.completion_tokens for one in made),
         forced_tokens=sum(one.forced_tokens for one in made),
+        drafted_tokens=sum(one.drafted_tokens for one in made),
+        accepted_tokens=sum(one.accepted_tokens for one in made),
         e2e_latency=sum(one.e2e_latency for one in made),
         truncated=any(one.truncated for one in made),
     )
