@@ -248,11 +248,12 @@ def test_cancelled_runs_leave_the_server(endpoint: RuntimeEndpoint, server: Nati
         forks += sgl.gen("a", max_tokens=200)
         s += sgl.gen("a", max_tokens=200)
 
-    def all_left(count: int) -> bool:
-        deadline = time.monotonic() + 5
-        while server.left < count and time.monotonic() < deadline:
+    def all_left(least: int) -> bool:
+        """All that came; on a busy machine not every branch comes before its deadline."""
+        deadline = time.monotonic() + 20
+        while not least <= server.left == len(server.requests) and time.monotonic() < deadline:
             time.sleep(0.01)
-        return server.left == count
+        return least <= server.left == len(server.requests)
 
     state = endless.run(backend=endpoint, stream=True)
     assert next(iter(state.text_iter("a")))
@@ -264,7 +265,7 @@ def test_cancelled_runs_leave_the_server(endpoint: RuntimeEndpoint, server: Nati
     assert all_left(4)
     with pytest.raises(sgl.DeadlineExceeded):
         endless.run(backend=endpoint, stream=True, timeout=0.3)["a"]
-    assert all_left(8)
+    assert all_left(5)
     server.reset()
     assert two_gens.run("where?", backend=endpoint).text() == expected("where?")[2]
 
