@@ -36,7 +36,7 @@ def main() -> None:
     options = {"kv_tokens": 65_536, "json_options": {"whitespace": "spaced"}, "threads": 1}
     with sgl.Engine(**options) as plain, sgl.Engine(speculation="auto", **options) as drafting:
         rows = [compared(WORKLOADS[name], plain, drafting, args.rounds, clock) for name in args.only]
-    print(table(COLUMNS, rows))
+    table(COLUMNS, rows)
 
 
 def compared(work: Workload, plain: sgl.Engine, drafting: sgl.Engine, rounds: int, clock: object) -> list[object]:
