@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sgl.runtime.kernels import one_row, one_row_launch
 from sgl.runtime.kernels.few_bits_packed import DTYPES, Packed
-from sgl.runtime.kernels.one_row_launch import Launch, best_bits_launch, best_launch
+from sgl.runtime.kernels.one_row_launch import Launch, TensorLaunch, best_launch, best_tensor_launch
 
 KINDS = ("qkv", "output", "gate_up", "down")
 EPS = 1e-5
@@ -31,10 +31,8 @@ CUTS = (  # for tuning: rows, columns a step, warps
     (4, 1024, 2), (8, 2048, 8), (8, 1024, 4), (8, 512, 2),
     (2, 512, 1), (2, 512, 2), (4, 512, 1), (4, 512, 2), (4, 512, 4), (8, 512, 4), (2, 1024, 4), (2, 4096, 8), (4, 4096, 4), (16, 512, 4),
 )  # fmt: skip
-CUTS_OF_BITS = (  # and registers
-    (8, 4096, 4), (8, 4096, 4, 96), (8, 4096, 4, 168), (4, 4096, 4), (4, 4096, 4, 80), (16, 4096, 4), (16, 4096, 4, 168), (16, 4096, 8), (8, 4096, 8),
-    (8, 2048, 2), (8, 2048, 2, 128), (8, 2048, 2, 168), (4, 2048, 2), (4, 2048, 2, 96), (4, 2048, 2, 80), (16, 2048, 4), (8, 2048, 4), (4, 2048, 4),
-    (8, 1024, 1), (8, 1024, 1, 168), (4, 1024, 1), (4, 1024, 1, 96), (8, 1024, 2),
+CUTS_OF_BITS = (  # outputs, warps, programs a multiprocessor
+    (16, 8, 1), (16, 8, 2), (16, 8, 3), (16, 8, 4), (16, 8, 99), (16, 4, 4), (16, 4, 6), (16, 4, 99), (16, 16, 1), (16, 16, 2), (32, 8, 1), (32, 8, 2), (32, 4, 2), (32, 4, 4),
 )  # fmt: skip
 
 
@@ -61,7 +59,7 @@ class OneRow:
 
     def run(
         self, kind: str, weight: Weight, scale: Tensor | None = None, x: Tensor | None = None,
-        y: Tensor | None = None, launch: Launch | None = None,
+        y: Tensor | None = None, launch: Launch | TensorLaunch | None = None,
     ) -> Tensor:  # fmt: skip
         """x: the residual row, y: what "output" and "down" multiply; stand-ins where they are not given."""
         x = self.x if x is None else x
@@ -157,8 +155,8 @@ def _chain_of_bits(lab: Lab, one: OneRow) -> Row:
 
 def _tune_bits(lab: Lab, one: OneRow, kind: str) -> None:
     weights, size = packed(lab, int4, one.sizes[kind]), one.sizes[kind]
-    best = best_bits_launch(*size, weights[0].block)
-    cuts = dict.fromkeys([best, *(Launch(*cut) for cut in CUTS_OF_BITS)])
+    best = best_tensor_launch(*size)
+    cuts = dict.fromkeys([best, *(TensorLaunch(*cut) for cut in CUTS_OF_BITS)])
     with overlap(True):
         lab.compile_ahead(lambda cut=cut: one.run(kind, weights[0], launch=cut) for cut in cuts)
         found = [(lab.attempt(f"{kind} {tuple(cut)}", lambda w, cut=cut: one.run(kind, w, launch=cut), weights), cut) for cut in cuts]

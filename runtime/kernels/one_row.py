@@ -3,7 +3,7 @@
 Each function is one kernel with what stands around the product folded in: the norm before it; rotary and the
 store of keys and values, a gated activation, or the residual after it. Sums are float32 and are rounded once, at the end.
 
-A weight of float8 has a `weight_scale`, float32, for each of its rows. One of four bits (`takes`) is a `Packed`.
+A weight of float8 or int8 has a `weight_scale`, float32, for each of its rows. One of four bits (`takes`) is a `Packed`.
 
 Kernels may start under the tail of the one before (`one_row_launch.OVERLAP`), whoever launched that one; they
 read nothing but weights before it has ended. All of them run inside a captured CUDA graph.
@@ -11,17 +11,27 @@ read nothing but weights before it has ended. All of them run inside a captured 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
-from . import one_row_bits_kernels, one_row_kernels, one_row_launch
-from .few_bits_packed import ABOVE, NIBBLES, Packed
-from .one_row_launch import Launch, best_bits_launch, best_launch, can_overlap
+from . import one_row_bits_kernels, one_row_kernels, one_row_launch, one_row_tensor_kernels
+from .few_bits_packed import ABOVE, BYTES, NIBBLES, Packed
+from .matmul import processors
+from .one_row_launch import (
+    Launch,
+    TensorLaunch,
+    best_bits_launch,
+    best_launch,
+    best_tensor_launch,
+    can_overlap,
+    tiles_of,
+)
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+TENSOR_BLOCK = 128  # inputs
 Weight = Tensor | Packed
 
 
@@ -36,13 +46,24 @@ def overlaps(device: torch.device) -> bool:
 
 
 def takes(weight: Packed) -> bool:
-    """Whether these functions take a weight of few bits: whole numbers of four bits, inputs in their order."""
-    return weight.form == NIBBLES and weight.order is None
+    """Whether these functions take a weight of few bits: whole numbers of four bits, or `numbers`; inputs in their order."""
+    return (weight.form == NIBBLES or numbers(weight)) and weight.order is None
+
+
+def numbers(weight: Packed) -> bool:
+    """Whether it lies as any weight [out, in] of a byte a number, with scales [out] for `weight_scale`."""
+    return weight.form == BYTES and weight.kind == "plain"
+
+
+def by_tensor_cores(weight: Packed) -> bool:
+    """Whether the tensor cores multiply it: in bfloat16, in blocks of 128 inputs that are copied by 16 bytes, on a GPU."""
+    suitable = weight.form == NIBBLES and weight.order is None and weight.dtype == torch.bfloat16 and weight.block == TENSOR_BLOCK
+    return suitable and weight.words.is_cuda and weight.words.data_ptr() % 16 == 0
 
 
 def norm_linear(
     x: Tensor, norm_weight: Tensor, eps: float, weight: Weight, bias: Tensor | None = None,
-    launch: Launch | None = None, weight_scale: Tensor | None = None,
+    launch: Launch | TensorLaunch | None = None, weight_scale: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """norm(x [1, in]) @ weight[out, in].T + bias [out] -> [1, out], of the dtype of x."""
     out = x.new_empty(1, _outputs(weight))
@@ -51,14 +72,14 @@ def norm_linear(
 
 def linear_add(
     y: Tensor, weight: Weight, x: Tensor, bias: Tensor | None = None,
-    launch: Launch | None = None, weight_scale: Tensor | None = None,
+    launch: Launch | TensorLaunch | None = None, weight_scale: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """x [1, out] += y [1, in] @ weight[out, in].T + bias, in place. Returns x."""
     return _linear(y, None, 0.0, weight, weight_scale, bias, x, x, launch)
 
 
 def linear(
-    y: Tensor, weight: Weight, bias: Tensor | None = None, launch: Launch | None = None, weight_scale: Tensor | None = None
+    y: Tensor, weight: Weight, bias: Tensor | None = None, launch: Launch | TensorLaunch | None = None, weight_scale: Tensor | None = None
 ) -> Tensor:
     """y [1, in] @ weight[out, in].T + bias [out] -> [1, out], of the dtype of y."""
     return _linear(y, None, 0.0, weight, weight_scale, bias, None, y.new_empty(1, _outputs(weight)), launch)
@@ -66,7 +87,7 @@ def linear(
 
 def gate_up(
     x: Tensor, norm_weight: Tensor | None, eps: float, weight: Weight, bias: Tensor | None = None,
-    launch: Launch | None = None, weight_scale: Tensor | None = None, name: str = "silu",
+    launch: Launch | TensorLaunch | None = None, weight_scale: Tensor | None = None, name: str = "silu",
 ) -> Tensor:  # fmt: skip
     """activation(gate) * up of norm(x [1, hidden]), where weight [2 inner, hidden] holds gate above up -> [1, inner].
 
@@ -74,11 +95,10 @@ def gate_up(
     """
     outputs = _outputs(weight)
     out = x.new_empty(1, outputs // 2)
-    launch = launch or _best(weight)
-    kernels, parts = _parts(weight, weight_scale)
-    kernels.gate_up[(-(-outputs // launch.rows),)](
-        x, x if norm_weight is None else norm_weight, *parts, x if bias is None else bias, out, outputs // 2, eps,
-        NORMED=norm_weight is not None, BIASED=bias is not None, NAME=name, **_cut(weight, weight_scale, launch),
+    plan = _plan(weight, weight_scale, launch or _best(weight), outputs // 2)
+    plan.kernels.gate_up[plan.grid](
+        x, x if norm_weight is None else norm_weight, *plan.parts, x if bias is None else bias, out, eps=eps,
+        NORMED=norm_weight is not None, BIASED=bias is not None, NAME=name, **plan.told(outputs // 2),
     )  # fmt: skip
     return out
 
@@ -98,7 +118,7 @@ def qkv_rotate_store(
     v_pool: Tensor,
     k_scale: float = 1.0,
     v_scale: float = 1.0,
-    launch: Launch | None = None,
+    launch: Launch | TensorLaunch | None = None,
     weight_scale: Tensor | None = None,
 ) -> Tensor:
     """Queries of norm(x [1, hidden]), rotated: [1, query_heads, head_dim]; keys and values go to their slot.
@@ -109,28 +129,25 @@ def qkv_rotate_store(
     """
     dim = k_pool.shape[-1]
     q = x.new_empty(1, query_heads, dim)
-    launch = launch or _best(weight)
-    programs = (query_heads + 2 * kv_heads) * -(-dim // launch.rows)
-    kernels, parts = _parts(weight, weight_scale)
-    kernels.heads[(programs,)](
-        x, x if norm_weight is None else norm_weight, *parts, x if bias is None else bias,
+    plan = _plan(weight, weight_scale, launch or _best(weight), dim // 2)
+    plan.kernels.heads[plan.grid](
+        x, x if norm_weight is None else norm_weight, *plan.parts, x if bias is None else bias,
         angles_table, positions, slots, q, k_pool, v_pool, eps, k_scale, v_scale,
         QUERIES=query_heads, KEYS=kv_heads, HALF=dim // 2,
-        NORMED=norm_weight is not None, BIASED=bias is not None, **_cut(weight, weight_scale, launch),
+        NORMED=norm_weight is not None, BIASED=bias is not None, **plan.cut,
     )  # fmt: skip
     return q
 
 
 def _linear(
     x: Tensor, norm_weight: Tensor | None, eps: float, weight: Weight, weight_scale: Tensor | None,
-    bias: Tensor | None, residual: Tensor | None, out: Tensor, launch: Launch | None,
+    bias: Tensor | None, residual: Tensor | None, out: Tensor, launch: Launch | TensorLaunch | None,
 ) -> Tensor:  # fmt: skip
-    outputs, launch = _outputs(weight), launch or _best(weight)
-    kernels, parts = _parts(weight, weight_scale)
-    kernels.linear[(-(-outputs // launch.rows),)](
-        x, x if norm_weight is None else norm_weight, *parts,
-        x if bias is None else bias, x if residual is None else residual, out, outputs, eps,
-        NORMED=norm_weight is not None, BIASED=bias is not None, ADDED=residual is not None, **_cut(weight, weight_scale, launch),
+    plan = _plan(weight, weight_scale, launch or _best(weight), 0)
+    plan.kernels.linear[plan.grid](
+        x, x if norm_weight is None else norm_weight, *plan.parts,
+        x if bias is None else bias, x if residual is None else residual, out, eps=eps,
+        NORMED=norm_weight is not None, BIASED=bias is not None, ADDED=residual is not None, **plan.told(_outputs(weight)),
     )  # fmt: skip
     return out
 
@@ -139,30 +156,47 @@ def _outputs(weight: Weight) -> int:
     return weight.outputs if isinstance(weight, Packed) else weight.shape[0]
 
 
-def _parts(weight: Weight, scale: Tensor | None) -> tuple[Any, tuple[Tensor, ...]]:
-    """The kernels for a weight, and what they read of it."""
+class Plan(NamedTuple):
+    """kernels: the module.  parts: of the weight, what they read.  cut: the keywords that each of them takes."""
+
+    kernels: Any
+    parts: tuple[Tensor, ...]
+    grid: tuple[int]
+    cut: dict[str, Any]
+
+    def told(self, outputs: int) -> dict[str, Any]:
+        """For a kernel that is told how many outputs there are, or pairs of them."""
+        return self.cut if self.kernels is one_row_tensor_kernels else self.cut | {"outputs": outputs}
+
+
+def _plan(weight: Weight, scale: Tensor | None, launch: Launch | TensorLaunch, half: int) -> Plan:
+    """half: see `tiles_of`."""
+    words = weight.words if isinstance(weight, Packed) else weight
+    overlap = overlaps(words.device)
+    cut = {"ROWS": launch.rows, "DEPENDENT": overlap, "num_warps": launch.warps}
+    if launch.registers:
+        cut["maxnreg"] = launch.registers
+    if overlap:
+        cut["launch_pdl"] = True
+    tiles = tiles_of(_outputs(weight), half, launch.rows)
     if not isinstance(weight, Packed):
-        return one_row_kernels, (weight, weight if scale is None else scale)
-    none = weight.words
-    return one_row_bits_kernels, (none, none if weight.meta is None else weight.meta, none if weight.outer is None else weight.outer)
+        assert isinstance(launch, Launch)
+        return Plan(one_row_kernels, (weight, weight if scale is None else scale), (tiles,), cut | _cut_of_numbers(weight, scale, launch))
+    parts = (words, words if weight.meta is None else weight.meta, words if weight.outer is None else weight.outer)
+    if isinstance(launch, Launch):
+        return Plan(one_row_bits_kernels, parts, (tiles,), cut | _cut_of_bits(weight, launch))
+    programs = launch.programs(weight.outputs, half, weight.inputs, processors(words.device))
+    cut |= {"OUTPUTS": weight.outputs, "WARPS": launch.warps, "PROGRAMS": programs} | _form(weight)
+    return Plan(one_row_tensor_kernels, parts, (programs,), cut)
 
 
-def _best(weight: Weight) -> Launch:
+def _best(weight: Weight) -> Launch | TensorLaunch:
+    if isinstance(weight, Packed) and by_tensor_cores(weight):
+        return best_tensor_launch(weight.outputs, weight.inputs)
     if isinstance(weight, Packed):
         return best_bits_launch(weight.outputs, weight.inputs, weight.block)
     outputs, inputs = weight.shape
     return best_launch(outputs, inputs, weight.element_size())
-
-
-def _cut(weight: Weight, scale: Tensor | None, launch: Launch) -> dict[str, Any]:
-    """The keywords that every kernel takes."""
-    cut = _cut_of_bits(weight, launch) if isinstance(weight, Packed) else _cut_of_numbers(weight, scale, launch)
-    words = weight.words if isinstance(weight, Packed) else weight
-    overlap = overlaps(words.device)
-    cut |= {"ROWS": launch.rows, "DEPENDENT": overlap, "num_warps": launch.warps}
-    if launch.registers:
-        cut["maxnreg"] = launch.registers
-    return cut | {"launch_pdl": True} if overlap else cut
 
 
 def _cut_of_numbers(weight: Tensor, scale: Tensor | None, launch: Launch) -> dict[str, Any]:
@@ -175,16 +209,21 @@ def _cut_of_numbers(weight: Tensor, scale: Tensor | None, launch: Launch) -> dic
     }
 
 
-def _cut_of_bits(weight: Packed, launch: Launch) -> dict[str, Any]:
+def _form(weight: Packed) -> dict[str, Any]:
     return {
-        "DTYPE": triton.language.bfloat16 if weight.dtype == torch.bfloat16 else triton.language.float16,
         "INPUTS": weight.inputs,
-        "WORDS": weight.block // 4,
-        "BLOCKS": max(1, launch.block // weight.block),
         "GROUP": weight.group,
         "ZERO": weight.zero - (ABOVE[weight.dtype] if weight.kind.startswith("zeros") else 0),
         "KIND": weight.kind,
         "OUTER": weight.outer is not None,
+    }
+
+
+def _cut_of_bits(weight: Packed, launch: Launch) -> dict[str, Any]:
+    return _form(weight) | {
+        "DTYPE": triton.language.bfloat16 if weight.dtype == torch.bfloat16 else triton.language.float16,
+        "WORDS": weight.block // 4,
+        "BLOCKS": max(1, launch.block // weight.block),
         "COMPILED": weight.words.is_cuda,
         "num_stages": 1,  # the kernels have their next blocks under way themselves
     }

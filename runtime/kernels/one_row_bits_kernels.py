@@ -259,10 +259,12 @@ def heads(
     lane = tl.arange(0, ROWS)
     rows = head * 2 * HALF + tl.minimum(first + lane // 2, HALF - 1) + lane % 2 * HALF
     found, m0, m1, m2, m3 = _begin(words, meta, rows, OUTPUTS, INPUTS, WORDS, BLOCKS, GROUP, KIND, DEPENDENT)
-    dim, cos, sin, slot = turn_and_place(first, angles, positions, slots, HALF, PAIRS)
+    dim = first + tl.arange(0, PAIRS)
+    cos, sin, slot = turn_and_place(dim, angles, positions, slots, HALF)
     y = values_at(bias, rows, BIASED)
     y += _products(
         found, m0, m1, m2, m3, x, norm, words, meta, outer, rows, OUTPUTS, eps, DTYPE, INPUTS, WORDS, BLOCKS, GROUP, ZERO, KIND, OUTER,
         NORMED, COMPILED,
     )  # fmt: skip
-    rotated_and_stored(y, head, dim, cos, sin, slot, q, k_pool, v_pool, k_scale, v_scale, QUERIES, KEYS, HALF, PAIRS)
+    low, high = tl.split(tl.reshape(y, [PAIRS, 2]))
+    rotated_and_stored(low, high, head, dim, cos, sin, slot, q, k_pool, v_pool, k_scale, v_scale, QUERIES, KEYS, HALF)

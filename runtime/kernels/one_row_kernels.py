@@ -153,29 +153,29 @@ def heads(
     lane = tl.arange(0, ROWS)
     rows = head * 2 * HALF + tl.minimum(first + lane // 2, HALF - 1) + lane % 2 * HALF
     block = _begin(weight, rows, SIZE, BLOCK, VECTOR, DEPENDENT)
-    dim, cos, sin, slot = turn_and_place(first, angles, positions, slots, HALF, PAIRS)
+    dim = first + tl.arange(0, PAIRS)
+    cos, sin, slot = turn_and_place(dim, angles, positions, slots, HALF)
     y = values_at(bias, rows, BIASED)
     y += products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
-    rotated_and_stored(y, head, dim, cos, sin, slot, q, k_pool, v_pool, k_scale, v_scale, QUERIES, KEYS, HALF, PAIRS)
+    low, high = tl.split(tl.reshape(y, [PAIRS, 2]))
+    rotated_and_stored(low, high, head, dim, cos, sin, slot, q, k_pool, v_pool, k_scale, v_scale, QUERIES, KEYS, HALF)
 
 
 @triton.jit
-def turn_and_place(first, angles, positions, slots, HALF: tl.constexpr, PAIRS: tl.constexpr):
-    """Dimensions from `first` on [PAIRS], their cosines and sines, and the slot. Read before the products, which hide the wait."""
-    dim = first + tl.arange(0, PAIRS)
+def turn_and_place(dim, angles, positions, slots, HALF: tl.constexpr):
+    """Cosines and sines of dimensions of the first half, and the slot. Read before the products, which hide the wait."""
     row = angles + tl.load(positions).to(tl.int64) * 4 * HALF
     cos = tl.load(row + dim, dim < HALF, other=0).to(tl.float32)
     sin = tl.load(row + 3 * HALF + dim, dim < HALF, other=0).to(tl.float32)
-    return dim, cos, sin, tl.load(slots).to(tl.int64)
+    return cos, sin, tl.load(slots).to(tl.int64)
 
 
 @triton.jit
 def rotated_and_stored(
-    y, head, dim, cos, sin, slot, q, k_pool, v_pool, k_scale, v_scale,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr,
+    low, high, head, dim, cos, sin, slot, q, k_pool, v_pool, k_scale, v_scale,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
-    """y [2 * PAIRS]: dimensions `dim` of the first half of a head, each followed by its partner in the second."""
-    low, high = tl.split(tl.reshape(y, [PAIRS, 2]))
+    """low: dimensions `dim` of the first half of a head; high: their partners in the second."""
     if head < QUERIES + KEYS:
         low, high = low * cos - high * sin, high * cos + low * sin
     kept = slot * KEYS * 2 * HALF

@@ -90,6 +90,46 @@ def best_bits_launch(outputs: int, inputs: int, block: int) -> Launch:
     return Launch(8 if outputs >= 4096 else 4, many * block, max(1, many * block // 1024))
 
 
+class TensorLaunch(NamedTuple):
+    """Powers of 2. rows: outputs of a tile, 16 at least; warps: which split its inputs, 4 at least; full: programs a multiprocessor.
+
+    registers: as in `Launch`.
+    """
+
+    rows: int
+    warps: int
+    full: int
+    registers: int = 0
+
+    def programs(self, outputs: int, half: int, inputs: int, processors: int) -> int:
+        """As many as have about equally many tiles each; one for each tile where the ring of steps does not come out even."""
+        tiles = tiles_of(outputs, half, self.rows)
+        if not divisor(-(-inputs // (128 * self.warps))):
+            return tiles
+        return triton.cdiv(tiles, triton.cdiv(tiles, self.full * processors))
+
+
+DEEPEST = 8  # steps of a program under way
+TUNED_TENSOR: dict[tuple[int, int], TensorLaunch] = {(4096, 14336): TensorLaunch(16, 8, 3)}
+
+
+@triton.constexpr_function
+def tiles_of(outputs: int, half: int, rows: int) -> int:
+    """Of `rows` outputs; half: not 0: outputs are heads of twice that, and a tile has as many of each half."""
+    return -(-outputs // rows) if not half else outputs // (2 * half) * -(-half // (rows // 2))
+
+
+@triton.constexpr_function
+def divisor(steps: int) -> int:
+    """The largest up to DEEPEST, 2 at least; 0: there is none."""
+    return next((count for count in range(DEEPEST, 1, -1) if steps % count == 0), 0)
+
+
+def best_tensor_launch(outputs: int, inputs: int) -> TensorLaunch:
+    """Of a weight of four bits that the tensor cores multiply."""
+    return TUNED_TENSOR.get((outputs, inputs)) or (TensorLaunch(32, 8, 2) if inputs >= 2048 else TensorLaunch(16, 4, 3))
+
+
 @cache
 def can_overlap(device: torch.device) -> bool:
     """Whether the device starts a kernel before the one in front of it has ended (Hopper and later)."""

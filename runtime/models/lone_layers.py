@@ -113,7 +113,10 @@ def times(product: Linear, y: Tensor, norm: NormWeights | None = None) -> Tensor
 
 def read(product: Linear) -> Read:
     """The weight as the kernels read it, and the scales that it has besides."""
-    return (product.packed, None) if isinstance(product, FewBitsLinear) else (product.weight, product.scale)
+    if not isinstance(product, FewBitsLinear):
+        return product.weight, product.scale
+    packed = product.packed
+    return (packed.words, packed.outer) if one_row.numbers(packed) else (packed, None)
 
 
 def _add(x: Tensor, product: Linear, y: Tensor) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
 
 from sgl.runtime.kernels import (
     activation,
@@ -25,6 +27,7 @@ from sgl.runtime.kernels import (
     logits,
     one_row_bits_kernels,
     one_row_kernels,
+    one_row_tensor_kernels,
     recurrent,
     routing_kernels,
 )
@@ -32,6 +35,7 @@ from sgl.runtime.kernels.expert_few_bits import FIXED as PACKED_FIXED
 from sgl.runtime.kernels.expert_few_bits import MANY as PACKED_MANY
 from sgl.runtime.kernels.expert_few_bits import SINGLE as PACKED_SINGLE
 from sgl.runtime.kernels.experts import FIXED, MANY, SMALL, TILES
+from sgl.runtime.kernels.one_row_launch import TensorLaunch
 from sgl.runtime.models.claims_gpu import ACTIVATIONS
 
 INTEGERS = ("stride", "delta_stride", "other_stride", "table_stride", "size", "outputs")
@@ -45,7 +49,12 @@ def check(kernel: Any, warps: int = 4, types: dict[str, str] | None = None, stag
     names = [parameter.name for parameter in kernel.params]
     kinds = dict.fromkeys(INTEGERS, "i32") | dict.fromkeys(NUMBERS, "fp32") | dict.fromkeys(INDICES, "*i32") | dict.fromkeys(FLOATS, "*fp32")
     kinds |= dict.fromkeys(constants, "constexpr") | (types or {})
-    source = ASTSource(fn=kernel, signature={name: kinds.get(name, "*bf16") for name in names}, constexprs=constants)
+    signature = {name: kinds.get(name, "*bf16") for name in names}
+    if kernel.is_gluon():  # what lies at multiples of 16 bytes, as all that PyTorch allocates
+        aligned = {(place,): [["tt.divisibility", 16]] for place, name in enumerate(names) if signature[name].startswith("*")}
+        source = GluonASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
+    else:
+        source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
     ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps, "num_stages": stages}).asm["ptx"]
     assert ".entry" in ptx
 
@@ -138,6 +147,17 @@ def one_row_bits() -> None:
     check(one_row_bits_kernels.heads, 1, types, **rows, **added | {"OUTER": True}, GROUP=64, KIND="scaled", QUERIES=8, KEYS=4, HALF=64)
 
 
+def one_row_by_tensor_cores() -> None:
+    types, flags = {"words": "*i16", "meta": "*i32", "outer": "*fp32", "norm": "*bf16"}, {"NORMED": True, "BIASED": True, "DEPENDENT": True}
+    kinds = (("plain", 2**30), ("zeros", 2**30), ("shifted", 64), ("scaled", 128), ("zeros, scaled", 32))
+    for (kind, group), launch, inputs in product(kinds, (TensorLaunch(16, 4, 3), TensorLaunch(32, 8, 2)), (96, 2560)):
+        kept = {"INPUTS": inputs, "OUTPUTS": 1536, "ROWS": launch.rows, "WARPS": launch.warps, "GROUP": group, "KIND": kind, "ZERO": 8}
+        kept |= flags | {"OUTER": group == 2**30}
+        for kernel, half, more in (("linear", 0, {"ADDED": True}), ("gate_up", 768, {"NAME": "gelu"}), ("heads", 64, {"QUERIES": 8, "KEYS": 2, "HALF": 64})):
+            programs = launch.programs(1536, half, inputs, 16)
+            check(getattr(one_row_tensor_kernels, kernel), launch.warps, types, PROGRAMS=programs, **kept, **more)
+
+
 def routers() -> None:
     types = {"scores": "*fp32", "correction": "*fp32", "chosen": "*i32", "weights": "*fp32", "counts": "*i64", "slots": "*i32", "count": "i32"}
     types |= dict.fromkeys(("outside", "floor", "scale", "jitter"), "fp32")
@@ -194,6 +214,7 @@ def main() -> None:
     experts_in_few_bits()
     few_bits()
     one_row_bits()
+    one_row_by_tensor_cores()
     joins()
     all_heads()
     activations()

@@ -28,7 +28,7 @@ from one_row_oracle import (
 )
 
 from sgl.runtime.kernels import one_row, one_row_launch
-from sgl.runtime.kernels.one_row_launch import Launch
+from sgl.runtime.kernels.one_row_launch import Launch, TensorLaunch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -40,6 +40,7 @@ REAL = [
     Case(5120, 40, 8, 128, 13824, 32000, torch.float16),
     Case(1024, 8, 4, 96, 3000, 5003, torch.float32, True),
     LLAMA_8B._replace(fp8=True),
+    LLAMA_8B._replace(bits="bytes"),
     Case(2048, 32, 8, 64, 8192, 1000, torch.bfloat16, True, fp8=True),
     Case(2560, 8, 4, 256, 10240, 4000, torch.bfloat16),
     Case(2560, 32, 8, 128, 9728, 4000, torch.bfloat16),
@@ -68,12 +69,19 @@ REAL_BITS = [
     Case(4096, 32, 8, 128, 14336, 1000, torch.bfloat16, bits="zeros", group=64),
     Case(2560, 16, 8, 128, 9728, 1000, torch.bfloat16, bits="middle", group=128),
     Case(1536, 12, 2, 128, 8960, 1000, torch.float16, True, bits="offsets", group=32),
+    Case(1536, 12, 2, 128, 8960, 1000, torch.bfloat16, True, bits="offsets", group=32),
+    Case(2880, 12, 2, 64, 2880, 1000, torch.bfloat16, True, bits="an output", group=2**20),
 ]
 
 
-@pytest.mark.parametrize("launch", [None, Launch(16, 1024, 2), Launch(4, 2048, 4)], ids=str)
+LAUNCHES_OF_BITS = [None, Launch(16, 1024, 2), Launch(4, 2048, 4), TensorLaunch(16, 4, 1), TensorLaunch(32, 8, 1), TensorLaunch(16, 16, 9)]
+
+
+@pytest.mark.parametrize("launch", LAUNCHES_OF_BITS, ids=str)
 @pytest.mark.parametrize("case", REAL_BITS + BITS, ids=str)
-def test_weights_of_four_bits(case: Case, launch: Launch | None, overlap):
+def test_weights_of_four_bits(case: Case, launch: Launch | TensorLaunch | None, overlap):
+    if isinstance(launch, TensorLaunch) and (case.dtype != torch.bfloat16 or case.group == 16):
+        launch = None
     check_qkv(case, "cuda", launch)
     check_qkv(case, "cuda", launch, normed=False)
     check_linear(case, "cuda", launch)

@@ -1,0 +1,371 @@
+"""Gluon kernels that multiply one row with a weight of four bits a number by the tensor cores; see `one_row_kernels` for what stands
+around the products.
+
+A weight is read as it lies: sixteen bytes that a thread reads are what tensor cores want of it, two half bytes of a word of 32 bits at a
+time, which one or two operations put behind the exponent of 128. What that adds, and the group's zero, stands in the sums of a group
+before they begin: minus that times the sum of x. The group's scale goes into the sums, so no weight is rounded. The warps of a program
+share its outputs and split its inputs, block by block; x lies in shared memory, and the next words are under way at all times, those of
+the program's next outputs too.
+"""
+
+# mypy: disable-error-code="assignment,var-annotated"
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from .activation import activated
+from .ahead import entry
+from .one_row_kernels import rotated_and_stored, turn_and_place
+from .one_row_launch import DEEPEST, divisor, tiles_of
+
+WORDS = gl.constexpr(32)  # of a block of 128 inputs, a quarter of them in each half byte
+COLUMNS = gl.constexpr(8)  # of the tensor cores' right operand: all of them x
+ABOVE = gl.constexpr(128.0)
+
+
+@gluon.constexpr_function
+def _text(at):
+    return f"{{ .reg .b32 w; shr.u32 w, $1, {4 * at}; lop3.b32 $0, w, 0x000F000F, 0x43004300, 0xEA; }}"
+
+
+@gluon.constexpr_function
+def _sums_layout(warps):
+    """Of [warps, outputs, COLUMNS]."""
+    return gl.NVMMADistributedLayout([2, 0], [warps, 1, 1], [1, 16, 8])
+
+
+@gluon.constexpr_function
+def _words_layout(warps):
+    """Of [warps, outputs, WORDS]: a thread has eight words of two bytes side by side."""
+    return gl.DotOperandLayout(0, _sums_layout(warps), 8)
+
+
+@gluon.constexpr_function
+def _x_layout(warps):
+    """Of [warps, WORDS, COLUMNS]."""
+    return gl.DotOperandLayout(1, _sums_layout(warps), 8)
+
+
+@gluon.constexpr_function
+def _row_layout(warps):
+    """Of [4, warps, WORDS] values of x as they are read, a quarter of each block first."""
+    return gl.BlockedLayout([1, 1, 4], [1, 4, 8], [4, warps // 4, 1], [2, 1, 0])
+
+
+@gluon.constexpr_function
+def _flat(rank):
+    return gl.SwizzledSharedLayout(1, 1, 1, list(range(rank - 1, -1, -1)))
+
+
+@gluon.constexpr_function
+def _plain(warps):
+    return gl.BlockedLayout([1], [32], [warps], [0])
+
+
+@gluon.constexpr_function
+def _steps(inputs, warps):
+    return -(-inputs // (128 * warps))
+
+
+@gluon.constexpr_function
+def _ring(inputs, warps, outputs, half, rows, programs):
+    """How many steps have a place in shared memory, one of them in use. Where a program has several tiles they divide the steps of one."""
+    steps = _steps(inputs, warps)
+    alone = tiles_of(outputs, half, rows) <= programs
+    return max(2, min(DEEPEST, steps)) if alone else divisor(steps)
+
+
+@gluon.constexpr_function
+def _pieces(group, kind):
+    """Groups in a block."""
+    return 0 if kind == "plain" else max(1, 128 // group)
+
+
+@gluon.constexpr_function
+def _meta_layout(warps):
+    """Of [warps, outputs], as they are copied."""
+    return gl.BlockedLayout([1, 1], [2, 16], [warps, 1], [1, 0])
+
+
+@gluon.jit
+def _index(DIM: gl.constexpr, SIZE: gl.constexpr, LAYOUT: gl.constexpr):
+    """0, 1, ... along one of three dimensions."""
+    if DIM == 0:
+        return gl.arange(0, SIZE, layout=gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))[:, None, None]
+    elif DIM == 1:
+        return gl.arange(0, SIZE, layout=gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT)))[None, :, None]
+    else:
+        return gl.arange(0, SIZE, layout=gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))[None, None, :]
+
+
+@gluon.jit
+def _outputs(lane, tile, OUTPUTS: gl.constexpr, HALF: gl.constexpr, ROWS: gl.constexpr):
+    """The outputs of a tile: ROWS of them in their order; or with HALF, where the outputs are heads of twice that, eight of the first
+    half of a head and their partners in the second, in turns. The last stands for what would lie behind it.
+    """
+    if HALF == 0:
+        return gl.minimum(tile * ROWS + lane, OUTPUTS - 1)
+    else:
+        PARTS: gl.constexpr = (HALF + ROWS // 2 - 1) // (ROWS // 2)
+        pair = tile % PARTS * (ROWS // 2) + lane // 16 * 8 + lane % 8
+        return tile // PARTS * (2 * HALF) + gl.minimum(pair, HALF - 1) + lane // 8 % 2 * HALF
+
+
+@gluon.jit
+def _blocks(step, LAYOUT: gl.constexpr, INPUTS: gl.constexpr, WARPS: gl.constexpr):
+    """For each warp its block of a step; the last stands for those behind it, whose x is 0."""
+    BLOCKS: gl.constexpr = (INPUTS + 4 * WORDS - 1) // (4 * WORDS)
+    block = step * WARPS + _index(0, WARPS, LAYOUT)
+    return block if BLOCKS % WARPS == 0 else gl.minimum(block, BLOCKS - 1)
+
+
+@gluon.jit
+def _places(
+    OUTPUTS: gl.constexpr, HALF: gl.constexpr, INPUTS: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr, GROUP: gl.constexpr,
+    KIND: gl.constexpr, RING: gl.constexpr,
+):  # fmt: skip
+    """Shared memory for words int16 [WARPS, ROWS, WORDS] and scales int32 [WARPS, ROWS] of each group, for RING steps."""
+    PIECES: gl.constexpr = _pieces(GROUP, KIND)
+    words, metas = (), ()
+    for _ in gl.static_range(RING):
+        words = words + (gl.allocate_shared_memory(gl.int16, [WARPS, ROWS, WORDS], _flat(3)),)
+        metas = metas + ((gl.allocate_shared_memory(gl.int32, [max(1, PIECES), WARPS, ROWS], _flat(2)) if PIECES else 0),)
+    return words, metas
+
+
+@gluon.jit
+def _copy(
+    to_words, to_meta, words, meta, tile, step, OUTPUTS: gl.constexpr, HALF: gl.constexpr, INPUTS: gl.constexpr, ROWS: gl.constexpr,
+    WARPS: gl.constexpr, GROUP: gl.constexpr, KIND: gl.constexpr,
+):  # fmt: skip
+    """Begins to bring a step: of each warp one block."""
+    LEFT: gl.constexpr = _words_layout(WARPS)
+    META: gl.constexpr = _meta_layout(WARPS)
+    PIECES: gl.constexpr = _pieces(GROUP, KIND)
+    present = tile < tiles_of(OUTPUTS, HALF, ROWS)
+    place = _blocks(step, LEFT, INPUTS, WARPS) * OUTPUTS + _outputs(_index(1, ROWS, LEFT), tile, OUTPUTS, HALF, ROWS)
+    async_copy.async_copy_global_to_shared(to_words, words + place * WORDS + _index(2, WORDS, LEFT), present)
+    if PIECES > 0:
+        BLOCKS: gl.constexpr = (INPUTS + 4 * WORDS - 1) // (4 * WORDS)
+        lane = gl.arange(0, ROWS, layout=gl.SliceLayout(0, META))[None, :]
+        block = gl.minimum(step * WARPS + gl.arange(0, WARPS, layout=gl.SliceLayout(1, META))[:, None], BLOCKS - 1)
+        start = meta + block * (4 * WORDS) // (GROUP * PIECES) * (PIECES * OUTPUTS) + _outputs(lane, tile, OUTPUTS, HALF, ROWS)
+        for piece in gl.static_range(PIECES):
+            async_copy.async_copy_global_to_shared(to_meta.index(piece), start + piece * OUTPUTS, present)
+
+
+@gluon.jit
+def _begin(
+    words, meta, OUTPUTS: gl.constexpr, HALF: gl.constexpr, INPUTS: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr,
+    GROUP: gl.constexpr, KIND: gl.constexpr, PROGRAMS: gl.constexpr, DEPENDENT: gl.constexpr,
+):  # fmt: skip
+    """The first steps, under way before the kernels in front have ended; they have on return."""
+    STEPS: gl.constexpr = _steps(INPUTS, WARPS)
+    RING: gl.constexpr = _ring(INPUTS, WARPS, OUTPUTS, HALF, ROWS, PROGRAMS)
+    tile = gl.program_id(0)
+    places = _places(OUTPUTS, HALF, INPUTS, ROWS, WARPS, GROUP, KIND, RING)
+    for item in gl.static_range(RING - 1):
+        if item < STEPS:
+            _copy(places[0][item], places[1][item], words, meta, tile, item, OUTPUTS, HALF, INPUTS, ROWS, WARPS, GROUP, KIND)
+        async_copy.commit_group()
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    return places
+
+
+@gluon.jit
+def _lay_out(x, norm, eps, INPUTS: gl.constexpr, WARPS: gl.constexpr, NORMED: gl.constexpr):
+    """x (times the norm's weight) and the sums of quarters of blocks in shared memory; and what the norm multiplies the products by."""
+    STEPS: gl.constexpr = _steps(INPUTS, WARPS)
+    LAYOUT: gl.constexpr = _row_layout(WARPS)
+    shared = gl.allocate_shared_memory(gl.bfloat16, [STEPS, 4 * WARPS, WORDS], _flat(2))
+    quarters = gl.allocate_shared_memory(gl.float32, [STEPS, 4 * WARPS], _flat(1))
+    place = _index(1, WARPS, LAYOUT) * (4 * WORDS) + _index(0, 4, LAYOUT) * WORDS + _index(2, WORDS, LAYOUT)
+    found = ()
+    for step in gl.static_range(STEPS):
+        k = place + step * (4 * WORDS * WARPS)
+        values = gl.load(x + k, k < INPUTS, other=0.0)
+        found = found + ((values, gl.load(norm + k, k < INPUTS, other=0.0) if NORMED else values),)
+    squares = gl.zeros([4, WARPS, WORDS], gl.float32, LAYOUT)
+    for step in gl.static_range(STEPS):
+        values = found[step][0]
+        if NORMED:
+            wide = values.to(gl.float32)
+            squares += wide * wide
+            values = (wide * found[step][1].to(gl.float32)).to(gl.bfloat16)
+        shared.index(step).store(gl.reshape(values, [4 * WARPS, WORDS]))
+        quarters.index(step).store(gl.reshape(gl.sum(values.to(gl.float32), 2), [4 * WARPS]))
+    factor = gl.rsqrt(gl.sum(gl.reshape(squares, [4 * WARPS * WORDS]), 0) / INPUTS + eps) if NORMED else 1.0
+    return shared, quarters, factor
+
+
+@gluon.jit
+def _spread(words, AT: gl.constexpr):
+    """Half bytes number AT of each word on top of ABOVE."""
+    return gl.inline_asm_elementwise(_text(AT), "=r,r", [words], dtype=gl.bfloat16, is_pure=True, pack=2)
+
+
+@gluon.jit
+def _half(meta, LOW: gl.constexpr):
+    """One half of each number's bits."""
+    return (meta << 16 if LOW else meta & -65536).to(gl.float32, bitcast=True)
+
+
+@gluon.jit
+def _above(sum_of_x, meta, ZERO: gl.constexpr, KIND: gl.constexpr):
+    """What a group's sums begin with."""
+    if KIND == "zeros" or KIND == "zeros, scaled":
+        return sum_of_x * _half(meta, False)
+    else:
+        return sum_of_x * -(ABOVE + ZERO)
+
+
+@gluon.jit
+def _scaled(group, sum_of_x, meta, KIND: gl.constexpr):
+    if KIND == "plain" or KIND == "zeros":
+        return group
+    elif KIND == "shifted":
+        return group * _half(meta, True) + sum_of_x * _half(meta, False)
+    else:
+        return group * _half(meta, True)
+
+
+@gluon.jit
+def _one_column(sums, ROWS: gl.constexpr, WARPS: gl.constexpr):
+    """All columns are the same: of two that a thread has, one."""
+    return gl.split(gl.reshape(sums, [WARPS, ROWS, COLUMNS // 2, 2]))[0]
+
+
+@gluon.jit
+def _block_sums(
+    sums, words, meta, shared, quarters, ROWS: gl.constexpr, WARPS: gl.constexpr, GROUP: gl.constexpr, ZERO: gl.constexpr, KIND: gl.constexpr
+):
+    """sums [WARPS, ROWS, COLUMNS / 2] and what a block of each warp adds; the others are places in shared memory, of one step."""
+    SUMS: gl.constexpr = _sums_layout(WARPS)
+    OF_X: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, SUMS))
+    PIECE: gl.constexpr = min(GROUP // WORDS, 4)  # quarters of a block in one group
+    codes = words.load(_words_layout(WARPS))
+    for start in gl.static_range(0, 4, PIECE):
+        sum_of_x = quarters.slice(start * WARPS, WARPS).load(OF_X)
+        for at in gl.static_range(start + 1, start + PIECE):
+            sum_of_x += quarters.slice(at * WARPS, WARPS).load(OF_X)
+        sum_of_x = sum_of_x[:, None, None]
+        found = sum_of_x if KIND == "plain" else meta.index(start // PIECE).load(gl.SliceLayout(2, SUMS))[:, :, None]
+        group = _above(sum_of_x, found, ZERO, KIND).broadcast_to(WARPS, ROWS, COLUMNS)
+        for at in gl.static_range(start, start + PIECE):
+            values = shared.slice(at * WARPS, WARPS).load(gl.SliceLayout(2, _x_layout(WARPS)))
+            group = mma_v2(_spread(codes, at), values[:, :, None].broadcast_to(WARPS, WORDS, COLUMNS), group)
+        sums += _one_column(_scaled(group, sum_of_x, found, KIND), ROWS, WARPS)
+    return sums
+
+
+@gluon.jit
+def _products(
+    places, shared, quarters, factor, words, meta, outer, tile, OUTPUTS: gl.constexpr, HALF: gl.constexpr, INPUTS: gl.constexpr,
+    ROWS: gl.constexpr, WARPS: gl.constexpr, GROUP: gl.constexpr, ZERO: gl.constexpr, KIND: gl.constexpr, OUTER: gl.constexpr,
+    PROGRAMS: gl.constexpr,
+):  # fmt: skip
+    """The products of x with the outputs of a tile [ROWS], float32. A step's place is filled again in the step behind it."""
+    STEPS: gl.constexpr = _steps(INPUTS, WARPS)
+    RING: gl.constexpr = _ring(INPUTS, WARPS, OUTPUTS, HALF, ROWS, PROGRAMS)
+    ALONE: gl.constexpr = tiles_of(OUTPUTS, HALF, ROWS) <= PROGRAMS  # there is no tile behind
+    sums = _one_column(gl.zeros([WARPS, ROWS, COLUMNS], gl.float32, _sums_layout(WARPS)), ROWS, WARPS)
+    for step in gl.static_range(STEPS):
+        async_copy.wait_group(RING - 2)
+        if not ALONE or step + RING - 1 < STEPS:
+            _copy(
+                places[0][(step + RING - 1) % RING], places[1][(step + RING - 1) % RING], words, meta,
+                tile + (step + RING - 1) // STEPS * PROGRAMS, (step + RING - 1) % STEPS, OUTPUTS, HALF, INPUTS, ROWS, WARPS, GROUP, KIND,
+            )  # fmt: skip
+        async_copy.commit_group()
+        sums = _block_sums(
+            sums, places[0][step % RING], places[1][step % RING], shared.index(step), quarters.index(step), ROWS, WARPS, GROUP, ZERO, KIND
+        )
+    total = gl.sum(gl.max(sums, 2), 0)
+    if OUTER:
+        total *= gl.load(outer + _outputs(gl.arange(0, ROWS, layout=total.type.layout), tile, OUTPUTS, HALF, ROWS))
+    return total * factor
+
+
+@entry
+@gluon.jit
+def linear(
+    x, norm, words, meta, outer, bias, residual, out, eps, OUTPUTS: gl.constexpr, INPUTS: gl.constexpr, ROWS: gl.constexpr,
+    WARPS: gl.constexpr, GROUP: gl.constexpr, ZERO: gl.constexpr, KIND: gl.constexpr, OUTER: gl.constexpr, NORMED: gl.constexpr,
+    BIASED: gl.constexpr, ADDED: gl.constexpr, PROGRAMS: gl.constexpr, DEPENDENT: gl.constexpr,
+):  # fmt: skip
+    """out = norm(x) @ W.T + bias + residual, [OUTPUTS]; grid (PROGRAMS,)."""
+    places = _begin(words, meta, OUTPUTS, 0, INPUTS, ROWS, WARPS, GROUP, KIND, PROGRAMS, DEPENDENT)
+    shared, quarters, factor = _lay_out(x, norm, eps, INPUTS, WARPS, NORMED)
+    for tile in range(gl.program_id(0), tiles_of(OUTPUTS, 0, ROWS), PROGRAMS):
+        place = tile * ROWS + gl.arange(0, ROWS, layout=_plain(WARPS))
+        inside = place < OUTPUTS
+        added = gl.load(residual + place, inside, other=0.0).to(gl.float32) if ADDED else 0.0
+        if BIASED:
+            added += gl.load(bias + place, inside, other=0.0).to(gl.float32)
+        y = _products(
+            places, shared, quarters, factor, words, meta, outer, tile, OUTPUTS, 0, INPUTS, ROWS, WARPS, GROUP, ZERO, KIND, OUTER, PROGRAMS
+        )
+        gl.store(out + place, (gl.convert_layout(y, _plain(WARPS)) + added).to(out.dtype.element_ty), inside)
+
+
+@gluon.jit
+def _halves(y, bias, low, HALF: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr, BIASED: gl.constexpr):
+    """Outputs of both halves in turns of eight [ROWS] -> each half [ROWS / 2] with its bias.  low: the outputs of the first."""
+    turned = gl.permute(gl.reshape(y, [ROWS // 16, 2, 8]), [0, 2, 1])
+    first, second = gl.split(gl.reshape(turned, [ROWS // 2, 2]))
+    first, second = gl.convert_layout(first, _plain(WARPS)), gl.convert_layout(second, _plain(WARPS))
+    if BIASED:
+        first += gl.load(bias + low).to(gl.float32)
+        second += gl.load(bias + HALF + low).to(gl.float32)
+    return first, second
+
+
+@entry
+@gluon.jit
+def gate_up(
+    x, norm, words, meta, outer, bias, out, eps, OUTPUTS: gl.constexpr, INPUTS: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr,
+    GROUP: gl.constexpr, ZERO: gl.constexpr, KIND: gl.constexpr, OUTER: gl.constexpr, NORMED: gl.constexpr, BIASED: gl.constexpr,
+    NAME: gl.constexpr, PROGRAMS: gl.constexpr, DEPENDENT: gl.constexpr,
+):  # fmt: skip
+    """out = activation(gate) * up, [OUTPUTS / 2]; a tile has ROWS / 2 pairs; grid (PROGRAMS,)."""
+    PAIRS: gl.constexpr = OUTPUTS // 2
+    places = _begin(words, meta, OUTPUTS, PAIRS, INPUTS, ROWS, WARPS, GROUP, KIND, PROGRAMS, DEPENDENT)
+    shared, quarters, factor = _lay_out(x, norm, eps, INPUTS, WARPS, NORMED)
+    for tile in range(gl.program_id(0), tiles_of(OUTPUTS, PAIRS, ROWS), PROGRAMS):
+        y = _products(
+            places, shared, quarters, factor, words, meta, outer, tile, OUTPUTS, PAIRS, INPUTS, ROWS, WARPS, GROUP, ZERO, KIND, OUTER,
+            PROGRAMS,
+        )  # fmt: skip
+        pair = tile * (ROWS // 2) + gl.arange(0, ROWS // 2, layout=_plain(WARPS))
+        gate, up = _halves(y, bias, gl.minimum(pair, PAIRS - 1), PAIRS, ROWS, WARPS, BIASED)
+        gl.store(out + pair, (activated(gate, NAME) * up).to(out.dtype.element_ty), pair < PAIRS)
+
+
+@entry
+@gluon.jit
+def heads(
+    x, norm, words, meta, outer, bias, angles, positions, slots, q, k_pool, v_pool, eps, k_scale, v_scale,
+    QUERIES: gl.constexpr, KEYS: gl.constexpr, HALF: gl.constexpr, OUTPUTS: gl.constexpr, INPUTS: gl.constexpr, ROWS: gl.constexpr,
+    WARPS: gl.constexpr, GROUP: gl.constexpr, ZERO: gl.constexpr, KIND: gl.constexpr, OUTER: gl.constexpr, NORMED: gl.constexpr,
+    BIASED: gl.constexpr, PROGRAMS: gl.constexpr, DEPENDENT: gl.constexpr,
+):  # fmt: skip
+    """Queries, keys and values, rotated and written to their place, see `one_row_kernels.heads`; grid (PROGRAMS,)."""
+    PAIRS: gl.constexpr = ROWS // 2
+    PARTS: gl.constexpr = (HALF + PAIRS - 1) // PAIRS
+    places = _begin(words, meta, OUTPUTS, HALF, INPUTS, ROWS, WARPS, GROUP, KIND, PROGRAMS, DEPENDENT)
+    shared, quarters, factor = _lay_out(x, norm, eps, INPUTS, WARPS, NORMED)
+    for tile in range(gl.program_id(0), tiles_of(OUTPUTS, HALF, ROWS), PROGRAMS):
+        head, dim = tile // PARTS, tile % PARTS * PAIRS + gl.arange(0, PAIRS, layout=_plain(WARPS))
+        cos, sin, slot = turn_and_place(dim, angles, positions, slots, HALF)
+        y = _products(
+            places, shared, quarters, factor, words, meta, outer, tile, OUTPUTS, HALF, INPUTS, ROWS, WARPS, GROUP, ZERO, KIND, OUTER,
+            PROGRAMS,
+        )  # fmt: skip
+        low, high = _halves(y, bias, head * 2 * HALF + gl.minimum(dim, HALF - 1), HALF, ROWS, WARPS, BIASED)
+        rotated_and_stored(low, high, head, dim, cos, sin, slot, q, k_pool, v_pool, k_scale, v_scale, QUERIES, KEYS, HALF)
