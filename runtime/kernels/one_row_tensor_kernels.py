@@ -22,6 +22,7 @@ from .ahead import entry
 from .one_row_kernels import rotated_and_stored, turn_and_place
 from .one_row_launch import DEEPEST, divisor, tiles_of
 
+copy_to_shared = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared  # as older Tritons call it
 WORDS = gl.constexpr(32)  # of a block of 128 inputs, a quarter of them in each half byte
 COLUMNS = gl.constexpr(8)  # of the tensor cores' right operand: all of them x
 ABOVE = gl.constexpr(128.0)
@@ -148,14 +149,14 @@ def _copy(
     PIECES: gl.constexpr = _pieces(GROUP, KIND)
     present = tile < tiles_of(OUTPUTS, HALF, ROWS)
     place = _blocks(step, LEFT, INPUTS, WARPS) * OUTPUTS + _outputs(_index(1, ROWS, LEFT), tile, OUTPUTS, HALF, ROWS)
-    async_copy.async_copy_global_to_shared(to_words, words + place * WORDS + _index(2, WORDS, LEFT), present)
+    copy_to_shared(to_words, words + place * WORDS + _index(2, WORDS, LEFT), present)
     if PIECES > 0:
         BLOCKS: gl.constexpr = (INPUTS + 4 * WORDS - 1) // (4 * WORDS)
         lane = gl.arange(0, ROWS, layout=gl.SliceLayout(0, META))[None, :]
         block = gl.minimum(step * WARPS + gl.arange(0, WARPS, layout=gl.SliceLayout(1, META))[:, None], BLOCKS - 1)
         start = meta + block * (4 * WORDS) // (GROUP * PIECES) * (PIECES * OUTPUTS) + _outputs(lane, tile, OUTPUTS, HALF, ROWS)
         for piece in gl.static_range(PIECES):
-            async_copy.async_copy_global_to_shared(to_meta.index(piece), start + piece * OUTPUTS, present)
+            copy_to_shared(to_meta.index(piece), start + piece * OUTPUTS, present)
 
 
 @gluon.jit
