@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..cache import PrefixCache
     from ..sequences.decoding import Decoding
     from ..sequences.sequence import SequenceState, Work
+    from .model_drafter import ModelDrafter
 
 MOST = 16  # tokens of a draft
 
@@ -28,24 +29,24 @@ class Speculation:
     A draft lies behind the tokens of its sequence, not among them; its pages are those that are free anyway, and go back with what
     is not kept. Of several drafts that is taken of which most is expected.
 
-    control: None: every draft is taken whole.
+    control: None: every draft is taken whole.  model: drafts for all sequences of a step at once.
     """
 
-    def __init__(self, drafters: Sequence[Drafter], cache: PrefixCache, control: Control | None) -> None:
-        self.drafters, self.control = list(drafters), control
+    def __init__(self, drafters: Sequence[Drafter], cache: PrefixCache, control: Control | None, model: ModelDrafter | None = None) -> None:
+        self.drafters, self.control, self.model = list(drafters), control, model
         self._cache = cache
         self._rows, self._began = 0, 0.0  # of the step under way; 0: it is of no kind that is measured
 
     def extend(self, work: dict[SequenceState, Work], budget: int) -> None:
         """Draft for sequences that get a single token in this step, up to `budget` tokens together."""
         self._began = time.perf_counter()
-        drafts: dict[SequenceState, Draft] = {}
         worth = self.control is None or self.control.worth(len(work))
         for seq in work:
             seq.draft = None  # of a step that failed
-        for seq, item in work.items() if worth else ():
-            if (op := _decodes(seq, item)) is not None and (draft := self._proposed(seq, op)):
-                drafts[seq] = draft
+        decoding = {seq: op for seq, item in work.items() if (op := _decodes(seq, item)) is not None}
+        drafts = {seq: draft for seq, op in decoding.items() if worth and (draft := self._proposed(seq, op))}
+        if self.model is not None:
+            drafts |= self._modelled(self.model, work, decoding, drafts)
         alone = all(item.hi - item.lo == 1 for item in work.values())
         for seq, length in zip(drafts, self._lengths(len(work), list(drafts.values())), strict=True):
             if 0 < length <= budget and self._lay(seq, drafts[seq].cut(length)):
@@ -70,14 +71,29 @@ class Speculation:
     def forget(self) -> None:
         for drafter in self.drafters:
             drafter.forget()
+        if self.model is not None:
+            self.model.forget()
 
     def _proposed(self, seq: SequenceState, op: Generate) -> Draft | None:
         """What a drafter says, as far as the grammar allows it and there may be more text."""
         assert op.decoding is not None
-        most = min(MOST, op.decoding.limit - len(op.decoding.output) - 1)
+        most = _most(op)
         ideas = [_tried(drafter.propose, seq, op, most) for drafter in self.drafters] if most > 0 else []
         drafts = [draft for draft in ideas if draft is not None]
-        return _tried(legal, max(drafts, key=self._expected).cut(most), op.decoding.matcher) if drafts else None
+        return _allowed(max(drafts, key=self._expected).cut(most), op) if drafts else None
+
+    def _modelled(
+        self, model: ModelDrafter, work: dict[SequenceState, Work], decoding: dict[SequenceState, Generate], drafts: dict[SequenceState, Draft]
+    ) -> dict[SequenceState, Draft]:
+        """What the model guesses for those of whom less is expected without it. The time is its own, not the step's."""
+        began, hoped = time.perf_counter(), model.pace.gain()
+        wanting = {seq: (op, _most(op)) for seq, op in decoding.items() if seq not in drafts or self._expected(drafts[seq]) < hoped}
+        made = _tried(model.propose, work, wanting)
+        if made is None:
+            model.forget()
+        found = {seq: draft for seq, each in (made or {}).items() if (draft := _allowed(each, decoding[seq]))}
+        self._began += time.perf_counter() - began
+        return {seq: draft for seq, draft in found.items() if seq not in drafts or self._expected(draft) > self._expected(drafts[seq])}
 
     def _expected(self, draft: Draft) -> float:
         chance = 1.0 if self.control is None else self.control.chance(draft.source)
@@ -109,6 +125,19 @@ def _tried(call: Callable[..., Any], *args: Any) -> Any:
     except Exception as error:
         note("a drafter failed", error)
         return None
+
+
+def _allowed(draft: Draft, op: Generate) -> Draft | None:
+    """What the grammar of a generation leaves of it."""
+    assert op.decoding is not None
+    found: Draft | None = _tried(legal, draft, op.decoding.matcher)
+    return found
+
+
+def _most(op: Generate) -> int:
+    """Tokens of a draft, as there may be one more of the text behind them."""
+    assert op.decoding is not None
+    return min(MOST, op.decoding.limit - len(op.decoding.output) - 1)
 
 
 def _decodes(seq: SequenceState, item: Work) -> Generate | None:
