@@ -49,7 +49,7 @@ from . import memory
 from .caches import make_cache, window_pages
 from .config import EngineConfig, Resolved, parse_memory
 from .core import EngineCore
-from .draft_side import DraftSide
+from .draft_side import DraftSide, draft_side
 from .kv_pool import make_pool
 from .kv_scales import told
 from .lifecycle import Lifecycle
@@ -121,7 +121,7 @@ class Assembly:
                     f"Engine(speculation='auto'): {self.model.architecture} has recurrent layers, whose state behind a dropped guess would be wrong; "
                     "leave speculation out"
                 )
-            self.draft = None if self.config.draft is None else DraftSide(self.config, self.choice)
+            self.draft = draft_side(self.config, self.choice, self.model, path)
             self._before = memory.before_loading(self.choice.device)
         self.opening = partial(open_checkpoint, context=self.context, load_format=options.load_format)
         self._allocated = _allocated(self.choice.device)
@@ -136,6 +136,8 @@ class Assembly:
                     self.draft.load(self._text.result().tokenizer, self.path)
             with self._phase("weights"):
                 model = self._weights()
+                if self.draft is not None:
+                    self.draft.join(model)
             with self._phase("tokenizer"):  # what is left of it
                 return model, self._text.result()
 
@@ -299,7 +301,7 @@ def _core(runner: Any, config: Resolved, text: TextSide, pool: Pool, context: in
     if config.speculation:
         drafters: list[Drafter] = [ForcedDrafter(text.jumps or JumpForward(text.tokenizer)), StateDrafter(), SuffixDrafter()]
         control = Control()
-        model = None if draft is None else draft.drafter(control, life.stats, text.tokenizer.vocab_size)
+        model = None if draft is None else draft.drafter(control, life.stats, text.tokenizer.vocab_size, runner)
         life.speculation = Speculation(drafters, cache, control, model)
         scheduler.drafting = life.speculation.extend
     return EngineCore(runner, life, run_ahead=config.run_ahead)

@@ -70,8 +70,9 @@ class EngineConfig:
     speculation  "auto": guess tokens from what was written before (in the text, its prompt, finished texts of its namespace, and in the same
                  state of a grammar) and compute them together; the sampler keeps those that it would have chosen, so the text is the same. As many as are
                  measured to pay; steps do not run ahead then. False: not at all
-    draft        with speculation: a smaller model with the same tokenizer that guesses too, as `Engine` takes models; it has a KV pool of
-                 its own, of as many tokens, in the same memory. None: none
+    draft        with speculation: what guesses too, as `Engine` takes models. A smaller model with the same tokenizer; on a CPU also an
+                 EAGLE or EAGLE-3 head of the model, or "mtp" for the layer that its own checkpoint has for it. It has a KV pool of its own,
+                 of as many tokens, in the same memory. None: nothing
     jump_forward append tokens that a grammar forces without sampling them (on a GPU: while few sequences run and it pays)
     json_options how JSON is written and read from schemas, see `sgl.grammars.SchemaOptions`; options left out come from
                  the model (`json_options` in its directory's `sgl.json`), otherwise from the defaults
@@ -157,7 +158,7 @@ class EngineConfig:
         if self.speculation and self.run_ahead:
             raise ConfigError("Engine(run_ahead=True, speculation='auto'): a step with drafts is finished before the next begins; leave one of them out")
         if self.draft is not None and not (isinstance(self.draft, str | Path) and self.speculation):
-            raise ConfigError(f"Engine(draft={shown(self.draft)}): must be a model's directory or name, and needs speculation='auto'")
+            raise ConfigError(f"Engine(draft={shown(self.draft)}): must be 'mtp' or the directory or name of a model or head, and needs speculation='auto'")
         if self.run_ahead not in (None, True, False):
             raise ConfigError(f"Engine(run_ahead={shown(self.run_ahead)}): must be True, False or None")
         if self.deterministic and self.attention in BATCH_DEPENDENT:

@@ -8,6 +8,7 @@ from ..attention import AttentionBackend
 from ..cache import WindowPages
 from ..cache.states import StateMemory
 from ..executor.device import DeviceChoice
+from ..executor.head_runner import WatchedRunner
 from ..executor.runner import Runner
 from ..models.decoder import Decoder
 from ..models.generic import AnyDecoder
@@ -19,7 +20,8 @@ def make_runner(
     states: StateMemory | None = None, windows: WindowPages | None = None,
 ) -> Any:  # fmt: skip
     if choice.device.type != "cuda":
-        return Runner(model, attention, choice.device, config.max_running if config.run_ahead else None, states, windows)
+        kind = WatchedRunner if isinstance(model, Decoder) and model.capture is not None else Runner
+        return kind(model, attention, choice.device, config.max_running if config.run_ahead else None, states, windows)
     from ..executor.cuda_runner import CudaRunner
 
     return CudaRunner(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..sequences.sequence import SequenceState
 
 NEAR = 16  # tokens that a shadow may lack where its first guess is made: they are computed with that
-LEAST = 32  # tokens a step that shadows catch up, at least; otherwise as many as the step has itself
+LEAST = 32  # tokens a step that shadows catch up, at least; otherwise as many as it has of prompts itself, or the one before had
 
 
 class DraftRunner(Protocol):
@@ -57,9 +57,9 @@ class Chain:
     ends: frozenset[int]
     tokens: list[int] = field(default_factory=list)
 
-    def take(self, token: int, logits: Tensor) -> bool:
-        """Go on with the likeliest token, or with that of those that the grammar allows; False: here it ends.  logits: [vocabulary]."""
-        if self.matcher is not None and not self.matcher.accept(token) and not self.matcher.accept(token := _allowed(logits, self.matcher)):
+    def take(self, token: int, logits: Tensor, ids: Tensor | None) -> bool:
+        """Go on with the likeliest token, or with that of those that the grammar allows; False: here it ends.  logits: [tokens]."""
+        if self.matcher is not None and not self.matcher.accept(token) and not self.matcher.accept(token := _allowed(logits, ids, self.matcher)):
             return False
         if token in self.ends or (self.matcher is not None and self.matcher.finished):
             return False
@@ -72,25 +72,30 @@ class ModelDrafter:
     """Only the scheduler thread calls this.
 
     A round has as many steps of the draft model as tokens are guessed, whatever the number of sequences. A sequence of which the draft
-    model lacks more than a few tokens is not drafted for: it catches up first, as many tokens a step as the step has itself.
+    model lacks more than a few tokens is not drafted for: it catches up first, with as many tokens a step as are read of prompts.
 
-    vocab_size: of the tokens that can be guessed.  context: longest text that the draft model can read.
+    vocab_size: of the tokens that can be guessed.  context: longest text that the draft model can read.  ids: what its tokens are in the
+    target's vocabulary, int64 [tokens]; None: the same.
     """
 
-    def __init__(self, runner: DraftRunner, shadows: Shadows, pace: DraftPace, counts: DraftCounts, vocab_size: int, context: int) -> None:
+    def __init__(
+        self, runner: DraftRunner, shadows: Shadows, pace: DraftPace, counts: DraftCounts, vocab_size: int, context: int, ids: Tensor | None = None
+    ) -> None:
         self.runner, self.shadows, self.pace, self.counts = runner, shadows, pace, counts
-        self._vocab_size, self._context = vocab_size, context
+        self._vocab_size, self._context, self._ids = vocab_size, context, ids
+        self._read = 0  # tokens of prompts in the newest step
 
     def propose(self, work: dict[SequenceState, Work], wanting: dict[SequenceState, tuple[Generate, int]]) -> dict[SequenceState, Draft]:
         """Drafts for those of a step that want one, with how many tokens at most, as far as it pays; before that what they lack is computed."""
         self.shadows.begin()
+        reads, self._read = self._read, sum(item.hi - item.lo for item in work.values() if item.hi - item.lo > 1)
         length = self.pace.length(max(1, len(work)), max(1, len(wanting)))
         if not length:
             return {}
         began = time.perf_counter()
         with self.runner.on_device():
             shadows = self._follow(work, wanting)
-            self._catch_up(list(shadows.values()), max(LEAST, sum(item.hi - item.lo for item in work.values() if item.hi - item.lo > 1)))
+            self._catch_up(list(shadows.values()), max(LEAST, reads, self._read))
             caught_up = time.perf_counter() - began
             chains = {owner: chain for owner in wanting if owner in shadows and (chain := self._chain(shadows[owner], *wanting[owner], length))}
             self._guess(list(chains.values()))
@@ -106,14 +111,14 @@ class ModelDrafter:
         owners = [seq for seq in work if 1 < len(seq) < self._context and isinstance(seq.ops[0], Generate)]
         if self.pace.probing:
             owners = [seq for seq in owners if seq in wanting][:1]
-        return {owner: self.shadows.follow(owner) for owner in owners}
+        return {owner: shadow for owner in owners if (shadow := self.shadows.follow(owner)) is not None}
 
     def _catch_up(self, shadows: list[SequenceState], budget: int) -> None:
         """Compute up to so many tokens of those that lack more than a few, the nearest first."""
         work: list[Work] = []
         lacking = [shadow for shadow in shadows if len(shadow) - shadow.computed > NEAR]
         for shadow in lacking:
-            self.shadows.cache.rejoin(shadow, len(shadow) - 1)
+            self.shadows.rejoin(shadow)
         for shadow in sorted(lacking, key=lambda each: len(each) - each.computed):
             count = min(budget, len(shadow) - 1 - shadow.computed)
             if count > 0 and self.shadows.grow(shadow, shadow.computed + count):
@@ -121,8 +126,8 @@ class ModelDrafter:
                 budget -= count
         self._compute(work)
         for shadow, _, hi in work:
-            if hi == len(shadow) - 1:
-                self.shadows.cache.publish(shadow)
+            if len(shadow) - hi <= NEAR:
+                self.shadows.publish(shadow)
 
     def _chain(self, shadow: SequenceState, op: Generate, most: int, length: int) -> Chain | None:
         """None: too much is lacking, or there is no room for it."""
@@ -141,9 +146,10 @@ class ModelDrafter:
             logits = self._compute([Work(chain.shadow, chain.shadow.computed, len(chain.shadow)) for chain in chains])
             assert logits is not None
             logits = logits[:, : self._vocab_size]
-            tokens: list[int] = logits.argmax(1).tolist()
+            best = logits.argmax(1)
+            tokens: list[int] = (best if self._ids is None else self._ids[best]).tolist()
             count = len(chains)
-            chains = [chain for chain, token, row in zip(chains, tokens, logits, strict=True) if chain.take(token, row)]
+            chains = [chain for chain, token, row in zip(chains, tokens, logits, strict=True) if chain.take(token, row, self._ids)]
             self.pace.stepped(count, time.perf_counter() - began)
 
     def _compute(self, work: list[Work]) -> Tensor | None:
@@ -164,9 +170,11 @@ class ModelDrafter:
         self.counts.draft_seconds += time.perf_counter() - began
 
 
-def _allowed(logits: Tensor, matcher: Matcher) -> int:
-    """The likeliest of the tokens that may come. logits: [vocabulary]."""
-    bits = np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")[: len(logits)]
-    allowed = torch.zeros(len(logits), dtype=torch.bool)
-    allowed[: len(bits)] = torch.from_numpy(bits).bool()
-    return int(logits.masked_fill(~allowed.to(logits.device), -torch.inf).argmax())
+def _allowed(logits: Tensor, ids: Tensor | None, matcher: Matcher) -> int:
+    """The likeliest of the tokens that may come. logits: [tokens].  ids: see `ModelDrafter`."""
+    bits = torch.from_numpy(np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")).bool().to(logits.device)
+    tokens = len(logits) if ids is None else int(ids.max()) + 1
+    bits = torch.cat([bits, bits.new_zeros(max(0, tokens - len(bits)))])
+    allowed = bits[: len(logits)] if ids is None else bits[ids]
+    best = logits.masked_fill(~allowed, -torch.inf).argmax()
+    return int(best if ids is None else ids[best])

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from ..cache import PrefixCache, common_prefix
+from ..cache import Ints, PrefixCache, common_prefix
 from ..sequences.ops import Op
 from ..sequences.sequence import SequenceState, Status
+from ..sequences.terms import Terms
 
 PATIENCE = 16  # rounds that a shadow keeps its pages while its owner is not computed
 
@@ -25,10 +26,8 @@ class Guess(Op):
 
 
 class Shadows:
-    """skipped: leading tokens of an owner that its shadow has not."""
-
-    def __init__(self, cache: PrefixCache, skipped: int = 0) -> None:
-        self.cache, self._skipped = cache, skipped
+    def __init__(self, cache: PrefixCache) -> None:
+        self.cache = cache
         self._of: dict[int, SequenceState] = {}  # by the owner's id
         self._seen: dict[int, int] = {}  # the round in which it was asked for last
         self._round = 0
@@ -38,22 +37,24 @@ class Shadows:
         self._round += 1
         self._drop(self._round - PATIENCE)
 
-    def follow(self, owner: SequenceState) -> SequenceState:
-        """The shadow with all the owner's tokens, of which the last is yet to be computed; those before it as far as they are known."""
-        shadow = self._of.get(owner.id)
-        if shadow is None:
-            shadow = self._of[owner.id] = SequenceState(owner.id, owner.terms)
-            shadow.ops = deque([Guess()])
-        self._seen[owner.id] = self._round
-        tokens = owner.tokens.array[self._skipped :]
-        same = min(common_prefix(shadow.tokens.array, tokens), len(tokens) - 1)
-        if shadow.computed > same:
-            self.cache.cut(shadow, same)
-        shadow.tokens.truncate(same)
-        shadow.tokens.extend(tokens[same:])
+    def follow(self, owner: SequenceState) -> SequenceState | None:
+        """The shadow with all the owner's tokens, of which the last is yet to be computed; those before it as far as they are known.
+
+        None where it cannot be computed now.
+        """
+        shadow, tokens = self._shadow(owner, owner.terms), owner.tokens.array
+        self._keep(shadow, tokens, common_prefix(shadow.tokens.array, tokens))
         if not len(shadow.slots):
             self.cache.attach(shadow, len(tokens) - 1)
         return shadow
+
+    def rejoin(self, shadow: SequenceState) -> None:
+        """Have it go on along what others computed of its tokens."""
+        self.cache.rejoin(shadow, len(shadow) - 1)
+
+    def publish(self, shadow: SequenceState) -> None:
+        """Let others go on from what is computed of it."""
+        self.cache.publish(shadow)
 
     def grow(self, shadow: SequenceState, length: int) -> bool:
         """Give it pages for so many tokens, if need be those of shadows that are not in this round."""
@@ -75,5 +76,28 @@ class Shadows:
         for number in [number for number, seen in self._seen.items() if seen < before]:
             shadow = self._of.pop(number)
             del self._seen[number]
-            self.cache.release(shadow)
+            self._release(shadow)
+            self._dropped(number)
             shadow.status = Status.CLOSED
+
+    def _shadow(self, owner: SequenceState, terms: Terms) -> SequenceState:
+        shadow = self._of.get(owner.id)
+        if shadow is None:
+            shadow = self._of[owner.id] = SequenceState(owner.id, terms)
+            shadow.ops = deque([Guess()])
+        self._seen[owner.id] = self._round
+        return shadow
+
+    def _keep(self, shadow: SequenceState, tokens: Ints, same: int) -> None:
+        """Its first `same` tokens, the last of all never computed; then it has these tokens."""
+        same = min(same, len(tokens) - 1)
+        if shadow.computed > same:
+            self.cache.cut(shadow, same)
+        shadow.tokens.truncate(same)
+        shadow.tokens.extend(tokens[same:])
+
+    def _release(self, shadow: SequenceState) -> None:
+        self.cache.release(shadow)
+
+    def _dropped(self, number: int) -> None:
+        """That of an owner is gone."""

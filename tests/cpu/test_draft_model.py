@@ -144,6 +144,7 @@ def test_a_shadow_that_is_behind_catches_up_piece_by_piece(drafts: dict[str, Pat
         sequence = engine.open()
         sequence.extend(prompt)
         sequence.prefill().result(60)
+        opened(engine, "x").generate(SamplingParams(max_tokens=3, ignore_eos=True)).result(60)
         model, forward = drafter(engine), drafter(engine).runner.forward
 
         def counting(work: list[Any]) -> Any:
