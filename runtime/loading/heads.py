@@ -114,16 +114,17 @@ def open_head(path: Path, kind: str, target: Model, load_format: str, weights: b
     three = kind == EAGLE3
     if config.count != 1:
         raise ConfigError(f"{where}: a head of {config.count} layers; sgl has {PUBLISHED}")
+    model = _one_layer(config, said, target, three)
     spec = HeadSpec(
         kind="EAGLE-3" if three else "EAGLE",
-        model=_one_layer(config, said, target, three),
+        model=model,
         target_hidden=said.positive("target_hidden_size", target.hidden_size),
         layers=_aux_layers(said, values, len(target.layers)) if three else (),
         names=HeadNames(),
         fc_bias="fc.bias" in tensors,
         embeds="embed_tokens.weight" in tensors,
         scores="lm_head.weight" in tensors or (three and not weights),
-        maps="d2t" in tensors,
+        maps="d2t" in tensors or (not weights and model.vocab_size != target.vocab_size),
         normed_residual=said.flag("norm_before_residual"),
     )
     config.finish()

@@ -175,6 +175,8 @@ def draft_side(config: Resolved, choice: DeviceChoice, target: Model | GenericMo
         raise ConfigError(f"{asked(config)}: the states of {target.architecture} are not kept for heads; take a draft model")
     if choice.device.type != "cpu":
         raise ConfigError(f"{asked(config)}: heads on the states of their target run on the CPU, here: {choice.device}; take a draft model")
+    if mtp and config.dummy:
+        raise ConfigError(f"{asked(config)}: with dummy=True no file says what its layer for drafts is; leave one of them out")
     files = open_mtp(where, target, config.load_format) if kind is None else open_head(where, kind, target, config.load_format, not config.dummy)
     return HeadSide(config, choice, where, files)
 

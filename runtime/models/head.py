@@ -80,7 +80,7 @@ class Head:
         self.norm = norm_for(norm if spec.kind != "EAGLE" else None, hidden, device)
         self.table = torch.empty(target.config.vocab_size, hidden, dtype=dtype, device=device) if spec.embeds else None
         self.product = Linear.empty(spec.model.vocab_size, hidden, False, dtype, device) if spec.scores else None
-        self.ids = torch.zeros(spec.model.vocab_size, dtype=torch.int64, device=device) if spec.maps else None
+        self.ids = torch.arange(spec.model.vocab_size, device=device) if spec.maps else None
         self.rotaries = {rope: Rotary(rope, dtype, device, 64) for rope in spec.model.ropes}
         self.parameter_count = sum(place.target.numel() for place in self.places())
 
@@ -113,10 +113,11 @@ class Head:
 
     @property
     def weight_bytes(self) -> int:
-        return sum(tensor.numel() * tensor.itemsize for tensor in {id(tensor): tensor for tensor in self.tensors()}.values())
+        memory = {each.data_ptr(): each for each in (tensor.untyped_storage() for tensor in self.tensors())}
+        return sum(each.nbytes() for each in memory.values())
 
     def tensors(self) -> Iterator[Tensor]:
-        """All that is kept of its own weights; some more than once."""
+        """All that is kept of its own weights; some of it more than once."""
         for holder, name in (*self.block.products(), (self, "fc"), *([(self, "product")] if self.product else [])):
             yield from getattr(holder, name).tensors()
         yield from (place.target for place in self.places())

@@ -176,3 +176,32 @@ def test_refusals(tmp_path: Path) -> None:
         edited(three, lambda tensors: tensors | {"more": tensors["fc.weight"].clone()})
     with pytest.raises(ConfigError, match=r"has no model\.layers\.7\.eh_proj\.weight"):
         Engine(one.target, **OPTIONS | {"draft": "mtp"})
+
+
+def test_pages_are_short_and_memory_is_given_away(made: Made) -> None:
+    """Preempted, put to sleep, with other weights, and with pages of several tokens."""
+    prompts, params = [prompt(seed, 30) for seed in range(6)], SamplingParams(max_tokens=40, temperature=0, ignore_eos=True)
+    with Engine(made.target, **OPTIONS | {"speculation": False, "deterministic": True}) as plain:
+        wanted = [sequence_of(plain, tokens).generate(params).result(60).token_ids for tokens in prompts]
+    with opened_with(made, kv_tokens=160, deterministic=True) as engine:
+        futures = [sequence_of(engine, tokens).generate(params) for tokens in prompts]
+        assert [future.result(60).token_ids for future in futures] == wanted and engine.stats().preemptions
+        assert engine.sleep() == engine.info()["kv_bytes"] + engine.info()["draft"]["kv_bytes"]
+        engine.wake()
+        assert sequence_of(engine, prompts[0]).generate(params).result(60).token_ids == wanted[0]
+        engine.update_weights(made.target)
+        assert sequence_of(engine, prompts[1]).generate(params).result(60).token_ids == wanted[1]
+    with opened_with(made, page_size=16, deterministic=True) as engine:
+        futures = [sequence_of(engine, tokens).generate(params) for tokens in prompts]
+        assert [future.result(60).token_ids for future in futures] == wanted and engine.stats().drafted_tokens > 100
+
+
+def test_dummy_weights(made: Made) -> None:
+    options = OPTIONS | {"draft": made.draft, "dummy": True}
+    if made.draft == "mtp":
+        with pytest.raises(ConfigError, match="with dummy=True no file says"):
+            Engine(made.target, **options)
+        return
+    with Engine(made.target, **options) as engine:
+        sequence_of(engine, prompt(1, 20)).generate(SamplingParams(max_tokens=20, ignore_eos=True)).result(60)
+        assert engine.stats().drafted_tokens
