@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 from sgl.grammars import Matcher
 
 from ..sequences.draft import Draft, Source
+from .drafter import follow, may_build
 from .suffix import home_of
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ class StateDrafter:
         if matcher is None or not followed:
             return None
         tokens: list[int] = []
-        ahead = matcher.copy()
-        while len(tokens) < most and (token := _likely(followed.get(ahead.state))) is not None and ahead.accept(token):
+        ahead, builds = matcher.copy(), may_build(matcher)
+        while len(tokens) < most and (token := _likely(followed.get(ahead.state))) is not None and follow(ahead, token, builds):
             tokens.append(token)
         return Draft(tokens, Source("states")) if tokens else None
 

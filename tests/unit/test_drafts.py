@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sgl.grammars import Vocabulary, compile_regex
+from sgl.grammars.automaton.automaton import GUESSED, Automaton
 from sgl.runtime.cache import IntRow
 from sgl.runtime.sequences.draft import Draft, Source
 from sgl.runtime.speculative import suffix
 from sgl.runtime.speculative.control import PROBE, Control
+from sgl.runtime.speculative.drafter import legal, may_build
 from sgl.runtime.speculative.suffix import KEY, LONGEST, SuffixDrafter
 
 
@@ -98,6 +101,22 @@ def test_what_was_not_kept_is_tried_again_once_in_a_while() -> None:
     tries = [control.lengths(1, [(source, 2)])[0] for _ in range(2 * PROBE)]
     assert sorted(tries) == [0] * (2 * PROBE - 2) + [2, 2]
     assert sum(control.worth(1) for _ in range(2 * PROBE)) == 2
+
+
+def test_guesses_take_nothing_of_what_texts_need() -> None:
+    """Every guess another text: the automaton grows to a bound, and a text that needs all of its states has them."""
+    grammar = compile_regex("[ab]{0,300}", Vocabulary([bytes([byte]) for byte in range(256)] + [b""], eos_ids=[256]))
+    grammar._automaton = Automaton(grammar._automaton.network, grammar.vocabulary, limit=320)
+    matcher, core = grammar.matcher(), grammar.automaton.core
+    while may_build(matcher):
+        assert legal(Draft([97] * (core.size() + 1), Source("told")), matcher) is not None
+    assert core.size() < 320 // GUESSED + 4
+    known = legal(Draft([97] * 300, Source("told")), matcher)
+    assert known is None or len(known.tokens) <= core.size()
+    before = core.size()
+    assert legal(Draft([98] * 300, Source("told")), matcher) is None or core.size() == before
+    for _ in range(300):
+        assert matcher.accept(97)
 
 
 def test_agreement() -> None:
