@@ -40,7 +40,7 @@ class EngineOptions(TypedDict, total=False):
     graphs: bool
     run_ahead: bool | None
     deterministic: bool
-    speculation: str | bool
+    speculation: str | bool | dict[str, Any]
     jump_forward: bool
     json_options: dict[str, Any] | None
     chat_template: str | None

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ..sequences.decoding import Decoding
     from ..sequences.sequence import SequenceState, Work
 
-MOST = 16  # tokens of a draft
-
 
 class Speculation:
     """Only the scheduler thread calls this.
@@ -28,11 +26,12 @@ class Speculation:
     A draft lies behind the tokens of its sequence, not among them; its pages are those that are free anyway, and go back with what
     is not kept. Of several drafts that is taken of which most is expected.
 
-    control: None: every draft is taken whole.
+    control: None: every draft is taken whole.  most: tokens of a draft.  learns: drafters are shown finished texts.
     """
 
-    def __init__(self, drafters: Sequence[Drafter], cache: PrefixCache, control: Control | None) -> None:
+    def __init__(self, drafters: Sequence[Drafter], cache: PrefixCache, control: Control | None, most: int = 16, learns: bool = True) -> None:
         self.drafters, self.control = list(drafters), control
+        self.most, self.learns = most, learns
         self._cache = cache
         self._rows, self._began = 0, 0.0  # of the step under way; 0: it is of no kind that is measured
 
@@ -64,7 +63,7 @@ class Speculation:
             self.control.tried(draft.source, len(draft.tokens), kept)
 
     def learn(self, seq: SequenceState, decoding: Decoding) -> None:
-        for drafter in self.drafters:
+        for drafter in self.drafters if self.learns and decoding.op.params.speculation else ():
             _tried(drafter.learn, seq, decoding)
 
     def forget(self) -> None:
@@ -74,7 +73,7 @@ class Speculation:
     def _proposed(self, seq: SequenceState, op: Generate) -> Draft | None:
         """What a drafter says, as far as the grammar allows it and there may be more text."""
         assert op.decoding is not None
-        most = min(MOST, op.decoding.limit - len(op.decoding.output) - 1)
+        most = min(self.most, op.decoding.limit - len(op.decoding.output) - 1)
         ideas = [_tried(drafter.propose, seq, op, most) for drafter in self.drafters] if most > 0 else []
         drafts = [draft for draft in ideas if draft is not None]
         return _tried(legal, max(drafts, key=self._expected).cut(most), op.decoding.matcher) if drafts else None
@@ -114,4 +113,4 @@ def _tried(call: Callable[..., Any], *args: Any) -> Any:
 def _decodes(seq: SequenceState, item: Work) -> Generate | None:
     """The generation that gets a single token behind tokens that are all known."""
     op, one = seq.ops[0], item.hi - item.lo == 1 and item.hi == len(seq) and not (seq.ahead or seq.prefilling)
-    return op if one and isinstance(op, Generate) and op.decoding is not None else None
+    return op if one and isinstance(op, Generate) and op.decoding is not None and op.params.speculation else None
