@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from sgl.grammars.automaton.automaton import GUESSED
@@ -35,17 +36,48 @@ class Drafter(Protocol):
         ...
 
 
-def legal(draft: Draft, matcher: Matcher | None) -> Draft | None:
-    """Its longest part that the grammar allows, and does not end within; None: not even its first token."""
-    if matcher is None:
-        return draft
-    matchers, state, builds = [], matcher, may_build(matcher)
-    for token in draft.tokens:
-        state = state.copy()
-        if not follow(state, token, builds) or state.finished or not (builds or state.known_mask() is not None):
+def fitted(draft: Draft, decoding: Decoding, most: int) -> Draft | None:
+    """Its longest part that the grammar allows, and does not end within, with what the grammar would force between; None: nothing."""
+    if decoding.matcher is None:
+        return draft.cut(most)
+    found, matcher, given = Draft([], draft.source), decoding.matcher, list(draft.tokens)
+    builds, jumps = may_build(matcher), decoding.life.text.jumps if decoding.jumps and decoding.life.may_jump else None
+    while given and len(found.tokens) < most:
+        token, matcher = given.pop(0), matcher.copy()
+        if not follow(matcher, token, builds) or matcher.finished or not (builds or matcher.known_mask() is not None):
             break
-        matchers.append(state)
-    return Draft(draft.tokens[: len(matchers)], draft.source, matchers) if matchers else None
+        _add(found, [token], [token], [matcher])
+        if jumps is None or not builds:
+            continue
+        behind = matcher.copy()
+        jump = jumps.jump(behind, [*decoding.output, *found.tokens], decoding.limit)
+        if jump is not None and (jump.drop or behind.finished):
+            break
+        if jump is not None:
+            _add(found, jump.token_ids, [None] * len(jump.token_ids), _along(matcher, jump.token_ids))
+            matcher, given = behind, _rest(given, jump.token_ids)
+    return found.cut(most) if found.tokens else None
+
+
+def _add(draft: Draft, tokens: list[int], choices: Sequence[int | None], matchers: list[Matcher]) -> None:
+    draft.tokens += tokens
+    draft.choices += choices
+    draft.matchers += matchers
+
+
+def _along(matcher: Matcher, tokens: list[int]) -> list[Matcher]:
+    """The matcher behind each of some tokens that it allows."""
+    found = []
+    for token in tokens:
+        matcher = matcher.copy()
+        matcher.accept(token)
+        found.append(matcher)
+    return found
+
+
+def _rest(tokens: list[int], forced: list[int]) -> list[int]:
+    """What is said to come behind forced tokens, if they were said to come."""
+    return tokens[len(forced) :] if tokens[: len(forced)] == forced else []
 
 
 def may_build(matcher: Matcher) -> bool:

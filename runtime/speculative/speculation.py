@@ -12,12 +12,15 @@ from ..sequences.draft import Draft
 from ..sequences.ops import Generate
 from ..sequences.outcome import note
 from .control import Control
-from .drafter import Drafter, legal
+from .drafter import Drafter, fitted
 
 if TYPE_CHECKING:
     from ..cache import PrefixCache
     from ..sequences.decoding import Decoding
     from ..sequences.sequence import SequenceState, Work
+
+
+APPENDED = 64  # tokens that a step computes of a text, beside which a draft counts for something
 
 
 class Speculation:
@@ -36,7 +39,7 @@ class Speculation:
         self._rows, self._began = 0, 0.0  # of the step under way; 0: it is of no kind that is measured
 
     def extend(self, work: dict[SequenceState, Work], budget: int) -> None:
-        """Draft for sequences that get a single token in this step, up to `budget` tokens together."""
+        """Draft for sequences that get a token in this step, up to `budget` tokens together."""
         self._began = time.perf_counter()
         drafts: dict[SequenceState, Draft] = {}
         worth = self.control is None or self.control.worth(len(work))
@@ -60,7 +63,7 @@ class Speculation:
 
     def tried(self, draft: Draft, kept: int) -> None:
         if self.control is not None:
-            self.control.tried(draft.source, len(draft.tokens), kept)
+            self.control.tried(draft.source, draft.guessed(len(draft.tokens)), draft.guessed(kept))
 
     def learn(self, seq: SequenceState, decoding: Decoding) -> None:
         for drafter in self.drafters if self.learns and decoding.op.params.speculation else ():
@@ -76,7 +79,7 @@ class Speculation:
         most = min(self.most, op.decoding.limit - len(op.decoding.output) - 1)
         ideas = [_tried(drafter.propose, seq, op, most) for drafter in self.drafters] if most > 0 else []
         drafts = [draft for draft in ideas if draft is not None]
-        return _tried(legal, max(drafts, key=self._expected).cut(most), op.decoding.matcher) if drafts else None
+        return _tried(fitted, max(drafts, key=self._expected), op.decoding, most) if drafts else None
 
     def _expected(self, draft: Draft) -> float:
         chance = 1.0 if self.control is None else self.control.chance(draft.source)
@@ -111,6 +114,6 @@ def _tried(call: Callable[..., Any], *args: Any) -> Any:
 
 
 def _decodes(seq: SequenceState, item: Work) -> Generate | None:
-    """The generation that gets a single token behind tokens that are all known."""
-    op, one = seq.ops[0], item.hi - item.lo == 1 and item.hi == len(seq) and not (seq.ahead or seq.prefilling)
-    return op if one and isinstance(op, Generate) and op.decoding is not None and op.params.speculation else None
+    """The generation that gets a token in this step, behind tokens that are all known: one, or a few that were appended."""
+    op, last = seq.ops[0], item.hi == len(seq) and item.hi - item.lo <= APPENDED and not (seq.ahead or seq.prefilling)
+    return op if last and isinstance(op, Generate) and op.decoding is not None and op.params.speculation else None
