@@ -38,12 +38,7 @@ from ..quantization.keeping import Kept
 from ..scheduling.scheduler import Scheduler
 from ..sequences.jump import JumpForward
 from ..sequences.life import TextSide
-from ..speculative.control import Control
-from ..speculative.drafter import Drafter
-from ..speculative.forced import ForcedDrafter
-from ..speculative.speculation import Speculation
-from ..speculative.states import StateDrafter
-from ..speculative.suffix import SuffixDrafter
+from ..speculative.made import speculation_of
 from ..text.tokenizer import Tokenizer
 from . import memory
 from .caches import make_cache, window_pages
@@ -116,9 +111,9 @@ class Assembly:
                 _require_plain(self.model, self.config, self.transform)
             elif self.config.deterministic:
                 require_exact(self.model, self.choice.device)
-            if self.config.speculation and not isinstance(self.model, GenericModel) and self.model.states:
+            if self.config.drafting is not None and not isinstance(self.model, GenericModel) and self.model.states:
                 raise ConfigError(
-                    f"Engine(speculation='auto'): {self.model.architecture} has recurrent layers, whose state behind a dropped guess would be wrong; "
+                    f"Engine(speculation={self.config.speculation!r}): {self.model.architecture} has recurrent layers, whose state behind a dropped guess would be wrong; "
                     "leave speculation out"
                 )
             self.draft = draft_side(self.config, self.choice, self.model, path)
@@ -298,11 +293,10 @@ def _core(runner: Any, config: Resolved, text: TextSide, pool: Pool, context: in
     life = Lifecycle(cache, scheduler, text, runner.vocab_size, context, config.seed)
     if runner.device.type == "cuda" and not config.deterministic:
         life.jump_limit = MOST_TO_JUMP
-    if config.speculation:
-        drafters: list[Drafter] = [ForcedDrafter(text.jumps or JumpForward(text.tokenizer)), StateDrafter(), SuffixDrafter()]
-        control = Control()
-        model = None if draft is None else draft.drafter(control, life.stats, text.tokenizer.vocab_size, runner)
-        life.speculation = Speculation(drafters, cache, control, model)
+    if config.drafting is not None:
+        life.speculation = speculation_of(config.drafting, text.jumps or JumpForward(text.tokenizer), cache)
+        if draft is not None:
+            life.speculation.model = draft.drafter(life.speculation.control, life.stats, text.tokenizer.vocab_size, runner)
         scheduler.drafting = life.speculation.extend
     return EngineCore(runner, life, run_ahead=config.run_ahead)
 
@@ -330,6 +324,7 @@ def _info(
         "graphs": config.graphs,
         "run_ahead": config.run_ahead,
         "speculation": config.speculation,
+        "jump_forward": config.jump_forward,
         "deterministic": config.deterministic,
         "context": context,
         "page_size": config.page_size,

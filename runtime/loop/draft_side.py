@@ -79,7 +79,7 @@ class DraftSide:
             context=self.description.max_position, deterministic=config.deterministic, dtype=self.model.dtype,
         )  # fmt: skip
 
-    def drafter(self, control: Control, stats: Stats, tokens: int, target: Any) -> ModelDrafter:
+    def drafter(self, control: Control | None, stats: Stats, tokens: int, target: Any) -> ModelDrafter:
         """tokens: of the target's vocabulary.  target: its runner."""
         runner, shadows = self._running(target)
         size = min(tokens, self.description.vocab_size)

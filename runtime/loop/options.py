@@ -41,7 +41,7 @@ class EngineOptions(TypedDict, total=False):
     graphs: bool
     run_ahead: bool | None
     deterministic: bool
-    speculation: str | bool
+    speculation: str | bool | dict[str, Any]
     draft: str | Path | None
     jump_forward: bool
     json_options: dict[str, Any] | None

@@ -85,6 +85,9 @@ class HeadShadows(Shadows):
         super().forget()
         self._states.clear()
 
+    def reach(self, owner: SequenceState) -> bool:
+        return owner.computed == len(owner) - 1
+
     def rejoin(self, shadow: SequenceState) -> None:
         if self._is_whole(shadow):
             super().rejoin(shadow)

@@ -15,6 +15,7 @@ from ..sequences.draft import Draft
 from ..sequences.ops import Generate
 from ..sequences.sequence import Work
 from .draft_pace import SOURCE, DraftPace
+from .drafter import follow, may_build
 from .shadow import Shadows
 
 if TYPE_CHECKING:
@@ -49,23 +50,39 @@ class DraftCounts(Protocol):
 
 @dataclass(slots=True)
 class Chain:
-    """What is guessed for one sequence. most: tokens.  ends: tokens that are not guessed, as nothing follows them."""
+    """What is guessed for one sequence.
+
+    most: tokens.  builds: the grammar may get new states for it.  ends: tokens that are not guessed, as nothing follows them.
+    """
 
     shadow: SequenceState
     most: int
     matcher: Matcher | None
+    builds: bool
     ends: frozenset[int]
     tokens: list[int] = field(default_factory=list)
 
     def take(self, token: int, logits: Tensor, ids: Tensor | None) -> bool:
         """Go on with the likeliest token, or with that of those that the grammar allows; False: here it ends.  logits: [tokens]."""
-        if self.matcher is not None and not self.matcher.accept(token) and not self.matcher.accept(token := _allowed(logits, ids, self.matcher)):
-            return False
-        if token in self.ends or (self.matcher is not None and self.matcher.finished):
+        if self.matcher is not None:
+            allowed = self._allowed(token, logits, ids, self.matcher)
+            if allowed is None or self.matcher.finished:
+                return False
+            token = allowed
+        if token in self.ends:
             return False
         self.tokens.append(token)
         self.shadow.tokens.append(token)
         return len(self.tokens) < self.most
+
+    def _allowed(self, token: int, logits: Tensor, ids: Tensor | None, matcher: Matcher) -> int | None:
+        """The matcher goes on by the token, or by the likeliest one that may come; None: it would have to learn which those are."""
+        if follow(matcher, token, self.builds):
+            return token
+        if not self.builds and matcher.known_mask() is None:
+            return None
+        token = _best_allowed(logits, ids, matcher)
+        return token if follow(matcher, token, self.builds) else None
 
 
 class ModelDrafter:
@@ -97,7 +114,8 @@ class ModelDrafter:
             shadows = self._follow(work, wanting)
             self._catch_up(list(shadows.values()), max(LEAST, reads, self._read))
             caught_up = time.perf_counter() - began
-            chains = {owner: chain for owner in wanting if owner in shadows and (chain := self._chain(shadows[owner], *wanting[owner], length))}
+            ready = [owner for owner in wanting if owner in shadows and self.shadows.reach(owner)]
+            chains = {owner: chain for owner in ready if (chain := self._chain(shadows[owner], *wanting[owner], length))}
             self._guess(list(chains.values()))
         self._account(began, caught_up, bool(chains))
         return {owner: Draft(chain.tokens, SOURCE) for owner, chain in chains.items() if chain.tokens}
@@ -108,7 +126,7 @@ class ModelDrafter:
 
     def _follow(self, work: dict[SequenceState, Work], wanting: dict[SequenceState, tuple[Generate, int]]) -> dict[SequenceState, SequenceState]:
         """The shadows of what is generated, or its prompt computed, in this step. Where guesses are only probed, one of them."""
-        owners = [seq for seq in work if 1 < len(seq) < self._context and isinstance(seq.ops[0], Generate)]
+        owners = [seq for seq in work if 1 < len(seq) < self._context and isinstance(op := seq.ops[0], Generate) and op.params.speculation]
         if self.pace.probing:
             owners = [seq for seq in owners if seq in wanting][:1]
         return {owner: shadow for owner in owners if (shadow := self.shadows.follow(owner)) is not None}
@@ -137,7 +155,8 @@ class ModelDrafter:
         if most < 1 or not near or not self.shadows.grow(shadow, len(shadow) + most - 1):
             return None
         matcher = op.decoding.matcher
-        return Chain(shadow, most, None if matcher is None else matcher.copy(), op.decoding.row.end_ids)
+        builds = matcher is not None and may_build(matcher)
+        return Chain(shadow, most, None if matcher is None else matcher.copy(), builds, op.decoding.row.end_ids)
 
     def _guess(self, chains: list[Chain]) -> None:
         while chains:
@@ -170,7 +189,7 @@ class ModelDrafter:
         self.counts.draft_seconds += time.perf_counter() - began
 
 
-def _allowed(logits: Tensor, ids: Tensor | None, matcher: Matcher) -> int:
+def _best_allowed(logits: Tensor, ids: Tensor | None, matcher: Matcher) -> int:
     """The likeliest of the tokens that may come. logits: [tokens].  ids: see `ModelDrafter`."""
     bits = torch.from_numpy(np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")).bool().to(logits.device)
     tokens = len(logits) if ids is None else int(ids.max()) + 1

@@ -48,6 +48,10 @@ class Shadows:
             self.cache.attach(shadow, len(tokens) - 1)
         return shadow
 
+    def reach(self, owner: SequenceState) -> bool:
+        """Whether what follows on a shadow is what follows on its owner."""
+        return True
+
     def rejoin(self, shadow: SequenceState) -> None:
         """Have it go on along what others computed of its tokens."""
         self.cache.rejoin(shadow, len(shadow) - 1)
