@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import write_checkpoint
+from draft_walk import walk
 from safetensors.torch import load_file, save_file
 from states_rig import write_case
 from test_speculation import PROMPTS, cases, expected, grammars, opened, parts, plain
@@ -265,3 +266,9 @@ def test_refusals(drafts: dict[str, Path], tmp_path: Path) -> None:
         Engine(**OPTIONS | {"draft": write_case("lfm2", tmp_path / "states")})
     with pytest.raises(ConfigError, match=r"draft='x'.*needs speculation='auto'"):
         Engine(draft="x")
+
+
+def test_random_programs(drafting: Engine, plain: Engine) -> None:
+    """The long form is tests/slow/test_drafts_random.py."""
+    for seed in range(2):
+        assert walk(drafting, seed, 8) == walk(plain, seed, 8)
