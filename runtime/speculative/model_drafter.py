@@ -38,6 +38,8 @@ class DraftRunner(Protocol):
 
     def restore(self, attention: Any) -> None: ...
 
+    def close(self) -> None: ...
+
 
 class DraftCounts(Protocol):
     """Where it says what it did: see `loop.metrics.Stats`."""

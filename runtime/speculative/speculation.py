@@ -77,6 +77,10 @@ class Speculation:
         if self.model is not None:
             self.model.forget()
 
+    def close(self) -> None:
+        if self.model is not None:
+            self.model.runner.close()
+
     def _proposed(self, seq: SequenceState, op: Generate) -> Draft | None:
         """What a drafter says, as far as the grammar allows it and there may be more text."""
         assert op.decoding is not None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import shutil
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -191,6 +193,19 @@ def test_sleep_and_wake(drafts: dict[str, Path], plain: Engine) -> None:
         found = opened(engine, PROMPTS[0]).generate(params).result(60)
         assert found.token_ids == opened(plain, PROMPTS[0]).generate(params).result(60).token_ids
         assert found.drafted_tokens == found.accepted_tokens >= 20
+
+
+def test_a_closed_engine_keeps_no_draft_model(drafts: dict[str, Path]) -> None:
+    engine = opened_with(drafts["tiny"])
+    sequence = opened(engine, PROMPTS[0])
+    sequence.generate(SamplingParams(max_tokens=5)).result(60)
+    side = engine._core.sleeper._draft
+    held = weakref.ref(side.model)
+    engine._core.after_step = None
+    del side
+    engine.close()
+    gc.collect()
+    assert held() is None and sequence.id
 
 
 def test_a_round_that_breaks_costs_no_text(drafts: dict[str, Path], plain: Engine, caplog: pytest.LogCaptureFixture) -> None:
