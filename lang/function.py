@@ -53,7 +53,7 @@ class SglFunction(Program):
         The sampling options are defaults for the program's gens: max_tokens (128), n (1), stop, stop_token_ids, stop_regex,
         temperature (1.0), top_p (1.0), top_k (-1), min_p (0), frequency_penalty, presence_penalty, repetition_penalty,
         logit_bias, seed, ignore_eos, keep_stop, return_logprob, logprob_start_len, top_logprobs_num,
-        return_text_in_logprobs, close_at_limit, error_on_truncation.
+        return_text_in_logprobs, close_at_limit, error_on_truncation, speculation.
 
         Raises any error of the body; UnknownOptionError and BadValueError for options.
         """

@@ -67,7 +67,7 @@ ROOMS: dict[str, Rows] = {
         "sampling": "errors values step kernels text",
         "sequences": "errors values cache text sampling",
         "scheduling": "errors cache sequences",
-        "speculative": "cache sequences",
+        "speculative": "errors values cache sequences",
         "executor": "errors step layers kernels quantization cache attention models loading sequences",
         "loop": "errors values step layers quantization cache attention models loading text calibration sampling sequences scheduling speculative executor",
         "process": "errors values text sequences loop",

@@ -22,6 +22,7 @@ from sgl.grammars.network.network import Network
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
 MOST_STATES = 200_000
+GUESSED = 16  # one in so many states may be made for texts that are only guessed; they come on top of the limit
 MOST_FORCED = 1024
 MOST_MOVES = 1_000_000
 MOVE_BYTES = 200
@@ -48,7 +49,7 @@ class Automaton:
         make = NativeCore if (core or core_name()) == "C" else PythonCore
         self.vocabulary = vocabulary
         self.network = network
-        self.core: PythonCore | NativeCore = make(network, vocabulary, limit)
+        self.core: PythonCore | NativeCore = make(network, vocabulary, limit + limit // GUESSED)
         self.limit = limit
         self.masks = MaskMemo(vocabulary, self.core.digest)
         self.lock = threading.RLock()

@@ -18,6 +18,7 @@ class Usage:
     computed_tokens: the prompt tokens that were computed.
     generated_tokens: the tokens that gens added.
     forced_tokens: the generated tokens that a grammar determined.
+    drafted_tokens, accepted_tokens: tokens that the engine guessed ahead, and those of them that it kept.
     operations: the gens and selects that ran.
     wall_seconds: from appending the first of them to the last result.
     seconds: from appending each of them to its result, summed; operations that run in parallel each count in full.
@@ -37,6 +38,8 @@ class Usage:
     unknown: frozenset[str] = frozenset()
     computing_seconds: float | None = 0.0
     span: tuple[float, float] | None = None  # first and last moment, of time.perf_counter()
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     @classmethod
     def of(cls, meta_info: Mapping[str, Any], seconds: float, end: float | None = None) -> Usage:
@@ -58,6 +61,8 @@ class Usage:
             frozenset(unknown),
             computing_seconds(meta_info, seconds),
             None if end is None else (end - seconds, end),
+            meta_info.get("drafted_tokens") or 0,
+            meta_info.get("accepted_tokens") or 0,
         )
 
     @classmethod
@@ -89,6 +94,8 @@ class Usage:
             self.unknown | other.unknown,
             _sum(self.computing_seconds, other.computing_seconds),
             _around(self.span, other.span),
+            self.drafted_tokens + other.drafted_tokens,
+            self.accepted_tokens + other.accepted_tokens,
         )
 
     def _told(self, name: str) -> str:
@@ -99,10 +106,11 @@ class Usage:
         return f"at least {count} {word}" if count else f"{word} unknown"
 
     def __str__(self) -> str:
+        guessed = f", {self.accepted_tokens} of {self.drafted_tokens} guesses kept" if self.drafted_tokens else ""
         computed = "" if "cached_tokens" in self.unknown else f", {self.computed_tokens} computed"
         return (
             f"{self.operations} operation{'' if self.operations == 1 else 's'}, {self.prompt_tokens} prompt tokens ({self._told('cached_tokens')}{computed}), "
-            f"{self.generated_tokens} generated ({self._told('forced_tokens')}), {self._times()}"
+            f"{self.generated_tokens} generated ({self._told('forced_tokens')}{guessed}), {self._times()}"
         )
 
     def _times(self) -> str:

@@ -70,6 +70,7 @@ def _gen(
     keep_stop: bool | None = None,
     close_at_limit: bool | None = None,
     error_on_truncation: bool | None = None,
+    speculation: bool | None = None,
     timeout: float | None = None,
     max_new_tokens: int | None = None,
     min_new_tokens: int | None = None,
@@ -95,7 +96,8 @@ def _gen(
     and `min_new_tokens`. A stop string is removed from the text unless `keep_stop` is True. With `n` > 1 the value is
     a list, and the state continues with its first item. When a constrained text reaches `max_tokens`,
     `close_at_limit` ends it in the shortest valid way and `error_on_truncation` raises an error; otherwise
-    meta_info["truncated"] is True. `timeout`: seconds from the moment the gen is appended.
+    meta_info["truncated"] is True. `timeout`: seconds from the moment the gen is appended. `speculation=False`: where the
+    engine guesses tokens ahead, it does not for this text, and learns nothing from it; other backends have none to leave out.
 
     Raises UnknownOptionError, BadValueError.
     """

@@ -55,16 +55,18 @@ function countsOf(piece) {
   return h("div", {}, tokenBar(counts), facts([
     counts.prompt !== undefined && ["prompt", `${count(counts.prompt)} tokens: ${count(counts.cached)} cached, ${count(counts.computed)} computed`],
     piece.kind === "gen" && counts.generated !== undefined && ["generated", `${plural(counts.generated, "token")}${counts.forced ? `, ${count(counts.forced)} of them forced by the grammar` : ""}`],
+    counts.drafted > 0 && ["guessed", `${plural(counts.drafted, "token")} ahead, ${count(counts.accepted)} of them kept`],
   ]));
 }
 
 /** How many tokens were cached, computed, sampled and forced, as one bar. */
 function tokenBar(counts) {
   const forced = counts.forced || 0;
-  const parts = { cached: counts.cached || 0, computed: counts.computed || 0, sampled: (counts.generated || 0) - forced, forced };
+  const accepted = counts.accepted || 0;
+  const parts = { cached: counts.cached || 0, computed: counts.computed || 0, sampled: Math.max(0, (counts.generated || 0) - forced - accepted), accepted, forced };
   const total = Object.values(parts).reduce((a, b) => a + b, 0);
   if (!total) return null;
-  const words = { cached: "prompt tokens from the cache", computed: "prompt tokens computed", sampled: "sampled", forced: "forced by a grammar" };
+  const words = { cached: "prompt tokens from the cache", computed: "prompt tokens computed", sampled: "sampled", accepted: "guessed ahead and kept", forced: "forced by a grammar" };
   const shown = Object.entries(parts).filter(([, value]) => value > 0);
   return h("div", { class: "token-bar" },
     h("div", { class: "stack", "aria-hidden": "true" }, shown.map(([name, value]) => h("span", { class: name, style: { flexGrow: value } }))),

@@ -23,7 +23,7 @@ BAR = 16  # height of a bar
 GLYPH = 6.65  # width of a character at 11 pixels
 QUEUE = 46  # width of an operation that has not begun, behind the end
 INK, LINE = "#737d8c", "#8b94a3"
-FILLS = {"gen": "#2f6fdb", "select": "#8a4bdb", "error": "#d23b3b"}
+FILLS = {"gen": "#2f6fdb", "select": "#8a4bdb", "error": "#d23b3b", "guessed": "#35b58a"}
 FONT = "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
 
@@ -202,15 +202,23 @@ def _drawn(mark: Mark, y: float) -> str:
     box = f'<rect x="{_n(x)}" y="{_n(y - BAR / 2)}" width="{_n(mark.width)}" height="{BAR}" rx="{_n(rx)}" {look}/>'
     colour = "#ffffff" if mark.inside and not open_end else INK
     label = _text(x + 5 if mark.inside else x + mark.width + 3, y, mark.label, colour=colour)
-    return f"<g><title>{_escaped(words_of(bar))}</title>{box}{label}</g>"
+    return f"<g><title>{_escaped(words_of(bar))}</title>{box}{_guessed(mark, x, y)}{label}</g>"
+
+
+def _guessed(mark: Mark, x: float, y: float) -> str:
+    """A stripe below: the share of the tokens that were guessed ahead and kept."""
+    share = min(1.0, mark.bar.accepted / mark.bar.tokens) if mark.bar.tokens else 0.0
+    look = f'height="3" fill="{FILLS["guessed"]}"'
+    return f'<rect x="{_n(x)}" y="{_n(y + BAR / 2 - 3)}" width="{_n(mark.width * share)}" {look}/>' if share else ""
 
 
 def _legend(lanes: list[Lane]) -> Iterator[str]:
     """What the colours mean, of those that are in the picture; in the corner over the names."""
     bars = [bar for lane in lanes for bar in lane.bars]
     x = MARGIN
-    for kind in ("gen", "select", "error"):
-        if any(kind == bar.kind or (kind == "error" and bar.state in ("failed", "stopped")) for bar in bars):
+    for kind in ("gen", "select", "error", "guessed"):
+        told = {"error": lambda bar: bar.state in ("failed", "stopped"), "guessed": lambda bar: bar.accepted > 0}
+        if any(kind == bar.kind or (kind in told and told[kind](bar)) for bar in bars):
             rx = 4 if kind == "select" else 1.5
             yield f'<rect x="{x}" y="{HEAD - 13}" width="9" height="8" rx="{rx}" fill="{FILLS[kind]}"/>'
             yield _text(x + 12, HEAD - 9, kind)
@@ -222,7 +230,7 @@ def _notes(run: dict[str, Any], hidden: int) -> Iterator[str]:
         yield f"and {hidden} more branches: picture(lanes={len(run['branches'])}) shows all"
     used = run["usage"]
     prompt = ("prompt",) if "cached_tokens" in run["unknown"] else ("cached", "computed")
-    tokens = [f"{used[name]:,} {name}" for name in (*prompt, "forced", "generated") if used.get(name)]
+    tokens = [f"{used[name]:,} {name}" for name in (*prompt, "forced", "generated", "drafted", "accepted") if used.get(name)]
     count = len(run["branches"])
     yield " · ".join(
         [

@@ -14,7 +14,8 @@ class Bar:
     """An operation. Times in seconds since the run began.
 
     `start` is when it had a place in the engine's batch or, where a backend does not tell, when the text before it was
-    there, None as long as that is not; `end` when its result was there, or now. `kind` is "gen" or "select"; `state` "done", "running", "failed", "stopped" or "skipped".
+    there, None as long as that is not; `end` when its result was there, or now. `accepted`: of the tokens, those that the engine
+    had guessed ahead. `kind` is "gen" or "select"; `state` "done", "running", "failed", "stopped" or "skipped".
     """
 
     name: str
@@ -24,6 +25,7 @@ class Bar:
     tokens: int | None
     start: float | None
     end: float
+    accepted: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,8 @@ def _bar(run: Data, piece: Data) -> Bar:
     end = run["now"] if piece["finished"] is None else piece["finished"]
     start = None if piece["ready"] is None else min(piece.get("began", piece["ready"]), end)
     text = _cause(piece["error"]) if "error" in piece else piece["text"]
-    tokens = piece.get("counts", {}).get("generated")
-    return Bar(piece["name"] or piece["kind"], piece["kind"], piece["state"], text, tokens, start, end)
+    counts = piece.get("counts", {})
+    return Bar(piece["name"] or piece["kind"], piece["kind"], piece["state"], text, counts.get("generated"), start, end, counts.get("accepted", 0))
 
 
 def _cause(error: Data) -> str:
@@ -89,7 +91,7 @@ def _own_words(branch: Data) -> str:
 def words_of(bar: Bar) -> str:
     """What a reader sees when pointing at a bar: its name, its time, its tokens and the beginning of its text."""
     time = "not begun" if bar.start is None else f"{bar.start:.3f} s to {bar.end:.3f} s"
-    tokens = "" if bar.tokens is None else f", {bar.tokens} tokens"
+    tokens = "" if bar.tokens is None else f", {bar.tokens} tokens" + (f", {bar.accepted} of them guessed ahead" if bar.accepted else "")
     state = "" if bar.state == "done" else f", {bar.state}"
     text = bar.text if len(bar.text) <= TITLE else f"{bar.text[:TITLE]}…"
     return f"{bar.kind} {bar.name}: {time}{tokens}{state}\n{text}"

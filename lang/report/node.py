@@ -21,6 +21,8 @@ COUNTS = {
     "prompt": "prompt_tokens",
     "cached": "cached_tokens",
     "forced": "forced_tokens",
+    "drafted": "drafted_tokens",
+    "accepted": "accepted_tokens",
     "generated": "completion_tokens",
 }
 

@@ -113,6 +113,8 @@ def usage_data(usage: Usage) -> dict[str, Any]:
         "cached": usage.cached_tokens,
         "computed": usage.computed_tokens,
         "forced": usage.forced_tokens,
+        "drafted": usage.drafted_tokens,
+        "accepted": usage.accepted_tokens,
         "generated": usage.generated_tokens,
         "operations": usage.operations,
         "seconds": round(usage.seconds, 6),

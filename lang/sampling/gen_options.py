@@ -34,6 +34,7 @@ class SamplingNames(TypedDict, total=False):
     return_text_in_logprobs: bool | None
     close_at_limit: bool | None
     error_on_truncation: bool | None
+    speculation: bool | None
     timeout: float | None
 
 

@@ -57,6 +57,7 @@ class SamplingOptions:
     structural_tag: str | None = None
     close_at_limit: bool | None = None
     error_on_truncation: bool | None = None
+    speculation: bool | None = None
     timeout: float | None = None
 
     def over(self, base: SamplingOptions) -> SamplingOptions:
@@ -102,6 +103,7 @@ DEFAULTS = SamplingOptions(
     keep_stop=False,
     close_at_limit=False,
     error_on_truncation=False,
+    speculation=True,
 )
 
 # min_new_tokens and the constraints belong to one gen, never to a whole run.
@@ -200,6 +202,12 @@ def _seconds(name: str, value: Any) -> float:
     return float(value)
 
 
+def _switch(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise BadValueError(f"{name} is {shown(value)}; give True or False")
+    return value
+
+
 def _bias(name: str, value: Any) -> dict[int, float]:
     return {int(token): float(bias) for token, bias in dict(value).items()}
 
@@ -242,5 +250,6 @@ _NORMALISERS = {
     "regex": _regex,
     "json_schema": lambda name, value: schema_text(value),
     "structural_tag": lambda name, value: value if isinstance(value, str) else json.dumps(value),
+    "speculation": _switch,
     "timeout": _seconds,
 }

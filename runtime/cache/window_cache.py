@@ -32,11 +32,12 @@ class WindowCache(PartialCache):
         return pages[: self._windows.usable(pages) // self.pool.page_size]
 
     def grow(self, seq: Holder, length: int, leaves: bool = True) -> bool:
-        have, size = seq.slots.length, self.pool.page_size
+        have, size, missing = seq.slots.length, self.pool.page_size, self.missing(seq, length)
         if length <= have:
             return True
-        if not (self._windows.make_room(self.missing(seq, length)) and super().grow(seq, length)):
+        if missing > self._windows.free + self._windows.loose or not super().grow(seq, length):
             return False
+        self._windows.make_room(missing)
         self._windows.give(seq.slots.array[have::size] // size)
         return True
 

@@ -14,6 +14,7 @@ from ..cache.states import StateMemory
 from ..cache.trail import read_slot, write_slot
 from ..step.batch import Batch
 from .rows import RowMap
+from .wanted import logit_rows, pools
 from .windows import window_slots
 
 if TYPE_CHECKING:
@@ -133,26 +134,3 @@ def positions(work: list[Work], lengths: list[int]) -> np.ndarray:
     """The place of each token of the flat batch in its sequence."""
     ends = np.cumsum(lengths)
     return np.repeat([hi for *_, hi in work] - ends, lengths) + np.arange(ends[-1])
-
-
-def logit_rows(work: list[Work]) -> list[int]:
-    """Places in the flat batch of the tokens whose logits the operations want."""
-    rows: list[int] = []
-    start = 0
-    for seq, lo, hi in work:
-        found, shift = seq.ops[0].rows(seq, lo, hi), start - lo
-        rows += range(found.start + shift, found.stop + shift)
-        start += hi - lo
-    return rows
-
-
-def pools(work: list[Work]) -> list[tuple[int, int]]:
-    """Spans of the flat batch whose last hidden states the operations want summed, in the order of the plan."""
-    spans: list[tuple[int, int]] = []
-    start = 0
-    for seq, lo, hi in work:
-        found, shift = seq.ops[0].pool(seq, lo, hi), start - lo
-        if found:
-            spans.append((found.start + shift, found.stop + shift))
-        start += hi - lo
-    return spans

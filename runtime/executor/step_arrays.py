@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ..step.batch import Batch, DeviceBatch
 from .page_table import PageTable
-from .runner import logit_rows, pools, state_slots
+from .runner import state_slots
+from .wanted import logit_rows, pools
 
 if TYPE_CHECKING:
     from ..sequences.sequence import Work

@@ -99,12 +99,12 @@ def dummy_model(
     for index in range(len(model.parts)):
         model.allocate(index)
         for place in model.parts[index].places():
-            _draw(place, generator, dtype)
+            draw(place, generator, dtype)
         model.seal_part(index, transform)
     return model.finish()
 
 
-def _draw(place: Place, generator: torch.Generator, dtype: torch.dtype) -> None:
+def draw(place: Place, generator: torch.Generator, dtype: torch.dtype) -> None:
     """Numbers of `dtype`, as a checkpoint has them."""
     target = place.target
     if target.dim() == 1 and place.name.endswith(("weight", "scalar")):

@@ -17,14 +17,13 @@ import torch
 from sgl.grammars import Vocabulary
 
 from ..attention import BACKENDS, AttentionBackend, AttentionLayout, attention_backend
-from ..cache import Ints, WindowPages
+from ..cache import Ints
 from ..cache.pools import Pool
 from ..cache.state_slots import FIRST_SLOT
 from ..cache.states import StateMemory
 from ..calibration import LENGTH, Calibrating, encoded
 from ..errors import ConfigError
 from ..executor.device import DeviceChoice, apply_threads, choose_device
-from ..executor.runner import Runner
 from ..layers import cpu
 from ..loading import describe, load_json_options, load_model
 from ..loading.checkpoint import open_checkpoint
@@ -39,20 +38,17 @@ from ..quantization.keeping import Kept
 from ..scheduling.scheduler import Scheduler
 from ..sequences.jump import JumpForward
 from ..sequences.life import TextSide
-from ..speculative.control import Control
-from ..speculative.drafter import Drafter
-from ..speculative.forced import ForcedDrafter
-from ..speculative.speculation import Speculation
-from ..speculative.states import StateDrafter
-from ..speculative.suffix import SuffixDrafter
+from ..speculative.made import speculation_of
 from ..text.tokenizer import Tokenizer
 from . import memory
 from .caches import make_cache, window_pages
 from .config import EngineConfig, Resolved, parse_memory
 from .core import EngineCore
+from .draft_side import DraftSide, draft_side
 from .kv_pool import make_pool
 from .kv_scales import told
 from .lifecycle import Lifecycle
+from .runners import make_runner
 from .sleeping import Sleeper
 from .state_plan import places_for, with_states
 from .text_side import load_tokenizer
@@ -86,7 +82,7 @@ def assemble(path: Path, options: EngineConfig) -> Assembled:
     assembly.rehearse(core)
     layout = assembly.windows.layout
     builder = _builder(again, pool, layout, assembly.context, model.dtype)
-    core.sleeper = Sleeper(core, pool, builder)
+    core.sleeper = Sleeper(core, pool, builder, assembly.draft)
     core.updater = Updater(core, pool, layout, None if config.dummy else path, assembly.opening, assembly.transform, builder)
     core.start()
     return Assembled(config, text.tokenizer, text.vocabulary, core, info)
@@ -115,11 +111,12 @@ class Assembly:
                 _require_plain(self.model, self.config, self.transform)
             elif self.config.deterministic:
                 require_exact(self.model, self.choice.device)
-            if self.config.speculation and not isinstance(self.model, GenericModel) and self.model.states:
+            if self.config.drafting is not None and not isinstance(self.model, GenericModel) and self.model.states:
                 raise ConfigError(
-                    f"Engine(speculation='auto'): {self.model.architecture} has recurrent layers, whose state behind a dropped guess would be wrong; "
+                    f"Engine(speculation={self.config.speculation!r}): {self.model.architecture} has recurrent layers, whose state behind a dropped guess would be wrong; "
                     "leave speculation out"
                 )
+            self.draft = draft_side(self.config, self.choice, self.model, path)
             self._before = memory.before_loading(self.choice.device)
         self.opening = partial(open_checkpoint, context=self.context, load_format=options.load_format)
         self._allocated = _allocated(self.choice.device)
@@ -129,8 +126,13 @@ class Assembly:
         config = self.config
         with ThreadPoolExecutor(1, "sgl-tokenizer") as beside:
             beside.submit(_into, self._text, _text_side, self.path, config)
+            if self.draft is not None:
+                with self._phase("draft"):
+                    self.draft.load(self._text.result().tokenizer, self.path)
             with self._phase("weights"):
                 model = self._weights()
+                if self.draft is not None:
+                    self.draft.join(model)
             with self._phase("tokenizer"):  # what is left of it
                 return model, self._text.result()
 
@@ -145,11 +147,13 @@ class Assembly:
     def share_memory(self, model: AnyDecoder) -> tuple[Pool, memory.MemoryPlan]:
         with self._phase("measure"):
             plan = memory.after_loading(self._before, model, self.config, self.context, self._allocated)
+            plan = plan if self.draft is None else self.draft.planned(plan)
         with self._phase("kv"):
             plan, self.states = _states(model, self.config, self.choice, plan)
             self.config = places_for(self.config, self.states.slots - FIRST_SLOT if self.states else 0)
-            pool, plan, self.windows = make_pool(model, self.config, self.choice, plan, self.context)
-            return pool, plan
+            beside = 0 if self.draft is None else self.draft.per_token
+            pool, plan, self.windows = make_pool(model, self.config, self.choice, plan, self.context, beside)
+            return pool, plan if self.draft is None else replace(plan, kv=plan.kv + self.draft.take(pool.slots).bytes)
 
     def put_together(self, model: AnyDecoder, text: TextSide, pool: Pool) -> tuple[EngineCore, AttentionBackend]:
         config, context = self.config, self.context
@@ -161,8 +165,8 @@ class Assembly:
                 require_fastest(self.slower)
         with self._phase("runner"):
             windows = window_pages(config, self.windows, pool)
-            runner = _runner(model, attention, config, self.choice, context, self.states, windows)
-            return _core(runner, config, text, pool, context), attention
+            runner = make_runner(model, attention, config, self.choice, context, self.states, windows)
+            return _core(runner, config, text, pool, context, self.draft), attention
 
     def rehearse(self, core: EngineCore) -> None:
         """On a GPU: compile what steps will launch."""
@@ -175,6 +179,7 @@ class Assembly:
         found = _info(model, attention, self.config, self.choice, self.context, self.windows)
         found |= {"layers": [asdict(row) for row in self.layers], "slower": self.slower, "few_bits": [str(kept) for kept in _few_bits(model)]}
         found |= {"notes": list(model.config.notes)} | _states_told(self.states, self.config)
+        found["draft"] = None if self.draft is None else self.draft.told()
         return {"model_path": str(self.path), **found, "memory": plan.as_dict(), "startup": self.seconds}
 
     @contextmanager
@@ -282,30 +287,16 @@ def _attention(config: Resolved, pool: Pool, layout: AttentionLayout, context: i
     return found
 
 
-def _runner(
-    model: AnyDecoder, attention: AttentionBackend, config: Resolved, choice: DeviceChoice, context: int, states: StateMemory | None,
-    windows: WindowPages | None = None,
-) -> Any:  # fmt: skip
-    if choice.device.type != "cuda":
-        return Runner(model, attention, choice.device, config.max_running if config.run_ahead else None, states, windows)
-    from ..executor.cuda_runner import CudaRunner
-
-    return CudaRunner(
-        model, attention, choice.device, context=context, page_size=config.page_size,
-        max_running=config.max_running,
-        graphs=config.graphs and isinstance(model, Decoder) and model.capturable, memory=states,
-    )  # fmt: skip
-
-
-def _core(runner: Any, config: Resolved, text: TextSide, pool: Pool, context: int) -> EngineCore:
+def _core(runner: Any, config: Resolved, text: TextSide, pool: Pool, context: int, draft: DraftSide | None) -> EngineCore:
     cache = make_cache(runner, config, pool)
     scheduler = Scheduler(cache, config.step_tokens, config.max_running, config.state_every, config.prompt_seconds or None)
     life = Lifecycle(cache, scheduler, text, runner.vocab_size, context, config.seed)
     if runner.device.type == "cuda" and not config.deterministic:
         life.jump_limit = MOST_TO_JUMP
-    if config.speculation:
-        drafters: list[Drafter] = [ForcedDrafter(text.jumps or JumpForward(text.tokenizer)), StateDrafter(), SuffixDrafter()]
-        life.speculation = Speculation(drafters, cache, Control())
+    if config.drafting is not None:
+        life.speculation = speculation_of(config.drafting, text.jumps or JumpForward(text.tokenizer), cache)
+        if draft is not None:
+            life.speculation.model = draft.drafter(life.speculation.control, life.stats, text.tokenizer.vocab_size, runner)
         scheduler.drafting = life.speculation.extend
     return EngineCore(runner, life, run_ahead=config.run_ahead)
 
@@ -333,6 +324,7 @@ def _info(
         "graphs": config.graphs,
         "run_ahead": config.run_ahead,
         "speculation": config.speculation,
+        "jump_forward": config.jump_forward,
         "deterministic": config.deterministic,
         "context": context,
         "page_size": config.page_size,

@@ -29,6 +29,12 @@ def make_cache(runner: Any, config: Resolved, pool: Pool) -> PrefixCache:
     return PrefixCache(pages, _host_tier(config, pool)) if windows is None else WindowCache(pages, windows)
 
 
+def plain_cache(config: Resolved, pool: Pool) -> PrefixCache:
+    """Of layers that keep all tokens, with nothing in main memory."""
+    poison = _poison(weakref.ref(pool), config.page_size, "fill_nan") if config.poison_freed else None
+    return PrefixCache(PagePool(pool.slots // config.page_size, config.page_size, poison))
+
+
 def _each(first: Callable[[Ints], None], second: Callable[[Ints], None] | None) -> Callable[[Ints], None]:
     def both(pages: Ints) -> None:
         first(pages)

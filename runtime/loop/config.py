@@ -6,11 +6,13 @@ import difflib
 import os
 import re
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
 from ..quantization import ACTIVATIONS
 from ..quantization.forms import CALIBRATED, FORMS
+from ..speculative.options import Drafting, drafting_of
 from ..values import WORD, real, shown, whole
 
 CHOICES = {
@@ -67,8 +69,14 @@ class EngineConfig:
     run_ahead    start a step before the previous step's results are read; None: only on a GPU
     deterministic  the same bits for a request whatever else is running, at the cost of speed
     speculation  "auto": guess tokens from what was written before (in the text, its prompt, finished texts of its namespace, and in the same
-                 state of a grammar) and compute them together; the sampler keeps those that it would have chosen, so the text is the same. As many as are
-                 measured to pay; steps do not run ahead then. False: not at all
+                 state of a grammar) and compute them together; the sampler keeps those that it would have chosen, so the text is the
+                 same. As many as are measured to pay; steps do not run ahead then. False: not at all. "exact": with deterministic=True,
+                 where not a bit of a logit can change; and what a grammar forces is sampled too, with drafts in place of jump_forward.
+                 A dict: {"drafters": [of "forced", "states", "suffix"], "most": tokens of a draft, "learn": from finished texts,
+                 "control": only what pays, "exact": as above}, each of which may be left out
+    draft        with speculation: what guesses too, as `Engine` takes models. A smaller model with the same tokenizer; on a CPU also an
+                 EAGLE or EAGLE-3 head of the model, or "mtp" for the layer that its own checkpoint has for it. It has a KV pool of its own,
+                 of as many tokens, in the same memory. None: nothing
     jump_forward append tokens that a grammar forces without sampling them (on a GPU: while few sequences run and it pays)
     json_options how JSON is written and read from schemas, see `sgl.grammars.SchemaOptions`; options left out come from
                  the model (`json_options` in its directory's `sgl.json`), otherwise from the defaults
@@ -110,7 +118,8 @@ class EngineConfig:
     graphs: bool = True
     run_ahead: bool | None = None
     deterministic: bool = False
-    speculation: str | bool = False
+    speculation: str | bool | dict[str, Any] = False
+    draft: str | Path | None = None
     jump_forward: bool = True
     json_options: dict[str, Any] | None = None
     chat_template: str | None = None
@@ -148,10 +157,15 @@ class EngineConfig:
                 raise ConfigError(f"Engine({name}={shown(value)}): must be True or False")
         if self.seed is not None:
             whole("Engine(seed=...)", self.seed, -WORD, 2 * WORD - 1)
-        if self.speculation not in ("auto", False):
-            raise ConfigError(f"Engine(speculation={shown(self.speculation)}): must be 'auto' or False")
-        if self.speculation and self.run_ahead:
-            raise ConfigError("Engine(run_ahead=True, speculation='auto'): a step with drafts is finished before the next begins; leave one of them out")
+        if (drafting := drafting_of(self.speculation)) is not None and self.run_ahead:
+            raise ConfigError("Engine(run_ahead=True, speculation=...): a step with drafts is finished before the next begins; leave one of them out")
+        if drafting is not None and drafting.exact and not self.deterministic:
+            raise ConfigError(
+                f"Engine(speculation={shown(self.speculation)}): the same bits need deterministic=True as well, as several tokens in a step round otherwise "
+                "than one; take that, or speculation='auto'"
+            )
+        if self.draft is not None and (drafting is None or not isinstance(self.draft, str | Path)):
+            raise ConfigError(f"Engine(draft={shown(self.draft)}): must be 'mtp' or the directory or name of a model or head, and needs speculation='auto'")
         if self.run_ahead not in (None, True, False):
             raise ConfigError(f"Engine(run_ahead={shown(self.run_ahead)}): must be True, False or None")
         if self.deterministic and self.attention in BATCH_DEPENDENT:
@@ -180,6 +194,11 @@ class EngineConfig:
         """Whether loading asks what flows through the model."""
         return self.weights in CALIBRATED or self.activations != "dynamic"
 
+    @property
+    def drafting(self) -> Drafting | None:
+        """How it drafts; None: not at all."""
+        return drafting_of(self.speculation)
+
     def on(self, device: str) -> Resolved:
         """With everything settled that depends on the kind of device: "cpu", "cuda", ..."""
         gpu = device == "cuda"
@@ -194,6 +213,7 @@ class EngineConfig:
         values["state_every"] = self.state_every or (2048 if gpu else 256)
         values["run_ahead"] = gpu and not self.speculation if self.run_ahead is None else self.run_ahead
         values["graphs"] = self.graphs and gpu
+        values["jump_forward"] = self.jump_forward and not (self.drafting is not None and self.drafting.exact)
         if gpu and self.memory is None:
             values["memory"] = 0.92
         return Resolved(**values)

@@ -217,7 +217,7 @@ class EngineCore:
             self._stopping = True
         self._since = None
         tell = partial(self._fail_all, self._ended("the engine was closed while this waited"))
-        for last in (self._relax, self.life.deliver, tell, self._tell, self.runner.close, self.cache.close, self.collector.close):
+        for last in (self._relax, self.life.deliver, tell, self._tell, self.runner.close, self.life.close, self.cache.close, self.collector.close):
             try:
                 last()
             except BaseException as error:  # nobody may be left waiting

@@ -18,12 +18,13 @@ from .window_plan import WindowPlan, check_options, plan_windows, share_of, wind
 
 
 def make_pool(
-    model: AnyDecoder, config: Resolved, choice: DeviceChoice, plan: memory.MemoryPlan, context: int
+    model: AnyDecoder, config: Resolved, choice: DeviceChoice, plan: memory.MemoryPlan, context: int, beside: int = 0
 ) -> tuple[Pool, memory.MemoryPlan, WindowPlan]:
+    """beside: bytes a token that are stored elsewhere, of the same memory."""
     layout, page = model.config.attention, config.page_size
     check_options(config, layout)
     dtype = memory.stored_dtype(config, choice.dtype)
-    plan, tokens, windows = _tokens(layout, config, choice, plan, context, dtype)
+    plan, tokens, windows = _tokens(layout, config, choice, plan, context, dtype, beside)
     layout = windows.layout
     pool = layout.pool(tokens + page, dtype, choice.device, windows.tokens + page)  # the page of the padding slot comes on top
     take_scales(pool, model, layout)
@@ -31,7 +32,7 @@ def make_pool(
 
 
 def _tokens(
-    layout: AttentionLayout, config: Resolved, choice: DeviceChoice, plan: memory.MemoryPlan, context: int, dtype: torch.dtype
+    layout: AttentionLayout, config: Resolved, choice: DeviceChoice, plan: memory.MemoryPlan, context: int, dtype: torch.dtype, beside: int
 ) -> tuple[memory.MemoryPlan, int, WindowPlan]:
     """How many the pool holds, and how many of them in layers with a window."""
     per_token, apart = layout.bytes_per_slot(dtype), layout.apart(context)
@@ -42,11 +43,11 @@ def _tokens(
         why = windows_refused(apart, config, choice.device, bool(plan.states))
         if why is None:
             share = share_of(apart, config, context)
-            each = apart.bytes_per_slot(dtype, windowed=False) + math.ceil(share * apart.bytes_per_slot(dtype, windowed=True))
+            each = beside + apart.bytes_per_slot(dtype, windowed=False) + math.ceil(share * apart.bytes_per_slot(dtype, windowed=True))
             shared = memory.with_kv(plan, config, each, choice.device)
             windows = plan_windows(apart, config, share, shared.kv // each)
             if windows.tokens:
                 return shared, shared.kv // each, windows
             why = windows.why
-    plan = memory.with_kv(plan, config, per_token, choice.device)
-    return plan, plan.kv // per_token, WindowPlan(layout, why=why)
+    plan = memory.with_kv(plan, config, beside + per_token, choice.device)
+    return plan, plan.kv // (beside + per_token), WindowPlan(layout, why=why)

@@ -281,6 +281,12 @@ class Lifecycle:
             self.deliver()
             self.fail(seq, decoding.result)
 
+    def close(self) -> None:
+        """Hold no drafters, as one may hold a model."""
+        if self.speculation is not None:
+            self.speculation.close()
+        self.speculation = self.scheduler.drafting = None
+
     def deliver(self) -> None:
         """Hand over finished generations. Those who wake up run while the model computes, not between steps."""
         while self._finished:

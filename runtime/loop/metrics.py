@@ -34,6 +34,10 @@ class Stats:
     forced_tokens: int = 0  # appended because the grammar left no choice
     drafted_tokens: int = 0  # guessed ahead, see `speculation`; computed_tokens has those that were chosen
     accepted_tokens: int = 0  # of these, which were chosen
+    draft_seconds: float = 0.0  # of the steps, that guesses of a draft model took
+    draft_computed_tokens: int = 0  # went through the draft model
+    draft_pages_total: int = 0  # of its keys and values
+    draft_pages_free: int = 0
     generations: int = 0
     preemptions: int = 0
     aborts: int = 0
@@ -80,7 +84,7 @@ class Stats:
     def __sub__(self, other: Stats) -> Stats:
         gauges = {
             "running", "waiting", "pages_total", "pages_free", "pages_cached", "pages_pinned", "prompt_budget", "host_tokens",
-            "window_pages_total", "window_pages_free", "window_pages_held", "window_saved", "states_total", "states_free", "states_cached",
+            "window_pages_total", "window_pages_free", "window_pages_held", "window_saved", "draft_pages_total", "draft_pages_free", "states_total", "states_free", "states_cached",
         }  # fmt: skip
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return Stats(**{n: v if n in gauges else _without(v, getattr(other, n)) for n, v in values.items()})

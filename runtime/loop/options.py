@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 from .config import EngineConfig
@@ -40,7 +41,8 @@ class EngineOptions(TypedDict, total=False):
     graphs: bool
     run_ahead: bool | None
     deterministic: bool
-    speculation: str | bool
+    speculation: str | bool | dict[str, Any]
+    draft: str | Path | None
     jump_forward: bool
     json_options: dict[str, Any] | None
     chat_template: str | None

@@ -13,13 +13,14 @@ from ..errors import RuntimeFailure
 from ..executor.offload import HostCopy, tensors_of
 from .config import free_memory
 from .core import EngineCore
+from .draft_side import DraftSide
 
 
 class Sleeper:
     """Puts the device's side of an engine to sleep. `sleep` and `wake` run on the scheduler thread."""
 
-    def __init__(self, core: EngineCore, pool: Pool, make_attention: Callable[[], AttentionBackend]) -> None:
-        self._core, self._pool, self._make_attention = core, pool, make_attention
+    def __init__(self, core: EngineCore, pool: Pool, make_attention: Callable[[], AttentionBackend], draft: DraftSide | None = None) -> None:
+        self._core, self._pool, self._make_attention, self._draft = core, pool, make_attention, draft
         self._weights: HostCopy | None = None
         self.asleep = False
 
@@ -28,7 +29,7 @@ class Sleeper:
         if self.asleep:
             return 0
         core, before = self._core, self._held()
-        tensors = [tensor for tensor in tensors_of(core.runner.model) if tensor.device.type not in ("cpu", "meta")]
+        tensors = [tensor for tensor in tensors_of([core.runner.model, self._draft and self._draft.model]) if tensor.device.type not in ("cpu", "meta")]
         _check_room(tensors)
         try:
             core.pause()
@@ -37,6 +38,8 @@ class Sleeper:
             core.resume()  # nothing is released yet
             raise
         core.runner.release()
+        if self._draft is not None:
+            self._draft.let_go()
         self._release()
         self.asleep = True
         return before - self._held()
@@ -50,6 +53,9 @@ class Sleeper:
             if self._core.runner.memory is not None:
                 self._core.runner.memory.restore()
             self._weights.restore()
+            if self._draft is not None:
+                self._draft.pool.restore()
+                self._draft.restore()
             self._core.runner.restore(self._make_attention())
         except Exception as error:
             self._release()
@@ -64,10 +70,12 @@ class Sleeper:
         self._pool.release()
         if self._core.runner.memory is not None:
             self._core.runner.memory.release()
+        if self._draft is not None:
+            self._draft.pool.release()
 
     def forget(self) -> None:
         """The engine is closed: nobody will wake it, and nothing here may keep its memory."""
-        for name in ("_pool", "_make_attention", "_weights"):
+        for name in ("_pool", "_make_attention", "_weights", "_draft"):
             vars(self).pop(name, None)
 
     def _held(self) -> int:
@@ -78,7 +86,7 @@ class Sleeper:
             torch.cuda.empty_cache()
             return torch.cuda.memory_reserved(device)
         states = self._core.runner.memory
-        return self._pool.bytes + (0 if states is None else states.bytes)
+        return self._pool.bytes + (0 if states is None else states.bytes) + (0 if self._draft is None else self._draft.pool.bytes)
 
 
 def _check_room(tensors: list[torch.Tensor]) -> None:

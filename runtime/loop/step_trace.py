@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import EngineDied
@@ -12,6 +13,7 @@ from ..sequences.sequence import SequenceState, Work
 
 if TYPE_CHECKING:
     from ..scheduling.scheduler import Scheduler
+    from ..sequences.decoding import Decoding
 
 
 class StepPart(NamedTuple):
@@ -20,6 +22,7 @@ class StepPart(NamedTuple):
     sequence: its number, as `Sequence.id`.  kind: the operation: "generate", "prefill", "fork", "score" ...
     cached: tokens that it found in the cache in this step, just before `start`.
     samples: whether the step ends in a new token of its text.
+    drafted: of its tokens, the last ones that were guesses.  kept: how many of these became text.
     """
 
     sequence: int
@@ -28,6 +31,8 @@ class StepPart(NamedTuple):
     stop: int
     cached: int
     samples: bool
+    drafted: int = 0
+    kept: int = 0
 
     @property
     def tokens(self) -> int:
@@ -66,6 +71,7 @@ class StepTraces:
         self._open: dict[int, list[StepRecord]] = {}
         self._numbers = itertools.count(time.time_ns())  # those of a process that died before are no others'
         self._planned: StepRecord | None = None
+        self._drafts: list[tuple[int, Decoding, int]] = []
 
     def begin(self) -> int:
         number = next(self._numbers)
@@ -85,10 +91,12 @@ class StepTraces:
         before = {seq: (seq.computed, seq.preempted) for seq in (*scheduler.running, *scheduler.waiting)}
         evicted = scheduler.cache.tree.evicted
         work = scheduler.plan()
+        real = [item for item in work if item.hi > item.lo]
+        self._drafts = list(_drafts(real))
         self._planned = StepRecord(
             began,
             0.0,
-            tuple(_part(item, before) for item in work if item.hi > item.lo),
+            tuple(_part(item, before) for item in real),
             tuple(seq.number for seq in scheduler.waiting),
             tuple(seq.number for seq, (_, times) in before.items() for _ in range(seq.preempted - times)),
             scheduler.cache.tree.evicted - evicted,
@@ -101,7 +109,10 @@ class StepTraces:
         """The step that was planned is over."""
         planned, self._planned = self._planned, None
         if planned is not None and (planned.parts or planned.preempted):
-            done = planned._replace(seconds=time.perf_counter() - planned.began)
+            parts = list(planned.parts)
+            for place, decoding, before in self._drafts:
+                parts[place] = parts[place]._replace(kept=decoding.accepted - before)
+            done = planned._replace(parts=tuple(parts), seconds=time.perf_counter() - planned.began)
             for records in self._open.values():
                 records.append(done)
 
@@ -110,4 +121,12 @@ def _part(item: Work, before: dict[SequenceState, tuple[int, int]]) -> StepPart:
     seq, lo, hi = item
     op, (computed, _) = seq.ops[0], before[seq]
     samples = isinstance(op, Generate) and bool(op.rows(seq, lo, hi))
-    return StepPart(seq.number, type(op).__name__.lower(), lo, hi, max(0, lo - computed), samples)
+    drafted = 0 if seq.draft is None else len(seq.draft.tokens)
+    return StepPart(seq.number, type(op).__name__.lower(), lo, hi, max(0, lo - computed), samples, drafted)
+
+
+def _drafts(work: list[Work]) -> Iterator[tuple[int, Decoding, int]]:
+    """Of parts with guesses: their place, and the generation that counts what is kept, with its count before the step."""
+    for place, (seq, _, _) in enumerate(work):
+        if seq.draft is not None and isinstance(op := seq.ops[0], Generate) and op.decoding is not None:
+            yield place, op.decoding, op.decoding.accepted

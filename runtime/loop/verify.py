@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from ..sampling import Samples, SamplingRow
     from ..sequences.decoding import Decoding
+    from ..sequences.draft import Draft
     from ..sequences.ops import Generate
     from ..sequences.sequence import SequenceState
     from .lifecycle import Lifecycle
@@ -49,21 +50,39 @@ def take(life: Lifecycle, seq: SequenceState, decoding: Decoding, samples: Sampl
     if seq.draft is None:
         return decoding.take(seq, samples, rows.start)
     draft, seq.draft = seq.draft, None
-    kept = draft.agreed(samples.ids[rows.start : rows.stop - 1]) if len(rows) > 1 else 0
-    life.rewind(seq, len(seq) + kept)  # before anything is cut or published: behind it stands what nobody chose
+    text, before, reached = len(seq), decoding.accepted, seq.computed
+    seq.computed = text  # what lies behind is computed once it is chosen: nobody may get it before
+    decoding.drafted += len(draft.tokens)
+    try:
+        return _take_all(seq, decoding, samples, rows, draft)
+    finally:
+        if seq.computed == text:
+            kept, seq.computed = draft.agrees(seq.tokens.array[text:].tolist()), reached
+            life.rewind(seq, text + kept)
+            _count(life, seq, draft, kept)
+            decoding.accepted = before + kept
+
+
+def _take_all(seq: SequenceState, decoding: Decoding, samples: Samples, rows: range, draft: Draft) -> bool:
+    """Row after row, as long as the text is what the next row was computed for: with what a grammar forced, too."""
+    text, before, place = len(seq), decoding.accepted, 0
+    while True:
+        row = rows[place]
+        decoding.accepted = before + place + (samples.ids[row] == draft.expects(place))
+        if decoding.take(seq, samples, row):
+            return True
+        grown = len(seq) - text
+        if not place < grown < len(rows) or draft.agrees(seq.tokens.array[text:].tolist()) < grown:
+            return False
+        place = grown
+
+
+def _count(life: Lifecycle, seq: SequenceState, draft: Draft, kept: int) -> None:
+    """What became of a draft."""
     life.stats.computed_tokens += kept
     _charge(life, seq, kept)
-    decoding.drafted += len(draft.tokens)
     if life.speculation is not None:
         life.speculation.tried(draft, kept)
-    before, jumped = decoding.accepted, decoding.jumped
-    for index in range(kept + 1):
-        decoding.accepted = before + min(index + 1, kept)
-        if decoding.take(seq, samples, rows[index]):
-            return True
-        if decoding.jumped != jumped:
-            return False  # what else was chosen belongs to a text without what the grammar forced here
-    return False
 
 
 def _charge(life: Lifecycle, seq: SequenceState, kept: int) -> None:

@@ -109,8 +109,8 @@ class CompiledStep:
         """
         self._bind(attention)
         rows, last = len(batch.token_ids), span.stop == len(model.layers)
-        results = len(batch.logit_rows) if last and not batch.pools else rows
-        logits = torch.empty(results, model.config.vocab_size, dtype=torch.float32) if last and self._ends and not batch.pools else None
+        results = len(batch.logit_rows) if last and not batch.whole else rows
+        logits = torch.empty(results, model.config.vocab_size, dtype=torch.float32) if last and self._ends and not batch.whole else None
         space, tokens = self._room(rows), 0
         if x is None and self._embeds:
             x, tokens = space, batch.token_ids.data_ptr()

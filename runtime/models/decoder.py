@@ -28,6 +28,7 @@ from .pooling import summed
 from .spec import Model
 
 if TYPE_CHECKING:
+    from .capture import Capture
     from .fused import Course
 
 
@@ -47,6 +48,7 @@ class Decoder:
 
     few_bits: tuple[Kept, ...] = ()
     kv_scales: tuple[Scales | str | None, ...] = ()
+    capture: Capture | None = None
 
     def __init__(
         self, model: Model, dtype: torch.dtype, device: torch.device | str = "cpu", *, allocate: bool = True
@@ -91,21 +93,23 @@ class Decoder:
 
         memory: of the states, where layers keep some.
         """
+        if self.capture is not None:
+            return self.capture.forward(self, batch, attention, memory)
         if self.fused:
             from . import fused
 
             return fused.forward(self, batch, attention, memory)
         if self.step is None:
-            return self._by_law(Span(0, len(self.layers), False), None, self._step(batch, attention, memory))
+            return self.span_by_law(Span(0, len(self.layers), False), None, self.by_law(batch, attention, memory))
         spans, seen = self.step.plan(batch, attention)
-        step = None if all(span.compiled for span in spans) else self._step(batch, attention, memory)
+        step = None if all(span.compiled for span in spans) else self.by_law(batch, attention, memory)
         x: Tensor | None = None
         for span in spans:
-            x = self.step.run(self, span, x, batch, attention, seen) if step is None or span.compiled else self._by_law(span, x, step)
+            x = self.step.run(self, span, x, batch, attention, seen) if step is None or span.compiled else self.span_by_law(span, x, step)
         assert x is not None
         return x
 
-    def _step(self, batch: Batch, attention: AttentionBackend, memory: StateMemory | None) -> Step:
+    def by_law(self, batch: Batch, attention: AttentionBackend, memory: StateMemory | None) -> Step:
         longest = max(batch.context_lens)
         angles = {rope: rotary.gather(batch.positions, longest) for rope, rotary in self.rotaries.items()}
         return Step(batch, attention, angles, states_of(batch, memory))
@@ -114,7 +118,7 @@ class Decoder:
         """The states before the first layer, [T, hidden]."""
         return self.embedding(known_ids(batch), batch.positions)
 
-    def _by_law(self, span: Span, x: Tensor | None, step: Step) -> Tensor:
+    def span_by_law(self, span: Span, x: Tensor | None, step: Step) -> Tensor:
         """Hidden states [T, hidden] behind a span of layers from those before it, or the logits. x: None at the start."""
         x = self.embedded(step.batch) if x is None else x
         own: tuple[Tensor | None, ...] = (None,) * len(self.layers)
@@ -128,16 +132,16 @@ class Decoder:
     def _finish(self, x: Tensor, step: Step, own: Tensor | None) -> Tensor:
         """The last layer, and the logits that are wanted."""
         last, batch = self.layers[-1], step.batch
-        if not (len(batch.logit_rows) or batch.pools):  # only keys and values are wanted
+        if not (len(batch.logit_rows) or batch.whole):  # only keys and values are wanted
             last.store(x, step)
             return self.no_logits()
-        all_rows = batch.pools or len(batch.logit_rows) == len(x)
+        all_rows = batch.whole or len(batch.logit_rows) == len(x)
         return self.finished(last.forward(x, step, None if all_rows else batch.logit_rows, own), batch)
 
     def finished(self, x: Tensor, batch: Batch) -> Tensor:
         """Logits, from the states behind the last layer: of the rows that are wanted, of all rows where some are pooled."""
         x = self.head.norm(x) if self.head.norm else x
-        return self.pooled(x, batch) if batch.pools else self._logits(x)
+        return self.pooled(x, batch) if batch.whole else self._logits(x)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         logits = self.head(hidden)
@@ -145,7 +149,7 @@ class Decoder:
 
     def pooled(self, hidden: Tensor, batch: Batch) -> Tensor:
         """Fill the batch's sums from the normed states of all its tokens [T, hidden]; the logits that it wants."""
-        batch.sums = summed(hidden, batch.pools)
+        batch.hidden, batch.sums = hidden, summed(hidden, batch.pools) if batch.pools else None
         if not len(batch.logit_rows):
             return self.no_logits()
         return self._logits(hidden.index_select(0, batch.logit_rows))

@@ -60,6 +60,7 @@ class SamplingParams:
     top_logprobs: int = 0
     close_at_limit: bool = False  # constrained: finish by the grammar's shortest_end() at max_tokens
     error_on_truncation: bool = False  # constrained: raise TruncatedError when cut by max_tokens
+    speculation: bool = True  # where the engine drafts: for this text too; False: nor is anything learned from it
 
     @property
     def greedy(self) -> bool:
@@ -156,7 +157,7 @@ _OWN = {int, float, bool, type(None)}
 _COUNTS = ("max_tokens", "min_tokens", "top_k", "top_logprobs", "seed")
 _NUMBERS = ("temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty")
 _SWITCHES = (
-    "keep_stop", "ignore_eos", "skip_special_tokens", "logprobs", "close_at_limit", "error_on_truncation",
+    "keep_stop", "ignore_eos", "skip_special_tokens", "logprobs", "close_at_limit", "error_on_truncation", "speculation",
 )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from .estimate import LengthEstimate
 from .fairness import Counters, Offer, Queue, in_turn, turn
 from .newcomers import PATIENCE, WORTH_WAITING, Newcomers
 from .pace import Pace
+from .refusals import out_of_pages, too_many_pinned
 
 GRACE = 8  # steps that a sequence keeps its place after it lost one, twice as many after the next loss ...
 LONGEST_GRACE = 64
@@ -149,12 +150,8 @@ class Scheduler:
 
     def check_pinned(self, pages: int) -> None:
         """Raise OutOfPages if so many pinned pages were more than half of the pool."""
-        pool = self.cache.pool
-        if 2 * pages > pool.total:
-            raise OutOfPages(
-                f"with this prefix {pages} of the {pool.total} pages of the KV pool would be pinned, more than half; "
-                "release other pins, pin a shorter prefix, or open the engine with a larger kv_tokens"
-            )
+        if 2 * pages > self.cache.pool.total:
+            raise too_many_pinned(self.cache, pages)
 
     def pinned_pages(self, *more: SequenceState) -> int:
         """How many pages are pinned, or would be with `more`."""
@@ -337,12 +334,7 @@ class Scheduler:
         return any(self.cache.shed(seq) for seq in (*self.running, *self.resident, *self.waiting.holding, *self.pinned))
 
     def _refuse(self, seq: SequenceState, length: int) -> None:
-        pool, pinned = self.cache.pool, self.pinned_pages()
-        self.refused.append((seq, OutOfPages(
-            f"the sequence needs {length} tokens of KV cache and the whole pool has {pool.total * pool.page_size}"
-            + (f", of which {pinned * pool.page_size} are pinned" if pinned else "")
-            + "; open the engine with a larger kv_tokens"
-        )))  # fmt: skip
+        self.refused.append((seq, out_of_pages(self.cache, length, self.cache.missing(seq, length), self.pinned_pages())))
 
     def check(self) -> None:
         """Raise unless every sequence stands where its status says."""

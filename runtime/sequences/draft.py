@@ -18,17 +18,30 @@ class Source(NamedTuple):
 
 @dataclass(slots=True)
 class Draft:
-    """tokens: in order.  matchers: the grammar behind each of them; empty without a grammar."""
+    """tokens: in order.  matchers: the grammar behind each of them; empty without a grammar.
+
+    choices: what the sampler has to choose for each of them: the token, or another that a jump of the grammar rewrites to it, or None
+    where the jump puts it there unasked. Empty: the tokens.
+    """
 
     tokens: list[int]
     source: Source
     matchers: list[Matcher] = field(default_factory=list)
+    choices: list[int | None] = field(default_factory=list)
 
     def cut(self, length: int) -> Draft:
         """Its first `length` tokens."""
-        return Draft(self.tokens[:length], self.source, self.matchers[:length])
+        return Draft(self.tokens[:length], self.source, self.matchers[:length], self.choices[:length])
 
-    def agreed(self, chosen: list[int]) -> int:
-        """How many of its tokens are those that were chosen, from the first on."""
-        most = min(len(self.tokens), len(chosen))
-        return next((count for count in range(most) if self.tokens[count] != chosen[count]), most)
+    def expects(self, place: int) -> int | None:
+        """What is to be chosen for one of its tokens; None: nothing, or there is no such token."""
+        return (self.choices or self.tokens)[place] if place < len(self.tokens) else None
+
+    def guessed(self, count: int) -> int:
+        """How many of its first tokens are guesses."""
+        return sum(choice is not None for choice in self.choices[:count]) if self.choices else count
+
+    def agrees(self, text: list[int]) -> int:
+        """How many of its tokens a text begins with."""
+        most = min(len(self.tokens), len(text))
+        return next((count for count in range(most) if self.tokens[count] != text[count]), most)

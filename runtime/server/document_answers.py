@@ -45,6 +45,7 @@ class Usage(BaseModel):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: Json | None = None
+    completion_tokens_details: Json | None = None  # where tokens were guessed ahead
 
 
 class _Completion(BaseModel):

@@ -104,6 +104,8 @@ class EngineCollector(Collector):
         yield CounterMetricFamily("sgl_cached_tokens", "Prompt tokens taken from the prefix cache", stats.cached_tokens)
         yield CounterMetricFamily("sgl_generated_tokens", "Tokens of results, sampled and forced", stats.generated_tokens)
         yield CounterMetricFamily("sgl_forced_tokens", "Tokens appended without sampling", stats.forced_tokens)
+        yield CounterMetricFamily("sgl_drafted_tokens", "Tokens guessed ahead", stats.drafted_tokens)
+        yield CounterMetricFamily("sgl_accepted_tokens", "Guessed tokens that were kept", stats.accepted_tokens)
         yield CounterMetricFamily("sgl_preemptions", "Running sequences that lost their pages", stats.preemptions)
         yield CounterMetricFamily("sgl_aborts", "Sequences whose owner gave them up", stats.aborts)
         yield HistogramMetricFamily("sgl_step_seconds", "Steps of the engine", _buckets(stats), stats.step_seconds)

@@ -53,6 +53,8 @@ class AnswerWriter:
             "completion_tokens": generation.completion_tokens,
             "cached_tokens": generation.cached_tokens,
             "forced_tokens": generation.forced_tokens,
+            "drafted_tokens": generation.drafted_tokens,
+            "accepted_tokens": generation.accepted_tokens,
             "e2e_latency": generation.e2e_latency,
             "queue_seconds": generation.queue_seconds,
             "truncated": generation.truncated,

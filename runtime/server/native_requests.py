@@ -24,7 +24,7 @@ Kind = Literal["regex", "json_schema", "ebnf", "structural_tag"]
 _CONSTRAINTS: tuple[Kind, ...] = ("regex", "json_schema", "ebnf", "structural_tag")
 _SAME_NAME = (
     "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
-    "ignore_eos", "skip_special_tokens", "close_at_limit",
+    "ignore_eos", "skip_special_tokens", "close_at_limit", "speculation",
 )  # fmt: skip
 _RENAMED = {
     "no_stop_trim": "keep_stop",

@@ -72,6 +72,7 @@ class SamplingFields(_Fields):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     close_at_limit: bool | None = None  # what max_new_tokens cuts is closed by the shortest end that its grammar has
+    speculation: bool | None = None  # False: no tokens are guessed ahead for this text, and none learned from it
     spaces_between_special_tokens: bool | None = None  # tokens are joined as they are, whatever it says
     sampling_seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     regex: Text | None = None

@@ -47,4 +47,14 @@ def usage(prompts: Iterable[Sequence[Generation]]) -> Json:
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": sum(group[0].cached_tokens for group in groups)},
+        **predicted(generation for group in groups for generation in group),
     }
+
+
+def predicted(made: Iterable[Generation]) -> Json:
+    """The tokens that were guessed ahead, where any were."""
+    counts = [(generation.drafted_tokens, generation.accepted_tokens) for generation in made]
+    drafted, accepted = sum(pair[0] for pair in counts), sum(pair[1] for pair in counts)
+    if not drafted:
+        return {}
+    return {"completion_tokens_details": {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafted - accepted}}

@@ -163,6 +163,7 @@ class Sampling(Guided):
     stop_regex: Annotated[TextList, BeforeValidator(_texts, json_schema_input_type=Texts)] = Field(default_factory=list)
     no_stop_trim: bool = False
     skip_special_tokens: bool = True
+    speculation: bool = True  # False: no tokens are guessed ahead for this text, and none learned from it
     priority: int = Field(0, ge=-MOST_URGENT, le=MOST_URGENT)
     timeout: float | None = Field(None, gt=0, allow_inf_nan=False)  # seconds
 
@@ -206,6 +207,7 @@ class Sampling(Guided):
             keep_stop=self.no_stop_trim,
             ignore_eos=self.ignore_eos,
             skip_special_tokens=self.skip_special_tokens,
+            speculation=self.speculation,
             seed=self.seed,
             logprobs=logprobs,
             top_logprobs=top,

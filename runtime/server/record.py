@@ -34,6 +34,8 @@ class Record:
     cached_tokens: int = 0
     completion_tokens: int = 0
     forced_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     queue_seconds: float | None = None  # of the sample that waited longest
     first_token_seconds: float | None = None  # from the request's start
     finish_reasons: list[str] = field(default_factory=list)
@@ -99,6 +101,8 @@ class Progress:
             record.cached_tokens += made.cached_tokens
         record.completion_tokens += made.completion_tokens - self._streamed[index]
         record.forced_tokens += made.forced_tokens
+        record.drafted_tokens += made.drafted_tokens
+        record.accepted_tokens += made.accepted_tokens
         record.queue_seconds = max(record.queue_seconds or 0.0, made.queue_seconds)
         record.finish_reasons.append(made.finish_reason["type"])
         if record.content is not None:

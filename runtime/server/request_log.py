@@ -68,6 +68,8 @@ def line_of(record: Record) -> dict[str, Any]:
         "cached_tokens": record.cached_tokens,
         "completion_tokens": record.completion_tokens,
         "forced_tokens": record.forced_tokens,
+        "drafted_tokens": record.drafted_tokens,
+        "accepted_tokens": record.accepted_tokens,
         "finish_reasons": record.finish_reasons,
     }
     return fields if record.content is None else fields | {"content": record.content}

@@ -104,6 +104,8 @@ def _model_attributes(record: Record, operation: str, model: str) -> dict[str, A
         "gen_ai.response.time_to_first_chunk": record.first_token_seconds,
         "sgl.queue_seconds": record.queue_seconds,
         "sgl.forced_tokens": record.forced_tokens,
+        "sgl.drafted_tokens": record.drafted_tokens,
+        "sgl.accepted_tokens": record.accepted_tokens,
     }
     return {name: value for name, value in found.items() if value is not None}
 

@@ -13,7 +13,7 @@ from ..sequences.draft import Source
 
 BOUNDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # rows of steps that take about as long
 FRESH, FASTER, SLOWLY = 0.1, 0.5, 0.05  # weight of the newest time, of one shorter than expected, and of the newest guess
-FIRST = {"forced": 0.95, "states": 0.8}  # before any was tried; of others by the length of the match
+FIRST = {"forced": 0.95, "states": 0.8, "model": 0.7}  # before any was tried; of others by the length of the match
 PROBE = 64  # refusals, after which a source, or drafting at all, is tried once more
 
 
@@ -43,6 +43,10 @@ class Control:
     def chance(self, source: Source) -> float:
         """That a token is kept where those before it are."""
         return self._kept.get(source, FIRST.get(source.drafter, min(0.9, 0.4 + 0.04 * source.length)))
+
+    def seconds(self, rows: int) -> float:
+        """What a step of so many rows is expected to take."""
+        return self._time(rows)
 
     def worth(self, rows: int) -> bool:
         """Whether a guess for each of so many rows could pay, if it were as good as the best."""
@@ -74,10 +78,10 @@ class Control:
         return (rows + more) / self._time(rows + drafted)
 
     def _time(self, rows: int) -> float:
-        """Measured, or that of the next smaller class that was: what is not known is tried."""
+        """Measured, or that of the next smaller class that was: what is not known is tried. None is smaller: that of the next larger."""
         place = bisect_left(BOUNDS, rows)
         known = [other for other in self._times if other <= place]
-        return self._times[max(known)] if known else 1.0
+        return self._times[max(known)] if known else self._times[min(self._times)] if self._times else 1.0
 
     def _or_probe(self, source: Source, length: int, given: int) -> int:
         if given or not length:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
+
+from sgl.grammars.automaton.automaton import GUESSED
 
 from ..sequences.draft import Draft
 
@@ -12,6 +15,9 @@ if TYPE_CHECKING:
     from ..sequences.decoding import Decoding
     from ..sequences.ops import Generate
     from ..sequences.sequence import SequenceState
+
+
+BUILT = 8 << 20  # bytes of an automaton, beyond which guesses add nothing to it
 
 
 class Drafter(Protocol):
@@ -30,14 +36,59 @@ class Drafter(Protocol):
         ...
 
 
-def legal(draft: Draft, matcher: Matcher | None) -> Draft | None:
-    """Its longest part that the grammar allows, and does not end within; None: not even its first token."""
-    if matcher is None:
-        return draft
-    matchers, state = [], matcher
-    for token in draft.tokens:
-        state = state.copy()
-        if not state.accept(token) or state.finished:
+def fitted(draft: Draft, decoding: Decoding, most: int) -> Draft | None:
+    """Its longest part that the grammar allows, and does not end within, with what the grammar would force between; None: nothing."""
+    if decoding.matcher is None:
+        return draft.cut(most)
+    found, matcher, given = Draft([], draft.source), decoding.matcher, list(draft.tokens)
+    builds, jumps = may_build(matcher), decoding.life.text.jumps if decoding.jumps and decoding.life.may_jump else None
+    while given and len(found.tokens) < most:
+        token, matcher = given.pop(0), matcher.copy()
+        if not follow(matcher, token, builds) or matcher.finished or not (builds or matcher.known_mask() is not None):
             break
-        matchers.append(state)
-    return Draft(draft.tokens[: len(matchers)], draft.source, matchers) if matchers else None
+        _add(found, [token], [token], [matcher])
+        if jumps is None or not builds:
+            continue
+        behind = matcher.copy()
+        jump = jumps.jump(behind, [*decoding.output, *found.tokens], decoding.limit)
+        if jump is not None and (jump.drop or behind.finished):
+            break
+        if jump is not None:
+            _add(found, jump.token_ids, [None] * len(jump.token_ids), _along(matcher, jump.token_ids))
+            matcher, given = behind, _rest(given, jump.token_ids)
+    return found.cut(most) if found.tokens else None
+
+
+def _add(draft: Draft, tokens: list[int], choices: Sequence[int | None], matchers: list[Matcher]) -> None:
+    draft.tokens += tokens
+    draft.choices += choices
+    draft.matchers += matchers
+
+
+def _along(matcher: Matcher, tokens: list[int]) -> list[Matcher]:
+    """The matcher behind each of some tokens that it allows."""
+    found = []
+    for token in tokens:
+        matcher = matcher.copy()
+        matcher.accept(token)
+        found.append(matcher)
+    return found
+
+
+def _rest(tokens: list[int], forced: list[int]) -> list[int]:
+    """What is said to come behind forced tokens, if they were said to come."""
+    return tokens[len(forced) :] if tokens[: len(forced)] == forced else []
+
+
+def may_build(matcher: Matcher) -> bool:
+    """Whether guesses may add states to the automaton, which all its texts share: while there are few of them.
+
+    The automaton has room for as many on top of its limit, so that no text fails for want of what was guessed.
+    """
+    automaton = matcher.automaton
+    return automaton.core.size() < automaton.limit // GUESSED and automaton.core.memory() < BUILT
+
+
+def follow(matcher: Matcher, token: int, builds: bool) -> bool:
+    """Move the matcher over a guess; False, and no move, where the token is not allowed, or would add to the automaton and may not."""
+    return (builds or (matcher.state, token) in matcher.automaton.moves) and matcher.accept(token)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..sequences.draft import Draft, Source
+from .drafter import may_build
 
 if TYPE_CHECKING:
     from ..sequences.decoding import Decoding
@@ -21,7 +22,7 @@ class ForcedDrafter:
 
     def propose(self, seq: SequenceState, op: Generate, most: int) -> Draft | None:
         decoding = op.decoding
-        if decoding is None or decoding.matcher is None:
+        if decoding is None or decoding.matcher is None or not may_build(decoding.matcher):
             return None
         jump = self._jumps.jump(decoding.matcher.copy(), decoding.output, decoding.limit)
         return Draft(jump.token_ids[:most], Source("forced")) if jump is not None and not jump.drop else None

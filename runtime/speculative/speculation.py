@@ -12,14 +12,16 @@ from ..sequences.draft import Draft
 from ..sequences.ops import Generate
 from ..sequences.outcome import note
 from .control import Control
-from .drafter import Drafter, legal
+from .drafter import Drafter, fitted
 
 if TYPE_CHECKING:
     from ..cache import PrefixCache
     from ..sequences.decoding import Decoding
     from ..sequences.sequence import SequenceState, Work
+    from .model_drafter import ModelDrafter
 
-MOST = 16  # tokens of a draft
+
+APPENDED = 64  # tokens that a step computes of a text, beside which a draft counts for something
 
 
 class Speculation:
@@ -28,24 +30,26 @@ class Speculation:
     A draft lies behind the tokens of its sequence, not among them; its pages are those that are free anyway, and go back with what
     is not kept. Of several drafts that is taken of which most is expected.
 
-    control: None: every draft is taken whole.
+    control: None: every draft is taken whole.  most: tokens of a draft.  learns: drafters are shown finished texts.
     """
 
-    def __init__(self, drafters: Sequence[Drafter], cache: PrefixCache, control: Control | None) -> None:
+    def __init__(self, drafters: Sequence[Drafter], cache: PrefixCache, control: Control | None, most: int = 16, learns: bool = True) -> None:
         self.drafters, self.control = list(drafters), control
+        self.most, self.learns = most, learns
+        self.model: ModelDrafter | None = None  # drafts for all sequences of a step at once
         self._cache = cache
         self._rows, self._began = 0, 0.0  # of the step under way; 0: it is of no kind that is measured
 
     def extend(self, work: dict[SequenceState, Work], budget: int) -> None:
-        """Draft for sequences that get a single token in this step, up to `budget` tokens together."""
+        """Draft for sequences that get a token in this step, up to `budget` tokens together."""
         self._began = time.perf_counter()
-        drafts: dict[SequenceState, Draft] = {}
         worth = self.control is None or self.control.worth(len(work))
         for seq in work:
             seq.draft = None  # of a step that failed
-        for seq, item in work.items() if worth else ():
-            if (op := _decodes(seq, item)) is not None and (draft := self._proposed(seq, op)):
-                drafts[seq] = draft
+        decoding = {seq: op for seq, item in work.items() if (op := _decodes(seq, item)) is not None}
+        drafts = {seq: draft for seq, op in decoding.items() if worth and (draft := self._proposed(seq, op))}
+        if self.model is not None:
+            drafts |= self._modelled(self.model, work, decoding, drafts)
         alone = all(item.hi - item.lo == 1 for item in work.values())
         for seq, length in zip(drafts, self._lengths(len(work), list(drafts.values())), strict=True):
             if 0 < length <= budget and self._lay(seq, drafts[seq].cut(length)):
@@ -61,23 +65,47 @@ class Speculation:
 
     def tried(self, draft: Draft, kept: int) -> None:
         if self.control is not None:
-            self.control.tried(draft.source, len(draft.tokens), kept)
+            self.control.tried(draft.source, draft.guessed(len(draft.tokens)), draft.guessed(kept))
 
     def learn(self, seq: SequenceState, decoding: Decoding) -> None:
-        for drafter in self.drafters:
+        for drafter in self.drafters if self.learns and decoding.op.params.speculation else ():
             _tried(drafter.learn, seq, decoding)
 
     def forget(self) -> None:
         for drafter in self.drafters:
             drafter.forget()
+        if self.model is not None:
+            self.model.forget()
+
+    def close(self) -> None:
+        if self.model is not None:
+            self.model.runner.close()
 
     def _proposed(self, seq: SequenceState, op: Generate) -> Draft | None:
         """What a drafter says, as far as the grammar allows it and there may be more text."""
         assert op.decoding is not None
-        most = min(MOST, op.decoding.limit - len(op.decoding.output) - 1)
+        most = self._room(op)
         ideas = [_tried(drafter.propose, seq, op, most) for drafter in self.drafters] if most > 0 else []
         drafts = [draft for draft in ideas if draft is not None]
-        return _tried(legal, max(drafts, key=self._expected).cut(most), op.decoding.matcher) if drafts else None
+        return _tried(fitted, max(drafts, key=self._expected), op.decoding, most) if drafts else None
+
+    def _modelled(
+        self, model: ModelDrafter, work: dict[SequenceState, Work], decoding: dict[SequenceState, Generate], drafts: dict[SequenceState, Draft]
+    ) -> dict[SequenceState, Draft]:
+        """What the model guesses for those of whom less is expected without it. The time is its own, not the step's."""
+        began, hoped = time.perf_counter(), model.pace.gain()
+        wanting = {seq: (op, self._room(op)) for seq, op in decoding.items() if seq not in drafts or self._expected(drafts[seq]) < hoped}
+        made = _tried(model.propose, work, wanting)
+        if made is None:
+            model.forget()
+        found = {seq: draft for seq, each in (made or {}).items() if (draft := _tried(fitted, each, wanting[seq][0].decoding, wanting[seq][1]))}
+        self._began += time.perf_counter() - began
+        return {seq: draft for seq, draft in found.items() if seq not in drafts or self._expected(draft) > self._expected(drafts[seq])}
+
+    def _room(self, op: Generate) -> int:
+        """Tokens that a draft may have, as there may be one more of the text behind them."""
+        assert op.decoding is not None
+        return min(self.most, op.decoding.limit - len(op.decoding.output) - 1)
 
     def _expected(self, draft: Draft) -> float:
         chance = 1.0 if self.control is None else self.control.chance(draft.source)
@@ -112,6 +140,6 @@ def _tried(call: Callable[..., Any], *args: Any) -> Any:
 
 
 def _decodes(seq: SequenceState, item: Work) -> Generate | None:
-    """The generation that gets a single token behind tokens that are all known."""
-    op, one = seq.ops[0], item.hi - item.lo == 1 and item.hi == len(seq) and not (seq.ahead or seq.prefilling)
-    return op if one and isinstance(op, Generate) and op.decoding is not None else None
+    """The generation that gets a token in this step, behind tokens that are all known: one, or a few that were appended."""
+    op, last = seq.ops[0], item.hi == len(seq) and item.hi - item.lo <= APPENDED and not (seq.ahead or seq.prefilling)
+    return op if last and isinstance(op, Generate) and op.decoding is not None and op.params.speculation else None

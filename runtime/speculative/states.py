@@ -1,6 +1,7 @@
 """Drafts from a grammar's states: in the state that it is in, texts of the same grammar went on with the same token before.
 
-A state says more than the last tokens do: behind `"currency": "` comes what came there in other records. After DOMINO (Beurer-Kellner
+A state says more than the last tokens do: behind `"currency": "` comes what came there in other records; with the last token it says
+where a string ends. After DOMINO (Beurer-Kellner
 et al., 2024, arXiv 2403.06988). Learned from finished texts of the namespace and tenant, as in `suffix`.
 """
 
@@ -13,6 +14,7 @@ from weakref import WeakKeyDictionary
 from sgl.grammars import Matcher
 
 from ..sequences.draft import Draft, Source
+from .drafter import follow, may_build
 from .suffix import home_of
 
 if TYPE_CHECKING:
@@ -24,11 +26,13 @@ if TYPE_CHECKING:
 
 LIKELY = 0.6  # share of the texts that went on so
 SEEN = 2  # texts at least that were in the state
-STATES = 4096  # of a grammar, of which is kept what followed
+PLACES = 8192  # of a grammar, of which is kept what followed
 KINDS = 32  # different tokens; a state that more followed in is within free text, where there is nothing to guess
+ANY = -1
 HOMES = 16  # namespaces of a grammar, the newest
 
-Followed = dict[int, Counter[int] | None]  # by state, how often each token came next; None: too many kinds did
+Place = tuple[int, int]  # a state, and the token that led there or ANY
+Followed = dict[Place, Counter[int] | None]  # how often each token came next; None: too many kinds did
 
 
 class StateDrafter:
@@ -41,9 +45,11 @@ class StateDrafter:
         if matcher is None or not followed:
             return None
         tokens: list[int] = []
-        ahead = matcher.copy()
-        while len(tokens) < most and (token := _likely(followed.get(ahead.state))) is not None and ahead.accept(token):
+        ahead, builds = matcher.copy(), may_build(matcher)
+        last = int(seq.tokens.array[-1])
+        while len(tokens) < most and (token := _next(followed, ahead.state, last)) is not None and follow(ahead, token, builds):
             tokens.append(token)
+            last = token
         return Draft(tokens, Source("states")) if tokens else None
 
     def learn(self, seq: SequenceState, decoding: Decoding) -> None:
@@ -54,22 +60,31 @@ class StateDrafter:
         if len(homes) > HOMES:
             del homes[next(iter(homes))]
         matcher = Matcher(decoding.matcher.automaton)
+        last = ANY
         for token in seq.tokens.array[decoding.prompt_tokens :].tolist():
-            if matcher.state in followed or len(followed) < STATES:
-                _count(followed, matcher.state, token)
+            for place in {(matcher.state, last), (matcher.state, ANY)}:
+                if place in followed or len(followed) < PLACES:
+                    _count(followed, place, token)
             if not matcher.accept(token):
                 return
+            last = token
 
     def forget(self) -> None:
         self._of.clear()
 
 
-def _count(followed: Followed, state: int, token: int) -> None:
-    tokens = followed.setdefault(state, Counter())
+def _next(followed: Followed, state: int, last: int) -> int | None:
+    """What came next in the state behind the same token or, where that is not known, behind any."""
+    token = _likely(followed.get((state, last)))
+    return _likely(followed.get((state, ANY))) if token is None else token
+
+
+def _count(followed: Followed, place: Place, token: int) -> None:
+    tokens = followed.setdefault(place, Counter())
     if tokens is not None and (token in tokens or len(tokens) < KINDS):
         tokens[token] += 1
     else:
-        followed[state] = None
+        followed[place] = None
 
 
 def _likely(tokens: Counter[int] | None) -> int | None:

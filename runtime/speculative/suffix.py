@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from ..sequences.sequence import SequenceState
 
 KEY = 3  # tokens by which a place is found
+SHORT = 1  # the same in the text itself, where a grammar leaves little else: what a value begins with often stands in the prompt
 PLACES = 8  # the newest, that are kept of each
 LONGEST = 24  # tokens of a match that count
-CLASSES = (3, 4, 6, 9, 14, LONGEST)  # lengths of matches of which one expects the same
+CLASSES = (1, 2, 3, 4, 6, 9, 14, LONGEST)  # lengths of matches of which one expects the same
 TEXT = 32_768  # tokens of finished texts of a namespace; the older half goes when they are more
 ALL_TEXTS = 131_072  # of all namespaces, some 200 bytes a token; those that were used last are kept
 LEAD = 16  # tokens of the prompt that are kept before a finished text
@@ -63,9 +64,11 @@ class SuffixDrafter:
         if len(text) < KEY:
             return None
         tail = text[-LONGEST:].tolist()
-        found = [_best(text, _behind(text), tail)]
+        found = [_best(text, _behind(text, KEY), tail, KEY)]
         if (others := self._finished.get(home_of(seq))) is not None:
-            found.append(_best(others.tokens, others.behind(tail), tail))
+            found.append(_best(others.tokens, others.behind(tail), tail, KEY))
+        if not any(length for length, _ in found) and op is not None and op.grammar is not None:
+            found = [_best(text, _behind(text, SHORT), tail, SHORT)]
         length, follows = max(found, key=lambda pair: pair[0])
         tokens = _of_one(follows[: min(most, max(length, KEY))].tolist())
         return Draft(tokens, Source("suffix", _class(length))) if tokens else None
@@ -82,13 +85,12 @@ class SuffixDrafter:
         self._finished.clear()
 
 
-def _behind(text: Ints) -> list[int]:
-    """Places in a text behind its own last KEY tokens, the newest first."""
-    last = text[-KEY:]
-    found = text[KEY - 1 : -1] == last[-1]
-    for back in range(1, KEY):
-        found &= text[KEY - 1 - back : -1 - back] == last[-1 - back]
-    return (np.flatnonzero(found)[: -PLACES - 1 : -1] + KEY).tolist()
+def _behind(text: Ints, key: int) -> list[int]:
+    """Places in a text behind its own last `key` tokens, the newest first."""
+    found = text[key - 1 : -1] == text[-1]
+    for back in range(1, key):
+        found &= text[key - 1 - back : -1 - back] == text[-1 - back]
+    return (np.flatnonzero(found)[: -PLACES - 1 : -1] + key).tolist()
 
 
 def home_of(seq: SequenceState) -> tuple[str, str]:
@@ -96,13 +98,13 @@ def home_of(seq: SequenceState) -> tuple[str, str]:
     return seq.namespace, seq.terms.tenant
 
 
-def _best(text: Ints, places: list[int], tail: list[int]) -> tuple[int, Ints]:
+def _best(text: Ints, places: list[int], tail: list[int], least: int) -> tuple[int, Ints]:
     """Of the place with the longest match before it, the newest of such: its length, and what follows there."""
     best, follows = 0, text[:0]
     for place in places:
         if place < len(text) and text[place] != END and (length := _match(text, place, tail)) > best:
             best, follows = length, text[place : place + LONGEST]
-    return (best, follows) if best >= KEY else (0, text[:0])
+    return (best, follows) if best >= least else (0, text[:0])
 
 
 def _match(text: Ints, place: int, tail: list[int]) -> int:

@@ -48,7 +48,7 @@ class Batch:
     context_slots: per sequence int32 [context_len], the slots of all its tokens in order, new ones included.
     logit_rows: [R], indices into T whose logits are wanted.
     pools: spans of T (first token, token behind the last) over each of which the last hidden states are to be summed.
-    sums: float32 [pools, hidden], filled by the model where there are such.
+    sums: float32 [pools, hidden], filled by the model where there are such.  keeps: so is `hidden`, the last states of all T.
     state_read, state_write: [S], integers as above; of each sequence the slot that its state is read from, and the one that
     the state behind its last new token is left in (see cache/states.py). None: the model keeps no states.
     plan: filled by `AttentionBackend.plan`; opaque to everybody else.
@@ -69,6 +69,13 @@ class Batch:
     device: DeviceBatch | None = None
     pools: list[tuple[int, int]] = field(default_factory=list)
     sums: Tensor | None = None
+    keeps: bool = False
+    hidden: Tensor | None = None
     state_read: Tensor | None = None
     state_write: Tensor | None = None
     windows: WindowSlots | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether the last states of all tokens are wanted."""
+        return self.keeps or bool(self.pools)

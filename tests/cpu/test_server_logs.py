@@ -62,7 +62,7 @@ def test_a_line_tells_what_a_request_cost(engine, tmp_path):
         "id": name, "method": "POST", "route": "/generate", "status": 200, "error": None, "tenant": "",
         "finish_reasons": [meta["finish_reason"]["type"]],
     }  # fmt: skip
-    for count in ("prompt_tokens", "completion_tokens", "cached_tokens", "forced_tokens"):
+    for count in ("prompt_tokens", "completion_tokens", "cached_tokens", "forced_tokens", "drafted_tokens", "accepted_tokens"):
         assert line[count] == meta[count]
     assert 0 <= line["queue_seconds"] <= line["first_token_seconds"] <= line["seconds"] < 30
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])

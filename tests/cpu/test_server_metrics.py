@@ -57,7 +57,7 @@ def _generate(url: str, **fields: Any) -> dict[str, Any]:
 def test_the_names_are_few_documented_and_carry_their_units(url):
     _generate(url)
     families = {family.name: family for family in parse(httpx.get(f"{url}/metrics").text)}
-    assert 12 <= len(families) <= 20
+    assert 12 <= len(families) <= 22
     assert all(re.fullmatch("sgl_[a-z_]+", name) and family.documentation for name, family in families.items())
     assert all(name.endswith("_seconds") for name, family in families.items() if family.type == "histogram")
     documented = set(re.findall(r"`(sgl_[a-z_]+)`", PAGE.read_text()))
@@ -69,7 +69,7 @@ def test_counts_of_tokens_are_the_engines(url, engine):
     _generate(url)
     _generate(url, sampling_params=GREEDY | {"json_schema": '{"const": "a long enough constant"}'})
     found, stats = _metrics(url), engine.stats()
-    for name in ("computed_tokens", "cached_tokens", "generated_tokens", "forced_tokens", "preemptions", "aborts"):
+    for name in ("computed_tokens", "cached_tokens", "generated_tokens", "forced_tokens", "drafted_tokens", "accepted_tokens", "preemptions", "aborts"):
         assert found[f"sgl_{name}_total"] == getattr(stats, name), name
     assert found["sgl_forced_tokens_total"] > 0
     assert found["sgl_cache_hit_ratio"] == pytest.approx(stats.hit_rate)

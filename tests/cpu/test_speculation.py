@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import httpx
 import pytest
+from server_rig import serving
 from states_rig import prompt, run
 from windows_rig import Make, make, paths, quiet, settled
 
+import sgl
 from sgl.grammars import compile_json_schema, compile_regex
+from sgl.lang.report.drawing import FILLS
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import ConfigError, RequestAborted
 from sgl.runtime.sequences.draft import Draft, Source
@@ -34,6 +38,11 @@ PARAMS: list[dict[str, Any]] = [
     {"temperature": 1.0, "min_tokens": 12}, {"temperature": 0, "stop": (" t", "e,")}, {"temperature": 0, "logprobs": True, "top_logprobs": 3},
     {"temperature": 1.2, "logit_bias": {40: 4.0, 50: -9.0}, "stop_regex": (r"\d\d",)}, {"temperature": 0, "max_tokens": 1}, {"temperature": 0.5, "max_tokens": 5},
 ]  # fmt: skip
+
+
+@sgl.function
+def told(s: Any) -> None:
+    s += PROMPTS[1] + sgl.gen("first", max_tokens=24) + sgl.gen("second", max_tokens=24, speculation=False)
 
 
 @dataclass
@@ -257,7 +266,13 @@ def test_texts_of_others_are_not_drafted_from() -> None:
         assert not drafter._finished
 
 
-@pytest.mark.parametrize("options, words", [({"speculation": True}, "must be 'auto' or False"), ({"speculation": "auto", "run_ahead": True}, "leave one of them out")])
+@pytest.mark.parametrize("options, words", [
+    ({"speculation": True}, "must be 'auto', 'exact', False or a dict"), ({"speculation": "auto", "run_ahead": True}, "leave one of them out"),
+    ({"speculation": "exact"}, "need deterministic=True as well"), ({"speculation": {"exact": True}}, "need deterministic=True as well"),
+    ({"speculation": {"mots": 4}}, "no such key; did you mean 'most'"), ({"speculation": {"most": 0}}, "from 1 to 64"),
+    ({"speculation": {"drafters": ["trie"]}}, "must be a list of forced, states, suffix"), ({"speculation": {"learn": 1}}, "must be True or False"),
+    ({"speculation": []}, "must be 'auto', 'exact', False or a dict"),
+])
 def test_refusals(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         Engine(**options)
@@ -274,3 +289,64 @@ def test_what_falls_behind_a_window_is_there_when_a_draft_is_dropped(case: str, 
         found = run(engine, tokens, 40)
         assert found.token_ids == wanted and found.drafted_tokens > found.accepted_tokens > 0
     settled(engine)
+
+
+def test_an_engine_drafts_as_it_was_told() -> None:
+    options = {"drafters": ["suffix"], "most": 3, "learn": False, "control": False}
+    with Engine(dtype="float32", threads=1, kv_tokens=2048, speculation=options) as engine:
+        made = engine._core.life.speculation
+        assert made is not None and [type(drafter) for drafter in made.drafters] == [SuffixDrafter] and made.control is None
+        found = opened(engine, PROMPTS[1]).generate(SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)).result(60)
+        assert found.accepted_tokens > 2 and not made.drafters[0]._finished
+        assert engine.info()["speculation"] == options
+        number = engine._core.ask("begin_trace")
+        later = opened(engine, PROMPTS[1]).generate(SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)).result(60)
+        parts = [part for step in engine._core.ask("end_trace", number) for part in step.parts]
+    assert later.token_ids == found.token_ids and max(part.drafted for part in parts) <= 3
+    assert sum(part.drafted for part in parts) == later.drafted_tokens and sum(part.kept for part in parts) == later.accepted_tokens > 2
+
+
+def test_a_text_may_be_left_out(plain: Engine) -> None:
+    params = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True, speculation=False)
+    with Engine(dtype="float32", threads=1, kv_tokens=2048, deterministic=True, speculation={"control": False}) as engine:
+        made = engine._core.life.speculation
+        assert made is not None
+        found = opened(engine, PROMPTS[1]).generate(params).result(60)
+        assert found.drafted_tokens == 0 and found.token_ids == opened(plain, PROMPTS[1]).generate(params).result(60).token_ids
+        assert not any(getattr(drafter, "_finished", None) for drafter in made.drafters)
+        assert opened(engine, PROMPTS[1]).generate(replace(params, speculation=True)).result(60).drafted_tokens
+    with pytest.raises(ConfigError, match="speculation must be True or False"):
+        SamplingParams(speculation="off").validate()  # type: ignore[arg-type]
+
+
+def test_exact_is_plain_masked_sampling_token_for_token() -> None:
+    """What a grammar forces is drafted and sampled, not appended."""
+    options: dict[str, Any] = {"dtype": "float32", "threads": 1, "kv_tokens": 4096, "deterministic": True}
+    texts = []
+    for more in ({"jump_forward": False}, {"speculation": "exact"}):
+        with Engine(**options, **more) as engine:
+            assert not engine.info()["jump_forward"]
+            grammar, params = compile_json_schema(SCHEMA, engine.vocabulary), SamplingParams(max_tokens=40, temperature=0.7, seed=4)
+            results = [opened(engine, text).generate(params, grammar).result(60) for text in PROMPTS]
+            texts.append([parts(result) for result in results])
+    assert texts[0] == texts[1] and sum(result.accepted_tokens for result in results) > 0
+
+
+def test_counts_reach_programs_servers_and_pictures() -> None:
+    options: dict[str, Any] = {"dtype": "float32", "threads": 1, "kv_tokens": 4096}
+    with Engine(**options, speculation={"control": False}) as engine, serving(engine) as url:
+        text = {"prompt": PROMPTS[1], "max_tokens": 24, "temperature": 0, "ignore_eos": True}
+        details = httpx.post(f"{url}/v1/completions", json=text).json()["usage"]["completion_tokens_details"]
+        assert details["accepted_prediction_tokens"] > 2 and details["rejected_prediction_tokens"] >= 0
+        assert "completion_tokens_details" not in httpx.post(f"{url}/v1/completions", json=text | {"speculation": False}).json()["usage"]
+        native = {"text": PROMPTS[1], "sampling_params": {"max_new_tokens": 24, "temperature": 0, "ignore_eos": True}}
+        meta = httpx.post(f"{url}/generate", json=native).json()["meta_info"]
+        assert meta["drafted_tokens"] >= meta["accepted_tokens"] > 2
+        native["sampling_params"]["speculation"] = False
+        assert httpx.post(f"{url}/generate", json=native).json()["meta_info"]["drafted_tokens"] == 0
+        assert 'sgl_accepted_tokens_total' in httpx.get(f"{url}/metrics").text
+        state = told.run(backend=engine, temperature=0, ignore_eos=True)
+        info = [state.get_meta_info(name) for name in ("first", "second")]
+        assert info[0]["accepted_tokens"] > 2 and info[1]["drafted_tokens"] == 0
+        assert state.usage().accepted_tokens == info[0]["accepted_tokens"] and "guesses kept" in str(state.usage())
+        assert FILLS["guessed"] in state.picture().svg and "of them guessed ahead" in state.picture().svg

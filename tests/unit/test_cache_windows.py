@@ -11,6 +11,7 @@ import pytest
 from sgl.runtime.cache import IntRow, Mark, PagePool, WindowCache, WindowPages
 from sgl.runtime.cache.window_pages import SLACK, span
 from sgl.runtime.errors import OutOfPages
+from sgl.runtime.scheduling.refusals import out_of_pages
 
 
 class Sequence:
@@ -135,6 +136,27 @@ def test_without_room_nobody_grows_and_nothing_is_taken() -> None:
     assert not cache.grow(other, 50) and not len(other.slots) and cache.windows.where[cache.pages(seq)].all()
     assert cache.grow(other, 10)
     checked(cache, seq, other)
+
+
+def test_where_pages_lack_no_cached_rows_are_taken() -> None:
+    cache = cache_of(30, reach=10, pages=40)
+    cache.release(computed(cache, list(range(20))))
+    busy = computed(cache, list(range(500, 510)))
+    cache.tree.evict(20)
+    cache.release(computed(cache, list(range(20))))
+    holder = Sequence()
+    holder.tokens.extend(range(900, 990))
+    there = cache.windows.loose
+    assert not cache.grow(holder, 41) and cache.windows.loose == there == 20
+    assert cache.grow(holder, 20)
+    checked(cache, busy, holder)
+
+
+def test_the_refusal_names_what_lacks() -> None:
+    for places, wanted in ((30, "more window_tokens"), (400, "larger kv_tokens")):
+        cache = cache_of(places, reach=10, pages=60)
+        error = out_of_pages(cache, 100, 100, 0)
+        assert wanted in str(error)
 
 
 def test_a_sequence_holds_no_more_than_is_said() -> None:

@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sgl.grammars import Vocabulary, compile_regex
+from sgl.grammars.automaton.automaton import GUESSED, Automaton
 from sgl.runtime.cache import IntRow
 from sgl.runtime.sequences.draft import Draft, Source
 from sgl.runtime.speculative import suffix
 from sgl.runtime.speculative.control import PROBE, Control
+from sgl.runtime.speculative.drafter import fitted, may_build
 from sgl.runtime.speculative.suffix import KEY, LONGEST, SuffixDrafter
 
 
@@ -100,9 +103,26 @@ def test_what_was_not_kept_is_tried_again_once_in_a_while() -> None:
     assert sum(control.worth(1) for _ in range(2 * PROBE)) == 2
 
 
+def test_guesses_take_nothing_of_what_texts_need() -> None:
+    """Every guess another text: the automaton grows to a bound, and a text that needs all of its states has them."""
+    grammar = compile_regex("[ab]{0,300}", Vocabulary([bytes([byte]) for byte in range(256)] + [b""], eos_ids=[256]))
+    grammar._automaton = Automaton(grammar._automaton.network, grammar.vocabulary, limit=320)
+    matcher, core = grammar.matcher(), grammar.automaton.core
+    decoding: Any = SimpleNamespace(matcher=matcher, jumps=False, output=[], limit=500)
+    while may_build(matcher):
+        assert fitted(Draft([97] * (core.size() + 1), Source("told")), decoding, 500) is not None
+    assert core.size() < 320 // GUESSED + 4
+    known = fitted(Draft([97] * 300, Source("told")), decoding, 500)
+    assert known is None or len(known.tokens) <= core.size()
+    before = core.size()
+    assert fitted(Draft([98] * 300, Source("told")), decoding, 500) is None or core.size() == before
+    for _ in range(300):
+        assert matcher.accept(97)
+
+
 def test_agreement() -> None:
     draft = Draft([5, 6, 7], Source("told"))
-    assert [draft.agreed(chosen) for chosen in ([], [5], [6, 6], [5, 6, 7], [5, 6, 8], [5, 9, 7])] == [0, 1, 0, 3, 2, 1]
+    assert [draft.agrees(chosen) for chosen in ([], [5], [6, 6], [5, 6, 7], [5, 6, 8], [5, 9, 7])] == [0, 1, 0, 3, 2, 1]
 
 
 def test_a_row_with_something_behind_it() -> None:

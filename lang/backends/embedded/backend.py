@@ -137,6 +137,7 @@ class EmbeddedBackend(Backend):
             top_logprobs=(options.top_logprobs_num or 0) if options.return_logprob else 0,
             close_at_limit=bool(options.close_at_limit),
             error_on_truncation=bool(options.error_on_truncation),
+            speculation=options.speculation is not False,
         )
         params.validate()
         return params

@@ -89,6 +89,7 @@ def _extras(options: SamplingOptions) -> Body:
         "no_stop_trim": options.keep_stop or None,
         "ebnf": options.ebnf,
         "structural_tag": options.structural_tag,
+        "speculation": False if options.speculation is False else None,
     }
     return {name: value for name, value in extras.items() if value is not None}
 

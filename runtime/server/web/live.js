@@ -99,6 +99,7 @@ function figures(now, first) {
     ["between tokens, median, p99", `${wait("sgl_inter_token_seconds", 0.5)}, ${wait("sgl_inter_token_seconds", 0.99)}`],
     ["prompt tokens from the cache", percent(value(now, "sgl_cache_hit_ratio"))],
     ["forced by grammars", `${count(value(now, "sgl_forced_tokens_total"))} of ${count(value(now, "sgl_generated_tokens_total"))} tokens`],
+    ["guessed ahead and kept", `${count(value(now, "sgl_accepted_tokens_total"))} of ${count(value(now, "sgl_drafted_tokens_total"))} guesses`],
     ["preempted, aborted", `${count(value(now, "sgl_preemptions_total"))}, ${count(value(now, "sgl_aborts_total"))}`],
     ["idle in the last minute", percent(value(now, "sgl_idle_ratio"))],
   ];

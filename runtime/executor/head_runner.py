@@ -1,0 +1,46 @@
+"""Runners of a target whose states are wanted, and of the head that reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..models.decoder import Decoder
+from ..models.head import Head
+from .runner import Runner
+
+if TYPE_CHECKING:
+    from ..sequences.sequence import Work
+
+
+class WatchedRunner(Runner):
+    """observe: is given the work of each step, and the states that the model's `capture` kept of it."""
+
+    observe: Callable[[list[Work], Tensor], None] | None = None
+
+    def forward(self, work: list[Work]) -> Tensor | None:
+        logits = super().forward(work)
+        model = self.model
+        if work and self.observe is not None and isinstance(model, Decoder) and model.capture is not None:
+            assert model.capture.newest is not None
+            self.observe(work, model.capture.newest)
+        return logits
+
+
+class HeadRunner(Runner):
+    """given: the states that a step of the head reads.  made: is told those that it ends with."""
+
+    def __init__(self, head: Head, attention: Any, given: Callable[[list[Work]], Tensor], made: Callable[[list[Work], Tensor], None]) -> None:
+        super().__init__(head, attention, head.device)  # type: ignore[arg-type]
+        self.head, self._given, self._made = head, given, made
+
+    @torch.inference_mode()
+    def forward(self, work: list[Work]) -> Tensor | None:
+        batch = self.build(work)
+        self.attention.plan(batch)
+        logits, states = self.head.forward(batch, self.attention, self._given(work))
+        self._made(work, states)
+        return logits

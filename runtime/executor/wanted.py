@@ -1,0 +1,31 @@
+"""What the operations of a step want of it, as places in its flat batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..sequences.sequence import Work
+
+
+def logit_rows(work: list[Work]) -> list[int]:
+    """Places in the flat batch of the tokens whose logits the operations want."""
+    rows: list[int] = []
+    start = 0
+    for seq, lo, hi in work:
+        found, shift = seq.ops[0].rows(seq, lo, hi), start - lo
+        rows += range(found.start + shift, found.stop + shift)
+        start += hi - lo
+    return rows
+
+
+def pools(work: list[Work]) -> list[tuple[int, int]]:
+    """Spans of the flat batch whose last hidden states the operations want summed, in the order of the plan."""
+    spans: list[tuple[int, int]] = []
+    start = 0
+    for seq, lo, hi in work:
+        found, shift = seq.ops[0].pool(seq, lo, hi), start - lo
+        if found:
+            spans.append((found.start + shift, found.stop + shift))
+        start += hi - lo
+    return spans

@@ -1,0 +1,189 @@
+"""Heads as they are published: which kind a directory holds, and its tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import CheckpointError, ConfigError
+from ..models.config import Config
+from ..models.decoder import Decoder
+from ..models.fields import Fields, shown
+from ..models.head import Head, HeadNames, HeadSpec
+from ..models.latent_spec import Latent
+from ..models.names import Names
+from ..models.spec import Gated, Model, Norms
+from .checkpoint import sources_of
+from .files import read_json
+from .header import DTYPES, FLOATS, Stored
+from .plan import BUFFERS
+from .source import Source
+from .weights import draw
+
+EAGLE3, EAGLE = "LlamaForCausalLMEagle3", "LlamaForCausalLMEagle"
+SAID_ELSEWHERE = (
+    "eagle_config", "draft_vocab_size", "norm_before_residual", "target_hidden_size", "bias", "eagle_aux_hidden_state_layer_ids", "tie_word_embeddings",
+    "fc_bias", "use_aux_hidden_state", "parallel_drafting",
+)  # fmt: skip
+PUBLISHED = "EAGLE and EAGLE-3 heads of one layer as their authors publish them"
+
+
+def kind_of(path: Path, load_format: str) -> str | None:
+    """EAGLE3, EAGLE, or None: the directory holds a whole model. Says so by config.json; the authors' EAGLE heads only by their tensors."""
+    if not (file := path / "config.json").exists():
+        return None
+    values = read_json(file)
+    names = [name for name in values.get("architectures") or [] if isinstance(name, str)]
+    if "draft_vocab_size" in values or any("Eagle3" in name for name in names):
+        return EAGLE3
+    if any("Eagle" in name for name in names):
+        return EAGLE
+    try:
+        tensors = {plain_name(stored.name) for source in sources_of(path, load_format) for stored in source.tensors}
+    except CheckpointError:
+        return None
+    return EAGLE if "fc.weight" in tensors else None
+
+
+def plain_name(name: str) -> str:
+    """What a tensor of a head is called here: without the wrapper, and the layer by its number."""
+    return re.sub(r"^midlayer\.", "layers.0.", name.removeprefix("model."))
+
+
+class HeadFiles:
+    """A head on this machine. sources: empty, where the weights are to be random.  where: for errors."""
+
+    def __init__(self, spec: HeadSpec, sources: list[Source], names: Callable[[str], str | None], where: str) -> None:
+        self.spec, self.where, self._sources, self._names = spec, where, sources, names
+
+    def load(self, target: Decoder, dtype: torch.dtype, device: torch.device, seed: int | None) -> Head:
+        """Raises CheckpointError for tensors that are missing, have no place, or other shapes or numbers than floats."""
+        head = Head(self.spec, target, dtype, device)
+        with torch.no_grad():
+            if seed is None:
+                self._fill(head)
+            else:
+                generator = torch.Generator(device).manual_seed(seed)
+                for place in head.places():
+                    draw(place, generator, dtype)
+        return head.seal()
+
+    def _fill(self, head: Head) -> None:
+        missing = {place.name: place.target for place in head.places()}
+        for source, stored, name in self._tensors():
+            if name == "d2t" and head.ids is not None:
+                self._require(source, stored, head.ids, ("I32", "I64"))
+                head.ids.copy_(_read(source, stored) + torch.arange(len(head.ids)))
+            elif name in missing:
+                self._require(source, stored, missing[name], tuple(FLOATS))
+                missing.pop(name).copy_(_read(source, stored))
+            else:
+                raise CheckpointError(f"{source.name}: tensor {shown(stored.name)} has no place in an {self.spec.kind} head")
+        if missing:
+            raise CheckpointError(f"{self.where}: the {self.spec.kind} head lacks {', '.join(sorted(missing)[:4])}")
+        if head.ids is not None and not (int(head.ids.min()) >= 0 and int(head.ids.max()) < head.target.config.vocab_size):
+            raise CheckpointError(f"{self.where}: d2t leads to tokens outside the target's vocabulary of {head.target.config.vocab_size}")
+
+    def _tensors(self) -> Iterator[tuple[Source, Stored, str]]:
+        for source in self._sources:
+            for stored in source.tensors:
+                name = self._names(stored.name)
+                if name is not None and not any(re.fullmatch(pattern, name) for pattern in (*BUFFERS, "t2d")):
+                    yield source, stored, name
+
+    def _require(self, source: Source, stored: Stored, target: Tensor, kinds: tuple[str, ...]) -> None:
+        if list(target.shape) != stored.shape or stored.dtype not in kinds:
+            raise CheckpointError(
+                f"{source.name}: tensor {shown(stored.name)} holds {stored.dtype} {stored.shape}; the {self.spec.kind} head asks for {list(target.shape)} in {', '.join(kinds)}"
+            )
+
+
+def open_head(path: Path, kind: str, target: Model, load_format: str, weights: bool) -> HeadFiles:
+    """An EAGLE or EAGLE-3 head for a target. Raises ConfigError for one that does not fit it, or that is not understood."""
+    where, values = str(path / "config.json"), read_json(path / "config.json")
+    sources = sources_of(path, load_format) if weights else []
+    tensors = {plain_name(stored.name) for source in sources for stored in source.tensors}
+    said = Fields(values, where)
+    config = Config({key: value for key, value in values.items() if key not in SAID_ELSEWHERE}, where, kind)
+    three = kind == EAGLE3
+    if config.count != 1:
+        raise ConfigError(f"{where}: a head of {config.count} layers; sgl has {PUBLISHED}")
+    model = _one_layer(config, said, target, three)
+    spec = HeadSpec(
+        kind="EAGLE-3" if three else "EAGLE",
+        model=model,
+        target_hidden=said.positive("target_hidden_size", target.hidden_size),
+        layers=_aux_layers(said, values, len(target.layers)) if three else (),
+        names=HeadNames(),
+        fc_bias="fc.bias" in tensors,
+        embeds="embed_tokens.weight" in tensors,
+        scores="lm_head.weight" in tensors or (three and not weights),
+        maps="d2t" in tensors or (not weights and model.vocab_size != target.vocab_size),
+        normed_residual=said.flag("norm_before_residual"),
+    )
+    config.finish()
+    _require_fit(spec, target, where)
+    return HeadFiles(spec, sources, plain_name, str(path))
+
+
+def _one_layer(c: Config, said: Fields, target: Model, three: bool) -> Model:
+    bias, rms = c.flag("attention_bias"), c.rms()
+    mixer = c.attention(bias=bias, out_bias=bias, rope=c.rope(c.width()))
+    norms = Norms.pre(rms) if three else Norms(before_ffn=rms)
+    model = c.model([c.layer(norms, mixer, Gated(c.inner, c.activation(), c.flag("mlp_bias")))], rms, names=Names(layer="layers.{}."))
+    return replace(model, vocab_size=said.positive("draft_vocab_size", target.vocab_size) if three else target.vocab_size, tied=False)
+
+
+def _aux_layers(said: Fields, values: dict[str, Any], count: int) -> tuple[int, ...]:
+    """Before which of the target's layers its states are kept. What config.json lists are the layers whose outputs these are."""
+    own = values.get("eagle_config")
+    listed = said.raw("eagle_aux_hidden_state_layer_ids") or (own.get("eagle_aux_hidden_state_layer_ids") if isinstance(own, dict) else None)
+    found = (2, count // 2, count - 3) if listed is None else tuple(layer + 1 for layer in listed if isinstance(layer, int))
+    if len(found) != 3 or sorted(set(found)) != list(found) or not found[0] > 0 or found[2] >= count:
+        raise ConfigError(f"{said.where}: an EAGLE-3 head reads the states before three layers in rising order, here {list(found)} of a target with {count}")
+    return found
+
+
+def _require_fit(spec: HeadSpec, target: Model, where: str) -> None:
+    if spec.target_hidden != target.hidden_size:
+        raise ConfigError(f"{where}: the head reads states of {spec.target_hidden} numbers, {target.architecture} has {target.hidden_size}; take the head of this target")
+    if spec.kind == "EAGLE" and spec.model.hidden_size != target.hidden_size:
+        raise ConfigError(f"{where}: hidden_size={spec.model.hidden_size}, {target.architecture} has {target.hidden_size}; take the head of this target")
+    if not spec.embeds and spec.model.hidden_size != target.hidden_size:
+        raise ConfigError(f"{where}: the head has no embedding of its own, and hidden_size={spec.model.hidden_size} is not the target's {target.hidden_size}")
+    if spec.model.vocab_size != target.vocab_size and not (spec.maps and spec.scores):
+        raise ConfigError(f"{where}: draft_vocab_size={spec.model.vocab_size} of {target.vocab_size} tokens needs the tensors d2t and lm_head.weight")
+
+
+def open_mtp(path: Path, target: Model, load_format: str) -> HeadFiles:
+    """The layer behind the last one in a target's own checkpoint. Raises ConfigError where there is none, or none of this kind."""
+    begin = f"model.layers.{len(target.layers)}."
+    sources = sources_of(path, load_format)
+    tensors = {stored.name for source in sources for stored in source.tensors}
+    if f"{begin}eh_proj.weight" not in tensors:
+        raise ConfigError(f"Engine(draft='mtp'): {path} has no {begin}eh_proj.weight, as DeepSeek-V3's and GLM-4.5's layers for drafts have; leave it out")
+    mixer = target.layers[-1].mixer
+    if isinstance(mixer, Latent) and mixer.indexer is not None:
+        raise ConfigError(f"Engine(draft='mtp'): {target.architecture} chooses the tokens that it attends to, which its layer for drafts does not here")
+    spec = HeadSpec(
+        kind="MTP",
+        model=replace(target, layers=target.layers[-1:], names=replace(target.names, layer=begin), notes=()),
+        target_hidden=target.hidden_size,
+        layers=(),
+        names=HeadNames(f"{begin}eh_proj", f"{begin}enorm", f"{begin}hnorm", f"{begin}shared_head.norm", f"{begin}shared_head.head", f"{begin}embed_tokens"),
+        embeds=f"{begin}embed_tokens.weight" in tensors,
+        scores=f"{begin}shared_head.head.weight" in tensors,
+    )
+    return HeadFiles(spec, sources, lambda name: name if name.startswith(begin) else None, str(path))
+
+
+def _read(source: Source, stored: Stored) -> Tensor:
+    found = torch.empty(stored.shape, dtype=DTYPES[stored.dtype])
+    source.read(stored, 0, found.view(-1).view(torch.uint8))
+    return found

@@ -1,0 +1,196 @@
+"""A draft model, or a head, beside its target: checked, loaded, given memory, and made a drafter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..attention import AttentionBackend, attention_backend
+from ..cache.pools import Pool
+from ..errors import ConfigError
+from ..executor.device import DeviceChoice
+from ..executor.head_runner import HeadRunner
+from ..loading import describe, load_model, resolve_model
+from ..loading.heads import HeadFiles, kind_of, open_head, open_mtp
+from ..models.capture import Capture
+from ..models.decoder import Decoder
+from ..models.generic import AnyDecoder, GenericModel
+from ..models.head import Head
+from ..models.spec import Model
+from ..speculative.control import Control
+from ..speculative.draft_pace import DraftPace
+from ..speculative.head_shadow import HeadShadows
+from ..speculative.model_drafter import ModelDrafter
+from ..speculative.shadow import Shadows
+from ..text.tokenizer import Tokenizer
+from . import memory
+from .caches import plain_cache
+from .config import Resolved
+from .metrics import Stats
+from .runners import make_runner
+from .text_side import load_tokenizer
+
+
+class DraftSide:
+    """What all kinds have in common. The steps of building one, in order: described (at once), `load`, `join`, `take`, `drafter`.
+
+    per_token: bytes of its keys and values, which lie in a pool of as many tokens as the target's.
+    """
+
+    kind: str
+    model: Decoder | Head
+    pool: Pool
+
+    def __init__(self, config: Resolved, choice: DeviceChoice, path: Path, description: Model) -> None:
+        self.config, self.choice, self.path, self.description = config, choice, path, description
+        self.per_token = description.attention.bytes_per_slot(choice.dtype)
+        self.made: ModelDrafter | None = None
+
+    @property
+    def seed(self) -> int | None:
+        """Of random weights."""
+        return (self.config.seed or 0) if self.config.dummy else None
+
+    def load(self, target: Tokenizer, path: Path) -> None:
+        """Before the target's weights. target, path: the tokenizer that a model must have too, and whose."""
+
+    def join(self, target: AnyDecoder) -> None:
+        """Behind them."""
+
+    def planned(self, plan: memory.MemoryPlan) -> memory.MemoryPlan:
+        """With what it takes beside its keys and values; on a GPU the weights are in what was measured."""
+        if self.choice.device.type == "cuda":
+            return replace(plan, reserved=plan.reserved + memory.ATTENTION + (memory.GRAPHS if self.config.graphs else 0))
+        return replace(plan, weights=plan.weights + self.model.weight_bytes)
+
+    def take(self, slots: int) -> Pool:
+        """The memory of its keys and values."""
+        self.pool = self.description.attention.pool(slots, self.choice.dtype, self.choice.device)
+        return self.pool
+
+    def attention(self) -> AttentionBackend:
+        """Built anew for a pool that came back from a sleep."""
+        config = self.config
+        return attention_backend(
+            "auto", self.pool, self.description.attention, page_size=config.page_size, max_running=config.max_running,
+            context=self.description.max_position, deterministic=config.deterministic, dtype=self.model.dtype,
+        )  # fmt: skip
+
+    def drafter(self, control: Control | None, stats: Stats, tokens: int, target: Any) -> ModelDrafter:
+        """tokens: of the target's vocabulary.  target: its runner."""
+        runner, shadows = self._running(target)
+        size = min(tokens, self.description.vocab_size)
+        self.made = ModelDrafter(runner, shadows, DraftPace(control), stats, size, self.description.max_position, self._ids)
+        return self.made
+
+    @property
+    def _ids(self) -> Tensor | None:
+        return None
+
+    def _running(self, target: Any) -> tuple[Any, Shadows]:
+        """What computes it, and what it has computed."""
+        raise NotImplementedError
+
+    def let_go(self) -> None:
+        """Of all that is stored, and of what it computes with, until `restore`."""
+        if self.made is not None:
+            self.made.forget()
+            self.made.runner.release()
+
+    def restore(self) -> None:
+        if self.made is not None:
+            self.made.runner.restore(self.attention())
+
+    def told(self) -> dict[str, Any]:
+        """For `Engine.info`."""
+        return {
+            "path": str(self.path), "kind": self.kind, "architecture": self.description.architecture, "parameters": self.model.parameter_count,
+            "weight_bytes": self.model.weight_bytes, "kv_tokens": self.pool.slots - self.config.page_size, "kv_bytes": self.pool.bytes,
+        }  # fmt: skip
+
+
+class ModelSide(DraftSide):
+    """A whole model."""
+
+    kind = "model"
+
+    def __init__(self, config: Resolved, choice: DeviceChoice, path: Path) -> None:
+        found = describe(path, None, "auto", False)
+        if isinstance(found, GenericModel):
+            raise ConfigError(f"{asked(config)}: {found.architecture} runs by transformers' own implementation; a draft model must be of a family of sgl's")
+        if found.states:
+            raise ConfigError(
+                f"{asked(config)}: {found.architecture} has recurrent layers, whose state behind a dropped guess would be wrong; take another draft model"
+            )
+        super().__init__(config, choice, path, found)
+
+    def load(self, target: Tokenizer, path: Path) -> None:
+        """Raises ConfigError for another tokenizer."""
+        _require_same(target, path, load_tokenizer(self.path), self.path, asked(self.config))
+        self.model = load_model(self.path, self.choice.dtype, self.choice.device, self.seed, load_format=self.config.load_format)
+
+    def _running(self, target: Any) -> tuple[Any, Shadows]:
+        assert isinstance(self.model, Decoder)
+        runner = make_runner(self.model, self.attention(), replace(self.config, run_ahead=False), self.choice, self.description.max_position)
+        return runner, Shadows(plain_cache(self.config, self.pool))
+
+
+class HeadSide(DraftSide):
+    """A head on the target's states."""
+
+    model: Head
+
+    def __init__(self, config: Resolved, choice: DeviceChoice, path: Path, files: HeadFiles) -> None:
+        super().__init__(config, choice, path, files.spec.model)
+        self.files, self.kind = files, files.spec.kind
+
+    def join(self, target: AnyDecoder) -> None:
+        assert isinstance(target, Decoder)
+        self.model = self.files.load(target, self.choice.dtype, self.choice.device, self.seed)
+        target.capture = Capture(self.files.spec.layers)
+
+    @property
+    def _ids(self) -> Tensor | None:
+        return self.model.ids
+
+    def _running(self, target: Any) -> tuple[Any, Shadows]:
+        shadows = HeadShadows(plain_cache(self.config, self.pool))
+        target.observe = shadows.observe
+        return HeadRunner(self.model, self.attention(), shadows.given, shadows.made), shadows
+
+
+def draft_side(config: Resolved, choice: DeviceChoice, target: Model | GenericModel, path: Path) -> DraftSide | None:
+    """What `Engine(draft=...)` names. target, path: the model that it drafts for. Raises ConfigError where it cannot."""
+    if config.draft is None:
+        return None
+    mtp = config.draft == "mtp"
+    where = path if mtp else resolve_model(config.draft, not config.dummy, config.load_format)
+    kind = None if mtp else kind_of(where, config.load_format)
+    if not mtp and kind is None:
+        return ModelSide(config, choice, where)
+    if isinstance(target, GenericModel) or target.per_layer is not None:
+        raise ConfigError(f"{asked(config)}: the states of {target.architecture} are not kept for heads; take a draft model")
+    if choice.device.type != "cpu":
+        raise ConfigError(f"{asked(config)}: heads on the states of their target run on the CPU, here: {choice.device}; take a draft model")
+    if mtp and config.dummy:
+        raise ConfigError(f"{asked(config)}: with dummy=True no file says what its layer for drafts is; leave one of them out")
+    files = open_mtp(where, target, config.load_format) if kind is None else open_head(where, kind, target, config.load_format, not config.dummy)
+    return HeadSide(config, choice, where, files)
+
+
+def asked(config: Resolved) -> str:
+    return f"Engine(draft={str(config.draft)!r})"
+
+
+def _require_same(target: Tokenizer, path: Path, draft: Tokenizer, draft_path: Path, name: str) -> None:
+    """Raises ConfigError where a token does not mean the same in both vocabularies."""
+    ours, theirs = target.token_bytes, draft.token_bytes
+    if len(ours) != len(theirs):
+        raise ConfigError(f"{name}: {draft_path} has a vocabulary of {len(theirs)} tokens, {path} one of {len(ours)}; a draft model needs the target's tokenizer")
+    if (other := next((token for token, both in enumerate(zip(ours, theirs, strict=True)) if both[0] != both[1]), None)) is not None:
+        raise ConfigError(
+            f"{name}: token {other} is {theirs[other]!r} in {draft_path} and {ours[other]!r} in {path}; a draft model needs the target's tokenizer"
+        )

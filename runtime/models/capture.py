@@ -1,0 +1,56 @@
+"""Hidden states of a decoder, kept where they are made, for a head that drafts from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..attention.base import AttentionBackend
+from ..cache.states import StateMemory
+from ..step.batch import Batch
+from .compiled import Span
+
+if TYPE_CHECKING:
+    from .decoder import Decoder
+
+
+class Capture:
+    """Has a decoder keep, for all tokens of each step, the states before some of its layers beside each other, or the last ones.
+
+    layers: rising; empty: the states behind the last norm.
+    newest: of the newest step, [T, hidden * layers, or hidden].
+    """
+
+    def __init__(self, layers: tuple[int, ...]) -> None:
+        self.layers = layers
+        self.newest: Tensor | None = None
+
+    def forward(self, model: Decoder, batch: Batch, attention: AttentionBackend, memory: StateMemory | None) -> Tensor:
+        """As `Decoder.forward`; its spans end where something is kept."""
+        batch.keeps = not self.layers
+        compiled, count = model.step, len(model.layers)
+        spans, seen = compiled.plan(batch, attention) if compiled else ((Span(0, count, False),), [])
+        step = None if all(span.compiled for span in spans) else model.by_law(batch, attention, memory)
+        found: list[Tensor] = []
+        x: Tensor | None = None
+        for span in self._cut(spans):
+            if span.start in self.layers:
+                x = model.embedded(batch) if x is None else x
+                found.append(x.clone())
+            if compiled and span.compiled:
+                x = compiled.run(model, span, x, batch, attention, seen)
+            else:
+                assert step is not None
+                x = model.span_by_law(span, x, step)
+        assert x is not None
+        self.newest = torch.cat(found, 1) if self.layers else batch.hidden
+        return x
+
+    def _cut(self, spans: tuple[Span, ...]) -> Iterator[Span]:
+        for span in spans:
+            borders = [span.start, *(layer for layer in self.layers if span.start < layer < span.stop), span.stop]
+            yield from (Span(start, stop, span.compiled) for start, stop in pairwise(borders))

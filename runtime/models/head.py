@@ -1,0 +1,161 @@
+"""Heads that draft from the hidden states of their target: EAGLE, EAGLE-3, and the layers that some models were trained with for it.
+
+A head's input for a token is the embedding of the token behind it, and what the target, or the head itself in a chain, made of it.
+After EAGLE-3 (Li et al., 2025, arXiv 2503.01840), EAGLE (2024, arXiv 2401.15077) and DeepSeek-V3 (2024, arXiv 2412.19437).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..attention.base import AttentionBackend
+from ..layers.linear import Linear
+from ..layers.rotary import Rotary
+from ..step.batch import Batch
+from .attention import AttentionPart
+from .block import Block, normed
+from .decoder import Decoder
+from .mixer import Step
+from .places import Place, matrix, norm_for, norm_places, weight_of
+from .spec import Model, Norm
+
+Kind = Literal["EAGLE", "EAGLE-3", "MTP"]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNames:
+    """What a checkpoint calls the parts of a head beside its layer's."""
+
+    fc: str = "fc"
+    embedding_norm: str = ""
+    hidden_norm: str = "layers.0.hidden_norm"
+    norm: str = "norm"
+    head: str = "lm_head"
+    embedding: str = "embed_tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSpec:
+    """model: one layer, and the tokens that the head can guess.
+
+    target_hidden: width of the target's states.  layers: before which of the target's these are kept; empty: the last ones.
+    embeds, scores: the head brings an embedding, and the matrix of logits; otherwise they are the target's.
+    maps: its tokens are some of the target's, in a list of its own.  normed_residual: what attention adds to is behind the norm.
+    """
+
+    kind: Kind
+    model: Model
+    target_hidden: int
+    layers: tuple[int, ...]
+    names: HeadNames
+    fc_bias: bool = False
+    embeds: bool = False
+    scores: bool = False
+    maps: bool = False
+    normed_residual: bool = False
+
+
+class Head:
+    """Weights are allocated empty; fill what `places` names, then call `seal` once.
+
+    ids: int64 [tokens of the head], which of the target's they are; None: the same.
+    """
+
+    def __init__(self, spec: HeadSpec, target: Decoder, dtype: torch.dtype, device: torch.device) -> None:
+        self.spec, self.config, self.target, self.dtype, self.device = spec, spec.model, target, dtype, device
+        hidden, norm = spec.model.hidden_size, spec.model.norm
+        self.block = Block(spec.model.layers[0], spec.model.names, 0, hidden, dtype, device)
+        inputs = len(spec.layers) * spec.target_hidden if spec.layers else hidden + spec.target_hidden
+        if spec.kind == "EAGLE-3":
+            self._widen(hidden)
+        self.fc = matrix(hidden, inputs, spec.fc_bias, False, dtype, device)
+        own = Norm(spec.model.norm.eps) if spec.model.norm else None
+        self.embedding_norm = norm_for(own if spec.kind == "MTP" else None, hidden, device)
+        self.hidden_norm = norm_for(None if spec.kind == "EAGLE" else own, hidden, device)
+        self.norm = norm_for(norm if spec.kind != "EAGLE" else None, hidden, device)
+        self.table = torch.empty(target.config.vocab_size, hidden, dtype=dtype, device=device) if spec.embeds else None
+        self.product = Linear.empty(spec.model.vocab_size, hidden, False, dtype, device) if spec.scores else None
+        self.ids = torch.arange(spec.model.vocab_size, device=device) if spec.maps else None
+        self.rotaries = {rope: Rotary(rope, dtype, device, 64) for rope in spec.model.ropes}
+        self.parameter_count = sum(place.target.numel() for place in self.places())
+
+    def _widen(self, hidden: int) -> None:
+        """The layer's queries, keys and values are of embedding and state beside each other."""
+        output = self.block.attention.output
+        self.block.mixer = AttentionPart(self.block.layer.attention, self.config.names, 0, 2 * hidden, self.dtype, self.device)
+        self.block.attention.output = output
+
+    def places(self) -> Iterator[Place]:
+        names, part = self.spec.names, Norm(1e-6)
+        yield from self.block.places()
+        yield from weight_of(names.fc, self.fc)
+        for name, norm in ((names.embedding_norm, self.embedding_norm), (names.hidden_norm, self.hidden_norm), (names.norm, self.norm)):
+            yield from norm_places(name, part, norm)
+        if self.table is not None:
+            yield Place(f"{names.embedding}.weight", self.table)
+        if self.product is not None:
+            yield Place(f"{names.head}.weight", self.product.weight, self.product)
+
+    def seal(self) -> Head:
+        """Bring the loaded weights into the layout to compute with."""
+        self.block.seal(True, None)
+        for norm in (self.embedding_norm, self.hidden_norm, self.norm):
+            if norm is not None:
+                norm.seal()
+        self.fc = self.fc.seal(True)
+        self.product = self.product and self.product.seal(True)
+        return self
+
+    @property
+    def weight_bytes(self) -> int:
+        memory = {each.data_ptr(): each for each in (tensor.untyped_storage() for tensor in self.tensors())}
+        return sum(each.nbytes() for each in memory.values())
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All that is kept of its own weights; some of it more than once."""
+        for holder, name in (*self.block.products(), (self, "fc"), *([(self, "product")] if self.product else [])):
+            yield from getattr(holder, name).tensors()
+        yield from (place.target for place in self.places())
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch, attention: AttentionBackend, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [R, tokens of the head], float32, and the states [R, hidden] that a chain goes on from, of the batch's `logit_rows`.
+
+        The batch's tokens are those behind the tokens whose `states` [T, ...] these are: the target's, or the head's own.
+        """
+        longest = max(batch.context_lens)
+        step = Step(batch, attention, {rope: rotary.gather(batch.positions, longest) for rope, rotary in self.rotaries.items()})
+        embedded = self._embedded(batch)
+        x = self._wide(embedded, states, step) if self.spec.kind == "EAGLE-3" else self._narrow(embedded, states, step)
+        y = normed(self.norm, x)
+        if not len(y):
+            return torch.empty(0, self.config.vocab_size), y
+        logits = self.target.head(y) if self.product is None else self.product(y)
+        return logits.float(), y if self.spec.kind == "MTP" else x
+
+    def _embedded(self, batch: Batch) -> Tensor:
+        if self.table is None:
+            return self.target.embedding(batch.token_ids, batch.positions)
+        return self.table.index_select(0, batch.token_ids)
+
+    def _narrow(self, embedded: Tensor, states: Tensor, step: Step) -> Tensor:
+        x = self.fc(torch.cat([normed(self.embedding_norm, embedded), normed(self.hidden_norm, states)], 1))
+        if not len(step.batch.logit_rows):
+            self.block.store(x, step)
+            return x[:0]
+        return self.block.forward(x, step, step.batch.logit_rows)
+
+    def _wide(self, embedded: Tensor, states: Tensor, step: Step) -> Tensor:
+        block, rows = self.block, step.batch.logit_rows
+        x = self.fc(states) if states.shape[1] != self.config.hidden_size else states
+        y = normed(self.hidden_norm, x)
+        assert block.mixer is not None and block.ffn is not None
+        mixed = block.mixer.attend(torch.cat([normed(block.before_mixer, embedded), y], 1), step).index_select(0, rows)
+        x = (y if self.spec.normed_residual else x).index_select(0, rows)
+        x = block.attention.output.added_to(x, mixed)
+        return block.dense.down.added_to(x, block.dense.inner(normed(block.before_ffn, x)))

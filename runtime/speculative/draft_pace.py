@@ -1,0 +1,70 @@
+"""How long a draft model's own steps take, and how many of them are worth what they give."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from ..sequences.draft import Source
+from .control import BOUNDS, PROBE, Control
+
+CHAIN = 8  # tokens that a draft model guesses at most
+SOURCE = Source("model")
+LONGER, SHORTER = 0.1, 0.5  # weight of a new time that is longer, or shorter, than expected
+ROUNDS = 100  # over which the time of catching up is spread
+
+
+class DraftPace:
+    """Times in seconds. The target's steps and how often guesses are kept are the control's.
+
+    probing: guesses are off, and one sequence is drafted for to see whether they would pay by now.
+    """
+
+    def __init__(self, control: Control | None) -> None:
+        self.control, self.probing = control, False
+        self._steps: dict[int, float] = {}  # of the draft model, by class of sequences
+        self._behind = 0.0  # spent catching up lately
+        self._refused = 0
+
+    def length(self, rows: int, asking: int) -> int:
+        """How many tokens to guess for each of `asking` sequences in a step of so many rows; 0: none."""
+        if self.control is None:
+            return CHAIN
+        without, chance = self.control.seconds(rows), self.control.chance(SOURCE)
+        best, taken, gain = rows / without, 0, 0.0
+        for length in range(1, CHAIN + 1):
+            gain += chance**length
+            verified = max(without, self.control.seconds(rows + asking * length))  # more rows take no less, whatever was measured
+            seconds = verified + length * self._step(asking) + self._behind / ROUNDS
+            if (rate := (rows + asking * gain) / seconds) > best:
+                best, taken = rate, length
+        return taken or self._refuse()
+
+    def gain(self) -> float:
+        """Tokens that are expected of a whole chain."""
+        chance = 1.0 if self.control is None else self.control.chance(SOURCE)
+        return sum(chance**place for place in range(1, CHAIN + 1))
+
+    def stepped(self, sequences: int, seconds: float) -> None:
+        place = bisect_left(BOUNDS, sequences)
+        known = self._steps.get(place, seconds)
+        self._steps[place] = known + (LONGER if seconds > known else SHORTER) * (min(seconds, 3 * known) - known)
+
+    def round_over(self, caught_up: float) -> None:
+        """caught_up: seconds of the round that went into tokens that were there already."""
+        self._behind += caught_up - self._behind / ROUNDS
+
+    def probed(self) -> None:
+        self.probing = False
+
+    def _refuse(self) -> int:
+        """Once in a while a short chain all the same."""
+        self._refused += 1
+        self._behind -= self._behind / ROUNDS
+        if self._refused >= PROBE:
+            self._refused, self.probing = 0, True
+        return CHAIN // 2 if self.probing else 0
+
+    def _step(self, sequences: int) -> float:
+        """Measured, or that of the nearest class that was; 0: not known, so it is tried."""
+        place = bisect_left(BOUNDS, sequences)
+        return self._steps[min(self._steps, key=lambda other: abs(other - place))] if self._steps else 0.0

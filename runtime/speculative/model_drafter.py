@@ -1,0 +1,201 @@
+"""Drafts of a model: its likeliest tokens, one after the other, for all sequences of a step at once."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..sequences.draft import Draft
+from ..sequences.ops import Generate
+from ..sequences.sequence import Work
+from .draft_pace import SOURCE, DraftPace
+from .drafter import follow, may_build
+from .shadow import Shadows
+
+if TYPE_CHECKING:
+    from sgl.grammars import Matcher
+
+    from ..sequences.sequence import SequenceState
+
+NEAR = 16  # tokens that a shadow may lack where its first guess is made: they are computed with that
+LEAST = 32  # tokens a step that shadows catch up, at least; otherwise as many as it has of prompts itself, or the one before had
+
+
+class DraftRunner(Protocol):
+    """Computes the draft model's steps: see `executor.runner.Runner`."""
+
+    def on_device(self) -> AbstractContextManager[object]: ...
+
+    def forward(self, work: list[Work]) -> Tensor | None: ...
+
+    def release(self) -> None: ...
+
+    def restore(self, attention: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class DraftCounts(Protocol):
+    """Where it says what it did: see `loop.metrics.Stats`."""
+
+    draft_seconds: float
+    draft_computed_tokens: int
+    draft_pages_total: int
+    draft_pages_free: int
+
+
+@dataclass(slots=True)
+class Chain:
+    """What is guessed for one sequence.
+
+    most: tokens.  builds: the grammar may get new states for it.  ends: tokens that are not guessed, as nothing follows them.
+    """
+
+    shadow: SequenceState
+    most: int
+    matcher: Matcher | None
+    builds: bool
+    ends: frozenset[int]
+    tokens: list[int] = field(default_factory=list)
+
+    def take(self, token: int, logits: Tensor, ids: Tensor | None) -> bool:
+        """Go on with the likeliest token, or with that of those that the grammar allows; False: here it ends.  logits: [tokens]."""
+        if self.matcher is not None:
+            allowed = self._allowed(token, logits, ids, self.matcher)
+            if allowed is None or self.matcher.finished:
+                return False
+            token = allowed
+        if token in self.ends:
+            return False
+        self.tokens.append(token)
+        self.shadow.tokens.append(token)
+        return len(self.tokens) < self.most
+
+    def _allowed(self, token: int, logits: Tensor, ids: Tensor | None, matcher: Matcher) -> int | None:
+        """The matcher goes on by the token, or by the likeliest one that may come; None: it would have to learn which those are."""
+        if follow(matcher, token, self.builds):
+            return token
+        if not self.builds and matcher.known_mask() is None:
+            return None
+        token = _best_allowed(logits, ids, matcher)
+        return token if follow(matcher, token, self.builds) else None
+
+
+class ModelDrafter:
+    """Only the scheduler thread calls this.
+
+    A round has as many steps of the draft model as tokens are guessed, whatever the number of sequences. A sequence of which the draft
+    model lacks more than a few tokens is not drafted for: it catches up first, with as many tokens a step as are read of prompts.
+
+    vocab_size: of the tokens that can be guessed.  context: longest text that the draft model can read.  ids: what its tokens are in the
+    target's vocabulary, int64 [tokens]; None: the same.
+    """
+
+    def __init__(
+        self, runner: DraftRunner, shadows: Shadows, pace: DraftPace, counts: DraftCounts, vocab_size: int, context: int, ids: Tensor | None = None
+    ) -> None:
+        self.runner, self.shadows, self.pace, self.counts = runner, shadows, pace, counts
+        self._vocab_size, self._context, self._ids = vocab_size, context, ids
+        self._read = 0  # tokens of prompts in the newest step
+
+    def propose(self, work: dict[SequenceState, Work], wanting: dict[SequenceState, tuple[Generate, int]]) -> dict[SequenceState, Draft]:
+        """Drafts for those of a step that want one, with how many tokens at most, as far as it pays; before that what they lack is computed."""
+        self.shadows.begin()
+        reads, self._read = self._read, sum(item.hi - item.lo for item in work.values() if item.hi - item.lo > 1)
+        length = self.pace.length(max(1, len(work)), max(1, len(wanting)))
+        if not length:
+            return {}
+        began = time.perf_counter()
+        with self.runner.on_device():
+            shadows = self._follow(work, wanting)
+            self._catch_up(list(shadows.values()), max(LEAST, reads, self._read))
+            caught_up = time.perf_counter() - began
+            ready = [owner for owner in wanting if owner in shadows and self.shadows.reach(owner)]
+            chains = {owner: chain for owner in ready if (chain := self._chain(shadows[owner], *wanting[owner], length))}
+            self._guess(list(chains.values()))
+        self._account(began, caught_up, bool(chains))
+        return {owner: Draft(chain.tokens, SOURCE) for owner, chain in chains.items() if chain.tokens}
+
+    def forget(self) -> None:
+        """Nothing of any text is kept."""
+        self.shadows.forget()
+
+    def _follow(self, work: dict[SequenceState, Work], wanting: dict[SequenceState, tuple[Generate, int]]) -> dict[SequenceState, SequenceState]:
+        """The shadows of what is generated, or its prompt computed, in this step. Where guesses are only probed, one of them."""
+        owners = [seq for seq in work if 1 < len(seq) < self._context and isinstance(op := seq.ops[0], Generate) and op.params.speculation]
+        if self.pace.probing:
+            owners = [seq for seq in owners if seq in wanting][:1]
+        return {owner: shadow for owner in owners if (shadow := self.shadows.follow(owner)) is not None}
+
+    def _catch_up(self, shadows: list[SequenceState], budget: int) -> None:
+        """Compute up to so many tokens of those that lack more than a few, the nearest first."""
+        work: list[Work] = []
+        lacking = [shadow for shadow in shadows if len(shadow) - shadow.computed > NEAR]
+        for shadow in lacking:
+            self.shadows.rejoin(shadow)
+        for shadow in sorted(lacking, key=lambda each: len(each) - each.computed):
+            count = min(budget, len(shadow) - 1 - shadow.computed)
+            if count > 0 and self.shadows.grow(shadow, shadow.computed + count):
+                work.append(Work(shadow, shadow.computed, shadow.computed + count))
+                budget -= count
+        self._compute(work)
+        for shadow, _, hi in work:
+            if len(shadow) - hi <= NEAR:
+                self.shadows.publish(shadow)
+
+    def _chain(self, shadow: SequenceState, op: Generate, most: int, length: int) -> Chain | None:
+        """None: too much is lacking, or there is no room for it."""
+        assert op.decoding is not None
+        most = min(most, length, self._context - len(shadow))
+        near = len(shadow) - shadow.computed <= NEAR
+        if most < 1 or not near or not self.shadows.grow(shadow, len(shadow) + most - 1):
+            return None
+        matcher = op.decoding.matcher
+        builds = matcher is not None and may_build(matcher)
+        return Chain(shadow, most, None if matcher is None else matcher.copy(), builds, op.decoding.row.end_ids)
+
+    def _guess(self, chains: list[Chain]) -> None:
+        while chains:
+            began = time.perf_counter()
+            chains = sorted(chains, key=lambda chain: len(chain.shadow) - chain.shadow.computed > 1)
+            logits = self._compute([Work(chain.shadow, chain.shadow.computed, len(chain.shadow)) for chain in chains])
+            assert logits is not None
+            logits = logits[:, : self._vocab_size]
+            best = logits.argmax(1)
+            tokens: list[int] = (best if self._ids is None else self._ids[best]).tolist()
+            count = len(chains)
+            chains = [chain for chain, token, row in zip(chains, tokens, logits, strict=True) if chain.take(token, row, self._ids)]
+            self.pace.stepped(count, time.perf_counter() - began)
+
+    def _compute(self, work: list[Work]) -> Tensor | None:
+        if not work:
+            return None
+        logits = self.runner.forward(work)
+        for shadow, lo, hi in work:
+            self.shadows.cache.advance(shadow, hi)
+            self.counts.draft_computed_tokens += hi - lo
+        return logits
+
+    def _account(self, began: float, caught_up: float, guessed: bool) -> None:
+        self.pace.round_over(caught_up)
+        if guessed:
+            self.pace.probed()
+        pool = self.shadows.cache.pool
+        self.counts.draft_pages_total, self.counts.draft_pages_free = pool.total, pool.free
+        self.counts.draft_seconds += time.perf_counter() - began
+
+
+def _best_allowed(logits: Tensor, ids: Tensor | None, matcher: Matcher) -> int:
+    """The likeliest of the tokens that may come. logits: [tokens].  ids: see `ModelDrafter`."""
+    bits = torch.from_numpy(np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")).bool().to(logits.device)
+    tokens = len(logits) if ids is None else int(ids.max()) + 1
+    bits = torch.cat([bits, bits.new_zeros(max(0, tokens - len(bits)))])
+    allowed = bits[: len(logits)] if ids is None else bits[ids]
+    best = logits.masked_fill(~allowed, -torch.inf).argmax()
+    return int(best if ids is None else ids[best])

@@ -1,0 +1,107 @@
+"""What a draft model has computed of the sequences that it drafts for, in pages of its own.
+
+A shadow is a sequence of the draft model. Nobody tells it what becomes of its owner: each time it is asked for, it keeps what it has in
+common with the owner's tokens. So rewinds, jumps, aborts, preemption and dropped drafts need nothing here; and what forks and later
+texts share comes from a tree of prefixes of its own. These pages are not those of the target's cache under other names: what
+that has of a prefix may have come from main memory, or from a step that the draft model took no part in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ..cache import Ints, PrefixCache, common_prefix
+from ..sequences.ops import Op
+from ..sequences.sequence import SequenceState, Status
+from ..sequences.terms import Terms
+
+PATIENCE = 16  # rounds that a shadow keeps its pages while its owner is not computed
+
+
+class Guess(Op):
+    """Wants the logits behind the last token."""
+
+    def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
+        return range(hi - 1, hi) if hi == len(seq) else range(0)
+
+
+class Shadows:
+    def __init__(self, cache: PrefixCache) -> None:
+        self.cache = cache
+        self._of: dict[int, SequenceState] = {}  # by the owner's id
+        self._seen: dict[int, int] = {}  # the round in which it was asked for last
+        self._round = 0
+
+    def begin(self) -> None:
+        """A round begins: those that were not asked for in a while give their pages back."""
+        self._round += 1
+        self._drop(self._round - PATIENCE)
+
+    def follow(self, owner: SequenceState) -> SequenceState | None:
+        """The shadow with all the owner's tokens, of which the last is yet to be computed; those before it as far as they are known.
+
+        None where it cannot be computed now.
+        """
+        shadow, tokens = self._shadow(owner, owner.terms), owner.tokens.array
+        self._keep(shadow, tokens, common_prefix(shadow.tokens.array, tokens))
+        if not len(shadow.slots):
+            self.cache.attach(shadow, len(tokens) - 1)
+        return shadow
+
+    def reach(self, owner: SequenceState) -> bool:
+        """Whether what follows on a shadow is what follows on its owner."""
+        return True
+
+    def rejoin(self, shadow: SequenceState) -> None:
+        """Have it go on along what others computed of its tokens."""
+        self.cache.rejoin(shadow, len(shadow) - 1)
+
+    def publish(self, shadow: SequenceState) -> None:
+        """Let others go on from what is computed of it."""
+        self.cache.publish(shadow)
+
+    def grow(self, shadow: SequenceState, length: int) -> bool:
+        """Give it pages for so many tokens, if need be those of shadows that are not in this round."""
+        if self.cache.grow(shadow, length):
+            return True
+        self._drop(self._round)
+        return self.cache.grow(shadow, length)
+
+    def forget(self) -> None:
+        self._drop(self._round + 1)
+        self.cache.flush()
+
+    def check(self) -> None:
+        """Raise unless the pages, the tree and the shadows agree."""
+        self.cache.check([self.cache.pages(shadow) for shadow in self._of.values()], self._of.values())
+
+    def _drop(self, before: int) -> None:
+        """Those that were last asked for in earlier rounds."""
+        for number in [number for number, seen in self._seen.items() if seen < before]:
+            shadow = self._of.pop(number)
+            del self._seen[number]
+            self._release(shadow)
+            self._dropped(number)
+            shadow.status = Status.CLOSED
+
+    def _shadow(self, owner: SequenceState, terms: Terms) -> SequenceState:
+        shadow = self._of.get(owner.id)
+        if shadow is None:
+            shadow = self._of[owner.id] = SequenceState(owner.id, terms)
+            shadow.ops = deque([Guess()])
+        self._seen[owner.id] = self._round
+        return shadow
+
+    def _keep(self, shadow: SequenceState, tokens: Ints, same: int) -> None:
+        """Its first `same` tokens, the last of all never computed; then it has these tokens."""
+        same = min(same, len(tokens) - 1)
+        if shadow.computed > same:
+            self.cache.cut(shadow, same)
+        shadow.tokens.truncate(same)
+        shadow.tokens.extend(tokens[same:])
+
+    def _release(self, shadow: SequenceState) -> None:
+        self.cache.release(shadow)
+
+    def _dropped(self, number: int) -> None:
+        """That of an owner is gone."""
