@@ -48,6 +48,8 @@ class EngineConfig:
                  None: 256 on the CPU, 2048 on a GPU
     memory       share of the free memory that weights, activations and KV may use together; None: 0.92 on a GPU;
                  on the CPU the KV pool takes a quarter of the free memory, up to 131,072 tokens
+    expert_memory  of mixtures of experts on a GPU: "device"; "host": their weights lie in main memory, and a step brings over those that it
+                 chooses; or bytes, also as text such as "40GB", for the experts of the first layers, the others lying in main memory
     weights      "auto" (as stored, in dtype), or quantised while loading. In 8 bits: "int8", "fp8" on a GPU, "fp8_block" with
                  a scale for each 128 x 128. In 4 bits: "int4", "int4_hqq", which loses less quality and takes longer to load,
                  "int4_gptq", which loses least and needs `calibration`, and the small floats "nvfp4" and "mxfp4"
@@ -99,6 +101,7 @@ class EngineConfig:
     state_share: float = 0.5
     state_every: int | None = None
     memory: float | None = None
+    expert_memory: int | str = "device"
     weights: str = "auto"
     calibration: Any = None
     activations: str = "dynamic"
@@ -171,6 +174,8 @@ class EngineConfig:
             parse_memory(self.kv_memory)
         if parse_memory(self.host_kv, "host_kv") < 0:
             raise ConfigError(f"Engine(host_kv={shown(self.host_kv)}): must be a size such as '4GB', or 0 for none")
+        if (most := self.expert_budget) is not None and most < 0:
+            raise ConfigError(f"Engine(expert_memory={shown(self.expert_memory)}): must be 'device', 'host', or a size such as '40GB'")
         self._check_calibration()
         self._check_json_options()
         self._check_chat_template()
@@ -180,6 +185,13 @@ class EngineConfig:
         """Whether loading asks what flows through the model."""
         return self.weights in CALIBRATED or self.activations != "dynamic"
 
+    @property
+    def expert_budget(self) -> int | None:
+        """Bytes of the device that experts may take; None: all lie there."""
+        if self.expert_memory in ("device", "host"):
+            return None if self.expert_memory == "device" else 0
+        return parse_memory(self.expert_memory, "expert_memory")
+
     def on(self, device: str) -> Resolved:
         """With everything settled that depends on the kind of device: "cpu", "cuda", ..."""
         gpu = device == "cuda"
@@ -187,6 +199,8 @@ class EngineConfig:
             raise ConfigError(f"Engine(weights={self.weights!r}) is for the CPU and CUDA, here: {device}; use weights='auto'")
         if self.weights == "fp8" and not gpu:
             raise ConfigError(f"Engine(weights='fp8') needs a CUDA device, here: {device}; use weights='int8', 'int4' or 'auto'")
+        if self.expert_budget is not None and not gpu:
+            raise ConfigError(f"Engine(expert_memory={shown(self.expert_memory)}) is for CUDA devices, here: {device}, whose experts lie in main memory anyway; leave it out")
         values = {f.name: getattr(self, f.name) for f in fields(EngineConfig)}
         values["step_tokens"] = self.step_tokens or (8192 if gpu else 1024)
         values["prompt_seconds"] = (0.05 if gpu else 0.5) if self.prompt_seconds is None else self.prompt_seconds

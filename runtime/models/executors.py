@@ -13,6 +13,7 @@ from ..layers.stacked import kinds_of
 from ..quantization.forms import FOUR_BITS, FP8_BLOCK
 from .claims import compiled_refusal
 from .claims_gpu import around_refusal, fused_refusal
+from .experts import ExpertsPart
 
 if TYPE_CHECKING:
     from .block import Block
@@ -91,6 +92,14 @@ def executors(model: Decoder) -> list[Ran]:
     fastest = best(model.device, model.dtype)
     rest = [fastest if fastest.by == "torch" else Ran("torch", _refusal(block)) for block in model.layers]
     return [Ran("compiled", None) if ours else left for ours, left in zip(claimed, rest, strict=True)]
+
+
+def capturable(model: Decoder) -> bool:
+    """See `Decoder.capturable`."""
+    if not all(layer.mixer is None or layer.mixer.capturable for layer in model.layers):
+        return False
+    mixtures = [layer for layer in model.layers if isinstance(layer.ffn, ExpertsPart)]
+    return not mixtures or (model.fused and all(None in (fused_refusal(layer, model.dtype), around_refusal(layer, model.dtype)) for layer in mixtures))
 
 
 def _refusal(block: Block) -> str:
