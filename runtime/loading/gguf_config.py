@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import ConfigError
 from ..models.fields import Fields, shown
+from . import gguf_states as states
 from .gguf_latent import deepseek, warmth
 from .gguf_rope import rotation
 from .header import Stored
@@ -38,6 +39,7 @@ class Architecture:
     interleaved: rows of queries and keys lie so that neighbours turn together.  raised: weights of its norms hold 1 more.
     experts: it may have some, chosen by one of `gates`: 0 for the architecture's own way, 1 for softmax, 2 for a sigmoid.
     latent: it attends to latents.  instead: what `layer_types` calls the mixer of layers that have no key heads.  rope: what no key says of a scaled rotation.  roles: tensors of a layer that play another part than elsewhere.
+    listed: keys that are the numbers of the layers which have a tensor.  tiled: see `Delta`.
     """
 
     name: str
@@ -53,6 +55,8 @@ class Architecture:
     instead: str = ""
     roles: Mapping[str, str] = field(default_factory=dict)
     rope: Mapping[str, Any] = field(default_factory=dict)
+    listed: Mapping[str, str] = field(default_factory=dict)
+    tiled: bool = False
 
 
 def _mistral(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
@@ -179,6 +183,22 @@ ARCHITECTURES = {
     "seed_oss": Architecture("SeedOssForCausalLM", flags=BIAS | {"attention_out_bias": "blk.0.attn_output.bias"}, roles=SECOND_NORM),
     "smollm3": Architecture("SmolLM3ForCausalLM", flags=BIAS, interleaved=True),
     "granite": Architecture("GraniteForCausalLM", GRANITE, BIAS | {"mlp_bias": "blk.0.ffn_gate.bias"}, interleaved=True),
+    "mamba": Architecture("MambaForCausalLM", states.MAMBA1_KEYS, states.MAMBA_FLAGS, states.mamba_1, rotates=False),
+    "mamba2": Architecture("Mamba2ForCausalLM", states.MAMBA2_KEYS, states.MAMBA_FLAGS, states.mamba_2, rotates=False),
+    "jamba": Architecture(
+        "JambaForCausalLM", states.JAMBA_KEYS, {"mamba_proj_bias": "blk.0.ssm_in.bias", "mamba_conv_bias": "blk.0.ssm_conv1d.bias"}, states.jamba,
+        rotates=False, experts=True, instead="linear_attention", listed={"routed": "blk.{}.ffn_gate_inp.weight"},
+    ),
+    "falcon-h1": Architecture("FalconH1ForCausalLM", states.FALCON_KEYS, states.FALCON_FLAGS, states.falcon_h1),
+    "granitehybrid": Architecture(
+        "GraniteMoeHybridForCausalLM", GRANITE | states.GRANITE_KEYS, BIAS, states.granite, rotates=False, experts=True, instead="linear_attention",
+        listed={"projected": "blk.{}.ssm_in.bias", "convolved": "blk.{}.ssm_conv1d.bias"},
+    ),
+    "qwen3next": Architecture("Qwen3NextForCausalLM", SWITCHED | states.DELTA_KEYS, {}, states.delta, raised=True, experts=True, roles=SECOND_NORM),
+    "qwen35": Architecture("Qwen3_5ForCausalLM", states.DELTA_KEYS, {}, states.delta, raised=True, roles=SECOND_NORM, tiled=True),
+    "qwen35moe": Architecture(
+        "Qwen3_5MoeForCausalLM", SWITCHED | states.DELTA_KEYS, {}, states.delta, raised=True, experts=True, roles=SECOND_NORM, tiled=True
+    ),
 }
 
 
@@ -208,6 +228,7 @@ def config_of(
     config: dict[str, Any] = {"architectures": [found.name], "vocab_size": _vocabulary(keys, tensors), "dtype": _dtype(tensors)} | kinds
     config |= {ours: value for key, ours in (COMMON | dict(found.keys)).items() if (value := keys.raw(key)) is not None}
     config |= {flag: tensor in there for flag, tensor in found.flags.items()}
+    config |= {key: [index for index in range(config["num_hidden_layers"]) if tensor.format(index) in there] for key, tensor in found.listed.items()}
     config |= {"tie_word_embeddings": "output.weight" not in there} | found.extra(keys, config)
     _check_widths(keys, found)
     if found.rotates:
