@@ -54,13 +54,22 @@ def _mixers(c: Config) -> dict[str, Attention]:
     dim, values = c.width(192), c.positive("v_head_dim", 128, MOST_WIDTH)
     for key, same in zip(OF_WINDOWS, (c.heads, dim, values), strict=True):
         c.require(key, same)
-    options: dict[str, Any] = {"value_dim": values, "value_scale": c.number("attention_value_scale", 1.0), "bias": c.flag("attention_bias")}
-    full = c.attention(width=dim, rope=c.rope(dim, FULL, theta=5e6, share=0.334), **options)
+    scaled = c.raw("attention_value_scale") is not None or "attention_value_scale" not in c.values
+    options: dict[str, Any] = {"value_dim": values, "value_scale": c.number("attention_value_scale", 0.707) if scaled else 1.0, "bias": c.flag("attention_bias")}
+    full = c.attention(kv_heads=4, width=dim, rope=c.rope(dim, FULL, theta=5e6, share=_share(c, FULL)), **options)
     keys = c.positive("swa_num_key_value_heads", 2 * full.kv_heads, MOST_HEADS)
     if c.heads % keys:
         raise ConfigError(f"{c.where}: {c.heads} heads cannot share {keys} heads of keys evenly")
-    rope = c.rope(dim, WINDOW, theta_keys=("swa_rope_theta",), share=0.334)
+    rope = c.rope(dim, WINDOW, theta_keys=("swa_rope_theta",), share=_share(c, WINDOW))
     return {FULL: full, WINDOW: replace(full, kv_heads=keys, rope=rope, window=_window(c), sinks=True)}
+
+
+def _share(c: Config, kind: str) -> float:
+    """Of a head that turns where nothing is written: all of it, where the rotation is scaled."""
+    written = c.raw("rope_parameters")
+    own = written.get(kind) if isinstance(written, dict) else None
+    scaled = isinstance(own, dict) and own.get("rope_type", "default") != "default"
+    return 1.0 if scaled else 0.334
 
 
 def _window(c: Config) -> int:
@@ -75,6 +84,7 @@ def _experts(c: Config) -> Experts:
     c.require("scoring_func", "sigmoid")
     c.require("topk_method", "noaux_tc")
     c.require("n_shared_experts", 0)
+    c.assume(n_routed_experts=256, num_experts_per_tok=8)
     inner = c.positive("moe_intermediate_size", 2048, most=MOST_WIDTH)
     router = Router(
         "sigmoid", correction=True, groups=c.positive("n_group", 1, most=MOST_WIDTH), kept_groups=c.positive("topk_group", 1, most=MOST_WIDTH),
