@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import ConfigError
 from ..models.fields import Fields, shown
 from . import gguf_states as states
-from .gguf_latent import deepseek, warmth
+from .gguf_latent import deepseek, minicpm3, warmth
 from .gguf_rope import rotation
 from .header import Stored
 
@@ -176,6 +176,7 @@ ARCHITECTURES = {
         "Glm4MoeForCausalLM", ROUTED, BIAS | {"use_qk_norm": "blk.0.attn_q_norm.weight"}, _glm4_moe, experts=True, gates=(2,), roles=SECOND_NORM
     ),
     "deepseek2": Architecture("DeepseekV2ForCausalLM", ROUTED, extra=deepseek, experts=True, gates=(1, 2), latent=True),
+    "minicpm3": Architecture("MiniCPM3ForCausalLM", {"attention.q_lora_rank": "q_lora_rank", "attention.kv_lora_rank": "kv_lora_rank"}, extra=minicpm3, latent=True),
     "lfm2": Architecture("Lfm2ForCausalLM", CONVOLUTION, extra=_lfm2, roles=LAST_NORM, instead="conv"),
     "lfm2moe": Architecture(
         "Lfm2MoeForCausalLM", CONVOLUTION | MIXED, extra=_lfm2, experts=True, gates=(2,), roles=LAST_NORM, instead="conv"
@@ -234,7 +235,7 @@ def config_of(
     if found.rotates:
         config |= rotation(keys, factors, keys.positive("rope.dimension_count") if found.latent else None)
     if config.get("rope_scaling"):
-        config["rope_scaling"] = {**config["rope_scaling"], **found.rope, **(warmth(keys) if found.latent else {})}
+        config["rope_scaling"] = {**config["rope_scaling"], **found.rope, **(warmth(keys) if found.latent and config["rope_scaling"]["rope_type"] == "yarn" else {})}
     _finish(keys)
     return config
 
