@@ -275,8 +275,14 @@ def parse_memory(value: int | str, name: str = "kv_memory") -> int:
     return int(float(match[1]) * UNITS[match[2]])
 
 
+GROUPS = (  # of versions 2 and 1: where, the limit, what is used, and what of it are files
+    ("/sys/fs/cgroup/", "memory.max", "memory.current", "inactive_file"),
+    ("/sys/fs/cgroup/memory/", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
 def free_memory() -> int:
-    """Bytes of main memory that this process may still take, the control group's limit included."""
+    """Bytes of main memory that this process may still take, the control group's limit included; files that were read and may be dropped count as free."""
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         with open("/proc/meminfo") as lines:
@@ -284,13 +290,11 @@ def free_memory() -> int:
         free = int(fields_["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         pass
-    for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
+    for folder, limit, used, files in GROUPS:
         try:
-            with open(limit) as a, open(used) as b:
-                free = min(free, int(a.read()) - int(b.read()))
+            with open(folder + limit) as a, open(folder + used) as b, open(f"{folder}memory.stat") as c:
+                dropped = dict(line.split() for line in c).get(files, "0")
+                free = min(free, int(a.read()) - int(b.read()) + int(dropped))
         except (OSError, ValueError):
             pass
     return max(0, free)
