@@ -1,8 +1,12 @@
 """Mixtures of experts with dummy weights: decoding at several batch sizes and a crowd at once; or with --kernels their products alone.
 
     python benchmarks/gpu_experts.py [--shapes qwen3-30b-a3b gpt-oss-20b:mxfp4] [--sequences 1 16 64] [--crowd 256]
+    python benchmarks/gpu_experts.py --expert-memory device 20GB host [--layers 12]
     python benchmarks/gpu_experts.py --kernels [--shapes qwen3-30b-a3b] [--rows 1 4 16 64 256 4096]
     benchmarks/gpu_bench.sh experts ...    where sgl cannot be installed
+
+With --expert-memory a line for each place: experts in main memory, all or those that the bytes on the device do not hold, with the
+bytes that they brought over the bus, beside what the bus moves in one large copy.
 
 128 tokens in and 256 out for each batch, 512 and 128 for the crowd; medians of three; output tokens a second.
 """
@@ -14,6 +18,7 @@ import gc
 import json
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +37,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, help="of the shapes, if not all")
     parser.add_argument("--sequences", nargs="*", type=int, default=[1, 16, 64])
     parser.add_argument("--crowd", type=int, default=256, help="sequences of 512 and 128 tokens at once; 0: none")
+    parser.add_argument("--expert-memory", nargs="+", default=["device"], help="where experts lie: device, host, or bytes of the device such as 20GB")
     parser.add_argument("--kernels", action="store_true", help="the products alone, over several tiles")
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 4, 16, 64, 256, 4096])
     parser.add_argument("--out", type=Path)
@@ -43,32 +49,62 @@ def main() -> None:
             measure(shape_of(name.partition(":")[0]), args.rows)
         return
     found: list[dict[str, Any]] = []
-    for name in args.shapes:
-        found.append(measured(*name.partition(":")[::2], args))
+    for name, memory in product(args.shapes, args.expert_memory):
+        found.append(measured(*name.partition(":")[::2], memory, args))
         print(json.dumps(found[-1]), flush=True)
         if args.out:
             args.out.write_text(json.dumps({"where": where(), "found": found}, indent=1))
-    names = list(found[0])
-    print(text_table(names, [[f"{one[name]:,.1f}" if isinstance(one[name], float) else one[name] for name in names] for one in found]))
+    names = list(dict.fromkeys(name for one in found for name in one))
+    print(text_table(names, [[f"{one[name]:,.1f}" if isinstance(one.get(name), float) else one.get(name, "") for name in names] for one in found]))
 
 
-def measured(name: str, weights: str, args: argparse.Namespace) -> dict[str, Any]:
+def measured(name: str, weights: str, memory: str, args: argparse.Namespace) -> dict[str, Any]:
     shape, weights = shape_of(name, args.layers), weights or "auto"
     options = {"device": "cpu", "dtype": "float32", "kv_tokens": 40_000} if shape.small else {"device": "cuda", "dtype": "bfloat16"}
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         model = write_model(Path(folder) / shape.name, shape)
-        with sgl.Engine(model, dummy=True, weights=weights, context=shape.context, **options) as engine:
+        with sgl.Engine(model, dummy=True, weights=weights, context=shape.context, expert_memory=memory, **options) as engine:
             info = engine.info()
             told: dict[str, Any] = {"shape": name, "weights": weights, "ready s": time.perf_counter() - started, "GB": info["memory"]["weights"] / 1e9}
+            told |= of_places(info["expert_memory"])
             told["layers by"] = ", ".join(sorted({f"{row['executor']}{': ' + row['why'] if row['why'] else ''}" for row in info["layers"]}))
             for count in args.sequences:
+                before = engine.stats()
                 told[f"{count} sequences"] = rate(engine, shape.vocab, count, 128, 256)
+                if len(args.expert_memory) > 1:
+                    told[f"GB/s, {count} sequences"] = brought(engine.stats() - before)
             if args.crowd:
                 told[f"{args.crowd} x (512+128)"] = rate(engine, shape.vocab, args.crowd, 512, 128)
     gc.collect()
     torch.cuda.empty_cache()
     return told
+
+
+def of_places(experts: dict[str, Any]) -> dict[str, Any]:
+    """Where experts lie; nothing where all are on the device."""
+    told: dict[str, Any] = {"experts": str(experts["asked"])}
+    if "token_bytes" in experts:
+        told |= {"host GB": experts["host_bytes"] / 1e9, "room GB": experts["room_bytes"] / 1e9, "GB a token": experts["token_bytes"] / 1e9, "bus GB/s": bus()}
+    return told
+
+
+def bus() -> float:
+    """GB/s of copies of 1 GB from locked main memory, the best of five."""
+    source, target = torch.empty(10**9, dtype=torch.uint8, pin_memory=True), torch.empty(10**9, dtype=torch.uint8, device="cuda")
+    best = 0.0
+    for _ in range(5):
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        target.copy_(source, non_blocking=True)
+        torch.cuda.synchronize()
+        best = max(best, 1 / (time.perf_counter() - started))
+    return best
+
+
+def brought(spent: Any) -> float:
+    """GB/s of experts over the bus while steps ran."""
+    return spent.expert_bytes / 1e9 / spent.step_seconds if spent.step_seconds else 0.0
 
 
 def rate(engine: sgl.Engine, vocab: int, count: int, given: int, wanted: int) -> float:

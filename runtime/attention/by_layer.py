@@ -103,6 +103,6 @@ class AttentionByLayer:
 
 def listed(numbers: Sequence[int]) -> str:
     """Rising numbers, with neighbours joined: 0-2, 5."""
-    starts = [numbers[0], *(b for a, b in pairwise(numbers) if b != a + 1)]
-    ends = [*(a for a, b in pairwise(numbers) if b != a + 1), numbers[-1]]
+    starts = [*numbers[:1], *(b for a, b in pairwise(numbers) if b != a + 1)]
+    ends = [*(a for a, b in pairwise(numbers) if b != a + 1), *numbers[-1:]]
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))

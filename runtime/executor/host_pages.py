@@ -8,9 +8,7 @@ given away right after it was saved, and is complete before the step that was pl
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator
-from contextlib import suppress
 
 import numpy as np
 import torch
@@ -18,12 +16,10 @@ from torch import Tensor
 
 from ..cache import Ints
 from ..cache.pools import Pool
-from ..errors import ConfigError
+from ..step.locked import aligned, lock
 from ..step.staging import upload
 
 STAGING = 32 * 2**20  # bytes on the device, for keys and values together
-ALIGNMENT = 4096  # bytes; what is locked shares no page of the system with anything else
-PORTABLE = 1  # cudaHostRegisterPortable: locked for every device
 ELEMENTS = (torch.int64, torch.int32, torch.int16, torch.int8)  # what is copied has no meaning here: the widest is fastest
 
 
@@ -43,8 +39,8 @@ class HostPages:
         page = sum(self._sizes) * self._element.itemsize
         self._most = max(1, staging // page)  # pages at a time
         self._staging: Tensor | None = None
-        self._kept = _memory(places * page).view(self._element)
-        self._unlock = _lock(self, self._kept, pool.device) if pool.device.type == "cuda" else None
+        self._kept = aligned(places * page).view(self._element)
+        self._unlock = lock(self, self._kept, pool.device, "host_kv") if pool.device.type == "cuda" else None
 
     def save(self, pages: Ints, places: Ints) -> None:
         """Copy the pool's `pages` to `places`; both distinct."""
@@ -122,13 +118,6 @@ class HostPages:
         return (slice(start, min(count, start + self._most)) for start in range(0, count, self._most))
 
 
-def _memory(size: int) -> Tensor:
-    """Bytes of main memory, which the system gives when they are written or locked."""
-    memory = torch.empty(size + 2 * ALIGNMENT, dtype=torch.int8)
-    start = -memory.data_ptr() % ALIGNMENT
-    return memory[start : start + size]
-
-
 def _tensors(pool: Pool) -> list[Tensor]:
     return [tensor for part in pool.parts for tensor in part.stored]
 
@@ -144,23 +133,3 @@ def _runs(places: Ints) -> Iterator[tuple[slice, slice]]:
     for start, stop in zip([0, *borders.tolist()], [*borders.tolist(), len(places)], strict=True):
         first = int(places[start])
         yield slice(start, stop), slice(first, first + stop - start)
-
-
-def _lock(owner: HostPages, memory: Tensor, device: torch.device) -> weakref.finalize:
-    """Keep the memory from being paged out, so that the device copies by itself; called, the result ends that."""
-    with torch.cuda.device(device):
-        status = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, PORTABLE))
-        if status:
-            with suppress(RuntimeError):  # the driver says so once more to whoever launches next
-                torch.zeros(1, device=device)
-            raise ConfigError(
-                f"host_kv: the driver cannot lock {memory.nbytes / 1e9:.2f} GB of main memory (error {status}); ask for less"
-            )
-    unlock = weakref.finalize(owner, _unlock, memory, device)
-    unlock.atexit = False
-    return unlock
-
-
-def _unlock(memory: Tensor, device: torch.device) -> None:
-    with suppress(RuntimeError), torch.cuda.device(device):  # of a device that has failed
-        torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())

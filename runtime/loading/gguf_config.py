@@ -10,7 +10,8 @@ import numpy as np
 
 from ..errors import ConfigError
 from ..models.fields import Fields, shown
-from .gguf_latent import deepseek, warmth
+from . import gguf_states as states
+from .gguf_latent import deepseek, minicpm3, warmth
 from .gguf_rope import rotation
 from .header import Stored
 
@@ -38,6 +39,7 @@ class Architecture:
     interleaved: rows of queries and keys lie so that neighbours turn together.  raised: weights of its norms hold 1 more.
     experts: it may have some, chosen by one of `gates`: 0 for the architecture's own way, 1 for softmax, 2 for a sigmoid.
     latent: it attends to latents.  instead: what `layer_types` calls the mixer of layers that have no key heads.  rope: what no key says of a scaled rotation.  roles: tensors of a layer that play another part than elsewhere.
+    listed: keys that are the numbers of the layers which have a tensor.  tiled: see `Delta`.
     """
 
     name: str
@@ -53,6 +55,8 @@ class Architecture:
     instead: str = ""
     roles: Mapping[str, str] = field(default_factory=dict)
     rope: Mapping[str, Any] = field(default_factory=dict)
+    listed: Mapping[str, str] = field(default_factory=dict)
+    tiled: bool = False
 
 
 def _mistral(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
@@ -172,6 +176,7 @@ ARCHITECTURES = {
         "Glm4MoeForCausalLM", ROUTED, BIAS | {"use_qk_norm": "blk.0.attn_q_norm.weight"}, _glm4_moe, experts=True, gates=(2,), roles=SECOND_NORM
     ),
     "deepseek2": Architecture("DeepseekV2ForCausalLM", ROUTED, extra=deepseek, experts=True, gates=(1, 2), latent=True),
+    "minicpm3": Architecture("MiniCPM3ForCausalLM", {"attention.q_lora_rank": "q_lora_rank", "attention.kv_lora_rank": "kv_lora_rank"}, extra=minicpm3, latent=True),
     "lfm2": Architecture("Lfm2ForCausalLM", CONVOLUTION, extra=_lfm2, roles=LAST_NORM, instead="conv"),
     "lfm2moe": Architecture(
         "Lfm2MoeForCausalLM", CONVOLUTION | MIXED, extra=_lfm2, experts=True, gates=(2,), roles=LAST_NORM, instead="conv"
@@ -179,6 +184,22 @@ ARCHITECTURES = {
     "seed_oss": Architecture("SeedOssForCausalLM", flags=BIAS | {"attention_out_bias": "blk.0.attn_output.bias"}, roles=SECOND_NORM),
     "smollm3": Architecture("SmolLM3ForCausalLM", flags=BIAS, interleaved=True),
     "granite": Architecture("GraniteForCausalLM", GRANITE, BIAS | {"mlp_bias": "blk.0.ffn_gate.bias"}, interleaved=True),
+    "mamba": Architecture("MambaForCausalLM", states.MAMBA1_KEYS, states.MAMBA_FLAGS, states.mamba_1, rotates=False),
+    "mamba2": Architecture("Mamba2ForCausalLM", states.MAMBA2_KEYS, states.MAMBA_FLAGS, states.mamba_2, rotates=False),
+    "jamba": Architecture(
+        "JambaForCausalLM", states.JAMBA_KEYS, {"mamba_proj_bias": "blk.0.ssm_in.bias", "mamba_conv_bias": "blk.0.ssm_conv1d.bias"}, states.jamba,
+        rotates=False, experts=True, instead="linear_attention", listed={"routed": "blk.{}.ffn_gate_inp.weight"},
+    ),
+    "falcon-h1": Architecture("FalconH1ForCausalLM", states.FALCON_KEYS, states.FALCON_FLAGS, states.falcon_h1),
+    "granitehybrid": Architecture(
+        "GraniteMoeHybridForCausalLM", GRANITE | states.GRANITE_KEYS, BIAS, states.granite, rotates=False, experts=True, instead="linear_attention",
+        listed={"projected": "blk.{}.ssm_in.bias", "convolved": "blk.{}.ssm_conv1d.bias"},
+    ),
+    "qwen3next": Architecture("Qwen3NextForCausalLM", SWITCHED | states.DELTA_KEYS, {}, states.delta, raised=True, experts=True, roles=SECOND_NORM),
+    "qwen35": Architecture("Qwen3_5ForCausalLM", states.DELTA_KEYS, {}, states.delta, raised=True, roles=SECOND_NORM, tiled=True),
+    "qwen35moe": Architecture(
+        "Qwen3_5MoeForCausalLM", SWITCHED | states.DELTA_KEYS, {}, states.delta, raised=True, experts=True, roles=SECOND_NORM, tiled=True
+    ),
 }
 
 
@@ -208,12 +229,13 @@ def config_of(
     config: dict[str, Any] = {"architectures": [found.name], "vocab_size": _vocabulary(keys, tensors), "dtype": _dtype(tensors)} | kinds
     config |= {ours: value for key, ours in (COMMON | dict(found.keys)).items() if (value := keys.raw(key)) is not None}
     config |= {flag: tensor in there for flag, tensor in found.flags.items()}
+    config |= {key: [index for index in range(config["num_hidden_layers"]) if tensor.format(index) in there] for key, tensor in found.listed.items()}
     config |= {"tie_word_embeddings": "output.weight" not in there} | found.extra(keys, config)
     _check_widths(keys, found)
     if found.rotates:
         config |= rotation(keys, factors, keys.positive("rope.dimension_count") if found.latent else None)
     if config.get("rope_scaling"):
-        config["rope_scaling"] = {**config["rope_scaling"], **found.rope, **(warmth(keys) if found.latent else {})}
+        config["rope_scaling"] = {**config["rope_scaling"], **found.rope, **(warmth(keys) if found.latent and config["rope_scaling"]["rope_type"] == "yarn" else {})}
     _finish(keys)
     return config
 

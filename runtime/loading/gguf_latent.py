@@ -1,4 +1,4 @@
-"""What the keys of a GGUF file say of latent attention and the experts beside it: DeepSeek V2 and V3, Kimi K2, GLM-4.7-Flash.
+"""What the keys of a GGUF file say of latent attention and the experts beside it: DeepSeek V2 and V3, Kimi K2, GLM-4.7-Flash, MiniCPM 3.
 
 Such files describe attention to the latents themselves, as one key head of `kv_lora_rank` and the numbers that turn; keys that end in
 `_mla` have the sizes of the heads. Files from before describe the heads, and hold what leads to keys and values as one tensor.
@@ -23,6 +23,15 @@ def deepseek(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
         return found | _groups(keys) | {"architectures": ["DeepseekV3ForCausalLM"], "norm_topk_prob": keys.get("expert_weights_norm", bool, False)}
     groups = _groups(keys)
     return found | groups | {"topk_method": "greedy" if groups["n_group"] == 1 else "group_limited_greedy"}
+
+
+def minicpm3(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+    """No key has the multipliers and the width of values: they are those of the one model that is published."""
+    turned = keys.positive("rope.dimension_count")
+    width = keys.positive("embedding_length") // keys.positive("attention.head_count")
+    keys.require("attention.value_length", width)
+    sizes = {"head_dim": turned, "qk_rope_head_dim": turned, "qk_nope_head_dim": keys.positive("attention.key_length") - turned, "v_head_dim": width}
+    return sizes | {"scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 256}
 
 
 def _heads(keys: Fields) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from ..errors import CheckpointError
 from ..models.fields import shown
 from ..models.names import ExpertNames, Merged, Names, Stack
 from ..models.spec import Attention, Experts, HeadNorm, Layer, Model, Norm, Norms
+from . import gguf_states
 from .gguf_config import Architecture
 from .header import Stored
 
@@ -36,25 +37,29 @@ OF_MODEL = re.compile(r"(\w+)\.(\w+)")
 
 def as_asked(tensor: Stored) -> Stored:
     """In the shape that the model asks for, whose numbers lie alike: what switches shared experts has one row, which some files do not
-    count; what leads from latents to heads lies by head; the channels of a short convolution are each other's rows."""
+    count; what leads from latents to heads lies by head; the channels of a convolution are each other's rows."""
     part, shape = tensor.name.removeprefix("blk.").partition(".")[2].removesuffix(".weight"), tensor.shape
     if part == "ffn_gate_inp_shexp" and len(shape) == 1:
         return tensor._replace(shape=[1, *shape])
     if part == "shortconv.conv" and len(shape) == 2:
         return tensor._replace(shape=[shape[0], 1, shape[1]])
-    return tensor._replace(shape=[shape[0] * shape[1], shape[2]]) if part in HALVES and len(shape) == 3 else tensor
+    if part in HALVES and len(shape) == 3:
+        return tensor._replace(shape=[shape[0] * shape[1], shape[2]])
+    return tensor._replace(shape=gguf_states.as_asked(part, shape))
 
 
 def as_stored(model: Model, found: Architecture, tensors: Iterable[Stored]) -> Model:
     """The same model, its weights as a GGUF file holds them: their order of rows, what its norms add, what is merged."""
     there = {tensor.name for tensor in tensors}
-    merged = "blk.0.attn_qkv.weight" in there
-    names = replace(model.names, transposed=False, prefixes=())
+    merged = "blk.0.attn_qkv.weight" in there and isinstance(model.layers[0].mixer, Attention)
+    names = gguf_states.names_as_stored(replace(model.names, transposed=False, prefixes=()))
     if f"blk.0.{HALVES[0]}.weight" in there:
         names = replace(names, latent=replace(names.latent, halves=HALVES))
     if merged and names.qkv is None:
         names = replace(names, qkv=Merged("self_attn.qkv_proj"))
     names = replace(names, q_norm=names.q_norm.removesuffix(".norms.{}"), k_norm=names.k_norm.removesuffix(".norms.{}"))
+    if names.gate_up is not None and "blk.0.ffn_gate.weight" in there:
+        names = replace(names, gate_up=None)
     names = replace(names, experts=_apart(names.experts))
     layers = tuple(_layer(layer, found) for layer in model.layers)
     return replace(model, layers=layers, names=names, norm=_norm(model.norm, found))
@@ -62,20 +67,24 @@ def as_stored(model: Model, found: Architecture, tensors: Iterable[Stored]) -> M
 
 def _apart(names: ExpertNames) -> ExpertNames:
     """Gate and up in stacks of their own, as [out, in]."""
-    own = names if names.gate_up is None else ExpertNames(router=names.router)
+    own = replace(names if names.gate_up is None else ExpertNames(router=names.router), shared_gate_up=None)
     parts = {name: getattr(own, role) for name, role in STACKED.items()}
     stacks = tuple(Stack(f"{name}.{suffix}", (f"{part}.{suffix}",)) for name, part in parts.items() for suffix in ("weight", "bias"))
     return replace(own, stacks=stacks)
 
 
 def _layer(layer: Layer, found: Architecture) -> Layer:
-    if not isinstance(layer.mixer, Attention):
-        return layer
-    part, norms = layer.mixer, layer.norms
+    norms = layer.norms
+    around, ffn = (_norm(norms.before_mixer, found), _norm(norms.after_mixer, found)), (_norm(norms.before_ffn, found), _norm(norms.after_ffn, found))
+    mixer = _attention(layer.mixer, found) if isinstance(layer.mixer, Attention) else layer.mixer
+    mixer = None if mixer is None else gguf_states.mixer_as_stored(mixer, found.tiled)
+    return replace(layer, mixer=mixer, norms=Norms(*around, *ffn, norms.parallel, norms.of_sum))
+
+
+def _attention(part: Attention, found: Architecture) -> Attention:
     rope = replace(part.rope, interleaved=True) if part.rope is not None and found.interleaved else part.rope
     heads = None if part.norm is None else HeadNorm(_norm(part.norm.norm, found) or part.norm.norm, part.norm.over, part.norm.after)
-    mixer, ffn = (_norm(norms.before_mixer, found), _norm(norms.after_mixer, found)), (_norm(norms.before_ffn, found), _norm(norms.after_ffn, found))
-    return replace(layer, mixer=replace(part, rope=rope, norm=heads), norms=Norms(*mixer, *ffn, norms.parallel, norms.of_sum))
+    return replace(part, rope=rope, norm=heads)
 
 
 def _norm(norm: Norm | None, found: Architecture) -> Norm | None:
@@ -94,7 +103,7 @@ def places_of(model: Model, tensors: Iterable[Stored], where: str, roles: Mappin
         if tensor.name.removesuffix(".weight") in FACTORS or UNUSED.fullmatch(tensor.name) or _behind(tensor.name, model):
             continue
         place = _of_experts(tensor.name, model.names) if mixed else None
-        place = place or _place(tensor.name, model.names, roles)
+        place = place or gguf_states.place_of(tensor.name, model) or _place(tensor.name, model.names, roles)
         if place is None:
             raise CheckpointError(
                 f"{where}: tensor {shown(tensor.name)} has no place in {model.architecture}; take the model's safetensors checkpoint"

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..errors import CheckpointError, ConfigError
 from ..layers.linear import Linear
 from ..models.decoder import Decoder
+from ..models.expert_places import ExpertPlaces
 from ..models.places import Place
 from ..models.spec import Model
 from ..quantization.codes import Coded, Codes
@@ -42,23 +43,26 @@ def load_model(
     transform: Transform | None = None,
     context: int | None = None,
     load_format: str = "auto",
+    expert_places: ExpertPlaces | None = None,
 ) -> Decoder:
     """The decoder of a model directory or GGUF file, its weights converted to `dtype` on `device`.
 
     Reads local files only. With `dummy_seed` nothing but the configuration is read and the weights are random.
     `transform` is given to `Decoder.seal_part`, which applies it to each matrix. context: see `read_model`. load_format: see
-    `open_checkpoint`. Memory: the weights that are kept, and at most two parts (layers, embedding, head) as they are stored, or
+    `open_checkpoint`. expert_places: see `Decoder`. Memory: the weights that are kept, and at most two parts (layers, embedding, head) as they are stored, or
     one where weights change. Raises CheckpointError for files and tensors that are absent, unexpected, damaged or wrongly shaped, before
     memory is taken for them, and ConfigError for a configuration that is not supported.
     """
     checkpoint = open_checkpoint(Path(path), context, dummy_seed is None, load_format)
     if dummy_seed is not None:
-        return dummy_model(checkpoint.model, dtype, device, dummy_seed, transform)
-    return load_checkpoint(checkpoint, dtype, device, transform)
+        return dummy_model(checkpoint.model, dtype, device, dummy_seed, transform, expert_places)
+    return load_checkpoint(checkpoint, dtype, device, transform, expert_places)
 
 
-def load_checkpoint(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device | str, transform: Transform | None = None) -> Decoder:
-    model = Decoder(checkpoint.model, dtype, device, allocate=False)
+def load_checkpoint(
+    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device | str, transform: Transform | None = None, expert_places: ExpertPlaces | None = None
+) -> Decoder:
+    model = Decoder(checkpoint.model, dtype, device, allocate=False, expert_places=expert_places)
     return fill(model, plan_for(model, checkpoint.sources, checkpoint.readers, checkpoint.where, checkpoint.packed), transform)
 
 
@@ -92,9 +96,10 @@ def dummy_model(
     device: torch.device | str = "cpu",
     seed: int = 0,
     transform: Transform | None = None,
+    expert_places: ExpertPlaces | None = None,
 ) -> Decoder:
     """A decoder with random weights, the same for the same seed and kind of device; norms are one, biases small."""
-    model = Decoder(config, dtype, device, allocate=False)
+    model = Decoder(config, dtype, device, allocate=False, expert_places=expert_places)
     generator = torch.Generator(model.device).manual_seed(seed)
     for index in range(len(model.parts)):
         model.allocate(index)

@@ -29,10 +29,11 @@ from ..loading import describe, load_json_options, load_model
 from ..loading.checkpoint import open_checkpoint
 from ..loading.remote import is_remote
 from ..models.decoder import Decoder
+from ..models.expert_places import OPTION, ExpertPlaces
 from ..models.explain import layers_of, slower
 from ..models.generic import AnyDecoder, GenericModel, load_generic
 from ..models.recurrent_claims import require_exact
-from ..models.spec import Model
+from ..models.spec import Experts, Model
 from ..quantization import Transform, calibrated_for, kv_dtype_for, transform_for
 from ..quantization.keeping import Kept
 from ..scheduling.scheduler import Scheduler
@@ -42,7 +43,7 @@ from ..speculative.made import speculation_of
 from ..text.tokenizer import Tokenizer
 from . import memory
 from .caches import make_cache, window_pages
-from .config import EngineConfig, Resolved, parse_memory
+from .config import EngineConfig, Resolved, free_memory, parse_memory
 from .core import EngineCore
 from .draft_side import DraftSide, draft_side
 from .kv_pool import make_pool
@@ -107,6 +108,7 @@ class Assembly:
             apply_threads(self.choice.threads)
             self._text: Future[TextSide] = Future()
             self.transform = _arithmetic(self.config, self.choice, partial(_calibration, self._text, self.config.calibration, min(LENGTH, self.context)))
+            _require_experts(self.model, self.config)
             if isinstance(self.model, GenericModel):
                 _require_plain(self.model, self.config, self.transform)
             elif self.config.deterministic:
@@ -142,7 +144,8 @@ class Assembly:
             if is_remote(self.path) and seed is None:
                 raise ConfigError(f"{self.model.architecture} runs by transformers' own implementation, which reads files of this machine: download the model")
             return load_generic(self.model, choice.dtype, choice.device, seed, self.config.load_format)
-        return load_model(self.path, choice.dtype, choice.device, seed, self.transform, self.context, self.config.load_format)
+        places = None if (budget := self.config.expert_budget) is None else ExpertPlaces(choice.device, budget, free_memory)
+        return load_model(self.path, choice.dtype, choice.device, seed, self.transform, self.context, self.config.load_format, places)
 
     def share_memory(self, model: AnyDecoder) -> tuple[Pool, memory.MemoryPlan]:
         with self._phase("measure"):
@@ -178,6 +181,7 @@ class Assembly:
     def info(self, model: AnyDecoder, attention: AttentionBackend, plan: memory.MemoryPlan) -> dict[str, Any]:
         found = _info(model, attention, self.config, self.choice, self.context, self.windows)
         found |= {"layers": [asdict(row) for row in self.layers], "slower": self.slower, "few_bits": [str(kept) for kept in _few_bits(model)]}
+        found |= {"expert_memory": _experts_told(model, self.config)}
         found |= {"notes": list(model.config.notes)} | _states_told(self.states, self.config)
         found["draft"] = None if self.draft is None else self.draft.told()
         return {"model_path": str(self.path), **found, "memory": plan.as_dict(), "startup": self.seconds}
@@ -242,6 +246,13 @@ def _require_plain(model: GenericModel, config: Resolved, transform: Transform |
     if transform is not None:
         asked = "deterministic=True" if config.deterministic else f"weights={config.weights!r}"
         raise ConfigError(f"Engine({asked}): {model.architecture} runs by transformers' own implementation, which has none of it")
+
+
+def _require_experts(model: Model | GenericModel, config: Resolved) -> None:
+    """Raises ConfigError where the options say where experts lie, of a model that has none of ours."""
+    if config.expert_budget is not None and (isinstance(model, GenericModel) or not any(isinstance(layer.ffn, Experts) for layer in model.layers)):
+        why = "runs by transformers' own implementation" if isinstance(model, GenericModel) else "has no experts"
+        raise ConfigError(f"{OPTION}: {model.architecture} {why}; leave the option out")
 
 
 def _dummy_seed(config: Resolved) -> int | None:
@@ -337,6 +348,12 @@ def _info(
         "windows": windows.told(),
         "host_kv_bytes": parse_memory(config.host_kv, "host_kv"),
     }
+
+
+def _experts_told(model: AnyDecoder, config: Resolved) -> dict[str, Any]:
+    """See `ExpertPlaces.told`."""
+    places = model.expert_places if isinstance(model, Decoder) else None
+    return {"asked": config.expert_memory} | ({} if places is None else places.told())
 
 
 def _states_told(states: StateMemory | None, config: Resolved) -> dict[str, int]:

@@ -50,6 +50,8 @@ class EngineConfig:
                  None: 256 on the CPU, 2048 on a GPU
     memory       share of the free memory that weights, activations and KV may use together; None: 0.92 on a GPU;
                  on the CPU the KV pool takes a quarter of the free memory, up to 131,072 tokens
+    expert_memory  of mixtures of experts on a GPU: "device"; "host": their weights lie in main memory, and a step brings over those that it
+                 chooses; or bytes, also as text such as "40GB", for the experts of the first layers, the others lying in main memory
     weights      "auto" (as stored, in dtype), or quantised while loading. In 8 bits: "int8", "fp8" on a GPU, "fp8_block" with
                  a scale for each 128 x 128. In 4 bits: "int4", "int4_hqq", which loses less quality and takes longer to load,
                  "int4_gptq", which loses least and needs `calibration`, and the small floats "nvfp4" and "mxfp4"
@@ -107,6 +109,7 @@ class EngineConfig:
     state_share: float = 0.5
     state_every: int | None = None
     memory: float | None = None
+    expert_memory: int | str = "device"
     weights: str = "auto"
     calibration: Any = None
     activations: str = "dynamic"
@@ -185,6 +188,8 @@ class EngineConfig:
             parse_memory(self.kv_memory)
         if parse_memory(self.host_kv, "host_kv") < 0:
             raise ConfigError(f"Engine(host_kv={shown(self.host_kv)}): must be a size such as '4GB', or 0 for none")
+        if (most := self.expert_budget) is not None and most < 0:
+            raise ConfigError(f"Engine(expert_memory={shown(self.expert_memory)}): must be 'device', 'host', or a size such as '40GB'")
         self._check_calibration()
         self._check_json_options()
         self._check_chat_template()
@@ -199,6 +204,13 @@ class EngineConfig:
         """How it drafts; None: not at all."""
         return drafting_of(self.speculation)
 
+    @property
+    def expert_budget(self) -> int | None:
+        """Bytes of the device that experts may take; None: all lie there."""
+        if self.expert_memory in ("device", "host"):
+            return None if self.expert_memory == "device" else 0
+        return parse_memory(self.expert_memory, "expert_memory")
+
     def on(self, device: str) -> Resolved:
         """With everything settled that depends on the kind of device: "cpu", "cuda", ..."""
         gpu = device == "cuda"
@@ -206,6 +218,8 @@ class EngineConfig:
             raise ConfigError(f"Engine(weights={self.weights!r}) is for the CPU and CUDA, here: {device}; use weights='auto'")
         if self.weights == "fp8" and not gpu:
             raise ConfigError(f"Engine(weights='fp8') needs a CUDA device, here: {device}; use weights='int8', 'int4' or 'auto'")
+        if self.expert_budget is not None and not gpu:
+            raise ConfigError(f"Engine(expert_memory={shown(self.expert_memory)}) is for CUDA devices, here: {device}, whose experts lie in main memory anyway; leave it out")
         values = {f.name: getattr(self, f.name) for f in fields(EngineConfig)}
         values["step_tokens"] = self.step_tokens or (8192 if gpu else 1024)
         values["prompt_seconds"] = (0.05 if gpu else 0.5) if self.prompt_seconds is None else self.prompt_seconds
@@ -281,8 +295,14 @@ def parse_memory(value: int | str, name: str = "kv_memory") -> int:
     return int(float(match[1]) * UNITS[match[2]])
 
 
+GROUPS = (  # of versions 2 and 1: where, the limit, what is used, and what of it are files
+    ("/sys/fs/cgroup/", "memory.max", "memory.current", "inactive_file"),
+    ("/sys/fs/cgroup/memory/", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
 def free_memory() -> int:
-    """Bytes of main memory that this process may still take, the control group's limit included."""
+    """Bytes of main memory that this process may still take, the control group's limit included; files that were read and may be dropped count as free."""
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         with open("/proc/meminfo") as lines:
@@ -290,13 +310,11 @@ def free_memory() -> int:
         free = int(fields_["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         pass
-    for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
+    for folder, limit, used, files in GROUPS:
         try:
-            with open(limit) as a, open(used) as b:
-                free = min(free, int(a.read()) - int(b.read()))
+            with open(folder + limit) as a, open(folder + used) as b, open(f"{folder}memory.stat") as c:
+                dropped = dict(line.split() for line in c).get(files, "0")
+                free = min(free, int(a.read()) - int(b.read()) + int(dropped))
         except (OSError, ValueError):
             pass
     return max(0, free)

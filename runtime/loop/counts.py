@@ -33,4 +33,11 @@ def gathered(stats: Stats, cache: PrefixCache, scheduler: Scheduler, runner: Any
         host_tokens=host.tokens if host else 0,
         host_hits=host.loaded if host else 0,
         expert_counts=[] if runner is None else runner.model.expert_counts(),
+        expert_bytes=_brought(runner),
     )
+
+
+def _brought(runner: Any) -> int:
+    """Waits for the steps that are under way, where experts lie in main memory."""
+    places = getattr(runner.model, "expert_places", None) if runner else None
+    return places.brought() if places else 0

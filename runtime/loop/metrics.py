@@ -62,6 +62,7 @@ class Stats:
     host_tokens: int = 0  # whose keys and values are kept in main memory
     host_hits: int = 0  # tokens brought back from there; counted in cached_tokens too
     expert_counts: list[list[int]] = field(default_factory=list)  # of each layer, how often its experts were chosen, see `Decoder`
+    expert_bytes: int = 0  # of experts in main memory that went to the device, see `expert_memory`
 
     @property
     def hit_rate(self) -> float:

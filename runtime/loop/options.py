@@ -30,6 +30,7 @@ class EngineOptions(TypedDict, total=False):
     state_share: float
     state_every: int | None
     memory: float | None
+    expert_memory: int | str
     weights: str
     calibration: Any
     activations: str

@@ -106,6 +106,7 @@ class AttentionPart:
             return step.attention.attend(q, None, None, self.index, step.batch, *sinks).reshape(len(y), -1)
         v = y[:, turning:].unflatten(1, (keys, part.values))
         v = v if self.value_norm is None else self.value_norm(v)
+        v = v if part.value_scale == 1 else v * part.value_scale
         step.attention.store(k, v, self.index, step.batch)
         return step.attention.attend(q, k, v, self.index, step.batch, *sinks).reshape(len(y), -1)
 

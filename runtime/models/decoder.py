@@ -17,10 +17,10 @@ from ..layers.rotary import Rotary
 from ..quantization.keeping import Kept, PartTransform
 from ..step.batch import Batch
 from .block import Block, Transform
-from .claims_gpu import around_refusal, fused_refusal
 from .compiled import CompiledStep, Span
 from .embedding import Embedding, Head, known_ids
-from .executors import SMALL_MODEL, Ran, executors
+from .executors import SMALL_MODEL, Ran, capturable, executors
+from .expert_places import ExpertPlaces
 from .experts import ExpertsPart
 from .mixer import Step, states_of
 from .places import Place
@@ -43,6 +43,7 @@ class Decoder:
     torch and cpu.c.
     few_bits: what became of weights that were loaded so.
     kv_scales: what the checkpoint says of each layer's keys and values in float8; None: nothing.  A text: why it cannot be used.
+    expert_places: decides where experts lie; None: all on the device.
     step: runs layers of steps of few tokens (compiled.py), once sealed, on a CPU with cpu.c; None: all run by torch.
     """
 
@@ -50,9 +51,8 @@ class Decoder:
     kv_scales: tuple[Scales | str | None, ...] = ()
     capture: Capture | None = None
 
-    def __init__(
-        self, model: Model, dtype: torch.dtype, device: torch.device | str = "cpu", *, allocate: bool = True
-    ) -> None:
+    def __init__(self, model: Model, dtype: torch.dtype, device: torch.device | str = "cpu", *, allocate: bool = True, expert_places: ExpertPlaces | None = None) -> None:
+        self.expert_places = expert_places
         self.config, self.dtype, self.device = model, dtype, torch.device(device)
         first = self.device if allocate else torch.device("meta")
         self.embedding = Embedding(model, dtype, first)
@@ -74,7 +74,9 @@ class Decoder:
         return [self.embedding, *self.layers, self.head]
 
     def allocate(self, index: int) -> None:
-        """Give a part memory to be loaded into; a tied head takes the embedding's table, which must be there."""
+        """Give a part memory to be loaded into; a tied head takes the embedding's table, which must be there. Nothing runs before `finish`."""
+        vars(self).pop("course", None)  # it would keep the weights of before
+        self.step = None
         if index == 0:
             self.embedding = Embedding(self.config, self.dtype, self.device)
         elif index <= len(self.layers):
@@ -178,10 +180,7 @@ class Decoder:
     @property
     def capturable(self) -> bool:
         """Whether steps may be CUDA graphs: no mixer forbids it, and torch's experts wait to know how many tokens each has."""
-        if not all(layer.mixer is None or layer.mixer.capturable for layer in self.layers):
-            return False
-        mixtures = [layer for layer in self.layers if isinstance(layer.ffn, ExpertsPart)]
-        return not mixtures or (self.fused and all(None in (fused_refusal(layer, self.dtype), around_refusal(layer, self.dtype)) for layer in mixtures))
+        return capturable(self)
 
     def expert_counts(self) -> list[list[int]]:
         """Of each layer how often each of its experts was chosen since the weights were loaded, [] for one without experts.
@@ -194,8 +193,7 @@ class Decoder:
     @property
     def weight_bytes(self) -> int:
         """What the weights take, in every layout that is kept of them."""
-        tensors = {id(tensor): tensor for tensor in self.tensors()}
-        return sum(tensor.numel() * tensor.itemsize for tensor in tensors.values())
+        return sum(tensor.numel() * tensor.itemsize for tensor in {id(tensor): tensor for tensor in self.tensors()}.values())
 
     def tensors(self) -> Iterator[Tensor]:
         """All that is kept of the weights; some more than once."""
@@ -227,10 +225,11 @@ class Decoder:
         self.parts[index].seal(self.parameter_count * self.dtype.itemsize <= SMALL_MODEL, transform)
         if by_part:
             by_part.end(self, index)
+        if self.expert_places is not None and 0 < index <= len(self.layers):
+            self.expert_places.settle(self.layers[index - 1], self.dtype if self.fused else None)
 
     def finish(self) -> Decoder:
         """Once all parts are sealed."""
-        vars(self).pop("course", None)  # of parts that were there before
         self.step = CompiledStep.of(self)
         return self
 

@@ -14,7 +14,7 @@ from ..layers.recurrent import LinearAttention, Ragged
 from .mixer import Step
 from .names import Names
 from .places import Place, exact, matrix, weight_of
-from .recurrence import Convolution, carried, gated, rates, scanned, sigmoid
+from .recurrence import Convolution, carried, gated, rates, scanned, sigmoid, stored_rate
 from .recurrent_spec import Delta
 
 UNIT_EPS = 1e-6  # of the length to which queries and keys are brought
@@ -83,12 +83,12 @@ class DeltaPart:
         for product, order in self.orders():
             product.take_rows(torch.from_numpy(order))
         self.convolution.seal()
-        self.rate = -self.rate.exp()
+        self.rate = stored_rate(self.rate, self.part.log_rate)
 
     def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
         """The projections whose rows `seal` reorders, with the row of the file for each of theirs, int64."""
-        if self._names.by_head:
-            yield from ((self.input, self._order("qkvz")), (self.rates, self._order("ba")))
+        places = {"inputs": (self.input, "qkvz"), "rates": (self.rates, "ba")}
+        yield from ((places[name][0], self._order(places[name][1])) for name in self._names.by_head)
 
     def _order(self, letters: str) -> np.ndarray:
         """int64: rows of a tensor that has what belongs to one key head after the other."""
@@ -117,4 +117,6 @@ class DeltaPart:
         keys, values = part.key_heads * part.dim, part.heads * part.value_dim
         q, k, v = mixed.split_with_sizes((keys, keys, values), 1)
         q, k = (each.unflatten(1, (part.key_heads, part.dim)) for each in (q, k))
+        if part.tiled:
+            q, k = (each.repeat(1, part.heads // part.key_heads, 1) for each in (q, k))
         return LinearAttention(q, k, v.unflatten(1, (part.heads, part.value_dim)), decay, beta, UNIT_EPS, part.dim**-0.5)

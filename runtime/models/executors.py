@@ -13,6 +13,7 @@ from ..layers.stacked import kinds_of
 from ..quantization.forms import FOUR_BITS, FP8_BLOCK
 from .claims import compiled_refusal
 from .claims_gpu import around_refusal, fused_refusal
+from .experts import ExpertsPart
 
 if TYPE_CHECKING:
     from .block import Block
@@ -86,11 +87,29 @@ def _layout_refusal(model: Decoder) -> str | None:
 def executors(model: Decoder) -> list[Ran]:
     """Of each layer of a sealed model."""
     if model.fused:
-        return expected(model, model.device)
+        return _unfolded(model, expected(model, torch.device("cuda")))
     claimed = [False] * len(model.layers) if model.step is None else model.step.claimed
     fastest = best(model.device, model.dtype)
     rest = [fastest if fastest.by == "torch" else Ran("torch", _refusal(block)) for block in model.layers]
     return [Ran("compiled", None) if ours else left for ours, left in zip(claimed, rest, strict=True)]
+
+
+def _unfolded(model: Decoder, runs: list[Ran]) -> list[Ran]:
+    """With what few rows of a layer in few bits wait for."""
+    if (why := model.course.few_why) is None:
+        return runs
+    from .few_claims import in_few_bits
+
+    told = f"steps of few rows do not fold norms and additions into products of few bits: {why}"
+    return [Ran(run.by, told) if run.why is None and in_few_bits(block) else run for run, block in zip(runs, model.layers, strict=True)]
+
+
+def capturable(model: Decoder) -> bool:
+    """See `Decoder.capturable`."""
+    if not all(layer.mixer is None or layer.mixer.capturable for layer in model.layers):
+        return False
+    mixtures = [layer for layer in model.layers if isinstance(layer.ffn, ExpertsPart)]
+    return not mixtures or (model.fused and all(None in (fused_refusal(layer, model.dtype), around_refusal(layer, model.dtype)) for layer in mixtures))
 
 
 def _refusal(block: Block) -> str:

@@ -9,6 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from ..kernels.expert_parts import PackedWeights, Weights
 from ..kernels.few_bits_packed import Packed
 from ..layers.float8 import FP8
 from ..layers.linear import Linear
@@ -47,6 +48,13 @@ def pack_together(layers: Sequence[FewBitsLinear]) -> tuple[Packed, Tensor | Non
         layer.packed = replace(layer.packed, words=words[index], meta=own_meta, outer=own_outer, counters=packed[0].counters)
         layer.weight, layer.bias = layer.packed.words, None if bias is None else bias[index]
     return replace(packed[0], words=words, meta=meta, outer=outer), bias
+
+
+def stacked(layers: Sequence[Linear]) -> Weights | PackedWeights:
+    """The weights of sealed layers of one kind as the kernels read them."""
+    if isinstance(layers[0], FewBitsLinear):
+        return PackedWeights(*pack_together(cast("list[FewBitsLinear]", list(layers))))
+    return Weights(*lay_together(layers))
 
 
 def alike(layers: Sequence[FewBitsLinear]) -> bool:

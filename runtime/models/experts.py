@@ -12,6 +12,7 @@ from ..layers import cpu
 from .expert_memory import allocate_together, lay_alike
 from .expert_words import ExpertWords
 from .feedforward import GatedPart, PlainPart, network_for
+from .host_experts import HostExperts
 from .names import Names
 from .places import Place, exact, matrix, weight_of
 from .routing import routed, sigmoid
@@ -24,6 +25,7 @@ class ExpertsPart:
     router: float32 [count, hidden].  experts: a network each; on a GPU their matrices lie side by side, on a CPU each has memory of its own.
     counts: int64 [count], how often each was chosen since the weights were sealed; None: they are not.
     compiled: the mixture in one call of the compiled kernels, on a CPU; None: torch computes it.
+    host: brings the experts from main memory to the GPU; None: they lie where they are computed with.
     """
 
     down = None
@@ -40,6 +42,7 @@ class ExpertsPart:
         self.switch = matrix(1, hidden, False, False, torch.float32, device) if part.switched else None
         self.counts: Tensor | None = None
         self.compiled: ExpertWords | None = None
+        self.host: HostExperts | None = None
 
     @property
     def widest(self) -> int:

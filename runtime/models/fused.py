@@ -25,6 +25,7 @@ from ..layers.rotary import Rope
 from ..step.batch import Batch
 from .claims_gpu import around_refusal, fused_refusal
 from .embedding import known_ids
+from .few_claims import in_few_bits, unfolded
 from .few_rows import MOST_ROWS, FewRowsLayer, few_rows, of_head
 from .gpu_layers import FusedLayer, LawLayer, MixerByLaw, Step
 from .joins import AnyJoin, Pending, between, weights_of
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 class Course:
     """How a sealed model runs on a GPU.
 
-    alone: the layers of a step of one row.  few: of one of few rows, where weights are in few bits.  exit: from the last layer to the head.  last_norm: where it is a plain RMS
+    alone: the layers of a step of one row.  few: of one of few rows, where weights are in few bits.  few_why: these are None all the same.  exit: from the last layer to the head.  last_norm: where it is a plain RMS
     norm, which the head can fold into its product.
     positions: of the longest sequence that the tables have; None: nothing limits it.
     law_ropes: rotations of mixers that run by the law.
@@ -51,6 +52,7 @@ class Course:
     layers: tuple[FusedLayer | MixerByLaw | LawLayer, ...]
     alone: tuple[AnyLayer, ...]
     few: tuple[FewRowsLayer, ...] | None
+    few_why: str | None
     exit: AnyJoin
     last_norm: NormWeights | None
     positions: int | None
@@ -82,8 +84,10 @@ def course_of(model: Decoder) -> Course:
     norm = weights_of(model.head.norm, model.dtype)
     folds = norm is not None and not norm.layer and norm.bias is None
     laws = [layer.block.layer.mixer for layer in layers if not isinstance(layer, FusedLayer)]
+    few = few_rows(layers, norm if folds else None, model.head, model.dtype)
+    few_why = unfolded(layers, model.dtype) if few is None and any(map(in_few_bits, model.layers)) else None
     return Course(
-        tuple(layers), tuple(alone(layer) for layer in layers), few_rows(layers, norm if folds else None, model.head, model.dtype), between(last, norm, model.dtype), norm if folds else None,
+        tuple(layers), tuple(alone(layer) for layer in layers), few, few_why, between(last, norm, model.dtype), norm if folds else None,
         _positions(model), tuple(dict.fromkeys(rope for mixer in laws for rope in ropes_of(mixer))),
     )  # fmt: skip
 

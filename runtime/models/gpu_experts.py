@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..kernels.experts import Besides, Choice, PackedWeights, Stacks, Weights, mixture
+from ..kernels.experts import Besides, Choice, Stacks, mixture
 from ..kernels.join import NormWeights
 from ..kernels.routing import FEW_ROWS, Routing, logits, route
-from ..layers.linear import Linear
 from ..quantization.deterministic import DeterministicLinear
-from ..quantization.few_bits import FewBitsLinear, FixedFewBitsLinear
-from .expert_memory import lay_together, pack_together
+from ..quantization.few_bits import FixedFewBitsLinear
+from .expert_memory import stacked
 from .experts import ExpertsPart
 from .gpu_feedforward import inner_of
 from .spec import Gated, Router
@@ -33,7 +32,7 @@ class FusedExperts:
     @classmethod
     def of(cls, part: ExpertsPart) -> FusedExperts:
         """Of a part for which `refusal` has no reason."""
-        up, down = (_stacked([getattr(each, name) for each in part.experts]) for name in ("gate_up", "down"))
+        up, down = (stacked([getattr(each, name) for each in part.experts]) for name in ("gate_up", "down"))
         expert, router = part.part.expert, part.router
         assert isinstance(expert, Gated)
         counters = torch.zeros(FEW_ROWS, dtype=torch.int32, device=router.weight.device)
@@ -53,15 +52,17 @@ class FusedExperts:
 
         slots: [T]; rows without one, 0, are padding, which is not counted.  overlap: see `one_row`.
         """
-        return self._mixed(None, *route(y, self.routing, slots, None, overlap), overlap)
+        return self._mixed(None, *route(y, self.routing, slots, None, overlap), slots, overlap)
 
     def add(self, x: Tensor, norm: NormWeights, slots: Tensor, overlap: bool = False) -> Tensor:
         """x [T, hidden], of few rows, += what the mixture adds for the RMS norm of x, in place. Returns x."""
-        return self._mixed(x, *route(x, self.routing, slots, norm, overlap), overlap)
+        return self._mixed(x, *route(x, self.routing, slots, norm, overlap), slots, overlap)
 
-    def _mixed(self, x: Tensor | None, y: Tensor, experts: Tensor, weights: Tensor, overlap: bool) -> Tensor:
-        choice = Choice(experts, weights, self.part.part.weighs_input)
-        return mixture(y, self.stacks, choice, Besides(*self._shared(y, overlap), x), fixed=self.fixed, overlap=overlap)
+    def _mixed(self, x: Tensor | None, y: Tensor, experts: Tensor, weights: Tensor, slots: Tensor | None, overlap: bool) -> Tensor:
+        choice, stacks, host = Choice(experts, weights, self.part.part.weighs_input), self.stacks, self.part.host
+        if host is not None:
+            stacks = host.bring(stacks, experts, slots)
+        return mixture(y, stacks, choice, Besides(*self._shared(y, overlap), x), fixed=self.fixed, overlap=overlap)
 
     def _shared(self, y: Tensor, overlap: bool) -> tuple[Tensor | None, Tensor | None]:
         """What the shared network gives [T, hidden], and by the sigmoid of what [T] it counts."""
@@ -76,12 +77,6 @@ def narrowed(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """The same numbers in `dtype` if it has them all, as most checkpoints are written; half to read."""
     narrow = weight.to(dtype)
     return narrow if torch.equal(narrow.float(), weight) else weight
-
-
-def _stacked(layers: list[Linear]) -> Weights | PackedWeights:
-    if isinstance(layers[0], FewBitsLinear):
-        return PackedWeights(*pack_together(cast("list[FewBitsLinear]", layers)))
-    return Weights(*lay_together(layers))
 
 
 def options_of(router: Router) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ..layers.recurrent import Ragged, SelectiveScan
 from .mixer import Step
 from .names import Names
 from .places import Place, exact, matrix, norm_for, norm_places, weight_of
-from .recurrence import Convolution, carried, gated, rates, scanned
+from .recurrence import Convolution, carried, gated, rates, scanned, stored_rate
 from .recurrent_spec import Mamba1
 
 NORMS = ("dt_layernorm", "b_layernorm", "c_layernorm")
@@ -60,7 +60,7 @@ class Mamba1Part:
 
     def seal(self) -> None:
         self.convolution.seal()
-        self.rate = -self.rate.exp()
+        self.rate = stored_rate(self.rate, self.part.log_rate)
         for norm in self.norms:
             if norm is not None:
                 norm.seal()

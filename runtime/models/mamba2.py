@@ -13,7 +13,7 @@ from ..layers.recurrent import LinearAttention, Ragged
 from .mixer import Step
 from .names import Names
 from .places import Place, matrix, weight_of
-from .recurrence import Convolution, carried, gated, rates, scanned
+from .recurrence import Convolution, carried, gated, rates, scanned, stored_rate
 from .recurrent_spec import Mamba2
 
 
@@ -57,7 +57,7 @@ class Mamba2Part:
     def seal(self) -> None:
         part = self.part
         self.convolution.seal()
-        self.rate = -self.rate.exp()
+        self.rate = stored_rate(self.rate, self.part.log_rate)
         if part.scales:
             counts = torch.tensor([part.inner, part.inner, *[part.groups * part.size] * 2, part.heads])
             self.scales = torch.tensor(part.scales).repeat_interleave(counts).to(self.rate.device)

@@ -80,14 +80,14 @@ class DeltaNames:
     """What checkpoints call the parts of a gated delta net, behind `prefix`.
 
     inputs, rates: tensors, each with what its rows give, a letter each: q, k, v, the gate z; b, of which beta is made, a of which the decay is.
-    by_head: a tensor has what belongs to one key head after the other.
+    by_head: of inputs and rates those of which a tensor has what belongs to one key head after the other.
     convolution: of q, k and v, one tensor or three.  decay, gate: what leads from a and z to all channels, in KDA.
     """
 
     prefix: str = "linear_attn."
     inputs: tuple[tuple[str, str], ...] = (("in_proj_qkv", "qkv"), ("in_proj_z", "z"))
     rates: tuple[tuple[str, str], ...] = (("in_proj_b", "b"), ("in_proj_a", "a"))
-    by_head: bool = False
+    by_head: tuple[str, ...] = ()
     convolution: tuple[str, ...] = ("conv1d",)
     decay: str = "f_b_proj"
     gate: str = "g_b_proj"

@@ -95,6 +95,11 @@ def rates(x: Tensor, bias: Tensor | None, rate: Tensor | None, limits: tuple[flo
     return steps, steps if rate is None else (steps.unflatten(1, (len(rate), -1)) * rate[:, None]).flatten(1)
 
 
+def stored_rate(stored: Tensor, is_log: bool) -> Tensor:
+    """-e^A of what the files hold, A or that."""
+    return -stored.exp() if is_log else stored
+
+
 def sigmoid(x: Tensor, reach: float) -> Tensor:
     """x [T, n] -> reach times its sigmoid, float32."""
     return compiled.sigmoid(x, reach) if compiled.takes(x) else x.float().sigmoid() * reach

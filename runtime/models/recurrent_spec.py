@@ -19,6 +19,7 @@ class Delta:
     heads, value_dim: of values and states.  key_heads, dim: of queries and keys, each for as many heads of values.
     width: tokens that the convolution in front sees, `activation` behind it.  rank: of the two products that give KDA its decay and its gate;
     None: gated delta net.  reach: beta is between 0 and this.  gate: activation of what the normed outputs are multiplied with.
+    log_rate: the files hold the logarithm of what decays, not -e^ of it.  tiled: head i of values reads head i % key_heads of keys, not its neighbours'.
     """
 
     heads: int
@@ -31,6 +32,8 @@ class Delta:
     rank: int | None = None
     reach: float = 1.0
     gate: Literal["silu", "sigmoid"] = "silu"
+    log_rate: bool = True
+    tiled: bool = False
 
     @property
     def channels(self) -> int:
@@ -49,7 +52,7 @@ class Mamba2:
     groups: heads of a group share what writes and reads states.  width: tokens that the convolution in front sees, `activation` behind it.
     bias: of the projection in front; out_bias: of that behind; conv_bias: of the convolution.  least, most: a time step stays within them.
     eps: of the norm of each group behind; None: no norm.  norm_first: it stands before the gate.
-    scale: of the input.  scales: of what it is projected to: gate, x, B, C, time steps; empty: 1.
+    scale: of the input.  scales: of what it is projected to: gate, x, B, C, time steps; empty: 1.  log_rate: see `Delta`.
     """
 
     heads: int
@@ -67,6 +70,7 @@ class Mamba2:
     norm_first: bool = False
     scale: float = 1.0
     scales: tuple[float, ...] = ()
+    log_rate: bool = True
 
     @property
     def inner(self) -> int:
@@ -88,6 +92,7 @@ class Mamba1:
 
     rank: of what gives the time steps.  width: tokens that the convolution in front sees, `activation` behind it.
     bias: of the projections in front and behind; conv_bias: of the convolution.  norm: of what gives time steps, B and C.
+    log_rate: see `Delta`.
     """
 
     inner: int
@@ -98,6 +103,7 @@ class Mamba1:
     bias: bool = False
     conv_bias: bool = True
     norm: Norm | None = None
+    log_rate: bool = True
 
     @property
     def state(self) -> tuple[StateShape, ...]:

@@ -60,7 +60,7 @@ class Attention:
     """Softmax attention of `heads` query heads over `kv_heads` heads of keys and values.
 
     scale: of the scores.  bias: of q, k and v; out_bias: of the projection behind.  rope: None for no rotation.
-    norm: of queries and keys; value_norm_eps: each head of values is divided by its root mean square.  clip: queries, keys and values stay within it.
+    norm: of queries and keys; value_norm_eps: each head of values is divided by its root mean square.  value_scale: values are multiplied with it.  clip: queries, keys and values stay within it.
     window, chunk, softcap, alibi: see `LayerAttention`.  sinks: a learned logit of each head without a value.
     value_is_key: the values are the keys' projection, before norm and rotation.
     source: the layer whose keys and values are read; this one projects queries only.
@@ -87,6 +87,7 @@ class Attention:
     value_is_key: bool = False
     source: int | None = None
     gate: bool = False
+    value_scale: float = 1.0
 
     @property
     def values(self) -> int:

@@ -18,6 +18,7 @@ from sgl.runtime.kernels import (
     choice,
     embed,
     expert_blocks,
+    expert_bring,
     expert_few_bits_kernels,
     expert_kernels,
     few_bits_assembly,
@@ -192,6 +193,14 @@ def experts() -> None:
             check(expert_kernels.grouped, tile.warps, types | weight, stages=tile.stages, **shape, **flags)
 
 
+def experts_in_main_memory() -> None:
+    types = dict.fromkeys(("chosen", "experts", "total", "source", "room"), "*i32") | {"counter": "*i64", "count": "i32"}
+    for slotted in (False, True):
+        check(expert_bring._choose, 4, types, TOP=8, EXPERTS=128, BINS=256, SLOTTED=slotted, CHUNK=1024)
+    check(expert_bring._bring, 8, types, WORDS=expert_bring.WORDS)
+    check(expert_bring._bring, 8, types | dict.fromkeys(("source", "room"), "*i8"), WORDS=expert_bring.WORDS)
+
+
 def experts_in_few_bits() -> None:
     types = dict.fromkeys(("meta", "pairs", "experts", "total"), "*i32") | {"outer": "*fp32", "limit": "fp32"}
     types |= dict.fromkeys(("count", "inputs", "words_stride", "meta_stride"), "i32")
@@ -212,6 +221,7 @@ def main() -> None:
     routers()
     experts()
     experts_in_few_bits()
+    experts_in_main_memory()
     few_bits()
     one_row_bits()
     one_row_by_tensor_cores()

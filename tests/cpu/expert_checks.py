@@ -271,3 +271,23 @@ def by_hand(x: Tensor, stacks: Any, choice: Any) -> Tensor:
 
 
 __all__ = ["PRODUCTS", "ROUTERS"]
+
+
+def check_bring(rows: int, top_k: int, experts: int, size: tuple[int, ...], dtype: torch.dtype, device: str, padding: int = 0) -> None:
+    """What is chosen is what it is in main memory, everything else stays; padding chooses nothing, and all that came is counted."""
+    from sgl.runtime.kernels.expert_bring import bring, choose
+
+    chosen = torch.rand(rows + padding, experts).topk(top_k).indices.int()
+    slots = torch.cat((torch.arange(1, rows + 1), torch.zeros(padding, dtype=torch.long))).int().to(device) if padding else None
+    counter = torch.tensor([5], device=device)
+    source = (torch.randn(experts, *size) * 50).to(dtype)
+    source = source.pin_memory() if device == "cuda" else source
+    room = torch.full(source.shape, 3, dtype=torch.int8 if dtype == torch.float8_e4m3fn else dtype, device=device).view(dtype)
+    before, wanted = room.clone(), chosen[:rows].unique()
+    found = choose(chosen.to(device), experts, counter, slots)
+    assert int(counter) == 5 + len(wanted) and int(found.total) == len(wanted)
+    assert found.experts[: len(wanted)].tolist() == wanted.tolist()
+    bring(source, room, found)
+    for expert in range(experts):
+        there = source if expert in wanted.tolist() else before
+        assert torch.equal(room[expert].cpu().view(torch.uint8), there[expert].cpu().view(torch.uint8)), expert

@@ -134,6 +134,7 @@ def test_a_decoder_folds_what_stands_between_products_of_few_rows(behind: bool, 
         setattr(holder, name, FewBitsLinear(weight, None if found.bias is None else found.bias.bfloat16(), torch.bfloat16))
         setattr(same, name, Linear(weight.dense(), found.bias))
     rig.model.course = course_of(rig.model)
+    assert rig.model.executors() == [("fused", None)] * 2
     ran = []
     times = few_rows._times
     monkeypatch.setattr(few_rows, "_times", lambda *args, **options: ran.append(args[0]) or times(*args, **options))

@@ -11,7 +11,7 @@ import torch
 from family_checks import reference
 from gguf_twin import ROUTED, gguf_name, keys_of, packed, stacked, write_gguf
 from safetensors.torch import load_file
-from test_families_latent import EXPERTS, SMALL, V2, V3, YARN
+from test_families_latent import EXPERTS, MINICPM, SMALL, V2, V3, YARN
 from test_gguf_model import dense, logits
 
 from sgl.runtime.errors import CheckpointError, ConfigError
@@ -125,3 +125,23 @@ def latents(model: Decoder) -> list[LatentPart]:
 def test_keys_that_are_missing_or_cannot_be_are_refused_by_name(case: str, changes: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises((ConfigError, CheckpointError), match=said):
         open_gguf(twin(case, tmp_path, **changes))
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_minicpm_3_equals_its_twin_to_the_last_bit(scaled: bool, tmp_path: Path) -> None:
+    """Which has the multipliers of the published one, and factors of the rotation in tensors."""
+    long = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0, 1.5, 2.0, 3.0], "long_factor": [1.0, 2.5, 3.0, 4.0], "original_max_position_embeddings": 256}
+    rope = {"rope_parameters": long, "max_position_embeddings": 256} if scaled else {}
+    reference("MiniCPM3ForCausalLM", **MINICPM | rope | {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256, "v_head_dim": 16, "tie_word_embeddings": False}).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in load_file(tmp_path / "model.safetensors").items():
+        tensors |= stored(name, tensor, config, True)
+    if scaled:
+        tensors |= {f"rope_factors_{which}.weight": torch.tensor(long[f"{which}_factor"]) for which in ("short", "long")}
+    keys = {"attention.key_length": config["qk_nope_head_dim"] + 8, "attention.q_lora_rank": config["q_lora_rank"], "attention.kv_lora_rank": config["kv_lora_rank"], "rope.dimension_count": 8}
+    keys |= {key: config[name] for key, name in (("context_length", "max_position_embeddings"), ("embedding_length", "hidden_size"), ("block_count", "num_hidden_layers"))}
+    keys |= {"feed_forward_length": config["intermediate_size"], "attention.head_count": 4, "attention.head_count_kv": 4, "attention.layer_norm_rms_epsilon": config["rms_norm_eps"]}
+    metadata = {"general.architecture": "minicpm3", **{f"minicpm3.{key}": value for key, value in keys.items()}}
+    found = load_model(write_gguf(tmp_path / "model.gguf", metadata, {name: packed(tensor.float()) for name, tensor in tensors.items()}))
+    assert torch.equal(logits(found, tmp_path), logits(load_model(tmp_path), tmp_path))

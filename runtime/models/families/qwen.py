@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..config import Config
 from ..spec import HeadNorm, Model, Norms
 from .registry import family
@@ -17,20 +19,21 @@ def _late_windows(c: Config) -> tuple[int | None, ...]:
 
 @family("Qwen2ForCausalLM")
 def qwen2(c: Config) -> Model:
-    return _second(c, 1e4)
+    return second(c, 1e4)
 
 
-def _second(c: Config, theta: float) -> Model:
+def second(c: Config, theta: float, **options: Any) -> Model:
+    """Qwen 2's. options: of the model."""
     rms, rope = c.rms(), c.rope(c.width(), theta=theta)
     mixers = [c.attention(bias=True, rope=rope, window=window) for window in _late_windows(c)]
-    return c.model([c.layer(Norms.pre(rms), mixer) for mixer in mixers], rms)
+    return c.model([c.layer(Norms.pre(rms), mixer) for mixer in mixers], rms, **options)
 
 
 @family("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration")
 def qwen2_vl(c: Config) -> Model:
     """Of text all three axes of a position are the same, so that it turns as Qwen 2."""
     c.assume(num_key_value_heads=8, rms_norm_eps=1e-5, max_window_layers=80)
-    return _second(c, 1e6)
+    return second(c, 1e6)
 
 
 @family("Qwen3ForCausalLM")

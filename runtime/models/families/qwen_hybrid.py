@@ -12,7 +12,7 @@ from .qwen_moe import QWEN2, expert, sparse
 from .registry import family
 
 HYBRID = replace(QWEN2, ignored=ignored())
-NEXT = replace(HYBRID, delta=DeltaNames(inputs=(("in_proj_qkvz", "qkvz"),), rates=(("in_proj_ba", "ba"),), by_head=True))
+NEXT = replace(HYBRID, delta=DeltaNames(inputs=(("in_proj_qkvz", "qkvz"),), rates=(("in_proj_ba", "ba"),), by_head=("inputs", "rates")))
 
 
 def _model(c: Config, ffns: list[Feedforward], names: Names) -> Model:

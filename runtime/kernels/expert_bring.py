@@ -1,0 +1,86 @@
+"""Weights of the experts that a step has chosen, brought from main memory to the device on the stream that computes.
+
+Kernels read the locked memory themselves: which experts are chosen is known to the device alone, the host never waits,
+and a graph brings what its own rows choose.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .ahead import entry
+from .expert_blocks import CHUNK as PAIRS
+
+PROGRAMS = 512  # that copy; each goes on until nothing is left
+WORDS = 4096  # that a program copies at a time
+UNITS = (torch.int32, torch.int16, torch.int8)  # what is copied has no meaning here: the widest is fastest
+
+
+class Chosen(NamedTuple):
+    """experts: int32 [count], those that are chosen, in order, as many as total int32 [1] says."""
+
+    experts: Tensor
+    total: Tensor
+
+
+@entry
+@triton.jit(do_not_specialize=["count"])
+def _choose(
+    chosen, slots, experts, total, counter, count, TOP: tl.constexpr, EXPERTS: tl.constexpr, BINS: tl.constexpr, SLOTTED: tl.constexpr,
+    CHUNK: tl.constexpr,
+):  # fmt: skip
+    """One program. Pairs of rows whose slot is 0 choose nothing."""
+    lane, expert = tl.arange(0, CHUNK), tl.arange(0, BINS)
+    found = tl.zeros([BINS], tl.int32)
+    for start in range(0, count, CHUNK):
+        counted = start + lane < count
+        if SLOTTED:
+            counted = counted & (tl.load(slots + (start + lane) // TOP, counted, other=0) != 0)
+        found += tl.histogram(tl.load(chosen + start + lane, counted, other=EXPERTS), BINS)
+    taken = ((found > 0) & (expert < EXPERTS)).to(tl.int32)
+    tl.store(experts + tl.cumsum(taken, 0) - taken, expert, taken == 1)
+    sum_ = tl.sum(taken, 0)
+    tl.store(total, sum_)
+    tl.store(counter, tl.load(counter) + sum_)
+
+
+@entry
+@triton.jit
+def _bring(source, room, experts, total, size, WORDS: tl.constexpr):
+    """room[e] = source[e], [size] each, of the chosen experts."""
+    lane = tl.arange(0, WORDS)
+    parts = tl.cdiv(size, WORDS)
+    for item in range(tl.program_id(0), tl.load(total) * parts, tl.num_programs(0)):
+        place = item % parts * WORDS + lane
+        at = tl.load(experts + item // parts).to(tl.int64) * size + place
+        tl.store(room + at, tl.load(source + at, place < size, eviction_policy="evict_first"), place < size)
+
+
+def choose(chosen: Tensor, experts: int, counter: Tensor, slots: Tensor | None = None) -> Chosen:
+    """chosen: int32 [T, k], numbers below `experts`.  counter: int64 [1], to which is added how many are chosen.
+
+    slots: [T]; rows whose slot is 0 are padding, which chooses nothing.
+    """
+    found = Chosen(*(torch.empty(size, dtype=torch.int32, device=chosen.device) for size in (experts, 1)))
+    _choose[(1,)](
+        chosen, chosen if slots is None else slots, *found, counter, chosen.numel(), TOP=chosen.shape[1], EXPERTS=experts,
+        BINS=triton.next_power_of_2(experts + 1), SLOTTED=slots is not None, CHUNK=PAIRS, num_warps=4,
+    )  # fmt: skip
+    return found
+
+
+def bring(source: Tensor, room: Tensor, chosen: Chosen) -> None:
+    """room[e] = source[e] of the chosen experts. source: in locked main memory, room on the device; contiguous, alike, [experts, ...]."""
+    unit = next(unit for unit in UNITS if source[0].nbytes % unit.itemsize == 0)
+    programs = PROGRAMS if room.is_cuda else 2  # an interpreter runs one after the other
+    size = source[0].nbytes // unit.itemsize
+    _bring[(programs,)](_as(source, unit), _as(room, unit), *chosen, size, WORDS=WORDS, num_warps=8)
+
+
+def _as(tensor: Tensor, unit: torch.dtype) -> Tensor:
+    return tensor.view(-1).view(torch.int8).view(unit)

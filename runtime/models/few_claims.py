@@ -1,0 +1,41 @@
+"""Why a step of few rows takes the layers of a model in few bits as they are, and not those that fold norms and additions into the products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from ..quantization import FewBitsLinear
+from .block import Block
+from .few_rows import DTYPE
+from .gpu_layers import FusedLayer, LawLayer, MixerByLaw
+from .lone_layers import folds
+
+
+def unfolded(layers: Sequence[FusedLayer | MixerByLaw | LawLayer], dtype: torch.dtype) -> str:
+    """Of layers of which `few_rows` has made nothing, for people."""
+    return next(_reasons(layers, dtype), "they have parts that are not folded")
+
+
+def in_few_bits(block: Block) -> bool:
+    """Whether a product of the layer is in few bits."""
+    return any(isinstance(getattr(*place), FewBitsLinear) for place in block.products())
+
+
+def _reasons(layers: Sequence[FusedLayer | MixerByLaw | LawLayer], dtype: torch.dtype) -> Iterator[str]:
+    if dtype != DTYPE:
+        yield f"they compute in {_name(dtype)}, and products that fold in {_name(DTYPE)}"
+    for layer in layers:
+        index = layer.block.index
+        if not isinstance(layer, FusedLayer):
+            yield f"torch computes layer {index} or its mixer"
+        elif not folds(layer):
+            yield f"more than RMS norms and additions stands between the products of layer {index}"
+        else:
+            kinds = {name: type(getattr(holder, name)).__name__ for holder, name in layer.block.products() if type(getattr(holder, name)) is not FewBitsLinear}
+            yield from (f"{name} of layer {index} is kept as {kind}" for name, kind in kinds.items())
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

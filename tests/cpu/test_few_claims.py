@@ -1,0 +1,85 @@
+"""Why a step of few rows does not fold what stands between products in few bits: it can be asked, and strict=True refuses it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+import layer_checks as checks
+from part_models import RMS, PartsRig, attention, model
+
+from sgl.runtime.layers.linear import Linear
+from sgl.runtime.models import decoder
+from sgl.runtime.models.decoder import Decoder
+from sgl.runtime.models.executors import Ran
+from sgl.runtime.models.explain import slower, table
+from sgl.runtime.models.spec import Experts, Feedforward, Gated, Layer, Norms, Router
+from sgl.runtime.quantization.few_bits import FewBitsLinear, FixedFewBitsLinear
+from sgl.runtime.quantization.rounding import nearest
+
+HALF = torch.bfloat16
+
+
+def made(dtype: torch.dtype = HALF, norms: Norms | None = None, ffn: Feedforward | None = None) -> Decoder:
+    found = PartsRig(model(*[Layer(norms or Norms.pre(RMS), attention(), ffn or Gated(32))] * 2), dtype).model
+    checks.lay_plain(found)
+    return found
+
+
+def packed(found: Decoder, kind: type[FewBitsLinear] = FewBitsLinear, but: str = "router") -> Decoder:
+    """but: of this name all stay but those of the first layer; routers stay."""
+    for block in found.layers:
+        for holder, name in block.products():
+            plain = getattr(holder, name)
+            if name != "router" and not (name == but and block.index):
+                bias = None if plain.bias is None else plain.bias.to(found.dtype)
+                setattr(holder, name, kind(nearest(plain.weight.float(), 16), bias, found.dtype))
+    vars(found).pop("course", None)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
+
+
+def check(found: Decoder, why: str | None) -> None:
+    told = None if why is None else f"steps of few rows do not fold norms and additions into products of few bits: {why}"
+    runs = found.executors()
+    assert runs == [Ran("fused", told)] * 2
+    rows = table(["a layer"] * 2, runs, [Ran("none", None)] * 2)
+    assert slower(rows) == ([] if told is None else [f"2 of 2 layers use the fused executor: {told}"])
+
+
+def test_nothing_is_said_where_nothing_is_left_out() -> None:
+    plain, few = made(), packed(made())
+    assert plain.course.few is None and few.course.few is not None
+    for each in (plain, few):
+        check(each, None)
+
+
+def test_other_types() -> None:
+    check(packed(made(torch.float16)), "they compute in float16, and products that fold in bfloat16")
+
+
+def test_products_that_are_kept_otherwise() -> None:
+    found = packed(made(), but="down")
+    assert type(found.layers[1].ffn.down) is Linear
+    check(found, "down of layer 1 is kept as Linear")
+    check(packed(made(), FixedFewBitsLinear), "qkv of layer 0 is kept as FixedFewBitsLinear")
+
+
+def test_norms_behind_branches_and_experts() -> None:
+    check(packed(made(norms=Norms(after_mixer=RMS, after_ffn=RMS))), "more than RMS norms and additions stands between the products of layer 0")
+    check(packed(made(ffn=Experts(3, 2, Gated(32), Router()))), "router of layer 0 is kept as Linear")
+
+
+def test_layers_by_torch_keep_their_own_reason() -> None:
+    spec = model(Layer(Norms.pre(RMS), attention(), Gated(32)), Layer(Norms.pre(RMS), attention(gate=True), Gated(32)))
+    found = PartsRig(spec, HALF).model
+    checks.lay_plain(found)
+    runs = packed(found).executors()
+    assert runs[0].why is not None and "torch computes layer 1 or its mixer" in runs[0].why
+    assert runs[1].why is not None and runs[1].why.startswith("torch's operations compute the mixer")
