@@ -36,29 +36,36 @@ class Speculation:
         self.drafters, self.control = list(drafters), control
         self.most, self.learns = most, learns
         self._cache = cache
-        self._rows, self._began = 0, 0.0  # of the step under way; 0: it is of no kind that is measured
+        self._texts, self._rows, self._began = 0, 0, 0.0  # of the step under way; 0: it is of no kind that is measured
 
     def extend(self, work: dict[SequenceState, Work], budget: int) -> None:
         """Draft for sequences that get a token in this step, up to `budget` tokens together."""
         self._began = time.perf_counter()
         drafts: dict[SequenceState, Draft] = {}
+        asked = 0
         worth = self.control is None or self.control.worth(len(work))
         for seq in work:
             seq.draft = None  # of a step that failed
         for seq, item in work.items() if worth else ():
-            if (op := _decodes(seq, item)) is not None and (draft := self._proposed(seq, op)):
-                drafts[seq] = draft
+            if (op := _decodes(seq, item)) is not None:
+                asked += 1
+                if draft := self._proposed(seq, op):
+                    drafts[seq] = draft
+        if asked and self.control is not None:
+            began, self._began = self._began, time.perf_counter()
+            self.control.asked(asked, self._began - began)
         alone = all(item.hi - item.lo == 1 for item in work.values())
         for seq, length in zip(drafts, self._lengths(len(work), list(drafts.values())), strict=True):
             if 0 < length <= budget and self._lay(seq, drafts[seq].cut(length)):
                 work[seq] = work[seq]._replace(hi=work[seq].hi + length)
                 budget -= length
+        self._texts = len(work)
         self._rows = sum(item.hi - item.lo for item in work.values()) if alone else 0
 
     def stepped(self) -> None:
         """The step that was planned is over."""
         if self._rows and self.control is not None:
-            self.control.took(self._rows, time.perf_counter() - self._began)
+            self.control.took(self._texts, self._rows, time.perf_counter() - self._began)
         self._rows = 0
 
     def tried(self, draft: Draft, kept: int) -> None:
@@ -82,8 +89,7 @@ class Speculation:
         return _tried(fitted, max(drafts, key=self._expected), op.decoding, most) if drafts else None
 
     def _expected(self, draft: Draft) -> float:
-        chance = 1.0 if self.control is None else self.control.chance(draft.source)
-        return sum(chance**place for place in range(1, len(draft.tokens) + 1))
+        return float(len(draft.tokens)) if self.control is None else sum(self.control.survival(draft.source, len(draft.tokens)))
 
     def _lengths(self, rows: int, drafts: list[Draft]) -> list[int]:
         if self.control is None:
