@@ -33,6 +33,8 @@ from . import verify
 from .blame import culprit
 from .lifecycle import Lifecycle
 
+MOST_BATCHES = 64  # that are kept while there is work
+
 Found = tuple[list[TokenLogprobs], list[TokenLogprobs]]
 Item = TypeVar("Item", bound=tuple[Any, ...])
 Ready = TypeVar("Ready")
@@ -100,11 +102,11 @@ class Stepper:
     def __init__(self, runner: Runner, life: Lifecycle) -> None:
         self.runner, self.life = runner, life
         self.sampler = make_sampler(life.text.tokenizer.vocab_size, runner.device)
-        self._batch: SamplingBatch | None = None
+        self._batches: dict[int, SamplingBatch] = {}  # the last of each number of rows
 
     def forget(self) -> None:
         """Hold no requests while there is nothing to do."""
-        self._batch = None
+        self._batches.clear()
 
     # launch
 
@@ -227,9 +229,12 @@ class Stepper:
 
     def _sampling_batch(self, sampled: list[Sampled]) -> SamplingBatch:
         rows = [row for seq, op, rows, _ in sampled for row in verify.sampling_rows(seq, op, len(rows))]
-        if self._batch is None or not verify.same(self._batch.rows, rows):
-            self._batch = SamplingBatch(rows)
-        return self._batch
+        known = self._batches.get(len(rows))
+        if known is None or not verify.same(known.rows, rows):
+            if len(self._batches) >= MOST_BATCHES:
+                self._batches.clear()
+            known = self._batches[len(rows)] = SamplingBatch(rows)
+        return known
 
     def _score(self, step: Step, scored: list[Scored]) -> Callable[[], Found]:
         rows = [row for *_, rows in scored for row in rows]

@@ -45,10 +45,10 @@ class SamplingRow:
         word = int(seed_words([self.seed])[0])
         self.packed = pack("=Q3f3i", word, inverse, top_p, p.min_p, top_k, self._flags(), 0)
 
-    @property
-    def looks_back(self) -> bool:
-        """Whether the choice depends on the output before it, and not only on the logits."""
-        return bool(self._flags() & (PENALIZED | WAITING))
+    def changes_by(self, tokens: int) -> bool:
+        """Whether so many tokens behind the output would change how it is sampled, beside the logits."""
+        length, flags = len(self.output_ids), self._flags()
+        return bool(flags & PENALIZED or (flags & WAITING and length < self.params.min_tokens <= length + tokens))
 
     def _flags(self) -> int:
         p = self.params

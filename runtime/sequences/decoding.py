@@ -57,7 +57,7 @@ class Decoding:
 
     def row_behind(self, tokens: list[int]) -> SamplingRow:
         """How the token behind these is sampled, which follow the output."""
-        if not (tokens and self.row.looks_back):
+        if not (tokens and self.row.changes_by(len(tokens))):
             return self.row
         return dataclasses.replace(self.row, output_ids=self.output + tokens)
 

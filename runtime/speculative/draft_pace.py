@@ -29,11 +29,11 @@ class DraftPace:
         """How many tokens to guess for each of `asking` sequences in a step of so many rows; 0: none."""
         if self.control is None:
             return CHAIN
-        without, chance = self.control.seconds(rows), self.control.chance(SOURCE)
+        without, survival = self.control.seconds(rows, rows), self.control.survival(SOURCE, CHAIN)
         best, taken, gain = rows / without, 0, 0.0
         for length in range(1, CHAIN + 1):
-            gain += chance**length
-            verified = max(without, self.control.seconds(rows + asking * length))  # more rows take no less, whatever was measured
+            gain += survival[length - 1]
+            verified = max(without, self.control.seconds(rows, rows + asking * length))  # more rows take no less, whatever was measured
             seconds = verified + length * self._step(asking) + self._behind / ROUNDS
             if (rate := (rows + asking * gain) / seconds) > best:
                 best, taken = rate, length
@@ -41,8 +41,7 @@ class DraftPace:
 
     def gain(self) -> float:
         """Tokens that are expected of a whole chain."""
-        chance = 1.0 if self.control is None else self.control.chance(SOURCE)
-        return sum(chance**place for place in range(1, CHAIN + 1))
+        return float(CHAIN) if self.control is None else sum(self.control.survival(SOURCE, CHAIN))
 
     def stepped(self, sequences: int, seconds: float) -> None:
         place = bisect_left(BOUNDS, sequences)

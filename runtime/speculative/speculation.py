@@ -38,7 +38,7 @@ class Speculation:
         self.most, self.learns = most, learns
         self.model: ModelDrafter | None = None  # drafts for all sequences of a step at once
         self._cache = cache
-        self._rows, self._began = 0, 0.0  # of the step under way; 0: it is of no kind that is measured
+        self._texts, self._rows, self._began = 0, 0, 0.0  # of the step under way; 0: it is of no kind that is measured
 
     def extend(self, work: dict[SequenceState, Work], budget: int) -> None:
         """Draft for sequences that get a token in this step, up to `budget` tokens together."""
@@ -48,19 +48,24 @@ class Speculation:
             seq.draft = None  # of a step that failed
         decoding = {seq: op for seq, item in work.items() if (op := _decodes(seq, item)) is not None}
         drafts = {seq: draft for seq, op in decoding.items() if worth and (draft := self._proposed(seq, op))}
+        if worth and decoding and self.control is not None:
+            began, self._began = self._began, time.perf_counter()
+            self.control.asked(len(decoding), self._began - began)
         if self.model is not None:
-            drafts |= self._modelled(self.model, work, decoding, drafts)
+            known = self.control is None or self.control.measured(len(work))
+            drafts |= self._modelled(self.model, work, decoding if known else {}, drafts)
         alone = all(item.hi - item.lo == 1 for item in work.values())
         for seq, length in zip(drafts, self._lengths(len(work), list(drafts.values())), strict=True):
             if 0 < length <= budget and self._lay(seq, drafts[seq].cut(length)):
                 work[seq] = work[seq]._replace(hi=work[seq].hi + length)
                 budget -= length
+        self._texts = len(work)
         self._rows = sum(item.hi - item.lo for item in work.values()) if alone else 0
 
     def stepped(self) -> None:
         """The step that was planned is over."""
         if self._rows and self.control is not None:
-            self.control.took(self._rows, time.perf_counter() - self._began)
+            self.control.took(self._texts, self._rows, time.perf_counter() - self._began)
         self._rows = 0
 
     def tried(self, draft: Draft, kept: int) -> None:
@@ -108,8 +113,7 @@ class Speculation:
         return min(self.most, op.decoding.limit - len(op.decoding.output) - 1)
 
     def _expected(self, draft: Draft) -> float:
-        chance = 1.0 if self.control is None else self.control.chance(draft.source)
-        return sum(chance**place for place in range(1, len(draft.tokens) + 1))
+        return float(len(draft.tokens)) if self.control is None else sum(self.control.survival(draft.source, len(draft.tokens)))
 
     def _lengths(self, rows: int, drafts: list[Draft]) -> list[int]:
         if self.control is None:

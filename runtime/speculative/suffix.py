@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 KEY = 3  # tokens by which a place is found
 SHORT = 1  # the same in the text itself, where a grammar leaves little else: what a value begins with often stands in the prompt
-PLACES = 8  # the newest, that are kept of each
+PLACES = 4  # the newest, that are kept of each
 LONGEST = 24  # tokens of a match that count
+LEAST = 7  # tokens of a draft: on a CPU eight rows take about as long as one
 CLASSES = (1, 2, 3, 4, 6, 9, 14, LONGEST)  # lengths of matches of which one expects the same
 TEXT = 32_768  # tokens of finished texts of a namespace; the older half goes when they are more
 ALL_TEXTS = 131_072  # of all namespaces, some 200 bytes a token; those that were used last are kept
@@ -67,10 +68,10 @@ class SuffixDrafter:
         found = [_best(text, _behind(text, KEY), tail, KEY)]
         if (others := self._finished.get(home_of(seq))) is not None:
             found.append(_best(others.tokens, others.behind(tail), tail, KEY))
-        if not any(length for length, _ in found) and op is not None and op.grammar is not None:
+        if not any(length for length, _ in found):
             found = [_best(text, _behind(text, SHORT), tail, SHORT)]
         length, follows = max(found, key=lambda pair: pair[0])
-        tokens = _of_one(follows[: min(most, max(length, KEY))].tolist())
+        tokens = _of_one(follows[: min(most, max(length, LEAST))].tolist())
         return Draft(tokens, Source("suffix", _class(length))) if tokens else None
 
     def learn(self, seq: SequenceState, decoding: Decoding) -> None:

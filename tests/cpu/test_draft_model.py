@@ -227,7 +227,7 @@ def test_a_round_that_breaks_costs_no_text(drafts: dict[str, Path], plain: Engin
 
 def timed(control: Control, rows: int, seconds: float) -> None:
     for _ in range(20):
-        control.took(rows, seconds)
+        control.took(1, rows, seconds)
 
 
 def test_its_own_time_counts() -> None:

@@ -350,3 +350,17 @@ def test_counts_reach_programs_servers_and_pictures() -> None:
         assert info[0]["accepted_tokens"] > 2 and info[1]["drafted_tokens"] == 0
         assert state.usage().accepted_tokens == info[0]["accepted_tokens"] and "guesses kept" in str(state.usage())
         assert FILLS["guessed"] in state.picture().svg and "of them guessed ahead" in state.picture().svg
+
+
+def test_a_draft_goes_on_behind_what_a_grammar_forces(drafting: Engine, plain: Engine) -> None:
+    """Keys are appended between guesses, and the rows behind them count."""
+    params, texts, steps = SamplingParams(max_tokens=60, temperature=0), [], []
+    for engine in (plain, drafting):
+        if engine is drafting:
+            speculation(engine, Told("right", {tuple(engine.tokenizer.encode("x").tolist()): texts[0][1]}))
+        grammar, before = compile_json_schema(SCHEMA, engine.vocabulary), engine.stats()
+        found = opened(engine, "x").generate(params, grammar).result(60)
+        texts.append(parts(found))
+        steps.append((engine.stats() - before).steps)
+    assert texts[0] == texts[1] and found.forced_tokens >= 3
+    assert steps[1] <= 1 + steps[0] // 3, steps
