@@ -92,12 +92,12 @@ def of_places(experts: dict[str, Any]) -> dict[str, Any]:
 def bus() -> float:
     """GB/s of copies of 1 GB from locked main memory, the best of five."""
     source, target = torch.empty(10**9, dtype=torch.uint8, pin_memory=True), torch.empty(10**9, dtype=torch.uint8, device="cuda")
-    best = 0.0
+    best, stream = 0.0, torch.cuda.current_stream()  # waiting for the whole device would end the engine's captures
     for _ in range(5):
-        torch.cuda.synchronize()
+        stream.synchronize()
         started = time.perf_counter()
         target.copy_(source, non_blocking=True)
-        torch.cuda.synchronize()
+        stream.synchronize()
         best = max(best, 1 / (time.perf_counter() - started))
     return best
 
