@@ -112,6 +112,8 @@ def open_head(path: Path, kind: str, target: Model, load_format: str, weights: b
     said = Fields(values, where)
     config = Config({key: value for key, value in values.items() if key not in SAID_ELSEWHERE}, where, kind)
     three = kind == EAGLE3
+    if said.flag("parallel_drafting"):
+        raise ConfigError(f"{where}: parallel_drafting=True guesses several tokens in one step; sgl has {PUBLISHED}")
     if config.count != 1:
         raise ConfigError(f"{where}: a head of {config.count} layers; sgl has {PUBLISHED}")
     model = _one_layer(config, said, target, three)

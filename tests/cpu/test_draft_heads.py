@@ -164,6 +164,7 @@ def test_refusals(tmp_path: Path) -> None:
         (three, {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, LAYERS]}}, r"three layers in rising order, here \[1, 2, 8\] of a target with 7"),
         (three, {"draft_vocab_size": 91}, r"holds (F32|I64) \[90(, 64)?\]; the EAGLE-3 head asks for \[91"),
         (three, {"norm_output": True}, "key 'norm_output'"),
+        (three, {"parallel_drafting": True}, "parallel_drafting=True guesses several tokens in one step"),
         (one, {"hidden_size": 128}, "hidden_size=128"),
     ):
         with pytest.raises(ConfigError, match=words):
