@@ -112,6 +112,8 @@ def open_head(path: Path, kind: str, target: Model, load_format: str, weights: b
     said = Fields(values, where)
     config = Config({key: value for key, value in values.items() if key not in SAID_ELSEWHERE}, where, kind)
     three = kind == EAGLE3
+    if said.flag("parallel_drafting"):
+        raise ConfigError(f"{where}: parallel_drafting=True guesses several tokens in one step; sgl has {PUBLISHED}")
     if config.count != 1:
         raise ConfigError(f"{where}: a head of {config.count} layers; sgl has {PUBLISHED}")
     model = _one_layer(config, said, target, three)
@@ -144,7 +146,9 @@ def _aux_layers(said: Fields, values: dict[str, Any], count: int) -> tuple[int, 
     """Before which of the target's layers its states are kept. What config.json lists are the layers whose outputs these are."""
     own = values.get("eagle_config")
     listed = said.raw("eagle_aux_hidden_state_layer_ids") or (own.get("eagle_aux_hidden_state_layer_ids") if isinstance(own, dict) else None)
-    found = (2, count // 2, count - 3) if listed is None else tuple(layer + 1 for layer in listed if isinstance(layer, int))
+    if listed is not None and not (isinstance(listed, list) and all(type(layer) is int for layer in listed)):
+        raise ConfigError(f"{said.where}: eagle_aux_hidden_state_layer_ids is {shown(listed)}; it must be a list of whole numbers")
+    found = (2, count // 2, count - 3) if listed is None else tuple(layer + 1 for layer in listed)
     if len(found) != 3 or sorted(set(found)) != list(found) or not found[0] > 0 or found[2] >= count:
         raise ConfigError(f"{said.where}: an EAGLE-3 head reads the states before three layers in rising order, here {list(found)} of a target with {count}")
     return found

@@ -225,7 +225,7 @@ class EngineConfig:
         values["prompt_seconds"] = (0.05 if gpu else 0.5) if self.prompt_seconds is None else self.prompt_seconds
         values["max_running"] = self.max_running or (256 if gpu else 64)
         values["state_every"] = self.state_every or (2048 if gpu else 256)
-        values["run_ahead"] = gpu and not self.speculation if self.run_ahead is None else self.run_ahead
+        values["run_ahead"] = gpu and self.drafting is None if self.run_ahead is None else self.run_ahead
         values["graphs"] = self.graphs and gpu
         values["jump_forward"] = self.jump_forward and not (self.drafting is not None and self.drafting.exact)
         if gpu and self.memory is None:

@@ -22,7 +22,7 @@ class StepPart(NamedTuple):
     sequence: its number, as `Sequence.id`.  kind: the operation: "generate", "prefill", "fork", "score" ...
     cached: tokens that it found in the cache in this step, just before `start`.
     samples: whether the step ends in a new token of its text.
-    drafted: of its tokens, the last ones that were guesses.  kept: how many of these became text.
+    drafted: how many of its tokens were guesses.  kept: how many of these became text.
     """
 
     sequence: int
@@ -121,7 +121,7 @@ def _part(item: Work, before: dict[SequenceState, tuple[int, int]]) -> StepPart:
     seq, lo, hi = item
     op, (computed, _) = seq.ops[0], before[seq]
     samples = isinstance(op, Generate) and bool(op.rows(seq, lo, hi))
-    drafted = 0 if seq.draft is None else len(seq.draft.tokens)
+    drafted = 0 if seq.draft is None else seq.draft.guessed(len(seq.draft.tokens))
     return StepPart(seq.number, type(op).__name__.lower(), lo, hi, max(0, lo - computed), samples, drafted)
 
 

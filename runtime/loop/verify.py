@@ -52,7 +52,7 @@ def take(life: Lifecycle, seq: SequenceState, decoding: Decoding, samples: Sampl
     draft, seq.draft = seq.draft, None
     text, before, reached = len(seq), decoding.accepted, seq.computed
     seq.computed = text  # what lies behind is computed once it is chosen: nobody may get it before
-    decoding.drafted += len(draft.tokens)
+    decoding.drafted += draft.guessed(len(draft.tokens))
     try:
         return _take_all(seq, decoding, samples, rows, draft)
     finally:
@@ -60,7 +60,7 @@ def take(life: Lifecycle, seq: SequenceState, decoding: Decoding, samples: Sampl
             kept, seq.computed = draft.agrees(seq.tokens.array[text:].tolist()), reached
             life.rewind(seq, text + kept)
             _count(life, seq, draft, kept)
-            decoding.accepted = before + kept
+            decoding.accepted = before + draft.guessed(kept)
 
 
 def _take_all(seq: SequenceState, decoding: Decoding, samples: Samples, rows: range, draft: Draft) -> bool:
@@ -68,7 +68,7 @@ def _take_all(seq: SequenceState, decoding: Decoding, samples: Samples, rows: ra
     text, before, place = len(seq), decoding.accepted, 0
     while True:
         row = rows[place]
-        decoding.accepted = before + place + (samples.ids[row] == draft.expects(place))
+        decoding.accepted = before + draft.guessed(place) + (samples.ids[row] == draft.expects(place))
         if decoding.take(seq, samples, row):
             return True
         grown = len(seq) - text

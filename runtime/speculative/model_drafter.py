@@ -110,6 +110,7 @@ class ModelDrafter:
         reads, self._read = self._read, sum(item.hi - item.lo for item in work.values() if item.hi - item.lo > 1)
         length = self.pace.length(max(1, len(work)), max(1, len(wanting)))
         if not length:
+            self._tell_pages()
             return {}
         began = time.perf_counter()
         with self.runner.on_device():
@@ -125,6 +126,7 @@ class ModelDrafter:
     def forget(self) -> None:
         """Nothing of any text is kept."""
         self.shadows.forget()
+        self._tell_pages()
 
     def _follow(self, work: dict[SequenceState, Work], wanting: dict[SequenceState, tuple[Generate, int]]) -> dict[SequenceState, SequenceState]:
         """The shadows of what is generated, or its prompt computed, in this step. Where guesses are only probed, one of them."""
@@ -186,9 +188,12 @@ class ModelDrafter:
         self.pace.round_over(caught_up)
         if guessed:
             self.pace.probed()
+        self._tell_pages()
+        self.counts.draft_seconds += time.perf_counter() - began
+
+    def _tell_pages(self) -> None:
         pool = self.shadows.cache.pool
         self.counts.draft_pages_total, self.counts.draft_pages_free = pool.total, pool.free
-        self.counts.draft_seconds += time.perf_counter() - began
 
 
 def _best_allowed(logits: Tensor, ids: Tensor | None, matcher: Matcher) -> int:

@@ -163,7 +163,10 @@ def test_refusals(tmp_path: Path) -> None:
         (three, {"target_hidden_size": 128}, "states of 128 numbers, LlamaForCausalLM has 64"),
         (three, {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, LAYERS]}}, r"three layers in rising order, here \[1, 2, 8\] of a target with 7"),
         (three, {"draft_vocab_size": 91}, r"holds (F32|I64) \[90(, 64)?\]; the EAGLE-3 head asks for \[91"),
+        (three, {"eagle_aux_hidden_state_layer_ids": 5}, "is 5; it must be a list of whole numbers"),
+        (three, {"eagle_aux_hidden_state_layer_ids": [0, 1, 1.5, 4]}, "must be a list of whole numbers"),
         (three, {"norm_output": True}, "key 'norm_output'"),
+        (three, {"parallel_drafting": True}, "parallel_drafting=True guesses several tokens in one step"),
         (one, {"hidden_size": 128}, "hidden_size=128"),
     ):
         with pytest.raises(ConfigError, match=words):

@@ -189,6 +189,7 @@ def test_sleep_and_wake(drafts: dict[str, Path], plain: Engine) -> None:
         opened(engine, PROMPTS[0]).generate(params).result(60)
         held = engine.info()["kv_bytes"] + engine.info()["draft"]["kv_bytes"]
         assert engine.sleep() >= held
+        assert engine.stats().draft_pages_free == engine.stats().draft_pages_total > 0
         engine.wake()
         found = opened(engine, PROMPTS[0]).generate(params).result(60)
         assert found.token_ids == opened(plain, PROMPTS[0]).generate(params).result(60).token_ids

@@ -39,6 +39,7 @@ def test_what_none_means_depends_on_the_device():
     cpu, gpu = resolved("cpu"), resolved("cuda")
     assert (cpu.step_tokens, cpu.max_running, cpu.run_ahead, cpu.graphs, cpu.memory) == (1024, 64, False, False, None)
     assert (gpu.step_tokens, gpu.max_running, gpu.run_ahead, gpu.graphs, gpu.memory) == (8192, 256, True, True, 0.92)
+    assert not resolved("cuda", speculation={}).run_ahead, "a dict that says nothing drafts"
     own = resolved("cuda", step_tokens=7, max_running=3, run_ahead=False, graphs=False, memory=0.5)
     assert (own.step_tokens, own.max_running, own.run_ahead, own.graphs, own.memory) == (7, 3, False, False, 0.5)
 

@@ -306,6 +306,16 @@ def test_an_engine_drafts_as_it_was_told() -> None:
     assert sum(part.drafted for part in parts) == later.drafted_tokens and sum(part.kept for part in parts) == later.accepted_tokens > 2
 
 
+def test_what_a_jump_puts_into_a_draft_counts_as_forced_only() -> None:
+    kinds = {"kind": {"enum": ["alpha", "beta"]}, "currency": {"enum": ["EUR", "USD"]}}
+    with Engine(dtype="float32", threads=1, kv_tokens=2048, deterministic=True, speculation={"control": False}) as engine:
+        grammar = compile_json_schema({"type": "object", "properties": kinds, "required": list(kinds), "additionalProperties": False}, engine.vocabulary)
+        results = [opened(engine, f"record {number}: ").generate(SamplingParams(max_tokens=60, temperature=0), grammar).result(60) for number in range(5)]
+    assert any(found.accepted_tokens for found in results)
+    for found in results:
+        assert found.accepted_tokens <= found.drafted_tokens and found.forced_tokens + found.accepted_tokens <= found.completion_tokens
+
+
 def test_a_text_may_be_left_out(plain: Engine) -> None:
     params = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True, speculation=False)
     with Engine(dtype="float32", threads=1, kv_tokens=2048, deterministic=True, speculation={"control": False}) as engine:
