@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..cache import PrefixCache, common_prefix
+from ..sequences.outcome import note
 from ..sequences.sequence import SequenceState, Work
 from .shadow import PATIENCE, Shadows
 
@@ -41,7 +42,14 @@ class HeadShadows(Shadows):
         self._own: dict[int, Tensor] = {}  # the head's state at the end of a chain, [1, hidden]
 
     def observe(self, work: list[Work], rows: Tensor) -> None:
-        """A step of the target has these states, [tokens, width], in the order of its work."""
+        """A step of the target has these states, [tokens, width], in the order of its work. No step fails for them."""
+        try:
+            self._observe(work, rows)
+        except Exception as error:
+            self._states.clear()
+            note("a head's states are lost", error)
+
+    def _observe(self, work: list[Work], rows: Tensor) -> None:
         first = 0
         for seq, lo, hi in work:
             own, first = rows[first : first + hi - lo], first + hi - lo

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 APPENDED = 64  # tokens that a step computes of a text, beside which a draft counts for something
 
 
+PATIENCE = 8  # failures of a draft model in a row
+
+
 class Speculation:
     """Only the scheduler thread calls this.
 
@@ -37,7 +40,7 @@ class Speculation:
         self.drafters, self.control = list(drafters), control
         self.most, self.learns = most, learns
         self.model: ModelDrafter | None = None  # drafts for all sequences of a step at once
-        self._cache = cache
+        self._cache, self._failures = cache, 0
         self._texts, self._rows, self._began = 0, 0, 0.0  # of the step under way; 0: it is of no kind that is measured
 
     def extend(self, work: dict[SequenceState, Work], budget: int) -> None:
@@ -51,7 +54,7 @@ class Speculation:
         if worth and decoding and self.control is not None:
             began, self._began = self._began, time.perf_counter()
             self.control.asked(len(decoding), self._began - began)
-        if self.model is not None:
+        if self.model is not None and self._failures < PATIENCE:
             known = self.control is None or self.control.measured(len(work))
             drafts |= self._modelled(self.model, work, decoding if known else {}, drafts)
         alone = all(item.hi - item.lo == 1 for item in work.values())
@@ -101,8 +104,11 @@ class Speculation:
         began, hoped = time.perf_counter(), model.pace.gain()
         wanting = {seq: (op, self._room(op)) for seq, op in decoding.items() if seq not in drafts or self._expected(drafts[seq]) < hoped}
         made = _tried(model.propose, work, wanting)
+        self._failures = 0 if made is not None else self._failures + 1
         if made is None:
-            model.forget()
+            _tried(model.forget)
+        if self._failures == PATIENCE:
+            note("the draft model guesses no more", RuntimeError(f"it failed {PATIENCE} times in a row"))
         found = {seq: draft for seq, each in (made or {}).items() if (draft := _tried(fitted, each, wanting[seq][0].decoding, wanting[seq][1]))}
         self._began += time.perf_counter() - began
         return {seq: draft for seq, draft in found.items() if seq not in drafts or self._expected(draft) > self._expected(drafts[seq])}

@@ -40,7 +40,7 @@ CPU = torch.device("cpu")
 DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if cpu.can_multiply(dtype, CPU)]
 pytestmark = pytest.mark.skipif(not DTYPES, reason="needs the compiled kernels and AVX-512")
 BY_TORCH = {*(f"{name} is none of its parts" for name in ("ShortConv", "Delta", "Mamba1", "Mamba2", "Beside", "Latent")), "a layer without mixer",
-    "a layer without feedforward network", "experts chosen one after the other (PhiMoE)", "experts whose inputs are weighed (Llama 4)", "attention with alibi", "attention with temperature", "activation 'xielu'", "per-layer embeddings"}  # fmt: skip
+    "a layer without feedforward network", "experts chosen one after the other (PhiMoE)", "experts whose inputs are weighed (Llama 4)", "attention with alibi", "attention with value_scale", "values of width 12 with keys of width 24", "attention with temperature", "activation 'xielu'", "per-layer embeddings"}  # fmt: skip
 RMS = Norm(1e-5)
 
 

@@ -226,6 +226,21 @@ def test_a_round_that_breaks_costs_no_text(drafts: dict[str, Path], plain: Engin
     assert "a drafter failed" in caplog.text
 
 
+def test_one_that_always_breaks_is_given_up(drafts: dict[str, Path], plain: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    params = SamplingParams(max_tokens=30, temperature=0, ignore_eos=True)
+    with opened_with(drafts["itself"]) as engine:
+
+        def breaking(*_: Any) -> Any:
+            raise MemoryError("no room for a guess")
+
+        drafter(engine).propose = breaking  # type: ignore[method-assign]
+        drafter(engine).forget = breaking  # type: ignore[method-assign]
+        found = opened(engine, PROMPTS[0]).generate(params).result(60)
+        assert found.token_ids == opened(plain, PROMPTS[0]).generate(params).result(60).token_ids and not found.drafted_tokens
+    told = [record.message for record in caplog.records]
+    assert told.count("a drafter failed") == 2 * 8 and told.count("the draft model guesses no more") == 1
+
+
 def timed(control: Control, rows: int, seconds: float) -> None:
     for _ in range(20):
         control.took(1, rows, seconds)

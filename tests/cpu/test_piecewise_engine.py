@@ -65,7 +65,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_runner.CudaRunner, "on_device", lambda self: torch.inference_mode())
     monkeypatch.setattr(cuda_runner, "GraphPool", Graphs)
     monkeypatch.setattr(decoder, "_can_fuse", lambda device: True)
-    monkeypatch.setattr(assemble, "_runner", runner)
+    monkeypatch.setattr(assemble, "make_runner", runner)
     monkeypatch.setattr(kv_pool, "windows_refused", lambda *of: "pages of windows are given back on a CPU only")
     monkeypatch.setattr(assemble, "_attention", lambda config, pool, layout, context, dtype: Attention(pool, layout.groups[0]))
 
