@@ -27,11 +27,12 @@ from .one_row_launch import (
     best_launch,
     best_tensor_launch,
     can_overlap,
+    has_room,
     tiles_of,
 )
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-TENSOR_BLOCK = 128  # inputs
+TENSOR_BLOCK, TENSOR_INPUTS = 128, 28_672  # inputs of a block, and at most: x lies in shared memory, beside what is under way
 Weight = Tensor | Packed
 
 
@@ -56,9 +57,9 @@ def numbers(weight: Packed) -> bool:
 
 
 def by_tensor_cores(weight: Packed) -> bool:
-    """Whether the tensor cores multiply it: in bfloat16, in blocks of 128 inputs that are copied by 16 bytes, on a GPU."""
+    """Whether the tensor cores multiply it: in bfloat16, in blocks of 128 inputs that are copied by 16 bytes, on a GPU with the room."""
     suitable = weight.form == NIBBLES and weight.order is None and weight.dtype == torch.bfloat16 and weight.block == TENSOR_BLOCK
-    return suitable and weight.words.is_cuda and weight.words.data_ptr() % 16 == 0
+    return suitable and weight.inputs <= TENSOR_INPUTS and has_room(weight.words.device) and weight.words.data_ptr() % 16 == 0
 
 
 def norm_linear(

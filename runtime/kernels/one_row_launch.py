@@ -109,6 +109,7 @@ class TensorLaunch(NamedTuple):
         return triton.cdiv(tiles, triton.cdiv(tiles, self.full * processors))
 
 
+SHARED = 227 * 1024  # bytes
 DEEPEST = 8  # steps of a program under way
 TUNED_TENSOR: dict[tuple[int, int], TensorLaunch] = {(4096, 14336): TensorLaunch(16, 8, 3)}
 
@@ -128,6 +129,15 @@ def divisor(steps: int) -> int:
 def best_tensor_launch(outputs: int, inputs: int) -> TensorLaunch:
     """Of a weight of four bits that the tensor cores multiply."""
     return TUNED_TENSOR.get((outputs, inputs)) or (TensorLaunch(32, 8, 2) if inputs >= 2048 else TensorLaunch(16, 4, 3))
+
+
+@cache
+def has_room(device: torch.device) -> bool:
+    """Whether a program finds the shared memory that `TensorLaunch`es were cut for (Hopper and later cards for servers)."""
+    if device.type != "cuda":
+        return False
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return triton.runtime.driver.active.utils.get_device_properties(index)["max_shared_mem"] >= SHARED
 
 
 @cache

@@ -125,12 +125,8 @@ def _blocks(step, LAYOUT: gl.constexpr, INPUTS: gl.constexpr, WARPS: gl.constexp
 
 
 @gluon.jit
-def _places(
-    OUTPUTS: gl.constexpr, HALF: gl.constexpr, INPUTS: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr, GROUP: gl.constexpr,
-    KIND: gl.constexpr, RING: gl.constexpr,
-):  # fmt: skip
+def _places(ROWS: gl.constexpr, WARPS: gl.constexpr, PIECES: gl.constexpr, RING: gl.constexpr):
     """Shared memory for words int16 [WARPS, ROWS, WORDS] and scales int32 [WARPS, ROWS] of each group, for RING steps."""
-    PIECES: gl.constexpr = _pieces(GROUP, KIND)
     words, metas = (), ()
     for _ in gl.static_range(RING):
         words = words + (gl.allocate_shared_memory(gl.int16, [WARPS, ROWS, WORDS], _flat(3)),)
@@ -168,7 +164,7 @@ def _begin(
     STEPS: gl.constexpr = _steps(INPUTS, WARPS)
     RING: gl.constexpr = _ring(INPUTS, WARPS, OUTPUTS, HALF, ROWS, PROGRAMS)
     tile = gl.program_id(0)
-    places = _places(OUTPUTS, HALF, INPUTS, ROWS, WARPS, GROUP, KIND, RING)
+    places = _places(ROWS, WARPS, _pieces(GROUP, KIND), RING)
     for item in gl.static_range(RING - 1):
         if item < STEPS:
             _copy(places[0][item], places[1][item], words, meta, tile, item, OUTPUTS, HALF, INPUTS, ROWS, WARPS, GROUP, KIND)
