@@ -31,6 +31,7 @@ SAID_ELSEWHERE = (
     "eagle_config", "draft_vocab_size", "norm_before_residual", "target_hidden_size", "bias", "eagle_aux_hidden_state_layer_ids", "tie_word_embeddings",
     "fc_bias", "use_aux_hidden_state", "parallel_drafting",
 )  # fmt: skip
+OWN = {"eagle_aux_hidden_state_layer_ids", "use_aux_hidden_state"}
 PUBLISHED = "EAGLE and EAGLE-3 heads of one layer as their authors publish them"
 
 
@@ -114,6 +115,7 @@ def open_head(path: Path, kind: str, target: Model, load_format: str, weights: b
     three = kind == EAGLE3
     if said.flag("parallel_drafting"):
         raise ConfigError(f"{where}: parallel_drafting=True guesses several tokens in one step; sgl has {PUBLISHED}")
+    _require_understood(said, values.get("eagle_config"), tensors if weights else None, three)
     if config.count != 1:
         raise ConfigError(f"{where}: a head of {config.count} layers; sgl has {PUBLISHED}")
     model = _one_layer(config, said, target, three)
@@ -132,6 +134,20 @@ def open_head(path: Path, kind: str, target: Model, load_format: str, weights: b
     config.finish()
     _require_fit(spec, target, where)
     return HeadFiles(spec, sources, plain_name, str(path))
+
+
+def _require_understood(said: Fields, own: Any, tensors: set[str] | None, three: bool) -> None:
+    """Refuses options that change what a head computes.  own: its "eagle_config".  tensors: their names; None: they are random."""
+    if own is not None and not (isinstance(own, dict) and set(own) <= OWN):
+        raise ConfigError(f"{said.where}: eagle_config is {shown(own)}; it may be an object with {' and '.join(sorted(OWN))}")
+    if said.raw("use_aux_hidden_state") is False or (own or {}).get("use_aux_hidden_state") is False:
+        raise ConfigError(f"{said.where}: use_aux_hidden_state is false, so the head reads other states; sgl has {PUBLISHED}")
+    if tensors is None:
+        return
+    if (asked := said.raw("fc_bias")) is not None and asked is not ("fc.bias" in tensors):
+        raise ConfigError(f"{said.where}: fc_bias is {shown(asked)}, and the head has {'a' if 'fc.bias' in tensors else 'no'} tensor fc.bias")
+    if three and said.raw("tie_word_embeddings") is True and "embed_tokens.weight" in tensors and "lm_head.weight" not in tensors:
+        raise ConfigError(f"{said.where}: tie_word_embeddings is true, so the head scores by its own embed_tokens; sgl has {PUBLISHED}")
 
 
 def _one_layer(c: Config, said: Fields, target: Model, three: bool) -> Model:

@@ -145,6 +145,7 @@ def test_a_cached_beginning_is_known_to_the_head_too(tmp_path: Path) -> None:
 def test_refusals(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
     three, one = eagle3(tmp_path / "a"), eagle(tmp_path / "b")
+    embedding = {"embed_tokens.weight": load_file(Path(three.draft) / "model.safetensors")["fc.weight"].new_zeros(320, 64)}
 
     def edited(made: Made, tensors: Any = None, **config: Any) -> Engine:
         file, weights = Path(made.draft) / "config.json", Path(made.draft) / "model.safetensors"
@@ -167,12 +168,18 @@ def test_refusals(tmp_path: Path) -> None:
         (three, {"eagle_aux_hidden_state_layer_ids": [0, 1, 1.5, 4]}, "must be a list of whole numbers"),
         (three, {"norm_output": True}, "key 'norm_output'"),
         (three, {"parallel_drafting": True}, "parallel_drafting=True guesses several tokens in one step"),
+        (three, {"use_aux_hidden_state": False}, "use_aux_hidden_state is false"),
+        (three, {"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state is false"),
+        (three, {"eagle_config": {"layers": [1]}}, "eagle_config is .*may be an object with"),
+        (three, {"fc_bias": True}, r"fc_bias is True, and the head has no tensor fc\.bias"),
         (one, {"hidden_size": 128}, "hidden_size=128"),
     ):
         with pytest.raises(ConfigError, match=words):
             edited(made, **config)
     with pytest.raises(CheckpointError, match=r"lacks fc\.weight"):
         edited(three, lambda tensors: {name: tensor for name, tensor in tensors.items() if name != "fc.weight"})
+    with pytest.raises(ConfigError, match="tie_word_embeddings is true"):
+        edited(three, lambda tensors: embedding | {name: each for name, each in tensors.items() if name != "lm_head.weight"}, tie_word_embeddings=True)
     with pytest.raises(CheckpointError, match="d2t leads to tokens outside the target's vocabulary of 320"):
         edited(three, lambda tensors: tensors | {"d2t": tensors["d2t"] + 300})
     with pytest.raises(CheckpointError, match="'more' has no place in an EAGLE-3 head"):
