@@ -5,6 +5,7 @@
 #   benchmarks/gpu_bench.sh serve [OPTIONS OF gpu_serve.py]     (build/wheels: fastapi, starlette, uvicorn, prometheus_client ...)
 #   benchmarks/gpu_bench.sh few [OPTIONS OF gpu_few_bits.py]
 #   benchmarks/gpu_bench.sh experts [OPTIONS OF gpu_experts.py]
+#   benchmarks/gpu_bench.sh adapters [OPTIONS OF gpu_adapters.py]
 #   benchmarks/gpu_bench.sh kernels [CASES AND OPTIONS OF gpu_kernels.py]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,6 +17,7 @@ case "${1:-}" in
   serve) script=gpu_serve.py; shift ;;
   few) script=gpu_few_bits.py; shift ;;
   experts) script=gpu_experts.py; shift ;;
+  adapters) script=gpu_adapters.py; shift ;;
   kernels) script=gpu_kernels.py; shift ;;
 esac
 exec python3 -u "benchmarks/$script" "$@"

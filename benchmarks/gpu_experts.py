@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import statistics
 import tempfile
 import time
 from itertools import product
@@ -37,6 +38,8 @@ def main() -> None:
     parser.add_argument("--layers", type=int, help="of the shapes, if not all")
     parser.add_argument("--sequences", nargs="*", type=int, default=[1, 16, 64])
     parser.add_argument("--crowd", type=int, default=256, help="sequences of 512 and 128 tokens at once; 0: none")
+    parser.add_argument("--deep", type=int, default=0, help="this many sequences go on behind 4,096 tokens each; the time of the prompts is left out")
+    parser.add_argument("--attention", default="auto")
     parser.add_argument("--expert-memory", nargs="+", default=["device"], help="where experts lie: device, host, or bytes of the device such as 20GB")
     parser.add_argument("--kernels", action="store_true", help="the products alone, over several tiles")
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 4, 16, 64, 256, 4096])
@@ -64,7 +67,7 @@ def measured(name: str, weights: str, memory: str, args: argparse.Namespace) -> 
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         model = write_model(Path(folder) / shape.name, shape)
-        with sgl.Engine(model, dummy=True, weights=weights, context=shape.context, expert_memory=memory, **options) as engine:
+        with sgl.Engine(model, dummy=True, weights=weights, context=shape.context, expert_memory=memory, attention=args.attention, **options) as engine:
             info = engine.info()
             told: dict[str, Any] = {"shape": name, "weights": weights, "ready s": time.perf_counter() - started, "GB": info["memory"]["weights"] / 1e9}
             told |= of_places(info["expert_memory"])
@@ -74,6 +77,8 @@ def measured(name: str, weights: str, memory: str, args: argparse.Namespace) -> 
                 told[f"{count} sequences"] = rate(engine, shape.vocab, count, 128, 256)
                 if len(args.expert_memory) > 1:
                     told[f"GB/s, {count} sequences"] = brought(engine.stats() - before)
+            if args.deep:
+                told[f"{args.deep} x 4k, decoding"] = behind(engine, shape.vocab, args.deep)
             if args.crowd:
                 told[f"{args.crowd} x (512+128)"] = rate(engine, shape.vocab, args.crowd, 512, 128)
     gc.collect()
@@ -105,6 +110,16 @@ def bus() -> float:
 def brought(spent: Any) -> float:
     """GB/s of experts over the bus while steps ran."""
     return spent.expert_bytes / 1e9 / spent.step_seconds if spent.step_seconds else 0.0
+
+
+def behind(engine: sgl.Engine, vocab: int, count: int, given: int = 4096) -> float:
+    """Output tokens a second of `count` sequences behind prompts, the median of three."""
+
+    def once(seed: int) -> float:
+        short, long = (generate(engine, prompts(count, given, vocab, seed), wanted).seconds for wanted in (16, 144))
+        return count * 128 / (long - short)
+
+    return statistics.median(once(seed) for seed in range(3))
 
 
 def rate(engine: sgl.Engine, vocab: int, count: int, given: int, wanted: int) -> float:

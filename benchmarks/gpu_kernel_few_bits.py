@@ -6,7 +6,7 @@ With --tune other tiles and other numbers of programs for each multiprocessor.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.nn.functional as F
@@ -14,18 +14,26 @@ import triton
 from gpu_kernel_lab import Lab, Row
 from gpu_kernel_matmul import cost, sizes
 
-from sgl.runtime.kernels import few_bits
+from sgl.runtime.kernels import few_bits, few_rows_tensor, int8_rows
 from sgl.runtime.kernels.few_bits_packed import Packed
+from sgl.runtime.kernels.few_rows_tensor import FewRowsTile
 from sgl.runtime.kernels.matmul import processors
 from sgl.runtime.quantization.few_bits_pack import pack
 from sgl.runtime.quantization.grouped import E2M1, Grouped
 
 TILES = {
     16: ((16, 64, 4, 4), (16, 128, 4, 4), (16, 128, 4, 8), (16, 64, 6, 4)),
+    32: ((32, 64, 4, 4), (32, 128, 4, 4), (32, 128, 4, 8), (32, 64, 6, 4)),
     64: ((64, 64, 4, 4), (64, 128, 4, 4), (64, 128, 3, 8)),
     256: ((128, 128, 3, 8), (128, 128, 3, 4), (128, 64, 3, 4), (64, 128, 3, 4)),
 }
 FULL = (1, 2, 3, 4, 6, 8)
+CORES = {  # rows: outputs, parts of the inputs, warps along the outputs, programs a multiprocessor; by the tensor cores alone
+    8: ((16, 8, 1, 2), (16, 8, 1, 3), (32, 4, 2, 2), (32, 4, 2, 1), (32, 8, 1, 2), (32, 8, 1, 1), (64, 2, 4, 2), (64, 4, 2, 2), (64, 2, 2, 3), (32, 2, 2, 4)),
+    16: ((16, 8, 1, 2), (16, 8, 1, 1), (32, 4, 2, 2), (32, 4, 2, 1), (32, 8, 1, 1), (32, 8, 2, 1), (64, 2, 4, 2), (64, 4, 2, 1), (64, 4, 4, 1), (64, 2, 2, 3), (128, 2, 4, 1), (32, 2, 2, 3), (64, 1, 4, 3), (64, 1, 4, 4), (128, 1, 4, 2), (128, 2, 2, 2), (128, 1, 4, 3), (64, 2, 2, 4)),
+    32: ((32, 2, 2, 2), (32, 2, 2, 3), (64, 2, 2, 2), (64, 1, 4, 2), (128, 1, 4, 2), (64, 2, 4, 1)),
+    64: ((32, 4, 2, 1), (32, 8, 2, 1), (32, 2, 2, 2), (32, 4, 1, 1), (64, 2, 4, 1), (64, 4, 4, 1), (64, 2, 4, 2), (128, 2, 8, 1), (128, 2, 4, 1), (128, 1, 8, 1), (256, 1, 8, 1)),
+}
 
 
 def measure(lab: Lab) -> None:
@@ -33,11 +41,12 @@ def measure(lab: Lab) -> None:
     rows = [row for name, size in sizes(lab).items() for row in _products(lab, name, size)]
     sums = [_sum([row for row in rows if row.case == f"{count} rows"]) for count in lab.sizes.few_bits_rows]
     lab.show("four bits in groups of 64: restored in registers, or before cuBLAS; from 256 rows on under a lasting load", rows + sums)
+    lab.show("int8 with a scale an output", [row for name, size in sizes(lab).items() for row in _int8(lab, name, size)])
     lab.show("other forms, fused", [row for form in FORMS for row in _forms(lab, form)])
     if lab.tune:
         for name, size in sizes(lab).items():
-            for count in TILES:
-                _tune(lab, name, size, count)
+            for count in sorted({*TILES, *CORES}):
+                tune(lab, name, packed(lab, int4, size), size, count, TILES.get(count, ()))
 
 
 def int4(outputs: int, inputs: int, group: int = 64) -> Grouped:
@@ -74,6 +83,7 @@ FORMS: dict[str, Callable[[int, int], Grouped]] = {
     "int4, 64, minima": lambda o, i: _minima(o, i, 64),
     "MXFP4": lambda o, i: _floats(o, i, 32),
     "NVFP4": lambda o, i: _floats(o, i, 16, factor=torch.ones(o)),
+    "NF4": lambda o, i: Grouped(_codes(o, i), _scales(o, i, 64).bfloat16(), min(64, i), table=torch.linspace(-1, 1, 16) ** 3),
     "int8, an output": lambda o, i: Grouped(_codes(o, i, 256), _scales(o, i, i), i, 256, zero=128.0),
     "float8, 128": lambda o, i: _float8(o, i, 128),
 }
@@ -93,6 +103,23 @@ def _products(lab: Lab, name: str, size: tuple[int, int]) -> list[Row]:
     for count in lab.sizes.few_bits_rows:
         x, load, label = lab.random(count, size[1]), lab.load_of(count), f"{name} {count} rows"
         ours = {"int4": lab.attempt(label, lambda w, x=x: few_bits.matmul(x, w), stored, load)}
+        if count >= 256:
+            ours["restored"] = lab.attempt(f"{label} restored", lambda w, x=x: few_bits.multiply_restored(x, w), stored, load)
+        peers = {"bfloat16 cuBLAS": lab.attempt(f"{label} bfloat16", lambda w, x=x: F.linear(x, w), plain, load)}
+        moved, flops = cost(size, count, 1, lab.dtype.itemsize)
+        rows.append(Row(name, f"{count} rows", ours, peers, moved - math.prod(size) + size_of(stored[0]), flops))
+    return rows
+
+
+def _int8(lab: Lab, name: str, size: tuple[int, int]) -> list[Row]:
+    """restored in registers: rows stay as they are; rounded rows: they become int8 too."""
+    plain, stored, rows = lab.weights(size), packed(lab, FORMS["int8, an output"], size), []
+    for count in lab.sizes.few_bits_rows:
+        x, load, label = lab.random(count, size[1]), lab.load_of(count), f"{name} {count} rows int8"
+        ours = {
+            "restored in registers": lab.attempt(label, lambda w, x=x: few_bits.matmul(x, w), stored, load),
+            "rounded rows": lab.attempt(f"{label} rounded", lambda w, x=x: int8_rows.product(x, w.words, w.outer), stored, load),
+        }
         if count >= 256:
             ours["restored"] = lab.attempt(f"{label} restored", lambda w, x=x: few_bits.multiply_restored(x, w), stored, load)
         peers = {"bfloat16 cuBLAS": lab.attempt(f"{label} bfloat16", lambda w, x=x: F.linear(x, w), plain, load)}
@@ -130,9 +157,12 @@ def _compile_ahead(lab: Lab) -> None:
         lab.compile_ahead(lambda x=lab.random(count, size[1]), w=stored: few_bits.matmul(x, w) for count in lab.sizes.few_bits_rows)
 
 
-def _tune(lab: Lab, name: str, size: tuple[int, int], count: int) -> None:
-    x, stored, found = lab.random(count, size[1]), packed(lab, int4, size), []
-    tiles = list(dict.fromkeys(_tile(lab, size, count, full, *shape) for shape in TILES[count] for full in FULL))
+def tune(lab: Lab, name: str, stored: list[Packed], size: tuple[int, int], count: int, shapes: Iterable[tuple[int, int, int, int]]) -> None:
+    """shapes: of tiles; rows, outputs, stages and warps. Where the tensor cores' own kernel takes the weight its cuts too."""
+    x, found = lab.random(count, size[1]), []
+    tiles: list[few_bits.Tile | FewRowsTile] = list(dict.fromkeys(_tile(lab, size, count, full, *shape) for shape in shapes for full in FULL))
+    if few_rows_tensor.takes(stored[0]):
+        tiles += [tile for tile in map(FewRowsTile._make, CORES.get(count, ())) if tile.ring(count, stored[0].group) > 1]
     lab.compile_ahead(lambda tile=tile: few_bits.matmul(x, stored[0], tile=tile) for tile in tiles)
     for tile in tiles:
         seconds = lab.attempt(f"{name} {count} rows {tile}", lambda w, tile=tile: few_bits.matmul(x, w, tile=tile), stored, lab.load_of(count) / 4)

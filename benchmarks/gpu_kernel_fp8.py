@@ -1,6 +1,7 @@
 """Float8 weights beside bfloat16: where each way of multiplying is the fastest, and one row's kernels.
 
-ours: what the engine does (rows to float8, then `torch._scaled_mm`); deterministic: rows stay as they are.
+float8: what the engine does; rounded rows: rows to float8, then `torch._scaled_mm`; restored in registers: rows stay as they are, with
+several tiles where --tune is given; blocks: the same with a scale for each 128 x 128; deterministic: one order of sums.
 Half the FLOP are counted, because float8 multiplies at twice the rate of the roofline's bfloat16.
 """
 
@@ -10,15 +11,22 @@ import math
 
 import torch
 import torch.nn.functional as F
+from gpu_kernel_few_bits import TILES, tune
 from gpu_kernel_lab import Lab, Row
 from gpu_kernel_matmul import cost, sizes
 from gpu_kernel_one_row import KINDS, Layer, OneRow, overlap
 from torch import Tensor
 
+from sgl.runtime.kernels import few_bits
+from sgl.runtime.kernels.few_bits_packed import Packed
 from sgl.runtime.kernels.quantize import quantize_rows
 from sgl.runtime.layers import float8 as values
+from sgl.runtime.quantization.few_bits_pack import pack
 from sgl.runtime.quantization.fp8 import Fp8Linear, RowwiseFp8Linear
+from sgl.runtime.quantization.grouped import Grouped
 
+RESTORED_ROWS = 256  # up to which that is worth a look
+BLOCK = 128
 Stored = tuple[Tensor, Tensor]  # float8 [outputs, inputs] and float32 scales [outputs]
 
 
@@ -59,20 +67,33 @@ def _chain(lab: Lab, one: OneRow) -> Row:
 
 def _products(lab: Lab, name: str, size: tuple[int, int]) -> list[Row]:
     plain, stored = lab.weights(size), _stored(lab, size)
-    layers = [(Fp8Linear(*pair), RowwiseFp8Linear(*pair), pair) for pair in stored]
+    layers = [(Fp8Linear(*pair), RowwiseFp8Linear(*pair), _in_blocks(*pair)) for pair in stored]
+    if lab.tune:
+        for rows in TILES:
+            tune(lab, f"{name} float8", [layer[0].packed for layer in layers], size, rows, TILES[rows])
+            tune(lab, f"{name} float8 blocks", [layer[2] for layer in layers], size, rows, TILES[rows])
     return [_product(lab, name, size, rows, plain, layers) for rows in lab.sizes.fp8_rows]
 
 
+def _in_blocks(weight: Tensor, scale: Tensor) -> Packed:
+    each = scale[:, None].expand(-1, math.ceil(weight.shape[1] / BLOCK)).bfloat16()
+    return pack(Grouped.float8(weight, each, BLOCK), torch.bfloat16)
+
+
 def _product(
-    lab: Lab, name: str, size: tuple[int, int], rows: int, plain: list[Tensor], layers: list[tuple[Fp8Linear, RowwiseFp8Linear, Stored]]
+    lab: Lab, name: str, size: tuple[int, int], rows: int, plain: list[Tensor], layers: list[tuple[Fp8Linear, RowwiseFp8Linear, Packed]]
 ) -> Row:
     x, load, label = lab.random(rows, size[1]), lab.load_of(rows), f"{name} {rows} rows"
     x8, scale = quantize_rows(x)
     ours = {
         "float8": lab.attempt(label, lambda w: w[0](x), layers, load),
+        "rounded rows": lab.attempt(f"{label} rounded", lambda w: w[0]._scaled(*quantize_rows(x)), layers, load),
         "of it rows to float8": lab.attempt(f"{label} quantize_rows", lambda w: quantize_rows(x), layers, load),
         "deterministic": lab.attempt(f"{label} deterministic", lambda w: w[1](x), layers, load),
     }
+    if rows <= RESTORED_ROWS:
+        ours["restored in registers"] = lab.attempt(f"{label} restored", lambda w: few_bits.product(x, w[0].packed), layers, load)
+        ours["blocks"] = lab.attempt(f"{label} blocks", lambda w: few_bits.product(x, w[2]), layers, load)
     peers = {
         "bfloat16 cuBLAS": lab.attempt(f"{label} bfloat16", lambda w: F.linear(x, w), plain, load),
         "_scaled_mm alone": lab.attempt(f"{label} _scaled_mm", lambda w: w[0]._scaled(x8, scale), layers, load),

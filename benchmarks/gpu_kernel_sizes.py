@@ -21,7 +21,7 @@ class Sizes:
     shared: tuple[int, int, int] = (256, 3000, 100)
     slots: int = 300_000
     rows: tuple[int, ...] = (1, 64, 128, 256, 4096)
-    fp8_rows: tuple[int, ...] = (8, 32, 64, 128, 256, 4096)
+    fp8_rows: tuple[int, ...] = (2, 8, 16, 32, 64, 128, 256, 4096)
     gated_rows: tuple[int, ...] = (256, 4096)
     few_bits_rows: tuple[int, ...] = (1, 16, 64, 128, 256, 512, 1024, 2048)
     layer_rows: tuple[int, ...] = (1, 64, 256, 1024, 4096, 16384)

@@ -128,9 +128,23 @@ def _gpt_oss(layers: int, experts: int, top_k: int, window: int) -> dict[str, An
     return GPT_OSS | {"num_local_experts": experts, "num_experts_per_tok": top_k, "sliding_window": window, "layer_types": kinds}
 
 
+V2_LITE = {
+    "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "rms_norm_eps": 1e-6, "rope_theta": 1e4, "attention_bias": False,
+    "q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "head_dim": 64,
+    "n_routed_experts": 64, "num_experts_per_tok": 6, "moe_intermediate_size": 1408, "n_shared_experts": 2, "first_k_dense_replace": 1,
+    "topk_method": "greedy", "n_group": 1, "topk_group": 1, "norm_topk_prob": False, "routed_scaling_factor": 1.0,
+    "rope_scaling": {"rope_type": "yarn", "factor": 40.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 0.707, "mscale_all_dim": 0.707, "original_max_position_embeddings": 4096},
+}  # fmt: skip
+HYBRID = {  # three layers of gated delta net to one of attention
+    "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "rms_norm_eps": 1e-6, "rope_theta": 1e7, "attention_bias": False,
+    "tie_word_embeddings": True, "full_attention_interval": 4, "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "partial_rotary_factor": 0.25,
+}  # fmt: skip
 MIXTURES = {  # of experts, `inner` wide where a layer is dense, or as wide as the experts
     "qwen3-30b-a3b": Shape("qwen3-30b-a3b", 2048, 48, 32, 4, 128, 6144, 151_936, positions=40_960, keys=QWEN3_MOE | _experts(128, 8, 768)),
     "gpt-oss-20b": Shape("gpt-oss-20b", 2880, 24, 64, 8, 64, 2880, 201_088, window=128, full=2, keys=_gpt_oss(24, 32, 4, 128)),
+    "deepseek-v2-lite": Shape("deepseek-v2-lite", 2048, 27, 16, 16, 64, 10_944, 102_400, positions=163_840, keys=V2_LITE),
+    "hybrid-4b": Shape("hybrid-4b", 2560, 32, 16, 4, 256, 9216, 248_320, positions=262_144, keys=HYBRID),  # no mixture
     "tiny-qwen3-moe": Shape("tiny-qwen3-moe", 64, 2, 4, 2, 16, 128, 9000, positions=8192, context=4096, keys=QWEN3_MOE | _experts(8, 2, 32)),
     "tiny-gpt-oss": Shape("tiny-gpt-oss", 64, 2, 4, 2, 16, 64, 9000, context=4096, window=64, full=2, keys=_gpt_oss(2, 8, 2, 64)),
 }  # fmt: skip

@@ -7,8 +7,8 @@
     matcher.accept(token_id)
 """
 
-from sgl.grammars.automaton.automaton import core_name
 from sgl.grammars.automaton.batch import fill_masks
+from sgl.grammars.automaton.cores import core_name
 from sgl.grammars.automaton.matcher import Matcher
 from sgl.grammars.compile import (
     Grammar,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sgl.grammars.algebra.expr import Expr
 from sgl.grammars.automaton.automaton import Automaton
 from sgl.grammars.automaton.matcher import Matcher
+from sgl.grammars.automaton.meter import hasty
 from sgl.grammars.choices import choices_expr
 from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
 from sgl.grammars.network.disk_cache import WORTHWHILE, disk_cache
@@ -32,10 +34,15 @@ class Recipe(NamedTuple):
 
     kind: str
     source: Any
+    shown: frozenset[int] = frozenset()  # special tokens that are text
 
     def compile(self, vocabulary: Vocabulary) -> Grammar:
         """The vocabulary's grammar of this recipe; cached. Raises what the `compile_` functions raise."""
-        return _MAKERS[self.kind](self.source, vocabulary)
+        return _MAKERS[self.kind](self.source, vocabulary.spelling(self.shown))
+
+    def prepare(self, vocabulary: Vocabulary) -> Grammar:
+        """The same, with its first masks."""
+        return self.compile(vocabulary).prepared()
 
 
 class Grammar:
@@ -56,17 +63,24 @@ class Grammar:
         self.vocabulary = vocabulary
         self.weakened = tuple(weakened)
         self.recipe = recipe
-        self._source = source
-        self._core = core
-        self._automaton = self._fresh()
-
-    def _fresh(self) -> Automaton:
-        network = self._source if isinstance(self._source, Network) else Network(self._source)
-        return Automaton(network, self.vocabulary, self._core)
+        fresh = partial(_network, source)
+        self._automaton = Automaton(fresh(), vocabulary, core, fresh=fresh)
 
     def matcher(self) -> Matcher:
         """Return a matcher at the start of a text."""
         return Matcher(self.automaton)
+
+    def prepared(self) -> Grammar:
+        """This grammar, with its first masks worked out, so that who decodes does not wait for them.
+
+        Takes about as long as compiling. Raises GrammarLimitError where already the beginning of a text needs too much.
+        """
+        matcher = self.matcher()
+        matcher.mask()
+        forced = matcher.forced()
+        if forced and (state := self.automaton.advance(self.automaton.start, forced)) >= 0:
+            self.automaton.mask(state)
+        return self
 
     @property
     def memory(self) -> int:
@@ -75,10 +89,18 @@ class Grammar:
 
     @property
     def automaton(self) -> Automaton:
-        """The one in use; a crowded one is left to its matchers and replaced, so that memory stays bounded."""
-        if self._automaton.crowded():
-            self._automaton = self._fresh()
+        """The one in use; a crowded one is left to its matchers and replaced, so that memory stays bounded.
+
+        Who is in a hurry begins in the crowded one, which has room for some more texts.
+        """
+        if not hasty() and self._automaton.crowded():
+            self._automaton = self._automaton.successor() or self._automaton
         return self._automaton
+
+
+def _network(source: Expr | Network) -> Network:
+    """One of its own for each automaton, unless it is fully built and so never changes."""
+    return source if isinstance(source, Network) else Network(source)
 
 
 def _cached(
@@ -98,7 +120,7 @@ def _cached(
     def make() -> Grammar:
         with _limited(kind):
             made = _kept(kind, lambda: f"{source!r} {apart()}", expr)
-            return Grammar(made, vocabulary, weakened=weakened(), recipe=Recipe(kind, source))
+            return Grammar(made, vocabulary, weakened=weakened(), recipe=Recipe(kind, source, vocabulary.shown))
 
     return vocabulary.compiled.get((kind, source), make) if _hashable(source) else make()
 
@@ -140,7 +162,8 @@ def _kept(kind: str, source: Callable[[], str], expr: Callable[[], Expr]) -> Exp
 def compile_regex(pattern: str, vocabulary: Vocabulary) -> Grammar:
     """Compile a grammar of the texts that match a regular expression in full.
 
-    The syntax is that of Python's `re`, including the inline flags a, i, s, u and x (`(?i)`, `(?i:...)`).
+    The syntax is that of Python's `re`, including the inline flags a, i, s, u and x (`(?i)`, `(?i:...)`). `\\d`,
+    `\\w` and `\\s` are Unicode's; `(?a)` makes them ASCII. `\\p{...}` knows general categories and scripts.
 
     Raises:
         InvalidGrammarError: the pattern is malformed.
@@ -180,13 +203,19 @@ def compile_json_schema(schema: Any, vocabulary: Vocabulary, **options: Any) -> 
         "JSON schema",
         (text, checked),
         vocabulary,
-        lambda: schema_expr(parsed, checked),
+        lambda: schema_expr(parsed, checked, remember=True),
         weakened=lambda: weakened(parsed, checked)[1],
     )
 
 
 def compile_ebnf(
-    grammar: str, vocabulary: Vocabulary, *, syntax: Syntax = "auto", start: str | None = None
+    grammar: str,
+    vocabulary: Vocabulary,
+    *,
+    syntax: Syntax = "auto",
+    start: str | None = None,
+    imports: Mapping[str, str] | None = None,
+    declared: Mapping[str, str] | None = None,
 ) -> Grammar:
     """Compile a grammar in extended Backus-Naur form.
 
@@ -195,6 +224,8 @@ def compile_ebnf(
         vocabulary: the tokens.
         syntax: "lark" (rules with `:`), "gbnf" or "w3c" (both with `::=`); "auto" decides by the first rule.
         start: the rule of the whole text; by default `start` in Lark's syntax and `root` in the others.
+        imports: the texts of other grammars by their paths, for `%import .path.NAME` in Lark's syntax.
+        declared: the texts of the terminals that `%declare` names in Lark's syntax, such as `{"_INDENT": ""}`.
 
     Raises:
         InvalidGrammarError: the grammar is malformed; names line:column.
@@ -202,8 +233,13 @@ def compile_ebnf(
     """
     from sgl.grammars.ebnf import ebnf_expr
 
-    key = (grammar, syntax, start)
-    return _cached("ebnf", key, vocabulary, lambda: ebnf_expr(grammar, syntax=syntax, start=start))
+    key = (grammar, syntax, start, _items(imports), _items(declared))
+    return _cached("ebnf", key, vocabulary, lambda: ebnf_expr(grammar, syntax, start, imports, declared))
+
+
+def _items(given: Any) -> Any:
+    """A dict as what can be hashed."""
+    return tuple(sorted(given.items())) if isinstance(given, Mapping) else given
 
 
 def compile_structural(spec: Any, vocabulary: Vocabulary, **options: Any) -> Grammar:
@@ -244,8 +280,10 @@ def _json_schema(source: tuple[str, SchemaOptions], vocabulary: Vocabulary) -> G
     return compile_json_schema(source[0], vocabulary, **asdict(source[1]))
 
 
-def _ebnf(source: tuple[str, Syntax, str | None], vocabulary: Vocabulary) -> Grammar:
-    return compile_ebnf(source[0], vocabulary, syntax=source[1], start=source[2])
+def _ebnf(source: tuple[str, Syntax, str | None, Any, Any], vocabulary: Vocabulary) -> Grammar:
+    grammar, syntax, start, *given = source
+    imports, declared = (dict(items) if isinstance(items, tuple) else items for items in given)
+    return compile_ebnf(grammar, vocabulary, syntax=syntax, start=start, imports=imports, declared=declared)
 
 
 def _structural(source: tuple[str, SchemaOptions], vocabulary: Vocabulary) -> Grammar:

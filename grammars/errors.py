@@ -27,6 +27,7 @@ class UnsupportedGrammarError(GrammarError):
     Attributes:
         keyword: the construct or schema keyword.
         where: a JSON pointer (schemas) or a position (regexes).
+        hint: what can be done about it, or nothing.
     """
 
     def __init__(self, keyword: str, where: str, hint: str = "") -> None:
@@ -34,7 +35,12 @@ class UnsupportedGrammarError(GrammarError):
         super().__init__(f"{text}; {hint}" if hint else text)
         self.keyword = keyword
         self.where = where
+        self.hint = hint
 
 
 class GrammarLimitError(GrammarError):
     """A grammar needed more states or threads than the limit allows."""
+
+
+class CrowdedError(GrammarLimitError):
+    """An automaton that many texts share holds too much; one text may go on in a fresh automaton."""

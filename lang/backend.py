@@ -119,6 +119,11 @@ class Stream(ABC):
     def fork(self, size: int) -> list[Stream]:
         """`size` streams that go on from here, each for itself."""
 
+    def fork_adapted(self, adapters: Sequence[str | None]) -> list[Stream]:
+        """A stream for each adapter (LoRA), None for the base: they share the text so far, and compute it again where
+        theirs is another one than this stream's."""
+        raise _no_adapters(self, adapters)
+
     def prefill(self) -> Future[None]:
         """Have the text so far computed and cached."""
         done: Future[None] = Future()
@@ -143,6 +148,10 @@ class Backend(ABC):
     @abstractmethod
     def open(self) -> Stream:
         """A new, empty stream."""
+
+    def open_adapted(self, adapter: str) -> Stream:
+        """A new, empty stream that the model computes with the adapter (LoRA) of that name."""
+        raise _no_adapters(self, [adapter])
 
     def open_speculating(self, num_api_spec_tokens: int) -> Stream:
         """A stream that may ask for more text than a gen wants and serve what follows from the rest.
@@ -186,3 +195,11 @@ class Backend(ABC):
     def shutdown(self) -> None:
         """Release the backend's resources."""
         return None
+
+
+def _no_adapters(what: Stream | Backend, adapters: Sequence[str | None]) -> UnsupportedByBackendError:
+    names = ", ".join(repr(adapter) for adapter in dict.fromkeys(adapters))
+    return UnsupportedByBackendError(
+        f"{type(what).__name__} has no adapters (asked for: {names}); run on an sgl.Engine that has them loaded. A server that has some takes "
+        "one as the name of its model"
+    )

@@ -49,6 +49,7 @@ class SglFunction(Program):
         timeout    seconds for the whole run
         budget     an sgl.Budget, or a number of tokens
         journal    a file to record the run in and to resume it from
+        adapter    the name of an adapter (LoRA) that the engine has loaded and that computes the run; forks inherit it
 
         The sampling options are defaults for the program's gens: max_tokens (128), n (1), stop, stop_token_ids, stop_regex,
         temperature (1.0), top_p (1.0), top_k (-1), min_p (0), frequency_penalty, presence_penalty, repetition_penalty,
@@ -102,12 +103,12 @@ class SglFunction(Program):
         other items still finish, then the error is raised. With `return_exceptions`, nothing is raised: either
         kind of error replaces the state in the result list.
 
-        `options` are those of `run`, except stream and use_thread.
+        `options` are those of `run`, except stream and use_thread; `adapter` may be a list with one for each item.
         """
         reject_unknown("run_batch", options, batch.OPTION_NAMES)
         calls = batch.make_calls(self, batch_kwargs)
         plan = batch.BatchPlan(num_threads, progress_bar, return_exceptions)
-        settings = RunSettings.of(options, return_exceptions)
+        settings = RunSettings.of(options, return_exceptions, len(calls))
         if generator_style:
             return batch.iterate(self, calls, settings, plan)
         return batch.run_all(self, calls, settings, plan) if calls else []
@@ -148,7 +149,7 @@ class SglFunction(Program):
         reject_unknown("arun_batch", options, batch.OPTION_NAMES)
         calls = batch.make_calls(self, batch_kwargs)
         plan = batch.BatchPlan(num_threads, False, return_exceptions)
-        return await batch.run_all_async(self, calls, RunSettings.of(options, return_exceptions), plan)
+        return await batch.run_all_async(self, calls, RunSettings.of(options, return_exceptions, len(calls)), plan)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program; inside a trace, trace it."""

@@ -21,16 +21,19 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from .adapters.front import AdapterFront
+from .adapters.trained import Trained
 from .cache.tree import CacheTree
 from .calibration import Recorded, described, given
 from .errors import ConfigError, EngineClosed, RuntimeFailure
 from .loading import resolve_model
-from .loop.assemble import assemble
+from .loop.assemble import Assembled, assemble
 from .loop.config import EngineConfig
 from .loop.metrics import Stats
 from .loop.options import EngineOptions, shows_options
 from .loop.step_trace import StepRecord
 from .process.remote import connect
+from .replicas.core import connect_replicas
 from .sampling.params import SamplingParams, own_names
 from .sequences.asked import grammar_of
 from .sequences.embedding import Floats, normalized
@@ -63,11 +66,11 @@ class Engine:
         path = resolve_model(NANO if model is None else model, not config.dummy, config.load_format)
         if config.calibration is not None:
             config = dataclasses.replace(config, calibration=given(config.calibration, partial(recorded, path, config)))
-        parts = connect(path, config) if config.process else assemble(path, config)
+        parts = _opened(path, config)
         self.config, self.model_path = _without_texts(parts.config, options.get("calibration")), str(path)
         self.tokenizer, self.vocabulary = parts.tokenizer, parts.vocabulary
         self._core, self._info = parts.core, parts.info
-        self._owner = os.getpid()
+        self._owner, self._trained = os.getpid(), Trained()
         self._finalizer = weakref.finalize(self, _stop, parts.core, self._owner)
         self._info["startup_seconds"] = time.perf_counter() - started
         for line in self._info["slower"]:
@@ -76,15 +79,23 @@ class Engine:
     # sequences and text
 
     def open(
-        self, priority: int = 0, *, tenant: str = "", namespace: str = "", timeout: float | None = None
-    ) -> Sequence:
+        self, priority: int = 0, *, tenant: str = "", namespace: str = "", timeout: float | None = None, adapter: str | None = None,
+    ) -> Sequence:  # fmt: skip
         """Return a new, empty sequence. Higher priorities are computed first and may preempt lower ones.
 
         Tenants of equal priority share the engine fairly. Cached prefixes are shared only within a `namespace`.
         Work that is not done `timeout` seconds from now fails with DeadlineExceeded. Forks inherit all of these.
+        adapter: the name of a loaded one (`engine.adapters`) that computes the sequence; None: the base does. Cached prefixes are
+        shared only by sequences of the same adapter, by its contents. Raises ConfigError for a name that is not loaded.
         """
         self._check_open()
-        return Sequence(self._core, self._core.new_state(Terms.starting_now(priority, tenant, namespace, timeout)))
+        digest = "" if adapter is None else self._core.adapter_digest(adapter)
+        return Sequence(self._core, self._core.new_state(Terms.starting_now(priority, tenant, namespace, timeout, digest)))
+
+    @property
+    def adapters(self) -> AdapterFront:
+        """The adapters (LoRA) that are loaded: `load`, `update`, `unload`, `list`, `get`, `pin`. See docs/adapters.md."""
+        return AdapterFront(self._adapt, self._trained)
 
     def generate(
         self,
@@ -93,6 +104,7 @@ class Engine:
         *,
         grammar: Any = None,
         on_chunk: Callable[[Chunk], None] | None = None,
+        adapter: str | None = None,
         **options: Any,
     ) -> Any:
         """Complete a text, or each text of a list, and wait. `options` are fields of SamplingParams; `max_tokens` and
@@ -100,6 +112,7 @@ class Engine:
 
         grammar: constrains the output. A type (pydantic model, dataclass, Literal, list[int], ...) or a JSON schema (dict)
         for JSON; or a grammar that `sgl.grammars` compiled for `engine.vocabulary`.
+        adapter: see `open`.
 
         Returns a Generation; for a list, a list of them. If some fail, the first error is raised after all have ended.
         """
@@ -108,22 +121,22 @@ class Engine:
         single = isinstance(prompt, str)
         futures = []
         for text in [prompt] if isinstance(prompt, str) else prompt:
-            sequence = self.open()
+            sequence = self.open(adapter=adapter)
             sequence.extend(self.tokenizer.encode(text, special_prefix=True))
             futures.append(sequence.generate(params, grammar, on_chunk))
         results: list[Generation] = [future.result() for future in futures]
         return results[0] if single else results
 
-    def embed(self, texts: str | list[str], normalize: bool = False) -> Floats:
+    def embed(self, texts: str | list[str], normalize: bool = False, adapter: str | None = None) -> Floats:
         """Compute a vector for each text and wait: float32 [n, hidden], [1, hidden] for one text.
 
         A vector is the mean of the model's last hidden states over the text's tokens. Generative models are not
-        trained to make such vectors comparable. normalize: scale to length 1. Raises ConfigError for an empty list or
+        trained to make such vectors comparable. normalize: scale to length 1. adapter: see `open`. Raises ConfigError for an empty list or
         a text without tokens.
         """
         futures = []
         for text in [texts] if isinstance(texts, str) else texts:
-            sequence = self.open()
+            sequence = self.open(adapter=adapter)
             sequence.extend(self.tokenizer.encode(text, special_prefix=True))
             futures.append(sequence.embed())
         if not futures:
@@ -133,14 +146,14 @@ class Engine:
 
     # the cache
 
-    def pin(self, prefix: str | ArrayLike, namespace: str = "") -> Pin:
+    def pin(self, prefix: str | ArrayLike, namespace: str = "", adapter: str | None = None) -> Pin:
         """Compute a text, or token ids, and keep it cached until the Pin is released or dropped. Blocks.
 
         Whole pages are kept. After `sleep` and `wake` they are computed again. The last token of a text may be
         tokenized differently when the text continues. Raises OutOfPages if more than half of the pool would be pinned.
         """
         tokens = self.tokenizer.encode(prefix, special_prefix=True) if isinstance(prefix, str) else prefix
-        sequence = self.open(namespace=namespace)
+        sequence = self.open(namespace=namespace, adapter=adapter)
         sequence.extend(tokens)
         return Pin(sequence)
 
@@ -265,6 +278,7 @@ class Engine:
             return
         self._finalizer()
         self._core.forget()
+        self._trained.close()
         if self._info["device"].startswith("cuda") and not self.config.process:
             gc.collect()  # a cycle through a failed step's traceback would hold the weights
             torch.cuda.empty_cache()
@@ -289,9 +303,19 @@ class Engine:
                 "the engine belongs to the process that this one was forked from; open one here with Engine(process=True)"
             )
 
+    def _adapt(self, name: str, *args: Any) -> Any:
+        self._check_open()
+        return self._core.adapt(name, *args)
+
     def _ask(self, name: str, *args: Any) -> Any:
         self._check_open()
         return self._core.ask(name, *args)
+
+
+def _opened(path: Path, config: EngineConfig) -> Assembled:
+    if config.replicas > 1:
+        return connect_replicas(path, config)
+    return connect(path, config) if config.process else assemble(path, config)
 
 
 def recorded(path: Path, config: EngineConfig, function: Callable[[Engine], object]) -> list[Recorded]:

@@ -109,6 +109,12 @@ def _device() -> Iterator[str]:
     yield from choose_device().reasons
 
 
+def _cards() -> Iterator[str]:
+    from sgl.runtime.executor.cards import told
+
+    yield from told()
+
+
 def _memory() -> Iterator[str]:
     total, free = (os.sysconf("SC_PAGE_SIZE") * os.sysconf(name) / 1e9 for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
     yield f"{total:.1f} GB, {free:.1f} GB free"
@@ -151,6 +157,7 @@ CHECKS: dict[str, Callable[[], Iterator[str]]] = {
     "packages": _packages,
     "extras": _extras,
     "device": _device,
+    "cards": _cards,
     "memory": _memory,
     "kernels": _kernels,
     "model": _model,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .words import add_words, model_and_options
 
 if TYPE_CHECKING:
+    from sgl.runtime.loop.spread import Spread, Way
     from sgl.runtime.loop.survey import Survey
     from sgl.runtime.models.catalogue import Lineage
     from sgl.runtime.models.executors import Ran
@@ -25,6 +26,7 @@ With a model: describes it, the memory it needs and how its layers run. Reads on
   sgl models
   sgl models path/to/model dtype=bfloat16 context=8192
   sgl models hub/id weights=fp8 --json                    fetches only the small files of a hub id
+  sgl models path/to/model --gpus 4 --gpu-memory 80       what each of four cards would hold, by every way to spread it
 """
 
 
@@ -38,16 +40,24 @@ def add_parser(commands: Any) -> None:
     )
     add_words(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--gpus", type=int, metavar="N", help="say how the model spreads over N GPUs, and which way to take")
+    parser.add_argument("--gpu-memory", type=float, metavar="GB", help="memory of each of them; left out: that of this machine's")
     parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Status 1 where the model would not load."""
-    from sgl.runtime.errors import RuntimeFailure
+    from sgl.runtime.errors import ConfigError, RuntimeFailure
 
     try:
         name, engine_options = model_and_options(options.words)
-        return _list(engine_options, options.json) if name is None else _tell(name, engine_options, options.json)
+        if name is None and (options.gpus, options.gpu_memory) != (None, None):
+            raise ConfigError("--gpus and --gpu-memory need a model")
+        if options.gpus is None and options.gpu_memory is not None:
+            raise ConfigError("--gpu-memory needs --gpus: how many there would be")
+        if name is None:
+            return _list(engine_options, options.json)
+        return _tell(name, engine_options, options) if options.gpus is None else _spread(name, engine_options, options)
     except BrokenPipeError:
         raise  # the reader of what is printed has gone: no fault of what was asked
     except (RuntimeFailure, OSError) as error:
@@ -55,18 +65,32 @@ def run(options: argparse.Namespace) -> int:
         return 1
 
 
-def _tell(name: str, engine_options: dict[str, Any], as_json: bool) -> int:
+def _tell(name: str, engine_options: dict[str, Any], options: argparse.Namespace) -> int:
     from sgl.runtime.loading import resolve_model
     from sgl.runtime.loop.config import EngineConfig
     from sgl.runtime.loop.survey import survey
 
     config = EngineConfig.from_options(engine_options)
     found = survey(resolve_model(name, False, config.load_format), config)
-    if as_json:
+    if options.json:
         print(json.dumps(dataclasses.asdict(found), indent=2))
     else:
         _print(told(found))
     return 0 if found.loads else 1
+
+
+def _spread(name: str, engine_options: dict[str, Any], options: argparse.Namespace) -> int:
+    from sgl.runtime.loading import resolve_model
+    from sgl.runtime.loop.config import EngineConfig
+    from sgl.runtime.loop.spread import on_cards, read
+
+    config = EngineConfig.from_options(engine_options)
+    found = read(resolve_model(name, False, config.load_format), config, *on_cards(options.gpus, options.gpu_memory))
+    if options.json:
+        print(json.dumps(found.as_dict(), indent=2))
+    else:
+        _print(spread_told(found))
+    return 0 if found.chosen is not None else 1
 
 
 def _list(engine_options: dict[str, Any], as_json: bool) -> int:
@@ -116,7 +140,7 @@ def _stored(found: Survey) -> Iterator[Line]:
     files, text = found.files, found.text
     if files.count:
         kinds = ", ".join(f"{count:,} numbers in {dtype}" for dtype, count in files.dtypes.items())
-        yield "files", f"{files.count} with {_size(files.bytes)}: {kinds}"
+        yield "files", f"{files.count} with {size_of(files.bytes)}: {kinds}"
     if files.problem:
         yield "PROBLEM", files.problem
     elif found.sizes:
@@ -132,11 +156,11 @@ def _takes(found: Survey) -> Iterator[Line]:
     if sizes is None:
         return
     yield "parameters", f"{sizes.parameters:,} in {sizes.layers} layers"
-    yield "weights", ", ".join(f"{_size(size)} in {kind}" for kind, size in sizes.weights.items())
+    yield "weights", ", ".join(f"{size_of(size)} in {kind}" for kind, size in sizes.weights.items())
     yield "context", "; ".join(sizes.longest)
     one = sizes.kv_token * found.context
-    yield "KV", f"{sizes.kv_token:,} bytes a token; {_size(one)} for a sequence of {found.context:,} tokens, {_size(one * found.sequences)} for {found.sequences} (max_running)"
-    yield "here", f"{found.device}, {found.dtype}; {_size(found.free)} free"
+    yield "KV", f"{sizes.kv_token:,} bytes a token; {size_of(one)} for a sequence of {found.context:,} tokens, {size_of(one * found.sequences)} for {found.sequences} (max_running)"
+    yield "here", f"{found.device}, {found.dtype}; {size_of(found.free)} free"
 
 
 def _runs(found: Survey) -> Iterator[Line]:
@@ -148,7 +172,24 @@ def _runs(found: Survey) -> Iterator[Line]:
         yield "", "this machine has nothing faster"
 
 
-def _size(count: int) -> str:
+def spread_told(found: Spread) -> Iterator[tuple[str, str]]:
+    yield "model", found.path
+    yield "cards", f"{found.cards} of {size_of(found.card)}; {found.dtype}; sizes are of the fullest card, and what steps take beside is estimated"
+    for way in found.ways:
+        yield "way", _named(way)
+        if way.weights:
+            fits = "" if way.fits else f", too few for a sequence of {found.context:,}" if way.tokens else ": it does not fit"
+            yield "", f"{size_of(way.weights)} of weights; {size_of(way.kv_token)} a token, {way.tokens:,} tokens in each engine{fits}"
+        if way.refused:
+            yield "", f"refused: {way.refused}"
+    yield "take", "nothing fits: more cards, or weights in fewer bits" if found.chosen is None else _named(found.chosen)
+
+
+def _named(way: Way) -> str:
+    return ", ".join(f"{name}={value}" for name, value in way.options.items()) or "one engine on one card"
+
+
+def size_of(count: int) -> str:
     for unit, name in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB")):
         if count >= unit:
             return f"{count / unit:.3g} {name}"

@@ -13,8 +13,9 @@ from .words import add_words, model_and_options
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 SAME_NAME = (
     "tool_format", "reasoning_format", "max_queue", "tenant_share", "isolate", "allow_priority", "store_bytes",
-    "page", "metrics", "open_metrics", "log_requests", "log_content", "trace",
+    "admin_key", "page", "metrics", "open_metrics", "log_requests", "log_content", "trace",
 )  # fmt: skip
+SLOTS = 8  # of adapters on a GPU, where adapters=FOLDER says nothing else
 INTERRUPTED = 130  # as shells report a program that Ctrl-C ended
 
 _ABOUT = """\
@@ -24,6 +25,7 @@ Ctrl-C or SIGTERM stops the server; running requests get up to 10 seconds to fin
 
   sgl serve                                          the bundled model at http://127.0.0.1:30000
   sgl serve path/to/model --port 8000 kv_memory=2GB dtype=bfloat16
+  sgl serve path/to/model adapters=path/to/folder    each folder in it is an adapter, which clients name as a model
 
 On a GPU the engine runs in a separate process; process=false keeps it in the server's process.
 """
@@ -45,6 +47,14 @@ def add_parser(commands: Any) -> None:
         action="append",
         metavar="KEY",
         help="require this key in requests; may be repeated (default: SGL_API_KEY)",
+    )
+    parser.add_argument(
+        "--admin-key", metavar="KEY", default=os.environ.get("SGL_ADMIN_KEY"),
+        help="require this key for /adapters/load, /adapters/unload, /adapters and /flush_cache (default: SGL_ADMIN_KEY)",
+    )
+    parser.add_argument(
+        "--allow-adapters", action="append", default=[], metavar="KEY=NAMES",
+        help="the adapters that an API key may name, separated by commas; may be repeated (default: all)",
     )
     parser.add_argument(
         "--served-name", action="append", metavar="NAME", help="the model's name in answers; may be repeated (default: the directory's name)"
@@ -137,7 +147,7 @@ def _serve(options: argparse.Namespace) -> None:
 
     model, engine_options = model_and_options(options.words)
     engine_options.setdefault("process", on_a_gpu(str(engine_options.get("device", "auto"))))
-    settings = _settings(options)
+    settings = _settings(options, _folder(engine_options))
     with listening.bind(settings) as listener, Engine(model, **engine_options) as engine:
         if not settings.api_keys and not settings.local:
             print("sgl serve: anyone who reaches this host can use it; give --api-key", file=sys.stderr)
@@ -159,7 +169,23 @@ def _say(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _settings(options: argparse.Namespace) -> Any:
+def _folder(engine_options: dict[str, Any]) -> str | None:
+    """Of `adapters=FOLDER`: where they are loaded from when clients ask for them. Named ones are the engine's own."""
+    from sgl.runtime.executor.device import on_a_gpu
+
+    if not isinstance(engine_options.get("adapters"), str):
+        return None
+    if on_a_gpu(str(engine_options.get("device", "auto"))):
+        engine_options.setdefault("adapter_slots", SLOTS)
+    return str(engine_options.pop("adapters"))
+
+
+def _allowed(words: list[str]) -> dict[str, tuple[str, ...]]:
+    pairs = (word.rpartition("=") for word in words)
+    return {key: tuple(filter(None, names.split(","))) for key, _, names in pairs}
+
+
+def _settings(options: argparse.Namespace, adapters: str | None = None) -> Any:
     from sgl.runtime.server.settings import ServerSettings
 
     from_environment = [key] if (key := os.environ.get("SGL_API_KEY")) else []
@@ -175,6 +201,8 @@ def _settings(options: argparse.Namespace) -> Any:
         max_choices=options.max_choices,
         request_timeout=options.request_timeout,
         cors_origins=tuple(options.cors_origin),
+        adapters=adapters,
+        allowed_adapters=_allowed(options.allow_adapters),
         **{name: getattr(options, name) for name in SAME_NAME},
     )
 

@@ -19,7 +19,7 @@ SECONDS = 120  # for one cell
 
 
 def tutorials() -> list[Path]:
-    return sorted(FOLDER.glob("*.ipynb"))
+    return sorted(FOLDER.glob("*.ipynb"), key=lambda path: int(path.stem.split("_")[0]))
 
 
 def execute(notebook: NotebookNode, folder: Path, last_words: str = "") -> str:

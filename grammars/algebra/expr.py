@@ -48,6 +48,25 @@ class Anchor:
 
 
 @dataclass(frozen=True, slots=True)
+class Lazy:
+    """Between `minimum` and `maximum` times an item, rather fewer; resolved before lowering."""
+
+    item: Expr
+    minimum: int
+    maximum: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A condition on what comes after this place (`ahead`) or before it; resolved before lowering."""
+
+    item: Expr
+    ahead: bool
+    negative: bool
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
 class Words:
     """Any one of many literals; lowered as a shared trie."""
 
@@ -107,14 +126,6 @@ class Graph:
     accepting: tuple[bool, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Within:
-    """What is still to come of a graph from one of its states; only set operations make it."""
-
-    graph: Graph
-    state: int
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class OtherThan:
     """Encoded text that spells none of some sorted names: a trie of their characters that is left at every node.
@@ -134,10 +145,14 @@ class OtherThan:
 
 @dataclass(eq=False, slots=True)
 class Rule:
-    """A named, possibly recursive part of a grammar; its body is made when it is first needed."""
+    """A named, possibly recursive part of a grammar; its body is made when it is first needed.
+
+    `end` gives a shortest text of a rule that is one of very many, of which only those on the way are ever built.
+    """
 
     name: str
     build: Callable[[], Expr]
+    end: Callable[[], bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +160,7 @@ class Call:
     rule: Rule
 
 
-Expr = Literal | Bytes | Chars | Anchor | Words | Seq | Alt | Repeat | Joined | Graph | Within | OtherThan | Call
+Expr = Literal | Bytes | Chars | Anchor | Lazy | Look | Words | Seq | Alt | Repeat | Joined | Graph | OtherThan | Call
 
 EMPTY = Literal(b"")
 NEVER = Alt(())
@@ -218,8 +233,6 @@ def nullable(expr: Expr) -> bool:
             return minimum == 0 and not any(p.required for p in parts)
         case Graph(_, accepting):
             return accepting[0]
-        case Within(graph, state):
-            return graph.accepting[state]
         case OtherThan(names):
             return "" not in names
     return isinstance(expr, Anchor)

@@ -50,6 +50,22 @@ def combine(
     return Graph(*found) if found else NEVER
 
 
+def determined(included: Sequence[Expr], excluded: Sequence[Expr] = ()) -> Graph | None:
+    """The texts in all of `included` and none of `excluded` as a deterministic graph over characters; None: no text.
+
+    Raises:
+        GrammarLimitError: it needs too many states, or too much work to find them.
+    """
+    core = extension()
+    if core is None:
+        made = product(included, excluded)
+        return made if isinstance(made, Graph) else None
+    found = core.combine(tuple(included), tuple(excluded), 0, None, MOST_STATES, MOST_WORK, _alphabet)
+    if found is None:
+        raise _too_much()
+    return Graph(*found) if found else None
+
+
 def product(included: Sequence[Expr], excluded: Sequence[Expr], least: int = 0, most: int | None = None) -> Expr:
     """`combine` in Python without short cuts: the oracle of `core/product.h` and its fallback."""
     terms = Terms()
@@ -94,7 +110,7 @@ class _Product:
                     order.append(target)
                 edges[-1].append((chars, states[target]))
             self._check(len(order))
-        return _trim(edges, [self._accepts(state, count) for state, count in order])
+        return trimmed(edges, [self._accepts(state, count) for state, count in order])
 
     def _check(self, states: int) -> None:
         if states > MOST_STATES or self._work > MOST_WORK:
@@ -183,7 +199,8 @@ def _refine(
     return found
 
 
-def _trim(edges: list[list[tuple[Chars, int]]], finals: list[bool]) -> Expr:
+def trimmed(edges: list[list[tuple[Chars, int]]], finals: list[bool]) -> Expr:
+    """The graph without the states from which nothing can end; NEVER where the first one is such."""
     sources: list[list[int]] = [[] for _ in edges]
     for source, out in enumerate(edges):
         for _, target in out:

@@ -5,18 +5,21 @@ A state is a small integer, valid in one automaton. The memos are read without a
 
 from __future__ import annotations
 
-import logging
-import os
 import threading
-from functools import cache
+from collections.abc import Callable
 
 import numpy as np
 
-from sgl.grammars.automaton import native
+from sgl.grammars.algebra.marks import BEGIN
+from sgl.grammars.automaton.closure import MAX_HELD
+from sgl.grammars.automaton.cores import Core, make_core, stopped
 from sgl.grammars.automaton.distance import Distances
 from sgl.grammars.automaton.mask import MaskMemo
-from sgl.grammars.automaton.native import NativeCore
-from sgl.grammars.automaton.twin import DEAD, FULL, NEED, PythonCore
+from sgl.grammars.automaton.meter import Unfinished, current
+from sgl.grammars.automaton.remembering import RememberingCore
+from sgl.grammars.automaton.texts import Halt
+from sgl.grammars.automaton.turn import Turn
+from sgl.grammars.automaton.twin import DEAD, NEED, PAUSED
 from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.network.network import Network
 from sgl.grammars.tokens.vocabulary import Vocabulary
@@ -24,42 +27,46 @@ from sgl.grammars.tokens.vocabulary import Vocabulary
 MOST_STATES = 200_000
 GUESSED = 16  # one in so many states may be made for texts that are only guessed; they come on top of the limit
 MOST_FORCED = 1024
+CROWD = 8  # one in so many of what may be held is enough for new texts to begin elsewhere
 MOST_MOVES = 1_000_000
 MOVE_BYTES = 200
 
 
-@cache
-def core_name() -> str:
-    """Return the core that this process uses: "C", or "python" if that is not built or SGL_PURE_PYTHON=1."""
-    if os.environ.get("SGL_PURE_PYTHON", "0") not in ("", "0"):
-        return "python"
-    if native.library() is not None:
-        return "C"
-    logging.getLogger("sgl.grammars").warning(
-        "the C core of sgl.grammars is not built: masks come from the slower Python twin; "
-        "install a C compiler and reinstall sgl to get it"
-    )
-    return "python"
-
-
 class Automaton:
+    """`fresh` gives the network of an automaton that follows this one when it is crowded; None: none follows."""
+
     def __init__(
-        self, network: Network, vocabulary: Vocabulary, core: str | None = None, limit: int = MOST_STATES
+        self,
+        network: Network,
+        vocabulary: Vocabulary,
+        core: str | None = None,
+        limit: int = MOST_STATES,
+        fresh: Callable[[], Network] | None = None,
     ) -> None:
-        make = NativeCore if (core or core_name()) == "C" else PythonCore
+        self._fresh = fresh
+        self._kind = core
+        self._successor: Automaton | None = None
         self.vocabulary = vocabulary
         self.network = network
-        self.core: PythonCore | NativeCore = make(network, vocabulary, limit + limit // GUESSED)
+        self.core: Core = make_core(network, vocabulary, limit + limit // GUESSED, core)
         self.limit = limit
         self.masks = MaskMemo(vocabulary, self.core.digest)
         self.lock = threading.RLock()
         self.moves: dict[tuple[int, int], int] = {}
         self._forced: dict[int, bytes] = {}
         self._finals: dict[int, bool] = {}
+        self._ended: dict[int, bool] = {}
         self._distances: Distances | None = None
+        self.start = self._started()
+        if self.start >= 0 and self.core.live(self.start) == 1 << BEGIN:
+            self.core = RememberingCore(self.core, network, vocabulary)
+            self.start = self._started()
+        self.work = Turn(self.lock, self.core)
+
+    def _started(self) -> int:
         while (start := self.core.start()) < DEAD:
             self._mend(start)
-        self.start = start
+        return start
 
     def move(self, state: int, token: int) -> int:
         """The state after a token's bytes, or DEAD; tokens without bytes are dead."""
@@ -79,7 +86,7 @@ class Automaton:
         return found
 
     def advance(self, state: int, data: bytes) -> int:
-        with self.lock:
+        with self.work:
             while (found := self.core.advance(state, data)) < DEAD:
                 self._mend(found)
             return found
@@ -88,19 +95,30 @@ class Automaton:
         """Whether the text may end here."""
         found = self._finals.get(state)
         if found is None:
-            with self.lock:
+            with self.work:
                 found = self._finals[state] = self.core.accepting(state)
+        return found
+
+    def ended(self, state: int) -> bool:
+        """Whether the text ends here, as no byte may come."""
+        found = self._ended.get(state)
+        if found is None:
+            found = self._ended[state] = self.final(state) and not self.live(state)
         return found
 
     def live(self, state: int) -> int:
         """The bytes that may come next, as a set of bits."""
-        with self.lock:
-            return self.core.live(state)
+        with self.work:
+            while True:
+                try:
+                    return self.core.live(state)
+                except Halt as halt:
+                    self._mend(halt.code)
 
     def forced(self, state: int) -> bytes:
         found = self._forced.get(state)
         if found is None:
-            with self.lock:
+            with self.work:
                 found, code = self.core.forced(state, MOST_FORCED)
                 while code < DEAD:
                     self._mend(code)
@@ -112,7 +130,7 @@ class Automaton:
         """The mask row of a state, from the memo or worked out; of the end where the state is DEAD."""
         if state == DEAD:
             return self.masks.end
-        with self.lock:
+        with self.work:
             row = self.masks.get(state)
             return self._made(state) if row is None else row
 
@@ -137,18 +155,61 @@ class Automaton:
         return self.core.memory() + self.network.memory() + self.masks.memory + len(self.moves) * MOVE_BYTES
 
     def crowded(self) -> bool:
-        """Whether so many states were made that new texts should begin with a fresh automaton."""
-        return self.core.size() > self.limit // 8
+        """Whether so much is held that new texts should begin with a fresh automaton."""
+        return self.core.size() > self.limit // CROWD or self.core.held() > MAX_HELD // CROWD
+
+    def successor(self) -> Automaton | None:
+        """The automaton in which texts go on that find this one crowded; the same for all, as long as it has room.
+
+        None where there is no way to make one.
+        """
+        if self._fresh is None:
+            return None
+        meter, found = current(), self._successor
+        if found is not None and not found.crowded():
+            return found
+        return self._next() if meter is None else meter.timed(self._next)
+
+    def _next(self) -> Automaton:
+        assert self._fresh is not None
+        with self.lock:
+            if self._successor is None or self._successor.crowded():
+                self._successor = Automaton(self._fresh(), self.vocabulary, self._kind, self.limit, self._fresh)
+            return self._successor
 
     def shortest_end(self, state: int) -> bytes:
         """A shortest text that leads from a state to an end. Raises GrammarLimitError where it is far too long."""
+        meter = current()
+        return self._shortest_end(state) if meter is None else meter.timed(lambda: self._shortest_end(state))
+
+    def _shortest_end(self, state: int) -> bytes:
         with self.lock:
-            if self._distances is None:
+            if isinstance(self.core, RememberingCore):
+                return self._way_out(self.core, state)
+            if self._distances is None or len(self._distances) < len(self.network):
                 self._distances = Distances(self.network)
             self.core.extend()
             return b"" if self.core.accepting(state) else self._distances.shortest(self.core, state)
 
+    def _way_out(self, core: RememberingCore, state: int) -> bytes:
+        while True:
+            try:
+                return core.shortest_end(state)
+            except Halt as halt:
+                self._mend(halt.code)
+
     def _build(self, rule: int) -> None:
+        meter = current()
+        if meter is None:
+            self._lowered(rule)
+            return
+        self.core.told(meter)
+        try:
+            meter.timed(lambda: self._lowered(rule))
+        finally:
+            self.core.allow(meter)
+
+    def _lowered(self, rule: int) -> None:
         try:
             self.network.build(rule)
         except RecursionError as error:
@@ -158,12 +219,9 @@ class Automaton:
 
     def _mend(self, code: int) -> None:
         """Build the rule that the core asks for, or say why the core cannot go on."""
+        if code == PAUSED:
+            raise Unfinished
         if code == NEED:
             self._build(self.core.wanted)
-        elif code == FULL:
-            raise GrammarLimitError(
-                f"the grammar needs more than {self.core.size()} states or too many threads at once; "
-                "simplify it, bound its repeats, and let no rule call itself before it reads a byte"
-            )
         else:
-            raise MemoryError("out of memory for a grammar's automaton")
+            raise stopped(code, self.core)

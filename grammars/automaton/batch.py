@@ -10,7 +10,9 @@ import numpy as np
 
 from sgl.grammars.automaton.automaton import Automaton
 from sgl.grammars.automaton.matcher import Matcher
+from sgl.grammars.automaton.meter import Unfinished, current
 from sgl.grammars.automaton.native import NativeCore, fill_rows
+from sgl.grammars.automaton.twin import PAUSED
 
 MaskOrError = np.ndarray | Exception | None
 
@@ -31,6 +33,8 @@ def fill_masks(matchers: Sequence[Matcher | None], out: np.ndarray | None = None
     Args:
         matchers: None for an unconstrained row.
         out: int32 [n, ceil(V / 32)], or None. The masks are also written to its rows; other rows are left alone.
+
+    Within a `meter`, what it leaves no time for, or another thread is working on, has `Unfinished` for its error.
 
     Returns:
         For each matcher the same object as `Matcher.mask` returns, and None for None. If a grammar fails, its error
@@ -61,19 +65,34 @@ def _fill_missing(missing: dict[int, Matcher], masks: list[MaskOrError]) -> None
 
 def _fill_together(missing: dict[int, Matcher], masks: list[MaskOrError]) -> None:
     """Locks are taken in one order in all threads, and nobody waits for a second one elsewhere."""
-    automata = {id(m.automaton): m.automaton for m in missing.values()}
+    meter = current()
     with ExitStack() as locks:
-        for key in sorted(automata):
-            locks.enter_context(automata[key].lock)
-        wanted = [found for i, m in missing.items() if (found := _wanted(m, i, masks)) is not None]
+        held = _locked({id(m.automaton): m.automaton for m in missing.values()}, locks)
+        found = [_wanted(m, i, masks) for i, m in missing.items() if id(m.automaton) in held]
+        wanted = [each for each in found if each is not None]
         if not wanted:
             return
         rows = np.empty((len(wanted), wanted[0].automaton.vocabulary.words), np.uint32)
-        digests = fill_rows([w.core for w in wanted], [w.alike for w in wanted], rows)
+        digests = fill_rows([w.core for w in wanted], [w.alike for w in wanted], rows, meter)
         for (automaton, _, state, alike, place), row, digest in zip(wanted, rows, digests, strict=True):
             if digest >= 0:
                 masks[place] = shared = automaton.masks.add(alike, row, digest)
                 automaton.masks.keep(state, shared)
+            elif digest == PAUSED:
+                masks[place] = Unfinished()
+
+
+def _locked(automata: dict[int, Automaton], locks: ExitStack) -> set[int]:
+    """Take the locks of automata; who is in a hurry leaves out those that others hold."""
+    meter, held = current(), set()
+    for key in sorted(automata):
+        if meter is None or not meter.hasty:
+            held.add(key)
+            locks.enter_context(automata[key].lock)
+        elif automata[key].lock.acquire(blocking=False):
+            held.add(key)
+            locks.callback(automata[key].lock.release)
+    return held
 
 
 def _wanted(matcher: Matcher, index: int, masks: list[MaskOrError]) -> _Missing | None:

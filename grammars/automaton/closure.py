@@ -9,6 +9,7 @@ is the number of an interned `Subset`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import reduce
 
 from sgl.grammars.algebra.parts import EMPTY_SUBSET, Subset
 from sgl.grammars.network.network import (
@@ -27,8 +28,9 @@ from sgl.grammars.network.network import (
 
 Thread = tuple[int, int, int]
 
-NEED, FULL = -2, -3
+NEED, FULL, CROWDED, PAUSED = -2, -3, -7, -8
 MAX_THREADS = 20_000
+MAX_UNITED = 100  # frames within frames; below them threads that are alike stay apart
 MAX_VISITS = 1 << 18
 MAX_HELD = 1 << 22
 BOTTOM: Thread = (-1, 0, 0)
@@ -43,7 +45,7 @@ class Stop(Exception):
         self.rule = rule
 
 
-def thread_set(network: Network, threads: Iterable[Thread]) -> tuple[Thread, ...]:
+def _undominated(network: Network, threads: Iterable[Thread]) -> tuple[Thread, ...]:
     """Sorted, without those that another one dominates.
 
     Where a loop may be left, and all else is equal, the least count can do whatever higher ones can.
@@ -79,9 +81,41 @@ class Registers:
         self.held = 1
         self._frame_ids = {self.frames[0]: 0}
         self._subset_ids = {EMPTY_SUBSET: 0}
+        self._unions: dict[tuple[int, int], int] = {}
+        self._uniting = 0
+
+    def thread_set(self, threads: Iterable[Thread]) -> tuple[Thread, ...]:
+        """Sorted, without those that another one dominates, and those that differ in their frames alone as one.
+
+        A thread over a frame with all that either went on with does what both did, so an ambiguous text has no more
+        threads than the grammar has places, whatever the number of its readings. The bottom stays apart.
+        """
+        found = _undominated(self._network, threads)
+        if self._uniting >= MAX_UNITED:
+            return found
+        frames: dict[tuple[int, int, bool], list[int]] = {}
+        for node, count, frame in found:
+            frames.setdefault((node, count, frame > 0), []).append(frame)
+        if len(frames) == len(found):
+            return found
+        merged = [(node, count, reduce(self._united, alike)) for (node, count, _), alike in frames.items()]
+        return _undominated(self._network, merged)
+
+    def _united(self, left: int, right: int) -> int:
+        """The frame of the threads of two."""
+        pair = min(left, right), max(left, right)
+        if left == right:
+            return left
+        if pair not in self._unions:
+            self._uniting += 1
+            made = self.frame_id(self.frames[left] + self.frames[right])
+            self._uniting -= 1
+            self._unions[pair] = made
+            self.held += 1
+        return self._unions[pair]
 
     def frame_id(self, threads: Iterable[Thread]) -> int:
-        key = thread_set(self._network, threads)
+        key = self.thread_set(threads)
         found = self._frame_ids.setdefault(key, len(self.frames))
         if found == len(self.frames):
             self.frames.append(key)
@@ -105,7 +139,7 @@ class Closure:
         self._seen: set[Thread] = set()
         self._work: list[Thread] = []
         self._kept: list[Thread] = []
-        self._visits = 0
+        self.visits = 0
         self._final = False
         self._open: list[list[Thread]] = []
         self._open_at: dict[int, int] = {}
@@ -122,8 +156,8 @@ class Closure:
 
     def _visit(self, node: int, count: int, frame: int) -> None:
         """Keep a thread at a BYTE node, queue any other unless it was there."""
-        self._visits += 1
-        if self._visits > MAX_VISITS or len(self._seen) + len(self._kept) >= MAX_THREADS:
+        self.visits += 1
+        if self.visits > MAX_VISITS or len(self._seen) + len(self._kept) >= MAX_THREADS:
             raise Stop(FULL)
         thread = (node, count, frame)
         if self._network.node(node)[0] == BYTE:

@@ -8,13 +8,14 @@ from typing import Protocol
 from sgl.grammars.algebra.parts import EMPTY_SUBSET, Subset
 from sgl.grammars.automaton.closure import Thread
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.network.network import BYTE, CALL, ENTER, LOOP, NEXT, PICK, SEEN, SPLIT, Network
+from sgl.grammars.network.network import BYTE, CALL, ENTER, LOOP, NEXT, PICK, SEEN, SPLIT, UNBUILT, Network
 
 # A byte costs so much more than a move that reads none that texts are compared by length, and no way is a circle.
 BYTE_COST = 1 << 40
 FAR = 1 << 90
 MOST_MOVES = 100_000  # of one completion: whoever decodes waits for it, and a longer one is of no use
-MOST_VISITS = 2_000_000  # of costs that are read on the way to all: a second or so
+MOST_VISITS = 2_000_000  # of costs that are read on the way to all: a third of a second or so
+MOST_NODES = 60_000
 _PREFERRED = bytes(range(0x30, 0x3A)) + bytes(range(0x61, 0x7B)) + bytes(range(0x20, 0x7F))
 
 
@@ -29,18 +30,31 @@ class Core(Protocol):
 
 
 class Distances:
-    """Builds every rule of the network, so it is made only when a text must be cut short."""
+    """Builds every rule of the network but those that know their end, so it is made only when a text must be cut short.
+
+    It speaks of the nodes that the network has when it is made.
+    """
 
     def __init__(self, network: Network) -> None:
         self.network = network
         rule = 0
+        self._ends: dict[int, bytes] = {}
         while rule < len(network.rules):
-            network.build(rule)
+            end = network.rules[rule].end
+            if end is not None and network.entries[rule] == UNBUILT:
+                self._ends[rule] = end()
+            else:
+                network.build(rule)
             rule += 1
+            if len(network) > MOST_NODES:
+                raise GrammarLimitError(f"finding an end of the grammar takes more than {MOST_NODES} of its parts")
         self._nodes = [network.node(i) for i in range(len(network))]
         self._cost = [FAR] * len(self._nodes)
         self._effort = [1] * len(self._nodes)
         self._relax()
+
+    def __len__(self) -> int:
+        return len(self._nodes)
 
     def _relax(self) -> None:
         """Make costs shorter until none changes: in every sweep, from ends to starts, of nodes that read a changed one."""
@@ -74,7 +88,7 @@ class Distances:
         if kind == SPLIT:
             return list(self.network.targets(a, b))
         if kind == CALL:
-            return [self.network.entries[a], b]
+            return [b] if a in self._ends else [self.network.entries[a], b]
         if kind == ENTER:
             return [b, *self._read_inside(a)]
         return [b] if kind == BYTE else [a] if kind == LOOP else []
@@ -94,7 +108,8 @@ class Distances:
         if kind == SPLIT:
             return min((cost[t] for t in self.network.targets(a, b)), default=FAR) + 1
         if kind == CALL:
-            return cost[self.network.entries[a]] + cost[b] + 1
+            called = len(self._ends[a]) * BYTE_COST if a in self._ends else cost[self.network.entries[a]]
+            return called + cost[b] + 1
         if kind == ENTER:
             return self._entered(a) + cost[b] + 1
         return self._loop(index, 0) if kind == LOOP else 0
@@ -162,6 +177,14 @@ class Distances:
             return self._cost[node] + self._loop(loop, count + 1)
         return self._cost[node] + self._price(self._after_member(node, core.subset(count)))
 
+    def from_state(self, core: Core, state: int) -> int:
+        """The cost from a state to an end."""
+        threads = core.threads(state)
+        costs = {0: 0}
+        for frame in _below(core, threads):
+            costs[frame] = min(self._rest(core, t) + costs[t[2]] for t in core.frame(frame))
+        return min((self._rest(core, t) + costs[t[2]] for t in threads), default=0)
+
     def shortest(self, core: Core, state: int) -> bytes:
         """A shortest text that leads from a state to an end. Raises GrammarLimitError where it takes too many moves."""
         work: list[tuple[int, int]] = []
@@ -203,6 +226,9 @@ class Distances:
             work.append((b, count))
         elif kind == SPLIT:
             work.append((self._onward(node), count))
+        elif kind == CALL and a in self._ends:
+            found += self._ends[a]
+            work.append((b, count))
         elif kind == CALL:
             work += [(b, count), (self.network.entries[a], 0)]
         elif kind == ENTER:

@@ -5,24 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from sgl.grammars.automaton.automaton import Automaton
+from sgl.grammars.automaton.place import ENDED, Place
 from sgl.grammars.automaton.twin import DEAD
 
-_ENDED = -1
 
-
-class Matcher:
+class Matcher(Place):
     """Matches one text against a grammar. Cheap to create and copy; do not share one between threads.
 
-    `accept` and `rollback` move it; the other methods only read.
+    `accept` and `rollback` move it; the other methods only read. Where the automaton is crowded by other texts, this
+    one goes on in a fresh one: a limit is reached by a text alone.
     """
 
-    __slots__ = ("_automaton", "_masks", "_moves", "_states")
-
-    def __init__(self, automaton: Automaton) -> None:
-        self._automaton = automaton
-        self._masks = automaton.masks
-        self._moves = automaton.moves
-        self._states = [automaton.start]
+    __slots__ = ()
 
     def mask(self) -> np.ndarray:
         """Return the mask, int32 [ceil(V / 32)], read-only: bit i % 32 of word i // 32 is set if token i may come next.
@@ -33,7 +27,7 @@ class Matcher:
         state = self._states[-1]
         row = self._masks.young.get(state)
         if row is None:
-            row = self._automaton.mask(state)
+            row = self._with_room(lambda automaton: automaton.mask(self._states[-1]))
         return row
 
     def known_mask(self) -> np.ndarray | None:
@@ -45,19 +39,21 @@ class Matcher:
         state = self._states[-1]
         target = self._moves.get((state, token_id))
         if target is None:
-            target = self._unseen(state, token_id)
+            target = self._with_room(lambda _: self._unseen(token_id))
             if target is None:
                 return False
         elif target == DEAD:
             return False
         self._states.append(target)
+        self._tokens.append(token_id)
         return True
 
-    def _unseen(self, state: int, token_id: int) -> int | None:
-        if state == _ENDED:
+    def _unseen(self, token_id: int) -> int | None:
+        state = self._states[-1]
+        if state == ENDED:
             return None
         if token_id in self._automaton.vocabulary.eos_ids:
-            return _ENDED if self._automaton.final(state) else None
+            return ENDED if self._automaton.final(state) else None
         target = self._automaton.new_move(state, token_id)
         return None if target == DEAD else target
 
@@ -80,30 +76,31 @@ class Matcher:
             raise ValueError(f"cannot roll back {count} tokens; only {len(self._states) - 1} were accepted")
         if count:
             del self._states[-count:]
+            del self._tokens[-count:]
 
     def copy(self) -> Matcher:
         """Return an independent matcher at the same position."""
         twin = Matcher.__new__(Matcher)
-        twin._automaton, twin._masks, twin._moves = self._automaton, self._masks, self._moves
-        twin._states = self._states.copy()
+        twin._tokens = self._tokens.copy()
+        twin._settle(self._automaton, self._states.copy())
         return twin
 
     def forced(self) -> bytes:
         """Return the bytes that must come next, at most 1024 at a time."""
         state = self._states[-1]
-        return b"" if state == _ENDED else self._automaton.forced(state)
+        return b"" if state == ENDED else self._with_room(lambda automaton: automaton.forced(self._states[-1]))
 
     @property
     def can_end(self) -> bool:
         """True if the text so far is complete."""
         state = self._states[-1]
-        return state == _ENDED or self._automaton.final(state)
+        return state == ENDED or self._automaton.final(state)
 
     @property
     def finished(self) -> bool:
         """True if only an end-of-sequence token may come next, or one was accepted."""
         state = self._states[-1]
-        return state == _ENDED or (self._automaton.final(state) and not self._automaton.live(state))
+        return state == ENDED or self._automaton.ended(state)
 
     @property
     def accepted(self) -> int:
@@ -113,4 +110,4 @@ class Matcher:
     def shortest_end(self) -> bytes:
         """Return a shortest completion of this text; empty if `can_end`. Raises GrammarLimitError if it is far too long."""
         state = self._states[-1]
-        return b"" if state == _ENDED else self._automaton.shortest_end(state)
+        return b"" if state == ENDED else self._automaton.shortest_end(state)

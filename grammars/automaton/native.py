@@ -16,6 +16,7 @@ import numpy as np
 from sgl.grammars.algebra.extension import extension
 from sgl.grammars.algebra.parts import Subset
 from sgl.grammars.automaton.closure import Thread
+from sgl.grammars.automaton.meter import UNLIMITED, Meter
 from sgl.grammars.network.network import CLASS_BYTES, FIELDS, Network
 from sgl.grammars.tokens.families import MOST_CHARS, Family
 from sgl.grammars.tokens.trie import Trie
@@ -93,11 +94,14 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "core_canonical": (c_int32, [c_void_p, c_int32]),
     "core_takes_plain": (c_int32, [c_void_p, c_int32]),
     "core_mask": (c_int64, [c_void_p, c_int32, c_void_p]),
-    "core_masks": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_int32]),
+    "core_masks": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_int32, POINTER(c_int64), c_int32]),
+    "core_allow": (None, [c_void_p, c_int64, c_int32]),
+    "core_spare": (c_int64, [c_void_p]),
     "core_digest": (c_int64, [c_void_p, c_int32]),
     "core_rows": (c_int32, [c_void_p, c_void_p, c_int32, c_void_p]),
     "core_forced": (c_int32, [c_void_p, c_int32, c_void_p, c_int32]),
     "core_memory": (c_int64, [c_void_p]),
+    "core_held": (c_int64, [c_void_p]),
     "core_size": (c_int32, [c_void_p]),
     "core_wanted": (c_int32, [c_void_p]),
     "core_final": (c_int32, [c_void_p, c_int32]),
@@ -175,12 +179,23 @@ class NativeCore:
         if code:
             raise MemoryError("out of memory for a grammar's tables")
 
+    def allow(self, meter: Meter) -> None:
+        self._library.core_allow(self._core, meter.left, meter.hasty)
+
+    def told(self, meter: Meter) -> None:
+        meter.spend(meter.left - self._library.core_spare(self._core))
+        self._library.core_allow(self._core, UNLIMITED, False)
+
     def memory(self) -> int:
         """Bytes held, the vocabulary not counted."""
         return int(self._library.core_memory(self._core))
 
     def size(self) -> int:
         return int(self._library.core_size(self._core))
+
+    def held(self) -> int:
+        """Threads in states and frames, which MAX_HELD bounds."""
+        return int(self._library.core_held(self._core))
 
     def start(self) -> int:
         return int(self._library.core_start(self._core))
@@ -240,10 +255,13 @@ class NativeCore:
         return (b"", found) if found < 0 else (buffer.raw[:found], 0)
 
 
-def fill_rows(cores: Sequence[NativeCore], states: Sequence[int], rows: np.ndarray) -> list[int]:
+def fill_rows(
+    cores: Sequence[NativeCore], states: Sequence[int], rows: np.ndarray, meter: Meter | None = None
+) -> list[int]:
     """The masks of some states, each of its own core, in uint32 [n, words], in one call without the GIL.
 
-    The caller holds the locks of all the cores. What `NativeCore.mask` would give is given for each.
+    The caller holds the locks of all the cores. What `NativeCore.mask` would give is given for each; they share the
+    work that a meter allows.
     """
     loaded = library()
     assert loaded is not None
@@ -251,5 +269,9 @@ def fill_rows(cores: Sequence[NativeCore], states: Sequence[int], rows: np.ndarr
     numbers = np.array(states, np.int32)
     outs = rows.ctypes.data + rows.strides[0] * np.arange(len(cores), dtype=np.uintp)
     digests = np.empty(len(cores), np.int64)
-    loaded.core_masks(*(a.ctypes.data for a in (pointers, numbers, outs, digests)), len(cores))
+    work = c_int64(UNLIMITED if meter is None else meter.left)
+    hasty = meter is not None and meter.hasty
+    loaded.core_masks(*(a.ctypes.data for a in (pointers, numbers, outs, digests)), len(cores), ctypes.byref(work), hasty)
+    if meter is not None:
+        meter.spend(meter.left - work.value)
     return digests.tolist()

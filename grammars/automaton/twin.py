@@ -1,8 +1,9 @@
 """The automaton's core in plain Python: the oracle of the C core and its fallback.
 
 Both determinise the network lazily. A state is an interned, sorted tuple of threads (`closure.py`), all of them at
-BYTE nodes, and whether the text may end. Results below zero are DEAD, NEED (a rule must be built first: `wanted`)
-and FULL (too many states, or too much work in one closure).
+BYTE nodes, and whether the text may end. Results below zero are DEAD, NEED (a rule must be built first: `wanted`),
+FULL (too much work in one closure), CROWDED (too many states and frames are held; a fresh core has room) and PAUSED (as
+much work was done as is allowed now).
 """
 
 from __future__ import annotations
@@ -15,20 +16,22 @@ from sgl.grammars.algebra.parts import Subset
 from sgl.grammars.automaton.closure import (
     BELOW,
     BETWEEN,
-    FULL,
+    CROWDED,
     MAX_HELD,
     NEED,
+    PAUSED,
     Closure,
     Registers,
     Stop,
     Thread,
-    thread_set,
 )
+from sgl.grammars.automaton.meter import UNLIMITED, Meter
 from sgl.grammars.automaton.twin_masks import DEAD, MaskMaker
 from sgl.grammars.network.network import PICK, UNBUILT, Network
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
 _DIGEST = (1 << 62) - 1
+VISIT_WORK = 8
 _THREAD_BYTES, _MOVE_BYTES, _ENTRY_BYTES = 100, 100, 500
 
 
@@ -45,6 +48,16 @@ class PythonCore:
         self._state_ids: dict[tuple[tuple[Thread, ...], bool], int] = {}
         self._rows: list[dict[int, int]] = []
         self._masks = MaskMaker(self)
+        self._spare = UNLIMITED
+
+    def allow(self, meter: Meter) -> None:
+        """Work as long as the meter says, and then stop with PAUSED; until `told`."""
+        self._spare = meter.left
+
+    def told(self, meter: Meter) -> None:
+        """Tell the meter what is left, and work without it."""
+        meter.spend(meter.left - self._spare)
+        self._spare = UNLIMITED
 
     def extend(self) -> None:
         """Take over what the network has gained; this core reads it in place."""
@@ -57,6 +70,10 @@ class PythonCore:
         moves = sum(map(len, self._rows))
         kept = len(self.states) + len(self.registers.frames) + len(self.registers.subsets)
         return _THREAD_BYTES * (self._held + self.registers.held) + _MOVE_BYTES * moves + _ENTRY_BYTES * kept
+
+    def held(self) -> int:
+        """Threads in states and frames, which MAX_HELD bounds."""
+        return self._held + self.registers.held
 
     def start(self) -> int:
         entry = self.network.entries[0]
@@ -108,7 +125,7 @@ class PythonCore:
     def mask(self, state: int, out: np.ndarray) -> int:
         """Fill a uint32 row: the tokens that keep the text viable, the end where it may end.
 
-        Its digest, from 0, or NEED or FULL.
+        Its digest, from 0, or NEED, FULL or CROWDED.
         """
         out[:] = 0
         alike = self.canonical(state)
@@ -169,21 +186,26 @@ class PythonCore:
 
     def closure(self, seeds: list[Thread]) -> int:
         """The state that the seeds reach without reading a byte."""
+        if self._spare < 0:
+            return PAUSED
+        closure = Closure(self.network, self.registers)
         try:
-            threads, final = Closure(self.network, self.registers).run(seeds)
+            threads, final = closure.run(seeds)
         except Stop as stop:
             self.wanted = stop.rule
             return stop.code
+        finally:
+            self._spare -= VISIT_WORK * (closure.visits + 1)
         return self.intern(threads, final)
 
     def intern(self, threads: Iterable[Thread], final: bool) -> int:
-        key = thread_set(self.network, threads), final
+        key = self.registers.thread_set(threads), final
         if key == ((), False):
             return DEAD
         found = self._state_ids.get(key)
         if found is None:
-            if len(self.states) >= self.limit or self._held + self.registers.held >= MAX_HELD:
-                return FULL
+            if len(self.states) >= self.limit or self.held() >= MAX_HELD:
+                return CROWDED
             found = self._state_ids[key] = len(self.states)
             self.states.append(key)
             self._held += len(key[0])

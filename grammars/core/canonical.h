@@ -37,7 +37,7 @@ API int32_t core_canonical(Core *c, int32_t state) {
         t.frame = canonical_frame(c, t.frame);
         if (t.frame < 0 || append(&c->kept, &t, 1, sizeof t)) return NO_MEMORY;
     }
-    int32_t made = intern(c, c->kept.data, c->kept.size, STATE(state).final);
+    int32_t made = intern(c, STATE(state).final);
     if (made >= 0) STATE(state).canonical = made;
     return made;
 }

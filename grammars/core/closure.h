@@ -24,6 +24,7 @@ static int remember(Core *c, const Thread *t) {
 /* Keep a thread at a BYTE node, queue any other unless it was there. */
 static int visit(Core *c, int32_t node, int32_t count, int32_t frame) {
     Thread t = {node, count, frame};
+    if (spend(c, VISIT_WORK)) return PAUSED;
     if (++c->visits > MAX_VISITS || c->seen.size + c->kept.size >= MAX_THREADS) return FULL;
     if (NODE(node).kind == BYTE) return append(&c->kept, &t, 1, sizeof t);
     int known = remember(c, &t);
@@ -186,7 +187,7 @@ static int32_t end_closure(Core *c) {
     if (code || (code = close_frames(c))) return code;
     for (int32_t i = 0; i < c->kept.size; i++)
         AT(c->kept, Thread, i).frame = closed_frame(c, AT(c->kept, Thread, i).frame);
-    return intern(c, c->kept.data, c->kept.size, c->final);
+    return intern(c, c->final);
 }
 
 static int make_row(Core *c, int32_t state) {
@@ -242,6 +243,8 @@ static int32_t closure_of(Core *c, int32_t count) {
 /* Where a byte leads, and all the bytes that the state's threads cannot tell from it. */
 static int32_t moved(Core *c, int32_t state, int byte, Class *alike) {
     const State *s = &STATE(state);
+    if (c->spare < 0) return PAUSED;
+    spend(c, (int64_t)BYTE_WORK * s->length);
     forget_moves(c);
     if (reserve(&c->seeds, s->length, sizeof(Thread))) return NO_MEMORY;
     Thread *seeds = (Thread *)c->seeds.data + c->seeds.size;

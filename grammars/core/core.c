@@ -18,6 +18,7 @@
 
 #include "types.h"
 #include "arrays.h"
+#include "work.h"
 #include "states.h"
 #include "subsets.h"
 #include "closure.h"
@@ -91,6 +92,7 @@ API Core *core_new(const Vocabulary *vocabulary, int32_t limit) {
     if (!c) return NULL;
     c->vocabulary = *vocabulary;
     c->limit = limit;
+    c->spare = UNLIMITED;
     c->path = malloc((vocabulary->reach + 2) * sizeof *c->path);
     c->side = malloc((vocabulary->reach + 2) * sizeof *c->side);
     if (!c->path || !c->side || first_registers(c)) {
@@ -100,6 +102,7 @@ API Core *core_new(const Vocabulary *vocabulary, int32_t limit) {
     return c;
 }
 
+#include "breathe.h"
 #include "tables.h"
 #include "fields.h"
 #include "lowering.h"

@@ -44,7 +44,7 @@ static int32_t relative(Core *c, int32_t state, int32_t *bottom) {
         t.frame = raised(c, t.frame, *bottom);
         if (t.frame < 0 || append(&c->kept, &t, 1, sizeof t)) return NO_MEMORY;
     }
-    return intern(c, c->kept.data, c->kept.size, 0);
+    return intern(c, 0);
 }
 
 /* The states after 0, 1, 2 ... characters of a family; UNKNOWN where they depend on the characters. */

@@ -96,6 +96,7 @@ static int remembered_by_content(int shape) { return shape == LITERAL || shape =
 static int32_t lower(Lowering *l, PyObject *expr, int32_t after, Scope scope) {
     int shape = shape_of(expr);
     if (shape < 0) return FAILED;
+    breathe();
     if (remembered_by_content(shape)) return lower_as(shape, l, expr, after, scope);
     int32_t *key = new_key(&l->memo, 6);
     if (!key) return no_memory();

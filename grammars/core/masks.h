@@ -108,7 +108,14 @@ API int64_t core_mask(Core *c, int32_t state, uint32_t *out) {
     return core_digest(out, c->vocabulary.words);
 }
 
-/* The same for many states, each of its own core; a core may come more than once. */
-API void core_masks(Core *const *cores, const int32_t *states, uint32_t *const *outs, int64_t *digests, int32_t n) {
-    for (int32_t i = 0; i < n; i++) digests[i] = core_mask(cores[i], states[i], outs[i]);
+/* The same for many states, each of its own core; a core may come more than once. They share the work that is allowed,
+ * of which `work` keeps what is left. */
+API void core_masks(Core *const *cores, const int32_t *states, uint32_t *const *outs, int64_t *digests, int32_t n,
+                    int64_t *work, int32_t hasty) {
+    for (int32_t i = 0; i < n; i++) {
+        core_allow(cores[i], *work, hasty);
+        digests[i] = *work < 0 ? PAUSED : core_mask(cores[i], states[i], outs[i]);
+        *work = cores[i]->spare;
+        core_allow(cores[i], UNLIMITED, 0);
+    }
 }

@@ -4,8 +4,9 @@
     DO(nodes, Node) DO(edges, int32_t) DO(classes, Class) DO(entries, int32_t) DO(entered, Entered)           \
     DO(frames, Frame) DO(returns, Thread) DO(frame_notes, FrameNote) DO(locals, Local) DO(branches, Branch) DO(ends, int32_t) DO(canonical_frames, int32_t) DO(threads, Thread) DO(states, State) \
     DO(subsets, Subset) DO(used, uint32_t) DO(work, Thread) DO(kept, Thread) DO(seen, Thread)                 \
-    DO(opened, Opened) DO(callers, Caller) DO(moves, Seeded) DO(seeds, Thread)
-#define EACH_INDEX(DO) DO(frame_index) DO(state_index) DO(seen_index) DO(subset_index) DO(move_index)
+    DO(opened, Opened) DO(callers, Caller) DO(moves, Seeded) DO(seeds, Thread)              \
+    DO(united, Thread) DO(unions, Union)
+#define EACH_INDEX(DO) DO(frame_index) DO(state_index) DO(seen_index) DO(subset_index) DO(move_index) DO(union_index)
 
 /* Bytes held, without the vocabulary. */
 API int64_t core_memory(Core *c) {
@@ -17,6 +18,9 @@ API int64_t core_memory(Core *c) {
     EACH_INDEX(ADD_INDEX)
     return held;
 }
+
+/* What is bounded by MAX_HELD. */
+API int64_t core_held(Core *c) { return held(c); }
 
 API void core_free(Core *c) {
     if (!c) return;

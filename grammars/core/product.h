@@ -182,8 +182,10 @@ static int refine_pieces(Joint *p, int32_t at, Row row) {
     const Array copy = p->cut;
     int32_t size = p->words + p->components;
     p->cut = p->pieces, p->pieces = copy, p->pieces.size = 0;
-    for (int32_t i = 0; i < p->cut.size; i += size)
+    for (int32_t i = 0; i < p->cut.size; i += size) {
         if (refine_piece(p, &AT(p->cut, int32_t, i), at, row)) return FAILED;
+        breathe();
+    }
     p->work += p->pieces.size / size;
     return 0;
 }
@@ -239,6 +241,7 @@ static int add_edges(Joint *p, Place from) {
     if (AT(p->state_rows, Row, from.state).count < 0 && make_state_leads(p, from.state)) return FAILED;
     Row row = AT(p->state_rows, Row, from.state);
     for (int32_t i = 0; i < row.count; i++) {
+        breathe();
         Lead lead = AT(p->state_leads, Lead, row.offset + i);
         lead.target = place_of(p, lead.target, count);
         if (lead.target < 0 || append(&p->edges, &lead, 1, sizeof lead)) return FAILED;

@@ -78,7 +78,7 @@ static int32_t make_shifted(Core *c, int32_t state) {
         t.frame = shifted_frame(c, &spans, t.frame);
         if (t.frame < 0 || append(&c->kept, &t, 1, sizeof t)) return NO_MEMORY;
     }
-    return intern(c, c->kept.data, c->kept.size, STATE(state).final);
+    return intern(c, STATE(state).final);
 }
 
 static int32_t shifted(Core *c, int32_t state) {

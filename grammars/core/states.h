@@ -76,8 +76,8 @@ static int is_dominated(Core *c, const Thread *t, const Thread *others, int32_t 
     if (!count) return 0;
     const int32_t loop = NODE(t->node).loop;
     if (loop < 0 || NODE(loop).kind != LOOP || t->count < NODE(loop).b) return 0;
-    for (int32_t i = 0; i < count; i++)
-        if (others[i].count >= NODE(loop).b && others[i].frame == t->frame) return 1;
+    for (int32_t i = count - 1; i >= 0 && others[i].count >= NODE(loop).b; i--) /* they are sorted by their counts */
+        if (others[i].frame == t->frame) return 1;
     return 0;
 }
 
@@ -91,7 +91,7 @@ static int32_t drop_dominated(Core *c, Thread *t, int32_t count) {
     return kept;
 }
 
-static int32_t make_set(Core *c, Thread *t, int32_t count) { return drop_dominated(c, t, sort_unique(t, count)); }
+#include "unions.h"
 
 /* The one frame under all threads of a frame; the bottom where there are several. */
 static int32_t frame_under(const Thread *threads, int32_t count) {
@@ -102,8 +102,8 @@ static int32_t frame_under(const Thread *threads, int32_t count) {
 
 /* The frame of a set of threads that lies at the end of `returns`, and stays there if the frame is new. */
 static int32_t intern_frame(Core *c, int32_t count) {
-    Thread *threads = (Thread *)c->returns.data + c->returns.size;
-    count = make_set(c, threads, count);
+    if ((count = make_set(c, &c->returns, count)) < 0) return count;
+    Thread *threads = tail(c, &c->returns);
     if (grow(c, &c->frame_index, c->frames.size, frame_hash)) return NO_MEMORY;
     const Frame frame = {c->returns.size, count, hash_threads(threads, count)};
     uint32_t mask = c->frame_index.room - 1, at = frame.hash & mask;
@@ -142,10 +142,14 @@ static int32_t new_state(Core *c, const Thread *threads, int32_t count, int fina
     return append(&c->states, &s, 1, sizeof s) ? NO_MEMORY : c->states.size - 1;
 }
 
-/* The state of a set of threads, which is sorted here. */
-static int32_t intern(Core *c, Thread *threads, int32_t count, int final) {
-    if (!count && !final) return DEAD;
-    count = make_set(c, threads, count);
+static int64_t held(Core *c) { return (int64_t)c->threads.size + c->returns.size + c->used.size + c->unions.size; }
+
+/* The state of the threads in `kept`, which are sorted here. */
+static int32_t intern(Core *c, int final) {
+    if (!c->kept.size && !final) return DEAD;
+    const int32_t count = make_set(c, &c->kept, c->kept.size);
+    if (count < 0) return count;
+    const Thread *threads = c->kept.data;
     if (grow(c, &c->state_index, c->states.size, state_hash)) return NO_MEMORY;
     uint32_t hash = hash_threads(threads, count) * 2 + final, mask = c->state_index.room - 1, at = hash & mask;
     for (int32_t i; (i = c->state_index.slots[at]) >= 0; at = (at + 1) & mask) {
@@ -154,7 +158,7 @@ static int32_t intern(Core *c, Thread *threads, int32_t count, int final) {
             (!count || !memcmp(&AT(c->threads, Thread, s->offset), threads, count * sizeof *threads)))
             return i;
     }
-    if (c->states.size >= c->limit || c->threads.size + c->returns.size + c->used.size >= MAX_HELD) return FULL;
+    if (c->states.size >= c->limit || held(c) >= MAX_HELD) return CROWDED;
     int32_t made = new_state(c, threads, count, final, hash);
     return made < 0 ? made : (c->state_index.slots[at] = made);
 }

@@ -1,10 +1,10 @@
 /* What a core is made of: the network's tables, interned frames and states, and scratch. */
 
 enum { BYTE, SPLIT, CALL, ENTER, LOOP, NEXT, RETURN, PICK, SEEN };
-enum { DEAD = -1, NEED = -2, FULL = -3, NO_MEMORY = -4, UNKNOWN = -5 };
+enum { DEAD = -1, NEED = -2, FULL = -3, NO_MEMORY = -4, UNKNOWN = -5, CROWDED = -7, PAUSED = -8 };
 enum { MANY = -1, FEW = 12, CLASS_WORDS = 8, SPELLING = 9 };
 enum { BETWEEN = -1, BELOW = -2 }; /* counts that are far from both bounds, or far below the least */
-enum { MAX_THREADS = 20000, MAX_VISITS = 1 << 18, MAX_HELD = 1 << 22, MAX_SEEDS = 1 << 18 }; /* of one closure; in states and registers */
+enum { MAX_THREADS = 20000, MAX_VISITS = 1 << 18, MAX_HELD = 1 << 22, MAX_SEEDS = 1 << 18, MAX_UNITED = 100 }; /* of one closure; in states and registers */
 
 typedef struct { int32_t kind, a, b, c, loop; } Node;
 typedef struct { int32_t node, count, frame; } Thread;
@@ -13,6 +13,7 @@ typedef struct { int32_t under, caller; } FrameNote; /* see local.h and masks.h 
 typedef struct { int32_t first, last, closed, popped; } Opened;  /* a frame of the running closure, and its `callers` */
 typedef struct { Thread thread; int32_t next; } Caller;
 typedef struct { uint32_t hash; int32_t offset, length, target; } Seeded; /* from some of `seeds`, by their closure */
+typedef struct { int32_t left, right, both; } Union; /* of two frames; see unions.h */
 typedef struct { uint32_t closure; int32_t opened; } Entered;    /* by node: the closure that entered it last */
 typedef struct { int32_t list, members, offset, words; } Subset; /* its bits begin at `offset` of `used` */
 typedef struct { int32_t required, least, most, extra, parts[]; } PartTable;
@@ -60,10 +61,11 @@ typedef struct { const Trie *trie; int32_t node, next, count, *ends; uint32_t *r
 typedef struct {
     Array nodes, edges, classes, entries;
     Array frames, returns, frame_notes, canonical_frames, threads, states, subsets, used;
-    Index frame_index, state_index, seen_index, subset_index, move_index;
-    Array work, kept, seen, opened, callers, entered, locals, ends, branches, moves, seeds;
+    Index frame_index, state_index, seen_index, subset_index, move_index, union_index;
+    Array work, kept, seen, opened, callers, entered, locals, ends, branches, moves, seeds, united, unions;
     int64_t local_bytes, branch_bytes;
     uint32_t closure;
-    int32_t rows, visits, hashed, *path, *side, limit, wanted, final;
+    int64_t spare; /* work that may still be done; see work.h */
+    int32_t rows, visits, hashed, *path, *side, limit, wanted, final, uniting, hasty;
     Vocabulary vocabulary;
 } Core;

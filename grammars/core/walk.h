@@ -96,6 +96,7 @@ static int walk(Core *c, const Trie *t, const int32_t *roots, int32_t from, int3
             continue;
         }
         if (target < 0) return target;
+        if (spend(c, NODE_WORK)) return PAUSED;
         path[depth] = target;
         if (ends && STATE(target).final) {
             if (append(ends, &i, 1, sizeof i)) return NO_MEMORY;
@@ -131,6 +132,7 @@ static int correct_between(Core *c, const Trie *t, int32_t from, int32_t to, uin
         left = step_known(c, left, n.byte);
         right = right < 0 ? DEAD : step_known(c, right, n.byte);
         if (left < DEAD || right < DEAD) return left < DEAD ? left : right;
+        if (spend(c, NODE_WORK)) return PAUSED;
         int32_t next = left == right || left == DEAD ? n.skip : i + 1;
         if (left != right) (left == DEAD ? clear_ids : set_ids)(t, i, next, out);
         c->path[n.depth] = left;

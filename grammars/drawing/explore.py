@@ -7,6 +7,7 @@ from typing import Protocol
 
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.charset import CharSet
+from sgl.grammars.automaton.remembering import RememberingCore
 from sgl.grammars.automaton.twin import DEAD
 
 _LEADS = ((0xC2, 0xE0, 1), (0xE0, 0xF0, 2), (0xF0, 0xF5, 3))  # first byte, end, continuation bytes
@@ -20,11 +21,12 @@ class Steps(Protocol):
 
 
 def moves(automaton: Steps, state: int) -> dict[int, CharSet]:
-    """Whole characters from a state, by the state that they lead to."""
+    """Whole characters from a state, by the state that they lead to; only ASCII where each leads to one of its own."""
     found: dict[int, list[tuple[int, int]]] = {}
     for low, high, target in _ascii(automaton, state):
         found.setdefault(target, []).append((low, high))
-    for low, end, more in _LEADS:
+    remembering = isinstance(getattr(automaton, "core", None), RememberingCore)
+    for low, end, more in () if remembering else _LEADS:
         for byte in range(low, end):
             target = automaton.advance(state, bytes([byte]))
             if target != DEAD:

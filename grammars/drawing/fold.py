@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.charset import CharSet
 from sgl.grammars.automaton.automaton import Automaton
+from sgl.grammars.automaton.remembering import RememberingCore
 from sgl.grammars.drawing.explore import moves
 from sgl.grammars.drawing.label import describe, spell
 from sgl.grammars.drawing.rules import RuleAutomaton
@@ -40,6 +41,8 @@ class _Found:
 
 def pictures(automaton: Automaton, most: int) -> list[Picture]:
     """One picture of the whole automaton if it has at most so many boxes; else one of each rule, the root first."""
+    if isinstance(automaton.core, RememberingCore):  # it has a state for everything that may be written
+        return list(_by_rules(automaton, most))
     whole = _explore(automaton, most * 4)
     if not whole.cut:
         picture = _picture(automaton, whole, "")

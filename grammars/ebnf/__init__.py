@@ -6,11 +6,13 @@ All three become context-free grammars over characters: ambiguity is allowed, an
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Literal
 
 from sgl.grammars.algebra.expr import NEVER, Call, Expr, seq
 from sgl.grammars.ebnf.assemble import assemble
 from sgl.grammars.ebnf.bnf import read_bnf
+from sgl.grammars.ebnf.imports import Imports
 from sgl.grammars.ebnf.lark_syntax import read_lark
 from sgl.grammars.ebnf.source import Source
 from sgl.grammars.errors import InvalidGrammarError
@@ -22,13 +24,21 @@ _SYNTAXES = ("auto", "lark", "gbnf", "w3c")
 _HEADED = re.compile(r"(?>(?:\s|\#[^\n]*|//[^\n]*|/\*(?s:.*?)\*/)*)[\w-]+\s*::=")
 
 
-def ebnf_expr(text: str, syntax: Syntax = "auto", start: str | None = None) -> Expr:
+def ebnf_expr(
+    text: str,
+    syntax: Syntax = "auto",
+    start: str | None = None,
+    imports: Mapping[str, str] | None = None,
+    declared: Mapping[str, str] | None = None,
+) -> Expr:
     """The language of a grammar.
 
     Args:
         text: the grammar.
         syntax: "lark" (rules with `:`), "gbnf" or "w3c" (both with `::=`); "auto" looks at the first rule.
         start: the start rule; `start` in Lark's syntax and `root` in the others when None.
+        imports: the texts of the grammars that `%import` may read, by their paths; see `imports.py`.
+        declared: the texts of the terminals that `%declare` names.
 
     Raises:
         InvalidGrammarError: the grammar is malformed, or its start matches no text; says line:column.
@@ -38,7 +48,7 @@ def ebnf_expr(text: str, syntax: Syntax = "auto", start: str | None = None) -> E
     source = Source(text)
     headed = syntax in ("gbnf", "w3c") or (syntax == "auto" and _HEADED.match(text) is not None)
     name = start or ("root" if headed else "start")
-    table = read_bnf(source) if headed else read_lark(source)
+    table = read_bnf(source) if headed else read_lark(source, Imports(imports, declared))
     rule = table.start(name)
     found = assemble(table.bodies, seq(table.before, Call(rule)))
     if found == NEVER:

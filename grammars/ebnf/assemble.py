@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sgl.grammars.algebra.expr import Alt, Chars, Expr, Graph, Literal, Repeat, Rule, Seq
-from sgl.grammars.ebnf.epsilon import Bodies, substitute, without_empty
-from sgl.grammars.ebnf.factoring import Factoring
+from sgl.grammars.algebra.expr import Alt, Call, Chars, Expr, Graph, Literal, Repeat, Rule, Seq
+from sgl.grammars.ebnf.epsilon import Bodies, calls, substitute, without_empty
 from sgl.grammars.ebnf.recursion import without_left_recursion
 
 _MOST_INLINED = 64
@@ -18,18 +17,19 @@ def assemble(bodies: Bodies, start: Expr) -> Expr:
     Returns:
         NEVER when the start matches no text at all.
     """
-    bodies, start = without_empty(bodies, start)
-    return _Assembly(*without_left_recursion(bodies)).ready(start)
+    bodies, start, called = without_empty(bodies, start)
+    return _Assembly(*without_left_recursion(bodies, called)).ready(start)
 
 
 class _Assembly:
-    """Factors bodies and puts small rules that are not recursive in the place of their calls."""
+    """Puts small rules that are not recursive in the place of their calls."""
 
     def __init__(self, bodies: Bodies, nested: set[Rule]) -> None:
         self._bodies = bodies
         self._recursive = nested
-        self._factoring = Factoring(bodies, nested)
         self._ready: dict[Rule, Expr] = {}
+        self._sizes = _Sizes(bodies, nested)
+        self._awaited: set[Rule] = set()
         self._small: dict[Rule, Expr | None] = {}
         for rule in bodies:
             rule.build = self._builder(rule)
@@ -38,32 +38,74 @@ class _Assembly:
         return lambda: self._body(rule)
 
     def ready(self, expr: Expr) -> Expr:
-        return substitute(self._factoring.factored(expr), self._inlined)
+        return substitute(expr, self._inlined)
 
     def _body(self, rule: Rule) -> Expr:
-        found = self._ready.get(rule)
-        if found is None:
-            found = self._ready[rule] = self.ready(self._bodies[rule])
-        return found
+        """Of a long chain of rules the last ones come first, so that nothing nests as deeply as the chain."""
+        work = [rule]
+        while rule not in self._ready:
+            last = work[-1]
+            waiting = [] if last in self._awaited else self._plain_calls(last)
+            self._awaited.add(last)
+            if waiting:
+                work += waiting
+                continue
+            if last not in self._ready:
+                self._ready[last] = self.ready(self._bodies[last])
+            work.pop()
+        return self._ready[rule]
+
+    def _plain_calls(self, rule: Rule) -> list[Rule]:
+        """The rules whose bodies may be put in the place of their calls."""
+        found = calls(self._bodies[rule])
+        plain = [r for r in found if r in self._bodies and r not in self._recursive and r not in self._ready]
+        return [r for r in plain if self._sizes.of(r) <= _MOST_INLINED]
 
     def _inlined(self, rule: Rule) -> Expr | None:
         if rule not in self._small:
             known = rule in self._bodies and rule not in self._recursive
-            self._small[rule] = self._body(rule) if known and size(self._body(rule)) <= _MOST_INLINED else None
+            self._small[rule] = self._body(rule) if known and self._sizes.of(rule) <= _MOST_INLINED else None
         return self._small[rule]
 
 
-def size(expr: Expr) -> int:
-    """About how many nodes the expression takes."""
-    match expr:
-        case Literal(data):
-            return len(data)
-        case Chars(chars):
-            return len(chars)
-        case Seq(items) | Alt(items):
-            return 1 + sum(map(size, items))
-        case Repeat(item, _, _):
-            return 1 + size(item)
-        case Graph(edges, _):
-            return sum(1 + size(e) for out in edges for e, _ in out)
-    return 1
+class _Sizes:
+    """How large bodies become once small rules are put into them, without making them: most are never needed."""
+
+    def __init__(self, bodies: Bodies, nested: set[Rule]) -> None:
+        self._bodies = bodies
+        self._nested = nested
+        self._known: dict[Rule, int] = {}
+
+    def of(self, rule: Rule) -> int:
+        """About how many nodes; of a long chain of rules the last ones come first."""
+        work = [rule]
+        while work:
+            last = work[-1]
+            waiting = [r for r in calls(self._bodies[last]) if self._is_open(r)] if last not in self._known else []
+            if waiting:
+                work += waiting
+                continue
+            if last not in self._known:
+                self._known[last] = self._size(self._bodies[last])
+            work.pop()
+        return self._known[rule]
+
+    def _is_open(self, rule: Rule) -> bool:
+        return rule in self._bodies and rule not in self._nested and rule not in self._known
+
+    def _size(self, expr: Expr) -> int:
+        match expr:
+            case Call(rule):
+                found = self._known.get(rule, _MOST_INLINED + 1)
+                return found if found <= _MOST_INLINED else 1
+            case Literal(data):
+                return len(data)
+            case Chars(chars):
+                return len(chars)
+            case Seq(items) | Alt(items):
+                return 1 + sum(map(self._size, items))
+            case Repeat(item, _, _):
+                return 1 + self._size(item)
+            case Graph(edges, _):
+                return sum(1 + self._size(e) for out in edges for e, _ in out)
+        return 1

@@ -15,7 +15,7 @@ from sgl.grammars.ebnf.source import END, Source, Token, TokenPattern, Tokens
 from sgl.grammars.regex.plain_text import marked
 
 _TOKEN = TokenPattern(
-    r"\s|\#[^\n]*|/\*(?s:.*?)\*/",
+    r"\s+|\#[^\n]*|/\*(?s:.*?)\*/",
     r"""
       (?P<head>[A-Za-z0-9_][\w-]*(?=\s*::=))
     | (?P<macro>(?:TagDispatch|TokenTagDispatch|ExcludeToken|Token|EVERY_TOKEN)(?=\s*\())

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from sgl.grammars.algebra.expr import Expr, Rule
-from sgl.grammars.ebnf.epsilon import calls
+from sgl.grammars.algebra.expr import Rule
 
 Edges = Mapping[Rule, list[Rule]]
 
@@ -28,9 +27,9 @@ def components(rules: Iterable[Rule], targets: Callable[[Rule], set[Rule]]) -> l
     return groups
 
 
-def recursive(bodies: Mapping[Rule, Expr]) -> list[Rule]:
+def recursive(rules: Iterable[Rule], called: Callable[[Rule], set[Rule]]) -> list[Rule]:
     """The rules that reach themselves."""
-    return [rule for group in components(bodies, lambda rule: calls(bodies[rule])) for rule in group]
+    return [rule for group in components(rules, called) for rule in group]
 
 
 def _postorder(edges: Edges, roots: Iterable[Rule], left: set[Rule]) -> list[Rule]:

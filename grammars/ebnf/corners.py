@@ -9,8 +9,10 @@ from sgl.grammars.algebra.expr import (
     NEVER,
     Alt,
     Call,
+    Chars,
     Expr,
     Graph,
+    Literal,
     Repeat,
     Rule,
     Seq,
@@ -26,6 +28,8 @@ Heads = dict[Rule, Expr]
 
 def left_calls(expr: Expr) -> set[Rule]:
     """The rules that may be called before a byte is read."""
+    if type(expr) is Literal or type(expr) is Chars:
+        return set()
     match expr:
         case Call(rule):
             return {rule}

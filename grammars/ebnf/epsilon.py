@@ -32,24 +32,34 @@ from sgl.grammars.algebra.expr import nullable as plainly_nullable
 Bodies = dict[Rule, Expr]
 
 
-def without_empty(bodies: Bodies, start: Expr) -> tuple[Bodies, Expr]:
-    """Bodies that are never empty and always productive, of what `start` reaches; start itself may be empty."""
-    bodies = reachable(bodies, start)
-    empty = _least(bodies, may_be_empty)
+def without_empty(bodies: Bodies, start: Expr) -> tuple[Bodies, Expr, dict[Rule, set[Rule]]]:
+    """Bodies that are never empty and always productive, of what `start` reaches, and what each may call.
 
-    maybe = {rule: optional(Call(rule)) for rule in empty}
-    bodies = {rule: nonempty(substitute(body, maybe.get)) for rule, body in bodies.items()}
-    start = substitute(start, maybe.get)
-    endless = bodies.keys() - _least(bodies, _may_end)
+    Start itself may be empty.
+    """
+    called = _reachable(bodies, start)
+    bodies = {rule: body for rule, body in bodies.items() if rule in called}
+    empty = _least(bodies, called, may_be_empty)
+    if empty:
+        maybe = {rule: optional(Call(rule)) for rule in empty}
+        bodies = {
+            rule: body if rule not in empty and empty.isdisjoint(called[rule]) else nonempty(substitute(body, maybe.get))
+            for rule, body in bodies.items()
+        }
+        start = substitute(start, maybe.get)
+    endless = bodies.keys() - _least(bodies, called, _may_end)
     if endless:
         cut = dict.fromkeys(endless, NEVER)
         bodies = {rule: substitute(body, cut.get) for rule, body in bodies.items() if rule not in endless}
         start = substitute(start, cut.get)
-    return bodies, start
+    return bodies, start, called
 
 
 def substitute(expr: Expr, replace: Callable[[Rule], Expr | None]) -> Expr:
     """The expression with calls replaced (None: kept); repeats of what may be empty become repeats of what may not."""
+    kind = type(expr)
+    if kind is Literal or kind is Chars:
+        return expr
     match expr:
         case Call(rule):
             return replace(rule) or expr
@@ -72,42 +82,51 @@ def calls(expr: Expr) -> set[Rule]:
     work = [expr]
     while work:
         item = work.pop()
-        if isinstance(item, Call):
+        if type(item) is Call:
             found.add(item.rule)
-        elif isinstance(item, Seq | Alt):
+        elif type(item) is Seq or type(item) is Alt:
             work += item.items
-        elif isinstance(item, Repeat):
+        elif type(item) is Repeat:
             work.append(item.item)
-        elif isinstance(item, Graph):
+        elif type(item) is Graph:
             work += (e for out in item.edges for e, _ in out)
     return found
 
 
-def reachable(bodies: Bodies, start: Expr) -> Bodies:
-    found: dict[Rule, None] = {}
+def _reachable(bodies: Bodies, start: Expr) -> dict[Rule, set[Rule]]:
+    """The rules that are reached, and those that each calls."""
+    found: dict[Rule, set[Rule]] = {}
     work = list(calls(start))
     while work:
         rule = work.pop()
         if rule in bodies and rule not in found:
-            found[rule] = None
-            work += calls(bodies[rule])
-    return {rule: body for rule, body in bodies.items() if rule in found}
+            found[rule] = calls(bodies[rule])
+            work += found[rule]
+    return found
 
 
-def _least(bodies: Bodies, holds: Callable[[Expr, set[Rule], Bodies], bool]) -> set[Rule]:
+Holds = Callable[[Expr, set[Rule], Bodies], bool]
+
+
+def _least(bodies: Bodies, called: dict[Rule, set[Rule]], holds: Holds) -> set[Rule]:
     """The least set of rules for which a property holds, the property of a call being that of its rule."""
+    callers: dict[Rule, list[Rule]] = {}
+    for rule, inner in called.items():
+        for other in inner:
+            callers.setdefault(other, []).append(rule)
     found: set[Rule] = set()
-    left = list(reversed(bodies))
-    while True:
-        new = []
-        for rule in left:
-            if holds(bodies[rule], found, bodies):
-                found.add(rule)
-            else:
-                new.append(rule)
-        if len(new) == len(left):
-            return found
-        left = new
+    failed: set[Rule] = set()
+    work = list(bodies)
+    while work:
+        rule = work.pop()
+        if holds(bodies[rule], found, bodies):
+            found.add(rule)
+            again = failed.intersection(callers.get(rule, ()))
+            failed -= again
+            work += again
+        else:
+            failed.add(rule)
+    return found
 
 
 def may_be_empty(expr: Expr, empty: set[Rule], bodies: Bodies) -> bool:
@@ -127,6 +146,9 @@ def may_be_empty(expr: Expr, empty: set[Rule], bodies: Bodies) -> bool:
 
 
 def _may_end(expr: Expr, productive: set[Rule], bodies: Bodies) -> bool:
+    kind = type(expr)
+    if kind is Literal or kind is Chars:
+        return True
     match expr:
         case Call(rule):
             return rule in productive or rule not in bodies

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from sgl.grammars.algebra import charset
-from sgl.grammars.algebra.expr import Chars, Expr, Literal
+from sgl.grammars.algebra.expr import EMPTY, Chars, Expr, Literal
 from sgl.grammars.ebnf.source import Source
+from sgl.grammars.ebnf.terminals import ordered_pattern
 from sgl.grammars.errors import UnsupportedGrammarError
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.regex.plain_text import marked
@@ -108,18 +109,21 @@ def _ranges(source: Source, found: list[tuple[str, bool]], at: int) -> list[tupl
     return ranges
 
 
-def regex_expr(source: Source, pattern: str, flags: str, at: int) -> Expr:
-    """A regex literal of Lark with its flags; `^` and `$` mean nothing inside a text and are refused."""
+def regex_expr(source: Source, pattern: str, flags: str, at: int) -> tuple[Expr, Expr | None]:
+    """A regex literal of Lark with its flags: its language, and what it is in order where that tells (see
+    `terminals.py`; the language is then not known yet). `^` and `$` mean nothing inside a text and are refused.
+    """
     if "l" in flags:
         source.unsupported("regex flag l (locale)", at)
     with source.inside(at):
-        return _regex(pattern.replace("\\/", "/"), flags)
+        return _regex(pattern, flags)
 
 
 @lru_cache(maxsize=1024)
-def _regex(pattern: str, flags: str) -> Expr:
+def _regex(pattern: str, flags: str) -> tuple[Expr, Expr | None]:
     for atom in _ATOM.finditer(pattern):
         if atom.group() in _ANCHORS:
             place = f"position {atom.start()} of the regex {pattern!r}"
             raise UnsupportedGrammarError(f"anchor {atom.group()} in a terminal", place)
-    return marked(parse_regex(pattern, flags=flags))
+    ordered = ordered_pattern(pattern, flags)
+    return (EMPTY, ordered) if ordered is not None else (marked(parse_regex(pattern, flags=flags)), None)

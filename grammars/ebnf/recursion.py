@@ -11,29 +11,29 @@ operators costs no threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from sgl.grammars.algebra.expr import EMPTY, Call, Expr, Graph, Rule, alt, nonempty, nullable, seq
 from sgl.grammars.ebnf.components import components, recursive
 from sgl.grammars.ebnf.corners import Heads, alternatives, left_calls, peel, sequence, tail_calls
-from sgl.grammars.ebnf.epsilon import Bodies
+from sgl.grammars.ebnf.epsilon import Bodies, calls
 
 Edge = tuple[Expr, int]
 
 
-def without_left_recursion(bodies: Bodies) -> tuple[Bodies, set[Rule]]:
+def without_left_recursion(bodies: Bodies, called: Mapping[Rule, set[Rule]]) -> tuple[Bodies, set[Rule]]:
     """Equal rules none of which can call itself before a byte is read, and those of them that are recursive.
 
-    The bodies must never be empty.
+    The bodies must never be empty; `called` are the rules that each may call.
     """
-    nested = recursive(bodies)
+    nested = recursive(bodies, called.__getitem__)
     groups = components(nested, lambda rule: left_calls(bodies[rule]))
     if not groups:
         return bodies, set(nested)
     found = dict(bodies)
     for group in groups:
         _solve(found, set(group))
-    return found, set(recursive(found))
+    return found, set(recursive(nested, lambda rule: calls(found[rule])))  # no others have become so
 
 
 def _solve(bodies: Bodies, group: set[Rule]) -> None:
@@ -68,7 +68,8 @@ def _spread(body: Expr, rest: Expr) -> Expr:
 
 def _take_in_tails(bodies: Bodies, rule: Rule) -> None:
     """Where the rule ends in another that ends in it (`expr: unary | ...`, `unary: "-" expr`), put that one's body."""
-    for other in [r for r in bodies if r in tail_calls(bodies[rule])]:
+    ends = tail_calls(bodies[rule])
+    for other in [r for r in bodies if r in ends]:
         tails = tail_calls(bodies[other])
         if other is not rule and rule in tails and other not in tails:
             found = [_ended(item, other, bodies[other]) for item in alternatives(bodies[rule])]

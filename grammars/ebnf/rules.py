@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sgl.grammars.algebra.expr import EMPTY, NEVER, Call, Chars, Expr, Literal, Rule, Seq, alt, seq, words
 from sgl.grammars.ebnf.source import Source, nearest
+from sgl.grammars.ebnf.terminals import Pattern, Terminals
 
 _TRIE_FROM = 8
 
@@ -23,16 +24,23 @@ def _spelled(expr: Expr, after: Expr) -> bytes | None:
 
 
 class RuleTable:
-    """Bodies speak of rules by `Call`; a repeat's item may still be empty. `before` comes before the start rule."""
+    """Bodies speak of rules by `Call`; a repeat's item may still be empty. `before` comes before the start rule.
 
-    def __init__(self, source: Source) -> None:
+    The table of an imported grammar has names of its own and shares the rest with that of its `importer`.
+    """
+
+    def __init__(self, source: Source, importer: RuleTable | None = None) -> None:
         self.source = source
-        self.bodies: dict[Rule, Expr] = {}
+        self.bodies: dict[Rule, Expr] = {} if importer is None else importer.bodies
+        self.terminals: Terminals = Terminals(self.bodies) if importer is None else importer.terminals
         self.before: Expr = EMPTY
+        self.declared: set[str] = set()
         self._rules: dict[str, Rule] = {}
+        self._adopted: dict[str, Rule] = {}
         self._called: dict[str, int] = {}
         self._defined: dict[str, int] = {}
         self._leaves: dict[Expr, Expr] = {}
+        self._regexes: dict[tuple[str, str], Expr] = {}
 
     def rule(self, name: str) -> Rule:
         found = self._rules.get(name)
@@ -50,6 +58,25 @@ class RuleTable:
         self._defined[name] = at
         self.bodies[self.rule(name)] = body
 
+    def adopt(self, name: str, at: int, rule: Rule) -> None:
+        """Another grammar's rule under a name of this one, which may have been called already."""
+        if name in self._defined and self._adopted.get(name) is not rule:
+            self.source.invalid(f"the rule {name!r} is defined twice", at)
+        self._defined[name] = at
+        self._adopted[name] = rule
+        if self._rules.setdefault(name, rule) is not rule:
+            self.bodies[self._rules[name]] = Call(rule)
+
+    def redefine(self, name: str, at: int, body: Expr, extend: bool) -> None:
+        """Another body, or one more alternative, for a rule that is defined already, wherever it is called."""
+        if name not in self._defined:
+            self.source.invalid(f"the rule {name!r} is not defined{nearest(name, self._defined)}", at)
+        rule = self._adopted.get(name) or self.rule(name)
+        self.bodies[rule] = alt(self.bodies[rule], body) if extend else body
+
+    def knows(self, name: str) -> bool:
+        return name in self._defined
+
     def defined_at(self, name: str) -> int:
         return self._defined[name]
 
@@ -64,11 +91,31 @@ class RuleTable:
             found = self._leaves[expr] = Call(rule)
         return found
 
-    def start(self, name: str) -> Rule:
-        """The start rule, once every called rule is known to be defined."""
+    def pattern(self, text: str, flags: str, at: int, expr: Expr, ordered: Expr | None) -> Expr:
+        """A regex as a rule of its own; `ordered` is what it is where its order tells."""
+        if isinstance(expr, Chars) and ordered is None:
+            return expr
+        found = self._regexes.get((text, flags))
+        if found is None:
+            rule = Rule(f"/{text}/", lambda: NEVER)
+            self.bodies[rule] = expr
+            self.terminals.pattern(rule, Pattern(self.source, at, text, flags, ordered))
+            found = self._regexes[text, flags] = Call(rule)
+        return found
+
+    def check(self) -> None:
+        """Raises: InvalidGrammarError: a rule is called and not defined."""
         for called, at in self._called.items():
+            if called in self.declared and called not in self._defined:
+                hint = "give its text by the argument `declared`"
+                self.source.unsupported(f"terminal {called} of %declare, which no grammar defines", at, hint)
             if called not in self._defined:
                 self.source.invalid(f"the rule {called!r} is not defined{nearest(called, self._defined)}", at)
+
+    def start(self, name: str) -> Rule:
+        """The start rule, once every called rule is known to be defined, and terminals have their bodies."""
+        self.check()
         if name not in self._defined:
             self.source.invalid(f"there is no start rule {name!r}{nearest(name, self._defined)}", 0)
+        self.terminals.settle(self.rule(name))
         return self.rule(name)

@@ -37,12 +37,15 @@ class TokenPattern:
 
 
 class Source:
-    def __init__(self, text: str) -> None:
+    """A grammar's text; `name` is that of one that is imported."""
+
+    def __init__(self, text: str, name: str = "") -> None:
         self.text = text
+        self._prefix = f"{name}:" if name else ""
 
     def place(self, at: int) -> str:
         """line:column, both from 1."""
-        return f"{self.text.count(chr(10), 0, at) + 1}:{at - self.text.rfind(chr(10), 0, at)}"
+        return f"{self._prefix}{self.text.count(chr(10), 0, at) + 1}:{at - self.text.rfind(chr(10), 0, at)}"
 
     def invalid(self, what: str, at: int) -> NoReturn:
         raise InvalidGrammarError(what, self.place(at))
@@ -56,9 +59,13 @@ class Source:
         try:
             yield
         except InvalidGrammarError as error:
-            raise InvalidGrammarError(error.what, f"{self.place(at)}, {error.where}") from error
+            raise InvalidGrammarError(error.what, self._within(at, error.where)) from error
         except UnsupportedGrammarError as error:
-            raise UnsupportedGrammarError(error.keyword, f"{self.place(at)}, {error.where}") from error
+            raise UnsupportedGrammarError(error.keyword, self._within(at, error.where), error.hint) from error
+
+    def _within(self, at: int, where: str) -> str:
+        place = self.place(at)
+        return where if where.split(", ")[0] == place else f"{place}, {where}"
 
 
 class Tokens:
@@ -67,16 +74,18 @@ class Tokens:
     def __init__(self, source: Source, pattern: TokenPattern) -> None:
         self.source = source
         self._pattern = pattern
+        self._match = pattern.token.match
         self.next = self._read(0)
 
     def _read(self, at: int) -> Token:
         text = self.source.text
-        found = self._pattern.token.match(text, at)
-        if found is None or found.lastgroup is None:
+        found = self._match(text, at)
+        kind = found and found.lastgroup
+        if found is None or kind is None:
             self._fail(at)
-        start = found.start(found.lastgroup)
-        fresh = at == 0 or (start > at and text.find("\n", at, start) >= 0)
-        return Token(found.lastgroup, text[start : found.end()], start, fresh)
+        start, end = found.span(kind)
+        fresh = at == 0 or (start > at and "\n" in text[at:start])
+        return Token(kind, text[start:end], start, fresh)
 
     def _fail(self, at: int) -> NoReturn:
         blank = self._pattern.blank.match(self.source.text, at)
@@ -96,8 +105,16 @@ class Tokens:
             self.next = self._read(token.at + len(token.text))
         return token
 
+    def follows(self, text: str, *kinds: str) -> bool:
+        """Whether a token of these kinds comes after the next one, which is spelled so."""
+        return self._read(self.next.at + len(text)).kind in kinds
+
     def sign(self, text: str) -> bool:
-        return self.take("sign", text) is not None
+        token = self.next
+        if token.text != text or token.kind != "sign":
+            return False
+        self.next = self._read(token.at + len(text))
+        return True
 
     def expect(self, kind: str, text: str | None = None, what: str = "") -> Token:
         return self.take(kind, text) or self.unexpected(what or repr(text))

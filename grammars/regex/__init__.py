@@ -1,22 +1,22 @@
 """Regular expressions: the syntax of Python's `re` and of ECMA-262, as far as it describes regular languages.
 
-`\\d \\w \\s` are ASCII unless the flag `u` asks for Unicode's, as `re` has them (ECMA: `\\s` is Unicode's always).
+`\\d \\w \\s` are Unicode's as in `re`, and ASCII under the flag `a`. In ECMA-262 they are ASCII, but for `\\s`.
 Lazy quantifiers equal greedy ones, as only the set of matching texts counts. What cannot be enforced (look-around,
 back-references, word boundaries, possessive quantifiers, `^` and `$` at inner lines) is refused by name and position.
-Beyond `re`: `\\p{L}`, `\\z`, and groups named by `(?<name>`. Beyond ECMA-262: `(?i)` at the start, and `(?P<name>`.
+Beyond `re`: `\\p{L}`, `\\p{Han}`, `\\z`, and groups named by `(?<name>`. Beyond ECMA-262: `(?i)` at the start, and `(?P<name>`.
 """
 
 from __future__ import annotations
 
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.expr import NEVER, Chars, Expr, Literal
-from sgl.grammars.errors import InvalidGrammarError
+from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.regex.ambiguity import check_repeats
 from sgl.grammars.regex.anchors import resolve_anchors
 from sgl.grammars.regex.parser import Parser
 from sgl.grammars.regex.scanner import Dialect
 
-__all__ = ["Dialect", "parse_regex"]
+__all__ = ["Dialect", "parse_ordered", "parse_regex"]
 
 
 def parse_regex(pattern: str, dialect: Dialect = "python", search: bool = False, flags: str = "") -> Expr:
@@ -24,7 +24,7 @@ def parse_regex(pattern: str, dialect: Dialect = "python", search: bool = False,
 
     Args:
         pattern: the regular expression.
-        dialect: what `.` and `\\s` mean and which escapes exist. The literals of an "ecma" expression are made of
+        dialect: what `.` and `\\d \\w \\s` mean and which escapes exist. The literals of an "ecma" expression are made of
             characters that JSON text spells as they are.
         search: the pattern may match anywhere in the text (JSON Schema), instead of the whole of it.
         flags: letters of the flags that hold from the start: `i`, `s`, `x`, `m`, `a`, `u`.
@@ -52,3 +52,17 @@ def parse_regex(pattern: str, dialect: Dialect = "python", search: bool = False,
 def _as_set(expr: Literal) -> Expr:
     text = expr.data.decode()
     return Chars(charset.single(text)) if len(text) == 1 else expr
+
+
+def parse_ordered(pattern: str, flags: str = "") -> Expr:
+    """A pattern as it is written, with `Lazy` and `Look` in it, for `ordered.matched_texts`.
+
+    Raises:
+        InvalidGrammarError: the pattern is malformed.
+        UnsupportedGrammarError: it uses a construct that this engine refuses, anchors among them.
+    """
+    parser = Parser(pattern, "python", flags, ordered=True)
+    expr = parser.parse()
+    if parser.anchored:
+        raise UnsupportedGrammarError("an anchor beside look-around or lazy repeats", f"the regex {pattern!r}")
+    return expr

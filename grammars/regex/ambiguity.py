@@ -45,10 +45,10 @@ def check_repeats(expr: Expr, pattern: str) -> None:
 
 
 def _threads(expr: Expr) -> int:
-    """A bound that takes all repeats to be ambiguous."""
+    """A bound that takes all repeats to be ambiguous; a thread waits at each group of first bytes of a class."""
     match expr:
         case Chars(chars):
-            return len(utf8_sequences(chars))
+            return len({sequence[0] for sequence in utf8_sequences(chars)})
         case Seq(items) | Alt(items):
             return max(map(_threads, items), default=1)
         case Repeat(item, minimum, _):

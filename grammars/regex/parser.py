@@ -8,7 +8,21 @@ from functools import cache
 
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.charset import CharSet
-from sgl.grammars.algebra.expr import NEVER, Alt, Anchor, Chars, Expr, Literal, Repeat, Seq, alt, words
+from sgl.grammars.algebra.expr import (
+    NEVER,
+    Alt,
+    Anchor,
+    Chars,
+    Expr,
+    Lazy,
+    Literal,
+    Look,
+    Repeat,
+    Seq,
+    alt,
+    seq,
+    words,
+)
 from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.regex.flags import read_flags, set_letters
 from sgl.grammars.regex.repeats import repeated, sequence
@@ -27,6 +41,7 @@ _REFUSED_GROUPS = {
     "?>": "atomic group (?>",
     "?(": "conditional (?(",
 }
+_LOOKS = {"?=": (True, False), "?!": (True, True), "?<=": (False, False), "?<!": (False, True)}
 _FRESH, _REPEATED, _NOTHING = range(3)
 
 
@@ -44,7 +59,12 @@ def _runs(dialect: Dialect) -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 class Parser:
-    def __init__(self, pattern: str, dialect: Dialect, flags: str) -> None:
+    """With `ordered` the result keeps what the set of texts does not show: the order of alternatives, lazy repeats,
+    and look-around.
+    """
+
+    def __init__(self, pattern: str, dialect: Dialect, flags: str, ordered: bool = False) -> None:
+        self._ordered = ordered
         self._scan = Scanner(pattern, dialect)
         self._run, self._words = _runs(dialect)
         self._names: set[str] = set()
@@ -86,7 +106,7 @@ class Parser:
 
     def _alternatives(self) -> Expr:
         scan = self._scan
-        if not (scan.flags.ignore_case or scan.flags.verbose):
+        if not (scan.flags.ignore_case or scan.flags.verbose or self._ordered):
             found = self._words.match(scan.text, scan.at)
             if found:
                 scan.at = found.end()
@@ -94,7 +114,7 @@ class Parser:
         branches = [self._branch()]
         while scan.take("|"):
             branches.append(self._branch())
-        return branches[0] if len(branches) == 1 else _union(branches)
+        return branches[0] if len(branches) == 1 else alt(*branches) if self._ordered else _union(branches)
 
     def _branch(self) -> Expr:
         scan, items, kind = self._scan, list[Expr](), _NOTHING
@@ -108,7 +128,9 @@ class Parser:
                 kind = _FRESH
             elif not self._skipped():
                 kind = self._item(items, kind)
-        return sequence(items) if len(items) != 1 else items[0]
+        if len(items) == 1:
+            return items[0]
+        return seq(*items) if self._ordered else sequence(items)
 
     def _item(self, items: list[Expr], kind: int) -> int:
         """Read a quantifier for the last item, or one more item; what may be quantified next is the result."""
@@ -122,9 +144,12 @@ class Parser:
             self._scan.invalid("nothing to repeat" if kind == _NOTHING else "multiple repeat", start)
         if self._scan.peek("+"):
             self._scan.unsupported("possessive quantifier", self._scan.at)
-        self._scan.take("?")
-        items[-1] = self._repeat(items[-1], *bounds)
+        lazy = self._scan.take("?")
+        items[-1] = self._in_order(items[-1], bounds, lazy) if self._ordered else self._repeat(items[-1], *bounds)
         return _REPEATED
+
+    def _in_order(self, item: Expr, bounds: tuple[int, int | None], lazy: bool) -> Expr:
+        return Lazy(item, *bounds) if lazy else Repeat(item, *bounds)
 
     def _repeat(self, item: Expr, minimum: int, maximum: int | None) -> Expr:
         if maximum != 0 and self.anchored and _has_anchor(item):
@@ -224,13 +249,18 @@ class Parser:
 
     def _group(self, start: int) -> Expr:
         scan, flags = self._scan, self._scan.flags
-        if scan.peek("?"):
+        look = self._look() if self._ordered else None
+        if look is None and scan.peek("?"):
             self._extension(start)
         inner = self._alternatives()
         if not scan.take(")"):
             scan.invalid("missing ')'", start)
         scan.flags = flags
-        return inner
+        return Look(inner, *look, start) if look is not None else inner
+
+    def _look(self) -> tuple[bool, bool] | None:
+        """(ahead, negative) of the look-around that begins here."""
+        return next((look for opening, look in _LOOKS.items() if self._scan.take(opening)), None)
 
     def _extension(self, start: int) -> None:
         """Read what stands between `(?` and a group's content."""
@@ -262,7 +292,7 @@ def _chars(chars: CharSet) -> Expr:
 
 def _has_anchor(expr: Expr) -> bool:
     match expr:
-        case Repeat(item, _, _):
+        case Repeat(item) | Lazy(item) | Look(item):
             return _has_anchor(item)
         case Seq(items) | Alt(items):
             return any(map(_has_anchor, items))

@@ -13,7 +13,8 @@ Dialect = OneOf["python", "ecma"]
 class Flags(NamedTuple):
     """The flags in force, named by their letters in Python's `re`.
 
-    Without `ascii` and `unicode`, `\\d \\w \\s` are ASCII (ECMA: `\\s` is not) and case folding is Unicode's.
+    Without `ascii` and `unicode`, `\\d \\w \\s` are Python's (Unicode) or ECMA's (ASCII but for `\\s`); letters fold as
+    Unicode says.
     """
 
     ignore_case: bool = False

@@ -120,7 +120,7 @@ def _class_escape(scan: Scanner, start: int) -> CharSet | None:
 
 
 def _shorthand(scan: Scanner, letter: str) -> CharSet:
-    if scan.flags.unicode:
+    if scan.flags.unicode or (scan.dialect == "python" and not scan.flags.ascii):
         return class_of_re("\\" + letter)
     return ECMA_SPACE if letter == "s" and scan.dialect == "ecma" else _ASCII_CLASSES[letter]
 
@@ -133,10 +133,12 @@ def _property(scan: Scanner, letter: str, start: int) -> CharSet:
         negated, name = False, scan.next()
         if scan.dialect == "ecma":
             scan.unsupported(f"unicode property \\{letter} without braces", start)
-    chars = property_class(name)
+    chars = property_class(name, bare_scripts=scan.dialect == "python")
     if chars is None:
-        hint = "general categories such as L, Lu or Letter, ASCII, Any and Assigned are"
+        hint = "general categories such as L, Lu or Letter, Script=Greek, ASCII, Any and Assigned are"
         scan.unsupported(f"unicode property \\{letter}{{{name}}}", start, hint)
+    if scan.flags.ignore_case:
+        chars = fold(chars, scan.flags.ascii)
     return charset.complement(chars) if negated != (letter == "P") else chars
 
 

@@ -1,4 +1,4 @@
-"""Classes of characters by Unicode property, read from the interpreter's own tables and kept."""
+"""Classes of characters by Unicode property: categories from the interpreter's own tables, scripts from ours."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.charset import CharSet
+from sgl.grammars.regex.script_table import NAMES, RUNS
 
 # Not looked at one by one: planes 4 to 13, unassigned in every version of Unicode, and 15 and 16, private by rule.
 _SEEN = ((0, 0x3FFFF), (0xE0000, 0xEFFFF))
@@ -41,10 +42,15 @@ _LONG_NAMES = {
 }  # fmt: skip
 
 
-def property_class(name: str) -> CharSet | None:
-    """The characters of `L`, `Lu`, `Letter`, `gc=Lu`, `ASCII`, `Any` or `Assigned`; None: not a known name."""
+def property_class(name: str, bare_scripts: bool = True) -> CharSet | None:
+    """The characters of `L`, `Letter`, `gc=Lu`, `Script=Greek`, `ASCII`, `Any` or `Assigned`; None: an unknown name.
+
+    With `bare_scripts` also of `Greek` alone, as the `regex` package has it and ECMA-262 has not.
+    """
     key, equals, value = name.partition("=")
     if equals:
+        if key in ("sc", "Script"):
+            return script(value)
         if key not in ("gc", "General_Category"):
             return None
         name = value
@@ -52,7 +58,9 @@ def property_class(name: str) -> CharSet | None:
         unassigned = charset.complement(general_category("Cn"))
         return {"Any": charset.ANY, "ASCII": ((0, 0x7F),), "Assigned": unassigned}[name]
     short = _LONG_NAMES.get(name, name)
-    return general_category(short) if short in _GROUPS or short in _categories() else None
+    if short in _GROUPS or short in _categories():
+        return general_category(short)
+    return script(name) if bare_scripts and not equals else None
 
 
 @cache
@@ -77,8 +85,27 @@ def _categories() -> dict[str, CharSet]:
 @cache
 def class_of_re(escape: str) -> CharSet:
     """What `\\d`, `\\w` or `\\s` match in Python's `re` with Unicode matching."""
-    found = re.finditer(f"{escape}+", characters(0, 0x10FFFF))
+    found = re.finditer(f"{escape}+", characters(*_SEEN[0]))  # beyond, none is a digit, a letter or a space
     return charset.normalise((match.start(), match.end() - 1) for match in found)
+
+
+def script(name: str) -> CharSet | None:
+    """The characters of a script by its name or code, such as `Han` or `Hani`; None: not a known script."""
+    codes, runs = _scripts()
+    return charset.normalise(runs[codes[name]]) if name in codes else None
+
+
+@cache
+def _scripts() -> tuple[dict[str, str], dict[str, list[tuple[int, int]]]]:
+    """Codes by all names of a script, and its ranges by its code."""
+    codes = {name: names[0] for names in (word.split(":") for word in NAMES.split()) for name in names}
+    runs: dict[str, list[tuple[int, int]]] = {code: [] for code in codes.values()}
+    at = 0
+    for word in RUNS.split():
+        after = at + int(word[4:], 16)
+        runs[word[:4]].append((at, after - 1))
+        at = after
+    return codes, runs
 
 
 def characters(first: int, last: int) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations, islice, product
 from typing import Any, Protocol
 
 from sgl.grammars.algebra.expr import EMPTY, NEVER, Expr, Joined, Part, alt, nullable, optional, repeat, seq
+from sgl.grammars.algebra.marks import MOST_ITEMS, ended, opened
 from sgl.grammars.errors import UnsupportedGrammarError
 from sgl.grammars.schema.json_text import Whitespace
 from sgl.grammars.schema.lists import CountedList
+from sgl.grammars.schema.plenty import Plenty
 from sgl.grammars.schema.resolver import Resolver
-from sgl.grammars.schema.shapes import Arrays, Where, same
+from sgl.grammars.schema.shapes import NOWHERE, Arrays, Where, same
 
 _MOST_LISTS = 500
 
@@ -22,12 +26,19 @@ class Forms(Protocol):
     def listed(self, values: list[Any]) -> Expr: ...
 
 
+class NotFewError(UnsupportedGrammarError):
+    """Items that must differ have more values than can be listed; a grammar whose texts are remembered may have them."""
+
+
 class ArrayBuilder:
-    def __init__(self, resolver: Resolver, forms: Forms, blanks: Whitespace) -> None:
-        self._resolver, self._forms, self._blanks = resolver, forms, blanks
+    """`marked`: the grammar's texts are remembered, and arrays have the marks for that (`algebra/marks.py`)."""
+
+    def __init__(self, resolver: Resolver, forms: Forms, blanks: Whitespace, marked: bool, digits: int | None) -> None:
+        self._resolver, self._forms, self._blanks, self._marked = resolver, forms, blanks, marked
+        self._plenty = Plenty(resolver, digits)
 
     def items(self, arrays: Arrays) -> Expr:
-        """All item lists of a shape, with the blanks between the brackets; NEVER where there is none.
+        """All item lists of a shape, with the marks and blanks between the brackets; NEVER where there is none.
 
         Raises:
             UnsupportedGrammarError: items that must differ, or be counted, are not few enough.
@@ -35,22 +46,79 @@ class ArrayBuilder:
         if arrays.most is not None and arrays.least > arrays.most:
             return NEVER
         if arrays.unique and arrays.most not in (0, 1) and not self._always_differ(arrays):
-            return self._with_blank(self._different(arrays))
+            return self._unlike(arrays)
         if arrays.contains:
-            return CountedList(arrays, self._forms.value, self._resolver.negated, self._blanks).expr()
-        return self._with_blank(self._placed(arrays))
+            return self._opened(CountedList(arrays, self._value, self._resolver.negated, self._blanks).expr())
+        return self._opened(self._with_blank(self._placed(arrays, self._value)))
+
+    def _opened(self, items: Expr, unique: bool = False) -> Expr:
+        return seq(opened(unique), items) if self._marked else items
+
+    def _value(self, places: Where) -> Expr:
+        """An item that is not compared with others."""
+        return self._ended(self._forms.value(places))
+
+    def _ended(self, item: Expr) -> Expr:
+        return seq(item, ended(False)) if self._marked else item
+
+    def _new_value(self, places: Where) -> Expr:
+        return seq(self._forms.value(places), ended(True))
+
+    def _unlike(self, arrays: Arrays) -> Expr:
+        """Items that all differ: of few values, which are listed, or remembered."""
+        try:
+            return self._opened(self._with_blank(self._different(arrays)))
+        except NotFewError:
+            if not self._marked:
+                raise
+            return self._opened(self._with_blank(self._remembered(arrays)), unique=True)
+
+    def _remembered(self, arrays: Arrays) -> Expr:
+        """Items of few values, in all ways in which they differ, then others that are compared as they are written."""
+        first = self._few_first(arrays)
+        rest = [arrays.at(i) for i in range(len(first), len(arrays.prefix))]
+        if not all(map(self._plenty.of, rest)) or not (arrays.items == NOWHERE or self._plenty.of(arrays.items)):
+            raise _not_enough(arrays)
+        if arrays.least > MOST_ITEMS:
+            raise UnsupportedGrammarError("minItems", arrays.place, f"at most {MOST_ITEMS} items that differ are remembered")
+        most = MOST_ITEMS if arrays.most is None else min(arrays.most, MOST_ITEMS)
+        bounded = replace(arrays, most=most)
+        if not first:
+            return self._placed(bounded, self._new_value)
+        found = [self._exactly(chosen) for n in range(arrays.least, len(first)) for chosen in self._choices(first[:n], arrays)]
+        return alt(*found, *(self._going_on(chosen, rest, bounded) for chosen in self._choices(first[:most], arrays)))
+
+    def _few_first(self, arrays: Arrays) -> list[list[Any]]:
+        found: list[list[Any]] = []
+        for places in arrays.prefix:
+            values = self._resolver.finite(places)
+            if values is None:
+                break
+            found.append(values)
+        return found
+
+    def _choices(self, values: list[list[Any]], arrays: Arrays) -> list[tuple[Any, ...]]:
+        """Items that differ, one of each list."""
+        lists = list(islice(product(*values), _MOST_LISTS + 1))
+        if len(lists) > _MOST_LISTS:
+            raise _not_finite(arrays)
+        return [chosen for chosen in lists if _distinct(chosen)]
+
+    def _going_on(self, chosen: tuple[Any, ...], rest: list[Where], arrays: Arrays) -> Expr:
+        items = [self._ended(self._forms.listed([value])) for value in chosen] + list(map(self._new_value, rest))
+        return self._tuple(items, self._new_value(arrays.items), max(arrays.least, len(chosen)), arrays.most)
 
     def _with_blank(self, items: Expr) -> Expr:
         return alt(items, self._blanks.empty) if self._blanks.empty != EMPTY and nullable(items) else items
 
-    def _placed(self, arrays: Arrays) -> Expr:
-        first, most = [self._forms.value(places) for places in arrays.prefix], arrays.most
+    def _placed(self, arrays: Arrays, value: Callable[[Where], Expr]) -> Expr:
+        first, most = [value(places) for places in arrays.prefix], arrays.most
         if NEVER in first:
             most = min(first.index(NEVER), len(first) if most is None else most)
             first = first[:most]
         if most is not None and arrays.least > most:
             return NEVER
-        rest = self._forms.value(arrays.items)
+        rest = value(arrays.items)
         if first:
             return self._tuple(first[:most], rest, arrays.least, most)
         if rest == NEVER and arrays.least:
@@ -96,7 +164,7 @@ class ArrayBuilder:
         values = self._values(arrays.items, arrays)
         if arrays.least > len(values):
             return NEVER
-        parts = [Part(self._forms.listed([value]), False) for value in values]
+        parts = [Part(self._ended(self._forms.listed([value])), False) for value in values]
         return self._joined(parts, None, arrays.least, arrays.most) if parts else EMPTY
 
     def _different_by_place(self, arrays: Arrays) -> Expr:
@@ -106,14 +174,11 @@ class ArrayBuilder:
         values = [self._values(arrays.at(i), arrays) for i in range(longest)]
         found: list[Expr] = []
         for length in range(arrays.least, longest + 1):
-            lists = list(islice(product(*values[:length]), _MOST_LISTS + 1))
-            if len(lists) > _MOST_LISTS:
-                raise _not_finite(arrays)
-            found += [self._exactly(chosen) for chosen in lists if _distinct(chosen)]
+            found += [self._exactly(chosen) for chosen in self._choices(values[:length], arrays)]
         return alt(*found)
 
     def _exactly(self, values: tuple[Any, ...]) -> Expr:
-        items = [self._forms.listed([value]) for value in values]
+        items = [self._ended(self._forms.listed([value])) for value in values]
         return self._tuple(items, NEVER, len(items), len(items))
 
     def _values(self, places: Where, arrays: Arrays) -> list[Any]:
@@ -127,5 +192,10 @@ def _distinct(values: tuple[Any, ...]) -> bool:
     return not any(same(a, b) for a, b in combinations(values, 2))
 
 
-def _not_finite(arrays: Arrays) -> UnsupportedGrammarError:
-    return UnsupportedGrammarError("uniqueItems", arrays.place, "its items can have infinitely many values; give them an enum, or leave it out")
+def _not_finite(arrays: Arrays) -> NotFewError:
+    return NotFewError("uniqueItems", arrays.place, "its items can have infinitely many values; give them an enum, or leave it out")
+
+
+def _not_enough(arrays: Arrays) -> UnsupportedGrammarError:
+    hint = f"its items have too many values to be listed, and maybe not more than {MOST_ITEMS}, or only some of them are few"
+    return UnsupportedGrammarError("uniqueItems", arrays.place, hint)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.expr import (
@@ -25,8 +28,10 @@ from sgl.grammars.algebra.expr import (
     seq,
     words,
 )
+from sgl.grammars.algebra.marks import BEGIN
 
 _ASCII: charset.CharSet = ((0, 0x7F),)
+_BEGIN = bytes((BEGIN,))
 
 
 def ascii_only(expr: Expr) -> Expr:
@@ -54,7 +59,7 @@ class _Rewriting:
             case Bytes(mask, _):
                 return Bytes(mask)  # what counts as plain text in the masks may be beyond ASCII
             case Literal(data):
-                return expr if data.isascii() else NEVER
+                return expr if data.isascii() or data == _BEGIN else NEVER
             case Words(literals):
                 return words(w for w in literals if w.isascii())
             case Seq(items):
@@ -85,5 +90,11 @@ class _Rewriting:
 
     def _rule(self, rule: Rule) -> Rule:
         if rule not in self._rules:
-            self._rules[rule] = Rule(rule.name, lambda: self.of(rule.build()))
+            end = None if rule.end is None else partial(_escaped, rule.end)
+            self._rules[rule] = Rule(rule.name, lambda: self.of(rule.build()), end)
         return self._rules[rule]
+
+
+def _escaped(end: Callable[[], bytes]) -> bytes:
+    """The end of a string with its characters beyond ASCII as escapes."""
+    return "".join(c if c.isascii() else json.dumps(c)[1:-1] for c in end().decode()).encode()

@@ -24,8 +24,9 @@ from sgl.grammars.algebra.expr import (
     seq,
     words,
 )
-from sgl.grammars.errors import GrammarError, InvalidGrammarError
-from sgl.grammars.schema.arrays import ArrayBuilder
+from sgl.grammars.algebra.marks import ended, opened, remembered
+from sgl.grammars.errors import GrammarError, InvalidGrammarError, UnsupportedGrammarError
+from sgl.grammars.schema.arrays import ArrayBuilder, NotFewError
 from sgl.grammars.schema.ascii import ascii_only
 from sgl.grammars.schema.document import Document, SchemaOptions, canonical_schema
 from sgl.grammars.schema.json_text import QUOTE, WHITESPACE, constant, other_than, spellings
@@ -34,6 +35,7 @@ from sgl.grammars.schema.objects import ObjectBuilder
 from sgl.grammars.schema.productive import unproductive
 from sgl.grammars.schema.resolver import Resolver
 from sgl.grammars.schema.scalars import number_expr, string_expr
+from sgl.grammars.schema.scopes import told_by_pointer
 from sgl.grammars.schema.shapes import ANYTHING, Arrays, Objects, Shape, Where
 from sgl.grammars.schema.simple import Keywords, SimpleSchemas
 from sgl.grammars.schema.weaken import weakened
@@ -41,35 +43,62 @@ from sgl.grammars.schema.weaken import weakened
 __all__ = ["SchemaOptions", "canonical_schema", "schema_expr"]
 
 _OPENING = {"{": Literal(b"{"), "[": Literal(b"[")}
+_MOST_ORDERED = 600  # members that may be absent; more come in any order, for which a text needs fewer threads
+_MOST_FREE = 1200  # members in any order; the threads of a text grow with the square
+_MOST_COUNTED = 10_000  # places of an ordered list whose members are counted: members times counts
 Key = tuple[Where, int, str]
 
 
-def schema_expr(schema: Any, options: SchemaOptions) -> Expr:
+def schema_expr(schema: Any, options: SchemaOptions, remember: bool = False) -> Expr:
     """The grammar of the JSON texts that a schema allows.
+
+    With `remember` it may be one whose texts are remembered as they are written, for items that must differ; such a
+    grammar must be all of a text.
 
     Raises:
         InvalidGrammarError: the schema is malformed or allows nothing.
         UnsupportedGrammarError: a keyword cannot be enforced.
     """
     schema, _ = weakened(schema, options)
-    document = Document(schema)
+    others = {uri: weakened(json.loads(text), options)[0] for uri, text in options.resources}
+    document = Document(schema, others)
     if document.draft_4:
         options = replace(options, integers="plain")
-    expr = _Builder(document, options).root(("#",))
+    with told_by_pointer():
+        expr = _expr(document, options, remember)
     if expr == NEVER:
         raise InvalidGrammarError("the schema allows no value at all", "#")
     return ascii_only(expr) if options.ascii else expr
 
 
+def _expr(document: Document, options: SchemaOptions, remember: bool) -> Expr:
+    try:
+        return _built(document, options)
+    except NotFewError:
+        if not remember:
+            raise
+        found = _built(document, options, marked=True)
+        return NEVER if found == NEVER else remembered(found)
+
+
+def _built(document: Document, options: SchemaOptions, marked: bool = False) -> Expr:
+    builder = _Builder(document, options, marked)
+    try:
+        return builder.root(("#",))
+    finally:
+        builder.end()
+
+
 class _Builder:
-    def __init__(self, document: Document, options: SchemaOptions) -> None:
+    def __init__(self, document: Document, options: SchemaOptions, marked: bool = False) -> None:
+        self._marked = marked
         self._document = document
         self._resolver = Resolver(document, options)
         self._simple = SimpleSchemas(document, self, options.additional_properties)
         self._options = options
         self._blanks = WHITESPACE[options.whitespace]
         self._plain = options.integers == "plain"
-        self._arrays = ArrayBuilder(self._resolver, self, self._blanks)
+        self._arrays = ArrayBuilder(self._resolver, self, self._blanks, marked, options.digits)
         self._objects = ObjectBuilder(self._resolver, self, options.order == "any")
         self._dead: set[Key] = set()
         self._reset()
@@ -92,6 +121,11 @@ class _Builder:
             self._dead |= {key for key, rule in self._rules.items() if rule in dead}
             self._reset()
 
+    def end(self) -> None:
+        """Let go of all: a large schema would be a circle that only a full run of the cycle collector finds, which stops every thread."""
+        vars(self._resolver).clear()
+        vars(self).clear()
+
     def _make_bodies(self) -> bool:
         """Whether none of them is NEVER; then only a rule that leads back to itself may have no text."""
         hopeful = True
@@ -113,7 +147,7 @@ class _Builder:
     def _combined(self, places: Where) -> Expr:
         """The long way: through the shapes that the places allow together."""
         if not places:
-            return _any_value(self._options)
+            return _any_value(self._options, self._marked)
         shapes = self._resolver.shapes(places)
         return alt(*(self._shape(shape, places, i) for i, shape in enumerate(shapes)))
 
@@ -149,10 +183,14 @@ class _Builder:
         """A member of a name that is none of these."""
         return self.named_member(seq(QUOTE, other_than(names), QUOTE), value)
 
-    def members(self, parts: list[Part], extra: Expr) -> Expr:
-        return self._closed(self._joined(parts, extra, 0, None, self._options.order == "schema"), b"}")
+    def members(self, parts: list[Part], extra: Expr, place: str) -> Expr:
+        ordered = self._options.order == "schema" and _may_be_ordered(parts, 0)
+        _check_room(parts, ordered, place)
+        return self._closed(self._joined(parts, extra, 0, None, ordered), b"}")
 
     def items(self, item: Expr) -> Expr:
+        if self._marked:
+            return seq(opened(False), self._closed(self._joined([], seq(item, ended(False)), 0, None, True), b"]"))
         return self._closed(self._joined([], item, 0, None, True), b"]")
 
     def long_body(self, places: Where) -> Expr:
@@ -184,7 +222,7 @@ class _Builder:
         return alt(words(spelled), *others)
 
     def _constant(self, value: Any) -> Expr:
-        return constant(value, self._blanks, self._options.order == "any", self._plain)
+        return constant(value, self._blanks, self._options.order == "any", self._plain, self._marked)
 
     def _rule(self, key: Key, body: Callable[[], Expr]) -> Expr:
         """An opening bracket and the call of a rule whose body is made later."""
@@ -223,6 +261,9 @@ class _Builder:
         return self._objects.members(objects)
 
     def listed_members(self, parts: list[Part], extra: Expr, objects: Objects, ordered: bool) -> Expr:
+        counted = objects.least if objects.most is None else max(objects.least, objects.most)
+        ordered = ordered and _may_be_ordered(parts, counted)
+        _check_room(parts, ordered, objects.place)
         return self._closed(self._joined(parts, extra, objects.least, objects.most, ordered), b"}")
 
     def named_member(self, name: Expr, value: Expr) -> Expr:
@@ -238,9 +279,21 @@ def _leaf(keywords: Keywords, options: SchemaOptions) -> Expr | None:
 
 
 @lru_cache(maxsize=64)
-def _any_value(options: SchemaOptions) -> Expr:
+def _any_value(options: SchemaOptions, marked: bool) -> Expr:
     """Made once for all schemas."""
-    return _Builder(Document({}), options).any_value()
+    return _Builder(Document({}), options, marked).any_value()
+
+
+def _may_be_ordered(parts: list[Part], counted: int) -> bool:
+    """Whether a list in order stays small: a place for each count, and in a text a thread for each next member."""
+    return len(parts) * counted <= _MOST_COUNTED and sum(not part.required for part in parts) <= _MOST_ORDERED
+
+
+def _check_room(parts: list[Part], ordered: bool, place: str) -> None:
+    """Refuse at once what would fail in the middle of a text, which has a thread for each member that may come."""
+    if not ordered and len(parts) > _MOST_FREE:
+        hint = f"{len(parts)} properties of which many may be absent; at most {_MOST_FREE} fit in an automaton"
+        raise UnsupportedGrammarError("properties", place, hint)
 
 
 def _same(expr: Expr) -> Expr:

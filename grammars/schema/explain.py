@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sgl.grammars.algebra.marks import MOST_ITEMS
 from sgl.grammars.errors import UnsupportedGrammarError
 from sgl.grammars.schema.builder import schema_expr
 from sgl.grammars.schema.document import schemas
-from sgl.grammars.schema.formats import ENFORCED
+from sgl.grammars.schema.formats import ENFORCED, NARROWER
 from sgl.grammars.schema.keywords import is_annotation
 from sgl.grammars.schema.options import SchemaOptions
 from sgl.grammars.schema.source import canonical_schema
@@ -65,6 +66,10 @@ def _finding(place: str, schema: dict[str, Any], keyword: str, options: SchemaOp
         return Finding(keyword, place, "weakened", "ignored on request")
     if keyword == "format" and (options.formats == "annotation" or schema["format"] not in ENFORCED):
         return Finding(keyword, place, "annotation", f"{schema['format']!r} is not enforced")
+    if keyword == "format" and schema["format"] in NARROWER:
+        return Finding(keyword, place, "exact", f"all that is written is {schema['format']!r}, but not all of that is written")
+    if keyword == "uniqueItems" and schema[keyword] is True and not isinstance(schema.get("items"), bool):
+        return Finding(keyword, place, "exact", f"arrays of at most {MOST_ITEMS} items are written, unless their values are few")
     return Finding(keyword, place, "annotation" if is_annotation(keyword) else "exact")
 
 
@@ -73,7 +78,7 @@ def _refusals(schema: Any, options: SchemaOptions) -> dict[tuple[str, str], Find
     found: dict[tuple[str, str], Finding] = {}
     for _ in range(_MOST_REFUSALS):
         try:
-            schema_expr(schema, options)
+            schema_expr(schema, options, remember=True)
             break
         except UnsupportedGrammarError as error:
             place, keyword = _schema_and_keyword(error)

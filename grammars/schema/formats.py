@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from sgl.grammars.algebra.expr import Expr
+from sgl.grammars.algebra.expr import Expr, Literal, alt, seq
+from sgl.grammars.algebra.language import combine
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.schema.bounded import DIGITS, SECOND_DIGITS, bounded
 
@@ -15,9 +16,22 @@ _DATE = rf"(?:{_YEAR}-{_MONTHS}|{_LEAP}-02-29)"
 _FRACTION = r"(?:\.\d+)?"
 _ZONE = r"(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
 _QUOTED = r'"(?:[ !#-\[\]-~]|\\[ -~])*"'
+_LOCAL_LENGTH, _HOST_LENGTH = 64, 253  # octets; RFC 5321 and RFC 1035
+_IDN_LOCAL_LENGTH, _IDN_HOST_LENGTH = 16, 40  # characters that have not more octets than that, in UTF-8 and in punycode
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
-_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_IDN_ATOM = _ATOM.replace("[", r"[\u0080-\u{10ffff}", 1)
+_IDN_QUOTED = _QUOTED.replace("(?:[", r"(?:[\u00a0-\u{10ffff}", 1)
+# Lower-case letters of scripts from left to right that are whole by themselves: with all others RFC 5892 has conditions.
+_IDN_LETTERS = r"a-z\u00e0-\u00f6\u00f8-\u00ff\u03b1-\u03c9\u0430-\u044f\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fa5\uac00-\ud7a3"
+_LETTER, _INNER = "[A-Za-z0-9]", "[A-Za-z0-9-]"
+# A hyphen in both the third and the fourth place marks labels in punycode, whose meaning no pattern can tell (RFC 5891).
+_FOURTH = rf"(?:{_LETTER}{_INNER}|-{_LETTER})"
+_LABEL = rf"{_LETTER}(?:{_INNER}{{0,2}}{_LETTER}|{_INNER}{_FOURTH}{_INNER}{{0,58}}{_LETTER})?"
 _HOST = rf"{_LABEL}(?:\.{_LABEL})*"
+_WIDE_LABEL = rf"{_LETTER}(?:{_INNER}{{0,61}}{_LETTER})?"
+_WIDE_HOST = rf"{_WIDE_LABEL}(?:\.{_WIDE_LABEL})*"
+_IDN_LABEL = rf"(?:{_LABEL}|[{_IDN_LETTERS}]{{1,9}})"
+_IDN_HOST = rf"{_IDN_LABEL}(?:\.{_IDN_LABEL})*"
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 _IPV4 = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
 _GROUP = r"[0-9A-Fa-f]{1,4}"
@@ -77,13 +91,29 @@ def _uri(beyond: str, private: str, relative: bool) -> str:
     return whole + (rf"|(?:{authority}|{rooted}|{first}(?:/{path_char}*)?|){tail}" if relative else "")
 
 
+def _regex(deep: int) -> str:
+    """Regular expressions of ECMA-262 with groups within groups so deep; not all, but only such."""
+    escape = r"\\(?:[dDsSwWfnrtv]|[\^$\\.*+?()\[\]{}|/]|x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4})"
+    member = rf"(?:[^\\\[\]\n\r\u2028\u2029^-]|a-z|A-Z|0-9|{escape})"
+    atom = rf"(?:[^\^$\\.*+?()\[\]{{}}|/\n\r\u2028\u2029]|\.|{escape}|\[\^?{member}+\]"
+    atom += rf"|\((?:\?[:=!])?{_regex(deep - 1)}\))" if deep else ")"
+    many = r"(?:(?:[*+?]|\{[1-9]\d?,?\})\??)?"
+    term = rf"(?:\^|\$|\\[bB]|{atom}{many})"
+    return rf"{term}*(?:\|{term}*)*"
+
+
+_ADDRESS = rf"\[(?:{_IPV4}|IPv6:(?:{_ipv6()}))\]"
+_LOCAL = rf"{_ATOM}(?:\.{_ATOM})*|{_QUOTED}"
+_IDN_LOCAL = rf"{_IDN_ATOM}(?:\.{_IDN_ATOM})*|{_IDN_QUOTED}"
 _PATTERNS = {
     "date": _DATE,
     "time": _time(),
     "date-time": rf"{_DATE}[Tt]{_time()}",
     "duration": rf"P(?:{_DATE_PARTS}(?:{_TIME_PARTS})?|{_TIME_PARTS}|\d+W)",
-    "email": rf"(?:{_ATOM}(?:\.{_ATOM})*|{_QUOTED})@(?:{_HOST}|\[(?:{_IPV4}|IPv6:(?:{_ipv6()}))\])",
-    "hostname": _HOST,
+    "hostname": _WIDE_HOST,
+    "email": "",  # see `format_expr`
+    "idn-email": r"(?:[^]*@[^]*)",
+    "idn-hostname": r"(?:[^]{3,}|[^]{1,2})",
     "ipv4": _IPV4,
     "ipv6": _ipv6(),
     "uuid": r"[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}",
@@ -94,14 +124,65 @@ _PATTERNS = {
     "uri-template": _TEMPLATE,
     "json-pointer": _POINTER,
     "relative-json-pointer": rf"(?:0|[1-9]\d*)(?:#|{_POINTER})",
+    "regex": r"(?:[^]{3,}|[^]{0,2})",
+}
+_LONGEST = {"hostname": _HOST_LENGTH, "idn-hostname": _HOST_LENGTH}
+
+
+def _bounded_text(pattern: str, most: int) -> Expr:
+    return combine([parse_regex(pattern, "ecma")], (), 1, most)
+
+
+def _email(host: str) -> Expr:
+    return seq(_bounded_text(_LOCAL, _LOCAL_LENGTH), parse_regex(rf"@(?:{host}|{_ADDRESS})", "ecma"))
+
+
+def _idn_email() -> Expr:
+    local = alt(_bounded_text(_LOCAL, _LOCAL_LENGTH), _bounded_text(_IDN_LOCAL, _IDN_LOCAL_LENGTH))
+    return seq(local, Literal(b"@"), alt(_idn_hostname(), parse_regex(_ADDRESS, "ecma")))
+
+
+def _idn_hostname() -> Expr:
+    return alt(parse_regex(_HOST, "ecma"), _bounded_text(_IDN_HOST, _IDN_HOST_LENGTH))
+
+
+_GENERATED = {
+    "hostname": lambda: parse_regex(_HOST, "ecma"),
+    "email": lambda: _email(_HOST),
+    "idn-email": _idn_email,
+    "idn-hostname": _idn_hostname,
+    "regex": lambda: parse_regex(_regex(3), "ecma"),
 }
 ENFORCED = frozenset(_PATTERNS)
+NARROWER = frozenset(_GENERATED)  # formats of which not all texts are generated
 
 
-@lru_cache(maxsize=len(_PATTERNS))
+@lru_cache(maxsize=32)
 def format_expr(name: str) -> Expr:
-    """The language of characters of an enforced format."""
-    return parse_regex(_PATTERNS[name], "ecma")
+    """The language of characters of an enforced format, but for its `longest_format`.
+
+    Of a format that no grammar can tell exactly it has all texts and more, so that whoever is outside is outside
+    the format; what is inside, as it is written, is `generated`.
+    """
+    return _email(_WIDE_HOST) if name == "email" else parse_regex(_PATTERNS[name], "ecma")
+
+
+@lru_cache(maxsize=32)
+def _generated(name: str) -> Expr:
+    return _GENERATED[name]()
+
+
+def generated(language: Expr) -> Expr:
+    """The part of a language that is surely in the format that it stands for; any other language itself."""
+    for name in _GENERATED:
+        if language is format_expr(name):
+            return _generated(name)
+    return language
+
+
+def longest_format(name: str) -> int | None:
+    """The most characters of a format's texts that its language does not count by itself."""
+    return _LONGEST.get(name)
 
 
 @lru_cache(maxsize=64)

@@ -31,8 +31,10 @@ _MOST_INTEGERS = 256
 
 
 class Judge:
-    def __init__(self, shapes: Callable[[Where], list[Shape]]) -> None:
-        self._shapes = shapes
+    """`read` says which texts a language stands for: all that may be in a format, or those that surely are."""
+
+    def __init__(self, shapes: Callable[[Where], list[Shape]], read: Callable[[Expr], Expr] = lambda language: language) -> None:
+        self._shapes, self._read = shapes, read
         self._matched: dict[tuple[int, str], tuple[Expr, bool]] = {}
         self._listed: dict[int, tuple[tuple[Any, ...], set[Any]]] = {}
 
@@ -66,7 +68,7 @@ class Judge:
         return (
             _within(len(text), strings.least, strings.most)
             and text not in strings.forbidden
-            and all(self._matches(language, text) for language in strings.languages)
+            and all(self._matches(self._read(language), text) for language in strings.languages)
             and not any(self._matches(language, text) for language in strings.excluded)
         )
 

@@ -32,6 +32,7 @@ from sgl.grammars.algebra.expr import (
     repeat,
     seq,
 )
+from sgl.grammars.algebra.marks import ended, opened
 
 QUOTE = Literal(b'"')
 _COMMA = Literal(b",")
@@ -152,6 +153,12 @@ def encode_chars(chars: CharSet, plain: int = 0) -> Expr:
     return alt(Bytes(ascii_mask, plain), beyond) if ascii_mask else beyond
 
 
+def spelled(chars: CharSet) -> bytes:
+    """One character of a set as it is written in a JSON string, a short one."""
+    plain = charset.intersect(chars, _PLAIN_ASCII)
+    return json.dumps(chr((plain or chars)[0][0]), ensure_ascii=not plain)[1:-1].encode()
+
+
 @cache
 def _any_escape() -> Expr:
     escapes = [Literal(b"\\" + e) for e in (*_SHORT_ESCAPES.values(), b"/")]
@@ -219,7 +226,7 @@ def _forks(names: list[str]) -> set[str]:
     return {"".join(sorted(chars)) for chars in found.values()}
 
 
-def constant(value: Any, blanks: Whitespace, any_order: bool = False, plain: bool = False) -> Expr:
+def constant(value: Any, blanks: Whitespace, any_order: bool = False, plain: bool = False, marked: bool = False) -> Expr:
     """A JSON value as `json.dumps` writes it, with characters beyond ASCII raw or all escaped.
 
     Args:
@@ -227,15 +234,19 @@ def constant(value: Any, blanks: Whitespace, any_order: bool = False, plain: boo
         blanks: whitespace between tokens.
         any_order: whether the members of objects may come in any order.
         plain: whether a whole number is spelled without `.0`.
+        marked: whether arrays have the marks of what is remembered.
     """
     if isinstance(value, str):
         return alt(*map(Literal, spellings(value)))
     if isinstance(value, dict):
-        spelled = {name: constant(member, blanks, any_order, plain) for name, member in value.items()}
+        spelled = {name: constant(member, blanks, any_order, plain, marked) for name, member in value.items()}
         members = [seq(constant(name, blanks), blanks.colon, member) for name, member in spelled.items()]
         return bracketed(b"{}", members, blanks, not any_order)
     if isinstance(value, list):
-        return bracketed(b"[]", [constant(v, blanks, any_order, plain) for v in value], blanks)
+        items = [constant(v, blanks, any_order, plain, marked) for v in value]
+        if marked:
+            return bracketed(b"[]", [seq(item, ended(False)) for item in items], blanks, after=opened(False))
+        return bracketed(b"[]", items, blanks)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return alt(*(Literal(s.encode()) for s in sorted(_spellings(value, plain))))
     return Literal(json.dumps(value).encode())
@@ -267,10 +278,12 @@ def _spellings(number: float, plain: bool) -> set[str]:
     return found
 
 
-def bracketed(brackets: bytes, members: list[Expr], blanks: Whitespace, ordered: bool = True) -> Expr:
-    """A list of exactly these members."""
+def bracketed(
+    brackets: bytes, members: list[Expr], blanks: Whitespace, ordered: bool = True, after: Expr = EMPTY
+) -> Expr:
+    """A list of exactly these members; `after` follows the opening bracket."""
     if not members:
-        return seq(Literal(brackets[:1]), blanks.empty, Literal(brackets[1:]))
+        return seq(Literal(brackets[:1]), after, blanks.empty, Literal(brackets[1:]))
     parts = tuple(Part(member, True) for member in members)
     joined = Joined(parts, None, blanks.comma, 0, None, blanks.opening, blanks.closing, ordered)
-    return seq(Literal(brackets[:1]), joined, Literal(brackets[1:]))
+    return seq(Literal(brackets[:1]), after, joined, Literal(brackets[1:]))

@@ -12,7 +12,7 @@ from sgl.grammars.algebra.expr import Expr
 from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.schema.document import SchemaOptions, child
-from sgl.grammars.schema.formats import ENFORCED, format_expr
+from sgl.grammars.schema.formats import ENFORCED, format_expr, longest_format
 from sgl.grammars.schema.shapes import (
     NOWHERE,
     TYPES,
@@ -208,10 +208,19 @@ def _strings(schema: Schema, place: str) -> Strings:
     languages: list[Expr] = []
     if "pattern" in schema:
         languages.append(_pattern(schema["pattern"], place, "pattern"))
-    if schema.get("format") in ENFORCED:
-        languages.append(format_expr(schema["format"]))
     least, most = _count(schema, "minLength", place) or 0, _count(schema, "maxLength", place)
+    if (name := format_name(schema, place)) in ENFORCED:
+        languages.append(format_expr(name))
+        most = min((m for m in (most, longest_format(name)) if m is not None), default=None)
     return Strings(least, most, tuple(languages), (), place)
+
+
+def format_name(schema: Schema, place: str) -> str:
+    """The format of a schema, empty where there is none."""
+    found = schema.get("format", "")
+    if not isinstance(found, str):
+        raise InvalidGrammarError(f"format must be a string, not {found!r}", child(place, "format"))
+    return found
 
 
 def _pattern(pattern: Any, place: str, keyword: str) -> Expr:
@@ -265,10 +274,14 @@ def _mapping(schema: Schema, keyword: str, place: str) -> Mapping[str, Any]:
 
 
 def _required(schema: Schema, place: str) -> tuple[str, ...]:
-    found = schema.get("required", [])
+    return tuple(dict.fromkeys(check_names(schema.get("required", []), "required", place)))
+
+
+def check_names(found: Any, keyword: str, place: str) -> list[str]:
+    """The value of a keyword that lists names."""
     if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-        raise InvalidGrammarError(f"required must be a list of names, not {found!r}", child(place, "required"))
-    return tuple(dict.fromkeys(found))
+        raise InvalidGrammarError(f"{keyword} must list names, not {found!r}", child(place, keyword))
+    return found
 
 
 def _names(schema: Schema, place: str) -> tuple[Where, ...]:

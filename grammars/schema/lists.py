@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import product
 
-from sgl.grammars.algebra.expr import NEVER, Expr, Graph, seq
+from sgl.grammars.algebra.expr import NEVER, Call, Expr, Graph, Rule, seq
 from sgl.grammars.errors import UnsupportedGrammarError
 from sgl.grammars.schema.json_text import Whitespace
 from sgl.grammars.schema.shapes import Arrays, Contains, Where
@@ -30,6 +30,7 @@ class CountedList:
         self._arrays, self._value, self._negate, self._blanks = arrays, value, negate, blanks
         self._cap = max(len(arrays.prefix), arrays.least, arrays.most or 0, *(c.start for c in arrays.contains))
         self._items: dict[tuple[int, Choice], Expr] = {}
+        self._rules: dict[Where, Expr] = {}
 
     def expr(self) -> Expr:
         """The list, NEVER when there is none."""
@@ -93,8 +94,16 @@ class CountedList:
                     places += contained.places
                 elif contained.most is not None and at >= contained.start:
                     places += self._negate(contained.places, "maxContains")
-            self._items[key] = self._value(tuple(dict.fromkeys(places)))
+            self._items[key] = self._shared(tuple(dict.fromkeys(places)))
         return self._items[key]
+
+    def _shared(self, places: Where) -> Expr:
+        """A rule, so that an item is lowered once and not for each count."""
+        found = self._rules.get(places)
+        if found is None:
+            item = self._value(places)
+            found = self._rules[places] = item if item == NEVER else Call(Rule("a counted item", lambda: item))
+        return found
 
 
 def _enough(contained: Contains) -> int:

@@ -15,6 +15,7 @@ from sgl.grammars.schema.numbers import digit, far_from_whole, power
 _MOST_REMAINDERS = 1000
 _READ_EXACTLY = 15  # a decimal of at most so many digits keeps its value in a double well enough
 _MOST_COUNTED = 1600
+_MOST_PLACES = 40  # of a step; far more than a double tells apart
 _MINUS, _POINT, _ZERO = Literal(b"-"), Literal(b"."), Literal(b"0")
 _LEAST_POWER, _GREAT_POWER, _GREATEST_POWER = -5, 16, 307
 
@@ -42,6 +43,8 @@ def whole_step(step: Decimal) -> int:
 
 def few_remainders(step: Decimal, negated: bool) -> bool:
     """Whether an automaton can tell the remainders apart."""
+    if -int(step.as_tuple().exponent) > _MOST_PLACES:
+        return False
     number, places = as_ratio(step)
     if negated:
         return number * (_READ_EXACTLY + places) <= _MOST_COUNTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -9,12 +10,14 @@ from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.expr import NEVER, Chars, Expr, Part, Repeat, alt, seq
 from sgl.grammars.algebra.language import combine, matches, texts
 from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
+from sgl.grammars.schema.formats import longest_format
 from sgl.grammars.schema.json_text import QUOTE, encode
 from sgl.grammars.schema.resolver import Resolver
-from sgl.grammars.schema.scalars import text_expr
+from sgl.grammars.schema.scalars import sure, text_expr
 from sgl.grammars.schema.shapes import Names, Objects, Strings, Where
 
 _MOST_CLASSES = 64
+_LONGEST_HOST = 40  # characters of a member's name that is a host name, for which there must be a whole automaton
 _ANY_TEXT = Repeat(Chars(charset.ANY), 0, None)
 Class = tuple[tuple[Expr, ...], tuple[Expr, ...]]  # patterns that names match, and that they do not
 
@@ -112,6 +115,12 @@ def _joined(required: tuple[str, ...], name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*required, name)))
 
 
+def _as_names(strings: Strings) -> Strings:
+    """What names are generated from: those of a format that is long without a bound of its own are short."""
+    found = sure(strings)
+    return replace(found, most=_LONGEST_HOST) if found.languages and found.most == longest_format("hostname") else found
+
+
 class _FreeNames:
     """Members of names that are not declared, split into classes by the patterns that a name matches."""
 
@@ -131,7 +140,7 @@ class _FreeNames:
         """Members whose names are in a set of names."""
         patterns = list(dict.fromkeys(p for layer in self._objects.layers for p, _ in layer.patterns))
         listed = texts(n for n in wanted.listed if n not in self._declared)
-        missed = (self._name_language(wanted.missed),) if wanted.missed else ()
+        missed = (self._name_language(wanted.missed, lambda strings: strings),) if wanted.missed else ()
         unmatched = (*wanted.unmatched, *missed, *([listed] if listed != NEVER else []))
         found: list[Expr] = []
         for matched, others in self._classes(patterns):
@@ -178,12 +187,13 @@ class _FreeNames:
             keyword = "patternProperties" if group[0] or group[1] else "propertyNames"
             raise UnsupportedGrammarError(keyword, self._objects.place, str(error)) from error
 
-    def _name_language(self, places: Where) -> Expr:
+    def _name_language(self, places: Where, read: Callable[[Strings], Strings] | None = None) -> Expr:
+        """The names that are strings of some places; `read` may leave in what is not sure to be."""
         found: list[Expr] = []
         for shape in self._resolver.shapes(places):
             if shape.values is not None:
                 found.append(texts(v for v in shape.values if isinstance(v, str) and self._resolver.admits(v, shape)))
             elif shape.strings is not None:
                 bounded = Strings() != shape.strings
-                found.append(text_expr(shape.strings) if bounded else _ANY_TEXT)
+                found.append(text_expr((read or _as_names)(shape.strings)) if bounded else _ANY_TEXT)
         return alt(*found)

@@ -10,6 +10,7 @@ from typing import Any
 from sgl.grammars.errors import GrammarError
 from sgl.grammars.schema.bounded import DIGITS
 from sgl.grammars.schema.json_text import WHITESPACE
+from sgl.grammars.schema.resources import resources_of
 
 _CHOICES = {
     "whitespace": tuple(WHITESPACE),
@@ -36,6 +37,7 @@ class SchemaOptions:
             format (at most twelve after a second); more if the number's bounds need more. None: no limit.
         ascii: True writes characters beyond ASCII only as escapes.
         formats: "enforced" (all known ones) or "annotation" (none).
+        resources: other documents that references may lead to, `{uri: schema}`; nothing is ever fetched.
         weaken: keywords to ignore; `explain` and the compiled grammar's `weakened` list them.
     """
 
@@ -47,6 +49,7 @@ class SchemaOptions:
     ascii: bool = False
     formats: str = "enforced"
     weaken: tuple[str, ...] = ()
+    resources: tuple[tuple[str, str], ...] = ()  # (uri, JSON text)
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> SchemaOptions:
@@ -58,8 +61,10 @@ class SchemaOptions:
             if name not in known:
                 raise GrammarError(f"unknown schema option {name!r}{_nearest(name, known)}")
             _check(name, value)
-        weaken = options.get("weaken", ())
-        return cls(**{**options, "weaken": tuple(weaken)}) if weaken else cls(**options)
+        given = dict(options)
+        given["weaken"] = tuple(options.get("weaken", ()))
+        given["resources"] = resources_of(options.get("resources", ()))
+        return cls(**given)
 
 
 _DEFAULTS = SchemaOptions()

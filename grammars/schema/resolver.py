@@ -11,8 +11,16 @@ from typing import Any
 
 from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.schema.document import Document, EndlessReference, SchemaOptions, child
+from sgl.grammars.schema.formats import generated
 from sgl.grammars.schema.instances import Judge
-from sgl.grammars.schema.keywords import APPLICATORS, KeywordReader, Schema, check_keywords, where
+from sgl.grammars.schema.keywords import (
+    APPLICATORS,
+    KeywordReader,
+    Schema,
+    check_keywords,
+    check_names,
+    where,
+)
 from sgl.grammars.schema.negation import complement
 from sgl.grammars.schema.shapes import (
     ANYTHING,
@@ -30,6 +38,9 @@ from sgl.grammars.schema.unevaluated import close_items, close_members, speaks
 
 MOST_ALTERNATIVES = 256
 _MOST_TOGETHER = 5
+_MOST_COMPARED = 6000  # alternatives of a schema that are looked through for those that say the same
+_MOST_RIVALS = 400  # branches of oneOf, each pair of which is compared
+_MOST_BRANCHES = 2048  # that are not multiplied with others
 Shapes = list[Shape]
 
 
@@ -40,6 +51,8 @@ class Resolver:
         self._document = document
         self._reader = KeywordReader(options)
         self._judge = Judge(self.shapes)
+        self._maker = Judge(self.shapes, generated)
+        self._compared = 0
         self._known: dict[str, Shapes] = {}
         self._active: list[str] = []
         self._negations: dict[str, tuple[Where, str]] = {}
@@ -53,7 +66,8 @@ class Resolver:
         return found
 
     def admits(self, value: Any, shape: Shape) -> bool:
-        return self._judge.fits(value, shape)
+        """Whether a value surely fits, so that it may be written."""
+        return self._maker.fits(value, shape)
 
     def in_names(self, name: str, names: Names) -> bool:
         """Whether a name is in a set of names."""
@@ -67,7 +81,7 @@ class Resolver:
         """All values that satisfy the places, each once; None where they are not few, or not easily told."""
         found: list[Any] = []
         for shape in self.shapes(places):
-            values = self._judge.few(shape)
+            values = self._maker.few(shape)
             if values is None:
                 return None
             found += [v for v in values if not any(same(v, w) for w in found)]
@@ -124,6 +138,8 @@ class Resolver:
         """Scalar values are judged at once, so that nothing else need be said of them."""
         if shape.values is None or any(isinstance(v, list | dict) for v in shape.values):
             return shape
+        if shape.strings and any(generated(language) is not language for language in shape.strings.languages):
+            return shape
         unlisted = replace(shape, values=None)
         return Shape(values=tuple(v for v in shape.values if self._judge.fits(v, unlisted)))
 
@@ -155,7 +171,11 @@ class Resolver:
         if len(right) == 1 and right[0] is ANYTHING:
             return left
         found = [m for a in left for b in right if not (m := a.meet(b)).hollow()]
-        if len(found) > MOST_ALTERNATIVES:
+        most = MOST_ALTERNATIVES if min(len(left), len(right)) > 1 else _MOST_BRANCHES
+        self._compared += len(found) if len(found) > most else 0
+        if len(found) > most and self._compared <= _MOST_COMPARED:
+            found = [shape for shape in distinct(found) if not self._judge.empty(shape)]
+        if len(found) > most:
             hint = f"combining it with its neighbours gives {len(found)} alternatives"
             raise UnsupportedGrammarError(self._combining(place), place, hint)
         return found
@@ -214,6 +234,8 @@ class Resolver:
         branches = self._branches(schema, "oneOf", place)
         if all(shape.only_lists() for branch in branches for shape in branch) and not _repeated(branches):
             return merged([shape for branch in branches for shape in branch])
+        if len(branches) > _MOST_RIVALS:
+            raise UnsupportedGrammarError("oneOf", place, f"{len(branches)} branches are more than {_MOST_RIVALS}; use anyOf")
         siblings = [self._reader.shape(schema, place)]
         overlapping = [pair for pair in combinations(range(len(branches)), 2) if self._overlap(siblings, branches, pair, place)]
         if not overlapping:
@@ -279,11 +301,25 @@ class Resolver:
             for name, asked in listed.items():
                 absent = Shape(objects=Objects((Layer({name: NOWHERE}, spoken=False),)))
                 if isinstance(asked, list):
+                    check_names(asked, keyword, place)
                     present = [Shape(objects=Objects((), (name, *asked)))]
                 else:
                     asked_shapes = self._of(child(place, keyword, name))
                     present = self._meet([Shape(objects=Objects((), (name,)))], asked_shapes, place)
                 yield [absent, *present]
+
+
+def distinct(shapes: Shapes) -> Shapes:
+    """The alternatives without those that say the same as an earlier one, each keyword of theirs once."""
+    found: dict[str, Shape] = {}
+    for shape in shapes:
+        if shape.objects is not None:
+            layers = {repr(layer): layer for layer in shape.objects.layers}
+            ordered = tuple(layers[key] for key in sorted(layers))
+            required = tuple(sorted(shape.objects.required))
+            shape = replace(shape, objects=replace(shape.objects, layers=ordered, required=required))
+        found.setdefault(repr(shape), shape)
+    return list(found.values())
 
 
 def merged(shapes: Shapes) -> Shapes:

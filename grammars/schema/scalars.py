@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.counted import CountedTexts
 from sgl.grammars.algebra.expr import NEVER, Call, Chars, Expr, Repeat, Rule, length_bounds, repeat, seq
-from sgl.grammars.algebra.language import combine, texts
+from sgl.grammars.algebra.language import combine, determined, texts
 from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
 from sgl.grammars.schema.bounded import bounded
-from sgl.grammars.schema.formats import with_digits
-from sgl.grammars.schema.json_text import FREE_CHAR, FREE_TEXT, QUOTE, encode_once
+from sgl.grammars.schema.formats import generated, with_digits
+from sgl.grammars.schema.json_text import FREE_CHAR, FREE_TEXT, QUOTE, encode_chars, encode_once, spelled
 from sgl.grammars.schema.multiples import common_step, few_remainders, multiples, other_numbers, whole_step
 from sgl.grammars.schema.numbers import (
     ANY_NUMBER,
@@ -25,6 +26,9 @@ from sgl.grammars.schema.numbers import (
 )
 from sgl.grammars.schema.shapes import Numbers, Strings
 
+_ANY_TEXT = Repeat(Chars(charset.ANY), 0, None)
+_MOST_COUNTED = 20_000  # characters
+_MOST_PLACES = 5_000_000  # states times characters: of their possible lengths a bit each is kept
 _FREE_REST = Call(Rule("rest of a free string", lambda: seq(FREE_TEXT, QUOTE)))
 
 
@@ -83,24 +87,54 @@ def string_expr(strings: Strings, digits: int | None = None) -> Expr:
         if strings.least == 0 and strings.most is None:
             return seq(QUOTE, _FREE_REST)
         return seq(QUOTE, repeat(FREE_CHAR, strings.least, strings.most), QUOTE)
-    text = NEVER if digits is None else text_expr(replace(strings, languages=with_digits(strings.languages, digits)))
-    text = text_expr(strings) if text == NEVER else text
-    if text == NEVER:
-        return NEVER
-    return seq(QUOTE, Call(Rule(f"string at {strings.place}", lambda: seq(encode_once(text), QUOTE))))
+    strings = sure(strings)
+    narrow = strings if digits is None else replace(strings, languages=with_digits(strings.languages, digits))
+    for each in dict.fromkeys((narrow, strings)):
+        text = _written(each)
+        if text != NEVER:
+            return seq(QUOTE, Call(Rule(f"string at {strings.place}", partial(seq, text, QUOTE))))
+    return NEVER
+
+
+def sure(strings: Strings) -> Strings:
+    """The same with what is surely in a format in place of what may be."""
+    return replace(strings, languages=tuple(generated(language) for language in strings.languages))
+
+
+def _written(strings: Strings) -> Expr:
+    """The characters as JSON; by states and counts that are made on the way, where their product is too large."""
+    try:
+        return _encoded(text_expr(strings))
+    except UnsupportedGrammarError:
+        if not strings.least and (strings.most is None or strings.most > _MOST_COUNTED):
+            raise
+        try:
+            graph = determined(strings.languages or (_ANY_TEXT,), _excluded(strings))
+        except GrammarLimitError:
+            graph = None
+        if graph is None or len(graph.edges) * max(strings.least, strings.most or 0) > _MOST_PLACES:
+            raise
+    counted = CountedTexts(graph, strings.least, strings.most, encode_chars, spelled)
+    return counted.expr(f"string at {strings.place}")
+
+
+def _encoded(text: Expr) -> Expr:
+    return text if text == NEVER else encode_once(text)
 
 
 def text_expr(strings: Strings) -> Expr:
     """The characters of a string that must match something."""
-    excluded = strings.excluded
-    if strings.forbidden:
-        excluded += (texts(sorted(strings.forbidden)),)
+    excluded = _excluded(strings)
     if len(strings.languages) == 1 and not excluded:
         bounded = _bounded(strings.languages[0], strings.least, strings.most)
         if bounded is not None:
             return bounded
-    languages = strings.languages or (Repeat(Chars(charset.ANY), 0, None),)
+    languages = strings.languages or (_ANY_TEXT,)
     return _combined(languages, excluded, "pattern", strings.place, strings.least, strings.most)
+
+
+def _excluded(strings: Strings) -> tuple[Expr, ...]:
+    return strings.excluded + ((texts(sorted(strings.forbidden)),) if strings.forbidden else ())
 
 
 def _bounded(language: Expr, least: int, most: int | None) -> Expr | None:

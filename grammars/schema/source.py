@@ -31,7 +31,7 @@ def canonical_schema(schema: Any) -> tuple[Any, str]:
     given = schema if isinstance(schema, str) else None
     if given is not None:
         try:
-            schema = json.loads(given)
+            schema = json.loads(given, parse_float=_finite)
         except ValueError as error:
             raise InvalidGrammarError(f"the schema is not JSON: {error}") from error
     if not isinstance(schema, Mapping | bool):
@@ -45,6 +45,14 @@ def canonical_schema(schema: Any) -> tuple[Any, str]:
     except (TypeError, ValueError) as error:
         raise InvalidGrammarError(f"the schema is not JSON: {error}") from error
     return json.loads(text), text
+
+
+def _finite(text: str) -> float:
+    """A number as everybody reads it."""
+    value = float(text)
+    if abs(value) == float("inf"):
+        raise ValueError(f"the number {text[:40]} is too great for a double")
+    return value
 
 
 def _is_python_type(schema: Any) -> bool:

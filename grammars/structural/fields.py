@@ -11,7 +11,7 @@ from sgl.grammars.schema.document import child
 _MISSING = object()
 FIELDS: dict[str, dict[str, Any]] = {
     "const_string": {"value": _MISSING},
-    "json_schema": {"json_schema": _MISSING, "style": "json", "any_order": False},
+    "json_schema": {"json_schema": _MISSING, "style": "json", "any_order": False, "max_whitespace_cnt": None},
     "regex": {"pattern": _MISSING},
     "grammar": {"grammar": _MISSING, "syntax": "auto", "start": None},
     "choices": {"choices": _MISSING},
@@ -48,6 +48,8 @@ _TYPES: dict[str, tuple[Any, str]] = {
     "at_least_one": (bool, "true or false"),
     "stop_after_first": (bool, "true or false"),
     "any_order": (bool, "true or false"),
+    "style": (str, "a string"),
+    "max_whitespace_cnt": (int | None, "an integer"),
     "min": (int, "an integer"),
     "max": (int, "an integer"),
 }
@@ -71,10 +73,16 @@ def fields_of(value: Any, place: str, only: str | None = None) -> dict[str, Any]
     known = FIELDS[kind]
     for name in value.keys() - known.keys() - {"type"}:
         raise InvalidGrammarError(f"{kind} has no field {name!r}; {_hint(name, list(known))}", place)
-    fields = {name: value.get(name, default) for name, default in known.items()}
+    fields = {name: _given(value, name, default) for name, default in known.items()}
     for name, found in fields.items():
         _check(kind, name, found, place)
     return fields | {"type": kind}
+
+
+def _given(value: dict[str, Any], name: str, default: Any) -> Any:
+    """What stands there; null for what may be absent says that it is."""
+    found = value.get(name, default)
+    return default if found is None and default is not _MISSING else found
 
 
 def _check(kind: str, name: str, value: Any, place: str) -> None:
@@ -82,7 +90,7 @@ def _check(kind: str, name: str, value: Any, place: str) -> None:
         raise InvalidGrammarError(f"{kind} needs {name!r}", place)
     wanted, words = _TYPES.get(name, (object, ""))
     absent = value == () or (name == "begin" and isinstance(value, dict))
-    if not absent and (not isinstance(value, wanted) or (wanted is int and isinstance(value, bool))):
+    if not absent and (not isinstance(value, wanted) or (wanted is not bool and wanted is not object and isinstance(value, bool))):
         raise InvalidGrammarError(f"{name} must be {words}, not {value!r}", child(place, name))
 
 

@@ -22,6 +22,8 @@ from sgl.grammars.schema.document import child
 from sgl.grammars.schema.weaken import weakened
 from sgl.grammars.structural.fields import fields_of, strings_of
 from sgl.grammars.structural.free_text import Awaited, free_text, literal, one_of
+from sgl.grammars.structural.parameters import parameters_expr
+from sgl.grammars.structural.styles import STYLES, ParameterStyle
 from sgl.grammars.structural.tags import Tag, structural_expr
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
@@ -150,10 +152,16 @@ class _Reader:
         return _placed(place, lambda: schema_expr(parsed, options))
 
     def _json_schema(self, fields: Format, place: str) -> Expr:
-        if fields["style"] != "json":
-            raise UnsupportedGrammarError(f"style {fields['style']!r}", place, "only JSON is written")
         options = replace(self._options, order="any") if fields["any_order"] else self._options
-        return self._schema(fields["json_schema"], child(place, "json_schema"), options)
+        most_blanks = fields["max_whitespace_cnt"]
+        if most_blanks is not None:
+            options = _with_blanks(options, most_blanks, child(place, "max_whitespace_cnt"))
+        inner = child(place, "json_schema")
+        if fields["style"] == "json":
+            return self._schema(fields["json_schema"], inner, options)
+        style = _style(fields["style"], child(place, "style"))
+        parsed, _ = _placed(inner, lambda: canonical_schema(fields["json_schema"]))
+        return _placed(inner, lambda: parameters_expr(parsed, style, options, self._vocabulary, most_blanks))
 
     def _grammar(self, fields: Format, place: str) -> Expr:
         from sgl.grammars.ebnf import ebnf_expr
@@ -243,6 +251,21 @@ class _Reader:
         more = repeat(seq(_literal(fields["separator"], child(place, "separator")), one))
         found = one if fields["stop_after_first"] else seq(one, more)
         return found if fields["at_least_one"] else optional(found)
+
+
+def _style(name: str, place: str) -> ParameterStyle:
+    if name not in STYLES:
+        raise UnsupportedGrammarError(f"style {name!r}", place, f"known are json, {', '.join(STYLES)}")
+    return STYLES[name]
+
+
+def _with_blanks(options: SchemaOptions, most: int, place: str) -> SchemaOptions:
+    """The options under which no more blanks than that stand next to each other."""
+    if most < 0:
+        raise InvalidGrammarError(f"max_whitespace_cnt is {most}; give 0 or more", place)
+    if options.whitespace in ("free", "indented"):
+        raise UnsupportedGrammarError("max_whitespace_cnt", place, f"the option whitespace={options.whitespace!r} says what blanks there are")
+    return options if most else replace(options, whitespace="compact")
 
 
 def _joined(tag: Tag) -> Expr:

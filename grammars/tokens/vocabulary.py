@@ -38,6 +38,9 @@ class Vocabulary:
         self.compiled: LruCache[Any] = LruCache(MOST_GRAMMARS)
         self.native: Any = None
         self.exact = True
+        self.base: Vocabulary = self  # the tokenizer's own, of which `shown` special tokens are text here
+        self.shown: frozenset[int] = frozenset()
+        self._spelling: dict[frozenset[int], Vocabulary] = {}
 
     @classmethod
     def from_tokenizer(
@@ -65,6 +68,17 @@ class Vocabulary:
     ) -> Vocabulary:
         """Build a vocabulary from the bytes of each token; the index is the token's id."""
         return cls(tokens, eos_ids, special_ids)
+
+    def spelling(self, ids: Iterable[int]) -> Vocabulary:
+        """The same, in which some special tokens are text: marks that a constrained text is to write as one token."""
+        shown = frozenset(ids) & (self.special_ids - frozenset(self.eos_ids))
+        if not shown:
+            return self
+        if shown not in self._spelling:
+            found = Vocabulary(self.tokens, self.eos_ids, self.special_ids - shown)
+            found.exact, found.base, found.shown = self.exact, self.base, self.shown | shown
+            self._spelling[shown] = found
+        return self._spelling[shown]
 
     @cached_property
     def text_ids(self) -> list[int]:

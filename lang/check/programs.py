@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Def = ast.FunctionDef | ast.AsyncFunctionDef
 RUNNERS = ("run", "run_batch", "arun", "arun_batch", "bind", "trace", "cache", "compile")
-_RUN_EXTRA = frozenset({"timeout", "budget"})
+_RUN_EXTRA = frozenset({"timeout", "budget", "adapter"})
 _BATCH_EXTRA = frozenset(
     {"num_threads", "progress_bar", "generator_style", "return_exceptions", "batch_kwargs"}
 )

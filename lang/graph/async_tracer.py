@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from ..program.program import Call, Program
+from ..sampling.adapters import Change
 from .joins import AsyncTracerGroup
 from .tracer import TracerProgramState
 
@@ -20,8 +21,8 @@ class AsyncTracerProgramState(TracerProgramState):
         self.variables = state.variables
         self.child_states = state.child_states
 
-    def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> AsyncTracerGroup:
-        children = self._fork(size, position_ids_offset)
+    def fork(self, size: int = 1, position_ids_offset: list[int] | None = None, *, adapter: Change = ...) -> AsyncTracerGroup:
+        children = self._fork(size, position_ids_offset, adapter)
         return AsyncTracerGroup([AsyncTracerProgramState(child) for child in children], self)
 
     @asynccontextmanager

@@ -156,7 +156,7 @@ class CompiledProgram:
         """`run_batch` for event loops."""
         reject_unknown("arun_batch", options, OPTION_NAMES)
         items = [self.parameters.complete(call.kwargs) for call in make_calls(self.program, batch_kwargs)]
-        start = self._starter(items, RunSettings.of(options), "journal" in options)
+        start = self._starter(items, RunSettings.of(options, items=len(items)), "journal" in options)
         states = [start(index) for index in range(len(items))]
         await asyncio.gather(*map(finished, states))
         return [result_of(state, return_exceptions) for state in states]
@@ -180,7 +180,7 @@ class CompiledProgram:
         items = [self.parameters.complete(call.kwargs) for call in make_calls(self.program, batch_kwargs)]
         if not items:
             return iter(()) if generator_style else []
-        start = self._starter(items, RunSettings.of(options), "journal" in options)
+        start = self._starter(items, RunSettings.of(options, items=len(items)), "journal" in options)
         window = WINDOW if generator_style else len(items)
         results = in_order(len(items), start, window, return_exceptions)
         shown = counted(results, len(items), progress_bar)
@@ -219,7 +219,7 @@ class CompiledProgram:
     ) -> tuple[Plan, PinnedPrefix | None]:
         """The plan for runs at a backend, and the pinned prefix that they start from."""
         self._check_template(settings.backend)
-        if journalled or self.program.num_api_spec_tokens:
+        if journalled or settings.adapted or self.program.num_api_spec_tokens:
             return unhoisted(self.plan), None
         self._make_ready(settings.backend)
         plan = self._plan_for(shared or {})

@@ -6,7 +6,7 @@ follow such an answer is a round trip: a wait for a result before the next opera
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -99,6 +99,9 @@ class CountingStream(Stream):
     def fork(self, size: int) -> list[Stream]:
         self.backend.operations += 1
         return [CountingStream(self.backend) for _ in range(size)]
+
+    def fork_adapted(self, adapters: Sequence[str | None]) -> list[Stream]:
+        return self.fork(len(adapters))
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -37,7 +37,7 @@ def label_of(node: SglExpr) -> str:
     if isinstance(node, SglArgument):
         return f"argument {node.name}"
     if isinstance(node, SglFork):
-        return f"fork into {node.number}"
+        return f"fork into {node.number}" + ("" if node.adapter is ... else f", adapter {node.adapter!r}")
     if isinstance(node, SglGetForkItem):
         return f"branch {node.index}"
     if isinstance(node, SglConcateAndAppend | SglGather):

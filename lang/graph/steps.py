@@ -77,9 +77,14 @@ class Joined(Step):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split(Step):
-    """The state forks into `children`."""
+    """The state forks into `children`. `adapter`: as `s.fork` was told."""
 
     children: tuple[int, ...]
+    adapter: Any = ...
+
+    @property
+    def needs(self) -> tuple[Key, ...]:
+        return keys_in(self.adapter)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,6 +11,7 @@ from ..nodes.ir import SglConstantText, SglExpr, SglGen
 from ..nodes.traced import SglFork, SglGetForkItem
 from ..places.place import caller_place
 from ..program.program import Call, Program
+from ..sampling.adapters import Change
 from ..typed import reading_of
 from .appending import TracedText
 from .joins import TracerGroup
@@ -26,15 +27,15 @@ class TracerProgramState(TracedText):
 
     # --- forks and calls ---------------------------------------------------------------------------------
 
-    def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> TracerGroup:
-        return TracerGroup(self._fork(size, position_ids_offset), self)
+    def fork(self, size: int = 1, position_ids_offset: list[int] | None = None, *, adapter: Change = ...) -> TracerGroup:
+        return TracerGroup(self._fork(size, position_ids_offset, adapter), self)
 
-    def _fork(self, size: int, position_ids_offset: list[int] | None) -> list[Any]:
-        fork = self.traced.note(SglFork(size, position_ids_offset))
+    def _fork(self, size: int, position_ids_offset: list[int] | None, adapter: Any) -> list[Any]:
+        fork = self.traced.note(SglFork(size, position_ids_offset, adapter))
         children = [self._child(fork, index) for index in range(size)]
         self.child_states += children
         states = tuple(child.traced.index for child in children)
-        self.recording.steps.append(Split(self.traced.index, caller_place(), self.scope, states))
+        self.recording.steps.append(Split(self.traced.index, caller_place(), self.scope, states, adapter))
         return children
 
     def _child(self, fork: SglExpr, index: int) -> TracerProgramState:

@@ -21,6 +21,7 @@ from ..nodes.words import in_turn
 from ..places.place import Place
 from ..program.program import Call
 from ..program.run import NO_THREAD, RunSettings, new_executor
+from ..sampling.adapters import of_forks
 from .later import Binding, Later
 from .placeholders import Key, Traced, filled
 from .plan import Lane, Plan
@@ -210,7 +211,8 @@ class Walk:
 
     def _split(self, step: Split) -> None:
         variables = self.variables(step.state, step.scope)
-        children = self.executors[step.state].fork(len(step.children), variables)
+        adapter = filled(step.adapter, lambda part: self.value_of(part, step.state))
+        children = self.executors[step.state].fork(len(step.children), variables, of_forks(adapter, len(step.children)))
         for state, child in zip(step.children, children, strict=True):
             self._adopt(state, child)
 

@@ -31,6 +31,7 @@ from ..nodes.ir import flatten
 from ..nodes.lost import kept as kept_or_lost
 from ..nodes.primitives import as_node
 from ..places.place import Place, caller_place
+from ..sampling.adapters import Adapter
 from ..sampling.options import SamplingOptions, derive_seed
 from .control import RunControl
 from .detached import bare, detached
@@ -199,9 +200,12 @@ class StreamExecutor(StateReader):
         if self.inline and piece.is_last(index):
             piece.get()
 
-    def forked_streams(self, size: int) -> list[Stream]:
+    def forked_streams(self, size: int, adapters: list[Adapter] | None = None) -> list[Stream]:
         """Forks of the stream; behind a failed node, where nothing is computed any more, empty streams."""
-        return [self.backend.open() for _ in range(size)] if self.failure else self.stream.fork(size)
+        if self.failure:
+            return [self.backend.open() for _ in range(size)]
+        based = self.branch.adapter is None and not any(adapters or ())
+        return self.stream.fork(size) if adapters is None or based else self.stream.fork_adapted(adapters)
 
     def _alarm(self, piece: Pending, timeout: float | None) -> Alarm | None:
         if timeout is None:
@@ -299,13 +303,16 @@ class StreamExecutor(StateReader):
 
     # --- forks and the end ------------------------------------------------------------------------------------
 
-    def fork(self, size: int, variables: Variables | None = None) -> list[StreamExecutor]:
-        """Children that go on from here. Returns at once; they share the pieces that are still pending."""
+    def fork(self, size: int, variables: Variables | None = None, adapters: list[Adapter] | None = None) -> list[StreamExecutor]:
+        """Children that go on from here, under this state's adapter or one each. Returns at once; they share the pieces
+        that are still pending."""
         with self._submitting:
             self._check_open("fork()", caller_place())
-            return [self._child(stream, variables or self.vars) for stream in self.forked_streams(size)]
+            streams = self.forked_streams(size, adapters)
+            names = adapters or [self.branch.adapter] * size
+            return [self._child(stream, variables or self.vars, name) for stream, name in zip(streams, names, strict=True)]
 
-    def _child(self, stream: Stream, variables: Variables) -> StreamExecutor:
+    def _child(self, stream: Stream, variables: Variables, adapter: Adapter) -> StreamExecutor:
         self._forked += 1
         options = self.options
         if options.seed is not None:
@@ -318,7 +325,7 @@ class StreamExecutor(StateReader):
             self.inline,
             stream,
             self.control,
-            self.branch.fork(),
+            self.branch.fork(adapter),
         )
         child.chat_template = self.chat_template
         child.conversation.follow(self.conversation)

@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 class Branch:
     """The text of one state, as pieces. The pieces before `start` are shared with the branch it forked off.
 
-    `opened` and `closed` are times of time.perf_counter() in seconds, `closed` None while it goes on.
+    `adapter` computes it, None: the base. `opened` and `closed` are times of time.perf_counter() in seconds, `closed` None while it goes on.
     """
 
-    __slots__ = ("__weakref__", "_parent", "backend", "children", "closed", "conversation", "label", "opened", "pieces", "program", "start", "turns")  # fmt: skip
+    __slots__ = ("__weakref__", "_parent", "adapter", "backend", "children", "closed", "conversation", "label", "opened", "pieces", "program", "start", "turns")  # fmt: skip
 
     def __init__(self, backend: Backend, program: str = "", parent: Branch | None = None) -> None:
         self.backend = backend
         self.program = program
+        self.adapter: str | None = None
         self._parent = parent and weakref.ref(parent)
         self.pieces: Feed[Piece] = Feed(parent.pieces.items if parent else None)
         self.turns: list[Turn] = []
@@ -42,6 +43,7 @@ class Branch:
         return {**told, "backend": detached(self.backend), "conversation": resting(self.conversation)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        self.adapter = None  # of those that were written down before there were any
         set_slots(self, state)
         for child in self.children:
             child._parent = weakref.ref(self)
@@ -50,9 +52,10 @@ class Branch:
     def parent(self) -> Branch | None:
         return self._parent() if self._parent else None
 
-    def fork(self) -> Branch:
+    def fork(self, adapter: str | None) -> Branch:
         """A branch that goes on from here."""
         child = Branch(self.backend, self.program, self)
+        child.adapter = adapter
         self.children.append(child)
         return child
 

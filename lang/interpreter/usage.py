@@ -19,6 +19,7 @@ class Usage:
     generated_tokens: the tokens that gens added.
     forced_tokens: the generated tokens that a grammar determined.
     drafted_tokens, accepted_tokens: tokens that the engine guessed ahead, and those of them that it kept.
+    reread_tokens: the computed tokens that another adapter had computed before the state was forked.
     operations: the gens and selects that ran.
     wall_seconds: from appending the first of them to the last result.
     seconds: from appending each of them to its result, summed; operations that run in parallel each count in full.
@@ -40,6 +41,7 @@ class Usage:
     span: tuple[float, float] | None = None  # first and last moment, of time.perf_counter()
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    reread_tokens: int = 0
 
     @classmethod
     def of(cls, meta_info: Mapping[str, Any], seconds: float, end: float | None = None) -> Usage:
@@ -63,6 +65,7 @@ class Usage:
             None if end is None else (end - seconds, end),
             meta_info.get("drafted_tokens") or 0,
             meta_info.get("accepted_tokens") or 0,
+            meta_info.get("reread_tokens") or 0,
         )
 
     @classmethod
@@ -96,6 +99,7 @@ class Usage:
             _around(self.span, other.span),
             self.drafted_tokens + other.drafted_tokens,
             self.accepted_tokens + other.accepted_tokens,
+            self.reread_tokens + other.reread_tokens,
         )
 
     def _told(self, name: str) -> str:
@@ -107,7 +111,8 @@ class Usage:
 
     def __str__(self) -> str:
         guessed = f", {self.accepted_tokens} of {self.drafted_tokens} guesses kept" if self.drafted_tokens else ""
-        computed = "" if "cached_tokens" in self.unknown else f", {self.computed_tokens} computed"
+        again = f", {self.reread_tokens} of them again under another adapter" if self.reread_tokens else ""
+        computed = "" if "cached_tokens" in self.unknown else f", {self.computed_tokens} computed{again}"
         return (
             f"{self.operations} operation{'' if self.operations == 1 else 's'}, {self.prompt_tokens} prompt tokens ({self._told('cached_tokens')}{computed}), "
             f"{self.generated_tokens} generated ({self._told('forced_tokens')}{guessed}), {self._times()}"

@@ -56,6 +56,7 @@ class Asked:
     shape: str
     occurrence: int
     before: str
+    adapter: str | None = None
 
     @property
     def place(self) -> str:
@@ -76,6 +77,7 @@ class Asked:
             line=self.where and self.where.line,
             previous=previous,
             before=self.before,
+            adapter=self.adapter,
             request=self.content.values,
             seconds=seconds,
         )

@@ -84,11 +84,15 @@ class JournalBackend(Backend):
     def open(self) -> Stream:
         return self._open(methodcaller("open"))
 
+    def open_adapted(self, adapter: str) -> Stream:
+        return self._open(methodcaller("open_adapted", adapter), adapter)
+
     def open_speculating(self, num_api_spec_tokens: int) -> Stream:
         return self._open(methodcaller("open_speculating", num_api_spec_tokens))
 
-    def _open(self, opener: Callable[[Backend], Stream]) -> Stream:
+    def _open(self, opener: Callable[[Backend], Stream], adapter: str | None = None) -> Stream:
         stream = JournalStream(self._session, opener, (self._item,))
+        stream.turn_to(adapter, opener)
         if self._session.only_computes:
             stream.start()
         return stream

@@ -15,7 +15,7 @@ from .node import Node
 Part = bytes | Future[Node]
 
 # No UTF-8 text has the byte 0xff, so no literal can look like one of these marks.
-_BEGIN, _END, _RESULT, _MEDIA, _ASKED = (b"\xff" + mark for mark in (b"b", b"e", b"r", b"m", b"?"))
+_BEGIN, _END, _RESULT, _MEDIA, _ASKED, _ADAPTER = (b"\xff" + mark for mark in (b"b", b"e", b"r", b"m", b"?", b"a"))
 
 
 class Link:
@@ -86,6 +86,11 @@ def result_part(text: str) -> bytes:
 def result_place() -> bytes:
     """Stands for any result where only the shape of the content counts."""
     return _RESULT + _END
+
+
+def adapter_part(adapter: str | None) -> bytes:
+    """From here on another adapter computes."""
+    return _ADAPTER + encode(adapter or "") + _END
 
 
 def turn_part(role: str, text: str, begins: bool) -> bytes:

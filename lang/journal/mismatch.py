@@ -24,6 +24,7 @@ def mismatch(journal: Journal, asked: Asked, last: Future[Node] | None) -> Repla
     prompt = journal.text_behind(number) + asked.before
     difference = (
         _text_difference(journal.prompt(near), prompt)
+        or _adapter_difference(near.adapter, asked.adapter)
         or _option_difference(near.request, asked.content.values)
         or _count_difference(journal, asked, near)
     )
@@ -60,6 +61,13 @@ def _around(text: str, at: int) -> str:
     start, end = max(0, at - _SHOWN), at + _SHOWN
     before, behind = "..." if start else "", "..." if end < len(text) else ""
     return f"{before}{text[start:end]!r}{behind}"
+
+
+def _adapter_difference(recorded: str | None, asked: str | None) -> str | None:
+    if recorded == asked:
+        return None
+    one, other = (f"adapter {name!r}" if name else "the base" for name in (recorded, asked))
+    return f"it was recorded under {one} and is asked under {other}"
 
 
 def _option_difference(recorded: dict[str, Any], asked: dict[str, Any]) -> str | None:

@@ -21,7 +21,7 @@ class Node:
     `key` is the address: a hash of all that the stream held and of the request. `shape` is the same without
     the results in it. `path` tells the fork ("0.1": the second child of item 0), `occurrence` how many equal
     nodes came before in the same place. `before` is the text since the node `previous` (a number). `request`
-    has the options that differ from their defaults. `seconds` went from asking to the answer.
+    has the options that differ from their defaults. `adapter` computed it (None: the base). `seconds` went from asking to the answer.
     """
 
     number: int
@@ -47,6 +47,7 @@ class Node:
     seconds: float = 0.0
     error: dict[str, Any] | None = None
     edited: bool = False
+    adapter: str | None = None
 
     @property
     def id(self) -> NodeId:
@@ -60,7 +61,8 @@ class Node:
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.file else "?"
         shown = self.value if self.kind == "once" else self.text
-        return f"node {self.number}: {self.kind} {self.name!r} of {self.program} ({where}, path {self.path}): {shown!r:.60}"
+        under = f", adapter {self.adapter!r}" if self.adapter else ""
+        return f"node {self.number}: {self.kind} {self.name!r} of {self.program} ({where}, path {self.path}{under}): {shown!r:.60}"
 
     def as_json(self) -> dict[str, Any]:
         """The entry of the file: fields that say nothing are left out."""

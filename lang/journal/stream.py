@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from operator import methodcaller
@@ -15,7 +15,7 @@ from ..errors import ProgramCancelled
 from ..places.place import Place
 from ..sampling.choices import ChoicesDecision
 from .asked import Asked, Content, Path, content_of, once_content, program_at
-from .chain import Link, address, encode, media_part, result_part, result_place, turn_part
+from .chain import Link, adapter_part, address, encode, media_part, result_part, result_place, turn_part
 from .mailbox import Mailbox
 from .mismatch import mismatch
 from .node import Node
@@ -40,6 +40,8 @@ class JournalStream(Stream):
         self._opener = opener
         self._path = path
         self._children = 0
+        self._adapter: str | None = None
+        self._turn: bytes | None = None  # to another adapter than that of the stream it was forked off
         self._shape = hashlib.blake2b(digest_size=16)
         self._before = ""
         self._content = Link()
@@ -125,7 +127,7 @@ class JournalStream(Stream):
         shape = address(self._shape, content.address)
         number = self._session.number(shape, self._path)
         program = program_at(where)
-        return Asked(content, name, where, program, self._path, shape, number, self._before)
+        return Asked(content, name, where, program, self._path, shape, number, self._before, self._adapter)
 
     def _decide(self, question: Question) -> None:
         """Serve the node if the journal has it, else compute it; later, if that cannot be known yet."""
@@ -169,20 +171,36 @@ class JournalStream(Stream):
     # --- forks and the end -----------------------------------------------------------------------------------
 
     def fork(self, size: int) -> list[Stream]:
-        children = [self._child() for _ in range(size)]
+        return self._forked([self._child() for _ in range(size)], methodcaller("fork", size))
+
+    def fork_adapted(self, adapters: Sequence[str | None]) -> list[Stream]:
+        children = [self._child() for _ in adapters]
+        for child, adapter in zip(children, adapters, strict=True):
+            child.turn_to(adapter, methodcaller("open_adapted", adapter) if adapter else methodcaller("open"))
+        return self._forked(children, methodcaller("fork_adapted", adapters))
+
+    def turn_to(self, adapter: str | None, opener: Callable[[Backend], Stream]) -> None:
+        """Before anything else: it is computed by another adapter than what it was forked off."""
+        if adapter != self._adapter:
+            part = adapter_part(adapter)
+            self._shape.update(part)
+            self._content, self._adapter, self._opener = Link(self._content, part), adapter, opener
+            self._turn = part
+
+    def _forked(self, children: list[JournalStream], split: Callable[[Stream], list[Stream]]) -> list[Stream]:
         for child in children:
             child._mailbox.shut()  # until this stream comes to the fork
-        self._mailbox.run(partial(self._fork, children), partial(_break, children))
+        self._mailbox.run(partial(self._fork, children, split), partial(_break, children))
         return list(children)
 
     def _child(self) -> JournalStream:
         child = JournalStream(self._session, self._opener, (*self._path, self._children))
         self._children += 1
-        child._shape, child._before = self._shape.copy(), self._before
+        child._shape, child._before, child._adapter = self._shape.copy(), self._before, self._adapter
         return child
 
-    def _fork(self, children: list[JournalStream]) -> None:
-        inners = self._inner.fork(len(children)) if self._inner is not None else [None] * len(children)
+    def _fork(self, children: list[JournalStream], split: Callable[[Stream], list[Stream]]) -> None:
+        inners = split(self._inner) if self._inner is not None else [None] * len(children)
         for child, inner in zip(children, inners, strict=True):
             begin = partial(child._begin, self._content, self._last, inner, list(self._behind))
             child._mailbox.open(begin, _ignore)
@@ -190,7 +208,8 @@ class JournalStream(Stream):
     def _begin(
         self, content: Link, last: Future[Node] | None, inner: Stream | None, behind: list[Step]
     ) -> None:
-        self._content, self._last, self._inner, self._behind = content, last, inner, behind
+        self._last, self._inner, self._behind = last, inner, behind
+        self._content = Link(content, self._turn) if self._turn else content
 
     def prefill(self) -> Future[None]:
         """Of a stream that is served from the journal nothing has to be computed ahead."""

@@ -102,6 +102,7 @@ def _gen(
     Raises UnknownOptionError, BadValueError.
     """
     given = {key: value for key, value in locals().items() if key not in _NOT_OPTIONS}
+    _refuse_adapter(name, unknown)
     reject_unknown("gen", unknown, _GEN_NAMES)
     if choices:
         return select(name, choices, temperature or 0.0, choices_method or token_length_normalized)
@@ -327,6 +328,15 @@ def _is_number(value: Any) -> bool:
 
 
 _NOT_OPTIONS = {"name", "choices", "choices_method", "type", "unknown"}
+
+
+def _refuse_adapter(name: str | None, options: dict[str, Any]) -> None:
+    if "adapter" in options:
+        asked = options["adapter"]
+        raise UnknownOptionError(
+            f"gen({name!r}): adapter={asked!r} belongs to a state, not to a gen, since all of the text is computed by it; "
+            f"use program.run(..., adapter={asked!r}), run_batch with one per item, or s.fork(1, adapter={asked!r})[0]"
+        )
 
 
 def _one_constraint(name: str | None, options: SamplingOptions, type: Any) -> None:

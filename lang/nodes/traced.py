@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..errors import TraceError
 from .ir import SglExpr
@@ -22,18 +22,19 @@ class SglWords(SglExpr):
 
 
 class SglFork(SglExpr):
-    """In a trace: the place where a state splits."""
+    """In a trace: the place where a state splits. `adapter`: as `s.fork` is told, ... for that of the state."""
 
     stands_alone = True
 
-    def __init__(self, number: int, position_ids_offset: list[int] | None = None) -> None:
+    def __init__(self, number: int, position_ids_offset: list[int] | None = None, adapter: Any = ...) -> None:
         self.number = number
+        self.adapter = adapter
         self.position_ids_offset = position_ids_offset
 
     def __repr__(self) -> str:
         return (
             f"Fork(%{_id(self.prev_node)}, number={self.number}, "
-            f"position_ids_offset={self.position_ids_offset})"
+            f"position_ids_offset={self.position_ids_offset}{'' if self.adapter is ... else f', adapter={self.adapter!r}'})"
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, overload
 from ..errors import WouldBlockError
 from ..interpreter.usage import Usage
 from ..nodes.ir import SglGen
+from ..sampling.adapters import Change, of_forks
 from .above import Picture, Report, reports
 from .group import AsyncProgramStateGroup
 from .probabilities import probabilities
@@ -30,9 +31,9 @@ class AsyncProgramState(StateBase):
 
     # --- forks and calls -----------------------------------------------------------------------------------
 
-    def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> AsyncProgramStateGroup:
-        """Return `size` states that continue from here, in parallel. Does not wait."""
-        children = self.stream_executor.fork(size, self._variables)
+    def fork(self, size: int = 1, position_ids_offset: list[int] | None = None, *, adapter: Change = ...) -> AsyncProgramStateGroup:
+        """Return `size` states that continue from here, in parallel. Does not wait. adapter: see ProgramState.fork."""
+        children = self.stream_executor.fork(size, self._variables, of_forks(adapter, size))
         return AsyncProgramStateGroup([type(self)(child) for child in children], self)
 
     @asynccontextmanager

@@ -21,7 +21,7 @@ from .program import Call, Program
 from .run import RunSettings, new_executor, run_body, run_body_async
 from .state import ProgramState
 
-OPTION_NAMES = RUN_NAMES | {"backend", "timeout", "budget", "journal"}
+OPTION_NAMES = RUN_NAMES | {"backend", "timeout", "budget", "journal", "adapter"}
 BODIES = 48  # how many bodies run at once by default; they only wait, the engine works
 _INTERRUPTED = "the batch was interrupted"
 _LONG = reprlib.Repr()  # what callers gave, as errors show it

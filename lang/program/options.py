@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..interpreter.usage import Budget
+from ..sampling.adapters import Adapters
 from ..sampling.gen_options import SamplingNames
 
 
@@ -16,6 +17,7 @@ class BatchOptions(SamplingNames, total=False):
     backend: Any
     budget: Budget | int | None
     journal: str | Path | None
+    adapter: Adapters
     num_threads: int | str
 
 

@@ -19,6 +19,7 @@ from ..errors import BadValueError, UnknownOptionError, nearest
 from ..interpreter.control import RunControl
 from ..interpreter.executor import StreamExecutor
 from ..interpreter.usage import Budget
+from ..sampling.adapters import Adapter, checked, one_each
 from ..sampling.options import DEFAULTS, RUN_NAMES, SamplingOptions, derive_seed, make_options
 from .above import journals
 from .async_state import AsyncProgramState
@@ -26,12 +27,15 @@ from .program import Call, Program
 from .state import ProgramState
 
 NO_THREAD = 0
-_SWITCHES = frozenset({"stream", "backend", "use_thread", "timeout", "budget", "journal"})
+_SWITCHES = frozenset({"stream", "backend", "use_thread", "timeout", "budget", "journal", "adapter"})
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How to run: where, with which sampling options (no gaps), streaming or not, and for how long at most."""
+    """How to run: where, with which sampling options (no gaps), streaming or not, and for how long at most.
+
+    `adapters`: of a batch, one for each item; else all run under `adapter`.
+    """
 
     backend: Backend
     options: SamplingOptions
@@ -40,17 +44,20 @@ class RunSettings:
     timeout: float | None = None
     budget: Budget | None = None
     returns_errors: bool = False  # the caller gets them as results
+    adapter: Adapter = None
+    adapters: tuple[Adapter, ...] = ()
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], returns_errors: bool = False) -> RunSettings:
-        """From the keyword options of `run`. Raises UnknownOptionError, BadValueError."""
+    def of(cls, options: Mapping[str, Any], returns_errors: bool = False, items: int | None = None) -> RunSettings:
+        """From the keyword options of `run`, or of a batch of so many items. Raises UnknownOptionError, BadValueError."""
         for name in options:
             if name not in RUN_NAMES and name not in _SWITCHES:
                 raise UnknownOptionError(
                     f"run has no option {name!r}; {nearest(name, RUN_NAMES | _SWITCHES)}"
                 )
         sampling = make_options(**{name: value for name, value in options.items() if name in RUN_NAMES})
-        backend, journal = resolve_backend(options.get("backend")), options.get("journal")
+        backend, journal, adapter = resolve_backend(options.get("backend")), options.get("journal"), options.get("adapter")
+        many = items is not None and isinstance(adapter, list | tuple)
         return cls(
             backend if journal is None else journals().journalled(backend, journal),
             sampling.over(DEFAULTS),
@@ -59,15 +66,22 @@ class RunSettings:
             make_options(timeout=options.get("timeout")).timeout,
             _budget(options.get("budget")),
             returns_errors,
+            None if many else checked(adapter),
+            tuple(one_each(adapter, items or 0, "items")) if many else (),
         )
+
+    @property
+    def adapted(self) -> bool:
+        """Whether an adapter computes any of the runs."""
+        return self.adapter is not None or any(self.adapters)
 
     def for_item(self, index: int) -> RunSettings:
         """The settings of item `index` of a batch: item 0 runs as a single run would."""
-        seed = self.options.seed
+        seed, adapter = self.options.seed, self.adapters[index] if self.adapters else self.adapter
         if index == 0:
-            return self
+            return replace(self, adapter=adapter)
         options = self.options if seed is None else replace(self.options, seed=derive_seed(seed, -1, index))
-        return replace(self, options=options, backend=self.backend.for_item(index))
+        return replace(self, options=options, backend=self.backend.for_item(index), adapter=adapter)
 
 
 def _budget(value: Any) -> Budget | None:
@@ -114,19 +128,27 @@ def new_executor(
     """A fresh state of a fresh run."""
     backend = settings.backend
     control = RunControl(backend, program.__name__, settings.timeout, settings.budget)
-    speculating = program.num_api_spec_tokens
+    control.root.adapter = settings.adapter
     executor = StreamExecutor(
         backend,
         settings.options,
         dict(call.kwargs),
         streaming=settings.stream,
         inline=not settings.use_thread,
-        stream=backend.open_speculating(speculating) if speculating else stream,
+        stream=_opened(program, settings) or stream,
         control=control,
     )
     executor.failure_is_returned = settings.returns_errors
     executor.when_finished(control.finished)
     return executor
+
+
+def _opened(program: Program, settings: RunSettings) -> Stream | None:
+    """None: as every stream of the backend is opened."""
+    if settings.adapter is not None:
+        return settings.backend.open_adapted(settings.adapter)
+    speculating = program.num_api_spec_tokens
+    return settings.backend.open_speculating(speculating) if speculating else None
 
 
 def run_program(program: Program, call: Call, settings: RunSettings) -> ProgramState:

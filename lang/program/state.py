@@ -25,6 +25,7 @@ from ..nodes.ir import (
     SglVarScopeEnd,
 )
 from ..nodes.primitives import role_turn
+from ..sampling.adapters import Change, of_forks
 from .above import Picture, Report, reports
 from .group import ProgramStateGroup
 from .probabilities import probabilities
@@ -238,14 +239,17 @@ class ProgramState(StateBase):
 
     # --- forks and calls -----------------------------------------------------------------------------------
 
-    def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> ProgramStateGroup[ProgramState]:
+    def fork(self, size: int = 1, position_ids_offset: list[int] | None = None, *, adapter: Change = ...) -> ProgramStateGroup[ProgramState]:
         """Return `size` states that continue from here, in parallel. Does not wait.
 
         They share the tokens computed so far. `join()` of the group brings their variables back; a fork that is not
         joined, `s.fork()[0]`, keeps its variables to itself. `position_ids_offset` is accepted for old programs and has
         no effect.
+
+        adapter: the name of another adapter (LoRA), or None for the base; a list has one for each fork. Such a fork shares
+        the text alone, which is computed again: `usage().reread_tokens` counts it.
         """
-        children = self.stream_executor.fork(size, self._variables)
+        children = self.stream_executor.fork(size, self._variables, of_forks(adapter, size))
         return ProgramStateGroup([type(self)(child) for child in children], self)
 
     @contextmanager

@@ -65,6 +65,7 @@ def _ends(run: Data, bars: list[list[Bar]]) -> list[float]:
 def _lane(run: Data, branch: Data, bars: list[Bar], end: float) -> Lane:
     root = branch["parent"] < 0
     hint = run["program"] if root else " ".join(_own_words(branch).split())
+    hint = f"adapter {branch['adapter']}: {hint}" if "adapter" in branch else hint
     joined = branch["closed"] is not None and not root
     return Lane(branch["label"], hint, branch["parent"], branch["opened"], end, joined, bars)
 

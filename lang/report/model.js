@@ -50,7 +50,8 @@ const outputsOf = (run) =>
 const ownWords = (branch) => branch.pieces.filter((piece, i) => !isOp(piece) && !turnAt(branch, branch.start + i).mark).map((piece) => piece.text).join(" ");
 
 /** What a reader knows a branch by: the program's name for the first, the words that a fork begins with. */
-const hintOf = (run, branch) => (branch.parent < 0 ? run.program : firstLine(ownWords(branch).replace(/\s+/g, " "), 60));
+const adapterOf = (branch) => (branch.adapter ? `adapter ${branch.adapter}: ` : "");
+const hintOf = (run, branch) => adapterOf(branch) + (branch.parent < 0 ? run.program : firstLine(ownWords(branch).replace(/\s+/g, " "), 60));
 
 /** The operation that a branch is opened with: what went wrong in it, else its last one; null if it has none. */
 function tellingOp(branch) {

@@ -118,6 +118,7 @@ def usage_data(usage: Usage) -> dict[str, Any]:
         "generated": usage.generated_tokens,
         "operations": usage.operations,
         "seconds": round(usage.seconds, 6),
+        **({"reread": usage.reread_tokens} if usage.reread_tokens else {}),
         **({} if computing is None else {"computing": round(computing, 6)}),
     }
 
@@ -160,6 +161,7 @@ def _branches(branches: list[Branch], own: list[list[Piece]], pages: Pages) -> l
     return [
         {
             "label": branch.label,
+            **({"adapter": branch.adapter} if branch.adapter else {}),
             "parent": numbers.get(id(branch.parent), -1),
             "start": branch.start,
             "opened": pages.time(branch.opened),

@@ -25,7 +25,7 @@ function transcriptBar(number, b) {
   const probable = textNodes(number, b).some(({ piece }) => (piece.samples || []).some((sample) => sample.logprobs));
   const look = (name, label, title) => toggle(label, title, looks[name], (on) => { looks[name] = on; setLooks($("text")); });
   return h("div", { class: "bar-of-tools" },
-    h("h2", {}, "Text ", h("span", { class: "muted" }, `of branch ${branch.label}`)),
+    h("h2", {}, "Text ", h("span", { class: "muted" }, `of branch ${branch.label}${branch.adapter ? `, adapter ${branch.adapter}` : ""}`)),
     probable && look("probability", "probability", "Colour tokens by how likely the model found them"),
     look("borders", "tokens", "Show where tokens begin and end"),
     look("marks", "template", "Show the text that the chat template adds around turns"),

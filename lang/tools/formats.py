@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from sgl.runtime.dialects import Call, Dialect, dialect_named, known_name
+from sgl.runtime.dialects import DIALECTS, Call, Dialect, dialect_named, known_name
 from sgl.runtime.dialects import Tool as Described
 from sgl.runtime.dialects.grammars import tag
 from sgl.runtime.text.passage import Passage, quoted
@@ -45,8 +45,11 @@ class ToolFormat(ABC):
         """
 
     @abstractmethod
-    def parse(self, text: str, names: Sequence[str] = ()) -> ToolCalls:
-        """The calls in any text. Raises nothing and loses nothing: what is no call stays in `text`."""
+    def parse(self, text: str, names: Collection[str] = ()) -> ToolCalls:
+        """The calls in any text. Raises nothing and loses nothing: what is no call stays in `text`.
+
+        `names` are those of the tools, given as a mapping to the schemas of their parameters.
+        """
 
     @abstractmethod
     def render(self, text: str, calls: Sequence[ToolCall]) -> str:
@@ -82,7 +85,7 @@ class DialectFormat(ToolFormat):
     def grammar(self, tools: Sequence[Tool], choice: str) -> str | None:
         return self.dialect.grammar([tool.plain for tool in tools], choice)
 
-    def parse(self, text: str, names: Sequence[str] = ()) -> ToolCalls:
+    def parse(self, text: str, names: Collection[str] = ()) -> ToolCalls:
         return numbered(*self.dialect.parse(text, names))
 
     def render(self, text: str, calls: Sequence[ToolCall]) -> str:
@@ -97,7 +100,7 @@ def _parts(tool: Described) -> tuple[Any, ...]:
     return tool.name, tool.description, tool.parameters
 
 
-_KNOWN = ("nano", "hermes", "qwen", "llama", "mistral", "pythonic")
+_KNOWN = tuple(DIALECTS)
 _MADE: dict[str, Callable[[], ToolFormat]] = {}
 _TEMPLATES = {
     "qwen": "hermes", "qwen2-vl": "hermes", "llama-3-instruct": "llama", "llama-3-instruct-llava": "llama",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -62,10 +62,16 @@ class GatedStream(Stream):
         return done
 
     def fork(self, size: int) -> list[Stream]:
+        return self._forked(size, lambda: self._inner.fork(size))
+
+    def fork_adapted(self, adapters: Sequence[str | None]) -> list[Stream]:
+        return self._forked(len(adapters), lambda: self._inner.fork_adapted(adapters))
+
+    def _forked(self, size: int, split: Callable[[], list[Stream]]) -> list[Stream]:
         children = [GatedStream() for _ in range(size)]
         for child in children:
             child._remembers = self._remembers
-        self._gate.run(partial(self._fork, children), partial(_break, children))
+        self._gate.run(partial(self._fork, children, split), partial(_break, children))
         return list(children)
 
     def once(self, *asked: Any) -> Any:
@@ -145,8 +151,8 @@ class GatedStream(Stream):
         self._last = result
         return result
 
-    def _fork(self, children: list[GatedStream]) -> None:
-        for child, stream in zip(children, self._inner.fork(len(children)), strict=True):
+    def _fork(self, children: list[GatedStream], split: Callable[[], list[Stream]]) -> None:
+        for child, stream in zip(children, split(), strict=True):
             child._gate.open(partial(child._begin, stream))
 
     def _begin(self, stream: Stream) -> None:

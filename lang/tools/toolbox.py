@@ -170,7 +170,7 @@ class Toolbox(SglExprList):
 
     def parse(self, text: str, backend: Backend) -> ToolCalls:
         """Parse the calls in any text. Never raises; anything that is not a call stays text."""
-        return self.format_for(backend).parse(text, list(self.tools))
+        return self.format_for(backend).parse(text, {name: tool.parameters for name, tool in self.tools.items()})
 
 
 def _answer(error: Exception, raise_errors: bool) -> dict[str, str]:

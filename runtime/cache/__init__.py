@@ -4,7 +4,7 @@ from .host import HostTier, PageCopies
 from .pages import PagePool
 from .prefix_cache import WORTH_LOADING, PrefixCache
 from .radix import Match, Node, RadixTree, common_prefix
-from .row import IntRow, Ints
+from .row import IntRow, Ints, Space
 from .state_cache import StateCache
 from .state_slots import StateSlots
 from .trail import Mark
@@ -12,6 +12,6 @@ from .window_cache import WindowCache
 from .window_pages import WindowPages
 
 __all__ = [
-    "WORTH_LOADING", "HostTier", "IntRow", "Ints", "Mark", "Match", "Node", "PageCopies", "PagePool", "PrefixCache", "RadixTree", "StateCache", "StateSlots",
+    "WORTH_LOADING", "HostTier", "IntRow", "Ints", "Mark", "Match", "Node", "PageCopies", "PagePool", "PrefixCache", "RadixTree", "Space", "StateCache", "StateSlots",
     "WindowCache", "WindowPages", "common_prefix",
 ]  # fmt: skip

@@ -20,7 +20,7 @@ import numpy as np
 
 from .pages import PagePool
 from .radix import common_prefix
-from .row import Ints
+from .row import Ints, Space
 
 log = logging.getLogger("sgl.runtime")
 
@@ -43,18 +43,20 @@ class PageCopies(Protocol):
 
     def close(self) -> None: ...
 
+Key = bytes | Space  # the first page of a run, as bytes; or where prefixes are matched
+
 
 class Run:
-    """key: under which its parent holds it: its first page's tokens; of an empty run below the root, a namespace."""
+    """key: under which its parent holds it: its first page's tokens; of an empty run below the root, a namespace, or one with an adapter."""
 
     __slots__ = ("busy", "children", "key", "last_used", "parent", "places", "queued", "tokens")
 
-    def __init__(self, key: bytes, tokens: Ints, places: Ints, parent: Run | None) -> None:
+    def __init__(self, key: Key, tokens: Ints, places: Ints, parent: Run | None) -> None:
         self.key = key
         self.tokens = tokens
         self.places = places
         self.parent = parent
-        self.children: dict[bytes, Run] = {}
+        self.children: dict[Key, Run] = {}
         self.last_used = 0
         self.queued = False  # has an entry in the eviction heap
         self.busy = False  # is about to get pages: stays, though it holds nothing yet
@@ -84,7 +86,7 @@ class HostTier:
         """Pages."""
         return self.pool.total
 
-    def keep(self, namespace: str, tokens: Ints, pages: Ints) -> None:
+    def keep(self, namespace: Space, tokens: Ints, pages: Ints) -> None:
         """Copy `pages`, which hold the last of `tokens`, the whole path; as many of them as there is room for."""
         before, first = self._clock, len(tokens) // self.pool.page_size - len(pages)
         path = self._path_to(namespace, tokens)
@@ -103,14 +105,14 @@ class HostTier:
         self._tidy(path[-1])
         self._join(path[-1])
 
-    def find(self, namespace: str, tokens: Ints, start: int) -> Ints:
+    def find(self, namespace: Space, tokens: Ints, start: int) -> Ints:
         """Places of the pages of `tokens` from `start` on (a page border), as far as they are here without a gap."""
         found = [run.places[:pages] for run, pages in self._walk(namespace, tokens)]
         places = np.concatenate([NOTHING, *found])[start // self.pool.page_size :]
         gaps = np.flatnonzero(places == NOWHERE)
         return places[: gaps[0]] if len(gaps) else places
 
-    def load(self, namespace: str, tokens: Ints, places: Ints, pages: Ints) -> bool:
+    def load(self, namespace: Space, tokens: Ints, places: Ints, pages: Ints) -> bool:
         """Copy what `find` gave into `pages`, False: it failed. tokens: of the whole path, to where the last page ends."""
         self._path_to(namespace, tokens)
         if loaded := self._done(self.copies.load, places, pages):
@@ -168,9 +170,9 @@ class HostTier:
             yield run
             stack.extend(run.children.values())
 
-    def _walk(self, namespace: str, tokens: Ints) -> Iterator[tuple[Run, int]]:
+    def _walk(self, namespace: Space, tokens: Ints) -> Iterator[tuple[Run, int]]:
         """The runs that `tokens` go through, each with the number of its pages that they go through."""
-        size, run = self.pool.page_size, self._root.children.get(namespace.encode())
+        size, run = self.pool.page_size, self._root.children.get(namespace)
         while run is not None and len(tokens) >= size and (run := run.children.get(self._key(tokens))) is not None:
             same, whole = common_prefix(run.tokens, tokens) // size, len(run.places)
             yield run, same
@@ -178,9 +180,9 @@ class HostTier:
                 return
             tokens = tokens[same * size :]
 
-    def _path_to(self, namespace: str, tokens: Ints) -> list[Run]:
+    def _path_to(self, namespace: Space, tokens: Ints) -> list[Run]:
         """Runs, used just now, that hold exactly `tokens` (whole pages); what is missing is made, with nothing in it."""
-        size, key = self.pool.page_size, namespace.encode()
+        size, key = self.pool.page_size, namespace
         root = self._root.children.setdefault(key, Run(key, NOTHING, NOTHING, self._root))
         path = [run if pages == len(run.places) else self._split(run, pages) for run, pages in self._walk(namespace, tokens)]
         rest = tokens[sum(len(run.tokens) for run in path) :].copy()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .nodes import CacheNode, CacheRow
+from .row import space_text
 
 if TYPE_CHECKING:
     from .tree import CacheTree
@@ -20,7 +21,7 @@ def outline(tree: CacheTree) -> str:
     lines, first = [summary(tree)], tree.next_evicted
     for namespace, root in tree.roots.items():
         if namespace:
-            lines.append(f"namespace {namespace!r}")
+            lines.append(f"namespace {space_text(namespace)}")
         lines += _lines(root, first)
     return "\n".join(lines)
 

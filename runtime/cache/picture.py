@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..errors import ConfigError
 from .nodes import CacheNode, CacheRow
 from .outline import columns, counted, shortened, summary
+from .row import space_text
 
 if TYPE_CHECKING:
     from .tree import CacheTree
@@ -97,7 +98,7 @@ def _boxes(tree: CacheTree, levels: int) -> list[Box]:
         if row >= ROWS - 1 and i < len(roots) - 1:
             made.append(Box(f"+ {len(roots) - i:,}", "namespaces", "more", 0, row))
             break
-        box = Box(repr(name) if name else "root", "namespace" if name else "", "", 0, row)
+        box = Box(space_text(name) if name else "root", "namespace" if name else "", "", 0, row)
         made.append(fold.hang(root, box, max(1, ROWS - row - (i < len(roots) - 1))))
         row = 1 + max(box.row for box in made[-1].all())
     return made

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .host import HostTier
 from .pages import PagePool
 from .radix import Match, Node, RadixTree
-from .row import IntRow, Ints
+from .row import IntRow, Ints, Space
 from .trail import Mark, Trails
 from .window_pages import WindowPages
 
@@ -41,7 +41,7 @@ class Holder(Protocol):
     window: int
 
     @property
-    def namespace(self) -> str: ...
+    def namespace(self) -> Space: ...
 
 
 class PrefixCache:
@@ -103,7 +103,7 @@ class PrefixCache:
         self.pool.release(own)
         return match.length - before
 
-    def reusable(self, tokens: Ints, namespace: str) -> int:
+    def reusable(self, tokens: Ints, namespace: Space) -> int:
         """Length of the longest prefix that need not be computed."""
         length = self.tree.match_length(tokens, namespace)
         kept = self._worth_loading(self.host, tokens, namespace, length) if self.host else ()
@@ -242,7 +242,7 @@ class PrefixCache:
             self.host.close()
             self.host = None
 
-    def _bring_back(self, host: HostTier, tokens: Ints, namespace: str) -> None:
+    def _bring_back(self, host: HostTier, tokens: Ints, namespace: Space) -> None:
         """Have the tree hold what main memory knows of `tokens` beyond it, as far as there are pages."""
         match = self.tree.match(tokens, namespace)
         wanted = len(self._worth_loading(host, tokens, namespace, match.length))
@@ -260,11 +260,11 @@ class PrefixCache:
             self.pool.release(pages)
         self.tree.unlock(match.node)
 
-    def _worth_loading(self, host: HostTier, tokens: Ints, namespace: str, length: int) -> Ints:
+    def _worth_loading(self, host: HostTier, tokens: Ints, namespace: Space, length: int) -> Ints:
         places = host.find(namespace, tokens, length)
         return places if len(places) * self.pool.page_size >= WORTH_LOADING else places[:0]
 
-    def _match(self, tokens: Ints, namespace: str) -> Match:
+    def _match(self, tokens: Ints, namespace: Space) -> Match:
         """What of the tree a sequence can go on from."""
         return self.tree.match(tokens, namespace)
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from .node_states import NodeStates
 from .pages import PagePool
-from .row import Ints
+from .row import Ints, Space
 from .state_slots import EMPTY_SLOT
 
 NOTHING: Ints = np.empty(0, np.int32)
@@ -49,7 +49,7 @@ class Root(Node):
 
     __slots__ = ("namespace",)
 
-    def __init__(self, namespace: str) -> None:
+    def __init__(self, namespace: Space) -> None:
         super().__init__(NOTHING, NOTHING, None)
         self.namespace = namespace
 
@@ -68,15 +68,15 @@ class RadixTree:
 
     def __init__(self, pool: PagePool, states: NodeStates | None = None) -> None:
         self.pool, self.states = pool, states
-        self.roots: dict[str, Root] = {}  # of the namespaces that hold something
+        self.roots: dict[Space, Root] = {}  # of the namespaces that hold something
         self.evictable = 0  # pages of unlocked nodes
         self.evicted = 0  # pages, since it was made
-        self.on_evict: Callable[[str, Ints, Ints], None] | None = None  # namespace, tokens of the path, pages at its end
+        self.on_evict: Callable[[Space, Ints, Ints], None] | None = None  # namespace, tokens of the path, pages at its end
         self._clock = 0
         self._serial = 0
         self._heap: list[tuple[int, int, Node]] = []
 
-    def match(self, tokens: Ints, namespace: str = "") -> Match:
+    def match(self, tokens: Ints, namespace: Space = "") -> Match:
         """The longest cached prefix. Splits a node that matches in part, so that a lock holds no more."""
         root = self._root(namespace)
         path, known = self._walk(root, tokens)
@@ -89,17 +89,17 @@ class RadixTree:
         pages, length = [node.pages for node in path], sum(len(node.tokens) for node in path)
         return Match(np.concatenate(pages) if pages else NOTHING, path[-1] if path else root, length, known)
 
-    def match_length(self, tokens: Ints, namespace: str = "") -> int:
+    def match_length(self, tokens: Ints, namespace: Space = "") -> int:
         """Length of the longest cached prefix; changes nothing."""
         return sum(length for _, length in self._found(tokens, namespace))
 
-    def match_pages(self, tokens: Ints, namespace: str = "") -> Ints:
+    def match_pages(self, tokens: Ints, namespace: Space = "") -> Ints:
         """Its pages; changes nothing."""
         size = self.pool.page_size
         pages = [node.pages[: length // size] for node, length in self._found(tokens, namespace)]
         return np.concatenate(pages) if pages else NOTHING
 
-    def insert(self, tokens: Ints, pages: Ints, namespace: str = "") -> Node:
+    def insert(self, tokens: Ints, pages: Ints, namespace: Space = "") -> Node:
         """Keep `tokens` (cut to whole pages) in `pages`; what the tree has already stays as it is.
 
         Returns the deepest node of the path. The tree takes its own hold on the pages it keeps.
@@ -239,18 +239,18 @@ class RadixTree:
         if node.locks == 0 and not node.children and not node.queued:
             raise RuntimeError("an evictable leaf is not queued for eviction")
 
-    def _root(self, namespace: str) -> Root:
+    def _root(self, namespace: Space) -> Root:
         """Of an unknown namespace: one that is kept once something is inserted."""
         return self.roots.get(namespace) or Root(namespace)
 
-    def _found(self, tokens: Ints, namespace: str) -> list[tuple[Node, int]]:
+    def _found(self, tokens: Ints, namespace: Space) -> list[tuple[Node, int]]:
         """The nodes of the longest cached prefix, each with how many of its tokens belong to it."""
         found = list(self._stored(tokens, namespace))
         while self.states is not None and found and not (found[-1][0].state and found[-1][1] == len(found[-1][0].tokens)):
             found.pop()
         return found
 
-    def _stored(self, tokens: Ints, namespace: str) -> Iterator[tuple[Node, int]]:
+    def _stored(self, tokens: Ints, namespace: Space) -> Iterator[tuple[Node, int]]:
         """The same, whether there is a state or not."""
         node: Node = self._root(namespace)
         length = 0
@@ -312,7 +312,7 @@ class RadixTree:
     def _child(self, node: Node, tokens: Ints) -> Node | None:
         return node.children.get(self._key(tokens)) if len(tokens) >= self.pool.page_size else None
 
-    def _whole(self, node: Node) -> tuple[str, Ints]:
+    def _whole(self, node: Node) -> tuple[Space, Ints]:
         """The namespace of a node and the tokens of its path."""
         path = list(self._path(node))
         root = path[-1].parent

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+Space = str | tuple[str, str]  # a namespace, or one with the digest of an adapter: within it prefixes are matched
 Ints = NDArray[np.int32]
+
+
+def space_text(space: Space) -> str:
+    """For people."""
+    return repr(space) if isinstance(space, str) else f"{space[0]!r}, adapter {space[1][:8]}"
 
 
 class IntRow:

@@ -9,7 +9,7 @@ import numpy as np
 
 from .prefix_cache import PrefixCache
 from .radix import Node
-from .row import Ints
+from .row import Ints, Space
 
 
 class Held(NamedTuple):
@@ -27,7 +27,7 @@ class Snapshot(NamedTuple):
     tokens: int32 of each node, [] of a root.  parents: -1 of a root.  last_used: ticks of the tree's clock.
     """
 
-    namespaces: list[str]
+    namespaces: list[Space]
     parents: list[int]
     tokens: list[Ints]
     locks: list[int]
@@ -38,7 +38,7 @@ class Snapshot(NamedTuple):
     pages_free: int
 
 
-def snapshot(cache: PrefixCache, holders: Iterable[tuple[Node | None, str, int, str, Ints]]) -> Snapshot:
+def snapshot(cache: PrefixCache, holders: Iterable[tuple[Node | None, Space, int, str, Ints]]) -> Snapshot:
     """holders: of each sequence with pages its node, namespace, number, status and computed tokens.
 
     Only the thread that changes the cache may call this. Arrays of nodes are not copied: none is ever written to.

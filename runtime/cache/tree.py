@@ -9,7 +9,7 @@ from pathlib import Path
 from .nodes import CacheNode, CacheRow
 from .outline import outline
 from .picture import draw
-from .row import Ints
+from .row import Ints, Space
 from .snapshot import Snapshot
 
 
@@ -17,11 +17,11 @@ from .snapshot import Snapshot
 class CacheTree:
     """What `Engine.cache_tree` gives: the tree as it stood between two steps. It never changes.
 
-    roots: the namespaces with the root of each, "" being the usual one.
+    roots: the namespaces with the root of each, "" being the usual one; those of adapters are tuples (namespace, digest).
     `print(tree)` shows it as text, a notebook as a picture, `save("cache.svg")` keeps that.
     """
 
-    roots: dict[str, CacheNode]
+    roots: dict[Space, CacheNode]
     page_size: int
     pages_total: int
     pages_free: int

@@ -9,7 +9,7 @@ from .pages import PagePool
 from .partial_cache import PartialCache
 from .prefix_cache import Holder
 from .radix import Match, Node
-from .row import Ints
+from .row import Ints, Space
 from .window_pages import WindowPages, span
 
 
@@ -24,7 +24,7 @@ class WindowCache(PartialCache):
         super().__init__(pool)
         self._windows = self.windows = windows
 
-    def reusable(self, tokens: Ints, namespace: str) -> int:
+    def reusable(self, tokens: Ints, namespace: Space) -> int:
         return self._windows.usable(self.tree.match_pages(tokens, namespace))
 
     def cached_pages(self, seq: Holder, limit: int) -> Ints:
@@ -84,7 +84,7 @@ class WindowCache(PartialCache):
             if seq.window > self._windows.first(seq.computed):
                 raise RuntimeError(f"of {seq.computed} computed tokens the window begins before page {seq.window}, the first that is held")
 
-    def _match(self, tokens: Ints, namespace: str) -> Match:
+    def _match(self, tokens: Ints, namespace: Space) -> Match:
         match = super()._match(tokens, namespace)
         length = self._windows.usable(match.pages)
         if length == match.length:

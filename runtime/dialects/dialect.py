@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -53,6 +54,8 @@ class Dialect(ABC):
     form: Form
     reasoning: Marks | None = None
     tool_role = "tool"
+    arguments = ""  # of calls in messages, for templates that write calls themselves: "object" or "text"; else they do not
+    tools_in_template = calls_in_template = False
 
     def thinking(self, marks: Marks | None) -> Dialect:
         """The same dialect with other marks around thoughts."""
@@ -60,11 +63,25 @@ class Dialect(ABC):
         other.reasoning = marks
         return other
 
+    def templated(self, template: str | None) -> Dialect:
+        """The same dialect, for a chat template (Jinja source) that describes tools or writes calls itself, if it does."""
+        if not self.arguments or template is None:
+            return self
+        other = copy.copy(self)
+        other.tools_in_template = re.search(r"\btools\b", template) is not None
+        other.calls_in_template = re.search(r"\btool_calls\b", template) is not None
+        return other
+
     @property
     def marks(self) -> tuple[str, ...]:
         """Texts that a reader must see; where they are special tokens of the model, gens must not leave them out."""
         thoughts = () if self.reasoning is None else (self.reasoning.begin, self.reasoning.end, *self.reasoning.silent)
         return (*(mark for mark in (*self.form.marks, self.form.close) if len(mark) > 1), *thoughts)
+
+    @property
+    def spelled(self) -> str:
+        """A text with every mark that calls may have."""
+        return self.write("text", [Call("name", {"key": "value", "other": 1}), Call("name", {})])
 
     # --- what the model sees -----------------------------------------------------------------------------
 
@@ -79,6 +96,9 @@ class Dialect(ABC):
     def messages(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool]) -> list[Message]:
         """OpenAI's messages as the model's template takes them: role and content, tools in the system turn.
 
+        A template that knows calls gets them as `tool_calls`, with arguments of the kind that it takes; one that knows
+        tools gets them by `variables`.
+
         Thoughts stay where the assistant is still at work, behind the last message of the user.
 
         Raises:
@@ -88,20 +108,40 @@ class Dialect(ABC):
         turns: list[Message] = []
         for i, message in enumerate(messages):
             turns += self._turns(message, i > last)
-        return self._described(_merged(turns), tools) if tools else _merged(turns)
+        described = tools and not self.tools_in_template
+        return self._described(_merged(turns), tools) if described else _merged(turns)
+
+    def variables(self, tools: Sequence[Tool]) -> dict[str, Any]:
+        """What the template is to be given beside the messages."""
+        return {"tools": [tool.openai for tool in tools]} if tools and self.tools_in_template else {}
 
     def _turns(self, message: Mapping[str, Any], working: bool) -> list[Message]:
         role, text = message["role"], message.get("content") or ""
-        if role == "tool":
+        if role == "tool" and not self.calls_in_template:
             return [self._answer(text, message)]
+        if role == "tool":
+            return [{"role": role, "content": text, **{key: message[key] for key in ("tool_call_id", "name") if key in message}}]
         if role == "assistant":
             calls = [_call_of(call) for call in message.get("tool_calls") or ()]
+            if self.calls_in_template:
+                return [self._with_calls(text, calls, message.get("reasoning_content"))]
             thought = message.get("reasoning_content") if working else None
             return self._assistant(self._thought(thought), text, calls)
         return [{"role": "system" if role == "developer" else role, "content": text}]
 
     def _assistant(self, thought: str, text: str, calls: list[Call]) -> list[Message]:
         return [{"role": "assistant", "content": thought + (self.write(text, calls) if calls else text)}]
+
+    def _with_calls(self, text: str, calls: list[Call], thought: str | None) -> Message:
+        """The turn of an assistant as templates read it that write calls."""
+        found: Message = {"role": "assistant", "content": text}
+        if calls:
+            found["tool_calls"] = [{"id": call.id, "type": "function", "function": self._function(call)} for call in calls]
+        return {**found, "reasoning_content": thought} if thought else found
+
+    def _function(self, call: Call) -> dict[str, Any]:
+        given = json.dumps(call.arguments, ensure_ascii=False) if self.arguments == "text" else call.arguments
+        return {"name": call.name, "arguments": given}
 
     def _answer(self, text: str, message: Mapping[str, Any]) -> Message:
         """The turn of what a tool answered."""
@@ -152,7 +192,10 @@ class Dialect(ABC):
 
     @abstractmethod
     def read(self, names: Collection[str], marks: Marks | None) -> Reader:
-        """A reader that knows tools by these names (none: any) and thoughts by these marks."""
+        """A reader that knows tools by these names (none: any) and thoughts by these marks.
+
+        `names` may be a mapping to the schemas of the parameters, which some formats need to tell 3 from "3".
+        """
 
     def reader(self, tools: Sequence[Tool], reasoning: bool, prompt: str | None = None) -> Reader:
         """A reader of one answer, which is to be fed the prefixes of its steps too. Without tools, calls are text.
@@ -163,10 +206,10 @@ class Dialect(ABC):
         marks = self.reasoning if reasoning else None
         if marks is not None and prompt is not None:
             marks = marks._replace(open=prompt.rstrip().endswith(marks.begin))
-        return self.read([tool.name for tool in tools], marks) if tools else Reader(Form(""), marks=marks)
+        return self.read({tool.name: tool.parameters for tool in tools}, marks) if tools else Reader(Form(""), marks=marks)
 
     def parse(self, text: str, names: Collection[str] = ()) -> tuple[str, list[Call]]:
-        """What a whole text says, and its calls. Raises nothing; a call that is cut stays text."""
+        """What a whole text says, and its calls. Raises nothing; a call that is cut stays text. `names` as for `read`."""
         parts, found, name = [""], [], ""
         for event in self.read(names, None).feed(text, last=True):
             match event:

@@ -8,9 +8,12 @@ from typing import Any
 Format = dict[str, Any]
 
 
-def tag(begin: str, schema: Any, end: str) -> Format:
-    """A structural part: a text, JSON of a schema, a text."""
-    return {"type": "tag", "begin": begin, "content": {"type": "json_schema", "json_schema": schema}, "end": end}
+def tag(begin: str, schema: Any, end: str, style: str = "json") -> Format:
+    """A structural part: a text, JSON of a schema (or its properties in another style), a text."""
+    content: Format = {"type": "json_schema", "json_schema": schema}
+    if style != "json":
+        content["style"] = style
+    return {"type": "tag", "begin": begin, "content": content, "end": end}
 
 
 def const(text: str) -> Format:
@@ -31,6 +34,22 @@ def several(tags: list[Format], separator: str, once: bool) -> Format:
 def triggered(tags: list[Format], triggers: list[str], once: bool) -> Format:
     """Free text in which a trigger begins a tag; with `once` the text ends behind the first."""
     return {"type": "triggered_tags", "triggers": triggers, "tags": tags, "stop_after_first": once}
+
+
+def members(named: list[tuple[Format, bool]], separator: str) -> list[Format]:
+    """Members in order, of which those that need not be there may be left out; nothing where there are none."""
+
+    def later(value: Format, must: bool) -> Format:
+        more = sequence(const(separator), value)
+        return more if must else {"type": "optional", "content": more}
+
+    firsts: list[Format] = []
+    for i, (value, must) in enumerate(named):
+        firsts.append(sequence(value, *(later(*one) for one in named[i + 1 :])))
+        if must:
+            break
+    one: Format = {"type": "or", "elements": firsts}
+    return [one if any(must for _, must in named) else {"type": "optional", "content": one}] if firsts else []
 
 
 def structural(format: Format) -> str:

@@ -12,9 +12,9 @@ from .reader import Form, Reader
 from .reasoning import Marks
 from .tape import Reading
 
-NAMES = ("name", "function")
+NAMES = ("name", "tool_name")
 ARGUMENTS = ("arguments", "parameters")
-FIRST = frozenset({*NAMES, *ARGUMENTS, "id", "type"})  # what the first member of a call may be
+FIRST = frozenset({*NAMES, *ARGUMENTS, "function", "id", "tool_call_id", "type"})  # what the first member of a call may be
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,11 @@ class JsonReader(Reader):
         while (member := (yield from self._key())) is not None:
             if not found and member not in FIRST:
                 return (yield from self._pass(behind=False))
-            if member in ARGUMENTS and isinstance(found.get("name"), str) and (yield from self.tape.visible()) == "{":
+            if member in ARGUMENTS and isinstance(_name(found), str) and (yield from self.tape.visible()) == "{":
                 return (yield from self._arguments(found))
             if not (yield from self._member(member, found)):
                 return False
-            if member == "name" and not self._admits(found[member], strict):
+            if member in NAMES and not self._admits(found[member], strict):
                 return (yield from self._pass(behind=True))
             if (yield from self.tape.visible()) != ",":
                 break
@@ -111,7 +111,7 @@ class JsonReader(Reader):
 
     def _arguments(self, found: dict[str, Any]) -> Reading[bool]:
         """The arguments while they come, and the members behind them."""
-        begun = yield from self._commit(found["name"], _text(found.get("id")))
+        begun = yield from self._commit(_text(_name(found)), _text(found.get("id")))
         if begun is None:
             return False
         index, id = begun
@@ -193,7 +193,7 @@ def call_in(found: Any) -> tuple[str, str, str] | None:
     if not isinstance(found, dict):
         return None
     about = found["function"] if isinstance(found.get("function"), dict) else found
-    name, given = about.get("name"), about.get("arguments", about.get("parameters", {}))
+    name, given = _name(about), about.get("arguments", about.get("parameters", {}))
     text = given.strip() if isinstance(given, str) else json_text(given)
     if not isinstance(name, str) or not isinstance(_loads(text), dict):
         return None
@@ -206,6 +206,10 @@ def json_text(found: Any) -> str:
         return json.dumps(found, ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError):
         return ""
+
+
+def _name(found: dict[str, Any]) -> Any:
+    return next((found[key] for key in NAMES if key in found), None)
 
 
 def _loads(text: str) -> Any:

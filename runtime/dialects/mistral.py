@@ -10,12 +10,13 @@ from functools import partial
 from typing import Any
 
 from .dialect import Dialect, Message, Step
-from .grammars import const, sequence, several, structural, tag
+from .framed import Frame, Framed
+from .grammars import Format, const, sequence, several, structural, tag
 from .json_calls import JsonForm, JsonReader
 from .reasoning import Marks
 from .tool import Call, Tool
 
-MARK = "[TOOL_CALLS]"
+MARK, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _ID = re.compile(r"[A-Za-z0-9]{9}")
 
 
@@ -24,7 +25,7 @@ class Mistral(Dialect):
 
     name = "mistral"
     form = JsonForm(
-        MARK, start=True, objects=False, listed=True, named=True, link="[ARGS]", given_id="[CALL_ID]"
+        MARK, start=True, objects=False, listed=True, named=True, link=ARGS, given_id=CALL_ID
     )
 
     def read(self, names: Collection[str], marks: Marks | None) -> JsonReader:
@@ -54,6 +55,35 @@ class Mistral(Dialect):
         tags = [tag(begin.format(tool.name), tool.arguments_schema, "}") for tool in tools]
         once = not parallel or choice not in ("auto", "required")
         return structural(sequence(const("["), several(tags, ", ", once), const("]")))
+
+
+class MistralArgs(Framed):
+    """Later models: the mark, a name and its arguments for every call; some write an id between the two."""
+
+    def __init__(self) -> None:
+        super().__init__("mistral-args", Frame(MARK, ARGS, "", lead=""))
+        self.form = Mistral.form
+
+    def read(self, names: Collection[str], marks: Marks | None) -> JsonReader:
+        return JsonReader(Mistral.form, names, marks)
+
+    @property
+    def spelled(self) -> str:
+        return super().spelled + CALL_ID
+
+    def _tag(self, tool: Tool, opening: str, link: str) -> Format:
+        id: Format = {"type": "regex", "pattern": "[A-Za-z0-9]{9}"}
+        given: Format = {"type": "optional", "content": sequence(const(CALL_ID), id)}
+        found = tag(f"{opening}{tool.name}", tool.arguments_schema, "")
+        return {**found, "content": sequence(given, const(link), found["content"])}
+
+    def _turns(self, message: Mapping[str, Any], working: bool) -> list[Message]:
+        """Templates insist on short ids."""
+        calls = [{**call, "id": short_id(call.get("id") or "")} for call in message.get("tool_calls") or ()]
+        answered = message.get("tool_call_id")
+        return super()._turns(
+            {**message, **({"tool_calls": calls} if calls else {}), **({"tool_call_id": short_id(answered)} if answered else {})}, working
+        )
 
 
 def _behind(listed: Step, text: str) -> Step | None:

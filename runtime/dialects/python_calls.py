@@ -16,6 +16,8 @@ class PythonReader(Reader):
     """The reader of a list of calls, `[f(a=1), g(b="x")]`."""
 
     def _call(self, strict: bool) -> Reading[bool]:
+        if (yield from self.tape.visible()) != "[":
+            return False
         self.tape.at += 1
         while (yield from self._head()):
             char = yield from self.tape.visible()

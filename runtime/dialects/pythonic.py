@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sgl.runtime.errors import ConfigError
 
 from .dialect import Dialect
-from .grammars import Format, const, sequence, structural, triggered
+from .grammars import Format, const, members, sequence, structural, triggered
 from .python_calls import FORM, PythonReader
 from .reasoning import Marks
 from .tool import Call, Tool
@@ -26,9 +27,13 @@ NOTES = frozenset({"type", "title", "description", "default", "examples"})  # wh
 
 
 class Pythonic(Dialect):
-    name = "pythonic"
-    tool_role = "ipython"
-    form = FORM
+    """A list of calls. `marks`: what stands before and behind it, always or, `also`, sometimes."""
+
+    def __init__(
+        self, name: str, marks: tuple[str, str] = ("", ""), also: str = "", close: str = "", tool_role: str = "ipython"
+    ) -> None:
+        self.name, self.tool_role, self._around = name, tool_role, marks
+        self.form = replace(FORM, mark=marks[0] or FORM.mark, bare=not marks[0], also=also, close=marks[1] or close)
 
     def read(self, names: Collection[str], marks: Marks | None) -> PythonReader:
         return PythonReader(self.form, names, marks)
@@ -46,7 +51,11 @@ class Pythonic(Dialect):
             f"{call.name}({', '.join(f'{key}={_literal(value)}' for key, value in call.arguments.items())})"
             for call in calls
         ]
-        return "\n".join([*([text] if text else []), *([f"[{', '.join(written)}]"] if written else [])])
+        return "\n".join([*([text] if text else []), *([self._listed(", ".join(written))] if written else [])])
+
+    def _listed(self, calls: str) -> str:
+        before, behind = self._around
+        return f"{before}[{calls}]{behind}"
 
     def grammar(self, tools: Sequence[Tool], choice: str, parallel: bool = True) -> str:
         several_calls = parallel and choice in ("auto", "required")
@@ -55,13 +64,14 @@ class Pythonic(Dialect):
         later = [sequence(const(f", {tool.name}("), body) for tool, body in zip(tools, bodies, strict=True)]
         several: list[Format] = [{"type": "star", "content": {"type": "or", "elements": later}}]
         more = several if several_calls else []
+        before, behind = self._around
         tags: list[Format] = [
-            {"type": "tag", "begin": f"[{tool.name}(", "content": sequence(body, *more), "end": "]"}
+            {"type": "tag", "begin": f"{before}[{tool.name}(", "content": sequence(body, *more), "end": f"]{behind}"}
             for tool, body in zip(tools, bodies, strict=True)
         ]
         if choice != "auto":
             return structural({"type": "or", "elements": tags})
-        return structural(triggered(tags, [str(one["begin"]) for one in tags], not parallel))
+        return structural(triggered(tags, [before] if before else [str(one["begin"]) for one in tags], not parallel))
 
 
 def _literal(value: Any) -> str:
@@ -111,21 +121,8 @@ def _arguments(tool: Tool) -> list[Format]:
     """The formats of a tool's arguments and of the closing parenthesis."""
     schema = tool.arguments_schema
     properties, required = schema.get("properties") or {}, set(schema.get("required") or ())
-    named = [(name, _value(name, value, schema), name in required) for name, value in properties.items()]
-    firsts: list[Format] = []
-    for i, (_, value, must) in enumerate(named):
-        firsts.append(sequence(value, *(_later(later, needed) for _, later, needed in named[i + 1 :])))
-        if must:
-            break
-    if not firsts:
-        return [const(")")]
-    one: Format = {"type": "or", "elements": firsts}
-    return [one if required & properties.keys() else {"type": "optional", "content": one}, const(")")]
-
-
-def _later(value: Format, must: bool) -> Format:
-    more = sequence(const(", "), value)
-    return more if must else {"type": "optional", "content": more}
+    named = [(_value(name, value, schema), name in required) for name, value in properties.items()]
+    return [*members(named, ", "), const(")")]
 
 
 def _value(name: str, schema: Any, whole: Any) -> Format:

@@ -168,7 +168,7 @@ class Reader:
         yield from self._thought(marks)
 
     def _thought(self, marks: Marks) -> Reading[None]:
-        """One thought up to its end; there is only one in a text."""
+        """One thought up to its end; there is only one in a text, but for those with marks for every part of it."""
         self.thinking = True
         self.tape.take()
         self._speech.pause()
@@ -176,7 +176,7 @@ class Reader:
         yield from self._until(Wanted([marks.end]), thoughts)
         self.tape.take()
         self.thinking = False
-        self._wanted = _wanted(self.form, marks._replace(begin=""))
+        self._wanted = _wanted(self.form, marks if marks.silent else marks._replace(begin=""))
 
     # --- calls -------------------------------------------------------------------------------------------
 

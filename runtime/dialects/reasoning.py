@@ -23,7 +23,9 @@ _OPEN_THINK = Marks("<think>", "</think>", open=True)
 _KIMI = Marks("◁think▷", "◁/think▷")
 _MISTRAL = Marks("[THINK]", "[/THINK]")
 _GEMMA = Marks("<|channel>thought\n", "<channel|>")
-_FINAL = ("<|start|>assistant", "<|channel|>final<|message|>")
+_COHERE = Marks("<|START_THINKING|>", "<|END_THINKING|>", silent=("<|START_RESPONSE|>", "<|END_RESPONSE|>"))
+_SEED = Marks("<seed:think>", "</seed:think>")
+_FINAL = ("<|start|>assistant", "<|channel|>final<|message|>", "<|channel|>commentary<|message|>", "<|end|>", "<|return|>")
 _CHANNELS = Marks("<|channel|>analysis<|message|>", "<|end|>", silent=_FINAL)
 
 MARKS: dict[str, Marks] = {
@@ -47,14 +49,20 @@ MARKS: dict[str, Marks] = {
     "mistral": _MISTRAL,
     "gemma4": _GEMMA,
     "gpt-oss": _CHANNELS,
+    "cohere": _COHERE,
+    "seed-oss": _SEED,
 }
 
 _MODELS = (
     (r"deepseek[-_.]?r1|qwq|qwen3.*thinking", _OPEN_THINK),
-    (r"qwen3(?!.*(?:instruct|coder))|glm[-_.]?4[-_.]?[5-9]|hunyuan|mimo|deepseek[-_.]?v3[-_.]?1", _THINK),
+    (r"qwen3(?!.*(?:instruct|coder))|glm[-_.]?4[-_.]?[5-9]|hunyuan|mimo|deepseek[-_.]?v3[-_.]?[12]", _THINK),
     (r"magistral", _MISTRAL),
     (r"gpt[-_.]?oss", _CHANNELS),
+    (r"kimi[-_.]?k2.*thinking", _THINK),
     (r"kimi.*thinking", _KIMI),
+    (r"minimax[-_.]?m2|step[-_.]?3|nemotron[-_.]?(?:nano|3)", _OPEN_THINK),
+    (r"command[-_.]?(?:r7b|a)\b|c4ai[-_.]command", _COHERE),
+    (r"seed[-_.]?oss", _SEED),
     (r"gemma[-_.]?4", _GEMMA),
 )
 
@@ -65,7 +73,7 @@ def reasoning_of(model: str, template: str | None) -> Marks | None:
         return next((marks for pattern, marks in _MODELS if re.search(pattern, model, re.IGNORECASE)), None)
     if "<|channel|>" in template and "analysis" in template:
         return _CHANNELS
-    for marks in (_THINK, _KIMI, _MISTRAL, _GEMMA):
+    for marks in (_THINK, _KIMI, _MISTRAL, _GEMMA, _COHERE, _SEED):
         if marks.end in template:
             return marks._replace(open=_opens(marks.begin, template))
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, cast
 
@@ -16,16 +16,20 @@ from ..cache.state_slots import EMPTY_SLOT, SCRAP_SLOT
 from ..cache.states import StateMemory
 from ..kernels.ahead import listen, waited
 from ..models.decoder import Decoder
+from ..step.adapter_blocks import StaticRows, blocks_for
+from ..step.adapter_rows import AdapterRows
 from ..step.batch import Batch, DeviceBatch
 from ..step.staging import upload, upload_into
 from .graphs import DecodeGraphs, GraphPool, sizes_up_to
 from .packing import pack, unpack
 from .page_table import PageTable
 from .rehearsal import captures, compile_ahead, prompts
-from .runner import state_slots, states_for
+from .runner import adapter_rows, state_slots, states_for
 from .step_arrays import StepArrays, last_tokens
+from .wanted import logit_rows
 
 if TYPE_CHECKING:
+    from ..adapters.room import Adapters
     from ..models.generic import AnyDecoder
     from ..sequences.sequence import SequenceState, Work
     from .piecewise import MixedSteps, PooledAttention
@@ -63,6 +67,7 @@ class CudaRunner:
         self._with_graphs = graphs
         idle = _idle_streams.setdefault(device, [])
         self.sums: Tensor | None = None
+        self.adapters: Adapters | None = None
         self._stream = idle.pop() if idle else torch.cuda.Stream(device)
         self._allocate()
         self._stream.wait_stream(torch.cuda.current_stream(device))  # weights and buffers may still be on their way
@@ -73,7 +78,7 @@ class CudaRunner:
         self.last: Tensor | None = torch.zeros(max_running + 1, dtype=torch.int32, device=self.device)
         pool = self._pool = self._new_pool()
         self._graphs = DecodeGraphs(max_running, pool) if pool else None
-        self._static: dict[int, StaticDecode] = {}
+        self._static: dict[tuple[int, int], StaticDecode] = {}
         self._mixed = self._mixed_steps(pool) if pool else None
         self._ahead = captures(self) if self._rehearses and pool else None
 
@@ -167,12 +172,22 @@ class CudaRunner:
             return None
         self.sums = None
         rows = self.table.place(work, lambda array: upload(array, self.device))
-        if self._graphs is not None and _is_decode(work):
-            return self._decode(self._graphs, work, rows)
+        adapted = self.adapters is not None and any(seq.terms.adapter for seq, *_ in work)
+        if self._graphs is not None and _is_decode(work) and not (adapted and not self._captures_adapters):
+            return self._decode(self._graphs, work, rows, self._slots(work) if adapted else [])
         step = StepArrays.of(work, rows, self.memory is not None)
-        if self._mixed is not None and not step.pools and step.tokens <= self._mixed.most:
+        if self._mixed is not None and not adapted and not step.pools and step.tokens <= self._mixed.most:
             return self._mixed.run(step)
-        return self._eager(step)
+        return self._eager(step, adapter_rows(self.adapters, work, step.query_lens, logit_rows(work)) if adapted else None)
+
+    @property
+    def _captures_adapters(self) -> bool:
+        return self.adapters is not None and self.adapters.shadow.law.capturable
+
+    def _slots(self, work: list[Work]) -> Sequence[int]:
+        """Of the sequences' adapters."""
+        assert self.adapters is not None
+        return self.adapters.slots_for(seq.terms.adapter for seq, *_ in work)
 
     def release(self) -> None:
         """Give the device's buffers back, until `restore`."""
@@ -199,23 +214,26 @@ class CudaRunner:
 
     # inside
 
-    def _decode(self, graphs: DecodeGraphs, work: list[Work], rows: list[int]) -> Tensor:
+    def _decode(self, graphs: DecodeGraphs, work: list[Work], rows: list[int], slots: Sequence[int]) -> Tensor:
+        """slots: of the adapters of the sequences; []: none has one, and the graph is that of the base."""
         size = graphs.size_for(len(work))
-        if size not in self._static:
+        blocks = blocks_for(slots, size) if slots else 0
+        if (size, blocks) not in self._static:
             assert self.last is not None
-            self._static[size] = StaticDecode(size, self.table, self.last, self.memory is not None)
-        static = self._static[size]
-        static.fill(work, rows)
+            self._static[size, blocks] = StaticDecode(size, self.table, self.last, self.memory is not None, blocks)
+        static = self._static[size, blocks]
+        static.fill(work, rows, slots)
         self.attention.plan(static.batch)
         variant = getattr(self.attention, "variant", None)
-        key = (size, variant(static.batch) if variant else None)
+        key = (size, blocks, variant(static.batch) if variant else None)
         memory = states_for(self.memory)
         return graphs.run(key, lambda: self.model.forward(static.batch, self.attention, *memory), 0 if self._alone else len(work))[: len(work)]
 
-    def _eager(self, step: StepArrays) -> Tensor:
+    def _eager(self, step: StepArrays, adapters: AdapterRows | None) -> Tensor:
         assert self.last is not None
         packed = upload(pack(step.arrays), self.device)
         batch = step.batch(unpack(packed, step.sizes), self.table, self.last)
+        batch.adapters = adapters
         self.attention.plan(batch)
         logits = self.model.forward(batch, self.attention, *states_for(self.memory))
         self.sums = batch.sums
@@ -225,14 +243,19 @@ class CudaRunner:
 class StaticDecode:
     """A decode step of fixed size at fixed addresses; `fill` says what it is about."""
 
-    def __init__(self, size: int, table: PageTable, last: Tensor, states: bool = False) -> None:
-        """states: the batch says where states are read and written; padding reads the empty one and writes the scrap slot."""
+    def __init__(self, size: int, table: PageTable, last: Tensor, states: bool = False, blocks: int = 0) -> None:
+        """states: the batch says where states are read and written; padding reads the empty one and writes the scrap slot.
+
+        blocks: of rows with adapters, see `step.adapter_blocks.StaticRows`; 0: no row has one.
+        """
         device = last.device
         self._size, self._padding = size, table.padding
         self._pad_slots = np.zeros(1, np.int32)
         arrays = 7 if states else 5
-        self._packed = torch.zeros(len(pack([np.zeros(size, np.int32)] * arrays)), dtype=torch.int32, device=device)
-        ids, positions, slots, rows, contexts, *kept = unpack(self._packed, [size] * arrays)
+        sizes = [size] * arrays + ([size, 3 * blocks] if blocks else [])
+        self._packed = torch.zeros(len(pack([np.zeros(each, np.int32) for each in sizes])), dtype=torch.int32, device=device)
+        ids, positions, slots, rows, contexts, *kept = unpack(self._packed, sizes)
+        self._adapters = StaticRows(size, blocks, *kept[-2:]) if blocks else None
         self._states = states
         counted = torch.arange(size + 1, dtype=torch.int32, device=device)
         self.batch = Batch(
@@ -246,9 +269,11 @@ class StaticDecode:
             device=DeviceBatch(rows, rows, counted, contexts, table.pages, table.page_size, last, static=True),
             state_read=kept[0] if states else None,
             state_write=kept[1] if states else None,
+            adapters=None if self._adapters is None else self._adapters.rows,
         )
 
-    def fill(self, work: list[Work], rows: list[int]) -> None:
+    def fill(self, work: list[Work], rows: list[int], adapters: Sequence[int] = ()) -> None:
+        """adapters: slots of the sequences' adapters, none where the step has none."""
         padding = self._size - len(work)
         context_slots = [seq.slots.array[:hi] for seq, _, hi in work]
         arrays = [
@@ -261,6 +286,8 @@ class StaticDecode:
         if self._states:
             read, write = state_slots(work)
             arrays += [_padded(read, padding, EMPTY_SLOT), _padded(write, padding, SCRAP_SLOT)]
+        if self._adapters is not None:
+            arrays += self._adapters.arrays(adapters)
         upload_into(self._packed, pack(arrays))
         self.batch.context_lens = [hi for *_, hi in work] + [1] * padding
         self.batch.context_slots = context_slots + [self._pad_slots] * padding

@@ -21,6 +21,7 @@ log = logging.getLogger("sgl.runtime")
 EAGER_RUNS = 1  # of a size before it is captured: they compile its kernels, and a size may never come back
 FEW = 4  # running sequences; while more would wait for a capture, a size has to come back more often
 EAGER_RUNS_OF_MANY = 16
+ATTEMPTS = 2  # of a size: what somebody else does with the device may end a capture
 FINE = (1, 2, 4, 8, 16)
 STEP = 32
 
@@ -54,6 +55,7 @@ class GraphPool:
         On the current stream, which is not the default one; other threads may go on using the device.
         """
         graph = torch.cuda.CUDAGraph()
+        torch.cuda.current_blas_handle()  # a thread's first one cannot be made within a capture
         torch.cuda.current_stream().synchronize()
         started = time.perf_counter()
         try:
@@ -109,6 +111,7 @@ class DecodeGraphs:
         self._pool = pool
         self._captured: dict[Hashable, Captured | None] = {}  # None: it cannot be captured
         self._runs: dict[Hashable, int] = {}
+        self._failed: dict[Hashable, int] = {}
 
     def size_for(self, count: int) -> int:
         """The smallest graph size for a batch of `count` sequences."""
@@ -125,18 +128,26 @@ class DecodeGraphs:
             runs = self._runs[key] = self._runs.get(key, 0) + 1
             if runs <= eager_runs(running):
                 return compute()
-            self._captured[key] = self._capture(key, compute)
-        found = self._captured[key]
+            self._keep(key, self._capture(key, compute))
+        found = self._captured.get(key)
         if found is None:
             return compute()
         found.graph.replay()
         return found.logits
 
+    def _keep(self, key: Hashable, found: Captured | None) -> None:
+        """Or begin to count its runs again."""
+        failed = self._failed[key] = self._failed.get(key, 0) + (found is None)
+        if found is not None or failed == ATTEMPTS:
+            self._captured[key] = found
+        else:
+            del self._runs[key]
+
     def _capture(self, key: Hashable, compute: Callable[[], Tensor]) -> Captured | None:
         try:
             return Captured(*self._pool.capture(compute))
         except Exception as error:
-            log.warning("a decode step %s cannot be captured as a CUDA graph and runs without: %s", key, error)
+            log.warning("a decode step %s cannot be captured as a CUDA graph now and runs without: %s", key, error, exc_info=log.isEnabledFor(logging.DEBUG))
             return None
 
     def __len__(self) -> int:

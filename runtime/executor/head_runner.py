@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,13 +17,14 @@ if TYPE_CHECKING:
     from ..sequences.sequence import Work
 
 
-class WatchedRunner(Runner):
-    """observe: is given the work of each step, and the states that the model's `capture` kept of it."""
+class Watched:
+    """What a runner has besides. observe: is given the work of each step, and the states that the model's `capture` kept of it."""
 
     observe: Callable[[list[Work], Tensor], None] | None = None
+    model: Any
 
     def forward(self, work: list[Work]) -> Tensor | None:
-        logits = super().forward(work)
+        logits: Tensor | None = super().forward(work)  # type: ignore[misc]
         model = self.model
         if work and self.observe is not None and isinstance(model, Decoder) and model.capture is not None:
             assert model.capture.newest is not None
@@ -30,12 +32,22 @@ class WatchedRunner(Runner):
         return logits
 
 
-class HeadRunner(Runner):
-    """given: the states that a step of the head reads.  made: is told those that it ends with."""
+class WatchedRunner(Watched, Runner):
+    """On the CPU."""
 
-    def __init__(self, head: Head, attention: Any, given: Callable[[list[Work]], Tensor], made: Callable[[list[Work], Tensor], None]) -> None:
+
+class HeadRunner(Runner):
+    """given: the states that a step of the head reads.  made: is told those that it ends with.  beside: the target's runner, on whose stream it runs."""
+
+    def __init__(
+        self, head: Head, attention: Any, given: Callable[[list[Work]], Tensor], made: Callable[[list[Work], Tensor], None], beside: Any
+    ) -> None:  # fmt: skip
         super().__init__(head, attention, head.device)  # type: ignore[arg-type]
-        self.head, self._given, self._made = head, given, made
+        self.head, self._given, self._made, self._beside = head, given, made, beside
+
+    def on_device(self) -> AbstractContextManager[object]:
+        found: AbstractContextManager[object] = self._beside.on_device()
+        return found
 
     @torch.inference_mode()
     def forward(self, work: list[Work]) -> Tensor | None:

@@ -12,12 +12,14 @@ from torch import Tensor
 from ..attention.base import AttentionBackend
 from ..cache.states import StateMemory
 from ..cache.trail import read_slot, write_slot
+from ..step.adapter_rows import AdapterRows
 from ..step.batch import Batch
 from .rows import RowMap
 from .wanted import logit_rows, pools
 from .windows import window_slots
 
 if TYPE_CHECKING:
+    from ..adapters.room import Adapters
     from ..cache import WindowPages
     from ..models.generic import AnyDecoder
     from ..sequences.sequence import SequenceState, Work
@@ -30,6 +32,7 @@ class Runner:
     None where no step runs ahead.
     memory: of the states, of a model that keeps some.
     windows: where the rows of windowed layers lie, of a model that keeps these apart.
+    adapters: where the rows of sequences with one find it; None: the engine takes none.
     sums: float32 [pools, hidden], of the newest step, in the order of the plan; None where it pooled nothing.
     """
 
@@ -42,6 +45,7 @@ class Runner:
         self.rows = RowMap(rows or 0)
         self.last = None if rows is None else torch.zeros(rows, dtype=torch.int32, device=device)
         self.sums: Tensor | None = None
+        self.adapters: Adapters | None = None
 
     def on_device(self) -> AbstractContextManager[object]:
         """Where the scheduler thread runs."""
@@ -91,6 +95,7 @@ class Runner:
         """The flat batch of a step; sequences with one new token come first, in the plan's order."""
         lengths = [hi - lo for _, lo, hi in work]
         slots = [seq.slots.array[:hi] for seq, _, hi in work]
+        wanted = logit_rows(work)
         read, write = (None, None) if self.memory is None else (self._tensor(np.array(found)) for found in state_slots(work))
         return Batch(
             token_ids=self._tensor(np.concatenate(self._token_ids(work))),
@@ -99,7 +104,8 @@ class Runner:
             query_lens=lengths,
             context_lens=[hi for _, _, hi in work],
             context_slots=slots,
-            logit_rows=self._tensor(np.asarray(logit_rows(work))),
+            logit_rows=self._tensor(np.asarray(wanted)),
+            adapters=adapter_rows(self.adapters, work, lengths, wanted),
             pools=pools(work),
             state_read=read,
             state_write=write,
@@ -123,6 +129,13 @@ class Runner:
 def state_slots(work: list[Work]) -> tuple[list[int], list[int]]:
     """Of each sequence where its state is read from, and where the next one is left."""
     return [read_slot(seq) for seq, *_ in work], [write_slot(seq) for seq, *_ in work]
+
+
+def adapter_rows(adapters: Adapters | None, work: list[Work], lengths: list[int], wanted: list[int]) -> AdapterRows | None:
+    """None: no row of the step has one."""
+    if adapters is None or not any(seq.terms.adapter for seq, *_ in work):
+        return None
+    return adapters.rows([seq.terms.adapter for seq, *_ in work], lengths, wanted)
 
 
 def states_for(memory: StateMemory | None) -> tuple[StateMemory, ...]:

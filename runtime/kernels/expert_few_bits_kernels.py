@@ -59,7 +59,7 @@ def grouped(
         own_words, own_meta = words + expert * words_stride, meta + expert * meta_stride
         sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
         if FORM == BYTES:
-            sums = byte_sums(sums, x, own_words, own_meta, output, pair // TOP, 0, last, rows, outputs, inputs, stride, WORDS, GROUP, KIND, TEXT0 == "")
+            sums = byte_sums(sums, x, own_words, own_meta, output, pair // TOP, 0, last, rows, outputs, inputs, stride, WORDS, GROUP, KIND, TEXT0)
         else:
             sums = nibble_sums(
                 sums, x, own_words, own_meta, output, pair // TOP, 0, last, rows, outputs, inputs, stride, WORDS, GROUP, ZERO, KIND,

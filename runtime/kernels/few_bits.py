@@ -10,8 +10,10 @@ import triton
 from torch import Tensor
 
 from . import few_bits_kernels as kernels
-from .few_bits_assembly import text
-from .few_bits_packed import ABOVE, MOST_TILES, Packed
+from . import few_rows_tensor
+from .few_bits_assembly import text, text_of_bytes
+from .few_bits_packed import ABOVE, BYTES, MOST_TILES, Packed
+from .few_rows_tensor import FewRowsTile
 from .matmul import processors
 
 RESTORED_ROWS = 512  # from here on restoring a part of the weight and a library's product are faster
@@ -51,7 +53,7 @@ def tile_for(rows: int, outputs: int, inputs: int, block: int, device: torch.dev
     many = processors(device) * full
     wide = rows > 64 or triton.cdiv(outputs, 64) > many
     lanes, count = 128 if wide else 64, next((count for count in (16, 32, 64) if rows <= count), 128)
-    tiles = triton.cdiv(outputs, lanes) * triton.cdiv(rows, count)
+    tiles = triton.cdiv(outputs, lanes) * max(1, triton.cdiv(rows, count))
     split = max(1, min(triton.cdiv(inputs, block) // 4, round(many / tiles)))
     return Tile(count, lanes, split, 4 if rows <= 32 else 3, 8 if wide and rows > 32 else 4, apart=rows <= 64)
 
@@ -64,7 +66,7 @@ def fitted(tile: Tile, rows: int) -> Tile:
 
 def matmul(
     x: Tensor | Readied, weight: Packed, bias: Tensor | None = None, *, added_to: Tensor | None = None, ready: tuple[Tensor, float] | None = None,
-    name: str = "", tile: Tile | None = None, overlap: bool = False,
+    name: str = "", tile: Tile | FewRowsTile | None = None, overlap: bool = False,
 ) -> Tensor | Readied:  # fmt: skip
     """x [T, in] @ W^T + bias [out] -> [T, out] in x's dtype.
 
@@ -80,6 +82,12 @@ def matmul(
     if x.dtype != weight.dtype:
         raise TypeError(f"the weight was packed for {weight.dtype}, x is {x.dtype}")
     y = added_to if added_to is not None else x.new_empty(rows, outputs // 2 if name else outputs)
+    if isinstance(tile, FewRowsTile) or (tile is None and few_rows_tensor.suits(x, weight)):
+        squares, eps = (readied.squares, readied.eps) if readied else (None, 0.0)
+        after, left = few_rows_tensor.matmul(
+            x, weight, y, bias, squares, eps, added=added_to is not None, ready=ready, name=name, overlap=overlap, tile=tile
+        )
+        return Readied(after, left, ready[1]) if ready else y
     tile = tile or tile_for(rows, outputs, inputs, weight.block, x.device)
     wide = tile.outputs // 2 if name else tile.outputs
     row_tiles, output_tiles = triton.cdiv(rows, tile.rows), triton.cdiv(y.shape[1], wide)
@@ -138,12 +146,18 @@ def parts_of(weight: Packed) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def constants(weight: Packed, compiled: bool) -> dict[str, Any]:
-    texts = [text(weight.kind, weight.dtype, at, weight.zero) if compiled else "" for at in range(4)]
+    texts = [_text(weight, at) if compiled else "" for at in range(4)]
     return {
         "FORM": weight.form, "WORDS": weight.block // 4, "GROUP": weight.group, "KIND": weight.kind, "OUTER": weight.outer is not None,
-        "ZERO": weight.zero - (0 if not weight.kind.startswith("zeros") else ABOVE[weight.dtype]),
+        "ZERO": weight.table if weight.table else weight.zero - (0 if not weight.kind.startswith("zeros") else ABOVE[weight.dtype]),
         **{f"TEXT{at}": found for at, found in enumerate(texts)},
     }  # fmt: skip
+
+
+def _text(weight: Packed, at: int) -> str:
+    if weight.form == BYTES:
+        return text_of_bytes(weight.kind, weight.dtype, weight.words.dtype == torch.float8_e4m3fn)
+    return text(weight.kind, weight.dtype, at, weight.zero, weight.table)
 
 
 __all__ = ["RESTORED_ROWS", "Packed", "Readied", "Tile", "fitted", "matmul", "multiply_restored", "product", "restored", "tile_for"]

@@ -1,8 +1,9 @@
-"""How two half bytes of two words of 16 bits become two numbers, in PTX: $1 the words, $2 the scale, $3 the shift or minus the zero.
+"""How two half bytes of two words of 16 bits become two numbers, in PTX, or two bytes. Of half bytes: $1 the words, $2 the scale, $3 the shift or minus the zero.
 
 Whole numbers: a half byte is put behind the exponent of 128 (bfloat16) or 1024 (float16), which makes it that plus the code, exactly;
 a sum takes it away again, and the zero. Floats of 4 bits: exponent, mantissa and sign are put where the type has its own; a power of 2
-makes up for the bias. All arithmetic is by fused multiply-add, which every GPU has for two numbers at a time.
+makes up for the bias. Codes of a table: bytes are chosen by byte permutations, four half bytes of a word at a time; what the texts of the four
+half bytes have in common the assembler computes once. All arithmetic is by fused multiply-add, which every GPU has for two numbers at a time.
 """
 
 from __future__ import annotations
@@ -15,21 +16,47 @@ TYPES = {torch.bfloat16: "bf16x2", torch.float16: "f16x2"}
 ONE = {torch.bfloat16: 0x3F80, torch.float16: 0x3C00}
 ABOVE = {torch.bfloat16: 0x4300, torch.float16: 0x6400}  # 128 and 1024, whose last bits count ones
 BIAS = {torch.bfloat16: 0x7E80, torch.float16: 0x7400}  # 2^126 and 2^14
+BIAS_OF_BYTES = {torch.bfloat16: 0x7B80, torch.float16: 0x5C00}  # 2^120 and 2^8
 PLACE = {torch.bfloat16: 6, torch.float16: 9}  # of the lowest bit of a mantissa with one
 NONE = 0x8000  # -0, which a sum leaves as it is
 
 
 @cache
-def text(kind: str, dtype: torch.dtype, at: int, zero: int) -> str:
-    """Of half byte `at`, 0 to 3; kind: of a `Packed` weight; zero: what is taken from every code."""
-    lines = [".reg .b32 word, sign, number;", f"shr.u32 word, $1, {4 * at};"]
-    lines += _floats(dtype) if kind.startswith("floats") else _whole(dtype, "$3" if kind.startswith("zeros") else _minus(zero, dtype))
+def text(kind: str, dtype: torch.dtype, at: int, zero: int, table: tuple[float, ...] = ()) -> str:
+    """Of half byte `at`, 0 to 3; kind: of a `Packed` weight; zero: what is taken from every code; table: what 16 codes stand for."""
+    lines = [".reg .b32 word, sign, number;", *_numbers(kind, dtype, at, zero, table)]
     scale, shift = ("$2" if kind.endswith("scaled") or kind == "shifted" else None), "$3" if kind == "shifted" else _twice(NONE)
     if scale is None:
         lines.append("mov.b32 $0, word;")
     else:
         lines += [f"mov.b32 number, {shift};", f"fma.rn.{TYPES[dtype]} $0, word, {scale}, number;"]
     return "{\n" + "\n".join(lines) + "\n}"
+
+
+def _numbers(kind: str, dtype: torch.dtype, at: int, zero: int, table: tuple[float, ...]) -> list[str]:
+    """`word`: without scale and shift."""
+    if kind.startswith("table"):
+        return _looked_up(dtype, at, table)
+    half = [f"shr.u32 word, $1, {4 * at};"]
+    return half + (_floats(dtype) if kind.startswith("floats") else _whole(dtype, "$3" if kind.startswith("zeros") else _minus(zero, dtype)))
+
+
+def _looked_up(dtype: torch.dtype, at: int, table: tuple[float, ...]) -> list[str]:
+    """A permutation chooses among eight bytes by three bits each; the fourth bit chooses between two of them."""
+    lines = [
+        ".reg .b32 code, upper, low, high, left, right;",
+        "and.b32 code, $1, 0x77777777;",
+        "shr.u32 upper, $1, 1;",
+        "lop3.b32 upper, upper, 0x44444444, 0x32103210, 0xEA;",
+    ]
+    bits = torch.tensor(table, dtype=dtype).view(torch.uint8).view(16, 2)
+    for into in ("left", "right"):  # the two words
+        for name, column in (("low", 0), ("high", 1)):
+            four = [f"0x{int(part):08X}" for part in bits[:, column].contiguous().view(torch.int32).to(torch.int64) & 0xFFFFFFFF]
+            lines += [f"prmt.b32 sign, {four[0]}, {four[1]}, code;", f"prmt.b32 number, {four[2]}, {four[3]}, code;", f"prmt.b32 {name}, sign, number, upper;"]
+        lines.append(f"prmt.b32 {into}, low, high, {'0x5140' if at < 2 else '0x7362'};")
+        lines += ["shr.u32 code, code, 16;", "shr.u32 upper, upper, 16;"] if into == "left" else []
+    return [*lines, f"prmt.b32 word, left, right, {'0x5410' if at % 2 == 0 else '0x7632'};"]
 
 
 def _whole(dtype: torch.dtype, away: str) -> list[str]:
@@ -49,6 +76,42 @@ def _floats(dtype: torch.dtype) -> list[str]:
         f"lop3.b32 word, word, {_twice(7 << PLACE[dtype])}, sign, 0xEA;",
         f"mov.b32 number, {_twice(BIAS[dtype])};",
         f"mov.b32 sign, {_twice(NONE)};",
+        f"fma.rn.{TYPES[dtype]} word, word, number, sign;",
+    ]
+
+
+@cache
+def text_of_bytes(kind: str, dtype: torch.dtype, floats: bool) -> str:
+    """Two bytes of the half register $1 as two numbers in $0; $2: their scales; $3: their shifts. floats: e4m3 without NaN, or int8."""
+    lines = [".reg .b32 word, sign, number;", "cvt.u32.u16 word, $1;", *(_small_floats(dtype) if floats else _signed(dtype))]
+    if kind != "plain":
+        lines += [f"mov.b32 number, {'$3' if kind == 'shifted' else _twice(NONE)};", f"fma.rn.{TYPES[dtype]} word, word, $2, number;"]
+    return "{\n" + "\n".join([*lines, "mov.b32 $0, word;"]) + "\n}"
+
+
+def _small_floats(dtype: torch.dtype) -> list[str]:
+    """Sign, exponent and mantissa where the type has its own; a power of 2 makes up for the bias, of numbers below the normal ones too."""
+    down, kept = (4, 0x07F0) if dtype == torch.bfloat16 else (1, 0x3F80)
+    return [
+        "prmt.b32 word, word, 0, 0x1404;",  # each above a byte of zeros
+        f"and.b32 sign, word, {_twice(0x8000)};",
+        f"shr.u32 word, word, {down};",
+        f"lop3.b32 word, word, {_twice(kept)}, sign, 0xEA;",
+        f"mov.b32 number, {_twice(BIAS_OF_BYTES[dtype])};",
+        f"mov.b32 sign, {_twice(NONE)};",
+        f"fma.rn.{TYPES[dtype]} word, word, number, sign;",
+    ]
+
+
+def _signed(dtype: torch.dtype) -> list[str]:
+    """Seven bits on top of a power of 2, and the sum with minus that, or where the sign is set with minus that and 128."""
+    above = ABOVE[dtype]
+    return [
+        "prmt.b32 word, word, 0, 0x4140;",  # each below a byte of zeros
+        "and.b32 sign, word, 0x00800080;",
+        f"or.b32 sign, sign, {_twice(above | 0x8000)};",
+        f"lop3.b32 word, word, 0x007F007F, {_twice(above)}, 0xEA;",
+        f"mov.b32 number, {_twice(ONE[dtype])};",
         f"fma.rn.{TYPES[dtype]} word, word, number, sign;",
     ]
 

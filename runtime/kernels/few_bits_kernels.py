@@ -39,7 +39,12 @@ def _quarter(words, meta, AT: tl.constexpr, TEXT: tl.constexpr, ZERO: tl.constex
     scale, second = _half(meta, True, DTYPE), _half(meta, False, DTYPE)
     if TEXT == "":
         return _plainly((words.to(tl.int32) >> 4 * AT) & 15, scale.to(tl.float32), second.to(tl.float32), ZERO, KIND).to(DTYPE)
-    if tl.bfloat16 == DTYPE:
+    if KIND == "plain" or KIND == "floats" or KIND == "table":  # beside constants the compiler would send the numbers through shared memory
+        if tl.bfloat16 == DTYPE:
+            return tl.inline_asm_elementwise(TEXT, "=r,r", [words], dtype=tl.bfloat16, is_pure=True, pack=2)
+        else:
+            return tl.inline_asm_elementwise(TEXT, "=r,r", [words], dtype=tl.float16, is_pure=True, pack=2)
+    elif tl.bfloat16 == DTYPE:
         return tl.inline_asm_elementwise(TEXT, "=r,r,r,r", [words, scale, second], dtype=tl.bfloat16, is_pure=True, pack=2)
     else:
         return tl.inline_asm_elementwise(TEXT, "=r,r,r,r", [words, scale, second], dtype=tl.float16, is_pure=True, pack=2)
@@ -47,18 +52,22 @@ def _quarter(words, meta, AT: tl.constexpr, TEXT: tl.constexpr, ZERO: tl.constex
 
 @triton.jit
 def _plainly(code, scale, second, ZERO: tl.constexpr, KIND: tl.constexpr):
-    """The same by arithmetic."""
+    """The same by arithmetic. ZERO: of a table, the table."""
     if KIND == "floats" or KIND == "floats, scaled":
         exponent, mantissa = (code >> 1) & 3, (code & 1).to(tl.float32)
         value = tl.where(exponent == 0, mantissa * 0.5, (1 + mantissa * 0.5) * tl.exp2(exponent.to(tl.float32) - 1))
         value = tl.where(code > 7, -value, value)
+    elif KIND == "table" or KIND == "table, scaled":
+        value = tl.zeros(code.shape, tl.float32)
+        for at in tl.static_range(16):
+            value = tl.where(code == at, ZERO[at], value)
     elif KIND == "zeros" or KIND == "zeros, scaled":
         value = code.to(tl.float32) + second - ZERO
     else:
         value = code.to(tl.float32) - ZERO
     if KIND == "shifted":
         return value * scale + second
-    return value * scale if KIND == "scaled" or KIND == "zeros, scaled" or KIND == "floats, scaled" else value
+    return value * scale if KIND == "scaled" or KIND == "zeros, scaled" or KIND == "floats, scaled" or KIND == "table, scaled" else value
 
 
 @triton.jit
@@ -77,7 +86,7 @@ def _dot(weight, values, sums, PLAIN: tl.constexpr):
 
 @triton.jit
 def _meta(meta, at, KIND: tl.constexpr):
-    if KIND == "plain" or KIND == "floats":
+    if KIND == "plain" or KIND == "floats" or KIND == "table":
         return tl.zeros([at.shape[0]], tl.int32)
     else:
         return tl.load(meta + at)
@@ -130,8 +139,19 @@ def nibble_sums(
 
 
 @triton.jit
-def _of_bytes(codes, meta, KIND: tl.constexpr, DTYPE: tl.constexpr):
+def _of_bytes(codes, meta, TEXT: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr):
     """[OUTPUTS, BLOCK] in DTYPE."""
+    if TEXT != "":
+        scale, second, bytes_ = _half(meta, True, DTYPE), _half(meta, False, DTYPE), codes.to(tl.int8, bitcast=True)
+        if KIND == "plain":
+            if tl.bfloat16 == DTYPE:
+                return tl.inline_asm_elementwise(TEXT, "=r,h", [bytes_], dtype=tl.bfloat16, is_pure=True, pack=2)
+            else:
+                return tl.inline_asm_elementwise(TEXT, "=r,h", [bytes_], dtype=tl.float16, is_pure=True, pack=2)
+        elif tl.bfloat16 == DTYPE:
+            return tl.inline_asm_elementwise(TEXT, "=r,h,r,r", [bytes_, scale, second], dtype=tl.bfloat16, is_pure=True, pack=2)
+        else:
+            return tl.inline_asm_elementwise(TEXT, "=r,h,r,r", [bytes_, scale, second], dtype=tl.float16, is_pure=True, pack=2)
     if KIND == "scaled":
         return (codes.to(tl.float32) * _half(meta, True, DTYPE).to(tl.float32)).to(DTYPE)
     elif KIND == "shifted":
@@ -142,7 +162,7 @@ def _of_bytes(codes, meta, KIND: tl.constexpr, DTYPE: tl.constexpr):
 @triton.jit
 def byte_sums(
     sums, x, words, meta, output, row, first, last, rows, outputs, inputs, stride,
-    WORDS: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr, PLAIN: tl.constexpr,
+    WORDS: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr, TEXT: tl.constexpr,
 ):  # fmt: skip
     """Blocks of 4 * WORDS inputs, a byte each, GROUP a multiple of that."""
     BLOCK: tl.constexpr = 4 * WORDS
@@ -153,11 +173,8 @@ def byte_sums(
         places = words + output.to(tl.int64)[:, None] * inputs + k[None, :]
         codes = tl.load(places, (k < inputs)[None, :], other=0.0, eviction_policy="evict_first")
         found = _meta(meta, (block * BLOCK // GROUP) * outputs + output, KIND)
-        if PLAIN:
-            weight = _of_bytes(codes, found, KIND, tl.float32 if KIND == "plain" else DTYPE)
-        else:
-            weight = _of_bytes(codes, found, KIND, DTYPE)
-        sums = _dot(weight, _x(x, k, row, rows, inputs, stride), sums, PLAIN)
+        weight = _of_bytes(codes, found, TEXT, KIND, tl.float32 if TEXT == "" and KIND == "plain" else DTYPE)
+        sums = _dot(weight, _x(x, k, row, rows, inputs, stride), sums, TEXT == "")
     return sums
 
 
@@ -223,13 +240,15 @@ def multiply(
     first, last = blocks * split // SPLIT, blocks * (split + 1) // SPLIT
     if DEPENDENT:
         gdc_launch_dependents()
-        if FORM != BYTES:
-            for block in range(first, tl.minimum(last, first + AHEAD)):
+        for block in range(first, tl.minimum(last, first + (AHEAD // 2 if FORM == BYTES else AHEAD))):
+            if FORM == BYTES:
+                _ahead(words + output.to(tl.int64) * inputs + block * 4 * WORDS)
+            else:
                 _ahead(words + (block * outputs + output).to(tl.int64) * WORDS)
         gdc_wait()
     sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
     if FORM == BYTES:
-        sums = byte_sums(sums, x, words, meta, output, r, first, last, rows, outputs, inputs, stride, WORDS, GROUP, KIND, TEXT0 == "")
+        sums = byte_sums(sums, x, words, meta, output, r, first, last, rows, outputs, inputs, stride, WORDS, GROUP, KIND, TEXT0)
     else:
         sums = nibble_sums(
             sums, x, words, meta, output, r, first, last, rows, outputs, inputs, stride, WORDS, GROUP, ZERO, KIND,
@@ -296,7 +315,7 @@ def restore(
         k = block * BLOCK + tl.arange(0, BLOCK)
         inside = (k < inputs)[None, :] & present
         codes = tl.load(words + output.to(tl.int64)[:, None] * inputs + k[None, :], inside, other=0.0)
-        _restored(_of_bytes(codes, _meta(meta, at, KIND), KIND, tl.float32 if KIND == "plain" else DTYPE), outer, output, places + k[None, :], inside, OUTER)
+        _restored(_of_bytes(codes, _meta(meta, at, KIND), TEXT0, KIND, tl.float32 if TEXT0 == "" and KIND == "plain" else DTYPE), outer, output, places + k[None, :], inside, OUTER)
     else:
         j = tl.arange(0, WORDS)
         codes = tl.load(words + (block * outputs + output).to(tl.int64)[:, None] * WORDS + j[None, :])

@@ -1,5 +1,5 @@
 """A matrix product whose bits, for one row, depend on that row and the weight alone: in Triton, for bfloat16,
-float16, float32 and for weights of float8 with a scale per output.
+float16, float32 and for weights of float8 with a scale per output; and of int8 by int8, whose sums are exact.
 
 Every element is one chain over the inputs, first to last, kept in the tensor core's accumulator: no split of the
 inputs, no second order. The weight is always the left operand, so that 64 outputs are the narrow side of an
@@ -9,7 +9,7 @@ tests/gpu/test_deterministic_cuda.py holds them against each other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -78,19 +78,23 @@ def tile_at(tile, row_tiles, output_tiles, GROUP: tl.constexpr):
 def multiply(
     x, weight, y, bias, x_scale, weight_scale, rows, outputs, inputs,
     ROWS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr,
-    BIAS: tl.constexpr, X_SCALED: tl.constexpr, WEIGHT_SCALED: tl.constexpr, FLATTEN: tl.constexpr,
+    BIAS: tl.constexpr, X_SCALED: tl.constexpr, WEIGHT_SCALED: tl.constexpr, FLATTEN: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """y [rows, outputs] = x [rows, inputs] @ weight [outputs, inputs]^T (+ bias), x and weight as descriptors. Any grid."""
     row_tiles, output_tiles = tl.cdiv(rows, ROWS), tl.cdiv(outputs, OUTPUTS)
     for tile in tl.range(tl.program_id(0), row_tiles * output_tiles, tl.num_programs(0), flatten=FLATTEN):
         row_tile, output_tile = tile_at(tile, row_tiles, output_tiles, GROUP)
-        sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
+        sums = tl.zeros((OUTPUTS, ROWS), tl.int32 if WHOLE else tl.float32)
         for step in range(tl.cdiv(inputs, DEPTH)):
             left = weight.load([output_tile * OUTPUTS, step * DEPTH])
             right = x.load([row_tile * ROWS, step * DEPTH])
-            sums = tl.dot(left.to(right.dtype), right.T, sums, input_precision="ieee")
+            if WHOLE:
+                sums = tl.dot(left, right.T, sums, out_dtype=tl.int32)
+            else:
+                sums = tl.dot(left.to(right.dtype), right.T, sums, input_precision="ieee")
         row = row_tile * ROWS + tl.arange(0, ROWS)
         output = output_tile * OUTPUTS + tl.arange(0, OUTPUTS)
+        sums = sums.to(tl.float32)
         if WEIGHT_SCALED:
             sums *= tl.load(weight_scale + output, output < outputs, other=0.0)[:, None]
         if X_SCALED:
@@ -110,14 +114,15 @@ def matmul(
     x_scale: Tensor | None = None,
     weight_scale: Tensor | None = None,
     tile: Tile | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """x [T, in] @ weight [out, in]^T + bias [out] -> [T, out] in x's dtype, or bfloat16 where x is float8.
+    """x [T, in] @ weight [out, in]^T + bias [out] -> [T, out] in `dtype`; None: in x's, or bfloat16 where x is float8.
 
     weight: x's dtype or float8_e4m3fn. weight_scale: float32 [out]; x_scale: float32 [T]; the product is times
     both. tile: None takes `tile_for`. Rows of both must be a multiple of 16 bytes, see `can_multiply`.
     """
     (rows, inputs), outputs = x.shape, weight.shape[0]
-    dtype = torch.bfloat16 if x.dtype == torch.float8_e4m3fn else x.dtype
+    dtype = dtype or (torch.bfloat16 if x.dtype == torch.float8_e4m3fn else x.dtype)
     y = torch.empty(rows, outputs, dtype=dtype, device=x.device)
     if not rows:
         return y
@@ -130,7 +135,7 @@ def matmul(
         y, bias, x_scale, weight_scale, rows, outputs, inputs,
         ROWS=tile.rows, OUTPUTS=tile.outputs, DEPTH=tile.depth, GROUP=GROUP,
         BIAS=bias is not None, X_SCALED=x_scale is not None, WEIGHT_SCALED=weight_scale is not None,
-        FLATTEN=tile.flatten, num_warps=tile.warps, num_stages=tile.stages,
+        FLATTEN=tile.flatten, WHOLE=x.dtype == torch.int8, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return y
 
@@ -148,6 +153,9 @@ def tile_for(
     restored: the weight is float8 and x is not. For one dtype, weight and device all answers give equal bits; with
     restored weights the widest tile does not, so that it is left out.
     """
+    if dtype == torch.int8:
+        tile = tile_for(rows, outputs, torch.bfloat16, capability, processors)  # their sums are exact
+        return replace(tile, depth=2 * tile.depth)
     if capability[0] != 9 or dtype == torch.float32:
         return PLAIN
     if outputs > NARROW[16].outputs * processors:

@@ -81,7 +81,7 @@ def _ring(inputs, warps, outputs, half, rows, programs):
 
 
 @gluon.constexpr_function
-def _pieces(group, kind):
+def pieces(group, kind):
     """Groups in a block."""
     return 0 if kind == "plain" else max(1, 128 // group)
 
@@ -93,7 +93,7 @@ def _meta_layout(warps):
 
 
 @gluon.jit
-def _index(DIM: gl.constexpr, SIZE: gl.constexpr, LAYOUT: gl.constexpr):
+def index(DIM: gl.constexpr, SIZE: gl.constexpr, LAYOUT: gl.constexpr):
     """0, 1, ... along one of three dimensions."""
     if DIM == 0:
         return gl.arange(0, SIZE, layout=gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))[:, None, None]
@@ -104,7 +104,7 @@ def _index(DIM: gl.constexpr, SIZE: gl.constexpr, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def _outputs(lane, tile, OUTPUTS: gl.constexpr, HALF: gl.constexpr, ROWS: gl.constexpr):
+def outputs_of(lane, tile, OUTPUTS: gl.constexpr, HALF: gl.constexpr, ROWS: gl.constexpr):
     """The outputs of a tile: ROWS of them in their order; or with HALF, where the outputs are heads of twice that, eight of the first
     half of a head and their partners in the second, in turns. The last stands for what would lie behind it.
     """
@@ -120,7 +120,7 @@ def _outputs(lane, tile, OUTPUTS: gl.constexpr, HALF: gl.constexpr, ROWS: gl.con
 def _blocks(step, LAYOUT: gl.constexpr, INPUTS: gl.constexpr, WARPS: gl.constexpr):
     """For each warp its block of a step; the last stands for those behind it, whose x is 0."""
     BLOCKS: gl.constexpr = (INPUTS + 4 * WORDS - 1) // (4 * WORDS)
-    block = step * WARPS + _index(0, WARPS, LAYOUT)
+    block = step * WARPS + index(0, WARPS, LAYOUT)
     return block if BLOCKS % WARPS == 0 else gl.minimum(block, BLOCKS - 1)
 
 
@@ -142,15 +142,15 @@ def _copy(
     """Begins to bring a step: of each warp one block."""
     LEFT: gl.constexpr = _words_layout(WARPS)
     META: gl.constexpr = _meta_layout(WARPS)
-    PIECES: gl.constexpr = _pieces(GROUP, KIND)
+    PIECES: gl.constexpr = pieces(GROUP, KIND)
     present = tile < tiles_of(OUTPUTS, HALF, ROWS)
-    place = _blocks(step, LEFT, INPUTS, WARPS) * OUTPUTS + _outputs(_index(1, ROWS, LEFT), tile, OUTPUTS, HALF, ROWS)
-    copy_to_shared(to_words, words + place * WORDS + _index(2, WORDS, LEFT), present)
+    place = _blocks(step, LEFT, INPUTS, WARPS) * OUTPUTS + outputs_of(index(1, ROWS, LEFT), tile, OUTPUTS, HALF, ROWS)
+    copy_to_shared(to_words, words + place * WORDS + index(2, WORDS, LEFT), present)
     if PIECES > 0:
         BLOCKS: gl.constexpr = (INPUTS + 4 * WORDS - 1) // (4 * WORDS)
         lane = gl.arange(0, ROWS, layout=gl.SliceLayout(0, META))[None, :]
         block = gl.minimum(step * WARPS + gl.arange(0, WARPS, layout=gl.SliceLayout(1, META))[:, None], BLOCKS - 1)
-        start = meta + block * (4 * WORDS) // (GROUP * PIECES) * (PIECES * OUTPUTS) + _outputs(lane, tile, OUTPUTS, HALF, ROWS)
+        start = meta + block * (4 * WORDS) // (GROUP * PIECES) * (PIECES * OUTPUTS) + outputs_of(lane, tile, OUTPUTS, HALF, ROWS)
         for piece in gl.static_range(PIECES):
             copy_to_shared(to_meta.index(piece), start + piece * OUTPUTS, present)
 
@@ -164,7 +164,7 @@ def _begin(
     STEPS: gl.constexpr = _steps(INPUTS, WARPS)
     RING: gl.constexpr = _ring(INPUTS, WARPS, OUTPUTS, HALF, ROWS, PROGRAMS)
     tile = gl.program_id(0)
-    places = _places(ROWS, WARPS, _pieces(GROUP, KIND), RING)
+    places = _places(ROWS, WARPS, pieces(GROUP, KIND), RING)
     for item in gl.static_range(RING - 1):
         if item < STEPS:
             _copy(places[0][item], places[1][item], words, meta, tile, item, OUTPUTS, HALF, INPUTS, ROWS, WARPS, GROUP, KIND)
@@ -182,7 +182,7 @@ def _lay_out(x, norm, eps, INPUTS: gl.constexpr, WARPS: gl.constexpr, NORMED: gl
     LAYOUT: gl.constexpr = _row_layout(WARPS)
     shared = gl.allocate_shared_memory(gl.bfloat16, [STEPS, 4 * WARPS, WORDS], _flat(2))
     quarters = gl.allocate_shared_memory(gl.float32, [STEPS, 4 * WARPS], _flat(1))
-    place = _index(1, WARPS, LAYOUT) * (4 * WORDS) + _index(0, 4, LAYOUT) * WORDS + _index(2, WORDS, LAYOUT)
+    place = index(1, WARPS, LAYOUT) * (4 * WORDS) + index(0, 4, LAYOUT) * WORDS + index(2, WORDS, LAYOUT)
     found = ()
     for step in gl.static_range(STEPS):
         k = place + step * (4 * WORDS * WARPS)
@@ -208,7 +208,7 @@ def _spread(words, AT: gl.constexpr):
 
 
 @gluon.jit
-def _half(meta, LOW: gl.constexpr):
+def half(meta, LOW: gl.constexpr):
     """One half of each number's bits."""
     return (meta << 16 if LOW else meta & -65536).to(gl.float32, bitcast=True)
 
@@ -217,7 +217,7 @@ def _half(meta, LOW: gl.constexpr):
 def _above(sum_of_x, meta, ZERO: gl.constexpr, KIND: gl.constexpr):
     """What a group's sums begin with."""
     if KIND == "zeros" or KIND == "zeros, scaled":
-        return sum_of_x * _half(meta, False)
+        return sum_of_x * half(meta, False)
     else:
         return sum_of_x * -(ABOVE + ZERO)
 
@@ -227,9 +227,9 @@ def _scaled(group, sum_of_x, meta, KIND: gl.constexpr):
     if KIND == "plain" or KIND == "zeros":
         return group
     elif KIND == "shifted":
-        return group * _half(meta, True) + sum_of_x * _half(meta, False)
+        return group * half(meta, True) + sum_of_x * half(meta, False)
     else:
-        return group * _half(meta, True)
+        return group * half(meta, True)
 
 
 @gluon.jit
@@ -285,7 +285,7 @@ def _products(
         )
     total = gl.sum(gl.max(sums, 2), 0)
     if OUTER:
-        total *= gl.load(outer + _outputs(gl.arange(0, ROWS, layout=total.type.layout), tile, OUTPUTS, HALF, ROWS))
+        total *= gl.load(outer + outputs_of(gl.arange(0, ROWS, layout=total.type.layout), tile, OUTPUTS, HALF, ROWS))
     return total * factor
 
 

@@ -85,6 +85,9 @@ INLINE float share_of_keys(const Attention *job, long head, float most, float to
 #include "cpu_routing.h"
 #include "cpu_layer.h"
 #include "cpu_recurrent.h"
+#include "cpu_adapt_wide.h"
+
+static int has_pairs; /* whether this CPU has AVX512_BF16 */
 
 #define TYPE float
 #define NAME(f) f##_f32
@@ -96,6 +99,7 @@ INLINE float share_of_keys(const Attention *job, long head, float most, float to
 #include "cpu_choice.h"
 #include "cpu_experts.h"
 #include "cpu_recurrent_typed.h"
+#include "cpu_adapt.h"
 #include "cpu_step.h"
 #undef TYPE
 #undef NAME
@@ -110,6 +114,7 @@ INLINE float share_of_keys(const Attention *job, long head, float most, float to
 #include "cpu_choice.h"
 #include "cpu_experts.h"
 #include "cpu_recurrent_typed.h"
+#include "cpu_adapt.h"
 #include "cpu_step.h"
 
 /* ------------------------------------------------------------------------------------------- Python */
@@ -156,6 +161,22 @@ static PyObject *py_mixture(PyObject *Py_UNUSED(self), PyObject *const *args, Py
     if (!parse(args, n, 5, a)) return NULL;
     Py_BEGIN_ALLOW_THREADS
     DISPATCH(mixture, POINTER(1), POINTER(2), POINTER(3), a[4]);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+/* adapt(kind, pairs, slots, site, rows, inputs, outputs, x, y): y += what the adapters of the rows make of x; pairs: as in the struct Step */
+static PyObject *py_adapt(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[9];
+    if (!parse(args, n, 9, a)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    if (a[0]) {
+        const Adapt_bf16 job = {POINTER(1), POINTER(2), NULL, 0, a[4], a[3], a[5], a[6], POINTER(7), POINTER(8)};
+        adapt_bf16(&job);
+    } else {
+        const Adapt_f32 job = {POINTER(1), POINTER(2), NULL, 0, a[4], a[3], a[5], a[6], POINTER(7), POINTER(8)};
+        adapt_f32(&job);
+    }
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -359,7 +380,7 @@ static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args
 }
 
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
-static PyMethodDef methods[] = {METHOD(linear), METHOD(step), METHOD(mixture), METHOD(norm), METHOD(activate), METHOD(activate_and_mul), METHOD(add), METHOD(rotate),
+static PyMethodDef methods[] = {METHOD(linear), METHOD(step), METHOD(adapt), METHOD(mixture), METHOD(norm), METHOD(activate), METHOD(activate_and_mul), METHOD(add), METHOD(rotate),
                                 METHOD(attend), METHOD(attend_latent), METHOD(choose_tokens), METHOD(headwise), METHOD(store), METHOD(set_threads), METHOD(set_int4_way), METHOD(set_e4m3_way), METHOD(restore),
                                 METHOD(use_huge_pages), METHOD(advance), METHOD(selective), METHOD(convolve), METHOD(gated), METHOD(rates), METHOD(gate), {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cpu", NULL, -1, methods, NULL, NULL, NULL, NULL};
@@ -373,6 +394,7 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     if (made) PyModule_AddIntConstant(made, "AVX512", has_avx512());
     if (made) PyModule_AddIntConstant(made, "AMX", has_amx());
     if (made) PyModule_AddIntConstant(made, "VNNI", has_vnni());
+    has_pairs = has_native_bfloat16() && has_avx512();
     int4_way = int4_ways();
     fill_float8();
 #if defined(__x86_64__)
@@ -388,7 +410,7 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     if (made) PyModule_AddIntConstant(made, "BLOCK", BLOCK);
     if (made) PyModule_AddIntConstant(made, "STEP_ROWS", STEP_ROWS);
     if (made) PyModule_AddIntConstant(made, "CHUNK", CHUNK); /* of what tiles of attention take, the width is a multiple */
-    if (made) PyModule_AddIntConstant(made, "VERSION", 13); /* of the functions and structs: the same in cpu.py */
+    if (made) PyModule_AddIntConstant(made, "VERSION", 14); /* of the functions and structs: the same in cpu.py */
     if (made) PyModule_AddIntConstant(made, "LAYER_BYTES", sizeof(Layer));
     if (made) PyModule_AddIntConstant(made, "MODEL_BYTES", sizeof(Model));
     if (made) PyModule_AddIntConstant(made, "EXPERTS_BYTES", sizeof(Experts));

@@ -1,5 +1,8 @@
 /* What Python lays out for a step, 8 bytes a field: the same names in models/compiled_words.py. Pointers may be 0 where said. */
 
+enum { QKV, OUTPUT, UP, DOWN, SITES }; /* the products of a layer that adapters add to */
+enum { MOST_RANK = 1024, ADAPT_BLOCK = 512 };
+
 enum { NO_NORM, RMS, LAYER_NORM };
 enum { STEP_ROWS = 512 }; /* of a step that are computed at a time: their space is kept */
 
@@ -41,6 +44,16 @@ typedef struct { /* what a row sees, as in Attention, and where its own keys and
     const int64_t *length, *before, *places;
 } Seen;
 
+typedef struct { /* an adapter's matrices for one product, of pieces that its outputs belong to */
+    const void *a, *b;                         /* [pieces, rank, inputs], or 0: it leaves the product as it is; [rank, outputs] */
+    const float *scales;                       /* [pieces]; 0: it leaves the piece as it is */
+    const int64_t *runs;                       /* [count, 3] piece, first output, the one behind the last */
+    int64_t count, rank, inputs, outputs;
+} Pair;
+
+/* Of this thread, for a row of x in float32. */
+static float *adapt_space(long count) { return aligned_space((count + 1) * sizeof(float)); }
+
 typedef struct {
     int64_t first, stop;                                 /* layers */
     int64_t rows, results;                               /* new tokens; which go on behind the last layer of the model */
@@ -48,4 +61,6 @@ typedef struct {
     void *x, *space, *logits;                            /* [rows, hidden]; see run_step; float32 [results, vocabulary] */
     const Seen *seen;
     const void *const *tables;                           /* of rotations, [positions, 2 dim] each */
+    const int64_t *adapters;                             /* [rows], the slot of each row's adapter, or below 0; 0: no row has one */
+    const Pair *const *pairs;                            /* of each slot, [layers, SITES] */
 } Step; /* tokens: 0 where x holds the hidden states already.  logits: 0 where they are what is wanted */

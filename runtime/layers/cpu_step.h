@@ -12,6 +12,7 @@ typedef struct {
     long start, rows;              /* of the step's rows, where those here begin; how many go on */
     const int64_t *wanted;         /* [results] of the step's rows, rising */
     long results;                  /* of these rows those that go on behind the last layer */
+    const int64_t *kept;           /* behind the last layer's attention: which rows of the step go on, where not all do */
     TYPE *x, *normed, *wide, *mixed, *inner; /* [rows, ...]: residual; normed, or a branch; qkv, then up; attention; activated */
 } NAME(Walk);
 
@@ -24,6 +25,17 @@ static void NAME(by_rows)(Piece run, const NAME(Walk) *walk) { share(run, walk, 
 static void NAME(multiply)(const NAME(Walk) *walk, const Weight *weight, const TYPE *x, const TYPE *residual, void *y, int wide) {
     Product job = {weight, x, residual, y, walk->rows, wide, 0, 0};
     product(&job);
+}
+
+/* What the rows' adapters add to a product of the layer: y of x. */
+static void NAME(add_adapters)(const NAME(Walk) *walk, const Weight *weight, const TYPE *x, TYPE *y) {
+    const Step *step = walk->step;
+    const Layer *layer = walk->layer;
+    const long site = weight == &layer->qkv ? QKV : weight == &layer->output ? OUTPUT : weight == &layer->up ? UP : DOWN;
+    if (!step->adapters) return;
+    const NAME(Adapt) job = {step->pairs, step->adapters, walk->kept, walk->start, walk->rows, (layer - walk->model->layer) * SITES + site,
+                             weight->inputs, weight->outputs, x, y};
+    NAME(adapt)(&job);
 }
 
 /* ----- norms, and branches that are added */
@@ -62,10 +74,12 @@ static void NAME(add_branch)(NAME(Walk) *walk, const Weight *weight, const TYPE 
     const Layer *layer = walk->layer;
     if (layer->of_sum || (after->kind == NO_NORM && layer->branch == 1)) {
         NAME(multiply)(walk, weight, from, walk->x, walk->x, 0);
+        NAME(add_adapters)(walk, weight, from, walk->x);
         NAME(normed)(walk, after, walk->x);
         return;
     }
     NAME(multiply)(walk, weight, from, NULL, walk->normed, 0);
+    NAME(add_adapters)(walk, weight, from, walk->normed);
     NAME(add_given)(walk, after);
 }
 
@@ -153,11 +167,13 @@ static void NAME(keep_wanted)(NAME(Walk) *walk) {
         if (walk->layer->parallel) NAME(keep)(walk, walk->normed, hidden);
     }
     walk->rows = walk->results;
+    walk->kept = walk->wanted;
 }
 
 static void NAME(run_dense)(NAME(Walk) *walk, const TYPE *y) {
     const Layer *layer = walk->layer;
     NAME(multiply)(walk, &layer->up, y, NULL, walk->wide, 0);
+    NAME(add_adapters)(walk, &layer->up, y, walk->wide);
     NAME(by_rows)(NAME(activate_piece), walk);
     if (layer->parallel) NAME(add_branch)(walk, &layer->output, walk->mixed, &layer->after_mixer);
     NAME(add_branch)(walk, &layer->down, walk->inner, &layer->after_ffn);
@@ -175,6 +191,7 @@ static void NAME(run_layer)(NAME(Walk) *walk, int last) {
     const Layer *layer = walk->layer;
     const TYPE *y = NAME(normed)(walk, &layer->before_mixer, walk->normed);
     NAME(multiply)(walk, &layer->qkv, y, NULL, walk->wide, 0);
+    NAME(add_adapters)(walk, &layer->qkv, y, walk->wide);
     NAME(by_rows)(NAME(place_piece), walk);
     if (last && !walk->results) return; /* only keys and values are wanted */
     NAME(attend_all)(walk);
@@ -229,7 +246,7 @@ static void NAME(run_step)(const Model *model, const Step *step) {
         const long rows = step->rows - start < STEP_ROWS ? step->rows - start : STEP_ROWS;
         const int64_t *wanted = step->wanted ? step->wanted + done : NULL;
         some = !step->results ? 0 : wanted ? NAME(wanted_before)(step, wanted, start + rows) : rows;
-        NAME(Walk) walk = {model, step, NULL, NULL, NULL, NULL, start, rows, wanted, some, (TYPE *)step->x + start * model->hidden, normed, wide, mixed, inner};
+        NAME(Walk) walk = {model, step, NULL, NULL, NULL, NULL, start, rows, wanted, some, NULL, (TYPE *)step->x + start * model->hidden, normed, wide, mixed, inner};
         NAME(run_rows)(&walk, done);
     }
 }

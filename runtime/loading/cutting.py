@@ -73,7 +73,7 @@ def _known(model: Model) -> dict[str, tuple[tuple[str, ...], int]]:
         f"{prefix}{stack.name}": (tuple(prefix + part for part in stack.parts), layer.ffn.count)
         for index, layer in enumerate(model.layers)
         if isinstance(layer.ffn, Experts)
-        for prefix in [model.names.layer.format(index)]
+        for prefix in [model.names.layer.format(model.stage.first + index)]
         for stack in model.names.experts.stacks
     }
 

@@ -290,9 +290,10 @@ def scale_of_kv(name: str, config: Model) -> tuple[int, str] | None:
     begin, end = config.names.layer.split("{}")
     layer, _, rest = name.removeprefix(begin).partition(end)
     suffix = rest.partition(".")[2]
-    if not name.startswith(begin) or suffix not in SUFFIXES or not layer.isdecimal() or int(layer) >= len(config.layers):
+    if not name.startswith(begin) or suffix not in SUFFIXES or not layer.isdecimal():
         return None
-    return int(layer), suffix
+    index = int(layer) - config.stage.first
+    return (index, suffix) if 0 <= index < len(config.layers) else None
 
 
 def is_ignored(name: str, config: Model) -> bool:

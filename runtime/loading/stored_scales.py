@@ -22,7 +22,7 @@ def read_scales(plan: Plan, config: Model) -> tuple[Scales | str | None, ...]:
     """Of each layer; None: nothing is said.  A text: why what is said cannot be used, for people who ask for it."""
     if plan.other_kv is not None:
         return ()
-    return tuple(_read(config.names, layer, plan.kv.get(layer, {})) for layer in range(len(config.layers)))
+    return tuple(_read(config.names, config.stage.first + layer, plan.kv.get(layer, {})) for layer in range(len(config.layers)))
 
 
 def note_of(config: Model, sources: Iterable[Source], other: str | None) -> tuple[str, ...]:

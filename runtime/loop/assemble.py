@@ -42,6 +42,7 @@ from ..sequences.life import TextSide
 from ..speculative.made import speculation_of
 from ..text.tokenizer import Tokenizer
 from . import memory
+from .adapting import adapters_told, make_adapters, refusal, slot_bytes
 from .caches import make_cache, window_pages
 from .config import EngineConfig, Resolved, free_memory, parse_memory
 from .core import EngineCore
@@ -49,8 +50,10 @@ from .draft_side import DraftSide, draft_side
 from .kv_pool import make_pool
 from .kv_scales import told
 from .lifecycle import Lifecycle
+from .ranks_side import RanksSide, shared_out
 from .runners import make_runner
 from .sleeping import Sleeper
+from .stages_side import ranks_side
 from .state_plan import places_for, with_states
 from .text_side import load_tokenizer
 from .updating import Updater
@@ -72,13 +75,15 @@ class Assembled(NamedTuple):
     info: dict[str, Any]
 
 
-def assemble(path: Path, options: EngineConfig) -> Assembled:
-    """Everything behind an engine for the model directory `path`, running."""
+def assemble(path: Path, options: EngineConfig, broken: Callable[[BaseException], None] | None = None) -> Assembled:
+    """Everything behind an engine for the model directory `path`, running. broken: see `Team`, of an engine of several ranks."""
     assembly = Assembly(path, options)
+    if broken is not None and options.ranks > 1:
+        assembly.side = ranks_side(assembly.config, assembly.choice, assembly.model, path, broken)
     model, text = assembly.load()
     pool, plan = assembly.share_memory(model)
     core, attention = assembly.put_together(model, text, pool)
-    info, config = assembly.info(model, attention, plan), assembly.config
+    info, config = assembly.info(model, attention, plan, core), assembly.config
     again = replace(config, attention=attention.name) if attention.name in BACKENDS else config
     assembly.rehearse(core)
     layout = assembly.windows.layout
@@ -103,7 +108,7 @@ class Assembly:
             self.context = context_of(self.model, options)
             options = options.for_model(load_json_options(path))
         with self._phase("device"):
-            self.choice = choose_device(options.device, options.dtype, options.threads)
+            self.choice = shared_out(choose_device(options.device, options.dtype, options.threads), options)
             self.config = options.on(self.choice.device.type)
             apply_threads(self.choice.threads)
             self._text: Future[TextSide] = Future()
@@ -119,6 +124,7 @@ class Assembly:
                     "leave speculation out"
                 )
             self.draft = draft_side(self.config, self.choice, self.model, path)
+            self.side: RanksSide | None = None
             self._before = memory.before_loading(self.choice.device)
         self.opening = partial(open_checkpoint, context=self.context, load_format=options.load_format)
         self._allocated = _allocated(self.choice.device)
@@ -144,6 +150,8 @@ class Assembly:
             if is_remote(self.path) and seed is None:
                 raise ConfigError(f"{self.model.architecture} runs by transformers' own implementation, which reads files of this machine: download the model")
             return load_generic(self.model, choice.dtype, choice.device, seed, self.config.load_format)
+        if self.side is not None:
+            return self.side.load(self.config, self.transform, self.context, seed)
         places = None if (budget := self.config.expert_budget) is None else ExpertPlaces(choice.device, budget, free_memory)
         return load_model(self.path, choice.dtype, choice.device, seed, self.transform, self.context, self.config.load_format, places)
 
@@ -151,25 +159,40 @@ class Assembly:
         with self._phase("measure"):
             plan = memory.after_loading(self._before, model, self.config, self.context, self._allocated)
             plan = plan if self.draft is None else self.draft.planned(plan)
+            if isinstance(model, Decoder):
+                plan = replace(plan, adapters=slot_bytes(model, self.config))
         with self._phase("kv"):
-            plan, self.states = _states(model, self.config, self.choice, plan)
+            plan, self.states = _states(model, self.config, self.choice, plan, self.side)
             self.config = places_for(self.config, self.states.slots - FIRST_SLOT if self.states else 0)
-            beside = 0 if self.draft is None else self.draft.per_token
+            beside = (0 if self.draft is None else self.draft.per_token) + (0 if self.side is None else self.side.beside())
             pool, plan, self.windows = make_pool(model, self.config, self.choice, plan, self.context, beside)
+            if self.side is not None:
+                self.side.make_room(self.config, pool, self.context, self.states.slots if self.states else 0)
             return pool, plan if self.draft is None else replace(plan, kv=plan.kv + self.draft.take(pool.slots).bytes)
 
     def put_together(self, model: AnyDecoder, text: TextSide, pool: Pool) -> tuple[EngineCore, AttentionBackend]:
         config, context = self.config, self.context
         with self._phase("attention"):
             attention = _attention(config, pool, self.windows.layout, context, model.dtype)
-            self.layers = layers_of(model, attention)
+            self.layers = (*layers_of(model, attention), *(() if self.side is None else self.side.layers_elsewhere()))
             self.slower = [*slower(self.layers), *(str(kept) for kept in _few_bits(model) if kept.why is not None)]
             if config.strict:
                 require_fastest(self.slower)
         with self._phase("runner"):
             windows = window_pages(config, self.windows, pool)
-            runner = make_runner(model, attention, config, self.choice, context, self.states, windows)
-            return _core(runner, config, text, pool, context, self.draft), attention
+            runner = make_runner(model, attention, config, self.choice, context, self.states, windows, self.side)
+            core = _core(runner, config, text, pool, context, self.draft)
+        with self._phase("adapters"):
+            self._adapt(model, core)
+            return core, attention
+
+    def _adapt(self, model: AnyDecoder, core: EngineCore) -> None:
+        why, config = refusal(model, self.path), self.config
+        if why is not None and (config.adapters or config.adapter_slots):
+            raise ConfigError(f"Engine({'adapters' if config.adapters else 'adapter_slots'}=...): {why}")
+        core.adapters = why if why is not None else make_adapters(cast(Decoder, model), config, self.choice)
+        if not isinstance(core.adapters, str):
+            core.runner.adapters = core.life.adapters = core.scheduler.adapters = core.adapters
 
     def rehearse(self, core: EngineCore) -> None:
         """On a GPU: compile what steps will launch."""
@@ -178,12 +201,15 @@ class Assembly:
             with self._phase("kernels"):
                 runner.compile_ahead(lambda: core.stepper.sampler.warm(self.choice.dtype, runner.vocab_size))
 
-    def info(self, model: AnyDecoder, attention: AttentionBackend, plan: memory.MemoryPlan) -> dict[str, Any]:
+    def info(self, model: AnyDecoder, attention: AttentionBackend, plan: memory.MemoryPlan, core: EngineCore) -> dict[str, Any]:
         found = _info(model, attention, self.config, self.choice, self.context, self.windows)
         found |= {"layers": [asdict(row) for row in self.layers], "slower": self.slower, "few_bits": [str(kept) for kept in _few_bits(model)]}
+        found |= {"products": _products(model)}
         found |= {"expert_memory": _experts_told(model, self.config)}
         found |= {"notes": list(model.config.notes)} | _states_told(self.states, self.config)
+        found["adapters"] = adapters_told(core)
         found["draft"] = None if self.draft is None else self.draft.told()
+        found |= {"tensor_parallel": 1, "pipeline_parallel": 1} | ({} if self.side is None else self.side.told(cast(Model, self.model), found))
         return {"model_path": str(self.path), **found, "memory": plan.as_dict(), "startup": self.seconds}
 
     @contextmanager
@@ -194,6 +220,15 @@ class Assembly:
         if name not in ("config", "device") and self.choice.device.type == "cuda":
             torch.cuda.synchronize(self.choice.device)
         self.seconds[name] = time.perf_counter() - started
+
+
+def _products(model: AnyDecoder) -> list[dict[str, Any]]:
+    """Of models that Triton's kernels run."""
+    if not isinstance(model, Decoder) or not model.fused:
+        return []
+    from ..models.products import products_of
+
+    return [asdict(product) for product in products_of(model)]
 
 
 def _few_bits(model: AnyDecoder) -> tuple[Kept, ...]:
@@ -279,11 +314,11 @@ def _arithmetic(config: Resolved, choice: DeviceChoice, texts: Callable[[], list
 
 
 def _states(
-    model: AnyDecoder, config: Resolved, choice: DeviceChoice, plan: memory.MemoryPlan
+    model: AnyDecoder, config: Resolved, choice: DeviceChoice, plan: memory.MemoryPlan, side: RanksSide | None
 ) -> tuple[memory.MemoryPlan, StateMemory | None]:
     shapes, layout = model.config.states, model.config.attention
-    per_token = layout.bytes_per_slot(memory.stored_dtype(config, choice.dtype))
-    plan, count = with_states(plan, config, shapes, per_token, choice.device, choice.dtype)
+    per_token = layout.bytes_per_slot(memory.stored_dtype(config, choice.dtype)) + (0 if side is None else side.beside())
+    plan, count = with_states(plan, config, shapes if side is None else side.states(shapes), per_token, choice.device, choice.dtype)
     return plan, StateMemory(shapes, count + FIRST_SLOT, choice.dtype, choice.device) if count else None
 
 

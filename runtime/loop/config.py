@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ CHOICES = {
     "load_format": ("auto", "pt", "sharded_state"),
     "implementation": ("auto", "sgl", "transformers"),
 }
+COUNTS = ("tensor_parallel", "pipeline_parallel", "replicas")  # of processes; nothing is chosen for who leaves them open
 BATCH_DEPENDENT = ("flashinfer", "torch_native")  # attention whose bits depend on the other sequences of a step
 
 
@@ -52,6 +54,11 @@ class EngineConfig:
                  on the CPU the KV pool takes a quarter of the free memory, up to 131,072 tokens
     expert_memory  of mixtures of experts on a GPU: "device"; "host": their weights lie in main memory, and a step brings over those that it
                  chooses; or bytes, also as text such as "40GB", for the experts of the first layers, the others lying in main memory
+    adapters     LoRA adapters to load at the start: directories of PEFT's by name, as `engine.adapters.load` takes them
+    adapter_slots  how many adapters lie on the device at a time: a number, for ranks up to 16, or numbers by rank, such as {16: 8, 64: 2}.
+                 None: 8 of each rank that is loaded, on a CPU; none on a GPU, whose memory must be set aside at the start
+    adapter_memory  main memory for adapters, bytes or text such as "4GB"; those that were used least recently are dropped, and read
+                 again from their files when they are wanted
     weights      "auto" (as stored, in dtype), or quantised while loading. In 8 bits: "int8", "fp8" on a GPU, "fp8_block" with
                  a scale for each 128 x 128. In 4 bits: "int4", "int4_hqq", which loses less quality and takes longer to load,
                  "int4_gptq", which loses least and needs `calibration`, and the small floats "nvfp4" and "mxfp4"
@@ -89,6 +96,12 @@ class EngineConfig:
     dummy        random weights in the model's shape; only its config.json is read
     seed         of the dummy weights, and of generations that have no seed of their own
     strict       raise an error if a layer or its attention does not use this machine's fastest path (`info()["slower"]`)
+    tensor_parallel  on a CPU: so many processes, ranks, share the model out, each with some of the heads and of the networks' width, and
+                 compute every step together. They run beside a process of the engine's own, as with `process`
+    pipeline_parallel  on a CPU: so many stages, each with some of the layers, compute a step one after the other, cut into micro-batches so that
+                 several stages compute at the same time. A process each; with tensor_parallel so many processes each
+    replicas     so many engines behind this one, a process each: on GPUs each with one of its own, on a CPU each with its share of the threads. A
+                 new sequence goes where it would be done first, what is cached there counted in, and its forks stay with it
     process      run the model in a separate process, which is restarted if it dies
     heartbeat    with `process`: seconds without a sign of life after which the process counts as hung, is killed and
                  restarted; ten times as long while loading, twenty times as long within one step; None: never
@@ -110,6 +123,9 @@ class EngineConfig:
     state_every: int | None = None
     memory: float | None = None
     expert_memory: int | str = "device"
+    adapters: Mapping[str, str | Path] | None = None
+    adapter_slots: int | Mapping[int, int] | None = None
+    adapter_memory: int | str = "4GB"
     weights: str = "auto"
     calibration: Any = None
     activations: str = "dynamic"
@@ -131,6 +147,9 @@ class EngineConfig:
     dummy: bool = False
     seed: int | None = None
     strict: bool = False
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    replicas: int = 1
     process: bool = False
     heartbeat: float | None = 30.0
     poison_freed: bool = False
@@ -145,12 +164,12 @@ class EngineConfig:
                 raise ConfigError(f"Engine has no option {name!r}; {hint}")
         config = cls(**options)
         config.validate()
-        return config
+        return replace(config, process=True) if max(config.ranks, config.replicas) > 1 else config
 
     def validate(self) -> None:
-        for name in ("page_size", "step_tokens", "max_running", "threads", "context", "kv_tokens", "window_tokens", "states", "state_every"):
+        for name in ("page_size", "step_tokens", "max_running", "threads", "context", "kv_tokens", "window_tokens", "states", "state_every", "tensor_parallel", "pipeline_parallel", "replicas"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < WORD):
+            if (value is not None or name in COUNTS) and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < WORD):
                 raise ConfigError(f"Engine({name}={shown(value)}): must be a positive whole number")
         for name, choices in CHOICES.items():
             if (value := getattr(self, name)) not in choices:
@@ -169,6 +188,8 @@ class EngineConfig:
             )
         if self.draft is not None and (drafting is None or not isinstance(self.draft, str | Path)):
             raise ConfigError(f"Engine(draft={shown(self.draft)}): must be 'mtp' or the directory or name of a model or head, and needs speculation='auto'")
+        if isinstance(self.draft, str) and (not self.draft.strip() or (self.draft != "mtp" and self.draft.lower() == "mtp")):
+            raise ConfigError(f"Engine(draft={shown(self.draft)}): must be 'mtp', as it stands here, or the directory or name of a model or head; None for no draft model")
         if self.run_ahead not in (None, True, False):
             raise ConfigError(f"Engine(run_ahead={shown(self.run_ahead)}): must be True, False or None")
         if self.deterministic and self.attention in BATCH_DEPENDENT:
@@ -190,9 +211,22 @@ class EngineConfig:
             raise ConfigError(f"Engine(host_kv={shown(self.host_kv)}): must be a size such as '4GB', or 0 for none")
         if (most := self.expert_budget) is not None and most < 0:
             raise ConfigError(f"Engine(expert_memory={shown(self.expert_memory)}): must be 'device', 'host', or a size such as '40GB'")
+        self._check_ranks()
+        self._check_adapters()
         self._check_calibration()
         self._check_json_options()
         self._check_chat_template()
+
+    @property
+    def ranks(self) -> int:
+        """Processes that share the model out."""
+        return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def ranks_asked(self) -> str:
+        """The beginning of errors about these options."""
+        names = [name for name in ("tensor_parallel", "pipeline_parallel") if getattr(self, name) > 1]
+        return f"Engine({', '.join(f'{name}={getattr(self, name)}' for name in names)}"
 
     @property
     def is_calibrated(self) -> bool:
@@ -211,6 +245,12 @@ class EngineConfig:
             return None if self.expert_memory == "device" else 0
         return parse_memory(self.expert_memory, "expert_memory")
 
+    @property
+    def slots_by_rank(self) -> dict[int, int]:
+        """What `adapter_slots` asks for."""
+        asked = self.adapter_slots
+        return {16: asked} if isinstance(asked, int) else dict(asked or {})
+
     def on(self, device: str) -> Resolved:
         """With everything settled that depends on the kind of device: "cpu", "cuda", ..."""
         gpu = device == "cuda"
@@ -218,6 +258,8 @@ class EngineConfig:
             raise ConfigError(f"Engine(weights={self.weights!r}) is for the CPU and CUDA, here: {device}; use weights='auto'")
         if self.weights == "fp8" and not gpu:
             raise ConfigError(f"Engine(weights='fp8') needs a CUDA device, here: {device}; use weights='int8', 'int4' or 'auto'")
+        if self.ranks > 1 and device != "cpu":
+            raise ConfigError(f"{self.ranks_asked}) is for the CPU, here: {device}; leave it out, or take device='cpu'")
         if self.expert_budget is not None and not gpu:
             raise ConfigError(f"Engine(expert_memory={shown(self.expert_memory)}) is for CUDA devices, here: {device}, whose experts lie in main memory anyway; leave it out")
         values = {f.name: getattr(self, f.name) for f in fields(EngineConfig)}
@@ -235,6 +277,30 @@ class EngineConfig:
     def for_model(self, json_options: dict[str, Any]) -> EngineConfig:
         """With what the model says of JSON where the user says nothing."""
         return replace(self, json_options={**json_options, **(self.json_options or {})}) if json_options else self
+
+    def _check_ranks(self) -> None:
+        if self.ranks == 1:
+            return
+        asked = self.ranks_asked
+        if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+            raise ConfigError(f"{asked}): this process is a rank of torchrun's, which would run the program once on each: start it by itself, the engine starts its ranks")
+        alone = ("adapters", "adapter_slots", "host_kv", "draft", "run_ahead")  # what rank 0 would do without the others
+        wrong = [f"{name}={shown(getattr(self, name))}" for name in alone if getattr(self, name)]
+        wrong += [f"{name}={shown(getattr(self, name))}" for name, plain in (("expert_memory", "device"), ("implementation", "auto"), ("load_format", "auto")) if getattr(self, name) not in (plain, "sgl", "pt")]
+        if wrong or self.is_calibrated:
+            raise ConfigError(f"{asked}, {', '.join(wrong) or f'weights={self.weights!r}'}): not with several ranks; leave one of them out")
+
+    def _check_adapters(self) -> None:
+        if parse_memory(self.adapter_memory, "adapter_memory") < 0:
+            raise ConfigError(f"Engine(adapter_memory={shown(self.adapter_memory)}): must be a size such as '4GB'")
+        asked = self.adapter_slots
+        if not (asked is None or isinstance(asked, Mapping) or (isinstance(asked, int) and not isinstance(asked, bool))):
+            raise ConfigError(f"Engine(adapter_slots={shown(asked)}): must be a number, or numbers by rank such as {{16: 8}}")
+        for rank, count in self.slots_by_rank.items():
+            whole(f"Engine(adapter_slots={shown(asked)}): a rank", rank, 1, 1024)
+            whole(f"Engine(adapter_slots={shown(asked)}): a number of slots", count, 0, 4096)
+        if self.adapters is not None and not (isinstance(self.adapters, Mapping) and all(isinstance(path, str | Path) for path in self.adapters.values())):
+            raise ConfigError(f"Engine(adapters={shown(self.adapters)}): must be directories by name, such as {{'sql': 'adapters/sql'}}")
 
     def _check_calibration(self) -> None:
         if self.activations != "dynamic" and self.weights != "fp8":

@@ -11,9 +11,12 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sgl.grammars.automaton.meter import Meter, metered
+
+from ..adapters.room import Adapters
 from ..cache.snapshot import Snapshot, snapshot
 from ..calibration.texts import Recorded
-from ..errors import EngineClosed, EngineFailed, RuntimeFailure
+from ..errors import ConfigError, EngineClosed, EngineFailed, RuntimeFailure
 from ..executor.runner import Runner
 from ..sequences.ops import Close, Op
 from ..sequences.outcome import note
@@ -34,7 +37,10 @@ if TYPE_CHECKING:
     from .updating import Updater
 
 NOBODY = 0  # the number of what is no sequence; those have 1, 2 ...
-SWITCH_INTERVAL = 0.0005  # seconds; with Python's 5 ms a busy host thread slows every step
+LINGER = 0.002  # seconds until it is looked again for an adapter that is read from its files
+PATIENCE = 0.05  # seconds until it is looked again for a grammar that is worked out beside the loop; it tells when it is done
+STEP_WORK = 600_000  # of a step's grammars, in steps of `grammars/automaton/meter.py`: some milliseconds
+SWITCH_INTERVAL = 0.0001  # seconds; with Python's 5 ms a busy host thread slows every step
 
 
 class EngineCore:
@@ -48,6 +54,7 @@ class EngineCore:
         self.collector = Collector()
         self.sleeper: Sleeper | None = None
         self.updater: Updater | None = None
+        self.adapters: Adapters | str = "none were set up"  # or why it takes none
         self.halted = False  # the model has no weights that belong together
         self.told: Callable[[], None] | None = None  # called when receivers of chunks have got those of a step
         self.after_step: Callable[[], None] | None = None  # tests check every invariant here
@@ -58,6 +65,9 @@ class EngineCore:
         self._broken = False  # the last step broke off
         self._since: float | None = None  # when this turn of the loop began; None: it waits for something to do
         self._usual_interval: float | None = None
+        self._meter = Meter(STEP_WORK, hasty=True)
+        self._stuck_late = False  # nothing can be computed until a grammar is worked out
+        life.beside.told = lambda: self._post(SequenceState(NOBODY), Call(int))
         self._flying: Step | None = None  # decided, not finished: the device may be computing it
         self._thread = threading.Thread(target=self._run, name="sgl-scheduler", daemon=True)
 
@@ -134,6 +144,16 @@ class EngineCore:
             if holder is not None:
                 holder.forget()
 
+    def adapt(self, name: str, *args: Any) -> Any:
+        """A method of `adapters.room.Adapters` by its name, on the caller's thread. Raises ConfigError where the engine takes none."""
+        if isinstance(self.adapters, str):
+            raise ConfigError(f"no adapters here: {self.adapters}")
+        return getattr(self.adapters, name)(*args)
+
+    def adapter_digest(self, name: str) -> str:
+        """What an adapter's name means now. Raises ConfigError for one that is not loaded."""
+        return self.adapt("digest_of", name)
+
     # on the scheduler thread, between two steps
 
     def answer(self, name: str, *args: Any) -> Any:
@@ -162,7 +182,7 @@ class EngineCore:
         self.scheduler.check()
 
     def snapshot(self) -> Stats:
-        return gathered(self.stats, self.cache, self.scheduler, vars(self).get("runner"))  # no runner behind the end
+        return gathered(self.stats, self.cache, self.scheduler, vars(self).get("runner"), self.life.adapters)  # no runner behind the end
 
     def tree(self) -> Snapshot:
         """Of the prefix cache and the sequences that hold pages."""
@@ -208,7 +228,7 @@ class EngineCore:
 
     def _run(self) -> None:
         try:
-            with self.runner.on_device():
+            with self.runner.on_device(), metered(self._meter):
                 self._loop()
         except BaseException as error:  # our own invariants broke
             note("the engine failed", error)
@@ -222,10 +242,12 @@ class EngineCore:
                 last()
             except BaseException as error:  # nobody may be left waiting
                 note("an engine that ends", error)
+        self.adapters = "the engine is closed"
         del last, self.runner, self.stepper, self._flying  # handles may outlive the model's memory
 
     def _loop(self) -> None:
         while self._drain():
+            self._meter.left = STEP_WORK
             self._hurry()
             self.collector.work()
             started = time.perf_counter()
@@ -233,6 +255,10 @@ class EngineCore:
                 self.stats.stepped(time.perf_counter() - started)
             self._tell()
             self.traces.stepped()
+            if self.scheduler.lingers and not self.scheduler.running:
+                self._comes_in(LINGER)
+            elif self._stuck_late:
+                self._comes_in(PATIENCE)
             if self.life.speculation is not None:
                 self.life.speculation.stepped()
             if self.after_step is not None:
@@ -262,6 +288,7 @@ class EngineCore:
 
     def _step(self) -> bool:
         """Plan and launch a step, finish the one before (or this one, where nothing runs ahead)."""
+        self.stepper.late.catch_up()
         work = self._plan()
         self._refuse()
         if not self.run_ahead:
@@ -274,9 +301,12 @@ class EngineCore:
         self.stats.compile_seconds, self.stats.capture_seconds = self.runner.waited()
         if self._flying is not None:
             self._finish(ahead)
+        if step is None and len(self.stepper.late):
+            step = Step([], None)
         if step is not None:
             self.stepper.decide(step)
             self._flying = step
+        self._stuck_late = bool(self.life.beside.waiting) and not ahead and (step is None or not step.waits)
         if self.run_ahead:
             self.life.deliver()
         elif step is not None:

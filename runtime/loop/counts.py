@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from ..adapters.room import Adapters
 from ..cache import PrefixCache
+from ..executor.pipeline_runner import PipelineRunner
 from ..scheduling.scheduler import Scheduler
 from .metrics import Stats, of_windows
 
 
-def gathered(stats: Stats, cache: PrefixCache, scheduler: Scheduler, runner: Any) -> Stats:
-    """stats: the totals.  runner: None behind the end."""
+def gathered(stats: Stats, cache: PrefixCache, scheduler: Scheduler, runner: Any, adapters: Adapters | None = None) -> Stats:
+    """stats: the totals.  runner: None behind the end.  adapters: None where the engine takes none."""
     pool, host, trails = cache.pool, cache.host, cache.trails
     return dataclasses.replace(
         stats,
@@ -32,9 +34,20 @@ def gathered(stats: Stats, cache: PrefixCache, scheduler: Scheduler, runner: Any
         **of_windows(cache),
         host_tokens=host.tokens if host else 0,
         host_hits=host.loaded if host else 0,
-        expert_counts=[] if runner is None else runner.model.expert_counts(),
+        expert_counts=_expert_counts(runner),
+        **_pipeline(runner),
+        adapters={} if adapters is None else adapters.told(),
         expert_bytes=_brought(runner),
     )
+
+
+def _expert_counts(runner: Any) -> list[list[int]]:
+    whose = runner if isinstance(runner, PipelineRunner) else getattr(runner, "model", None)
+    return [] if whose is None else whose.expert_counts()
+
+
+def _pipeline(runner: Any) -> dict[str, Any]:
+    return runner.times()._asdict() if isinstance(runner, PipelineRunner) else {}
 
 
 def _brought(runner: Any) -> int:

@@ -43,6 +43,7 @@ class DraftSide:
     kind: str
     model: Decoder | Head
     pool: Pool
+    attends_by = "auto"
 
     def __init__(self, config: Resolved, choice: DeviceChoice, path: Path, description: Model) -> None:
         self.config, self.choice, self.path, self.description = config, choice, path, description
@@ -75,8 +76,8 @@ class DraftSide:
         """Built anew for a pool that came back from a sleep."""
         config = self.config
         return attention_backend(
-            "auto", self.pool, self.description.attention, page_size=config.page_size, max_running=config.max_running,
-            context=self.description.max_position, deterministic=config.deterministic, dtype=self.model.dtype,
+            self.attends_by, self.pool, self.description.attention, page_size=config.page_size, max_running=config.max_running,
+            context=self.description.max_position, deterministic=config.deterministic and self.attends_by == "auto", dtype=self.model.dtype,
         )  # fmt: skip
 
     def drafter(self, control: Control | None, stats: Stats, tokens: int, target: Any) -> ModelDrafter:
@@ -146,6 +147,8 @@ class HeadSide(DraftSide):
     def __init__(self, config: Resolved, choice: DeviceChoice, path: Path, files: HeadFiles) -> None:
         super().__init__(config, choice, path, files.spec.model)
         self.files, self.kind = files, files.spec.kind
+        if choice.device.type != "cpu":
+            self.attends_by = "torch_native"  # its steps are plain ones, whose pages the host alone knows
 
     def join(self, target: AnyDecoder) -> None:
         assert isinstance(target, Decoder)
@@ -159,7 +162,7 @@ class HeadSide(DraftSide):
     def _running(self, target: Any) -> tuple[Any, Shadows]:
         shadows = HeadShadows(plain_cache(self.config, self.pool))
         target.observe = shadows.observe
-        return HeadRunner(self.model, self.attention(), shadows.given, shadows.made), shadows
+        return HeadRunner(self.model, self.attention(), shadows.given, shadows.made, target), shadows
 
 
 def draft_side(config: Resolved, choice: DeviceChoice, target: Model | GenericModel, path: Path) -> DraftSide | None:
@@ -173,8 +176,8 @@ def draft_side(config: Resolved, choice: DeviceChoice, target: Model | GenericMo
         return ModelSide(config, choice, where)
     if isinstance(target, GenericModel) or target.per_layer is not None:
         raise ConfigError(f"{asked(config)}: the states of {target.architecture} are not kept for heads; take a draft model")
-    if choice.device.type != "cpu":
-        raise ConfigError(f"{asked(config)}: heads on the states of their target run on the CPU, here: {choice.device}; take a draft model")
+    if choice.device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"{asked(config)}: heads on the states of their target run on the CPU and CUDA, here: {choice.device}; take a draft model")
     if mtp and config.dummy:
         raise ConfigError(f"{asked(config)}: with dummy=True no file says what its layer for drafts is; leave one of them out")
     files = open_mtp(where, target, config.load_format) if kind is None else open_head(where, kind, target, config.load_format, not config.dummy)

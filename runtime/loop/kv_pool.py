@@ -36,7 +36,7 @@ def _tokens(
 ) -> tuple[memory.MemoryPlan, int, WindowPlan]:
     """How many the pool holds, and how many of them in layers with a window."""
     per_token, apart = layout.bytes_per_slot(dtype), layout.apart(context)
-    if not per_token:
+    if not per_token + beside:
         return plan, memory.tokens_without_keys(config, choice.device), WindowPlan(layout)
     why = None
     if any(layer.reach is not None and layer.reach < context for layer in layout.attending):

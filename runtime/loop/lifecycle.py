@@ -11,16 +11,19 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ..adapters.room import Adapters
 from ..cache import Ints, PrefixCache
-from ..errors import ConfigError, ContextLengthError, DeadlineExceeded, EngineClosed, RequestAborted
+from ..errors import ConfigError, ContextLengthError, EngineClosed, RequestAborted
 from ..scheduling.scheduler import Scheduler
-from ..sequences.deadlines import Deadlines
+from ..sequences.deadlines import Deadlines, too_late
 from ..sequences.decoding import Decoding
+from ..sequences.grammar_work import GrammarWork
 from ..sequences.life import TextSide
 from ..sequences.ops import Close, Extend, Fork, Generate, Op, Pin, TokenLogprobs
 from ..sequences.sequence import SequenceState, Status
 from ..sequences.terms import USUAL, Terms
 from ..speculative.speculation import Speculation
+from .beside import Beside
 from .metrics import Stats
 from .recording import Recordings
 
@@ -45,6 +48,8 @@ class Lifecycle:
         self.deadlines = Deadlines()
         self.speculation: Speculation | None = None
         self.recordings = Recordings()
+        self.beside: Beside[tuple[SequenceState, Generate]] = Beside()
+        self.adapters: Adapters | None = None
         self._finished: deque[Decoding] = deque()
         self._due: dict[SequenceState, None] = {}  # whose next operations are to begin
         self._advancing = False
@@ -52,6 +57,8 @@ class Lifecycle:
         self._ids = itertools.count(1)
 
     def new_state(self, terms: Terms = USUAL, status: Status = Status.IDLE) -> SequenceState:
+        if terms.adapter and self.adapters is not None:
+            self.adapters.enter(terms.adapter)
         return SequenceState(next(self._ids), terms, status)
 
     def enqueue(self, seq: SequenceState, *ops: Op) -> None:
@@ -139,7 +146,11 @@ class Lifecycle:
         """Let `child` begin where `parent` stands; returns the computed tokens that it shares."""
         child.tokens.extend(parent.tokens.array)
         self.recordings.born(parent, child)
-        shared = self.cache.share(parent, child)
+        if child.terms.adapter == parent.terms.adapter:
+            shared = self.cache.share(parent, child)
+        else:
+            shared, child.reread = 0, len(child)
+            self.stats.reread_tokens += child.reread
         child.status = Status.IDLE
         self.live[child] = None
         self.advance(child)
@@ -181,6 +192,7 @@ class Lifecycle:
         if child.status is not Status.UNBORN:  # the fork failed behind it
             self.scheduler.remove(child)
         self._forget(child)
+        self._leave_adapter(child)
         for op in ops:
             if isinstance(op, Close):
                 op.resolve()
@@ -215,10 +227,16 @@ class Lifecycle:
         self.recordings.over(seq)
         self.scheduler.remove(seq)
         self._forget(seq)
+        self._leave_adapter(seq)
 
     def _forget(self, seq: SequenceState) -> None:
         self.live.pop(seq, None)
         self.deadlines.forget(seq)
+
+    def _leave_adapter(self, seq: SequenceState) -> None:
+        """It ends: its adapter may be unloaded, for what it is concerned."""
+        if seq.terms.adapter and self.adapters is not None:
+            self.adapters.leave(seq.terms.adapter)
 
     def rewind(self, seq: SequenceState, length: int) -> None:
         if seq.computed > length or not self.cache.stands(seq):
@@ -255,6 +273,11 @@ class Lifecycle:
     def start_decoding(self, seq: SequenceState, op: Generate) -> Decoding:
         return Decoding(self, seq, op)
 
+    def work_out(self, seq: SequenceState, op: Generate, work: GrammarWork) -> None:
+        """Have done on another thread what a generation waits for."""
+        self.stats.late_masks += 1
+        self.beside.add((seq, op), work)
+
     def collect(
         self, seq: SequenceState, op: Op, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
     ) -> None:
@@ -282,7 +305,11 @@ class Lifecycle:
             self.fail(seq, decoding.result)
 
     def close(self) -> None:
-        """Hold no drafters, as one may hold a model."""
+        """Hold no drafters, as one may hold a model, nor adapters; nothing is worked out any more."""
+        self.beside.close()
+        if self.adapters is not None:
+            self.adapters.close()
+            self.adapters = self.scheduler.adapters = None
         if self.speculation is not None:
             self.speculation.close()
         self.speculation = self.scheduler.drafting = None
@@ -293,14 +320,6 @@ class Lifecycle:
             decoding = self._finished.popleft()
             decoding.deliver()
             decoding.op.decoding = None  # no cycle: what the caller's callbacks hold is freed with the operation
-
-
-def too_late(seq: SequenceState) -> DeadlineExceeded:
-    late = time.monotonic() - (seq.terms.deadline or 0.0)
-    return DeadlineExceeded(
-        f"not done in time: the deadline passed {late:.3f} s ago, with {seq.computed} of {len(seq)} tokens computed "
-        f"({seq.status.value}); ask for less, or give it a longer timeout"
-    )
 
 
 def _anew(error: BaseException) -> BaseException:

@@ -38,7 +38,7 @@ class MemoryPlan:
     """Bytes of the device's memory (on the CPU: of the main memory).
 
     total, free: before anything was loaded; weights, activations: measured (activations on a GPU only);
-    reserved: set aside for graphs, attention and sampling; kv: the pool; states: of layers that keep some.
+    reserved: set aside for graphs, attention and sampling; kv: the pool; states: of layers that keep some; adapters: their slots.
     """
 
     total: int
@@ -48,10 +48,11 @@ class MemoryPlan:
     reserved: int = 0
     kv: int = 0
     states: int = 0
+    adapters: int = 0
 
     @property
     def taken(self) -> int:
-        return self.weights + self.activations + self.reserved + self.states
+        return self.weights + self.activations + self.reserved + self.states + self.adapters
 
     def as_dict(self) -> dict[str, int]:
         return asdict(self)
@@ -63,6 +64,7 @@ class MemoryPlan:
             "graphs and workspaces": self.reserved,
             "KV": self.kv,
             **({"states": self.states} if self.states else {}),
+            **({"adapters": self.adapters} if self.adapters else {}),
             "others": self.total - self.free,
         }
         listed = ", ".join(f"{name} {size / 1e9:.2f} GB" for name, size in parts.items())

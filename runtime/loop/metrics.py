@@ -62,6 +62,12 @@ class Stats:
     host_tokens: int = 0  # whose keys and values are kept in main memory
     host_hits: int = 0  # tokens brought back from there; counted in cached_tokens too
     expert_counts: list[list[int]] = field(default_factory=list)  # of each layer, how often its experts were chosen, see `Decoder`
+    late_masks: int = 0  # tokens that waited for what their grammars need long for, beside the loop
+    reread_tokens: int = 0  # computed again as forks took another adapter
+    adapters: dict[str, Any] = field(default_factory=dict)  # how things stand with them, see `adapters.room.Adapters.told`
+    stage_seconds: list[float] = field(default_factory=list)  # of each stage of a pipeline, that it computed, as it said last
+    pipeline_seconds: float = 0.0  # of the steps, that they took in the pipeline
+    micro_batches: int = 0  # that these were cut into
     expert_bytes: int = 0  # of experts in main memory that went to the device, see `expert_memory`
 
     @property
@@ -69,6 +75,11 @@ class Stats:
         """Share of the prompt tokens that came from the cache."""
         prompt = self.computed_tokens + self.cached_tokens
         return self.cached_tokens / prompt if prompt else 0.0
+
+    @property
+    def bubble(self) -> float:
+        """Share of the steps' time in which stages of a pipeline did not compute, on average."""
+        return max(0.0, 1 - sum(self.stage_seconds) / (len(self.stage_seconds) * self.pipeline_seconds)) if self.pipeline_seconds and self.stage_seconds else 0.0
 
     def stepped(self, seconds: float) -> None:
         self.steps += 1
@@ -84,14 +95,14 @@ class Stats:
 
     def __sub__(self, other: Stats) -> Stats:
         gauges = {
-            "running", "waiting", "pages_total", "pages_free", "pages_cached", "pages_pinned", "prompt_budget", "host_tokens",
+            "adapters", "running", "waiting", "pages_total", "pages_free", "pages_cached", "pages_pinned", "prompt_budget", "host_tokens",
             "window_pages_total", "window_pages_free", "window_pages_held", "window_saved", "draft_pages_total", "draft_pages_free", "states_total", "states_free", "states_cached",
         }  # fmt: skip
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return Stats(**{n: v if n in gauges else _without(v, getattr(other, n)) for n, v in values.items()})
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"hit_rate": self.hit_rate}
+        return asdict(self) | {"hit_rate": self.hit_rate, "bubble": self.bubble}
 
 
 def of_windows(cache: PrefixCache) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
@@ -31,6 +31,9 @@ class EngineOptions(TypedDict, total=False):
     state_every: int | None
     memory: float | None
     expert_memory: int | str
+    adapters: Mapping[str, str | Path] | None
+    adapter_slots: int | Mapping[int, int] | None
+    adapter_memory: int | str
     weights: str
     calibration: Any
     activations: str
@@ -52,6 +55,9 @@ class EngineOptions(TypedDict, total=False):
     dummy: bool
     seed: int | None
     strict: bool
+    tensor_parallel: int
+    pipeline_parallel: int
+    replicas: int
     process: bool
     heartbeat: float | None
     poison_freed: bool

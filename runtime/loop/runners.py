@@ -9,23 +9,35 @@ from ..cache import WindowPages
 from ..cache.states import StateMemory
 from ..executor.device import DeviceChoice
 from ..executor.head_runner import WatchedRunner
+from ..executor.pipeline_runner import PipelineRunner
 from ..executor.runner import Runner
+from ..executor.team_runner import TeamRunner
 from ..models.decoder import Decoder
 from ..models.generic import AnyDecoder
 from .config import Resolved
+from .ranks_side import RanksSide
+from .stages_side import StagesSide
 
 
 def make_runner(
     model: AnyDecoder, attention: AttentionBackend, config: Resolved, choice: DeviceChoice, context: int,
-    states: StateMemory | None = None, windows: WindowPages | None = None,
+    states: StateMemory | None = None, windows: WindowPages | None = None, side: RanksSide | None = None,
 ) -> Any:  # fmt: skip
+    if isinstance(side, StagesSide):
+        assert isinstance(model, Decoder)
+        return PipelineRunner(
+            model, attention, choice.device, None, states, pipeline=side.pipeline, layers=side.layers, team=side.team, most=config.max_running
+        )  # fmt: skip
+    if side is not None:
+        return TeamRunner(model, attention, choice.device, team=side.team, most=config.max_running)
+    watched = isinstance(model, Decoder) and model.capture is not None
     if choice.device.type != "cuda":
-        kind = WatchedRunner if isinstance(model, Decoder) and model.capture is not None else Runner
+        kind = WatchedRunner if watched else Runner
         return kind(model, attention, choice.device, config.max_running if config.run_ahead else None, states, windows)
-    from ..executor.cuda_runner import CudaRunner
+    from ..executor.watched_cuda_runner import CudaRunner, WatchedCudaRunner
 
-    return CudaRunner(
+    return (WatchedCudaRunner if watched else CudaRunner)(
         model, attention, choice.device, context=context, page_size=config.page_size,
         max_running=config.max_running,
-        graphs=config.graphs and isinstance(model, Decoder) and model.capturable, memory=states,
+        graphs=config.graphs and isinstance(model, Decoder) and model.capturable and not watched, memory=states,
     )  # fmt: skip

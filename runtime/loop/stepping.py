@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from sgl.grammars.automaton.batch import fill_masks
+from sgl.grammars.automaton.meter import Unfinished
 
 from ..errors import RuntimeFailure
 from ..executor.runner import Runner
@@ -31,6 +32,7 @@ from ..step.staging import fetch
 from ..values import shown
 from . import verify
 from .blame import culprit
+from .late import Late
 from .lifecycle import Lifecycle
 
 MOST_BATCHES = 64  # that are kept while there is work
@@ -102,6 +104,7 @@ class Stepper:
     def __init__(self, runner: Runner, life: Lifecycle) -> None:
         self.runner, self.life = runner, life
         self.sampler = make_sampler(life.text.tokenizer.vocab_size, runner.device)
+        self.late = Late(life)
         self._batches: dict[int, SamplingBatch] = {}  # the last of each number of rows
 
     def forget(self) -> None:
@@ -178,7 +181,8 @@ class Stepper:
     # decide
 
     def decide(self, step: Step) -> None:
-        """Have the logits of the step sampled and scored for those who still want them."""
+        """Have the logits of the step sampled and scored for those who still want them, and those that waited sampled."""
+        self._sample_late(step)
         sampled: list[Sampled] = []
         scored: list[Scored] = []
         for want in step.wants:
@@ -191,8 +195,8 @@ class Stepper:
                 sampled.append(Sampled(want.seq, want.op, rows))
             elif rows:
                 scored.append(Scored(want.seq, want.op, rows))
-        if sampled and (masked := self._masked(sampled)):
-            step.samples = self._in_groups("sampling", masked, partial(self._sample, step))
+        if sampled and (masked := self._masked(sampled, step.logits)):
+            step.samples += self._in_groups("sampling", masked, partial(self._sample, step))
         if scored:
             step.scores = self._in_groups("scoring", scored, partial(self._score, step))
         step.logits = None
@@ -201,11 +205,9 @@ class Stepper:
                 self.life.collect(want.seq, want.op, [], [])
 
     def _sample(self, step: Step, sampled: list[Sampled]) -> Callable[[], Samples]:
-        ready = self.sampler.launch(
+        ready = self._choose(
             self._rows(step, [row for _, _, rows, _ in sampled for row in rows]),
-            self._sampling_batch(sampled),
-            [len(seq) + behind for seq, _, rows, _ in sampled for behind in range(len(rows))],
-            [mask for *_, masks in sampled for mask in masks],
+            sampled,
             self.runner.last,
             self.runner.places([seq for seq, _, rows, _ in sampled for _ in rows]),
         )
@@ -213,19 +215,48 @@ class Stepper:
             seq.ahead = 1
         return ready
 
-    def _masked(self, sampled: list[Sampled]) -> list[Sampled]:
-        """Those whose grammar gives a mask, with their masks; the others fail."""
+    def _sample_late(self, step: Step) -> None:
+        """Those that waited with their logits get their tokens behind what is computed: the next step knows these."""
+        computed = {want.seq for want in step.wants if want.positions}
+        waited = self.late.ready(computed) if len(self.late) else []
+        if not waited:
+            return
+        logits = torch.cat([kept.logits for _, kept in waited])
+        sampled = [Sampled(seq, kept.op, range(i, i + 1)) for i, (seq, kept) in enumerate(waited)]
+        if masked := self._masked(sampled, logits):
+            step.samples += self._in_groups("sampling", masked, lambda some: self._choose(self._picked(logits, [each.rows[0] for each in some]), some))
+
+    def _choose(self, logits: torch.Tensor, sampled: list[Sampled], last: Any = None, places: Any = None) -> Callable[[], Samples]:
+        positions = [len(seq) + behind for seq, _, rows, _ in sampled for behind in range(len(rows))]
+        masks = [mask for *_, masks in sampled for mask in masks]
+        return self.sampler.launch(logits, self._sampling_batch(sampled), positions, masks, last, places)
+
+    def _masked(self, sampled: list[Sampled], logits: torch.Tensor | None) -> list[Sampled]:
+        """Those whose grammar gives a mask, with their masks; the others fail, or wait with their logits for one."""
+        for each in [each for each in sampled if each.op.behind]:
+            self._wait(each, logits)
+            sampled.remove(each)
         found = fill_masks([matcher for each in sampled for matcher in verify.matchers(*each[:3])])
         good: list[Sampled] = []
         start = 0
         for seq, op, rows, _ in sampled:
             masks, start = found[start : start + len(rows)], start + len(rows)
-            if isinstance(masks[0], Exception):
+            if isinstance(masks[0], Unfinished):
+                self._wait(Sampled(seq, op, rows), logits)
+            elif isinstance(masks[0], Exception):
                 self.life.fail(seq, masks[0])
             else:
                 usable = verify.usable(masks)
                 good.append(Sampled(seq, op, rows[:usable], masks[:usable]))
         return good
+
+    def _wait(self, each: Sampled, logits: torch.Tensor | None) -> None:
+        """Until its grammar is worked out; the others go on."""
+        seq, op, rows, _ = each
+        assert logits is not None and op.decoding is not None
+        self.late.keep(seq, op, self._picked(logits, [rows[0]]).clone())
+        if not op.behind:
+            op.decoding.fall_behind(seq)
 
     def _sampling_batch(self, sampled: list[Sampled]) -> SamplingBatch:
         rows = [row for seq, op, rows, _ in sampled for row in verify.sampling_rows(seq, op, len(rows))]
@@ -243,8 +274,10 @@ class Stepper:
         return launch_top_logprobs(self._rows(step, rows), ids, top, self.life.text.tokenizer.vocab_size)
 
     def _rows(self, step: Step, rows: list[int]) -> torch.Tensor:
-        logits = step.logits
-        assert logits is not None
+        assert step.logits is not None
+        return self._picked(step.logits, rows)
+
+    def _picked(self, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
         return logits if len(rows) == len(logits) else logits.index_select(0, self.runner.index(rows))
 
     # finish

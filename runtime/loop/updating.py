@@ -45,6 +45,8 @@ class Updater:
         model = self._core.runner.model
         if not isinstance(model, Decoder):
             raise RuntimeFailure(f"{model.config.architecture} runs by transformers' own implementation, whose weights cannot be updated; open a new engine")
+        if model.config.is_share:
+            raise RuntimeFailure("update_weights with tensor_parallel or pipeline_parallel: the ranks load their shares only when they start; open a new engine")
         if self._core.asleep:
             raise RuntimeFailure("the engine sleeps; wake it before its weights are updated")
         plan = plan_of(model, self._opened(origin, model.config))

@@ -58,6 +58,8 @@ def take(life: Lifecycle, seq: SequenceState, decoding: Decoding, samples: Sampl
     finally:
         if seq.computed == text:
             kept, seq.computed = draft.agrees(seq.tokens.array[text:].tolist()), reached
+            if decoding.result is None:  # the logits behind its last token are wanted, for which there may have been no mask
+                kept = min(kept, max(len(seq) - text - 1, 0))
             life.rewind(seq, text + kept)
             _count(life, seq, draft, kept)
             decoding.accepted = before + draft.guessed(kept)
@@ -72,7 +74,7 @@ def _take_all(seq: SequenceState, decoding: Decoding, samples: Samples, rows: ra
         if decoding.take(seq, samples, row):
             return True
         grown = len(seq) - text
-        if not place < grown < len(rows) or draft.agrees(seq.tokens.array[text:].tolist()) < grown:
+        if decoding.work is not None or not place < grown < len(rows) or draft.agrees(seq.tokens.array[text:].tolist()) < grown:
             return False
         place = grown
 

@@ -40,6 +40,8 @@ def windows_refused(layout: AttentionLayout, config: Resolved, device: torch.dev
         return "pages of windows are given back on a CPU only"
     if states:
         return "the model has layers with states beside them"
+    if config.ranks > 1:
+        return "ranks keep all tokens in all layers"
     if parse_memory(config.host_kv, "host_kv"):
         return "host_kv keeps whole pages"
     if config.window_tokens is not None and config.kv_tokens is not None and config.window_tokens >= config.kv_tokens:

@@ -25,13 +25,13 @@ NORMS = ("before_mixer", "after_mixer", "before_ffn", "after_ffn")
 
 
 class Block:
-    """Layer `index` of a model; `layer` says what it is. `x` is [T, hidden] throughout; it may be written into."""
+    """Layer `index` of a model, which the checkpoint counts from `first`; `layer` says what it is. `x` is [T, hidden] throughout; it may be written into."""
 
     def __init__(
         self, layer: Layer, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device,
-        per_layer: PerLayer | None = None,
+        per_layer: PerLayer | None = None, first: int = 0,
     ) -> None:  # fmt: skip
-        self.layer, self.index, self._names = layer, index, names
+        self.layer, self.index, self._names, self._first = layer, index, names, first
         norms = layer.norms
         self.before_mixer, self.after_mixer = norm_for(norms.before_mixer, hidden, device), norm_for(norms.after_mixer, hidden, device)
         self.before_ffn, self.after_ffn = norm_for(norms.before_ffn, hidden, device), norm_for(norms.after_ffn, hidden, device)
@@ -58,7 +58,7 @@ class Block:
         yield from (part for part in (self.mixer, self.ffn) if part is not None)
 
     def places(self) -> Iterator[Place]:
-        prefix = self._names.layer.format(self.index)
+        prefix = self._names.layer.format(self._first + self.index)
         for name in NORMS:
             yield from norm_places(prefix + getattr(self._names, name), getattr(self.layer.norms, name), getattr(self, name))
         for branch in self.branches:

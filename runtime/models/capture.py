@@ -32,6 +32,8 @@ class Capture:
     def forward(self, model: Decoder, batch: Batch, attention: AttentionBackend, memory: StateMemory | None) -> Tensor:
         """As `Decoder.forward`; its spans end where something is kept."""
         batch.keeps = not self.layers
+        if model.fused:
+            return self._fused(model, batch, attention, memory)
         compiled, count = model.step, len(model.layers)
         spans, seen = compiled.plan(batch, attention) if compiled else ((Span(0, count, False),), [])
         step = None if all(span.compiled for span in spans) else model.by_law(batch, attention, memory)
@@ -49,6 +51,14 @@ class Capture:
         assert x is not None
         self.newest = torch.cat(found, 1) if self.layers else batch.hidden
         return x
+
+    def _fused(self, model: Decoder, batch: Batch, attention: AttentionBackend, memory: StateMemory | None) -> Tensor:
+        from . import fused
+
+        found: dict[int, Tensor] = {}
+        logits = fused.forward(model, batch, attention, memory, (self.layers, found))
+        self.newest = torch.cat([found[layer] for layer in self.layers], 1) if self.layers else batch.hidden
+        return logits
 
     def _cut(self, spans: tuple[Span, ...]) -> Iterator[Span]:
         for span in spans:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .block import Block
     from .decoder import Decoder
 
-FIELDS = 12  # of the struct Step
+FIELDS = 14  # of the struct Step
 MOST_TO_MOVE = 512 * 2**20  # bytes of weights that are laid together: for a moment they are there twice
 
 
@@ -120,10 +120,10 @@ class CompiledStep:
         step = np.array([
             span.start, span.stop, rows, results, tokens, batch.positions.data_ptr(),
             0 if results == rows else batch.logit_rows.data_ptr(), x.data_ptr(), space.data_ptr() + rows * self._row * space.itemsize,
-            0 if logits is None else logits.data_ptr(), 0, 0, *seen, *tables,
+            0 if logits is None else logits.data_ptr(), 0, 0, *adapters_of(batch), *seen, *tables,
         ], np.int64)  # fmt: skip
         address = step.ctypes.data
-        step[FIELDS - 2], step[FIELDS - 1] = address + 8 * FIELDS, address + 8 * (FIELDS + len(seen))
+        step[FIELDS - 4], step[FIELDS - 3] = address + 8 * FIELDS, address + 8 * (FIELDS + len(seen))
         cpu.kernels.step(self._words.address, address)
         if logits is not None:
             return model.head.behind(logits, model.dtype)
@@ -146,3 +146,8 @@ class CompiledStep:
                 words["keys"], words["values"], words["eight"] = keys.data_ptr(), values.data_ptr(), keys.dtype == FP8
                 words["k_scale"], words["v_scale"] = attention.scales(layer)
         self._bound = weakref.ref(attention)
+
+
+def adapters_of(batch: Batch) -> tuple[int, int]:
+    """Where the step finds the slots of its rows' adapters and what lies in these; zeros: no row has one."""
+    return (0, 0) if batch.adapters is None or batch.adapters.compiled is None else batch.adapters.compiled

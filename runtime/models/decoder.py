@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     from .fused import Course
 
 
+class WithAdapters(Protocol):
+    """See `adapters.shadow.Shadow`."""
+
+    def forward(self, batch: Batch, attention: AttentionBackend, memory: StateMemory | None) -> Tensor: ...
+
+
 class Decoder:
     """Weights are allocated empty; fill what `places` names, then call `seal` once.
 
@@ -44,12 +50,14 @@ class Decoder:
     few_bits: what became of weights that were loaded so.
     kv_scales: what the checkpoint says of each layer's keys and values in float8; None: nothing.  A text: why it cannot be used.
     expert_places: decides where experts lie; None: all on the device.
+    adapted: runs the steps that have adapters, where the engine takes any.
     step: runs layers of steps of few tokens (compiled.py), once sealed, on a CPU with cpu.c; None: all run by torch.
     """
 
     few_bits: tuple[Kept, ...] = ()
     kv_scales: tuple[Scales | str | None, ...] = ()
     capture: Capture | None = None
+    adapted: WithAdapters | None = None
 
     def __init__(self, model: Model, dtype: torch.dtype, device: torch.device | str = "cpu", *, allocate: bool = True, expert_places: ExpertPlaces | None = None) -> None:
         self.expert_places = expert_places
@@ -66,7 +74,7 @@ class Decoder:
 
     def _block(self, index: int, device: torch.device) -> Block:
         model = self.config
-        return Block(model.layers[index], model.names, index, model.hidden_size, self.dtype, device, model.per_layer)
+        return Block(model.layers[index], model.names, index, model.hidden_size, self.dtype, device, model.per_layer, model.stage.first)
 
     @property
     def parts(self) -> list[Embedding | Block | Head]:
@@ -95,6 +103,12 @@ class Decoder:
 
         memory: of the states, where layers keep some.
         """
+        if batch.adapters is not None and self.adapted is not None:
+            return self.adapted.forward(batch, attention, memory)
+        return self.forward_base(batch, attention, memory)
+
+    def forward_base(self, batch: Batch, attention: AttentionBackend, memory: StateMemory | None) -> Tensor:
+        """The same, by these layers, whatever adapters the batch has."""
         if self.capture is not None:
             return self.capture.forward(self, batch, attention, memory)
         if self.fused:
@@ -118,6 +132,8 @@ class Decoder:
 
     def embedded(self, batch: Batch) -> Tensor:
         """The states before the first layer, [T, hidden]."""
+        if batch.entering is not None:
+            return batch.entering
         return self.embedding(known_ids(batch), batch.positions)
 
     def span_by_law(self, span: Span, x: Tensor | None, step: Step) -> Tensor:
@@ -141,7 +157,12 @@ class Decoder:
         return self.finished(last.forward(x, step, None if all_rows else batch.logit_rows, own), batch)
 
     def finished(self, x: Tensor, batch: Batch) -> Tensor:
-        """Logits, from the states behind the last layer: of the rows that are wanted, of all rows where some are pooled."""
+        """Logits, from the states behind the last layer: of the rows that are wanted, of all rows where some are pooled.
+
+        Of a stage before the last one: these states.
+        """
+        if not self.config.stage.ends:
+            return x
         x = self.head.norm(x) if self.head.norm else x
         return self.pooled(x, batch) if batch.whole else self._logits(x)
 

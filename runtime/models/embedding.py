@@ -19,23 +19,25 @@ from .spec import Learned, Model, PerLayer, Sines
 class Embedding:
     """`table` [vocabulary, embed_size or hidden], and what is done to its rows.
 
+    Of a stage behind the first one it has no rows, or those of a tied head alone.
     tied: of a tied head, the projection that the table is loaded as, until it is sealed.  codes: what it came as, for the head.
     """
 
     def __init__(self, model: Model, dtype: torch.dtype, device: torch.device) -> None:
-        self.model, hidden = model, model.hidden_size
-        self.table = torch.empty(model.vocab_size, model.embed_size or hidden, dtype=dtype, device=device)
+        self.model, hidden, begins = model, model.hidden_size, model.stage.begins
+        self.table = torch.empty(model.vocab_size if model.has_table else 0, model.embed_size or hidden, dtype=dtype, device=device)
         self.tied = Linear(self.table) if model.tied and not model.head_unit else None
         self.codes: Coded | None = None
-        self.norm = norm_for(model.embed_norm, hidden, device)
-        self.positions = None if model.positions is None else position_table(model.positions, hidden, dtype, device)
-        self.project = matrix(hidden, model.embed_size, False, False, dtype, device) if model.embed_size else None
+        self.norm = norm_for(model.embed_norm if begins else None, hidden, device)
+        self.positions = None if model.positions is None or not begins else position_table(model.positions, hidden, dtype, device)
+        self.project = matrix(hidden, model.embed_size, False, False, dtype, device) if model.embed_size and begins else None
         self.scale = float(torch.tensor(model.embed_scale, dtype=dtype))  # as the families round it
         self.own = None if model.per_layer is None else OwnEmbeddings(model.per_layer, len(model.layers), hidden, dtype, device)
 
     def places(self) -> Iterator[Place]:
         names = self.model.names
-        yield Place(f"{names.embedding}.weight", self.table, self.tied)
+        if len(self.table):
+            yield Place(f"{names.embedding}.weight", self.table, self.tied)
         yield from norm_places(names.embed_norm, self.model.embed_norm, self.norm)
         if isinstance(self.model.positions, Learned) and self.positions is not None:
             yield Place(f"{names.positions}.weight", self.positions)
@@ -78,7 +80,7 @@ class Embedding:
     @property
     def plain(self) -> bool:
         """Whether a token's hidden state is its row times `scale`, and nothing else."""
-        return self.norm is None and self.positions is None and self.project is None and self.own is None
+        return self.model.stage.begins and self.norm is None and self.positions is None and self.project is None and self.own is None
 
     def __call__(self, ids: Tensor, positions: Tensor) -> Tensor:
         """[T] -> [T, hidden]"""
@@ -133,28 +135,33 @@ class OwnEmbeddings:
 
 
 class Head:
-    """Hidden states, normed, to logits. `product` [vocabulary, hidden]; tied, it is the embedding's table."""
+    """Hidden states, normed, to logits. `product` [vocabulary, hidden]; tied, it is the embedding's table. Of a stage before the last one it has no rows."""
 
     def __init__(self, model: Model, embedding: Embedding, dtype: torch.dtype, device: torch.device) -> None:
-        self.model, width = model, model.embed_size or model.hidden_size
-        self.norm = norm_for(model.norm, model.hidden_size, device)
-        self.project = matrix(width, model.hidden_size, False, False, dtype, device) if model.embed_size else None
-        bias = torch.empty(model.vocab_size, dtype=dtype, device=device) if model.head_bias else None
-        self.product = Linear(embedding.table, bias)
+        self.model, width, ends = model, model.embed_size or model.hidden_size, model.stage.ends
+        self.norm = norm_for(model.norm if ends else None, model.hidden_size, device)
+        self.project = matrix(width, model.hidden_size, False, False, dtype, device) if model.embed_size and ends else None
+        rows, table = model.head_tokens if ends else range(0), embedding.table
+        bias = torch.empty(len(rows), dtype=dtype, device=device) if model.head_bias and ends else None
+        self.product = Linear(table if len(rows) == len(table) else table[rows.start : rows.stop], bias)
         self.product.coded, embedding.codes = embedding.codes, None
-        if not model.tied:
-            self.product = Linear.empty(model.vocab_size, width, model.head_bias, dtype, device)
+        if not (model.tied and ends):
+            self.product = Linear.empty(len(rows), width, model.head_bias and ends, dtype, device)
 
     def places(self) -> Iterator[Place]:
         names = self.model.names
+        if not self.model.stage.ends:
+            return
         yield from norm_places(names.norm, self.model.norm, self.norm)
         if self.project is not None:
             yield from weight_of(names.project_out, self.project)
         if not self.model.tied:
             yield Place(f"{names.head}.weight", self.product.weight, self.product)
-        yield from bias_of(names.head, self.product, 0, self.model.vocab_size)
+        yield from bias_of(names.head, self.product, 0, len(self.model.head_tokens))
 
     def seal(self, small: bool, transform: Transform | None) -> None:
+        if not self.model.stage.ends:
+            return
         if self.norm is not None:
             self.norm.seal()
         if self.model.head_unit:

@@ -24,6 +24,7 @@ PRODUCTS = {
     "FixedRowsLinear": "deterministic=True multiplies a fixed number of rows at a time",
     "Int8Linear": "this CPU has no int8 instructions",
     "GroupedLinear": "no compiled product takes its codes on this CPU",
+    "Summed": "its sums are over ranks",
 }  # why a product is not the compiled one, by its class
 WHOLE_NUMBERS = {"int8": "VNNI", **dict.fromkeys((*FOUR_BITS, FP8_BLOCK), "INT4")}  # what says whether their compiled products are there
 LARGE = f"above {SMALL_MODEL / 2**20:g} MiB"

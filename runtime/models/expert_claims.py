@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from ..layers.linear import Linear
 from ..quantization.deterministic import DeterministicLinear
-from ..quantization.few_bits import FewBitsLinear, FixedFewBitsLinear
+from ..quantization.few_bits import FewBitsLinear, FixedFewBitsLinear, Int8RowsLinear
 from .expert_memory import alike
 from .experts import ExpertsPart
 from .spec import Gated
 
-PLAIN, IN_FEW_BITS = (Linear, DeterministicLinear), (FewBitsLinear, FixedFewBitsLinear)  # kinds of products; not of a subclass
+PLAIN, IN_FEW_BITS = (Linear, DeterministicLinear), (FewBitsLinear, FixedFewBitsLinear, Int8RowsLinear)  # kinds of products; not of a subclass
 
 
 def refusal(part: ExpertsPart, activations: tuple[str, ...]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from ..kernels.few_bits_packed import Packed
 from ..layers.float8 import FP8
 from ..layers.linear import Linear
 from ..quantization.deterministic import DeterministicLinear
-from ..quantization.few_bits import FewBitsLinear, FixedFewBitsLinear
+from ..quantization.few_bits import FewBitsLinear, FixedFewBitsLinear, Int8RowsLinear
 
 
 def allocate_together(layers: Sequence[Linear], device: torch.device) -> None:
@@ -60,7 +60,7 @@ def stacked(layers: Sequence[Linear]) -> Weights | PackedWeights:
 def alike(layers: Sequence[FewBitsLinear]) -> bool:
     """Whether all have one form, so that one kernel multiplies with them."""
     forms = {
-        (each.form, each.kind, each.words.shape, each.outputs, each.inputs, each.group, each.block, each.zero, each.meta is None, each.outer is None, each.dtype)
+        (each.form, each.kind, each.words.shape, each.outputs, each.inputs, each.group, each.block, each.zero, each.table, each.meta is None, each.outer is None, each.dtype)
         for each in (layer.packed for layer in layers)
     }
     return len(forms) == 1 and all(layer.packed.order is None for layer in layers)
@@ -75,7 +75,7 @@ def lay_alike(layers: Sequence[Linear]) -> None:
     kinds = {type(layer) for layer in layers}
     if kinds in ({Linear}, {DeterministicLinear}):
         lay_together(layers)
-    elif kinds in ({FewBitsLinear}, {FixedFewBitsLinear}) and alike(found := cast("list[FewBitsLinear]", list(layers))):
+    elif kinds in ({FewBitsLinear}, {FixedFewBitsLinear}, {Int8RowsLinear}) and alike(found := cast("list[FewBitsLinear]", list(layers))):
         pack_together(found)
 
 

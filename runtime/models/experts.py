@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -26,6 +26,7 @@ class ExpertsPart:
     counts: int64 [count], how often each was chosen since the weights were sealed; None: they are not.
     compiled: the mixture in one call of the compiled kernels, on a CPU; None: torch computes it.
     host: brings the experts from main memory to the GPU; None: they lie where they are computed with.
+    summed: makes what all ranks give together of what this one gives; None: it has all of every expert.
     """
 
     down = None
@@ -38,11 +39,12 @@ class ExpertsPart:
         self.experts = _experts(part, names, part.latent or hidden, dtype, device)
         self.narrow = matrix(part.latent, hidden, part.latent_bias, False, dtype, device) if part.latent else None
         self.widen = matrix(hidden, part.latent, part.latent_bias, False, dtype, device) if part.latent else None
-        self.shared = None if part.shared is None else network_for(part.shared, _of_shared(names), hidden, dtype, device)
+        self.shared = None if part.shared is None else network_for(part.shared, names_of_shared(names), hidden, dtype, device)
         self.switch = matrix(1, hidden, False, False, torch.float32, device) if part.switched else None
         self.counts: Tensor | None = None
         self.compiled: ExpertWords | None = None
         self.host: HostExperts | None = None
+        self.summed: Callable[[Tensor], Tensor] | None = None
 
     @property
     def widest(self) -> int:
@@ -54,7 +56,7 @@ class ExpertsPart:
         yield from exact(prefix + names.router, self.router)
         if self.correction is not None:
             yield Place(prefix + names.correction, self.correction.view(1, -1) if names.correction_row else self.correction)
-        for network in self._networks():
+        for network in self.networks():
             yield from network.places(prefix)
         if self.switch is not None:
             yield from exact(prefix + names.switch, self.switch)
@@ -65,12 +67,12 @@ class ExpertsPart:
     def products(self) -> Iterator[tuple[object, str]]:
         """Who holds each projection, and under which name."""
         yield self, "router"
-        for network in self._networks():
+        for network in self.networks():
             yield from network.products()
         yield from ((self, name) for name in ("switch", "narrow", "widen") if getattr(self, name) is not None)
 
     def seal(self) -> None:
-        for network in self._networks():
+        for network in self.networks():
             network.seal()
 
     def finish(self) -> None:
@@ -89,6 +91,9 @@ class ExpertsPart:
 
     def inner(self, x: Tensor) -> Tensor:
         """x [T, hidden] -> [T, hidden]"""
+        return self._here(x) if self.summed is None else self.summed(self._here(x))
+
+    def _here(self, x: Tensor) -> Tensor:
         if self.compiled is not None and cpu.kernels is not None and len(x) <= (self.compiled.most or len(x)):
             return self.compiled(x)
         return self.by_torch(x)
@@ -129,7 +134,7 @@ class ExpertsPart:
             y = y + more
         return y
 
-    def _networks(self) -> Iterator[GatedPart | PlainPart]:
+    def networks(self) -> Iterator[GatedPart | PlainPart]:
         yield from self.experts
         if self.shared is not None:
             yield self.shared
@@ -138,14 +143,14 @@ class ExpertsPart:
 def _experts(part: Experts, names: Names, hidden: int, dtype: torch.dtype, device: torch.device) -> list[GatedPart | PlainPart]:
     beside = device.type == "cuda"
     first = torch.device("meta") if beside else device
-    experts = [network_for(part.expert, _of_expert(names, index), hidden, dtype, first) for index in range(part.count)]
+    experts = [network_for(part.expert, names_of_expert(names, index), hidden, dtype, first) for index in range(part.count)]
     if beside:
         for name in (experts[0].into, "down"):
             allocate_together([getattr(expert, name) for expert in experts], device)
     return experts
 
 
-def _of_expert(names: Names, index: int) -> Names:
+def names_of_expert(names: Names, index: int) -> Names:
     own = names.experts
     both = None if own.gate_up is None else replace(own.gate_up, name=own.gate_up.name.format(index))
     return Names(
@@ -153,6 +158,6 @@ def _of_expert(names: Names, index: int) -> Names:
     )
 
 
-def _of_shared(names: Names) -> Names:
+def names_of_shared(names: Names) -> Names:
     own = names.experts
     return Names(gate=own.shared_gate, up=own.shared_up, gate_up=own.shared_gate_up, down=own.shared_down, transposed=names.transposed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -45,10 +46,17 @@ class GatedPart:
 
     def seal(self) -> None:
         """Bring the loaded rows into order: gate above up."""
-        if self._names.gate_up is not None and self._names.gate_up.order == "pairs":
-            self.gate_up.take_rows(torch.arange(2 * self.part.inner).view(-1, 2).t().flatten())
+        if (order := self.row_order) is not None:
+            self.gate_up.take_rows(torch.from_numpy(order))
         if self.part.out_scale != 1 and self.down.bias is not None:
             self.down.bias.mul_(self.part.out_scale)
+
+    @property
+    def row_order(self) -> np.ndarray | None:
+        """Which of the loaded rows of `gate_up` each of its own is, int64; None: they stay."""
+        if self._names.gate_up is None or self._names.gate_up.order != "pairs":
+            return None
+        return np.arange(2 * self.part.inner).reshape(-1, 2).T.ravel()
 
     def inner(self, x: Tensor) -> Tensor:
         """x [T, hidden] -> [T, inner], what `down` takes."""

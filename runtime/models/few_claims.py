@@ -8,7 +8,7 @@ import torch
 
 from ..quantization import FewBitsLinear
 from .block import Block
-from .few_rows import DTYPE
+from .few_rows import DTYPE, readable
 from .gpu_layers import FusedLayer, LawLayer, MixerByLaw
 from .lone_layers import folds
 
@@ -19,8 +19,9 @@ def unfolded(layers: Sequence[FusedLayer | MixerByLaw | LawLayer], dtype: torch.
 
 
 def in_few_bits(block: Block) -> bool:
-    """Whether a product of the layer is in few bits."""
-    return any(isinstance(getattr(*place), FewBitsLinear) for place in block.products())
+    """Whether a product of the layer is in few bits, and none of fixed sums: these stay alike for any number of rows, unfolded."""
+    products = (getattr(*place) for place in block.products())
+    return any(isinstance(product, FewBitsLinear) and product.folds for product in products)
 
 
 def _reasons(layers: Sequence[FusedLayer | MixerByLaw | LawLayer], dtype: torch.dtype) -> Iterator[str]:
@@ -33,7 +34,7 @@ def _reasons(layers: Sequence[FusedLayer | MixerByLaw | LawLayer], dtype: torch.
         elif not folds(layer):
             yield f"more than RMS norms and additions stands between the products of layer {index}"
         else:
-            kinds = {name: type(getattr(holder, name)).__name__ for holder, name in layer.block.products() if type(getattr(holder, name)) is not FewBitsLinear}
+            kinds = {name: type(getattr(holder, name)).__name__ for holder, name in layer.block.products() if not readable(getattr(holder, name))}
             yield from (f"{name} of layer {index} is kept as {kind}" for name, kind in kinds.items())
 
 

@@ -17,7 +17,7 @@ from ..kernels import one_row
 from ..kernels.few_bits import Readied, matmul
 from ..kernels.join import NormWeights
 from ..layers.linear import Linear
-from ..quantization import FewBitsLinear
+from ..quantization import FewBitsLinear, Fp8Linear
 from .feedforward import GatedPart
 from .gpu_layers import FusedLayer, LawLayer, MixerByLaw, Step
 from .joins import Pending, RmsJoin
@@ -77,19 +77,24 @@ def of_head(head: Head, y: Readied) -> Tensor:
 
 
 def _takes_readied(head: Head) -> bool:
-    return type(head.product) is FewBitsLinear and head.project is None
+    return readable(head.product) and head.project is None
 
 
 def _in_few_bits(layer: FusedLayer) -> bool:
-    return all(type(getattr(*place)) is FewBitsLinear for place in layer.block.products())
+    return all(readable(getattr(*place)) for place in layer.block.products())
+
+
+def readable(product: Linear) -> bool:
+    """Whether the kernels that fold read its weight."""
+    return type(product) is Fp8Linear or (isinstance(product, FewBitsLinear) and product.folds)
 
 
 def _times(
     product: Linear, y: Tensor | Readied, overlap: bool, added_to: Tensor | None = None, norm: NormWeights | None = None, name: str = ""
 ) -> Tensor | Readied:
     ready = None if norm is None else (norm.weight, norm.eps)
-    packed = cast(FewBitsLinear, product).packed
+    packed = cast(FewBitsLinear | Fp8Linear, product).packed
     return matmul(y, packed, product.bias, added_to=added_to, ready=ready, name=name, overlap=overlap)
 
 
-__all__ = ["MOST_ROWS", "FewRowsLayer", "few_rows", "of_head"]
+__all__ = ["MOST_ROWS", "FewRowsLayer", "few_rows", "of_head", "readable"]

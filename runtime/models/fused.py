@@ -12,6 +12,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from ..attention.base import AttentionBackend
@@ -29,7 +30,7 @@ from .few_claims import in_few_bits, unfolded
 from .few_rows import MOST_ROWS, FewRowsLayer, few_rows, of_head
 from .gpu_layers import FusedLayer, LawLayer, MixerByLaw, Step
 from .joins import AnyJoin, Pending, between, weights_of
-from .lone_layers import AnyLayer, FoldedLayer, alone, times
+from .lone_layers import AnyLayer, FoldedLayer, LoneLayer, alone, times
 from .lone_layers import lone as has_kernel
 from .mixer import Step as LawStep
 from .mixer import states_of
@@ -92,22 +93,35 @@ def course_of(model: Decoder) -> Course:
     )  # fmt: skip
 
 
-def forward(model: Decoder, batch: Batch, attention: AttentionBackend, memory: StateMemory | None = None) -> Tensor:
-    """See `Decoder.forward`; the logits are of the model's type."""
+def forward(
+    model: Decoder, batch: Batch, attention: AttentionBackend, memory: StateMemory | None = None, kept: tuple[Sequence[int], dict[int, Tensor]] = ((), {})
+) -> Tensor:  # fmt: skip
+    """See `Decoder.forward`; the logits are of the model's type. kept: layers, and where the states [T, hidden] before them are put."""
     require_positions(model, batch)
     course, x = model.course, _embed(model, batch)
     step = _step(model, batch, attention, x, memory)
     lone = one_row.suits(x)
     layers = _layers(course, x, lone)
     delta: Pending = None
-    for layer in layers[:-1]:
-        x, delta = layer.run(x, delta, step)
-    if not (len(batch.logit_rows) or batch.pools):
+    for index, layer in enumerate(layers):
+        if index in kept[0]:
+            kept[1][index] = _state(layers[index - 1], x, delta, model.dtype)
+        if index < len(layers) - 1:
+            x, delta = layer.run(x, delta, step)
+    if not (len(batch.logit_rows) or batch.whole):
         layers[-1].write(x, delta, step)
         return model.no_logits()
-    all_rows = batch.pools or len(batch.logit_rows) == len(x)
+    all_rows = batch.whole or len(batch.logit_rows) == len(x)
     x, delta = layers[-1].run(x, delta, step, None if all_rows else batch.logit_rows)
     return _logits(model, x, delta, batch, lone)
+
+
+def _state(before: AnyLayer | FewRowsLayer, x: Tensor, delta: Pending, dtype: torch.dtype) -> Tensor:
+    """x with what is still to be added, in memory of its own. before: the layer that left it."""
+    if delta is None or isinstance(delta, Readied):
+        return x.clone()
+    inner = before.layer if isinstance(before, LoneLayer | FoldedLayer | FewRowsLayer) else before
+    return between(inner.block, None, dtype)(x.clone(), delta)
 
 
 def _layers(course: Course, x: Tensor, lone: bool) -> Sequence[AnyLayer | FewRowsLayer]:
@@ -190,7 +204,7 @@ def _embed(model: Decoder, batch: Batch, out: Tensor | None = None) -> Tensor:
 
 def _logits(model: Decoder, x: Tensor, delta: Pending, batch: Batch, lone: bool = False) -> Tensor:
     """lone: the layers were those of a step of one row."""
-    if batch.pools:
+    if batch.whole:
         return model.pooled(model.course.exit(x, None if isinstance(delta, Readied) else delta), batch)
     logits = _head(model, x, delta, lone)
     config = model.config

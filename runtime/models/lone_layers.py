@@ -100,7 +100,7 @@ def _fed(layer: FusedLayer, y: Tensor, step: Step) -> Tensor:
 
 def lone(product: Linear) -> bool:
     """Whether there is a kernel for one row of this product."""
-    return type(product) in KINDS or (type(product) is FewBitsLinear and one_row.takes(product.packed))
+    return type(product) in KINDS or (isinstance(product, FewBitsLinear) and product.folds and one_row.takes(product.packed))
 
 
 def times(product: Linear, y: Tensor, norm: NormWeights | None = None) -> Tensor:

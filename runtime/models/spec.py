@@ -290,11 +290,22 @@ class Sines:
     offset: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Which part of a model's layers is here. first: the number of its first one.  begins: the embedding is here; ends: the head is."""
+
+    first: int = 0
+    begins: bool = True
+    ends: bool = True
+
+
 @dataclass(frozen=True)
 class Model:
     """A decoder. What its checkpoint calls the parts is in `names`.
 
     norm: the last one.  tied: the head is the embedding.  head_unit: the head's rows are brought to length 1.
+    head_rows: the tokens whose logits this rank computes, from the first to the one behind the last; None: all.
+    stage: which part of the layers these are, that the checkpoint counts from `stage.first`; otherwise all.
     embed_scale: of the embeddings, rounded to the model's type; embed_norm: of them; embed_size: their width, where
     projections lead to `hidden_size` and back.  logit_scale, logit_softcap: of the logits.
     dtype: what the checkpoint was saved as, if it says so.  notes: what of the checkpoint is left aside, for people.
@@ -315,10 +326,27 @@ class Model:
     per_layer: PerLayer | None = None
     head_bias: bool = False
     head_unit: bool = False
+    head_rows: tuple[int, int] | None = None
+    stage: Stage = Stage()
     logit_scale: float = 1.0
     logit_softcap: float | None = None
     dtype: str | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def head_tokens(self) -> range:
+        """The tokens that the head here has rows of."""
+        return range(*(self.head_rows or (0, self.vocab_size)))
+
+    @property
+    def is_share(self) -> bool:
+        """Whether other ranks hold the rest of it."""
+        return self.head_rows is not None or not (self.stage.begins and self.stage.ends)
+
+    @property
+    def has_table(self) -> bool:
+        """Whether the embedding's table is here, for tokens that come or for a head that is tied to it."""
+        return self.stage.begins or (self.stage.ends and self.tied)
 
     @cached_property
     def attention(self) -> AttentionLayout:

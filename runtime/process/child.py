@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import ConfigError
+from ..leash import command
 from ..loop.config import EngineConfig
 from . import messages
 from .hearing import Ear
@@ -48,7 +49,7 @@ class Child:
         self.socket, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "sgl.runtime.process.worker", str(theirs.fileno()), str(os.getpid())],
+                command("sgl.runtime.process.worker", theirs.fileno()),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env=beginning.environment,

@@ -92,6 +92,7 @@ class Answer(NamedTuple):
     value: Any
 
 
+ADAPT = "adapt"  # the name of a question for `EngineCore.adapt`
 CHUNK, DONE, FAILED = range(3)
 ALIVE, LAST_WORDS = -1, -2  # numbers of answers to nobody: a sign of life, and why the loop failed
 
@@ -167,7 +168,7 @@ def arguments_of(op: Op, vocabulary: Vocabulary) -> tuple[Any, ...]:
     if isinstance(op, Generate):
         return op.params, op.refusal or _recipe(op.grammar, vocabulary), op.on_chunk is not None
     if isinstance(op, Fork):
-        return ([child.id for child in op.children],)
+        return [child.id for child in op.children], [child.terms.adapter for child in op.children]
     return tuple(getattr(op, name) for name in op.made_of)
 
 
@@ -175,7 +176,7 @@ def _recipe(grammar: Any, vocabulary: Vocabulary) -> Any:
     """A grammar that cannot be used is an error, which the generation raises in its turn."""
     if grammar is None:
         return None
-    if grammar.vocabulary is not vocabulary:
+    if grammar.vocabulary.base is not vocabulary:
         return ConfigError(WRONG_VOCABULARY)
     return grammar.recipe or ConfigError(
         "a grammar for an engine in a process of its own must come from a compile_ function of sgl.grammars, "

@@ -50,9 +50,13 @@ class Pulse:
     def _wait_for_end(self, core: EngineCore) -> None:
         core.wait()
         if core.cause is not None:
-            self._outbox.post(Answer(LAST_WORDS, DONE, Told.of(core.cause)))
-            self._outbox.end()
-            leave(BROKEN)
+            self.broken(core.cause)
+
+    def broken(self, cause: BaseException) -> None:
+        """Say why nothing more can be computed here, and end."""
+        self._outbox.post(Answer(LAST_WORDS, DONE, Told.of(cause)))
+        self._outbox.end()
+        leave(BROKEN)
 
 
 def leave(code: int) -> None:

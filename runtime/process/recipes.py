@@ -38,7 +38,7 @@ class Recipes:
             return failed
         found = self._made.get(recipe)
         if found is None or (found.done() and found.exception() is not None):
-            found = self._made[recipe] = self._pool.submit(recipe.compile, self._vocabulary)
+            found = self._made[recipe] = self._pool.submit(recipe.prepare, self._vocabulary)
         self._made.move_to_end(recipe)
         if len(self._made) > MOST_KEPT:
             self._made.popitem(last=False)

@@ -7,6 +7,7 @@ import itertools
 import logging
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotInTime
 from dataclasses import replace
@@ -28,7 +29,7 @@ from ..values import shown
 from .child import GRACE, HURRY, Beginning, Child
 from .hearing import LOOK
 from .link import Link
-from .messages import Open, Ready
+from .messages import ADAPT, Open, Ready
 
 log = logging.getLogger("sgl.runtime")
 
@@ -73,8 +74,9 @@ class RemoteCore:
     it and starts the next. Sequences opened meanwhile wait for that one; those opened before are lost.
     """
 
-    def __init__(self, path: Path, options: EngineConfig) -> None:
-        self._path = str(path)
+    def __init__(self, path: Path, options: EngineConfig, noted: Callable[[], None] | None = None) -> None:
+        """noted: called when a process is ready and `info` says what it is."""
+        self._path, self._noted = str(path), noted
         self._heartbeat = options.heartbeat
         self._options = replace(options, process=False)
         self._start = Beginning.here(path, self._options)
@@ -84,7 +86,7 @@ class RemoteCore:
         self._ids = itertools.count(1)
         self._restarts = 0
         self._seen = Stats()
-        self._stopping = threading.Event()
+        self._stopping, self._adapting = threading.Event(), threading.Lock()
         self._child: Child | None = None
         self._thread = threading.Thread(target=self._supervise, name="sgl-process", daemon=True)
         self._link = Link(self._thread)
@@ -93,8 +95,9 @@ class RemoteCore:
 
     # what an engine asks of its core
 
-    def new_state(self, terms: Terms, status: Status = Status.IDLE) -> RemoteState:
-        state = RemoteState(next(self._ids), terms, self._link)
+    def new_state(self, terms: Terms, status: Status = Status.IDLE, number: int | None = None) -> RemoteState:
+        """number: what it is called, where somebody else counts."""
+        state = RemoteState(next(self._ids) if number is None else number, terms, self._link)
         if status is not Status.UNBORN:
             state.link.post(Open(state.id, terms))
         return state
@@ -127,6 +130,22 @@ class RemoteCore:
             self._path = str(args[0])
             self._start = Beginning.here(Path(self._path), self._options)
         return answer
+
+    def adapt(self, name: str, *args: Any) -> Any:
+        """See `EngineCore.adapt`. A process that is started later loads what is loaded now."""
+        if name not in ("load", "unload"):
+            return self._link.ask(ADAPT, name, *args).result()
+        with self._adapting:
+            answer = self._link.ask(ADAPT, name, *args).result()
+            kept = {**(self._options.adapters or {}), **({args[0]: args[1]} if name == "load" else {})}
+            if name == "unload":
+                kept.pop(args[0], None)
+            self._options = replace(self._options, adapters=kept)
+            self._start = Beginning.here(Path(self._path), self._options)
+            return answer
+
+    def adapter_digest(self, name: str) -> str:
+        return self.adapt("digest_of", name)
 
     def _answer(self, future: Future[Any]) -> Any:
         try:
@@ -228,6 +247,8 @@ class RemoteCore:
             child.file.patience = self._heartbeat
             self.asleep = False
             self.info.update(ready.result().info, model_path=self._path, pid=child.pid, restarts=self._restarts)
+            if self._noted is not None:
+                self._noted()
 
     def _go_on(self, how: str, deaths: int) -> bool:
         """Tell those who waited, and get ready for the next process; False: there will be none."""

@@ -1,15 +1,13 @@
-"""The process that an engine runs in: `python -m sgl.runtime.process.worker SOCKET PARENT`, started by `child`."""
+"""The process that an engine runs in, started by `child` on a leash."""
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import logging
-import os
 import pickle
 import signal
 import socket
-import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -21,7 +19,7 @@ from ..sequences.ops import Close, Fork, Generate
 from ..sequences.sequence import Status
 from ..values import shown
 from . import messages
-from .messages import CHUNK, DONE, FAILED, Abort, Answer, Ask, Open, Queue, Ready, Spoil, Start, Told
+from .messages import ADAPT, CHUNK, DONE, FAILED, Abort, Answer, Ask, Open, Queue, Ready, Spoil, Start, Told
 from .pulse import Pulse, leave
 from .recipes import LateGenerate, Recipes
 from .sending import Outbox
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
     from ..sequences.ops import Chunk, Generation, Op
     from ..sequences.sequence import SequenceState
     from ..sequences.terms import Terms
-
-PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 log = logging.getLogger("sgl.runtime")
 
@@ -114,8 +110,9 @@ class Worker:
                 return Generate(params, None, on_chunk)
             return LateGenerate(params, self._recipes.grammar(recipe), on_chunk)
         if issubclass(message.kind, Fork):
-            children = [self._born(number, sequence.terms, Status.UNBORN) for number in arguments[0]]
-            self._sequences.update(zip(arguments[0], children, strict=True))
+            numbers, adapters = arguments
+            children = [self._born(number, sequence.terms._replace(adapter=adapter), Status.UNBORN) for number, adapter in zip(numbers, adapters, strict=True)]
+            self._sequences.update(zip(numbers, children, strict=True))
             return Fork(children)
         return message.kind(*arguments)
 
@@ -125,12 +122,21 @@ class Worker:
 
     def _ask(self, message: Ask) -> None:
         number, name, arguments, at_once = message
+        if name == ADAPT:  # files may be read: nothing waits for it
+            threading.Thread(target=self._adapt, args=(number, arguments), name="sgl-adapt", daemon=True).start()
+            return
         if not at_once:
             self._core.asked(name, *arguments).add_done_callback(partial(self._answer, number))
             return
         try:
             self._post(number, DONE, self._core.answer(name, *arguments))
         except Exception as error:  # the step moved on under it
+            self._refuse(number, error)
+
+    def _adapt(self, number: int, arguments: tuple[Any, ...]) -> None:
+        try:
+            self._post(number, DONE, self._core.adapt(*arguments))
+        except Exception as error:
             self._refuse(number, error)
 
     def _spoil(self, message: Spoil) -> None:
@@ -161,10 +167,15 @@ class Worker:
         self._outbox.post(Answer(number, kind, value))
 
 
-def main(descriptor: int, parent: int) -> None:
+def begin(descriptor: str) -> None:
+    """descriptor: of the socket to the parent."""
+    main(int(descriptor))
+    leave(0)
+
+
+def main(descriptor: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent's affair: it may want to finish what runs
         signal.signal(number, signal.SIG_IGN)
-    _die_with(parent)
     faulthandler.enable()
     link = socket.socket(fileno=descriptor)
     link.set_inheritable(False)
@@ -184,7 +195,7 @@ def _run(start: Start, file: BinaryIO, outbox: Outbox, pulse: Pulse) -> None:
     from ..loop.assemble import assemble
 
     try:
-        parts = assemble(Path(start.path), start.options)
+        parts = assemble(Path(start.path), start.options, pulse.broken)
     except Exception as error:
         outbox.post(Answer(0, FAILED, Told.of(error)))
         return
@@ -209,16 +220,3 @@ def _sendable(answer: Answer) -> Answer:
         return answer
     except Exception as error:
         return Answer(answer.number, FAILED, Told.of(RuntimeFailure(f"the answer cannot be sent: {shown(error)}")))
-
-
-def _die_with(parent: int) -> None:
-    """Where the system can: be killed when the parent's supervisor ends, however it ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)  # it ended before
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
-    leave(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,6 +12,8 @@ from ..layers.linear import Linear
 from .few_bits_pack import pack
 from .grouped import Grouped
 
+FEW_ROWS = 64  # up to which reading a weight of eight bits takes longer than multiplying with what is restored of it
+STEP = 16  # bytes that rows of int8 must be a multiple of
 FIXED_ROWS = 256  # that a product of fixed sums takes at a time
 
 
@@ -18,9 +21,11 @@ class FewBitsLinear(Linear):
     """y = x W^T + b with W in few bits (kernels/few_bits.py); x stays as it is. Many rows take a restored weight, part by part.
 
     packed: the weight as the kernels read it.
+    folds: whether few rows may go through kernels that fold what stands around a product into it.
     """
 
     __slots__ = ("_kernels", "packed")
+    folds: ClassVar[bool] = True
 
     def __init__(self, weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> None:
         """weight: one that `few_bits_pack` does not refuse; dtype: of what is multiplied, and of bias [out]."""
@@ -47,9 +52,38 @@ class FixedFewBitsLinear(FewBitsLinear):
     """The same with bits of a row that do not depend on the other rows: inputs are split alike for any number."""
 
     __slots__ = ()
+    folds = False
 
     def __call__(self, x: Tensor) -> Tensor:
         packed, kernels = self.packed, self._kernels
         tile = kernels.tile_for(1, packed.outputs, packed.inputs, packed.block, x.device)
         parts = [kernels.product(part, packed, self.bias, kernels.fitted(tile, len(part))) for part in x.split(FIXED_ROWS)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class Int8RowsLinear(FewBitsLinear):
+    """The same of int8 with a scale an output, where more than FEW_ROWS rows are rounded to int8 too, each with its own scale.
+
+    Their sums are exact, by the tensor cores' whole numbers, at twice the rate of bfloat16.
+    """
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> None:
+        from ..kernels import int8_rows
+
+        super().__init__(weight, bias, dtype)
+        self._rows = int8_rows
+
+    @staticmethod
+    def suits(weight: Grouped) -> bool:
+        """Of a weight that `few_bits_pack` does not refuse."""
+        plain = weight.table is None and weight.levels == 256 and weight.offset is None and weight.order is None
+        around = not isinstance(weight.zero, Tensor) and weight.zero == 128
+        return plain and around and weight.scale.shape[1] == 1 and weight.shape[1] % STEP == 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if len(x) <= FEW_ROWS:
+            return super().__call__(x)
+        assert self.packed.outer is not None
+        return self._rows.product(x, self.packed.words, self.packed.outer, self.bias)

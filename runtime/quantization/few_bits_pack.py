@@ -6,11 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..kernels.few_bits_packed import ABOVE, BYTES, DTYPES, FLOATS, MOST_TILES, NIBBLES, Packed
+from ..kernels.few_bits_packed import ABOVE, BYTES, DTYPES, FLOATS, MOST_TILES, NIBBLES, TABLE, Packed
 from ..layers.float8 import FP8
 from .grouped import E2M1, Grouped
 
 ENDLESS = 2**30  # a group that no row is longer than
+WHOLE_BLOCK = 128  # inputs that a program takes at a time, of such a group
+NAN_PART = 2**26  # codes that are looked through at a time
 MIDDLE = {16: 8, 256: 128}  # the code that stands for 0 where shifts make up for the rest, by levels
 
 
@@ -18,9 +20,11 @@ def refusal(weight: Grouped, dtype: torch.dtype) -> str | None:
     """Why the kernels do not take a weight beside activations in `dtype`, for people; None: they do."""
     if dtype not in DTYPES:
         return f"the GPU's few-bit kernels go with bfloat16 and float16, the model is in {str(dtype).removeprefix('torch.')}"
+    if weight.is_float8 and has_nan(weight.codes):
+        return "NaN among its numbers"
     form = _form(weight)
     if form is None:
-        return "no GPU kernel looks codes up in such a table"
+        return "no GPU kernel looks codes up in such a table beside zeros or offsets"
     if _block(form, weight.group, weight.shape[1]) is None:
         return f"groups of {weight.group} inputs; the GPU's kernels take 16, 32, and multiples of 64 up to whole rows"
     if dtype == torch.float16 and weight.scale.shape[1] > 1 and not _in_float16(weight.scale.float()):
@@ -42,22 +46,30 @@ def pack(weight: Grouped, dtype: torch.dtype) -> Packed:
     if not grouped:
         outer = scale[:, 0] if outer is None else scale[:, 0] * outer
     kind = "shifted" if shift is not None else ("scaled" if grouped else "plain")
-    if form == FLOATS:
+    if form == TABLE:
+        kind = "table" if kind == "plain" else "table, scaled"
+    elif form == FLOATS:
         kind = "floats" if kind == "plain" else "floats, scaled"
     elif zeros is not None:
         kind = "zeros, scaled" if grouped else "zeros"
     second = zeros if shift is None else shift
     if zeros is not None:
         second = -(zeros + ABOVE[dtype])
-    meta = None if kind in ("plain", "floats") else _meta(scale, second, dtype)
+    meta = None if kind in ("plain", "floats", "table") else _meta(scale, second, dtype)
     if meta is not None and scale.shape[1] > 1:
         groups = -(-inputs // block) * max(1, block // weight.group)
         meta = F.pad(meta, (0, 0, 0, max(0, groups - len(meta))))
     return Packed(
         form, kind, _words(form, weight, block), outputs, inputs, weight.group if scale.shape[1] > 1 else ENDLESS, block, zero,
         meta, None if outer is None else outer.contiguous(), weight.order,
-        torch.zeros(MOST_TILES, dtype=torch.int32, device=weight.codes.device), dtype,
+        torch.zeros(MOST_TILES, dtype=torch.int32, device=weight.codes.device), dtype, _numbers(weight, dtype) if form == TABLE else (),
     )  # fmt: skip
+
+
+def of_float8(words: Tensor, scale: Tensor, counters: Tensor) -> Packed:
+    """words: float8_e4m3fn [out, in] without NaN, a scale for each output [out]; beside bfloat16. They stay where they are. counters: zeros [MOST_TILES]."""
+    outputs, inputs = words.shape
+    return Packed(BYTES, "plain", words, outputs, inputs, ENDLESS, WHOLE_BLOCK, 0, None, scale, None, counters, torch.bfloat16)
 
 
 def _meta(scale: Tensor, second: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -65,6 +77,17 @@ def _meta(scale: Tensor, second: Tensor | None, dtype: torch.dtype) -> Tensor:
     second = torch.zeros_like(scale) if second is None else second.expand_as(scale)
     halves = torch.stack((scale.to(dtype), second.to(dtype)), -1).transpose(0, 1).contiguous()
     return halves.view(torch.int32).squeeze(-1)
+
+
+def _numbers(weight: Grouped, dtype: torch.dtype) -> tuple[float, ...]:
+    """Of its table, as what is multiplied has them."""
+    assert weight.table is not None
+    return tuple(weight.table.to(dtype).tolist())
+
+
+def has_nan(codes: Tensor) -> bool:
+    """codes: bytes of e4m3. The kernels have no NaN of it."""
+    return any(bool(((part & 127) == 127).any()) for part in codes.view(-1).split(NAN_PART))
 
 
 def _in_float16(scale: Tensor) -> bool:
@@ -77,15 +100,15 @@ def _form(weight: Grouped) -> int | None:
     if weight.table is None:
         return NIBBLES
     table = weight.table.tolist()
-    if table == list(E2M1) and not isinstance(weight.zero, Tensor) and weight.zero == 0 and weight.offset is None:
-        return FLOATS
+    if weight.levels == 16 and not isinstance(weight.zero, Tensor) and weight.zero == 0 and weight.offset is None:
+        return FLOATS if table == list(E2M1) else TABLE
     return BYTES if all(float(entry).is_integer() and -128 <= entry <= 127 for entry in table) else None
 
 
 def _block(form: int, group: int, inputs: int) -> int | None:
     """Inputs that a program takes at a time."""
     if group >= inputs:
-        return 128
+        return WHOLE_BLOCK
     if form == BYTES:
         return next((block for block in (128, 64, 32, 16) if group % block == 0), None)
     if group in (32, 64) or group % 128 == 0:

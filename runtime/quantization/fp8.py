@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..kernels.few_bits_packed import MOST_TILES, Packed
 from ..layers import float8 as values
 from ..layers.float8 import FP8
 from ..layers.linear import Linear
+from .few_bits import FEW_ROWS
+from .few_bits_pack import of_float8
 
 SHAPE_STEP = 16  # `torch._scaled_mm` takes sizes that are multiples of this
 
@@ -17,12 +20,12 @@ SHAPE_STEP = 16  # `torch._scaled_mm` takes sizes that are multiples of this
 class Fp8Linear(Linear):
     """y = x W^T + b with W as float8 times a float32 scale per output.
 
-    Rows of x are turned into float8 as well, each with its own scale (compute capability 8.9); a decode step of one
-    row goes through the kernels of `one_row`, which restore the weight in registers and leave x as it is. On the
-    CPU, where nothing is gained, the same is computed by definition.
+    Rows of x are turned into float8 as well, each with its own scale (compute capability 8.9), where there are more than
+    FEW_ROWS; up to so many the weight is restored in registers and x stays as it is (kernels/few_bits.py; a decode step of
+    one row: `one_row`). On the CPU, where nothing is gained, the same as for many rows is computed by definition.
     """
 
-    __slots__ = ("_kernels", "scale")
+    __slots__ = ("_counters", "_kernels", "scale")
     scale: Tensor
 
     def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
@@ -30,6 +33,12 @@ class Fp8Linear(Linear):
         super().__init__(weight, bias)
         self.scale = scale
         self._kernels = _cuda_kernels() if weight.is_cuda else None
+        self._counters = torch.zeros(MOST_TILES, dtype=torch.int32, device=weight.device)
+
+    @property
+    def packed(self) -> Packed:
+        """The weight as the kernels of few rows read it."""
+        return of_float8(self.weight, self.scale, self._counters)
 
     @classmethod
     def of(cls, layer: Linear, per_output: bool = True) -> Fp8Linear:
@@ -47,7 +56,9 @@ class Fp8Linear(Linear):
     def __call__(self, x: Tensor) -> Tensor:
         if self._kernels is None:
             return self._by_definition(x)
-        return self._scaled(*self._kernels[1].quantize_rows(x))
+        if len(x) <= FEW_ROWS:
+            return self._kernels.few_bits.product(x, self.packed, self.bias)
+        return self._scaled(*self._kernels.quantize.quantize_rows(x))
 
     def _multiplied(self, x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
         """x: float8 [T, in]; scale: float32 [T]."""
@@ -79,7 +90,7 @@ class RowwiseFp8Linear(Fp8Linear):
     def __call__(self, x: Tensor) -> Tensor:
         if self._kernels is None:
             return self._by_definition(x)
-        return self._kernels[0].matmul(x, self.weight, self.bias, weight_scale=self.scale)
+        return self._kernels.matmul.matmul(x, self.weight, self.bias, weight_scale=self.scale)
 
 
 class StaticFp8Linear(Fp8Linear):
@@ -103,10 +114,16 @@ class StaticFp8Linear(Fp8Linear):
         return self._multiplied(rows, self.scale_of_x.expand(len(x)).contiguous(), x.dtype)
 
 
-def _cuda_kernels() -> tuple[ModuleType, ModuleType]:
-    from ..kernels import matmul, quantize
+class _Kernels(NamedTuple):
+    few_bits: Any
+    matmul: Any
+    quantize: Any
 
-    return matmul, quantize
+
+def _cuda_kernels() -> _Kernels:
+    from ..kernels import few_bits, matmul, quantize
+
+    return _Kernels(few_bits, matmul, quantize)
 
 
 __all__ = ["FP8", "Fp8Linear", "RowwiseFp8Linear", "StaticFp8Linear"]

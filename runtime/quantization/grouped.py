@@ -44,6 +44,7 @@ class Grouped:
     factor: float32 [out]; None: 1.
     table: float32 [levels], what the codes stand for; None: themselves.
     order: int64 [in], which input each column belongs to; None: its own.
+    rounds_rows: it was made for rows of x that are rounded to int8, each with its own scale; whoever multiplies may do so.
     fine_scale, fine_offset: the same numbers as scale and offset in fewer bits, for what keeps them so; None: there are none.
     """
 
@@ -58,6 +59,7 @@ class Grouped:
     order: Tensor | None = None
     fine_scale: Twofold | None = None
     fine_offset: Twofold | None = None
+    rounds_rows: bool = False
 
     def __post_init__(self) -> None:
         outputs, inputs = self.codes.shape

@@ -17,8 +17,8 @@ from ..layers.linear import Linear
 from ..layers.stacked import kinds_of, stacked
 from . import floats
 from .codes import Codes
-from .few_bits import FewBitsLinear
-from .few_bits_pack import refusal
+from .few_bits import FewBitsLinear, Int8RowsLinear
+from .few_bits_pack import has_nan, refusal
 from .floats import FloatBlockedLinear
 from .fp8 import Fp8Linear
 from .grouped import Grouped
@@ -131,7 +131,9 @@ def _on_gpu(weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> Linear 
         return kept
     if importlib.util.find_spec("triton") is None:
         return "few bits on a GPU need triton: pip install 'sgl[cuda]'"
-    return refusal(weight, dtype) or FewBitsLinear(weight, bias, dtype)
+    if (why := refusal(weight, dtype)) is not None:
+        return why
+    return (Int8RowsLinear if weight.rounds_rows and Int8RowsLinear.suits(weight) else FewBitsLinear)(weight, bias, dtype)
 
 
 def _suits_int8(weight: Grouped) -> bool:
@@ -155,6 +157,8 @@ def _float8(weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> Linear 
     bytes_ = weight.codes.view(FP8)
     if not Fp8Linear.suits(bytes_):
         return f"the device's float8 product takes sizes in steps of 16, here {list(weight.shape)}"
+    if has_nan(weight.codes):
+        return "NaN among its numbers"
     return Fp8Linear(bytes_.contiguous(), _of_outputs(weight), bias)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..cache import Ints, common_prefix
+from ..cache import Ints, Space, common_prefix
 from ..sequences.sequence import SequenceState, Status
 from .estimate import Claims
 from .fairness import Offer
@@ -32,7 +32,7 @@ class Newcomers:
         self._spared = 0  # cached tokens of one that did not fit: who comes after it does not take them
         self._started: list[SequenceState] = []
         self._preemptions = scheduler.preemptions
-        self._by_beginning: dict[str, dict[bytes, list[SequenceState]]] = {}
+        self._by_beginning: dict[Space, dict[bytes, list[SequenceState]]] = {}
         self._rooms: dict[tuple[int, int, int | None], Room] = {}  # good until somebody comes or goes
 
     def admit(self, offer: Offer) -> bool:
@@ -45,7 +45,10 @@ class Newcomers:
             self._spared = max(self._spared, 0 if len(seq.slots) else offer.reusable)
             self.closed = seq.passed >= PATIENCE or len(self._unfit) >= MISSES  # later ones would take what it waits for
             return False
+        if not self._scheduler.take_adapter(seq):
+            return False
         if not self._has_place(seq):
+            self._scheduler.leave_adapter(seq)
             return False
         self._scheduler.start(seq)
         self._scheduler.borders.part(seq, (other for other in self._scheduler.running if other.prefilling))
@@ -83,7 +86,7 @@ class Newcomers:
         shared = common_prefix(seq.tokens.array[: seq.ops[0].reuse(seq)], other.tokens.array)
         return self._scheduler.borders.last(other, shared) >= enough
 
-    def _prefilling(self, namespace: str) -> dict[bytes, list[SequenceState]]:
+    def _prefilling(self, namespace: Space) -> dict[bytes, list[SequenceState]]:
         """Running prefills by their first tokens; and all of them under b"", for what is shorter."""
         if self._preemptions != self._scheduler.preemptions:
             self._preemptions, self._by_beginning = self._scheduler.preemptions, {}
@@ -93,7 +96,7 @@ class Newcomers:
                 self._note(other, namespace)
         return self._by_beginning[namespace]
 
-    def _note(self, seq: SequenceState, namespace: str) -> None:
+    def _note(self, seq: SequenceState, namespace: Space) -> None:
         found = self._by_beginning.get(namespace)
         if found is not None and seq.prefilling and seq.namespace == namespace:
             for key in {b"", _beginning(seq.tokens.array)}:

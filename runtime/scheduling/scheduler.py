@@ -10,6 +10,7 @@ passed over too often comes first, so that everybody gets there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import numpy as np
 
@@ -26,6 +27,13 @@ from .refusals import out_of_pages, too_many_pinned
 
 GRACE = 8  # steps that a sequence keeps its place after it lost one, twice as many after the next loss ...
 LONGEST_GRACE = 64
+
+
+class AdapterPlaces(Protocol):
+    """Where the adapters of running sequences lie, by digest. See `adapters.room.Adapters`."""
+
+    def take(self, digest: str, waits: bool) -> bool: ...
+    def drop(self, digest: str) -> None: ...
 
 
 class Scheduler:
@@ -47,6 +55,9 @@ class Scheduler:
         self.refused: list[tuple[SequenceState, OutOfPages]] = []
         self.drafting: Callable[[dict[SequenceState, Work], int], None] | None = None  # adds drafts to a plan, up to so many tokens
         self.paused = False
+        self.adapters: AdapterPlaces | None = None
+        self.lingers = False  # somebody could be computed but for an adapter that is on its way
+        self._with_adapters: set[SequenceState] = set()  # who hold a place of their adapter
 
     @property
     def busy(self) -> bool:
@@ -68,6 +79,7 @@ class Scheduler:
         if self.paused:
             return []
         self.steps += 1
+        self.lingers = False
         work: dict[SequenceState, Work] = {}
         singles, chunks = self._sides()
         budget = self._give_each(singles, self._kept_for(singles, chunks), work)
@@ -126,6 +138,7 @@ class Scheduler:
     def clear(self) -> None:
         """Nobody runs or waits any more, whatever state things are in."""
         for seq in {**dict.fromkeys(self.running), **dict.fromkeys(self.waiting)}:
+            self.leave_adapter(seq)
             seq.status, seq.prefilling, seq.preempted, seq.passed = Status.IDLE, False, 0, 0
             if len(seq.slots) and seq not in self.pinned:
                 self.resident[seq] = None
@@ -135,6 +148,7 @@ class Scheduler:
     def preempt(self, seq: SequenceState) -> None:
         """Take the pages of a running sequence; it waits in its old turn and computes again what was lost."""
         self.running.remove(seq)
+        self.leave_adapter(seq)
         self.cache.release(seq)
         seq.prefilling = False
         seq.status = Status.WAITING
@@ -170,6 +184,7 @@ class Scheduler:
         return found
 
     def _leave(self, seq: SequenceState) -> None:
+        self.leave_adapter(seq)
         if seq.status is Status.RUNNING:
             self.running.remove(seq)
         elif seq.status is Status.WAITING:
@@ -178,6 +193,21 @@ class Scheduler:
             self.counters.leave(seq.terms.tenant)
         seq.prefilling = False
         seq.preempted = seq.passed = 0
+
+    def take_adapter(self, seq: SequenceState) -> bool:
+        """Have its adapter lie on the device while it runs; False: it does not yet."""
+        if not seq.terms.adapter or seq in self._with_adapters:
+            return True
+        if self.adapters is None or not self.adapters.take(seq.terms.adapter, bool(self.running)):
+            self.lingers = True
+            return False
+        self._with_adapters.add(seq)
+        return True
+
+    def leave_adapter(self, seq: SequenceState) -> None:
+        if self.adapters is not None and seq in self._with_adapters:
+            self._with_adapters.remove(seq)
+            self.adapters.drop(seq.terms.adapter)
 
     # how a step is shared out
 
@@ -339,6 +369,8 @@ class Scheduler:
     def check(self) -> None:
         """Raise unless every sequence stands where its status says."""
         present: dict[str, int] = {}
+        if self._with_adapters != {seq for seq in self.running if seq.terms.adapter}:
+            raise RuntimeError("the sequences that hold adapters are not those that run with one")
         for seqs, status in ((self.running, Status.RUNNING), (self.waiting, Status.WAITING)):
             for seq in seqs:
                 if seq.status is not status:

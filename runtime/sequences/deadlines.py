@@ -6,6 +6,8 @@ import heapq
 import time
 from typing import TYPE_CHECKING
 
+from ..errors import DeadlineExceeded
+
 if TYPE_CHECKING:
     from .sequence import SequenceState
 
@@ -47,3 +49,11 @@ class Deadlines:
             if seq is not None:
                 found.append(seq)
         return found
+
+
+def too_late(seq: SequenceState) -> DeadlineExceeded:
+    late = time.monotonic() - (seq.terms.deadline or 0.0)
+    return DeadlineExceeded(
+        f"not done in time: the deadline passed {late:.3f} s ago, with {seq.computed} of {len(seq)} tokens computed "
+        f"({seq.status.value}); ask for less, or give it a longer timeout"
+    )

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from sgl.grammars.automaton.meter import Unfinished
 from sgl.grammars.errors import GrammarLimitError
 
 from ..errors import ConfigError, NoTokenAllowed, RuntimeFailure, TruncatedError
 from ..sampling import SamplingRow
 from ..sampling.sampler import NO_TOKEN
+from .ending import completed, result
+from .grammar_work import GrammarWork
 from .ops import Chunk, Generate, Generation, TokenLogprobs
 from .stops import Finish, StopChecker
 
@@ -24,8 +27,14 @@ GRAMMAR_END = {"type": "stop", "matched": None}
 WRONG_VOCABULARY = "the grammar was compiled for another vocabulary; compile it with engine.vocabulary of this engine"
 
 
+ACCEPT, END, JUMP, JUMPED, FOLLOWED = range(5)  # what the grammar is to be asked next
+
+
 class Decoding:
-    """Takes sampled tokens until something says stop; then the sequence ends with exactly the kept ones."""
+    """Takes sampled tokens until something says stop; then the sequence ends with exactly the kept ones.
+
+    Where its grammar needs long it is `behind`: until `catch_up`, another thread has the matcher.
+    """
 
     def __init__(self, life: Life, seq: SequenceState, op: Generate) -> None:
         params = op.params
@@ -35,6 +44,7 @@ class Decoding:
         self.limit = min(params.max_tokens, life.context - len(seq))
         self.matcher = _matcher(life, op)
         self.stops = StopChecker(dataclasses.replace(params, max_tokens=self.limit, min_tokens=0), life.text.tokenizer)
+        self.reread, seq.reread = min(seq.reread, len(seq)), 0
         self.forced = self.jumped = self.drafted = self.accepted = 0
         self.logprobs: TokenLogprobs | None = [] if params.logprobs or params.top_logprobs else None
         self.top_logprobs: list[TokenLogprobs] | None = [] if params.top_logprobs else None
@@ -47,7 +57,12 @@ class Decoding:
             output_ids=self.stops.token_ids,
             end_ids=params.end_ids(life.text.tokenizer.eos_ids),
         )
-        self._first: float | None = None  # seconds from the start to the first token
+        self.work: GrammarWork | None = None
+        self._spent = 0  # steps of such work
+        self._stage, self._token = FOLLOWED, -1
+        self._finish: Finish | None = None  # why it ends, where that is known and the grammar is still to be asked
+        self._ending: bytes | None = None  # what completes the grammar
+        self.first: float | None = None  # seconds from the start to the first token
         self._sent = 0  # tokens
         self._given = 0  # characters
 
@@ -63,25 +78,35 @@ class Decoding:
 
     def begin(self, seq: SequenceState) -> bool:
         """Append what the grammar forces at the very start; True when that is all there is."""
-        finish = self._jump(seq) if self.jumps and self.limit and self.life.may_jump else None
-        if finish is not None:
-            self._settle(seq, finish)
-        return finish is not None
+        self._stage = JUMP if self.jumps and self.limit and self.life.may_jump else FOLLOWED
+        return self._go_on(seq)
 
     def take(self, seq: SequenceState, samples: Samples, index: int) -> bool:
         """The next token of this generation; True when it ends here."""
         if index in samples.errors:
             raise _failure(samples.errors[index])
-        if self._first is None:
-            self._first = self.op.elapsed
+        if self.first is None:
+            self.first = self.op.elapsed
         self._note(samples, index)
-        finish = self._push(seq, samples.ids[index]) if self.limit else self.stops.close({"type": "length", "length": 0})
-        if finish is None:
-            if self.op.on_chunk is not None:
-                self._stream(self.op)
-            return False
-        self._settle(seq, finish)
-        return True
+        if self.limit:
+            self._push(seq, samples.ids[index])
+        else:
+            self._finish = self.stops.close({"type": "length", "length": 0})
+        return self._go_on(seq) or self._shown()
+
+    def catch_up(self, seq: SequenceState) -> bool:
+        """Go on where it was behind, as the work for it is done; True when it ends here."""
+        assert self.work is not None
+        work, self.work = self.work, None
+        self._spent = work.spent
+        if work.error is not None:
+            raise work.error
+        return self._go_on(seq) or self._shown()
+
+    def fall_behind(self, seq: SequenceState) -> None:
+        """Have another thread find what the grammar is to be asked next, up to the next mask."""
+        self.work = GrammarWork(self._work_out, self._spent)
+        self.life.work_out(seq, self.op, self.work)
 
     def deliver(self) -> None:
         """Hand the result to whoever waits for it."""
@@ -95,33 +120,87 @@ class Decoding:
         except BaseException as error:  # the receiver's, whatever it is
             self.op.fail(error)
 
-    def _push(self, seq: SequenceState, token: int) -> Finish | None:
-        finish = self.stops.push(token)
-        if self.matcher is None:
-            if finish is None:
-                seq.tokens.append(token)
-            return finish
-        if not self.matcher.accept(token):
-            raise RuntimeFailure(f"the grammar refused token {token} that its mask allowed; please report this")
-        if finish is None:
+    def _push(self, seq: SequenceState, token: int) -> None:
+        self._finish = self.stops.push(token)
+        if self.matcher is not None:
+            self._stage, self._token = ACCEPT, token
+        if self._finish is None:
             seq.tokens.append(token)
-            if self.matcher.finished:
-                return self.stops.close(GRAMMAR_END)
-            if self.jumps and self.life.may_jump:
-                return self._jump(seq)
-        return finish
 
-    def _jump(self, seq: SequenceState) -> Finish | None:
+    def _go_on(self, seq: SequenceState) -> bool:
+        """Follow the text with the grammar, as far as it is known by now; True when the text ends."""
+        try:
+            self._follow(seq)
+            if self._finish is not None:
+                self._settle(seq, self._finish)
+        except Unfinished:
+            self.fall_behind(seq)
+            return False
+        return self._finish is not None
+
+    def _shown(self) -> bool:
+        """Stream what has come; False: the text goes on."""
+        if self.op.on_chunk is not None and self.work is None:
+            self._stream(self.op)
+        return False
+
+    def _follow(self, seq: SequenceState) -> None:
+        """Ask the grammar what is still to be asked. Where it breaks off, it is called again."""
+        if self.matcher is None:
+            return
+        if self._stage == ACCEPT:
+            self._accept(self.matcher)
+        if self._stage == END and self._finish is None:
+            self._close_if_finished(self.matcher)
+            self._stage = JUMP if self.jumps and self.life.may_jump else FOLLOWED
+        if self._stage == JUMP and self._finish is None:
+            self._jump(seq)
+        if self._stage == JUMPED and self._finish is None:
+            self._close_if_finished(self.matcher)
+        self._stage = FOLLOWED
+
+    def _accept(self, matcher: Matcher) -> None:
+        if not matcher.accept(self._token):
+            raise RuntimeFailure(f"the grammar refused token {self._token} that its mask allowed; please report this")
+        self._stage = END
+
+    def _close_if_finished(self, matcher: Matcher) -> None:
+        if matcher.finished:
+            self._finish = self.stops.close(GRAMMAR_END)
+
+    def _jump(self, seq: SequenceState) -> None:
         """Append what the grammar forces, in the tokens the model knows, without sampling it."""
         assert self.matcher is not None and self.life.text.jumps is not None
-        jump = self.life.text.jumps.jump(self.matcher, self.output, self.limit)
+        if not self.matcher.forced():
+            return
+        matcher = self.matcher.copy()  # it may break off on the way
+        jump = self.life.text.jumps.jump(matcher, self.output, self.limit)
         if jump is None:
-            return None
-        finish = self.stops.rewrite(jump.drop, jump.token_ids)
+            return
+        self.matcher, self._stage = matcher, JUMPED
+        self._finish = self.stops.rewrite(jump.drop, jump.token_ids)
         self.life.truncate(seq, len(seq) - jump.drop)
         seq.tokens.extend(jump.token_ids)
         self.forced, self.jumped = self.forced + len(jump.token_ids) - jump.drop, self.jumped + 1
-        return self.stops.close(GRAMMAR_END) if finish is None and self.matcher.finished else finish
+
+    def _work_out(self) -> None:
+        """On another thread: what `_follow` and `_settle` will ask, and the mask of what comes next."""
+        assert self.matcher is not None
+        if self._stage == ACCEPT:
+            self._accept(self.matcher)
+        if self._finish is not None:
+            self._work_out_end(self.matcher)
+        elif not self.matcher.finished:
+            if self._stage in (END, JUMP) and self.jumps and self.life.text.jumps is not None:
+                self.life.text.jumps.jump(self.matcher.copy(), self.output, self.limit)
+            self.matcher.mask()
+
+    def _work_out_end(self, matcher: Matcher) -> None:
+        if not matcher.can_end and self.op.params.close_at_limit and self._ending is None:
+            try:
+                self._ending = matcher.shortest_end()
+            except GrammarLimitError:
+                self._ending = b""
 
     def _settle(self, seq: SequenceState, finish: Finish) -> None:
         """Cut tokens, pages and text together, then make the result."""
@@ -133,43 +212,17 @@ class Decoding:
             tokens = tokens + self.life.text.tokenizer.encode(finish.remainder, parse_special=False).tolist()
         self.life.truncate(seq, self.prompt_tokens + finish.kept)
         seq.tokens.extend(tokens[len(seq) - self.prompt_tokens :])
-        self.result = self._result(finish.text, tokens, finish, truncated)
+        self.result = result(self, finish, tokens, truncated)
 
     def _closed(self, finish: Finish) -> tuple[Finish, bool]:
         """The shortest text that completes the grammar goes on after the last whole character; whether it is cut still."""
         assert self.matcher is not None
         try:
-            end = self.matcher.shortest_end()
+            end = self.matcher.shortest_end() if self._ending is None else self._ending
         except GrammarLimitError:
-            return finish, True
+            end = b""
         pieces = [self.life.text.tokenizer.token_bytes[token] for token in self.output]
-        kept = next(n for n in range(len(pieces), -1, -1) if _is_whole(b"".join(pieces[:n])))
-        remainder = (b"".join(pieces[kept:]) + end).decode()
-        return Finish(finish.reason, b"".join(pieces[:kept]).decode() + remainder, kept, remainder), False
-
-    def _result(self, text: str, tokens: list[int], finish: Finish, truncated: bool) -> Generation | TruncatedError:
-        if truncated and self.op.params.error_on_truncation:
-            return TruncatedError(
-                f"max_tokens={self.op.params.max_tokens} was reached before the grammar could end, after {text!r}; "
-                "allow more tokens, or set close_at_limit to have the text closed"
-            )
-        return Generation(
-            text=text,
-            token_ids=tokens,
-            finish_reason=finish.reason,
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=len(tokens),
-            cached_tokens=min(self.op.cached or 0, self.prompt_tokens),
-            forced_tokens=self.forced,
-            logprobs=_aligned(self.logprobs, tokens),
-            top_logprobs=None if self.top_logprobs is None else self.top_logprobs[: max(len(tokens), 1)],
-            e2e_latency=self.op.elapsed,
-            truncated=truncated,
-            queue_seconds=self.op.queue_seconds,
-            first_token_seconds=self.op.elapsed if self._first is None else self._first,
-            drafted_tokens=self.drafted,
-            accepted_tokens=self.accepted,
-        )
+        return (completed(finish, pieces, end), False) if end else (finish, True)
 
     def _note(self, samples: Samples, index: int) -> None:
         if self.logprobs is not None and samples.logprobs is not None:
@@ -200,30 +253,10 @@ class Decoding:
 def _matcher(life: Life, op: Generate) -> Matcher | None:
     if op.grammar is None:
         return None
-    if op.grammar.vocabulary is not life.text.vocabulary:
+    if op.grammar.vocabulary.base is not life.text.vocabulary:
         raise ConfigError(WRONG_VOCABULARY)
     return op.grammar.matcher()
 
 
 def _failure(why: str) -> RuntimeFailure:
     return NoTokenAllowed(why) if why == NO_TOKEN else RuntimeFailure(why)
-
-
-def _is_whole(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _aligned(logprobs: TokenLogprobs | None, tokens: list[int]) -> TokenLogprobs | None:
-    """One entry a kept token; tokens that were encoded anew have no probability of their own.
-
-    A text without tokens keeps the entry of the token that ended it.
-    """
-    if logprobs is None or not tokens:
-        return logprobs and logprobs[:1]
-    kept = [entry for entry, token in zip(logprobs, tokens, strict=False) if entry[1] == token]
-    return kept + [(float("nan"), token) for token in tokens[len(kept) :]]
-

@@ -15,73 +15,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import InvalidStateError
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ..cache import Ints
 from ..errors import ConfigError
 from ..sampling.params import SamplingParams
 from ..values import shown
+from .generation import Chunk as Chunk
+from .generation import Generation as Generation
+from .generation import TokenLogprobs as TokenLogprobs
 from .outcome import Outcome
 
 if TYPE_CHECKING:
     from .decoding import Decoding
     from .life import Life
     from .sequence import SequenceState
-
-TokenLogprobs = list[tuple[float, int]]  # log-probability (natural logarithm) and token id
-
-
-@dataclass(slots=True)
-class Generation:
-    """The result of one `generate`. The sequence's tokens end with exactly `token_ids`."""
-
-    text: str
-    token_ids: list[int]
-    finish_reason: dict[str, Any]
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-    forced_tokens: int
-    logprobs: TokenLogprobs | None  # nan for the tokens of a cut token that was encoded anew
-    top_logprobs: list[TokenLogprobs] | None
-    e2e_latency: float  # seconds
-    truncated: bool = False  # cut by max_tokens before the grammar could end
-    queue_seconds: float = 0.0  # until it got a place in the batch
-    first_token_seconds: float = 0.0  # until its first token
-    drafted_tokens: int = 0  # guessed ahead, see `Engine(speculation=...)`
-    accepted_tokens: int = 0  # of these, which are in the text
-
-
-@dataclass(slots=True)
-class Chunk:
-    """A piece of a running generation: its final text and its new tokens."""
-
-    text: str
-    token_ids: list[int]
-    logprobs: TokenLogprobs | None = None
-    finished: bool = False
-    generation: Generation | None = None
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    top_logprobs: list[TokenLogprobs] | None = None
-
-    def add(self, later: Chunk) -> None:
-        """Append the following piece to this one."""
-        self.text += later.text
-        self.token_ids = self.token_ids + later.token_ids
-        self.logprobs = _both(self.logprobs, later.logprobs)
-        self.top_logprobs = _both(self.top_logprobs, later.top_logprobs)
-        self.finished, self.generation = later.finished, later.generation
-        self.prompt_tokens, self.cached_tokens = later.prompt_tokens, later.cached_tokens
-
-
-T = TypeVar("T")
-
-
-def _both(first: list[T] | None, second: list[T] | None) -> list[T] | None:
-    return None if first is None and second is None else (first or []) + (second or [])
-
 
 class Op:
     """Base: an operation that needs nothing computed and is done when it begins."""
@@ -249,6 +197,12 @@ class Fork(Prefill):
         super().__init__()
         self.children = children
 
+    def begin(self, seq: SequenceState, life: Life) -> bool:
+        if any(child.terms.adapter == seq.terms.adapter for child in self.children):
+            return super().begin(seq, life)
+        self.done(seq, life)  # nobody stands on what is computed of it
+        return True
+
     def done(self, seq: SequenceState, life: Life) -> None:
         for child in self.children:
             life.scheduler.reused_tokens += life.give_birth(seq, child)
@@ -331,6 +285,16 @@ class Generate(Op):
     @property
     def streamed(self) -> bool:
         return self.on_chunk is not None
+
+    @property
+    def behind(self) -> bool:
+        """Its grammar is worked out on another thread."""
+        return self.decoding is not None and self.decoding.work is not None
+
+    def fail(self, error: BaseException) -> None:
+        if self.decoding is not None and self.decoding.work is not None:
+            self.decoding.work.cancel()
+        super().fail(error)
 
     def begin(self, seq: SequenceState, life: Life) -> bool:
         if self.refusal is not None:

@@ -8,11 +8,13 @@ from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from concurrent.futures import Future
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import ArrayLike
 
-from ..cache import IntRow, Ints, Mark, Node
+from ..cache import IntRow, Ints, Mark, Node, Space
+from ..errors import ConfigError
 from ..sampling.params import SamplingParams
 from ..values import token_row, token_rows, whole
 from .draft import Draft
@@ -53,7 +55,7 @@ class SequenceState:
 
     __slots__ = (
         "ahead", "arrival", "border", "branch", "charged", "computed", "draft", "error", "id", "into", "node", "number", "ops", "owed", "passed",
-        "preempted", "prefilling", "since", "slots", "status", "terms", "tokens", "trail", "window",
+        "preempted", "prefilling", "reread", "since", "slots", "status", "terms", "tokens", "trail", "window",
     )  # fmt: skip
 
     def __init__(self, id: int, terms: Terms = USUAL, status: Status = Status.IDLE) -> None:
@@ -79,6 +81,7 @@ class SequenceState:
         self.since = 0  # step in which it got its place
         self.passed = 0  # later ones that got a place before it
         self.preempted = 0  # times since it began to wait
+        self.reread = 0  # tokens that its parent had computed by another adapter
         self.error: BaseException | None = None  # why it will never be born
         self.owed: BaseException | None = None  # of an extend that failed when nothing was queued behind it
 
@@ -86,9 +89,9 @@ class SequenceState:
         return self.tokens.length
 
     @property
-    def namespace(self) -> str:
-        """Whose cached prefixes it may stand on."""
-        return self.terms.namespace
+    def namespace(self) -> Space:
+        """Whose cached prefixes it may stand on, and by which adapter these were computed."""
+        return self.terms.space
 
     @property
     def known(self) -> int:
@@ -163,12 +166,26 @@ class Sequence:
         """Compute the log-probabilities of the sequence's tokens [start:], and of the `top` best tokens at each position."""
         return self._core.submit(self._state, Logprobs(whole("start", start), whole("top", top, 0)))
 
-    def fork(self, n: int) -> list[Sequence]:
-        """Return `n` sequences that continue from here on the same pages. They start when the parent gets here."""
-        states = [self._core.new_state(self._state.terms, Status.UNBORN) for _ in range(whole("n", n, 0, MOST_CHILDREN))]
+    def fork(self, n: int, *, adapter: str | EllipsisType | Items[str | None] | None = ...) -> list[Sequence]:
+        """Return `n` sequences that continue from here on the same pages. They start when the parent gets here.
+
+        adapter: the name of another one, None for the base, or a list with one for each child. Children whose adapter is not the
+        parent's share the text alone, and compute it again (`Generation.reread_tokens`, `Stats.reread_tokens`). Raises ConfigError
+        for a name that is not loaded.
+        """
+        terms, count = self._state.terms, whole("n", n, 0, MOST_CHILDREN)
+        each = [terms] * count if adapter is ... else [terms._replace(adapter=digest) for digest in self._digests(adapter, count)]
+        states = [self._core.new_state(one, Status.UNBORN) for one in each]
         children = [Sequence(self._core, state) for state in states]
         self._core.submit(self._state, Fork(states))
         return children
+
+    def _digests(self, adapter: str | Items[str | None] | None, count: int) -> list[str]:
+        names = [adapter] * count if adapter is None or isinstance(adapter, str) else list(adapter)
+        if len(names) != count:
+            raise ConfigError(f"adapter has {len(names)} names for n={count} children; give one for each, or one for all")
+        found = {name: "" if name is None else self._core.adapter_digest(name) for name in dict.fromkeys(names)}
+        return [found[name] for name in names]
 
     def prefill(self) -> Future[int]:
         """Compute all tokens now and add them to the prefix cache. Result: the number of tokens that were computed already."""

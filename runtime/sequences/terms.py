@@ -6,6 +6,7 @@ import sys
 import time
 from typing import NamedTuple
 
+from ..cache import Space
 from ..errors import ConfigError
 from ..values import WORD, plain, shown
 
@@ -16,6 +17,7 @@ class Terms(NamedTuple):
     priority   higher ones are computed first, and may take the place of lower ones
     tenant     for whom: tenants of equal priority share the engine fairly, whatever each of them asks for
     namespace  cached prefixes are matched within it alone
+    adapter    the digest of the adapter that computes it, "" for the base; prefixes are matched within it alone
     deadline   `time.monotonic()` seconds; what is not done by then fails with DeadlineExceeded. None: no hurry
     """
 
@@ -23,9 +25,15 @@ class Terms(NamedTuple):
     tenant: str = ""
     namespace: str = ""
     deadline: float | None = None
+    adapter: str = ""
+
+    @property
+    def space(self) -> Space:
+        """Within what prefixes are matched."""
+        return (self.namespace, self.adapter) if self.adapter else self.namespace
 
     @classmethod
-    def starting_now(cls, priority: int, tenant: str, namespace: str, timeout: float | None) -> Terms:
+    def starting_now(cls, priority: int, tenant: str, namespace: str, timeout: float | None, adapter: str = "") -> Terms:
         """With a deadline `timeout` seconds from now. Raises ConfigError naming what cannot be used."""
         priority, tenant, namespace = plain(priority), plain(tenant), plain(namespace)
         if isinstance(priority, bool) or not isinstance(priority, int) or not -WORD <= priority < WORD:
@@ -33,7 +41,7 @@ class Terms(NamedTuple):
         for name, value in (("tenant", tenant), ("namespace", namespace)):
             if not isinstance(value, str):
                 raise ConfigError(f"{name}={shown(value)}: must be a text; '' is the common one")
-        return cls(priority, tenant, namespace, _deadline(plain(timeout)))
+        return cls(priority, tenant, namespace, _deadline(plain(timeout)), adapter)
 
 
 USUAL = Terms()

@@ -18,10 +18,11 @@ from sgl.runtime.engine import Engine
 from sgl.runtime.errors import RuntimeFailure
 from sgl.runtime.loading.files import read_json
 
+from .adapters import ServedAdapters
 from .bridge import Bridge
 from .errors import RequestError
-from .front import check_site
-from .openai_work import known_name
+from .front import check_owner
+from .openai_work import named
 
 HEALTH_SECONDS = 5.0
 GENERATE_SECONDS = 20.0
@@ -67,15 +68,20 @@ async def metrics(request: Request) -> Response:
 
 @router.get("/v1/models")
 async def models(request: Request) -> dict[str, Any]:
-    return {"object": "list", "data": [_model(request, name) for name in request.app.state.models]}
+    state = request.app.state
+    adapters = await asyncio.to_thread(state.adapters.names)
+    ids = [name if name not in state.models else f"{state.models[0]}:{name}" for name in adapters]
+    return {"object": "list", "data": [*(_model(request, name) for name in state.models), *(_model(request, id, name) for id, name in zip(ids, adapters, strict=True))]}
 
 
 @router.get("/v1/models/{name:path}")
 async def model(request: Request, name: str) -> dict[str, Any]:
-    return _model(request, known_name(name, request.app.state.models))
+    state = request.app.state
+    return _model(request, *await asyncio.to_thread(named, name, state.models, state.adapters))
 
 
-def _model(request: Request, name: str) -> dict[str, Any]:
+def _model(request: Request, name: str, adapter: str | None = None) -> dict[str, Any]:
+    """parent: of an adapter, the model that it belongs to."""
     state = request.app.state
     context = state.engine.info()["context"]
     return {
@@ -83,8 +89,9 @@ def _model(request: Request, name: str) -> dict[str, Any]:
         "object": "model",
         "created": int(state.opened),
         "owned_by": "sgl",
-        "root": state.models[0],
+        "root": adapter or state.models[0],
         "max_model_len": context,
+        **({} if adapter is None else {"parent": state.models[0]}),
     }
 
 
@@ -111,29 +118,28 @@ async def model_info(request: Request) -> dict[str, Any]:
 async def server_info(request: Request) -> dict[str, Any]:
     """What runs and how: the engine's options, its account of itself, its counters."""
     state = request.app.state
-    stats = await asyncio.to_thread(state.engine.stats)
+    told = (await asyncio.to_thread(state.engine.stats)).as_dict()
     return {
         "version": importlib.metadata.version("sgl"),
         "model_path": state.engine.model_path,
         "tokenizer_path": state.engine.model_path,
         "served_model_name": state.models[0],
         "uptime": time.time() - state.opened,
-        "options": dataclasses.asdict(state.engine.config),
+        "options": _seen(dataclasses.asdict(state.engine.config), "adapters", state.adapters),
         "engine": state.engine.info(),
-        "stats": stats.as_dict(),
+        "stats": {**told, "adapters": _seen(told["adapters"], "by_name", state.adapters)},
     }
+
+
+def _seen(told: dict[str, Any], key: str, adapters: ServedAdapters) -> dict[str, Any]:
+    """Without the adapters that the caller may not name."""
+    by_name = told.get(key)
+    return told if not by_name else {**told, key: {name: of_name for name, of_name in by_name.items() if adapters.allows(name)}}
 
 
 @router.api_route("/flush_cache", methods=["GET", "POST"])
 async def flush_cache(request: Request) -> Response:
     """Forget the prefixes that no running request holds. Where API keys are kept apart it is no client's to do."""
-    check_site(request.headers)
-    settings = request.app.state.settings
-    if settings.isolated and len(settings.api_keys) > 1:
-        raise RequestError(
-            "the cache holds the prefixes of other API keys too, and cannot be flushed by one of them; "
-            "they go by themselves when the room is needed",
-            status=403,
-        )
+    check_owner(request.headers, request.app.state.settings, "the cache holds prefixes that are")
     freed = await asyncio.to_thread(request.app.state.engine.flush_cache)
     return PlainTextResponse(f"Cache flushed: {freed} pages are free again.\n")

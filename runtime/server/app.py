@@ -16,7 +16,8 @@ from sgl.grammars import GrammarError
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import RuntimeFailure
 
-from . import about, completions, embeddings, native, native_control, page, tokenizing
+from . import about, adapter_routes, completions, embeddings, native, native_control, page, tokenizing
+from .adapters import ServedAdapters
 from .bodies import BodyRoom
 from .bridge import Bridge
 from .chat import routes as chat
@@ -32,7 +33,7 @@ from .responses import routes as responses
 from .responses.store import ResponseStore
 from .security import ApiKeys, Attended, RequestId
 from .settings import ServerSettings
-from .tool_dialect import dialect_of
+from .tool_dialect import calls_vocabulary, dialect_of
 from .watching import Watched, Watchers
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 def create_app(engine: Engine, settings: ServerSettings | None = None, tracing: Tracing | None = None) -> FastAPI:
     """The server of an open engine, which stays the caller's to close.
 
-    Its `state` has `engine`, `settings`, `bridge`, `compiler`, `dialect`, the `responses` that are kept, the names of its `models`,
+    Its `state` has `engine`, `settings`, `bridge`, `compiler`, `dialect`, the `responses` that are kept, the names of its `models`, its `adapters`,
     and the `watchers`, which are to be closed in the end. `tracing` instead of what `settings.trace` gives.
     """
     settings = settings or ServerSettings()
@@ -51,13 +52,14 @@ def create_app(engine: Engine, settings: ServerSettings | None = None, tracing: 
     app.state.models = settings.served_names or (Path(engine.model_path).name,)
     app.state.watchers = watchers = Watchers(engine, settings, app.state.models[0], tracing)
     metrics = watchers.metrics
-    app.state.bridge = Bridge(engine, settings, metrics.gap if metrics else None)
-    app.state.compiler = Compiler(engine, metrics.compiled if metrics else None)
+    app.state.adapters = ServedAdapters(engine, settings)
+    app.state.bridge = Bridge(engine, settings, metrics.gap if metrics else None, app.state.adapters)
     app.state.dialect = dialect_of(engine, settings)
+    app.state.compiler = Compiler(engine, metrics.compiled if metrics else None, calls_vocabulary(engine, app.state.dialect))
     app.state.responses = ResponseStore(settings.store_bytes)
     app.state.opened = time.time()
     for routes in (
-        about, native, native_control, completions, chat, responses, messages, ollama, embeddings, tokenizing, *([page] if settings.page else []),
+        about, adapter_routes, native, native_control, completions, chat, responses, messages, ollama, embeddings, tokenizing, *([page] if settings.page else []),
     ):  # fmt: skip
         app.include_router(routes.router)
     _tell_errors(app)

@@ -17,6 +17,7 @@ import numpy as np
 
 from sgl.runtime.cache import Ints
 from sgl.runtime.engine import Engine
+from sgl.runtime.errors import ConfigError
 from sgl.runtime.sampling.params import SamplingParams
 from sgl.runtime.sequences.embedding import Floats
 from sgl.runtime.sequences.ops import Chunk, Generation, TokenLogprobs
@@ -24,9 +25,10 @@ from sgl.runtime.sequences.scoring import Scores
 from sgl.runtime.sequences.sequence import Sequence
 from sgl.runtime.sequences.terms import USUAL, Terms
 
+from .adapters import ServedAdapters
 from .admission import Admission
 from .allowance import take
-from .caller import CALLER, PATIENCE, seconds_left
+from .caller import ADAPTER, CALLER, PATIENCE, seconds_left
 from .chat.moves import ChatPrompt, Move, Walk, joined
 from .errors import RequestError
 from .postbox import Arrivals, Postbox
@@ -67,9 +69,10 @@ class Bridge:
     """
 
     def __init__(
-        self, engine: Engine, settings: ServerSettings | None = None, observe_gap: GapObserver | None = None
+        self, engine: Engine, settings: ServerSettings | None = None, observe_gap: GapObserver | None = None, adapters: ServedAdapters | None = None
     ) -> None:
         self.engine, self.settings = engine, settings or ServerSettings()
+        self.adapters = adapters or ServedAdapters(engine, self.settings)
         self.admission = Admission(self.settings.max_queue or 4 * engine.info()["max_running"], self.settings.share)
         self.runs = Runs()
         self._observe_gap = observe_gap
@@ -104,6 +107,7 @@ class Bridge:
     ) -> list[Generation]:
         """`n` samples after the prompt, which is computed once; the first keeps the seed of `params`."""
         self.admission.check(n)
+        await self.adapters.ready()
         ids = await self.encode(prompt)
         results: dict[int, Generation] = {}
         progress = self._progress(params)
@@ -126,6 +130,7 @@ class Bridge:
         The last chunk of each has `finished` and its `generation`. Leave it early with `aclosing`.
         """
         self.admission.check(n)
+        await self.adapters.ready()
         ids, left = await self.encode(prompt), n
         progress = self._progress(params)
         with self._samples(ids, n) as samples, self._arrivals(samples.sequences) as arrivals:
@@ -150,6 +155,7 @@ class Bridge:
         is one chunk a move.
         """
         self.admission.check(n)
+        await self.adapters.ready()
         ids, left = await self.encode(prompt.ids), n
         progress = self._progress(first.params)
         with self._samples(ids, n) as samples, self._arrivals(samples.sequences) as arrivals:
@@ -187,6 +193,7 @@ class Bridge:
     async def _ask(
         self, prompt: Prompt, question: Callable[[Sequence], Future[T]], place: AbstractContextManager[Any]
     ) -> T:
+        await self.adapters.ready()
         ids = await self.encode(prompt)
         with self._samples(ids, 1, place) as samples, self._arrivals() as arrivals:
             question(samples.sequences[0]).add_done_callback(partial(arrivals.post_outcome, 0))
@@ -198,16 +205,21 @@ class Bridge:
         checked = [self._checked_ids(choice) for choice in choices]
         return await self.ask(prompt_ids, lambda sequence: sequence.score(checked))
 
-    async def embed(self, prompts: Items[Ints], at_once: int) -> Floats:
-        """A vector for each prompt, float32 [n, hidden]; at most `at_once` of them are in the engine."""
+    async def embed(self, prompts: Items[Ints], at_once: int, adapters: Items[str | None] | None = None) -> Floats:
+        """A vector for each prompt, float32 [n, hidden]; at most `at_once` of them are in the engine.
+
+        adapters: of each; None: all have that of the request.
+        """
         with self.admission.admit_some(min(at_once, len(prompts))) as places:
             free = asyncio.Semaphore(places)
 
-            async def one(prompt: Ints) -> Floats:
+            async def one(prompt: Ints, adapter: str | None) -> Floats:
+                ADAPTER.set(adapter)
                 async with free:
                     return await self._ask(prompt, lambda sequence: sequence.embed(), nullcontext())
 
-            vectors = np.stack(await together([one(prompt) for prompt in prompts]))
+            asked = adapters or [ADAPTER.get()] * len(prompts)
+            vectors = np.stack(await together([one(prompt, adapter) for prompt, adapter in zip(prompts, asked, strict=True)]))
         self._progress(None).read(sum(map(len, prompts)))
         return vectors
 
@@ -239,7 +251,14 @@ class Bridge:
     def _opened(self, terms: Terms) -> Iterator[list[Sequence]]:
         """Sequences, the first one given; all are closed behind it, and aborted first where it is left early."""
         left = seconds_left(terms)
-        sequences = [self.engine.open(terms.priority, tenant=terms.tenant, namespace=terms.namespace, timeout=left)]
+        adapter = None if terms is USUAL else ADAPTER.get()
+        try:
+            first = self.engine.open(terms.priority, tenant=terms.tenant, namespace=terms.namespace, timeout=left, adapter=adapter)
+        except ConfigError as error:
+            if adapter is None:
+                raise
+            raise self.adapters.gone(adapter) from error
+        sequences = [first]
         try:
             yield sequences
         except BaseException:

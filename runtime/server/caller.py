@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from starlette.datastructures import Headers
+
 from sgl.runtime.sequences.terms import USUAL, Terms
 
 from .allowance import ALLOWANCE, Allowance
@@ -17,6 +19,7 @@ from .settings import ServerSettings
 MOST_URGENT = 100  # priorities of requests lie in -100..100
 
 CALLER: ContextVar[Terms] = ContextVar("CALLER", default=USUAL)  # on whose terms sequences are opened
+ADAPTER: ContextVar[str | None] = ContextVar("ADAPTER", default=None)  # by which they are computed
 PATIENCE: ContextVar[float | None] = ContextVar("PATIENCE", default=None)  # seconds for which the deadline stands
 
 
@@ -25,11 +28,19 @@ def tenant_of(key: str) -> str:
     return hashlib.blake2b(key.encode(), digest_size=6, person=b"sgl-tenant").hexdigest()
 
 
+def key_of(headers: Headers) -> bytes:
+    """The API key that a request brings, as a bearer token or in X-Api-Key; empty where it brings none."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    if own := headers.get("x-api-key"):  # Anthropic's clients
+        scheme, key = "bearer", own
+    return key.strip().encode() if scheme.lower() == "bearer" else b""
+
+
 @contextmanager
 def calling(tenant: str, settings: ServerSettings) -> Iterator[None]:
     """Within, everything runs for this tenant, for as long as the settings let a request take."""
     terms = Terms(tenant=tenant, namespace=tenant if settings.isolated else "")
-    caller, patience, allowance = CALLER.set(terms), PATIENCE.set(None), ALLOWANCE.set(Allowance())
+    caller, patience, allowance, adapter = CALLER.set(terms), PATIENCE.set(None), ALLOWANCE.set(Allowance()), ADAPTER.set(None)
     try:
         arrange(settings)
         yield
@@ -37,6 +48,7 @@ def calling(tenant: str, settings: ServerSettings) -> Iterator[None]:
         CALLER.reset(caller)
         PATIENCE.reset(patience)
         ALLOWANCE.reset(allowance)
+        ADAPTER.reset(adapter)
 
 
 def arrange(settings: ServerSettings, priority: int | None = None, timeout: float | None = None) -> None:

@@ -7,13 +7,14 @@ import json
 import threading
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal
 
 from sgl.grammars import (
     Grammar,
     InvalidGrammarError,
+    Vocabulary,
     compile_choices,
     compile_ebnf,
     compile_json_schema,
@@ -21,11 +22,14 @@ from sgl.grammars import (
     compile_structural,
 )
 from sgl.runtime.engine import Engine
+from sgl.runtime.loop.beside import give_way
 
 from .caller import CALLER, PATIENCE, seconds_left, too_late
 
-Kind = Literal["regex", "json_schema", "ebnf", "structural_tag", "json_object", "choice"]
-Key = tuple[str, str]
+Kind = Literal["regex", "json_schema", "ebnf", "structural_tag", "json_object", "choice", "calls"]
+Key = tuple[str, str, str]  # kind, source, other documents
+Resources = Mapping[str, Any]
+CALLS = "calls"  # a structural tag that may write the special tokens among the marks of calls
 
 THREADS = 2
 MOST_KEPT = 256
@@ -39,24 +43,32 @@ class Compiler:
     Tenants take turns. What nobody waits for any more is not begun.
     """
 
-    def __init__(self, engine: Engine, observe: Callable[[float], None] | None = None) -> None:
-        """observe: is told the seconds of each compilation, on the thread that did it."""
+    def __init__(
+        self, engine: Engine, observe: Callable[[float], None] | None = None, of_calls: Vocabulary | None = None
+    ) -> None:
+        """observe: is told the seconds of each compilation, on the thread that did it. of_calls: for "calls"."""
         self._engine, self._observe = engine, observe
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="sgl-compile")
+        self._of_calls = of_calls or engine.vocabulary
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="sgl-compile", initializer=give_way)
         self._lock = threading.Lock()
         self._kept: OrderedDict[Key, Future[Grammar]] = OrderedDict()
         self._turns: dict[str, deque[tuple[Key, Future[Grammar]]]] = {}  # what each tenant waits for; the first is next
         self._waiting: Counter[Future[Grammar]] = Counter()
 
-    async def compile(self, kind: Kind, source: str | dict[str, Any] | list[str]) -> Grammar:
+    async def compile(
+        self, kind: Kind, source: str | dict[str, Any] | list[str], resources: Resources | None = None
+    ) -> Grammar:
         """The grammar of a source: text, a dict for schemas and structural tags, texts for a choice; "json_object" ignores it.
+
+        `resources` are other documents, by their addresses, to which references in schemas may lead.
 
         Raises GrammarError: what is malformed or not supported, and where; TimeoutError at the caller's deadline.
         """
         text = _canonical(kind, source)
-        if len(text) > LONGEST:
-            raise InvalidGrammarError(f"the {kind} has {len(text)} characters; this server takes at most {LONGEST}")
-        key = (kind, text)
+        others = _others(kind, resources)
+        if len(text) + len(others) > LONGEST:
+            raise InvalidGrammarError(f"the {kind} has {len(text) + len(others)} characters; this server takes at most {LONGEST}")
+        key = (kind, text, others)
         future = self._future(key)
         try:
             if future.done():
@@ -106,18 +118,21 @@ class Compiler:
         except BaseException as error:
             future.set_exception(error)
 
-    def _make(self, kind: str, text: str) -> Grammar:
-        vocabulary = self._engine.vocabulary
+    def _make(self, kind: str, text: str, others: str) -> Grammar:
+        vocabulary, options = self._engine.vocabulary, self._json_options
+        if others:
+            options = {**options, "resources": {**dict(options.get("resources", ())), **json.loads(others)}}
         makers: dict[str, Callable[[], Grammar]] = {
             "regex": lambda: compile_regex(text, vocabulary),
             "choice": lambda: compile_choices(json.loads(text), vocabulary),
             "ebnf": lambda: compile_ebnf(text, vocabulary),
-            "json_schema": lambda: compile_json_schema(text, vocabulary, **self._json_options),
-            "json_object": lambda: compile_json_schema({"type": "object"}, vocabulary, **self._json_options),
-            "structural_tag": lambda: compile_structural(text, vocabulary, **self._json_options),
+            "json_schema": lambda: compile_json_schema(text, vocabulary, **options),
+            "json_object": lambda: compile_json_schema({"type": "object"}, vocabulary, **options),
+            "structural_tag": lambda: compile_structural(text, vocabulary, **options),
+            CALLS: lambda: compile_structural(text, self._of_calls, **options),
         }
         started = time.perf_counter()
-        made = makers[kind]()
+        made = makers[kind]().prepared()
         if self._observe is not None:
             self._observe(time.perf_counter() - started)
         return made
@@ -125,6 +140,15 @@ class Compiler:
     @property
     def _json_options(self) -> dict[str, Any]:
         return self._engine.config.json_options or {}
+
+
+def _others(kind: Kind, resources: Resources | None) -> str:
+    """Other documents as one text, empty where there are none."""
+    if not resources:
+        return ""
+    if kind not in ("json_schema", "structural_tag", CALLS):
+        raise InvalidGrammarError(f"resources belong to a JSON schema, and {kind} has none")
+    return _canonical("json_schema", dict(resources))
 
 
 def _canonical(kind: Kind, source: str | dict[str, Any] | list[str]) -> str:

@@ -54,6 +54,7 @@ STATUSES = {
     403: "not for one of several API keys to do",
     404: "there is no such model or route",
     408: "the body did not come in time",
+    409: "it is in use",
     413: "the body is too long",
     429: "too many requests wait already; the header Retry-After says when to come again",
     499: "the request was aborted",
@@ -81,6 +82,9 @@ ANSWERS = {
     "/health_generate": Answer(Health, failing=(503,)),
     "/metrics": Answer(media="text/plain", failing=(404,)),
     "/flush_cache": Answer(media="text/plain", failing=(403, 503)),
+    "/adapters": Answer(Json, failing=(403,)),
+    "/adapters/load": Answer(Json, failing=(403, 404, *FAILING)),
+    "/adapters/unload": Answer(Json, failing=(403, 404, 409, *FAILING)),
     "/v1/models": Answer(Models),
     "/v1/models/{name}": Answer(ModelCard, failing=(404,)),
     "/model_info": Answer(ModelInfo),
@@ -89,7 +93,7 @@ ANSWERS = {
     "/get_server_info": Answer(ServerInfo, failing=(503,)),
     "/abort_request": Answer(Aborted, failing=FAILING),
     "/encode": Answer(NativeVector | list[NativeVector], failing=FAILING),
-    "/generate": Answer(NativeAnswer | list[NativeAnswer], streams=True, failing=FAILING),
+    "/generate": Answer(NativeAnswer | list[NativeAnswer], streams=True, failing=(404, *FAILING)),
     "/v1/completions": Answer(TextCompletion, streams=True, failing=(404, *FAILING)),
     "/v1/embeddings": Answer(Embeddings, failing=(404, *FAILING)),
     "/v1/chat/completions": Answer(ChatCompletion, streams=True, failing=(404, *FAILING)),
@@ -126,6 +130,7 @@ class DocumentedApp(FastAPI):
 class _Document:
     def __init__(self, app: FastAPI, plain: Json) -> None:
         self._models: tuple[str, ...] = app.state.models
+        self._with_adapters: bool = app.state.adapters.possible
         settings = app.state.settings
         self._open_paths = OPEN_PATHS | (METRICS if settings.open_metrics else set())
         self._with_keys = bool(settings.api_keys)
@@ -159,7 +164,8 @@ class _Document:
         for name in schema["properties"].keys() - set(schema.get("required", ())):
             schema["properties"][name] = _or_null(schema["properties"][name])
         if "model" in schema["properties"]:
-            schema["properties"]["model"] = {"enum": [*self._models, *ANY_MODEL, None], "title": "Model"}
+            names = {"type": ["string", "null"]} if self._with_adapters else {"enum": [*self._models, *ANY_MODEL, None]}
+            schema["properties"]["model"] = {**names, "title": "Model"}
 
     def _tell_native_bodies(self) -> None:
         """These routes read their bodies by themselves, for messages in the words of their protocol."""

@@ -219,6 +219,7 @@ class Model(BaseModel):
     created: int
     owned_by: str
     max_model_len: int
+    parent: str | None = None
 
 
 class Models(BaseModel):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hmac
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .caller import key_of
 from .errors import RequestError
 from .security import answer_error
+from .settings import ServerSettings
 
 CHANGING = frozenset({"/flush_cache"})  # paths whose GET changes something
 _TWO_LENGTHS = "the request has both Content-Length and Transfer-Encoding, so that its end is not sure; send one of them"
@@ -56,3 +59,17 @@ def check_site(headers: Headers) -> None:
         elsewhere = headers.get("user-agent", "").startswith("Mozilla/")
     if elsewhere:
         raise RequestError(_ELSEWHERE, None, "wrong_site", 403)
+
+
+def check_owner(headers: Headers, settings: ServerSettings, what: str) -> None:
+    """Raise RequestError where a request would change what others share: for a page elsewhere, and without the admin key.
+
+    Where there is none, one of several API keys that are kept apart is refused.
+    """
+    check_site(headers)
+    if settings.admin_key is not None:
+        if not hmac.compare_digest(key_of(headers), settings.admin_key.encode()):
+            raise RequestError(f"{what} shared with others, and changed with the admin key alone: 'Authorization: Bearer KEY'", None, "admin_key_wanted", 403)
+        return
+    if settings.isolated and len(settings.api_keys) > 1:
+        raise RequestError(f"{what} shared with other API keys, and cannot be changed by one of them", status=403)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
@@ -28,10 +28,13 @@ IDLE_WINDOW = 60.0  # seconds over which the idle share is taken
 class Metrics:
     """The metrics of one server, in a registry of their own. The observing methods are thread-safe and take microseconds."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.registry = _Registry()
+    def __init__(self, engine: Engine, allows: Callable[[str], bool] = lambda name: True) -> None:
+        """allows: whether the reader of a page may see the name of an adapter."""
+        self.registry = _Registry(allows)
         self._requests = self._counter("sgl_requests", "Answered requests", "route", "status")
         self._refused = self._counter("sgl_refused_requests", "Requests answered with an error, by its code", "reason")
+        self._adapted = self._counter("sgl_adapter_requests", "Requests that an adapter computed", "adapter")
+        self._generated = self._counter("sgl_adapter_generated_tokens", "Tokens of their results", "adapter")
         self._first = self._histogram("sgl_time_to_first_token_seconds", "From a request's arrival to its first token", WAITS)
         self._gaps = self._histogram("sgl_inter_token_seconds", "Between tokens of a stream after the first", GAPS)
         self._seconds = self._histogram("sgl_request_seconds", "From a request's arrival to its end", LENGTHS, "route")
@@ -60,6 +63,9 @@ class Metrics:
             self._refused.labels(record.error or str(record.status)).inc()
         if not record.worked:
             return
+        if record.adapter is not None:
+            self._adapted.labels(record.adapter).inc()
+            self._generated.labels(record.adapter).inc(record.completion_tokens)
         self._seconds.labels(record.route).observe(record.seconds)
         if record.first_token_seconds is not None:
             self._first.observe(record.first_token_seconds)
@@ -74,12 +80,20 @@ class Metrics:
 
 
 class _Registry(CollectorRegistry):
-    """Without the moments at which series began: they would be as many again."""
+    """Without the moments at which series began, they would be as many again, and without adapters where there are none, or none to be seen."""
+
+    def __init__(self, allows: Callable[[str], bool]) -> None:
+        super().__init__()
+        self._allows = allows
 
     def collect(self) -> Iterator[Metric]:
         for metric in super().collect():
-            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
-            yield metric
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created") and self._allows_all(sample.labels)]
+            if metric.samples or not metric.name.startswith("sgl_adapter_"):
+                yield metric
+
+    def _allows_all(self, labels: Mapping[str, str]) -> bool:
+        return "adapter" not in labels or self._allows(labels["adapter"])
 
 
 class EngineCollector(Collector):
@@ -108,6 +122,7 @@ class EngineCollector(Collector):
         yield CounterMetricFamily("sgl_accepted_tokens", "Guessed tokens that were kept", stats.accepted_tokens)
         yield CounterMetricFamily("sgl_preemptions", "Running sequences that lost their pages", stats.preemptions)
         yield CounterMetricFamily("sgl_aborts", "Sequences whose owner gave them up", stats.aborts)
+        yield from _of_adapters(stats)
         yield HistogramMetricFamily("sgl_step_seconds", "Steps of the engine", _buckets(stats), stats.step_seconds)
 
     def _read(self) -> None:
@@ -126,6 +141,24 @@ class EngineCollector(Collector):
         if now - self._busy[-1][0] >= 1:
             self._busy.append((now, busy))
         return min(1.0, max(0.0, 1 - (busy - busy_then) / max(now - then, 1e-3)))
+
+
+def _of_adapters(stats: Stats) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+    """Of engines that have some loaded, by name where it is one's own."""
+    told = stats.adapters
+    if not told.get("loaded"):
+        return
+    opened = CounterMetricFamily("sgl_adapter_sequences", "Sequences that were opened with an adapter", labels=["adapter"])
+    used = GaugeMetricFamily("sgl_adapter_open_sequences", "Sequences that are open with an adapter", labels=["adapter"])
+    for name, of_name in told["by_name"].items():
+        opened.add_metric([name], of_name["opened"])
+        used.add_metric([name], of_name["uses"])
+    yield from (opened, used)
+    yield CounterMetricFamily("sgl_adapter_slot_hits", "Sequences that found their adapter on the device", told["hits"])
+    yield CounterMetricFamily("sgl_adapter_slot_misses", "Sequences that waited for their adapter", told["misses"])
+    yield CounterMetricFamily("sgl_adapter_slot_evictions", "Adapters that left the device for others", told["slot_evictions"])
+    yield GaugeMetricFamily("sgl_adapter_host_bytes", "Main memory that adapters take", told["host_bytes"])
+    yield GaugeMetricFamily("sgl_adapter_device_bytes", "Memory of the device that slots take", told["device_bytes"])
 
 
 def _usage(stats: Stats) -> float:

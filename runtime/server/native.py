@@ -14,10 +14,11 @@ from fastapi.responses import Response, StreamingResponse
 from sgl.runtime.errors import RequestAborted
 from sgl.runtime.text.tokenizer import Tokenizer
 
+from .adapters import check_adapters
 from .allowance import json_response
 from .bodies import BodyRoute, beside
 from .bridge import Bridge, Prompt
-from .caller import arrange
+from .caller import ADAPTER, arrange
 from .compiling import Compiler
 from .errors import RequestError, problem
 from .native_answers import AnswerWriter, Json, PromptLogprobs
@@ -31,6 +32,7 @@ router = APIRouter(route_class=BodyRoute)
 async def generate(request: Request, data: dict[str, Any] = Body()) -> Response:
     state = request.app.state
     call = await beside(request, read_request, data, state.engine.tokenizer, state.settings.max_new_tokens)
+    check_adapters([request.adapter for request in call.prompts], state.adapters)
     arrange(state.settings, call.priority, call.timeout)
     state.bridge.admission.check(sum(request.n for request in call.prompts))
     service = NativeService(state.bridge, state.compiler, state.engine.tokenizer)
@@ -59,6 +61,7 @@ class NativeService:
                 yield {**event, "index": starts[place] + index} if call.listed else event
 
     async def _answers(self, request: PromptRequest) -> list[Json]:
+        ADAPTER.set(request.adapter)
         if request.named:
             return await self._last_events(request)
         prompt, grammar = await self._prompt(request), await self._grammar(request)
@@ -76,6 +79,7 @@ class NativeService:
 
     async def _events(self, request: PromptRequest) -> AsyncGenerator[tuple[int, Json], None]:
         """The last one of each text is whole, or tells that it was aborted."""
+        ADAPTER.set(request.adapter)
         writers = [self._writer(request, index) for index in range(request.n)]
         with self._bridge.runs.named(request.rid, *filter(None, [request.batch])) as run:
             try:
@@ -118,7 +122,7 @@ class NativeService:
 
     async def _grammar(self, request: PromptRequest) -> Any:
         constraint = request.constraint
-        return constraint and await self._compiler.compile(constraint.kind, constraint.source)
+        return constraint and await self._compiler.compile(constraint.kind, constraint.source, constraint.resources)
 
     async def _inputs(self, request: PromptRequest, prompt: Prompt) -> PromptLogprobs | None:
         """Asked for behind the generation, so that `cached_tokens` tells what was there before the call."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict
 
+from .adapters import check_adapters
 from .bodies import BodyRoute
 from .embeddings import AT_ONCE, MOST_INPUTS, written_list
 from .errors import RequestError
+from .fields import First
+from .native_requests import each
 from .native_types import Prompts, Text, Texts, checked
 
 NONE: frozenset[str] = frozenset()
@@ -29,13 +32,14 @@ class AbortFields(BaseModel):
 
 
 class EncodeFields(BaseModel):
-    """`text` or `input_ids`, each one or a list."""
+    """`text` or `input_ids`, each one or a list. lora_path: as of `GenerateFields`."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     text: Texts | None = None
     input_ids: Prompts | None = None
     rid: Texts | None = None  # taken and not used: the answer comes in the order of the texts
+    lora_path: Text | Annotated[list[Text | None], First] | None = None
 
 
 @router.post("/abort_request")
@@ -60,9 +64,11 @@ async def encode(request: Request, data: dict[str, Any] = Body()) -> Response:
     if not 1 <= len(inputs) <= MOST_INPUTS:
         raise RequestError(f"there are {len(inputs)} texts; send from 1 to {MOST_INPUTS} in one call", param="text")
     bridge = request.app.state.bridge
+    adapters = [name or None for name in each("lora_path", fields.lora_path, len(inputs), batched)]
+    check_adapters(adapters, request.app.state.adapters)
     bridge.admission.check()
     prompts = await bridge.encode_all(inputs)
-    vectors = await bridge.embed(prompts, AT_ONCE)
+    vectors = await bridge.embed(prompts, AT_ONCE, adapters)
     answers = (
         {"embedding": vector.tolist(), "meta_info": {"prompt_tokens": len(ids)}}
         for vector, ids in zip(vectors, prompts, strict=True)

@@ -36,6 +36,7 @@ _RENAMED = {
 class Constraint:
     kind: Kind
     source: str
+    resources: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class PromptRequest:
 
     named: the `rid` is the client's own: it may be going to abort it.
     batch: the client's name of the whole call, where that has several prompts.
+    adapter: the name of the one that computes it, None: the base does.
     """
 
     rid: str
@@ -64,6 +66,7 @@ class PromptRequest:
     token_texts: bool = False
     named: bool = False
     batch: str | None = None
+    adapter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +92,12 @@ def read_request(data: Mapping[str, Any], tokenizer: Tokenizer, most: int | None
     """
     fields = checked(GenerateFields, data, WITHOUT)
     prompts, batched = _prompts(fields)
-    _each("sampling_params", fields.sampling_params, len(prompts), batched)  # its length, before each entry is looked at
-    samplings = _each("sampling_params", _read_samplings(fields.sampling_params, tokenizer, most), len(prompts), batched)
-    wanted = _each("return_logprob", fields.return_logprob or False, len(prompts), batched)
-    starts = _each("logprob_start_len", _given(fields.logprob_start_len, -1), len(prompts), batched)
-    tops = _each("top_logprobs_num", _given(fields.top_logprobs_num, 0), len(prompts), batched)
+    each("sampling_params", fields.sampling_params, len(prompts), batched)  # its length, before each entry is looked at
+    samplings = each("sampling_params", _read_samplings(fields.sampling_params, tokenizer, most), len(prompts), batched)
+    wanted = each("return_logprob", fields.return_logprob or False, len(prompts), batched)
+    starts = each("logprob_start_len", _given(fields.logprob_start_len, -1), len(prompts), batched)
+    tops = each("top_logprobs_num", _given(fields.top_logprobs_num, 0), len(prompts), batched)
+    adapters = each("lora_path", fields.lora_path, len(prompts), batched)
     rids = _rids(fields.rid, len(prompts), batched)
     requests = [
         PromptRequest(
@@ -106,6 +110,7 @@ def read_request(data: Mapping[str, Any], tokenizer: Tokenizer, most: int | None
             token_texts=bool(fields.return_text_in_logprobs),
             named=fields.rid is not None,
             batch=fields.rid if isinstance(fields.rid, str) and batched else None,
+            adapter=adapters[i] or None,
         )
         for i, prompt in enumerate(prompts)
     ]
@@ -149,7 +154,7 @@ def _passage(text: str, stretches: list[Any]) -> Passage:
     return Passage(text, ((first, stop, bool(own)) for first, stop, own in stretches))
 
 
-def _each(name: str, value: Any, count: int, batched: bool) -> list[Any]:
+def each(name: str, value: Any, count: int, batched: bool) -> list[Any]:
     """The value of each prompt: a list has one entry for each, anything else goes for all."""
     if not isinstance(value, list):
         return [value] * count
@@ -161,7 +166,7 @@ def _each(name: str, value: Any, count: int, batched: bool) -> list[Any]:
 def _rids(rid: str | list[str] | None, count: int, batched: bool) -> list[str]:
     if isinstance(rid, str) and batched:
         return [f"{rid}_{i}" for i in range(count)]
-    return [given or uuid.uuid4().hex for given in _each("rid", rid, count, batched)]
+    return [given or uuid.uuid4().hex for given in each("rid", rid, count, batched)]
 
 
 def _start(start: int) -> int:
@@ -254,7 +259,7 @@ def _constraint(fields: SamplingFields) -> Constraint | None:
     if not given:
         return None
     source = getattr(fields, given[0])
-    return Constraint(given[0], source if isinstance(source, str) else _written(given[0], source))
+    return Constraint(given[0], source if isinstance(source, str) else _written(given[0], source), fields.resources)
 
 
 def _written(kind: Kind, source: Any) -> str:

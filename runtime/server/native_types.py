@@ -39,8 +39,7 @@ Top = Annotated[int, Field(ge=0, le=MOST_TOP)]
 # Fields of the protocol that this server has nothing behind: null, false and empty are taken, a value is refused.
 WITHOUT = frozenset({
     "audio_data", "bootstrap_host", "bootstrap_pair_key", "bootstrap_port", "bootstrap_room",
-    "custom_logit_processor", "data_parallel_rank", "extra_key", "image_data", "input_embeds", "lora_path",
-    "modalities", "return_hidden_states", "session_params", "token_ids_logprob", "video_data",
+    "custom_logit_processor", "data_parallel_rank", "extra_key", "image_data", "input_embeds", "modalities", "return_hidden_states", "session_params", "token_ids_logprob", "video_data",
 })  # fmt: skip
 SAMPLING_WITHOUT = frozenset({"custom_params", "stream_interval"})
 
@@ -79,6 +78,7 @@ class SamplingFields(_Fields):
     json_schema: Text | bool | dict[str, Any] | None = None
     ebnf: Text | None = None
     structural_tag: Text | dict[str, Any] | None = None
+    resources: dict[str, dict[str, Any] | bool] | None = None  # documents to which references of schemas lead, by address
 
 
 class GenerateFields(_Fields):
@@ -86,6 +86,7 @@ class GenerateFields(_Fields):
 
     quoted: stretches of the text in which special tokens are no tokens but text, as [first character, the one behind the
     last, 1 if the model wrote it (then other marks of its template count) or 0].
+    lora_path: the name of an adapter, never a path; null and "" are the base.
     """
 
     text: Texts | None = None
@@ -100,6 +101,7 @@ class GenerateFields(_Fields):
     return_text_in_logprobs: bool | None = None
     priority: Annotated[int, Field(ge=-MOST_URGENT, le=MOST_URGENT)] | None = None
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # seconds
+    lora_path: Text | Annotated[list[Text | None], First] | None = None
 
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -15,7 +15,7 @@ from .caller import MOST_URGENT
 from .errors import RequestError
 from .fields import First
 
-Kind = Literal["regex", "json_schema", "ebnf", "structural_tag", "json_object", "choice"]
+Kind = Literal["regex", "json_schema", "ebnf", "structural_tag", "json_object", "choice", "calls"]
 Constraint = tuple[Kind, Any, str]  # what compiles it, its source, the field that asked for it
 Prompts = Annotated[list[str | Annotated[list[int], First]], First]
 TextList = Annotated[list[str], First]
@@ -119,6 +119,7 @@ class Guided(Strict):
     regex: str | None = None
     json_schema: str | bool | dict[str, Any] | None = None
     ebnf: str | None = None
+    resources: dict[str, dict[str, Any] | bool] | None = None  # documents to which references of schemas lead, by address
     close_at_limit: bool = False  # what the token limit cuts is closed by the shortest end that its grammar has
     structured_outputs: StructuredOutputs | None = None
     guided_json: str | bool | dict[str, Any] | None = None

@@ -12,24 +12,34 @@ from sgl.grammars import Grammar, GrammarError
 from sgl.runtime.dialects import Dialect
 from sgl.runtime.engine import Engine
 
+from .adapters import ServedAdapters, listed
 from .bridge import Bridge
-from .caller import arrange
-from .compiling import Compiler, Kind
+from .caller import ADAPTER, arrange
+from .compiling import Compiler, Kind, Resources
 from .errors import RequestError
 from .openai_types import Sampling
+from .record import RECORD
 from .settings import ServerSettings
 
 ANY_MODEL = ("", "default")  # what asks for no model by its name
 
 
-def known_name(name: str | None, models: Sequence[str]) -> str:
-    """The name by which a request calls a model. Raises RequestError where there is none of that name."""
+def named(name: str | None, models: Sequence[str], adapters: ServedAdapters) -> tuple[str, str | None]:
+    """The name by which a request calls a model, and the adapter that it means: "ADAPTER" or "MODEL:ADAPTER".
+
+    A model of exactly that name comes first. Raises RequestError where there is none.
+    """
     if name is None or (name in ANY_MODEL and name not in models):
-        return models[0]
+        return models[0], None
     if name in models:
-        return name
+        return name, None
+    for adapter in (name, *(name.removeprefix(f"{model}:") for model in models if name.startswith(f"{model}:"))):
+        if adapters.has(adapter):
+            return name, adapter
     known = " and ".join(map(repr, models))
-    raise RequestError(f"there is no model {name!r} here; this server has {known}", "model", "model_not_found", 404)
+    others = adapters.names()
+    more = f", and the adapters {listed(others)}" if others else ""
+    raise RequestError(f"there is no model {name!r} here; this server has {known}{more}", "model", "model_not_found", 404)
 
 
 class Work:
@@ -42,6 +52,7 @@ class Work:
         self.settings: ServerSettings = state.settings
         self.model: str = state.models[0]
         self._models: tuple[str, ...] = state.models
+        self._adapters: ServedAdapters = state.adapters
         self.dialect: Dialect = state.dialect
         self._compiler: Compiler = state.compiler
 
@@ -65,8 +76,14 @@ class Work:
         self.bridge.admission.check(prompts * body.n)
 
     def check_model(self, name: str | None) -> None:
-        """Raise RequestError for another model's name. Of several the answers have the one that was asked for."""
-        self.model = known_name(name, self._models)
+        """Raise RequestError for another model's name. Of several the answers have the one that was asked for.
+
+        From here on what the request opens runs under the adapter that the name means.
+        """
+        self.model, adapter = named(name, self._models, self._adapters)
+        ADAPTER.set(adapter)
+        if (record := RECORD.get()) is not None:
+            record.adapter = adapter
 
     async def grammar(self, body: Sampling) -> Any:
         """The compiled constraint, None without one. Raises RequestError naming the field at fault."""
@@ -78,10 +95,12 @@ class Work:
             return None
         kind, source, field = given[0]
         try:
-            return await self.compiled(kind, json.dumps(source) if isinstance(source, bool) else source)
+            return await self.compiled(kind, json.dumps(source) if isinstance(source, bool) else source, body.resources)
         except GrammarError as error:
             raise RequestError(f"{field}: {error}", param=field, code="invalid_grammar") from error
 
-    async def compiled(self, kind: Kind, source: str | dict[str, Any] | list[str]) -> Grammar:
-        """The grammar of a source. Raises GrammarError."""
-        return await self._compiler.compile(kind, source)
+    async def compiled(
+        self, kind: Kind, source: str | dict[str, Any] | list[str], resources: Resources | None = None
+    ) -> Grammar:
+        """The grammar of a source, whose schemas may refer to other documents. Raises GrammarError."""
+        return await self._compiler.compile(kind, source, resources)

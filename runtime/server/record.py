@@ -24,6 +24,7 @@ class Record:
     method: str = ""
     route: str = ""  # as it is declared: "/v1/models/{name}"
     tenant: str = ""
+    adapter: str | None = None  # that computed it
     started: float = field(default_factory=time.perf_counter)
     clock: float = field(default_factory=time.time)
     ended: float | None = None

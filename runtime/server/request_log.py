@@ -61,6 +61,7 @@ def line_of(record: Record) -> dict[str, Any]:
         "status": record.status,
         "error": record.error,
         "tenant": record.tenant,
+        **({"adapter": record.adapter} if record.adapter else {}),
         "seconds": _rounded(record.seconds),
         "queue_seconds": _rounded(record.queue_seconds),
         "first_token_seconds": _rounded(record.first_token_seconds),

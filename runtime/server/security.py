@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .admission import NEXT_SERVER, shutting_down
 from .bodies import BodyRoom, HeldBody
-from .caller import calling, tenant_of
+from .caller import calling, key_of, tenant_of
 from .errors import RequestError, problem
 from .record import RECORD
 from .settings import ServerSettings
@@ -62,7 +62,8 @@ class ApiKeys:
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self.app, self._settings = app, settings
         self._open = OPEN_PATHS | (METRICS if settings.open_metrics else set())
-        self._tenants = {key.encode(): tenant_of(key) for key in sorted(settings.api_keys)}
+        keys = sorted(settings.api_keys) + ([settings.admin_key] if settings.api_keys and settings.admin_key else [])
+        self._tenants = {key.encode(): tenant_of(key) for key in keys}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -86,15 +87,11 @@ class ApiKeys:
         """Of the key that is brought, "" where none is asked for, None where it is not known."""
         if not self._tenants:
             return ""
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        if own := headers.get("x-api-key"):  # Anthropic's clients
-            scheme, key = "bearer", own
-        given = key.strip().encode()
-        found = None
+        given, found = key_of(headers), None
         for known, tenant in self._tenants.items():  # all of them, whatever the first says
             if hmac.compare_digest(given, known):
                 found = tenant
-        return found if scheme.lower() == "bearer" else None
+        return found
 
 
 class OwnHost:

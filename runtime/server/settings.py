@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from sgl.runtime.errors import ConfigError
 
@@ -16,6 +18,8 @@ class ServerSettings:
 
     host, port         address to listen on; port 0 takes a free one
     api_keys           requests must send one of them; with none, the server is open to everyone who can reach it
+    admin_key          asked for by the routes that change what all share (adapters, the cache); None: by no
+                       key of their own, and they are refused where several API keys are kept apart
     served_name        the model's name in answers, or several names, of which an answer has the requested one; None: the
                        directory's name
     max_body_bytes     largest request body
@@ -37,12 +41,15 @@ class ServerSettings:
     open_metrics       serve /metrics without an API key
     log_requests       file for one JSON line per request, "-" is standard output; None: no log
     log_content        include prompts and answers in these lines
+    adapters           folder of adapters; clients name the folders in it as models, and they are loaded when they are asked for
+    allowed_adapters   the adapters that an API key may name, by key; keys that are not in it may name all
     trace              send spans to OpenTelemetry's exporter, configured by its environment variables
     """
 
     host: str = "127.0.0.1"
     port: int = 30000
     api_keys: frozenset[str] = frozenset()
+    admin_key: str | None = None
     served_name: str | tuple[str, ...] | None = None
     max_body_bytes: int = 10_000_000
     max_open_bytes: int = 64_000_000
@@ -64,6 +71,8 @@ class ServerSettings:
     log_requests: str | None = None
     log_content: bool = False
     trace: bool = False
+    adapters: str | None = None
+    allowed_adapters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -74,13 +83,19 @@ class ServerSettings:
                 raise ConfigError(f"{name}={value} must be above 0")
         if self.store_bytes < 0:
             raise ConfigError(f"store_bytes={self.store_bytes} must be 0 or more")
-        if any(not key or key != key.strip() or not key.isascii() for key in self.api_keys):
+        if any(not key or key != key.strip() or not key.isascii() for key in (*self.api_keys, *([] if self.admin_key is None else [self.admin_key]))):
             raise ConfigError("an API key must be ASCII text without spaces around it, and not empty")
+        if self.admin_key in self.api_keys:
+            raise ConfigError("admin_key is one of api_keys too; take another one, which clients do not know")
         for origin in self.cors_origins:
             if origin != "*" and not ORIGIN.fullmatch(origin):
                 raise ConfigError(f"cors_origins has {origin!r}; an origin is like https://example.org or http://localhost:3000, or *")
         if self.tenant_share is not None and not 0 < self.tenant_share <= 1:
             raise ConfigError(f"tenant_share={self.tenant_share} must be above 0 and up to 1")
+        if self.adapters is not None and not Path(self.adapters).is_dir():
+            raise ConfigError(f"adapters={self.adapters}: there is no such folder")
+        if strange := [key for key in self.allowed_adapters if key not in self.api_keys]:
+            raise ConfigError(f"allowed_adapters has {len(strange)} keys that are none of api_keys")
         if self.log_content and self.log_requests is None:
             raise ConfigError("log_content says what goes into the request log; give log_requests too")
 

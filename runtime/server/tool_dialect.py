@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sgl.grammars import Vocabulary
 from sgl.runtime.dialects import Dialect, dialect_for, dialect_named, reasoning_named, reasoning_of
 from sgl.runtime.engine import Engine
 
@@ -17,7 +18,15 @@ def dialect_of(engine: Engine, settings: ServerSettings) -> Dialect:
         dialect = dialect_for(name, template)
     else:
         dialect = dialect_named(settings.tool_format).thinking(reasoning_of(name, template))
+    dialect = dialect.templated("\n".join(engine.tokenizer.chat_sources))
     return dialect if settings.reasoning_format is None else dialect.thinking(reasoning_named(settings.reasoning_format))
+
+
+def calls_vocabulary(engine: Engine, dialect: Dialect) -> Vocabulary:
+    """The engine's vocabulary, in which the special tokens among the marks of calls are text that grammars may write."""
+    text = dialect.spelled.encode()
+    special = [index for index in engine.vocabulary.special_ids if (mark := engine.vocabulary.tokens[index]) and mark in text]
+    return engine.vocabulary.spelling(special)
 
 
 def model_name(path: str) -> str:

@@ -86,6 +86,7 @@ def _http_attributes(record: Record) -> dict[str, Any]:
         "http.response.status_code": record.status,
         "sgl.request.id": record.id,
         "sgl.tenant": record.tenant,
+        **({"sgl.adapter": record.adapter} if record.adapter else {}),
     }
 
 

@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import ConfigError
 
+from .adapters import Allowed
 from .metrics import Metrics
 from .record import RECORD, Record
 from .request_log import RequestLog
@@ -27,7 +28,7 @@ class Watchers:
     """Those who are told of every request that has ended. Raises ConfigError where one of them cannot be had."""
 
     def __init__(self, engine: Engine, settings: ServerSettings, model: str, tracing: Tracing | None = None) -> None:
-        self.metrics = Metrics(engine) if settings.metrics else None
+        self.metrics = Metrics(engine, Allowed(settings)) if settings.metrics else None
         self.tracing = tracing or (_tracing(model) if settings.trace else None)
         self.log = RequestLog(settings.log_requests) if settings.log_requests is not None else None
 

@@ -68,7 +68,7 @@ class HeadShadows(Shadows):
         states = self._states.get(owner.id)
         if states is None or states.first >= owner.computed:
             return None
-        shadow = self._shadow(owner, owner.terms._replace(namespace=f"{owner.namespace}\0{owner.tokens.array[0]}"))
+        shadow = self._shadow(owner, owner.terms._replace(namespace=f"{owner.terms.namespace}\0{owner.tokens.array[0]}"))
         start = self._start.setdefault(owner.id, 0)
         if start >= owner.computed:  # it was rewound to before where this began
             self._release(shadow)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sgl.grammars.automaton.meter import Unfinished
 from sgl.grammars.errors import GrammarError
 
 from ..sequences.draft import Draft
@@ -142,7 +143,7 @@ def _tried(call: Callable[..., Any], *args: Any) -> Any:
     """What `call` gives; None where it raises: no request fails for a guess."""
     try:
         return call(*args)
-    except GrammarError:  # of a text that may never be written
+    except (GrammarError, Unfinished):  # of a text that may never be written
         return None
     except Exception as error:
         note("a drafter failed", error)
@@ -151,5 +152,7 @@ def _tried(call: Callable[..., Any], *args: Any) -> Any:
 
 def _decodes(seq: SequenceState, item: Work) -> Generate | None:
     """The generation that gets a token in this step, behind tokens that are all known: one, or a few that were appended."""
-    op, last = seq.ops[0], item.hi == len(seq) and item.hi - item.lo <= APPENDED and not (seq.ahead or seq.prefilling)
-    return op if last and isinstance(op, Generate) and op.decoding is not None and op.params.speculation else None
+    op, last = seq.ops[0], item.hi == len(seq) and 0 < item.hi - item.lo <= APPENDED and not (seq.ahead or seq.prefilling)
+    if not (last and isinstance(op, Generate) and op.params.speculation):
+        return None
+    return op if op.decoding is not None and not op.behind else None

@@ -20,6 +20,7 @@ from .suffix import home_of
 if TYPE_CHECKING:
     from sgl.grammars.automaton.automaton import Automaton
 
+    from ..cache import Space
     from ..sequences.decoding import Decoding
     from ..sequences.ops import Generate
     from ..sequences.sequence import SequenceState
@@ -37,7 +38,7 @@ Followed = dict[Place, Counter[int] | None]  # how often each token came next; N
 
 class StateDrafter:
     def __init__(self) -> None:
-        self._of: WeakKeyDictionary[Automaton, dict[tuple[str, str], Followed]] = WeakKeyDictionary()
+        self._of: WeakKeyDictionary[Automaton, dict[tuple[Space, str], Followed]] = WeakKeyDictionary()
 
     def propose(self, seq: SequenceState, op: Generate, most: int) -> Draft | None:
         matcher = None if op.decoding is None else op.decoding.matcher

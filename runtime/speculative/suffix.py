@@ -15,7 +15,7 @@ import numpy as np
 from ..sequences.draft import Draft, Source
 
 if TYPE_CHECKING:
-    from ..cache import Ints
+    from ..cache import Ints, Space
     from ..sequences.decoding import Decoding
     from ..sequences.ops import Generate
     from ..sequences.sequence import SequenceState
@@ -58,7 +58,7 @@ class Finished:
 
 class SuffixDrafter:
     def __init__(self) -> None:
-        self._finished: OrderedDict[tuple[str, str], Finished] = OrderedDict()
+        self._finished: OrderedDict[tuple[Space, str], Finished] = OrderedDict()
 
     def propose(self, seq: SequenceState, op: Generate, most: int) -> Draft | None:
         text = seq.tokens.array
@@ -94,7 +94,7 @@ def _behind(text: Ints, key: int) -> list[int]:
     return (np.flatnonzero(found)[: -PLACES - 1 : -1] + key).tolist()
 
 
-def home_of(seq: SequenceState) -> tuple[str, str]:
+def home_of(seq: SequenceState) -> tuple[Space, str]:
     """Whose texts it may be guessed from."""
     return seq.namespace, seq.terms.tenant
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from .adapter_rows import AdapterRows
 from .window_slots import WindowSlots
 
 
@@ -55,6 +56,8 @@ class Batch:
     chosen: filled by layers that choose what their queries attend to, for those behind them that attend to the same.
     device: what kernels on a GPU need besides; None on the CPU.
     windows: of models whose windowed layers have slots of their own.
+    adapters: which rows have one; None: none has.
+    entering: of a stage behind the first one, [T, hidden]: what comes from the stage before; it may be written over.
     """
 
     token_ids: Tensor
@@ -74,6 +77,8 @@ class Batch:
     state_read: Tensor | None = None
     state_write: Tensor | None = None
     windows: WindowSlots | None = None
+    adapters: AdapterRows | None = None
+    entering: Tensor | None = None
 
     @property
     def whole(self) -> bool:

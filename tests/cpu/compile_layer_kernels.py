@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import cycle, product
 from typing import Any
 
 import torch
@@ -23,26 +23,35 @@ from sgl.runtime.kernels import (
     expert_kernels,
     few_bits_assembly,
     few_bits_kernels,
+    few_rows_tensor_kernels,
     heads,
     join,
     logits,
+    matmul,
     one_row_bits_kernels,
     one_row_kernels,
     one_row_tensor_kernels,
+    quantize,
     recurrent,
     routing_kernels,
 )
+from sgl.runtime.kernels import adapters as adapter_kernels
 from sgl.runtime.kernels.expert_few_bits import FIXED as PACKED_FIXED
 from sgl.runtime.kernels.expert_few_bits import MANY as PACKED_MANY
 from sgl.runtime.kernels.expert_few_bits import SINGLE as PACKED_SINGLE
 from sgl.runtime.kernels.experts import FIXED, MANY, SMALL, TILES
+from sgl.runtime.kernels.few_bits_packed import BYTES
+from sgl.runtime.kernels.few_rows_tensor import KINDS, FewRowsTile
 from sgl.runtime.kernels.one_row_launch import TensorLaunch
 from sgl.runtime.models.claims_gpu import ACTIVATIONS
+from sgl.runtime.step import adapter_blocks
 
 INTEGERS = ("stride", "delta_stride", "other_stride", "table_stride", "size", "outputs")
 NUMBERS = ("eps", "after_eps", "before_eps", "value_eps", "k_scale", "v_scale", "branch", "cap")
 INDICES = ("positions", "slots", "token_ids", "token_rows", "last", "table")
 FLOATS = ("after_weight", "after_bias", "before_bias", "norms", "biases", "scalar", "norm")
+
+TABLE = tuple((torch.linspace(-1, 1, 16) ** 3).tolist())
 
 
 def check(kernel: Any, warps: int = 4, types: dict[str, str] | None = None, stages: int = 3, **constants: Any) -> None:
@@ -52,7 +61,7 @@ def check(kernel: Any, warps: int = 4, types: dict[str, str] | None = None, stag
     kinds |= dict.fromkeys(constants, "constexpr") | (types or {})
     signature = {name: kinds.get(name, "*bf16") for name in names}
     if kernel.is_gluon():  # what lies at multiples of 16 bytes, as all that PyTorch allocates
-        aligned = {(place,): [["tt.divisibility", 16]] for place, name in enumerate(names) if signature[name].startswith("*")}
+        aligned = {(place,): [["tt.divisibility", 16]] for place, name in enumerate(names) if signature[name].startswith("*") or name.endswith("stride")}
         source = GluonASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
     else:
         source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
@@ -88,21 +97,38 @@ def activations() -> None:
     check(one_row_kernels.heads, 2, QUERIES=8, KEYS=4, HALF=64, NORMED=False, **rows)
 
 
+def texts_of(form: int, words: str, kind: str, zero: int) -> dict[str, str]:
+    if form == BYTES:
+        return {f"TEXT{at}": few_bits_assembly.text_of_bytes(kind, torch.bfloat16, words == "*fp8e4nv") for at in range(4)}
+    return {f"TEXT{at}": few_bits_assembly.text(kind, torch.bfloat16, at, zero, TABLE) for at in range(4)}
+
+
 def few_bits() -> None:
     types = dict.fromkeys(("meta", "counters"), "*i32") | dict.fromkeys(("rows", "inputs", "y_stride", "first", "last"), "i32")
     types |= dict.fromkeys(("outer", "squares", "left_squares", "partial"), "*fp32")
     usual = {"ZERO": 8, "OUTER": False, "OUTPUTS": 64}
     shape = {"BIASED": False, "NORMED": False, "TILES": 1, "ADDED": False, "READY": False, "NAME": "", "ROWS": 16, "SPLIT": 2, "APART": True, "DEPENDENT": False}
     kinds = [(0, "*i16", 64, kind) for kind in ("plain", "scaled", "shifted", "zeros", "zeros, scaled")]
-    kinds += [(1, "*i16", 32, "floats, scaled"), (2, "*i8", 128, "scaled"), (2, "*i8", 128, "shifted"), (2, "*fp8e4nv", 128, "plain")]
+    kinds += [(1, "*i16", 32, "floats, scaled"), (3, "*i16", 64, "table, scaled"), (2, "*i8", 128, "scaled"), (2, "*i8", 128, "shifted"), (2, "*fp8e4nv", 128, "scaled"), (2, "*fp8e4nv", 128, "plain")]
     for form, words, group, kind in kinds:
-        texts = {f"TEXT{at}": few_bits_assembly.text(kind, torch.bfloat16, at, 8) for at in range(4)}
+        texts = texts_of(form, words, kind, 8)
         constants = usual | texts | {"FORM": form, "WORDS": 32, "GROUP": group, "KIND": kind}
         check(few_bits_kernels.multiply, 4, types | {"words": words}, **constants, **shape)
         check(few_bits_kernels.restore, 4, types | {"words": words}, **constants)
+    check(few_bits_kernels.multiply, 4, types | {"words": words}, **constants, **shape | {"DEPENDENT": True})
     for name in ("", "silu"):
         folded = shape | {"NAME": name, "NORMED": True, "READY": not name, "DEPENDENT": True}
         check(few_bits_kernels.multiply, 4, types | {"words": "*i16"}, **constants | {"FORM": 0, "KIND": "zeros, scaled"}, **folded)
+
+
+def int8_products() -> None:
+    types = {"x_scale": "*fp32", "weight_scale": "*fp32", "rows": "i32", "inputs": "i32"}
+    for tile in {matmul.tile_for(rows, outputs, torch.int8, (9, 0), 132) for rows in (16, 65, 128, 200, 5000) for outputs in (4096, 28672)}:
+        parts = {"x": f"tensordesc<i8[{tile.rows},{tile.depth}]>", "weight": f"tensordesc<i8[{tile.outputs},{tile.depth}]>"}
+        sizes = {"ROWS": tile.rows, "OUTPUTS": tile.outputs, "DEPTH": tile.depth, "GROUP": matmul.GROUP, "FLATTEN": tile.flatten}
+        check(matmul.multiply, tile.warps, types | parts, stages=tile.stages, **sizes, BIAS=True, X_SCALED=True, WEIGHT_SCALED=True, WHOLE=True)
+    for kept, top in (("*fp8e4nv", 448.0), ("*i8", 127.0)):
+        check(quantize.quantize_each_row, 4, {"y": kept, "scales": "*fp32", "inputs": "i32"}, BLOCK=4096, TOP=top)
 
 
 def recurrences() -> None:
@@ -148,10 +174,23 @@ def one_row_bits() -> None:
     check(one_row_bits_kernels.heads, 1, types, **rows, **added | {"OUTER": True}, GROUP=64, KIND="scaled", QUERIES=8, KEYS=4, HALF=64)
 
 
+def few_rows_by_tensor_cores() -> None:
+    types = {"words": "*i16", "meta": "*i32", "outer": "*fp32", "norm": "*bf16", "squares": "*fp32", "left_squares": "*fp32"}
+    types |= dict.fromkeys(("rows", "stride", "y_stride"), "i32")
+    ends = ({"NAME": "silu", "NORMED": True, "ADDED": False, "READY": False}, {"NAME": "", "NORMED": False, "ADDED": True, "READY": True})
+    for rows, shape in ((8, (64, 2, 2, 3)), (16, (32, 4, 2, 2)), (32, (128, 1, 4, 2)), (64, (32, 2, 2, 2))):
+        tile = FewRowsTile(*shape)
+        sizes = {"TILE": tile.outputs, "ROWS": rows, "SPLIT": tile.split, "SIDE": tile.side, "RING": tile.ring(rows, 64), "PROGRAMS": 32}
+        for kind, end in zip(KINDS, ends, strict=True):
+            more = {"OUTPUTS": 2064, "INPUTS": 2064, "GROUP": 64, "ZERO": 8, "KIND": kind, "OUTER": True, "BIASED": True, "TILES": 33, "DEPENDENT": True}
+            check(few_rows_tensor_kernels.multiply, tile.split * tile.side, types, **sizes, **more, **end)
+
+
 def one_row_by_tensor_cores() -> None:
     types, flags = {"words": "*i16", "meta": "*i32", "outer": "*fp32", "norm": "*bf16"}, {"NORMED": True, "BIASED": True, "DEPENDENT": True}
     kinds = (("plain", 2**30), ("zeros", 2**30), ("shifted", 64), ("scaled", 128), ("zeros, scaled", 32))
-    for (kind, group), launch, inputs in product(kinds, (TensorLaunch(16, 4, 3), TensorLaunch(32, 8, 2)), (96, 2560)):
+    launches = cycle(product((TensorLaunch(16, 4, 3), TensorLaunch(32, 8, 2)), (96, 2560)))
+    for (kind, group), (launch, inputs) in zip((*kinds, kinds[0], kinds[-1]), launches, strict=False):
         kept = {"INPUTS": inputs, "OUTPUTS": 1536, "ROWS": launch.rows, "WARPS": launch.warps, "GROUP": group, "KIND": kind, "ZERO": 8}
         kept |= flags | {"OUTER": group == 2**30}
         for kernel, half, more in (("linear", 0, {"ADDED": True}), ("gate_up", 768, {"NAME": "gelu"}), ("heads", 64, {"QUERIES": 8, "KEYS": 2, "HALF": 64})):
@@ -206,7 +245,7 @@ def experts_in_few_bits() -> None:
     types |= dict.fromkeys(("count", "inputs", "words_stride", "meta_stride"), "i32")
     kinds = [(0, "*i16", 64, "zeros, scaled"), (1, "*i16", 32, "floats, scaled"), (2, "*i8", 128, "scaled"), (2, "*fp8e4nv", 128, "plain")]
     for form, words, group, kind in kinds:
-        texts = {f"TEXT{at}": few_bits_assembly.text(kind, torch.bfloat16, at, 0) for at in range(4)}
+        texts = texts_of(form, words, kind, 0)
         weight = texts | {"FORM": form, "WORDS": 32, "GROUP": group, "KIND": kind, "ZERO": 0, "OUTER": kind == "plain"}
         for tile, name in ((PACKED_SINGLE, "quick_gelu"), (PACKED_SINGLE, ""), (PACKED_MANY, "silu"), (PACKED_FIXED, "")):
             shape = {"ROWS": tile.rows, "OUTPUTS": tile.outputs, "APART": tile.apart, "TURN": 8, "TOP": 4 if name else 1, "SINGLE": tile is PACKED_SINGLE}
@@ -214,7 +253,19 @@ def experts_in_few_bits() -> None:
             check(expert_few_bits_kernels.grouped, tile.warps, types | {"words": words}, stages=tile.stages, **weight, **shape, **flags)
 
 
+def adapters() -> None:
+    types = {"h": "*fp32", "starts": "*i64", "ranks": "*i32", "scales": "*fp32", "table": "*i32", "order": "*i32", "tiles": "*i32"}
+    types |= dict.fromkeys(("x_stride", "y_stride", "inputs", "outputs", "site", "sites", "most_pieces", "pieces", "blocks"), "i32")
+    for rows, rank in ((adapter_blocks.FEW, 16), (adapter_blocks.FEW, 128), (adapter_blocks.MANY, 64)):
+        depth = adapter_kernels.depth_for(rank)
+        for grain in (1, adapter_kernels.GRAIN):
+            check(adapter_kernels.shrink, 4, types, ROWS=rows, RANK=rank, DEPTH=depth, CUT=adapter_kernels.CUT, GRAIN=grain)
+            for steps in (1, adapter_kernels.LONG // adapter_kernels.OUTPUTS):
+                check(adapter_kernels.expand, 4, types, ROWS=rows, RANK=rank, OUTPUTS=adapter_kernels.OUTPUTS, STEPS=steps, PARTS=14, GRAIN=grain)
+
+
 def main() -> None:
+    adapters()
     latents()
     choices()
     recurrences()
@@ -223,8 +274,10 @@ def main() -> None:
     experts_in_few_bits()
     experts_in_main_memory()
     few_bits()
+    int8_products()
     one_row_bits()
     one_row_by_tensor_cores()
+    few_rows_by_tensor_cores()
     joins()
     all_heads()
     activations()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sgl.runtime.adapters.product import rows_of
 from sgl.runtime.attention import attention_backend
 from sgl.runtime.cache.state_slots import EMPTY_SLOT, FIRST_SLOT
 from sgl.runtime.cache.states import StateMemory
@@ -38,10 +39,12 @@ class Rig:
     """A model of a directory on a pool whose free slots hold NaN and are handed out in random order.
 
     memory: of the states, None where the model keeps none; every step of a row leaves its state in another slot.
+    adapters: of each row of a step the slot of its adapter.
     kept: the dtype of keys and values in the pool, where it is another.
     """
 
     memory: StateMemory | None = None
+    adapters: list[int] | None = None
 
     def __init__(
         self,
@@ -91,6 +94,8 @@ class Rig:
             context_slots=[row.slots for row, _ in work],
             logit_rows=torch.from_numpy(rows),
         )
+        if self.adapters is not None:
+            batch.adapters = rows_of(self.adapters, counts, rows.tolist())
         if self.memory is not None:
             self._place_states(batch, [row for row, _ in work])
         return self.run(batch)

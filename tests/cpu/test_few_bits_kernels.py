@@ -19,7 +19,8 @@ from sgl.runtime.quantization.rounding import nearest
 
 pytest.importorskip("triton")
 
-NF4 = torch.linspace(-1, 1, 16) ** 3
+NF4 = torch.linspace(-1, 1, 16) ** 3  # about
+NUMBERS = torch.arange(-16.0, 16.0, 2) * 3
 
 
 def draw(form: str, outputs: int, inputs: int, group: int, seed: int = 0) -> Grouped:
@@ -41,14 +42,16 @@ def draw(form: str, outputs: int, inputs: int, group: int, seed: int = 0) -> Gro
         "offset": lambda: Grouped(codes, scale, group, offset=-scale * 7),
         "offset, factor": lambda: Grouped(codes, scale, group, zero=zeros, offset=-scale * 7, factor=factor),
         "floats": lambda: Grouped(codes, scale.half(), group, table=torch.tensor(E2M1), factor=factor),
-        "table": lambda: Grouped(codes, scale, group, table=torch.arange(-16.0, 16.0, 2) * 3),
+        "table": lambda: Grouped(codes, scale.bfloat16(), group, table=NUMBERS),
+        "fine table": lambda: Grouped(codes, scale.half(), group, table=NF4 * 16, factor=factor),
+        "table, zero": lambda: Grouped(codes, scale, group, zero=zeros, table=NUMBERS),
         "order": lambda: Grouped(codes, scale, group, zero=zeros, order=torch.randperm(inputs, generator=generator)),
         "bytes": lambda: Grouped(codes, scale, group, 256, zero=128.0),
         "byte zeros": lambda: Grouped(codes, scale, group, 256, zero=zeros, factor=factor),
     }[form]()
 
 
-FORMS = ("plain", "zeros", "broken zeros", "offset", "offset, factor", "floats", "table", "order", "bytes", "byte zeros", "float8")
+FORMS = ("plain", "zeros", "broken zeros", "offset", "offset, factor", "floats", "table", "fine table", "table, zero", "order", "bytes", "byte zeros", "float8")
 DTYPES = (torch.bfloat16, torch.float16)
 
 
@@ -60,7 +63,7 @@ def close(found: Tensor, expected: Tensor, size: Tensor, dtype: torch.dtype) -> 
 
 CASES = [(form, group, torch.bfloat16) for form in FORMS for group in (16, 64, 512)]
 CASES += [(form, group, torch.bfloat16) for form in ("zeros", "offset") for group in (32, 128)]
-CASES += [(form, 32, torch.float16) for form in ("zeros", "floats", "float8")]
+CASES += [(form, 32, torch.float16) for form in ("zeros", "floats", "fine table", "float8")]
 
 
 @pytest.mark.parametrize("form, group, dtype", CASES)
@@ -110,15 +113,26 @@ def test_what_no_kernel_takes_is_named() -> None:
 
     assert "float32" in str(refusal(draw("plain", 8, 64, 32), torch.float32))
     assert "groups of 48" in str(refusal(draw("plain", 8, 96, 48), torch.bfloat16))
-    nf4 = Grouped(torch.zeros(8, 64, dtype=torch.uint8), torch.ones(8, 1), 64, table=NF4)
-    assert "table" in str(refusal(nf4, torch.bfloat16))
+    shifted = Grouped(torch.zeros(8, 64, dtype=torch.uint8), torch.ones(8, 1), 64, zero=1.0, table=NF4)
+    assert "table" in str(refusal(shifted, torch.bfloat16))
 
 
-@pytest.mark.parametrize("behind", [True, False], ids=["head in few bits", "plain head"])
-def test_a_decoder_folds_what_stands_between_products_of_few_rows(behind: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_few_bits(plain: Linear, float8: bool) -> tuple[Linear, Linear]:
+    """Of float32: beside bfloat16, and the same numbers restored."""
+    from sgl.runtime.quantization import FewBitsLinear, Fp8Linear
+
+    bias = None if plain.bias is None else plain.bias.bfloat16()
+    if float8:
+        found = Fp8Linear.of(Linear(checks.loaded_weight(plain), bias))
+        return found, Linear(found.weight.float() * found.scale[:, None], plain.bias)
+    weight = nearest(checks.loaded_weight(plain), 16)
+    return FewBitsLinear(weight, bias, torch.bfloat16), Linear(weight.dense(), plain.bias)
+
+
+@pytest.mark.parametrize("behind, float8", [(True, False), (False, False), (False, True)], ids=["head in few bits", "plain head", "float8"])
+def test_a_decoder_folds_what_stands_between_products_of_few_rows(behind: bool, float8: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sgl.runtime.models import few_rows
     from sgl.runtime.models.fused import course_of
-    from sgl.runtime.quantization import FewBitsLinear
 
     path = write_checkpoint(tmp_path, num_hidden_layers=2, vocab_size=96)
     exact = Rig(path)
@@ -129,10 +143,9 @@ def test_a_decoder_folds_what_stands_between_products_of_few_rows(behind: bool, 
     holders = [pair for one, other in places for pair in zip(one.products(), other.products(), strict=True)]
     holders += [((rig.model.head, "product"), (exact.model.head, "product"))] if behind else []
     for (holder, name), (same, _) in holders:
-        found = getattr(same, name)
-        weight = nearest(checks.loaded_weight(found), 16)
-        setattr(holder, name, FewBitsLinear(weight, None if found.bias is None else found.bias.bfloat16(), torch.bfloat16))
-        setattr(same, name, Linear(weight.dense(), found.bias))
+        few, plain = in_few_bits(getattr(same, name), float8)
+        setattr(holder, name, few)
+        setattr(same, name, plain)
     rig.model.course = course_of(rig.model)
     assert rig.model.executors() == [("fused", None)] * 2
     ran = []

@@ -68,7 +68,13 @@ def test_products_that_are_kept_otherwise() -> None:
     found = packed(made(), but="down")
     assert type(found.layers[1].ffn.down) is Linear
     check(found, "down of layer 1 is kept as Linear")
-    check(packed(made(), FixedFewBitsLinear), "qkv of layer 0 is kept as FixedFewBitsLinear")
+
+
+def test_fixed_sums_leave_nothing_out() -> None:
+    """Folded products would have other sums than those of many rows."""
+    found = packed(made(), FixedFewBitsLinear)
+    assert found.course.few is None
+    check(found, None)
 
 
 def test_norms_behind_branches_and_experts() -> None:

@@ -18,8 +18,9 @@ ROOM = 60  # states
 class Cramped(grammars.Grammar):
     """A grammar whose automata have room for few states."""
 
-    def _fresh(self):
-        return Automaton(Network(self._source), self.vocabulary, self._core, limit=ROOM)
+    def __init__(self, source, vocabulary):
+        super().__init__(source, vocabulary)
+        self._automaton = Automaton(Network(source), vocabulary, limit=ROOM, fresh=lambda: Network(source))
 
 
 @pytest.mark.parametrize("jump", [True, False])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,60 +12,17 @@ pytest.importorskip("triton")
 if torch.cuda.is_available():
     pytest.skip("with a GPU, tests/gpu does the same", allow_module_level=True)
 
-import piecewise_checks as checks
 from checkpoints import write_checkpoint, write_tokenizer
 from family_cases import write_family
+from gpu_runner import pretend
 
 from sgl import grammars
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.attention.torch_native import TorchNativeAttention
-from sgl.runtime.executor import cuda_runner
-from sgl.runtime.loop import assemble, kv_pool
-from sgl.runtime.models import decoder
-
-
-class Attention(TorchNativeAttention):
-    """torch's, which can attend from the pool into a given place."""
-
-    capturable = True
-
-    def attend_into(self, out: torch.Tensor, q: torch.Tensor, layer: int, batch: Any, sinks: torch.Tensor | None = None) -> None:
-        asked = SimpleNamespace(scale=self.shape.scale, softcap=self.shape.softcap, window=self.shape.windows[layer])
-        checks.attend_pool(out, q, *self.stored(layer), asked, batch, sinks)
-
-
-class Graphs:
-    """A captured graph is what it was captured from; it writes its result where the first run left it."""
-
-    def __init__(self, seconds: float = 0.0) -> None:
-        self.seconds = seconds
-
-    def capture(self, compute: Callable[[], torch.Tensor]) -> tuple[Any, torch.Tensor]:
-        result = compute()
-        return SimpleNamespace(replay=lambda: result.copy_(compute())), result
-
-    def replay_of(self, compute: Callable[[], None]) -> Callable[[], None]:
-        return compute
-
-
-def runner(model: Any, attention: Any, config: Any, choice: Any, context: int, states: Any, windows: Any) -> cuda_runner.CudaRunner:
-    assert windows is None
-    return cuda_runner.CudaRunner(
-        model, attention, choice.device, context=context, page_size=config.page_size, max_running=config.max_running, memory=states
-    )
 
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    idle = SimpleNamespace(wait_stream=lambda stream: None, synchronize=lambda: None)
-    for name in ("Stream", "current_stream"):
-        monkeypatch.setattr(torch.cuda, name, lambda device: idle)
-    monkeypatch.setattr(cuda_runner.CudaRunner, "on_device", lambda self: torch.inference_mode())
-    monkeypatch.setattr(cuda_runner, "GraphPool", Graphs)
-    monkeypatch.setattr(decoder, "_can_fuse", lambda device: True)
-    monkeypatch.setattr(assemble, "make_runner", runner)
-    monkeypatch.setattr(kv_pool, "windows_refused", lambda *of: "pages of windows are given back on a CPU only")
-    monkeypatch.setattr(assemble, "_attention", lambda config, pool, layout, context, dtype: Attention(pool, layout.groups[0]))
+    pretend(monkeypatch)
 
 
 def found(path: Any) -> tuple[list[Any], list[float], Any]:

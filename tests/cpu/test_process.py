@@ -14,6 +14,7 @@ from server_rig import await_true
 
 from sgl import grammars
 from sgl.grammars import UnsupportedGrammarError
+from sgl.grammars.regex import parse_regex
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import ConfigError, DeadlineExceeded, EngineClosed, RequestAborted, RuntimeFailure
 from sgl.runtime.process import messages
@@ -85,7 +86,7 @@ def test_a_fork_waits_to_be_born_though_its_grammar_is_ready(engine):
 
 
 def test_a_grammar_without_a_recipe_fails_its_sequence_only(engine):
-    bare = grammars.Grammar(grammars.compile_regex("a+", engine.vocabulary)._source, engine.vocabulary)
+    bare = grammars.Grammar(parse_regex("a+"), engine.vocabulary)
     sequence = engine.open()
     sequence.extend([5, 6])
     with pytest.raises(ConfigError, match="compile_"):

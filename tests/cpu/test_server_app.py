@@ -230,6 +230,27 @@ def test_kinds_of_grammars(engine, kind, source, text):
     assert asyncio.run(Bridge(engine).generate("Hello", GREEDY, grammar))[0].text == text
 
 
+def test_other_documents_belong_to_the_source(engine):
+    compiler, schema = Compiler(engine), {"$ref": "http://x.org/y"}
+    for value in (5, 6):
+        grammar = asyncio.run(compiler.compile("json_schema", schema, {"http://x.org/y": {"const": value}}))
+        assert asyncio.run(Bridge(engine).generate("Hello", GREEDY, grammar))[0].text == str(value)
+    with pytest.raises(InvalidGrammarError, match="resources"):
+        asyncio.run(compiler.compile("regex", "a", {"http://x.org/y": {}}))
+    with pytest.raises(UnsupportedGrammarError, match="resources"):
+        asyncio.run(compiler.compile("json_schema", schema))
+
+
+def test_first_masks_are_worked_out_where_a_grammar_is_compiled(engine):
+    wide = {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(899)}, "minProperties": 299}
+    grammar = asyncio.run(Compiler(engine).compile("json_schema", {**wide, "additionalProperties": False}))
+    built = len(grammar.automaton.network)
+    matcher = grammar.matcher()
+    assert matcher.known_mask() is not None
+    matcher.forced()
+    assert len(grammar.automaton.network) == built
+
+
 def test_a_failed_compilation_fails_again_on_another_loop(engine):
     compiler = Compiler(engine)
     for _ in range(2):
@@ -245,10 +266,10 @@ def _compiling_slowly(engine: Engine, monkeypatch) -> tuple[Compiler, list[str],
     compiler, begun, go_on = Compiler(engine), [], threading.Event()
     make = compiler._make
 
-    def noting(kind: str, text: str) -> Any:
+    def noting(kind: str, text: str, others: str) -> Any:
         begun.append(text)
         assert go_on.wait(10)
-        return make(kind, text)
+        return make(kind, text, others)
 
     monkeypatch.setattr(compiler, "_make", noting)
     return compiler, begun, go_on

@@ -280,10 +280,10 @@ def test_refusals_have_anthropics_shape_and_name_the_field(url: str, body: dict[
 
 def test_a_stream_that_fails_says_so(url: str) -> None:
     long = {"format": {"type": "json_schema", "schema": {"type": "string", "minLength": 900}}}
-    events = events_of(post(url, max_tokens=900, stream=True, timeout=0.5, output_config=long))
+    events = events_of(post(url, max_tokens=900, stream=True, timeout=0.2, output_config=long))
     assert events[-1]["type"] == "error" and events[-1]["error"]["type"] == "timeout_error"
     assert events[0]["type"] == "message_start" and events[-1]["request_id"]
-    whole = post(url, max_tokens=900, timeout=0.5, output_config=long)
+    whole = post(url, max_tokens=900, timeout=0.2, output_config=long)
     assert whole.status_code == 504 and whole.json()["error"]["type"] == "timeout_error"
 
 

@@ -60,7 +60,7 @@ def test_the_names_are_few_documented_and_carry_their_units(url):
     assert 12 <= len(families) <= 22
     assert all(re.fullmatch("sgl_[a-z_]+", name) and family.documentation for name, family in families.items())
     assert all(name.endswith("_seconds") for name, family in families.items() if family.type == "histogram")
-    documented = set(re.findall(r"`(sgl_[a-z_]+)`", PAGE.read_text()))
+    documented = {name for name in re.findall(r"`(sgl_[a-z_]+)`", PAGE.read_text()) if not name.startswith("sgl_adapter_")}  # of engines that have some
     shown = {name + "_total" if family.type == "counter" else name for name, family in families.items()}
     assert documented == shown
 

@@ -169,6 +169,7 @@ def test_stops_and_bias_reach_the_engine(engine: Engine, client: openai.OpenAI) 
         ({"ebnf": 'root ::= "yes" | "no"'}, lambda text: text in ("yes", "no")),
         ({"json_schema": {"enum": [12, 13]}}, lambda text: json.loads(text) in (12, 13)),
         ({"json_schema": '{"const": "x"}'}, lambda text: json.loads(text) == "x"),
+        ({"json_schema": {"$ref": "http://x.org/y"}, "resources": {"http://x.org/y": {"const": "z"}}}, lambda text: json.loads(text) == "z"),
     ],
 )
 def test_constraints_hold(client: openai.OpenAI, constraint: dict[str, Any], accepts: Any, stream: bool) -> None:

@@ -19,6 +19,7 @@ from server_rig import serving
 
 import sgl.runtime
 from sgl.runtime import Engine
+from sgl.runtime.dialects import DIALECTS, Call, dialect_named, tool_of
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.sequences.ops import Chunk, Generation
 from sgl.runtime.server.app import create_app
@@ -402,3 +403,48 @@ def test_any_json_beside_tools(engine: Engine) -> None:
         for source in ("$$ANY$$", True, '{"type": "integer"}'):
             answer = post(url, tools=[ORDER], json_schema=source, max_tokens=20)
             assert answer.status_code == 200, answer.text
+
+
+# --- every format of a table ---------------------------------------------------------------------------------------
+
+FRAMED = sorted(DIALECTS.keys() - {"nano", "qwen", "mistral", "hermes", "llama", "pythonic"})
+
+
+@pytest.mark.parametrize("name", FRAMED)
+def test_calls_of_every_format_are_told_in_pieces(engine: Engine, name: str) -> None:
+    text = dialect_named(name).write("I will.", [Call("order", {"dish": "cake", "count": 2}), Call("cancel", {})])
+    for size in (3, len(text)):
+        writer = writer_of(engine, {"tool_format": name}, tools=[ORDER, CANCEL])
+        entries: list[dict[str, Any]] = []
+        for start in range(0, len(text), size):
+            entries += writer.take(Chunk(text[start : start + size], []))
+        entries += writer.take(ended("", 9))
+        content, calls = message_of(entries)
+        assert content == "I will." and [called for called, _ in calls] == ["order", "cancel"]
+        assert json.loads(calls[0][1]) == {"dish": "cake", "count": 2} and json.loads(calls[1][1]) == {}
+        assert entries[-1]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("name", ["qwen3-coder", "deepseek-v32", "kimi-k2", "harmony", "lfm2", "cohere", "mistral-args"])
+def test_choices_are_kept_to_over_http(engine: Engine, name: str) -> None:
+    with serving(engine, served_name=MODEL, tool_format=name) as url:
+        for choice in ("required", {"type": "function", "function": {"name": "order"}}):
+            body: dict[str, Any] = {"tools": [ORDER, CANCEL], "tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 150, "seed": 3, "temperature": 1.2}
+            (whole,) = post(url, **body).json()["choices"]
+            (call,) = whole["message"]["tool_calls"]
+            assert whole["finish_reason"] in ("tool_calls", "length")
+            tool = {"order": ORDER, "cancel": CANCEL}[call["function"]["name"]]
+            jsonschema.validate(json.loads(call["function"]["arguments"]), tool["function"].get("parameters", {}))
+            _, [(called, arguments)] = message_of(streamed(url, **body))
+            assert (called, arguments) == (call["function"]["name"], call["function"]["arguments"])
+
+
+def test_marks_that_are_special_tokens_are_written_as_such(engine: Engine) -> None:
+    app = create_app(engine, ServerSettings(served_name=MODEL, tool_format="mistral-args"))
+    mark = engine.tokenizer.token_id("[TOOL_CALLS]")
+    source = dialect_named("mistral-args").plan([tool_of(ORDER)], "required").constraint
+    assert source is not None
+    grammar = asyncio.run(app.state.compiler.compile("calls", source[1]))
+    assert grammar.matcher().accept(mark)
+    plain = asyncio.run(app.state.compiler.compile("structural_tag", source[1]))
+    assert not plain.matcher().accept(mark)

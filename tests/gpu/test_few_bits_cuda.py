@@ -10,7 +10,7 @@ import torch
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 DEVICE = torch.device("cuda")
-FORMS = ("plain", "zeros", "broken zeros", "offset", "offset, factor", "floats", "table", "order", "bytes", "byte zeros", "float8")
+FORMS = ("plain", "zeros", "broken zeros", "offset", "offset, factor", "floats", "table", "fine table", "table, zero", "order", "bytes", "byte zeros", "float8")
 
 
 def on_gpu(weight):
@@ -43,7 +43,7 @@ def test_each_form(form: str, group: int, rows: int) -> None:
     check(form, 1032, 1040, group, rows, torch.bfloat16)
 
 
-@pytest.mark.parametrize("form", ["zeros", "floats", "float8", "bytes"])
+@pytest.mark.parametrize("form", ["zeros", "floats", "fine table", "float8", "bytes"])
 def test_float16(form: str) -> None:
     check(form, 512, 512, 32, 17, torch.float16)
 
@@ -81,12 +81,15 @@ def test_an_engine_that_quantises_while_loading(weights: str, tmp_path: Path) ->
     with Engine(path, device="cuda", dtype="bfloat16", weights=weights, calibration=calibration) as engine:
         one = [engine.generate(prompt, params).token_ids for prompt in prompts[:3]]
         many = [result.token_ids for result in engine.generate(prompts, params)]
+        told = {product["name"]: product for product in engine.info()["products"]}
     assert all(len(tokens) == 12 for tokens in many)
+    assert told["qkv"]["count"] == 2 and told["qkv"]["few_rows"].startswith("few_bits.multiply") and told["head"]["weight"]
     agree = sum(a == b for first, other in zip(one, many, strict=False) for a, b in zip(first, other, strict=True))
     assert agree >= 18  # of 36; near ties part
 
 
-def test_a_decoder_of_few_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("float8", [False, True])
+def test_a_decoder_of_few_rows(float8: bool, tmp_path: Path) -> None:
     """Logits of single rows, few rows and many are those of the restored weights in float32 on the CPU."""
     import layer_checks as checks
     from checkpoints import write_checkpoint
@@ -94,6 +97,7 @@ def test_a_decoder_of_few_rows(tmp_path: Path) -> None:
 
     from sgl.runtime.layers.linear import Linear
     from sgl.runtime.quantization.few_bits import FewBitsLinear
+    from sgl.runtime.quantization.fp8 import Fp8Linear
     from sgl.runtime.quantization.rounding import nearest
 
     path = write_checkpoint(tmp_path, num_hidden_layers=2)
@@ -101,15 +105,54 @@ def test_a_decoder_of_few_rows(tmp_path: Path) -> None:
     exact.model.step = None
     rig = checks.FusedRig(path, torch.bfloat16, device="cuda", attention="torch_native")
     pairs = [pair for one, other in zip(rig.model.layers, exact.model.layers, strict=True) for pair in zip(one.products(), other.products(), strict=True)]
-    pairs.append(((rig.model.head, "product"), (exact.model.head, "product")))
+    pairs += [] if float8 else [((rig.model.head, "product"), (exact.model.head, "product"))]
     for (holder, name), (same, _) in pairs:
         found = getattr(same, name)
-        weight = nearest(checks.loaded_weight(found), 16)
-        setattr(holder, name, FewBitsLinear(on_gpu(weight), None if found.bias is None else found.bias.bfloat16().cuda(), torch.bfloat16))
-        setattr(same, name, Linear(weight.dense(), found.bias))
+        plain, bias = checks.loaded_weight(found), None if found.bias is None else found.bias.bfloat16().cuda()
+        if float8:
+            few = Fp8Linear.of(Linear(plain.cuda(), bias))
+            dense = (few.weight.float() * few.scale[:, None]).cpu()
+        else:
+            weight = nearest(plain, 16)
+            few, dense = FewBitsLinear(on_gpu(weight), bias, torch.bfloat16), weight.dense()
+        setattr(holder, name, few)
+        setattr(same, name, Linear(dense, found.bias))
     vars(rig.model).pop("course", None)
     assert rig.model.course.few is not None
     checks.check_decoder(exact, rig, 0.05)
+
+
+@pytest.mark.parametrize("weights", ["int4", "nvfp4", "int8"])
+def test_a_text_does_not_depend_on_the_batch(weights: str, tmp_path: Path) -> None:
+    """deterministic=True with strict=True: fixed sums are no slower way of something else."""
+    from checkpoints import write_checkpoint
+
+    from sgl.runtime import Engine, SamplingParams
+
+    path = write_checkpoint(tmp_path, num_hidden_layers=2, tokenizer=True)
+    prompts = [f"{i} a prompt of some words" * (1 + i % 3) for i in range(90)]
+    params = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
+    with Engine(path, device="cuda", dtype="bfloat16", weights=weights, deterministic=True, strict=True) as engine:
+        many = [result.token_ids for result in engine.generate(prompts, params)]
+        few = [result.token_ids for result in engine.generate(prompts[:5], params)]
+        one = [engine.generate(prompt, params).token_ids for prompt in prompts[:5]]
+    assert one == few == many[:5]
+
+
+@pytest.mark.parametrize("name", ["nf4", "awq", "fp8 outputs", "fp8 blocks", "int8"])
+def test_a_checkpoint_in_few_bits(name: str, tmp_path: Path) -> None:
+    """Kept as codes, and the logits of the restored twin on the CPU."""
+    from layer_checks import FusedRig
+    from rig import Rig, Row
+    from test_few_bits_loading import FORMATS, write
+
+    few, whole = write(tmp_path, *FORMATS[name])
+    rig, exact = FusedRig(few, torch.bfloat16, device="cuda", attention="torch_native"), Rig(whole)
+    assert all(kept.why is None for kept in rig.model.few_bits), rig.model.few_bits
+    for count in (1, 5, 100):
+        tokens = [4 + (7 * at) % 50 for at in range(count)]
+        found, expected = (each.step([(Row(list(tokens)), count)])[0].float().cpu() for each in (rig, exact))
+        assert (found - expected).norm() < (0.05 if count < 100 else 0.15) * expected.norm()  # many rows may be rounded to eight bits
 
 
 def test_pieces_of_different_forms_stay_in_few_bits() -> None:

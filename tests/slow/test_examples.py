@@ -88,6 +88,7 @@ CASES = {
     "stream_in_terminal.py": (["--streams", "2", "--slowly", "0"], r"(\d+) pieces in 2 streams", [10]),
     "custom_choices.py": (["--rows", "21", "--costs", "1", "0.1"], r"0\.1 +(\d+) +(\d+)% ", [1, 70]),
     "embed_in_fastapi.py": (["--self-test"], r"'city': 'Lisbon', 'date': 'Friday', 'guests': 4\}\nbooking \{'name': None, .*\}\nstream +'.*\nleft +\{'running': 0, 'generated_tokens': (\d+)\}", [60]),
+    "adapter_listings.py": ([], r"base \d+ of 26, with the adapter (\d+)", [24]),
     "openai_backend.py": ([], r"(?:same: Booking\(.*\)\n){3}same: Booking\(name=None, city=None, date=None, guests=None\)", []),
     "langchain_over_server.py": ([], r"(?:right .*\n){4}stream .*\ntool +find_contact\(.*\nanswer .*\+49 30 5550 143", []),
 }
@@ -127,7 +128,7 @@ def test_a_killed_batch_goes_on_from_its_journal(tmp_path):
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_an_example_shows_its_prompts(path):
     source = path.read_text(encoding="utf-8")
-    assert "runtime.nano" not in source, "write the prompt with sgl.fields, a toolbox, or as text in the example"
+    assert "nano.prompts" not in source, "write the prompt with sgl.fields, a toolbox, or as text in the example"
 
 
 def test_every_example_is_tested_here():

@@ -228,4 +228,4 @@ def test_the_comparison_sees_what_matters(before, now, alike):
 
 def test_the_overview_has_every_tutorial():
     overview = (ROOT / "tutorials/README.md").read_text(encoding="utf-8")
-    assert tutorials() and re.findall(r"\]\((\d_\w+\.ipynb)\)", overview) == [path.name for path in tutorials()]
+    assert tutorials() and re.findall(r"\]\((\d+_\w+\.ipynb)\)", overview) == [path.name for path in tutorials()]

@@ -59,7 +59,7 @@ def test_what_the_distributions_hold(built):
     wheel = set(zipfile.ZipFile(next(built.glob("*.whl"))).namelist())
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         sdist = set(archive.getnames())
-    for name in ("sgl/py.typed", "sgl/lang/report/page.html", "sgl/lang/report/main.js", "sgl/runtime/nano/config.json", "sgl/runtime/nano/tokenizer.json"):
+    for name in ("sgl/py.typed", "sgl/lang/report/page.html", "sgl/lang/report/main.js", "sgl/runtime/nano/config.json", "sgl/runtime/nano/tokenizer.json", "sgl/runtime/nano/adapters/listings/adapter_model.safetensors"):
         assert name in wheel
     assert any(name.endswith("LICENSE") for name in wheel) and any(name.endswith("NOTICE") for name in wheel)
     for name in ("grammars/core/core.c", "grammars/core/types.h", "runtime/layers/cpu.c", "constraints.txt"):

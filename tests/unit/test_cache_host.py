@@ -94,7 +94,7 @@ def whole(run: Any) -> Prefix:
     while len(run.tokens):
         path.append(run)
         run = run.parent
-    return run.key.decode(), tuple(int(token) for step in reversed(path) for token in step.tokens)
+    return run.key, tuple(int(token) for step in reversed(path) for token in step.tokens)
 
 
 def run(memory: Memory, tokens, namespace: str = "") -> int:

@@ -353,4 +353,5 @@ def test_the_prompt_says_whether_a_thought_was_begun():
 
 def test_the_marks_that_a_reader_must_see():
     assert dialect_named("hermes").thinking(MARKS["qwen3"]).marks == ("<tool_call>", "</tool_call>", "<think>", "</think>")
-    assert dialect_named("llama").marks == ("<|python_tag|>",) and dialect_named("pythonic").marks == ()
+    assert dialect_named("llama").marks == ("<|python_tag|>",)
+    assert dialect_named("pythonic").marks == ("<|python_start|>", "<|python_end|>") and dialect_named("gemma3").marks == ()

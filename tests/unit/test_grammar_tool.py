@@ -65,3 +65,10 @@ def test_the_conversation(capsys):
     out = capsys.readouterr().out
     assert "refused: 'x' after 'ab'" in out and "next characters: c | e" in out
     assert out.count("forced: 'ab'") == 3
+
+
+def test_a_grammar_that_remembers_is_drawn_and_tried(capsys, tmp_path):
+    schema = '{"type": "array", "items": {"type": "string"}, "uniqueItems": true}'
+    assert main(["grammar", "--json-schema", schema, "--svg", str(tmp_path / "a.svg"), "--text", '["a", "a']) == 0
+    assert (tmp_path / "a.svg").stat().st_size > 500
+    assert "a" in capsys.readouterr().out

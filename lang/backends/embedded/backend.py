@@ -51,6 +51,9 @@ class EmbeddedBackend(Backend):
     def open(self) -> EmbeddedStream:
         return EmbeddedStream(self, self.engine.open())
 
+    def open_adapted(self, adapter: str) -> EmbeddedStream:
+        return EmbeddedStream(self, self.engine.open(adapter=adapter), adapter=adapter)
+
     def get_model_name(self) -> str:
         return str(self.engine.model_path)
 

@@ -77,6 +77,7 @@ class MetaWriter:
             "e2e_latency": generation.e2e_latency,
             "queue_seconds": generation.queue_seconds,
             "truncated": generation.truncated,
+            **({"reread_tokens": generation.reread_tokens} if generation.reread_tokens else {}),
         }
 
 

@@ -56,9 +56,9 @@ class Candidates:
         return [tail.tokens[self.start - self.head :] for tail in self.tails]
 
 
-def score_without_prompt(engine: Any, rows: list[Ints]) -> Future[list[Logprobs | None]]:
+def score_without_prompt(engine: Any, rows: list[Ints], adapter: str | None = None) -> Future[list[Logprobs | None]]:
     """Log-probabilities of each row alone, without its first token, which has no context. None: no tokens."""
-    sequences = [engine.open() for _ in rows]
+    sequences = [engine.open(adapter=adapter) for _ in rows]
     futures: list[Future[Any]] = []
     for sequence, row in zip(sequences, rows, strict=True):
         if len(row) > 1:

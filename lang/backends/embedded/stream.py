@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -37,8 +37,9 @@ class EmbeddedStream(Stream):
     waiting.
     """
 
-    def __init__(self, backend: EmbeddedBackend, sequence: Any = None, tail: Tail | None = None) -> None:
+    def __init__(self, backend: EmbeddedBackend, sequence: Any = None, tail: Tail | None = None, adapter: str | None = None) -> None:
         self._backend = backend
+        self._adapter = adapter
         self._sequence = sequence  # None: a fork of a stream that is not there yet
         self._tail = tail or Tail(starts_row=True)
         self._literals: list[str] = []
@@ -67,8 +68,15 @@ class EmbeddedStream(Stream):
         return result
 
     def fork(self, size: int) -> list[Stream]:
-        children = [EmbeddedStream(self._backend) for _ in range(size)]
+        children = [EmbeddedStream(self._backend, adapter=self._adapter) for _ in range(size)]
         self._gate.run(partial(self._fork, children), lambda error: _break(children, error))
+        return list(children)
+
+    def fork_adapted(self, adapters: Sequence[str | None]) -> list[Stream]:
+        for adapter in {*adapters} - {None}:
+            self._backend.engine.adapters.get(adapter)  # what is not loaded is said at once
+        children = [EmbeddedStream(self._backend, adapter=adapter) for adapter in adapters]
+        self._gate.run(partial(self._fork_adapted, children), lambda error: _break(children, error))
         return list(children)
 
     def prefill(self) -> Future[None]:
@@ -141,7 +149,7 @@ class EmbeddedStream(Stream):
             self._replace_tail(np.array([self._backend.start_token], np.int32))
         futures: list[Future[Any]] = [self._sequence.score(candidates.shown)]
         if request.method.requires_unconditional_logprobs:
-            futures.append(score_without_prompt(self._backend.engine, candidates.scored))
+            futures.append(score_without_prompt(self._backend.engine, candidates.scored, self._adapter))
         self._gate.shut()
         choose = partial(self._choose, request, candidates)
         when_done(gather(futures), partial(self._decide_later, choose, result))
@@ -195,10 +203,18 @@ class EmbeddedStream(Stream):
     def _fork(self, children: list[EmbeddedStream]) -> None:
         self._flush()
         self._short_tail()
-        if self._tail.starts_row and not len(self._tail.tokens):
+        if self._adapter is None and self._tail.starts_row and not len(self._tail.tokens):
             sequences = [self._backend.engine.open() for _ in children]
         else:
             sequences = self._sequence.fork(len(children))
+        self._bear(children, sequences)
+
+    def _fork_adapted(self, children: list[EmbeddedStream]) -> None:
+        self._flush()
+        self._short_tail()
+        self._bear(children, [self._sequence.fork(1, adapter=child._adapter)[0] for child in children])
+
+    def _bear(self, children: list[EmbeddedStream], sequences: list[Any]) -> None:
         for child, sequence in zip(children, sequences, strict=True):
             child._gate.open(partial(child._begin, sequence, self._tail, self._first_token))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,13 +22,14 @@ __all__ = ["Delayed", "Scripted", "ScriptedCall"]
 
 @dataclass(frozen=True, slots=True)
 class ScriptedCall:
-    """A call and its answer. `answer` is the text, or None if the script raised an error."""
+    """A call and its answer. `answer` is the text, or None if the script raised an error. `adapter`: of the state."""
 
     prompt: str
     name: str | None
     request: Request
     answer: str | None
     media: tuple[Media, ...] = ()
+    adapter: str | None = None
 
     @property
     def options(self) -> Any:
@@ -62,6 +64,9 @@ class Scripted(Backend):
     def open(self) -> Stream:
         return ScriptedStream(self)
 
+    def open_adapted(self, adapter: str) -> Stream:
+        return ScriptedStream(self, adapter=adapter)
+
     def get_model_name(self) -> str:
         return "scripted"
 
@@ -77,22 +82,23 @@ class Scripted(Backend):
         if left := self._script.left_over():
             raise ScriptError("the program did not use all scripted answers: " + "; ".join(left))
 
-    def _answer(self, prompt: str, request: Request, media: tuple[Media, ...]) -> Delayed:
+    def _answer(self, prompt: str, request: Request, media: tuple[Media, ...], adapter: str | None) -> Delayed:
         """The answer as the backend gives it, or an exception to be raised later, with its delay."""
         answer = self._script.answer(prompt, request)
         delay, answer = (answer.seconds, answer.answer) if isinstance(answer, Delayed) else (0.0, answer)
         if not isinstance(answer, BaseException):
             answer = _checked(answer, prompt, request)
         text = None if isinstance(answer, BaseException) else text_of(answer)
-        self.calls.append(ScriptedCall(prompt, request.name, request, text, media))
+        self.calls.append(ScriptedCall(prompt, request.name, request, text, media, adapter))
         return Delayed(delay, answer)
 
 
 class ScriptedStream(Stream):
     """The text is known at once, even where an answer is delivered with a delay."""
 
-    def __init__(self, backend: Scripted, text: str = "", media: tuple[Media, ...] = ()) -> None:
+    def __init__(self, backend: Scripted, text: str = "", media: tuple[Media, ...] = (), adapter: str | None = None) -> None:
         self._backend = backend
+        self._adapter = adapter
         self._text = text
         self._media = media
         self._last: Future[Any] | None = None
@@ -112,7 +118,7 @@ class ScriptedStream(Stream):
         return self._ask(request, None)
 
     def _ask(self, request: Request, on_chunk: OnChunk | None) -> Future[Any]:
-        answer = self._backend._answer(self._text, request, self._media)
+        answer = self._backend._answer(self._text, request, self._media, self._adapter)
         if not isinstance(answer.answer, BaseException):
             keep = getattr(request, "keep", None) or str
             self._text += keep(text_of(answer.answer))
@@ -144,7 +150,10 @@ class ScriptedStream(Stream):
         self._waiting.append((timer, result))
 
     def fork(self, size: int) -> list[Stream]:
-        children = [ScriptedStream(self._backend, self._text, self._media) for _ in range(size)]
+        return self.fork_adapted([self._adapter] * size)
+
+    def fork_adapted(self, adapters: Sequence[str | None]) -> list[Stream]:
+        children = [ScriptedStream(self._backend, self._text, self._media, adapter) for adapter in adapters]
         for child in children:
             child._last = self._last
         return list(children)

@@ -51,6 +51,11 @@ class Asked:
             if self.keys.get(key):
                 raise self.refused(key, self.keys[key], why)
 
+    def rounds_rows(self) -> bool:
+        """Whether all groups round activations to int8, and weights too."""
+        groups = self.table("config_groups")
+        return self.keys.get("format") == "int-quantized" and bool(groups) and all(map(_rounds_rows, groups, groups.values()))
+
     def blocks(self) -> list[Reach]:
         """Sizes of the blocks of float8 weights."""
         found = [("weight_block_size", self.keys.get("weight_block_size"))]
@@ -67,3 +72,9 @@ class Asked:
 
 def is_size(value: object, most: int = LARGEST_SIZE) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= most
+
+
+def _rounds_rows(name: str, group: object) -> bool:
+    if not isinstance(group, Mapping):
+        return name.upper() in ("W8A8", "INT8")  # presets
+    return all(isinstance(part, Mapping) and part.get("num_bits") == 8 and part.get("type", "int") == "int" for part in map(group.get, ("weights", "input_activations")))

@@ -16,8 +16,8 @@ MIDDLE = 128  # what is added, so that codes are not negative
 FULL = 127  # of bitsandbytes: its scale is the largest magnitude
 
 
-def claim(module: Module) -> Claim:
-    """w = (q - z) * s, with a scale and maybe a zero for all, for each output or for each group."""
+def claim(module: Module, rounds_rows: bool = False) -> Claim:
+    """w = (q - z) * s, with a scale and maybe a zero for all, for each output or for each group. rounds_rows: so is x, the checkpoint says."""
     weight = module.matrix("weight", ("I8",))
     module.expect("weight_scale", FLOATS)
     reach = reach_of(module, "weight_scale", weight, [])
@@ -28,9 +28,9 @@ def claim(module: Module) -> Claim:
     def read(tensors: Mapping[str, Tensor]) -> Grouped:
         scale = reach.spread(tensors["weight_scale"], weight)
         zero = reach.spread(tensors[names[2]].short(), weight) + MIDDLE if len(names) == 3 else float(MIDDLE)
-        return Grouped(unsigned(tensors["weight"]), scale, reach.inputs, 256, zero)
+        return Grouped(unsigned(tensors["weight"]), scale, reach.inputs, 256, zero, rounds_rows=rounds_rows)
 
-    return module.claim(f"int8, {described(reach, weight)}", weight, names, read)
+    return module.claim(f"int8, {described(reach, weight)}{', rows of activations too' if rounds_rows else ''}", weight, names, read)
 
 
 def claim_bitsandbytes(module: Module) -> Claim:

@@ -17,6 +17,7 @@ REFUSED = (
 )  # fmt: skip
 INSTEAD = "take the unquantised checkpoint, or one of these: "
 WEIGHTS_ONLY = "activations are not rounded: the weights alone are read in few bits"
+ROWS_TOO = "activations are rounded, each row by its own range, on a GPU and in steps of more than 64 rows; elsewhere the weights alone are in few bits"
 
 Notes = Iterator[str]
 
@@ -49,7 +50,7 @@ def _compressed(asked: Asked) -> Notes:
             raise asked.refused(name, form, f"this format is not read; take the unquantised checkpoint, or one of {', '.join(FORMATS)}")
     for name, group in asked.table("config_groups").items():
         if _rounds_activations(name, group):
-            yield f"config_groups.{name}: {WEIGHTS_ONLY}"
+            yield f"config_groups.{name}: {ROWS_TOO if asked.rounds_rows() else WEIGHTS_ONLY}"
 
 
 def _rounds_activations(name: str, group: object) -> bool:

@@ -115,14 +115,15 @@ class Plan:
         if kind == CHOICES:
             return None
         try:
-            return await self.work.compiled(kind, step.constraint[1])
+            named: Any = "calls" if kind == "structural_tag" else kind
+            return await self.work.compiled(named, step.constraint[1], self.body.resources)
         except GrammarError as error:
             raise RequestError(f"tools: {error}", "tools", "invalid_grammar") from error
 
     async def _check(self, place: int, tool: Tool) -> None:
         """Raise RequestError for arguments that no grammar can enforce, before a dialect builds on their schema."""
         try:
-            await self.work.compiled("json_schema", tool.arguments_schema)
+            await self.work.compiled("json_schema", tool.arguments_schema, self.body.resources)
         except GrammarError as error:
             raise RequestError(f"{tool.name}: {error}", f"tools.{place}.function.parameters", "invalid_grammar") from error
 

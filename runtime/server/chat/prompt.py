@@ -52,7 +52,8 @@ def conversation(
     quotation = Quotation(tokenizer, (given, variables, [tool.openai for tool in tools]))
     messages, variables, described = quotation.value
     if tools or any(message.tool_calls or message.tool_call_id for message in body.messages):
-        messages = _in_dialect(dialect, messages, [tool_of(tool) for tool in described])
+        shown = [tool_of(tool) for tool in described]
+        messages, variables = _in_dialect(dialect, messages, shown), {**variables, **dialect.variables(shown)}
     goes_on = body.continue_final_message
     text = tokenizer.render_chat(messages, body.add_generation_prompt and not goes_on, **variables)
     text = text.rpartition(MARK)[0] if goes_on else text

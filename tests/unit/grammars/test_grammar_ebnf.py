@@ -114,6 +114,15 @@ MALFORMED = [
     ("root ::= /* a", "a regex or a comment that does not end", "1:10"),
     ('Start: "a"', "mixes cases", "1:1"),
     ('start: "a"\nA: start', "called inside a terminal", "2:4"),
+    ('start: A\nA: "a" & B\nB: "b" | A', "'B' is part of itself", "2:8"),
+    ('start: A\nA: "a" & "b"', "no text matches this terminal", "2:8"),
+    ("start: /(?=a)b/", "matches no text", "1:8"),
+    ("start: /a*?/", "matches only the empty text", "1:8"),
+    ('%override start: "a"', "the rule 'start' is not defined", "1:11"),
+    ('start: "a"\n%extend stat: "a"', "did you mean 'start'?", "2:9"),
+    ("start: %regex 7", "%regex takes an object", "1:8"),
+    ('start: "a"{2,1}', "at least 2 and at most 1", "1:11"),
+    ('start: "a"{,}', "expected a count", "1:13"),
     ('start: "a"\nb{x}: x\nb: "y"', "'b' is defined twice", "3:1"),
     ("%import common.NUMBRE", "no terminal 'NUMBRE'; did you mean 'NUMBER'?", "1:16"),
     ('start: _two{"a"}\n_two{x, y}: x y', "takes 2 arguments", "1:8"),
@@ -140,18 +149,22 @@ REFUSED = [
     ('root ::= <think> "a"', "token literal <think>"),
     ('root ::= !<[12]> "a"', "token literal !<[12]>"),
     ('root ::= "a"{2000000}', "a repeat of more than"),
-    ("start: /(?=a)b/", "look-ahead"),
+    ("start: /(?=a(?!b))a/", "look-around in look-around"),
+    ("start: /a*?$/", "anchor $"),
     ("start: /^a/", "anchor ^"),
     ("start: /a/l", "regex flag l"),
-    ("%declare X\nstart: X", "%declare"),
-    ('%extend start: "a"', "%extend"),
-    ('%override start: "a"', "%override"),
+    ("start: X\n%declare X", "terminal X of %declare"),
+    ('start: "a"\n%llguidance {"ignore_once": true}', "option 'ignore_once'"),
     ("%import python.NAME", "%import from 'python'"),
-    ("%import .mine.NAME", "%import from '.'"),
+    ("%import .mine.NAME", "%import from '.mine'"),
     ("start: <think>", "special token <think>"),
-    ('start: %regex {"substring_words": "a"}', "%regex"),
-    ('start[max_tokens=3]: "a"', "rule attributes"),
-    ('start: A\nA: "a" & "b"', "terminal operator &"),
+    ("start: @other", "reference to another grammar @other"),
+    ('start: %regex {"pattern": "a"}', "%regex pattern"),
+    ('start[max_tokens=3]: "a"', "rule attribute max_tokens"),
+    ('start[stop="x"]: "a"', "rule attribute stop"),
+    ('start: "a" & "b"', "operator & outside of a terminal"),
+    ('start: ~"b"', "operator ~ outside of a terminal"),
+    ('start: A\nA: B /c*?d/\nB: "a" & /[a-c]/', "beside look-around"),
     ('start: %json {"type": "string", "pattern": "(?=a)"}', "look-ahead"),
 ]  # fmt: skip
 
@@ -208,9 +221,20 @@ def test_too_deep_nesting_is_a_limit():
         compile_ebnf("root ::= " + "(" * 5000 + '"a"' + ")" * 5000, VOCABULARY)
 
 
-def test_a_long_chain_of_rules():
-    rules = "".join(f'r{i} ::= r{i + 1} | "{i}" r{i + 1}\n' for i in range(100))
-    _check("root ::= r0\n" + rules + 'r100 ::= "z"', ["z", "12z", "21z"], ["zz", "z1"])
+CHAINS = [
+    ('r{0} ::= r{1} | "{0}" r{1}', 'r{0} ::= "z"', ["z", "12z", "21z"], ["zz", "z1"]),
+    ('r{0} ::= "(" r{1} ")"', 'r{0} ::= "z"', ["(" * 3000 + "z" + ")" * 3000], ["(z)"]),
+    ('r{0} ::= r{1} "a"', 'r{0} ::= "z"', ["z" + "a" * 3000], ["za"]),
+    ('r{0} ::= r{1} ("+" r{1})*', 'r{0} ::= "z" | "(" root ")"', ["z+z+(z+z)"], ["z+", "z)"]),
+]
+
+
+@pytest.mark.parametrize(("rule", "last", "good", "bad"), CHAINS)
+def test_long_chains_of_rules(rule, last, good, bad):
+    rules = [rule.format(i, i + 1) for i in range(3000)]
+    text = "\n".join(["root ::= r0", *rules, last.format(3000)])
+    grammar = compile_ebnf(text, VOCABULARY)
+    assert all(accepts(grammar, t) for t in good) and not any(accepts(grammar, t) for t in bad)
 
 
 @pytest.mark.parametrize("text", ["root ::= {}", "root ::= ({}) [0-9] |", "start: {}", 'start: {}\n%ignore " "'])

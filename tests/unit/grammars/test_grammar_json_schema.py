@@ -132,7 +132,7 @@ def test_keyword(schema, good, bad):
 
 
 REFUSED = [
-    ({"type": "array", "uniqueItems": True}, "uniqueItems", "#"),
+    ({"type": "array", "items": {"type": "string", "pattern": "^[a-z]$"}, "uniqueItems": True}, "uniqueItems", "#"),
     ({"properties": {"a/b": {"contains": {}, "uniqueItems": True, "items": {"type": "boolean"}}}}, "uniqueItems", "#/properties/a~1b"),
     ({"type": "string", "pattern": "a(?=b)"}, "look-ahead (?=", "#/pattern"),
     ({"$ref": "http://elsewhere/schema"}, "$ref", "#"),

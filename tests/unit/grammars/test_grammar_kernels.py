@@ -164,7 +164,7 @@ def test_what_has_grown_to_its_end_never_misses():
 
 def test_rows_worked_out_on_the_device_are_the_matchers_bit_for_bit():
     pool = DevicePool(VOCABULARY, "cpu", slots=2, most_states=2048, most_rows=512)
-    resident = pool.add(compile_regex(r"(?:\w+ ){2}é{3}[^a-f]?", VOCABULARY))
+    resident = pool.add(compile_regex(r"(?a)(?:\w+ ){2}é{3}[^a-f]?", VOCABULARY))
     while pool.grow(64):
         pass
     machine = resident.automaton

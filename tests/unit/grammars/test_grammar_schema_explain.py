@@ -58,8 +58,8 @@ def test_a_keyword_is_weakened_only_where_it_stands_as_one():
 @pytest.mark.parametrize(
     "first,second",
     [
-        ({"uniqueItems": True}, {"pattern": "(?<=a)b"}),
-        ({"minProperties": 5}, {"uniqueItems": True}),
+        ({"uniqueItems": True, "contains": {}}, {"pattern": "(?<=a)b"}),
+        ({"minProperties": 5}, {"uniqueItems": True, "contains": {}}),
         ({"$ref": "http://elsewhere/schema"}, {"minLenght": 3}),
         ({"multipleOf": 1.0001, "type": "number"}, {"propertyNames": {"pattern": "(?!a)"}}),
     ],
@@ -75,14 +75,14 @@ def test_a_refusal_that_hides_another_is_found_with_it(first, second):
 
 
 def test_two_refused_keywords_of_one_schema_are_both_found():
-    schema = {"items": {"uniqueItems": True, "minProperties": 3}}
+    schema = {"items": {"uniqueItems": True, "contains": {}, "minProperties": 3}}
     assert refusals(schema) == {("#/items", "uniqueItems"), ("#/items", "minProperties")}
 
 
 def test_a_refusal_says_why_and_prints_its_place():
-    (finding,) = [f for f in explain({"properties": {"a": {"uniqueItems": True}}}) if f.verdict == "refused"]
+    (finding,) = [f for f in explain({"properties": {"a": {"uniqueItems": True, "contains": {}}}}) if f.verdict == "refused"]
     assert str(finding).startswith("refused") and "uniqueItems at #/properties/a" in str(finding)
-    assert "finitely many" in finding.detail
+    assert "together with contains" in finding.detail
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_malformed_schemas_raise(schema):
 
 def test_malformed_behind_a_refusal_raises():
     with pytest.raises(InvalidGrammarError):
-        explain({"properties": {"a": {"uniqueItems": True}, "b": {"minLength": -1}}})
+        explain({"properties": {"a": {"uniqueItems": True, "contains": {}}, "b": {"minLength": -1}}})
 
 
 def test_unknown_options_are_named():
@@ -116,3 +116,8 @@ def test_what_is_refused_in_the_cases_is_what_explain_refuses():
             assert refused, case
             rest, _ = without(schema, lambda place, keyword, refused=refused: (place, keyword) in refused)
             compile_json_schema(rest, VOCABULARY)
+
+
+def test_formats_that_are_written_in_part_are_told():
+    details = {f.keyword: f.detail for f in explain({"type": "string", "format": "hostname", "maxLength": 20})}
+    assert "not all" in details["format"] and not details["maxLength"]

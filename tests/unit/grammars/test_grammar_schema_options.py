@@ -112,7 +112,7 @@ def test_every_enforced_format_has_cases():
     assert set(FORMATS) == ENFORCED
 
 
-LOOSE = {"type": "object", "title": "t", "properties": {"tags": {"type": "array", "uniqueItems": True}, "uniqueItems": INT, "when": {"format": "color"}}}
+LOOSE = {"type": "object", "title": "t", "properties": {"tags": {"type": "array", "contains": {}, "uniqueItems": True}, "uniqueItems": INT, "when": {"format": "color"}}}
 
 
 def test_weakened_keywords_are_ignored_and_named():
@@ -129,6 +129,7 @@ def test_explain_gives_each_keyword_a_verdict():
         ("#", "title"): "annotation",
         ("#", "properties"): "exact",
         ("#/properties/tags", "type"): "exact",
+        ("#/properties/tags", "contains"): "exact",
         ("#/properties/tags", "uniqueItems"): "refused",
         ("#/properties/uniqueItems", "type"): "exact",
         ("#/properties/when", "format"): "annotation",
@@ -138,11 +139,11 @@ def test_explain_gives_each_keyword_a_verdict():
 
 
 def test_explain_finds_several_refusals_and_says_why():
-    schema = {"items": {"uniqueItems": True, "pattern": "(?=a)"}, "minProperties": 4, "not": {"additionalProperties": INT}}
+    schema = {"items": {"uniqueItems": True, "contains": {}, "pattern": "(?=a)"}, "minProperties": 4, "not": {"additionalProperties": INT}}
     lines = [str(f) for f in explain(schema) if f.verdict == "refused"]
     assert len(lines) == 4
     assert any("look-ahead" in line and "#/items" in line for line in lines)
-    assert any("finitely many" in line for line in lines)
+    assert any("together with contains" in line for line in lines)
 
 
 @pytest.mark.parametrize("options", [{"order": "sorted"}, {"integers": "hex"}, {"ascii": 1}, {"weaken": "type"}, {"formats": "none"}], ids=str)

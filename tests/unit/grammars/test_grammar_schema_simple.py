@@ -1,6 +1,8 @@
 """The short way of simple schemas and the long way of all give the same masks, bit for bit."""
 
+import gc
 import random
+import weakref
 from contextlib import contextmanager
 from unittest import mock
 
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sgl.grammars import InvalidGrammarError
+from sgl.grammars.schema import builder
 from sgl.grammars.schema.builder import schema_expr
 from sgl.grammars.schema.options import SchemaOptions
 from sgl.grammars.schema.simple import SimpleSchemas
@@ -98,3 +101,21 @@ def test_the_short_way_is_taken(name):
         schema_expr({"$ref": f"#/$defs/{name}", "$defs": DEFINITIONS}, SchemaOptions())
         with no_short_way(), pytest.raises(AssertionError, match="the long way"):
             schema_expr({"$ref": f"#/$defs/{name}", "$defs": DEFINITIONS}, SchemaOptions())
+
+
+def test_what_builds_a_schema_ends_with_it(monkeypatch):
+    made = []
+
+    class Watched(builder.Resolver):
+        def __init__(self, *args):
+            super().__init__(*args)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(builder, "Resolver", Watched)
+    gc.collect()
+    gc.disable()
+    try:
+        schema_expr({"type": "object", "properties": {"a": {"enum": ["x", 1]}, "b": {"oneOf": [{"type": "string"}, {"const": 3}]}}}, SchemaOptions())
+        assert made and all(each() is None for each in made)
+    finally:
+        gc.enable()

@@ -299,7 +299,7 @@ BAD = [
     (formatted(type="regex", pattern="(?=a)"), "look-ahead.*#/format/pattern", UnsupportedGrammarError),
     (formatted(type="json_schema", json_schema={"type": "strin"}), "strin.*#/format/json_schema, #", InvalidGrammarError),
     (formatted(type="json_schema", json_schema=3), "#/format/json_schema", InvalidGrammarError),
-    (formatted(type="json_schema", json_schema={}, style="qwen_xml"), "qwen_xml", UnsupportedGrammarError),
+    (formatted(type="json_schema", json_schema={}, style="kimi_k3_xml"), "kimi_k3_xml", UnsupportedGrammarError),
     (formatted(type="json_schema", json_schema={}, any_order=1), "any_order must be true or false", InvalidGrammarError),
     (formatted(type="any_text", max_tokens=3), "max_tokens", UnsupportedGrammarError),
     (formatted(type="tag", begin={"type": "token", "token": 1}, content=ANY, end="x"), "a token as begin", UnsupportedGrammarError),

@@ -1,0 +1,47 @@
+"""A text's place in an automaton that many texts share, and which it leaves for a fresh one when others crowd it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from sgl.grammars.automaton.automaton import Automaton
+from sgl.grammars.errors import CrowdedError
+
+ENDED = -1
+T = TypeVar("T")
+
+
+class Place:
+    """The states after each token, and the tokens, which lead to the same place of another automaton."""
+
+    __slots__ = ("_automaton", "_masks", "_moves", "_states", "_tokens")
+
+    def __init__(self, automaton: Automaton) -> None:
+        self._tokens: list[int] = []
+        self._settle(automaton, [automaton.start])
+
+    def _settle(self, automaton: Automaton, states: list[int]) -> None:
+        self._automaton = automaton
+        self._masks = automaton.masks
+        self._moves = automaton.moves
+        self._states = states
+
+    def _with_room(self, work: Callable[[Automaton], T]) -> T:
+        try:
+            return work(self._automaton)
+        except CrowdedError:
+            if not self._moved():
+                raise
+            return work(self._automaton)
+
+    def _moved(self) -> bool:
+        """Go to the same place of a fresh automaton; False where there is none."""
+        fresh = self._automaton.successor()
+        if fresh is None:
+            return False
+        states = [fresh.start]
+        for token in self._tokens:
+            states.append(ENDED if token in fresh.vocabulary.eos_ids else fresh.move(states[-1], token))
+        self._settle(fresh, states)
+        return True

@@ -1,0 +1,145 @@
+"""A core whose states know what was written: of arrays whose items must all differ, which have infinitely many values.
+
+It drives a core of the network, whose grammar asks by marks (`written.py`) whether an item is new. A state is one of
+that core together with the open brackets of the text, the values in them and the value that is being written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from sgl.grammars.algebra.marks import BEGIN
+from sgl.grammars.automaton.closure import CROWDED
+from sgl.grammars.automaton.meter import Meter
+from sgl.grammars.automaton.native import NativeCore
+from sgl.grammars.automaton.remembered_masks import RememberedMasks
+from sgl.grammars.automaton.texts import Halt, Text, Texts
+from sgl.grammars.automaton.twin import DEAD, PythonCore
+from sgl.grammars.automaton.viability import Viability
+from sgl.grammars.network.network import Network
+from sgl.grammars.tokens.vocabulary import Vocabulary
+
+MOST_STATES = 60_000
+_ONE_STATE_BYTES = 400
+
+
+class RememberingCore:
+    """The interface of the other cores; see `twin.PythonCore`."""
+
+    def __init__(self, core: PythonCore | NativeCore, network: Network, vocabulary: Vocabulary) -> None:
+        self._core = core
+        self._texts = Texts(core)
+        self._viability = Viability(self._texts, network)
+        self._masks = RememberedMasks(self._texts, self._viability, vocabulary)
+        self._states: list[Text] = []
+        self._numbers: dict[Text, int] = {}
+        self.extend, self.digest = core.extend, core.digest
+
+    def allow(self, meter: Meter) -> None:
+        """As `twin.PythonCore` has it; but what stops would have to begin anew, so that only a hasty meter stops it early."""
+        self._texts.allow(meter)
+        self._core.allow(Meter(meter.left if meter.hasty else meter.most, meter.hasty))
+
+    def told(self, meter: Meter) -> None:
+        inner = Meter(meter.left if meter.hasty else meter.most, meter.hasty)
+        self._texts.told()
+        self._core.told(inner)
+        meter.spend(inner.spent)
+
+    @property
+    def wanted(self) -> int:
+        return self._core.wanted
+
+    def memory(self) -> int:
+        return self._core.memory() + len(self._states) * _ONE_STATE_BYTES
+
+    def size(self) -> int:
+        return max(self._core.size(), len(self._states))
+
+    def held(self) -> int:
+        return self._core.held()
+
+    def _guarded(self, work: Callable[[], int]) -> int:
+        try:
+            return work()
+        except Halt as halt:
+            return halt.code
+
+    def _number(self, text: Text | None) -> int:
+        if text is None:
+            return DEAD
+        found = self._numbers.get(text)
+        if found is None:
+            if len(self._states) >= MOST_STATES:
+                return CROWDED
+            found = self._numbers[text] = len(self._states)
+            self._states.append(text)
+        return found
+
+    def start(self) -> int:
+        base = self._core.start()
+        return base if base < 0 else self._guarded(lambda: self._number(Text(self._texts.base(base, BEGIN), b"", None)))
+
+    def step(self, state: int, byte: int) -> int:
+        return self.advance(state, bytes((byte,)))
+
+    def advance(self, state: int, data: bytes) -> int:
+        return self._guarded(lambda: self._number(self._advanced(self._states[state], data)))
+
+    def _advanced(self, text: Text | None, data: bytes) -> Text | None:
+        for byte in data:
+            if text is None:
+                return None
+            text = self._texts.step(text, byte)
+        return text if text is not None and self._viability.of(text) else None
+
+    def accepting(self, state: int) -> bool:
+        text = self._states[state]
+        return text.open is None and self._core.accepting(text.base)
+
+    def canonical(self, state: int) -> int:
+        return state
+
+    def takes_plain(self, state: int) -> bool:
+        return False
+
+    def live(self, state: int) -> int:
+        text = self._states[state]
+        return sum(1 << byte for byte in self._viability.bytes_after(text) if self._advanced(text, bytes((byte,))) is not None)
+
+    def mask(self, state: int, out: np.ndarray) -> int:
+        try:
+            self._masks.fill(self._states[state], out)
+        except Halt as halt:
+            return halt.code
+        if self.accepting(state):
+            out |= self._masks.vocabulary.eos_row
+        return self.digest(out)
+
+    def rows(self, states: np.ndarray, out: np.ndarray) -> int:
+        """Not told: what follows depends on what was written, so that no device is given tables of it."""
+        return CROWDED
+
+    def forced(self, state: int, most: int) -> tuple[bytes, int]:
+        found = bytearray()
+        try:
+            while len(found) < most and not self.accepting(state):
+                after = self._viability.bytes_after(self._states[state])
+                if len(after) > 1 or not after:
+                    break
+                state = self.step(state, after[0])
+                if state < 0:
+                    return bytes(found), state
+                found.append(after[0])
+        except Halt as halt:
+            return bytes(found), halt.code
+        return bytes(found), state
+
+    def shortest_end(self, state: int) -> bytes:
+        """A short text that leads from a state to an end; Raises GrammarLimitError where none is found soon."""
+        return self._viability.end(self._states[state], self.accepting_text)
+
+    def accepting_text(self, text: Text) -> bool:
+        return text.open is None and self._core.accepting(text.base)

@@ -1,0 +1,155 @@
+"""The states of a text whose written items matter, and how they follow each other byte by byte."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from sgl.grammars.algebra.marks import BEGIN, NEW, OPENED, OPENED_UNIQUE, REPEATED
+from sgl.grammars.automaton.closure import PAUSED
+from sgl.grammars.automaton.meter import UNLIMITED, Meter
+from sgl.grammars.automaton.twin import DEAD
+from sgl.grammars.automaton.written import UNFINISHED, Open, ends_string, scalar, string
+
+if TYPE_CHECKING:
+    from sgl.grammars.automaton.native import NativeCore
+    from sgl.grammars.automaton.twin import PythonCore
+
+    Core = PythonCore | NativeCore
+
+_QUOTE, _BACKSLASH = 0x22, 0x5C
+_SCALAR = frozenset(b"+-.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+STEP_WORK = 300  # a step in Python takes so many of those that `meter.py` counts
+_BLANK = frozenset(b" \t\n\r,:")
+
+
+class Text(NamedTuple):
+    """A state: `base` is the network's, `part` the value that is being written, as far as it matters."""
+
+    base: int
+    part: bytes
+    open: Open | None
+
+
+class Halt(Exception):
+    """The network's core stopped, or had to: a rule must be built, a limit was reached, or there is no time left."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+class Texts:
+    """How states follow each other, byte by byte; None where nothing does."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self._step = core.step
+        self._opens: dict[tuple[object, ...], Open] = {}
+        self._meter: Meter | None = None
+        self._spare = UNLIMITED  # of the work that the meter says may still be done now
+
+    def interned(self, made: Open) -> Open:
+        return self._opens.setdefault(made.identity(), made)
+
+    def allow(self, meter: Meter) -> None:
+        self._meter, self._spare = meter, max(meter.left, 0)
+
+    def told(self) -> None:
+        """The meter, of what was done; it ends here."""
+        assert self._meter is not None
+        self._meter.spend(max(self._meter.left, 0) - self._spare)
+        self._meter, self._spare = None, UNLIMITED
+
+    def _rest(self) -> None:
+        meter = self._meter
+        assert meter is not None
+        meter.spend(max(meter.left, 0) - self._spare)
+        self._spare = meter.more()
+        if not self._spare:
+            raise Halt(PAUSED)
+
+    def base(self, state: int, byte: int) -> int:
+        """A step of the network's core; DEAD, or a state."""
+        found = self._step(state, byte)
+        if found < DEAD:
+            raise Halt(found)
+        return found
+
+    def step(self, text: Text, byte: int) -> Text | None:
+        self._spare -= STEP_WORK
+        if self._spare < 0:
+            self._rest()
+        if byte >= BEGIN:
+            return None
+        if text.part[:1] == b'"':
+            return self._in_string(text, byte)
+        if text.part:
+            if byte in _SCALAR:
+                after = self.base(text.base, byte)
+                return None if after == DEAD else Text(after, self._grown(text, byte), text.open)
+            ended = self._scalar_ended(text)
+            return None if ended is None else self._between(ended, byte)
+        return self._between(text, byte)
+
+    def _scalar_ended(self, text: Text) -> Text | None:
+        value = scalar(text.part) if kept(text) else None
+        return None if value is UNFINISHED else self._ended(text.base, value, text.open)
+
+    def _grown(self, text: Text, byte: int) -> bytes:
+        return text.part + bytes((byte,)) if kept(text) else text.part
+
+    def _in_string(self, text: Text, byte: int) -> Text | None:
+        after = self.base(text.base, byte)
+        if after == DEAD:
+            return None
+        if byte == _QUOTE and ends_string(text.part[1:]):
+            return self._string_ended(after, text)
+        if kept(text):
+            return Text(after, text.part + bytes((byte,)), text.open)
+        escaping = byte == _BACKSLASH and len(text.part) == 1
+        return Text(after, b'"\\' if escaping else b'"', text.open)
+
+    def _string_ended(self, base: int, text: Text) -> Text | None:
+        value = string(text.part + b'"') if kept(text) else ""
+        if text.open is not None and not text.open.square and text.open.key is None:
+            return Text(base, b"", self.interned(text.open.named(value)))
+        return self._ended(base, value, text.open)
+
+    def _between(self, text: Text, byte: int) -> Text | None:
+        after = self.base(text.base, byte)
+        if after == DEAD:
+            return None
+        if byte in _BLANK:
+            return Text(after, b"", text.open)
+        if byte == 0x5B:
+            return self._opened(after, text.open)
+        if byte == 0x7B:
+            return Text(after, b"", self.interned(Open(text.open, False, False)))
+        if byte in (0x5D, 0x7D):
+            assert text.open is not None
+            value = text.open.closed() if kept(text) else None
+            return self._ended(after, value, text.open.under)
+        return Text(after, bytes((byte,)), text.open)
+
+    def _opened(self, base: int, under: Open | None) -> Text | None:
+        live = self.core.live(base)
+        if not live >> OPENED & 1:
+            return Text(base, b"", self.interned(Open(under, True, False)))
+        unique = bool(live >> OPENED_UNIQUE & 1)
+        return Text(self.base(base, OPENED), b"", self.interned(Open(under, True, unique)))
+
+    def _ended(self, base: int, value: object, around: Open | None) -> Text | None:
+        """A value has ended within what is around it."""
+        if around is None:
+            return Text(base, b"", None)
+        if around.square:
+            base = self.base(base, REPEATED if value in around.known else NEW)
+            if base == DEAD:
+                return None
+        return Text(base, b"", self.interned(around.added(value)))
+
+
+def kept(text: Text) -> bool:
+    """Whether the values that are being written matter."""
+    return text.open is not None and text.open.outer is not None
+
+

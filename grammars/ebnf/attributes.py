@@ -1,0 +1,55 @@
+"""What stands in brackets behind a rule's name in llguidance's grammars: `text[lazy, suffix="</end>"]: /.*/`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sgl.grammars.algebra.expr import EMPTY, Expr
+from sgl.grammars.ebnf.source import Source, Token, Tokens
+
+_CAPTURES = ("capture", "stop_capture")
+_HINTS = {"stop": "`suffix` ends a terminal with a text that stays", "max_tokens": "bound the characters with {m,n}"}
+
+
+class Attributes(NamedTuple):
+    """A lazy rule stops as soon as it may; one with a suffix does so behind that."""
+
+    lazy: bool = False
+    suffix: Expr = EMPTY
+
+
+def read_attributes(source: Source, tokens: Tokens, value: Callable[[], Expr]) -> Attributes:
+    """The attributes before a rule's colon, if there are any. Captures mean nothing here and are read over.
+
+    Args:
+        source: the grammar's text.
+        tokens: its tokens.
+        value: reads a terminal.
+
+    Raises:
+        UnsupportedGrammarError: an attribute is not enforced; names it.
+    """
+    found = Attributes()
+    if not tokens.sign("["):
+        return found
+    while True:
+        name = tokens.expect("name", what="an attribute")
+        found = _attribute(source, tokens, name, value, found)
+        if not tokens.sign(","):
+            break
+    tokens.expect("sign", "]")
+    return found
+
+
+def _attribute(source: Source, tokens: Tokens, name: Token, value: Callable[[], Expr], found: Attributes) -> Attributes:
+    if name.text == "lazy":
+        return found._replace(lazy=True)
+    if name.text == "suffix":
+        tokens.expect("sign", "=")
+        return Attributes(True, value())
+    if name.text not in _CAPTURES:
+        source.unsupported(f"rule attribute {name.text}", name.at, _HINTS.get(name.text, ""))
+    if tokens.sign("="):
+        tokens.expect("string", what="a capture's name")
+    return found

@@ -1,0 +1,247 @@
+"""Terminals as single languages of characters: what operators on them and a lexer's way of reading them need.
+
+A terminal in which a regex has lazy repeats or look-around is read as a lexer reads it, as one regex with all that it
+is made of. Other terminals stay rules like any other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.expr import (
+    EMPTY,
+    NEVER,
+    Alt,
+    Call,
+    Chars,
+    Expr,
+    Graph,
+    Lazy,
+    Literal,
+    Look,
+    Repeat,
+    Rule,
+    Seq,
+    Words,
+    alt,
+    length_bounds,
+    repeat,
+    seq,
+)
+from sgl.grammars.algebra.language import combine
+from sgl.grammars.ebnf.epsilon import Bodies, calls
+from sgl.grammars.ebnf.source import Source
+from sgl.grammars.errors import UnsupportedGrammarError
+from sgl.grammars.regex import parse_ordered, parse_regex
+from sgl.grammars.regex.ordered import matched_texts
+
+ANYTHING = Repeat(Chars(charset.ANY), 0, None)
+_SOMETHING = Repeat(Chars(charset.ANY), 1, None)
+_MAYBE_ORDERED = re.compile(r"\(\?<?[=!]|[*+?}]\?")
+
+
+class Pattern(NamedTuple):
+    """A regex in a grammar and where it stands; `ordered` is what it is where its order tells, else None."""
+
+    source: Source
+    at: int
+    text: str
+    flags: str
+    ordered: Expr | None
+
+
+def ordered_pattern(text: str, flags: str) -> Expr | None:
+    """The regex as it is written if it has lazy repeats or look-around."""
+    if not _MAYBE_ORDERED.search(text):
+        return None
+    found = parse_ordered(text, flags)
+    return found if _has_order(found) else None
+
+
+def _has_order(expr: Expr) -> bool:
+    match expr:
+        case Lazy() | Look():
+            return True
+        case Seq(items) | Alt(items):
+            return any(map(_has_order, items))
+        case Repeat(item):
+            return _has_order(item)
+    return False
+
+
+def shortest(expr: Expr) -> Expr:
+    """The texts no beginning of which is one: what a lexer takes that stops as soon as it may."""
+    return combine([expr], [seq(expr, _SOMETHING)])
+
+
+def other_than(expr: Expr) -> Expr:
+    return combine([ANYTHING], [expr])
+
+
+class Terminals:
+    """Of a grammar and those that it imports; `bodies` are those of all rules."""
+
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies = bodies
+        self._written: Bodies = {}
+        self._patterns: dict[Rule, Pattern] = {}
+        self._made: dict[Rule, tuple[Source, int, Callable[[], Expr]]] = {}
+        self._names: set[Rule] = set()
+        self._ordered: dict[Rule, bool] = {}
+        self._open: list[Rule] = []
+
+    def name(self, rule: Rule) -> None:
+        self._names.add(rule)
+
+    def pattern(self, rule: Rule, pattern: Pattern) -> None:
+        self._patterns[rule] = pattern
+
+    def later(self, source: Source, at: int, make: Callable[[], Expr]) -> Expr:
+        """A terminal that is made once all rules are read."""
+        rule = Rule("a terminal", lambda: NEVER)
+        self._bodies[rule] = EMPTY
+        self._made[rule] = source, at, make
+        return Call(rule)
+
+    def settle(self, start: Rule) -> None:
+        """Give all terminals that are reached their final bodies."""
+        if not (self._made or any(pattern.ordered is not None for pattern in self._patterns.values())):
+            return
+        self._written = dict(self._bodies)
+        seen = {start}
+        work = [start]
+        while work:
+            rule = work.pop()
+            if rule in self._made or (self._is_terminal(rule) and self._reads_in_order(rule)):
+                self._bodies[rule] = self._settled(rule)
+            for called in calls(self._bodies[rule]) - seen if rule in self._bodies else ():
+                seen.add(called)
+                work.append(called)
+
+    def _is_terminal(self, rule: Rule) -> bool:
+        return rule in self._names or rule in self._patterns
+
+    def _settled(self, rule: Rule) -> Expr:
+        made = self._made.get(rule)
+        if made is not None:
+            source, at, make = made
+            with source.inside(at):
+                found = make()
+            if found == NEVER:
+                source.invalid("no text matches this terminal", at)
+            return found
+        return self._in_order(rule)
+
+    def _in_order(self, rule: Rule) -> Expr:
+        pattern = self._patterns.get(rule) or self._first_ordered(rule)
+        with pattern.source.inside(pattern.at):
+            found = matched_texts(self._spelled(Call(rule)))
+        if found == NEVER or (isinstance(found, Graph) and not found.edges[0]):
+            what = "only the empty text" if found != NEVER else "no text"
+            pattern.source.invalid(f"the regex /{pattern.text}/ of a terminal matches {what}", pattern.at)
+        return found
+
+    def _first_ordered(self, rule: Rule) -> Pattern:
+        work = [rule]
+        while True:
+            found = work.pop()
+            pattern = self._patterns.get(found)
+            if pattern is not None and pattern.ordered is not None:
+                return pattern
+            work += (r for r in calls(self._written.get(found, EMPTY)) if self._reads_in_order(r))
+
+    def _reads_in_order(self, rule: Rule) -> bool:
+        """Whether the terminal has a regex with lazy repeats or look-around in it."""
+        found = self._ordered.get(rule)
+        if found is None:
+            self._ordered[rule] = False
+            pattern = self._patterns.get(rule)
+            if pattern is not None:
+                found = pattern.ordered is not None
+            else:
+                inner = () if rule in self._made else calls(self._written.get(rule, EMPTY))
+                found = any(self._reads_in_order(r) for r in inner)
+            self._ordered[rule] = found
+        return found
+
+    def whole(self, expr: Expr) -> Expr:
+        """The language of a terminal's expression, without calls."""
+        return self._expanded(expr, self._language)
+
+    def _language(self, rule: Rule) -> Expr:
+        if rule in self._made or self._reads_in_order(rule):
+            return self._settled(rule)
+        pattern = self._patterns.get(rule)
+        return self.whole(self._body(rule)) if pattern is None else parse_regex(pattern.text, flags=pattern.flags)
+
+    def _body(self, rule: Rule) -> Expr:
+        if rule not in self._written:
+            raise UnsupportedGrammarError(f"{rule.name} in a terminal that is read as a whole", "the grammar")
+        return self._written[rule]
+
+    def _spelled(self, expr: Expr) -> Expr:
+        """The terminal as one expression in order: wider alternatives come first, as Lark sorts them."""
+        match expr:
+            case Alt(items):
+                return alt(*sorted(map(self._spelled, items), key=_width))
+            case Words(literals):
+                return alt(*map(Literal, sorted(literals, key=len, reverse=True)))
+            case Seq(items):
+                return seq(*map(self._spelled, items))
+            case Repeat(item, least, most):
+                return Repeat(self._spelled(item), least, most)
+        return self._expanded(expr, self._spelling)
+
+    def _spelling(self, rule: Rule) -> Expr:
+        if rule in self._made:
+            source, at, _ = self._made[rule]
+            source.unsupported("an operator on terminals beside look-around or lazy repeats", at)
+        pattern = self._patterns.get(rule)
+        if pattern is None:
+            return self._spelled(self._body(rule))
+        return pattern.ordered or parse_ordered(pattern.text, pattern.flags)
+
+    def _expanded(self, expr: Expr, of: Callable[[Rule], Expr]) -> Expr:
+        match expr:
+            case Call(rule):
+                return self._once(rule, of)
+            case Seq(items):
+                return seq(*(self._expanded(item, of) for item in items))
+            case Alt(items):
+                return alt(*(self._expanded(item, of) for item in items))
+            case Repeat(item, least, most):
+                return repeat(self._expanded(item, of), least, most)
+        return expr
+
+    def _once(self, rule: Rule, of: Callable[[Rule], Expr]) -> Expr:
+        if rule in self._open:
+            where = next((p for r in self._open if (p := self._patterns.get(r))), None)
+            source, at = (where.source, where.at) if where else next(m[:2] for m in self._made.values())
+            source.invalid(f"the terminal {rule.name!r} is part of itself", at)
+        self._open.append(rule)
+        try:
+            return of(rule)
+        finally:
+            self._open.pop()
+
+
+def _width(expr: Expr) -> tuple[float, int]:
+    least, most = length_bounds(_plain(expr))
+    return (-(float("inf") if most is None else most), -least)
+
+
+def _plain(expr: Expr) -> Expr:
+    """Lazy repeats as plain ones and look-around as nothing, to measure lengths."""
+    match expr:
+        case Look():
+            return EMPTY
+        case Seq(items):
+            return seq(*map(_plain, items))
+        case Alt(items):
+            return alt(*map(_plain, items))
+        case Repeat(item, least, most) | Lazy(item, least, most):
+            return Repeat(_plain(item), least, most)
+    return expr

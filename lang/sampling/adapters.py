@@ -1,0 +1,34 @@
+"""Which adapter (LoRA) computes which state, as `run`, `run_batch` and `fork` are told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import EllipsisType
+from typing import Any
+
+from ..errors import BadValueError
+
+Adapter = str | None  # the name of one that the backend has loaded; None: the base
+Adapters = Adapter | Sequence[Adapter]
+Change = Adapters | EllipsisType  # ...: as the state that is forked
+
+
+def checked(adapter: Any) -> Adapter:
+    """Raises BadValueError for what is neither a name nor None."""
+    if adapter is None or (isinstance(adapter, str) and adapter):
+        return adapter
+    raise BadValueError(f"adapter is {adapter!r}; give the name of an adapter that the backend has loaded, or None for the base")
+
+
+def one_each(adapter: Any, count: int, what: str) -> list[Adapter]:
+    """One name for all, or a list with one for each."""
+    if not isinstance(adapter, list | tuple):
+        return [checked(adapter)] * count
+    if len(adapter) != count:
+        raise BadValueError(f"adapter is a list of {len(adapter)} for {count} {what}; give one name for all, or one for each")
+    return [checked(one) for one in adapter]
+
+
+def of_forks(adapter: Any, size: int) -> list[Adapter] | None:
+    """None: they keep the adapter of the state that is forked."""
+    return None if adapter is ... else one_each(adapter, size, "forks")

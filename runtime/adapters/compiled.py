@@ -1,0 +1,74 @@
+"""Adapters by the compiled kernels (layers/cpu_adapt.h), on a CPU: alone, and within the compiled step."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from ..layers import cpu
+from ..step.adapter_rows import AdapterRows
+from .adapter import ABSENT, Adapter
+from .product import Law, Resident
+from .sites import Site
+
+WORDS = 8  # of the struct Pair
+PLACES = {("mixer", "qkv"): 0, ("mixer", "output"): 1, ("ffn", "gate_up"): 2, ("ffn", "up"): 2, ("ffn", "down"): 3}  # in a layer
+SITES = 4
+
+
+class CompiledLaw(Law):
+    """Adds row by row, in float32: a row's bits are the same in any batch, in the compiled step and out of it."""
+
+    name = "compiled"
+    in_step = True
+
+    def __init__(self, resident: Resident, sites: tuple[Site, ...]) -> None:
+        super().__init__(resident)
+        self._sites = sites
+        self._runs = [np.array(site.runs, np.int64).ravel() for site in sites]
+        self._pairs: dict[int, tuple[Adapter, np.ndarray]] = {}  # of each slot what lay there, and the structs for it
+        self._table = np.zeros(0, np.int64)
+        self._begun: AdapterRows | None = None
+        self._version = -1
+        self._slots: dict[int, np.ndarray] = {}  # of the step at hand, by how many rows
+
+    def begin(self, rows: AdapterRows) -> None:
+        if rows is self._begun and self._version == self._resident.version:
+            return
+        super().begin(rows)
+        self._begun, self._version = rows, self._resident.version
+        self._slots.clear()
+        used = [int(slot) for slot in np.unique(rows.tokens) if slot >= 0]
+        table = np.zeros(max(used, default=0) + 1, np.int64)
+        for slot in used:
+            table[slot] = self._structs(slot).ctypes.data
+        self._table = table
+        rows.compiled = self._pointer(len(rows.tokens)), table.ctypes.data
+
+    def add(self, y: Tensor, x: Tensor, site: Site, begun: Tensor | None = None) -> Tensor:
+        x, number = x.contiguous(), site.layer * SITES + PLACES[site.holder, site.name]
+        into = y if y.is_contiguous() else y.contiguous()
+        cpu.kernels.adapt(cpu.KINDS[x.dtype], self._table.ctypes.data, self._pointer(len(x)), number, len(x), site.inputs, site.outputs, x.data_ptr(), into.data_ptr())
+        return into
+
+    def _pointer(self, rows: int) -> int:
+        if rows not in self._slots:
+            self._slots[rows] = self.rows.of(rows).astype(np.int64)
+        return self._slots[rows].ctypes.data
+
+    def _structs(self, slot: int) -> np.ndarray:
+        adapter = self._resident.adapter(slot)
+        if slot not in self._pairs or self._pairs[slot][0] is not adapter:
+            self._pairs[slot] = adapter, self._laid_out(adapter)
+        return self._pairs[slot][1]
+
+    def _laid_out(self, adapter: Adapter) -> np.ndarray:
+        words = np.zeros((1 + max(site.layer for site in self._sites), SITES, WORDS), np.int64)
+        for site, runs in zip(self._sites, self._runs, strict=True):
+            if adapter.places[site.number] != ABSENT:
+                a, b = adapter.pair(site)
+                scales = adapter.scales[site.number].ctypes.data
+                words[site.layer, PLACES[site.holder, site.name]] = (
+                    a.data_ptr(), b.data_ptr(), scales, runs.ctypes.data, len(site.runs), adapter.rank, site.inputs, site.outputs
+                )
+        return words

@@ -1,0 +1,122 @@
+"""What an adapter_config.json of PEFT says, as far as it changes results; all else that would is refused by name."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import CheckpointError
+from ..values import shown
+
+TRAINING = {  # of the training, or about the files: results are the same whatever they say
+    "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "base_model_class", "parent_library", "revision", "inference_mode",
+    "target_modules", "exclude_modules", "lora_dropout", "layers_to_transform", "layers_pattern", "megatron_core",
+    "loftq_config", "eva_config", "corda_config", "lora_ga_config", "qalora_group_size", "runtime_config", "ensure_weight_tying",
+    "fan_in_fan_out",  # how the base stores its weight; the pairs of an adapter lie the same way
+}  # fmt: skip
+READ = {"peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "init_lora_weights", "bias"}
+REFUSED = {
+    "use_dora": "DoRA scales the rows of the dense weight; merge the adapter into its base",
+    "lora_bias": "the pairs have biases of their own",
+    "modules_to_save": "it brings whole modules in place of the base's; merge the adapter into its base",
+    "trainable_token_indices": "it brings rows of the embedding",
+    "target_parameters": "it changes parameters, such as those of experts, that are no modules",
+    "layer_replication": "the model has some of its layers more than once",
+    "use_qalora": "inputs are pooled before the first matrix",
+    "use_bdlora": "its matrices are block diagonal",
+    "alora_invocation_tokens": "it acts only behind an invocation",
+    "megatron_config": "it is cut for Megatron",
+    "arrow_config": "several adapters are mixed by a router",
+    "velora_config": "it is a kind of its own",
+    "monteclora_config": "it is a kind of its own",
+    "kasa_config": "it is a kind of its own",
+}  # fmt: skip
+CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")  # ways to begin that leave other weights in the base
+MOST_RANK = 1024
+
+
+@dataclass(frozen=True)
+class PeftConfig:
+    """rank, alpha: of modules that no pattern names. where: for errors."""
+
+    rank: int
+    alpha: float
+    rslora: bool
+    ranks: dict[str, int]
+    alphas: dict[str, float]
+    where: str
+
+    @classmethod
+    def of(cls, values: dict[str, Any], where: str) -> PeftConfig:
+        """Raises CheckpointError naming the key that cannot be used."""
+        _refuse(values, where)
+        ranks = {name: _rank(rank, f"{where}: rank_pattern {shown(name)}") for name, rank in _pattern(values, "rank_pattern", where).items()}
+        alphas = {name: _number(alpha, f"{where}: alpha_pattern {shown(name)}") for name, alpha in _pattern(values, "alpha_pattern", where).items()}
+        rank, alpha = _rank(values.get("r", 8), f"{where}: r"), _number(values.get("lora_alpha", 8), f"{where}: lora_alpha")
+        return cls(rank, alpha, _flag(values, "use_rslora", where), ranks, alphas, where)
+
+    def rank_of(self, module: str) -> int:
+        """module: its full name in the base model."""
+        return self.ranks.get(_matching(self.ranks, module), self.rank)
+
+    def scaling(self, module: str) -> float:
+        """What B(Ax) of a module is multiplied with."""
+        rank, alpha = self.rank_of(module), self.alphas.get(_matching(self.alphas, module), self.alpha)
+        return alpha / (math.sqrt(rank) if self.rslora else rank)
+
+
+def _matching(patterns: dict[str, Any], module: str) -> str:
+    """The first pattern that is the module's name or what follows a dot in it, as PEFT matches them."""
+    return next((key for key in patterns if re.match(rf"(.*\.)?({key})$", module)), module)
+
+
+def _refuse(values: dict[str, Any], where: str) -> None:
+    if values.get("peft_type") != "LORA":
+        raise CheckpointError(f"{where}: peft_type is {shown(values.get('peft_type'))}; adapters of type 'LORA' are read")
+    for key, why in REFUSED.items():
+        if values.get(key):
+            raise CheckpointError(f"{where}: {key}={shown(values[key])} is not supported: {why}")
+    if values.get("bias", "none") != "none":
+        raise CheckpointError(f"{where}: bias={shown(values['bias'])} is not supported: the base's biases were trained; merge the adapter into its base")
+    begun = values.get("init_lora_weights", True)
+    if isinstance(begun, str) and begun.lower().startswith(CHANGES_BASE):
+        raise CheckpointError(
+            f"{where}: init_lora_weights={shown(begun)} is not supported: it changed the base's weights, so the pairs do not belong to the base as it is; "
+            "save it converted (PEFT: path_initial_model_for_weight_conversion)"
+        )
+    for key, value in values.items():
+        if key not in TRAINING and key not in READ and key not in REFUSED and value:
+            raise CheckpointError(f"{where}: {key}={shown(value)} is not known; an adapter that may mean something else is not loaded")
+
+
+def _pattern(values: dict[str, Any], key: str, where: str) -> dict[str, Any]:
+    found = values.get(key) or {}
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{where}: {key}={shown(found)} must be an object")
+    for name in found:
+        try:
+            re.compile(rf"(.*\.)?({name})$")
+        except re.error as error:
+            raise CheckpointError(f"{where}: {key} has {shown(name)}, which is no regular expression ({error})") from error
+    return found
+
+
+def _flag(values: dict[str, Any], key: str, where: str) -> bool:
+    value = values.get(key, False)
+    if value is not None and not isinstance(value, bool):
+        raise CheckpointError(f"{where}: {key}={shown(value)} must be true or false")
+    return bool(value)
+
+
+def _rank(value: Any, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_RANK:
+        raise CheckpointError(f"{where}={shown(value)} must be a whole number from 1 to {MOST_RANK}")
+    return value
+
+
+def _number(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise CheckpointError(f"{where}={shown(value)} must be a number")
+    return float(value)

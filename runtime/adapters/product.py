@@ -1,0 +1,94 @@
+"""Products with adapters in torch, the law: y = W x + b for all rows, and scale * B (A x) more for those that have an adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+from ..layers.linear import Linear
+from ..step.adapter_rows import AdapterRows
+from .adapter import ABSENT, Adapter
+from .sites import Site
+
+
+class Resident(Protocol):
+    """What is in the slots. See `slots.Slots`."""
+
+    version: int
+
+    def adapter(self, slot: int) -> Adapter: ...
+
+
+class Law:
+    """Adds for the rows of the step at hand, which `rows` are.
+
+    name: of who computes it.  why: nothing faster does.  in_step: the compiled step does it too.
+    capturable: steps may be CUDA graphs.  by_row: each row by itself, so that its bits do not depend on the others.
+    """
+
+    name = "torch"
+    why: str | None = None
+    in_step = capturable = False
+    rows: AdapterRows
+
+    def __init__(self, resident: Resident, by_row: bool = False) -> None:
+        self._resident, self._by_row = resident, by_row
+
+    def begin(self, rows: AdapterRows) -> None:
+        """A step begins."""
+        self.rows = rows
+
+    def begin_product(self, x: Tensor, site: Site) -> Tensor | None:
+        """What of a product can be computed before the base's, for `add`."""
+        return None
+
+    def add(self, y: Tensor, x: Tensor, site: Site, begun: Tensor | None = None) -> Tensor:
+        """y [T, outputs] += what the rows' adapters make of x [T, inputs]; returns y."""
+        for slot, rows in self.rows.groups(len(x)):
+            adapter = self._resident.adapter(slot)
+            if adapter.places[site.number] != ABSENT:
+                rows = rows.to(x.device)
+                parts = rows.split(1) if self._by_row else (rows,)
+                for part in parts:
+                    y.index_add_(0, part, delta(adapter, site, x.index_select(0, part)))
+        return y
+
+
+def delta(adapter: Adapter, site: Site, x: Tensor) -> Tensor:
+    """scale * B (A x): x [T, inputs] -> [T, outputs]. A x is rounded to x's dtype, as PEFT rounds it."""
+    (first, second), scales = adapter.pair(site), adapter.scales[site.number]
+    found = x.new_zeros(len(x), site.outputs)
+    for piece, start, stop in site.runs:
+        if scales[piece]:
+            found[:, start:stop] = (x @ first[piece].T) @ second[:, start:stop] * float(scales[piece])
+    return found
+
+
+class Adapted(Linear):
+    """A product of the base with what adapters add to it. base: computes the product itself, as without adapters."""
+
+    __slots__ = ("base", "law", "site")
+
+    def __init__(self, base: Linear, site: Site, law: Law) -> None:
+        super().__init__(base.weight, base.bias)
+        self.base, self.site, self.law = base, site, law
+
+    def __call__(self, x: Tensor) -> Tensor:
+        begun = self.law.begin_product(x, self.site)
+        return self.law.add(self.base(x), x, self.site, begun)
+
+    def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
+        begun = self.law.begin_product(x, self.site)
+        return self.law.add(self.base.added_to(residual, x), x, self.site, begun)
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield from self.base.tensors()
+
+
+def rows_of(slots: Sequence[int], lengths: Sequence[int], wanted: Sequence[int]) -> AdapterRows:
+    """slots: of each sequence of a step.  lengths: its new tokens.  wanted: the tokens whose logits are wanted."""
+    tokens = np.repeat(np.asarray(slots, np.int32), lengths)
+    return AdapterRows(tokens, tokens[np.asarray(wanted, np.int64)])

@@ -1,0 +1,108 @@
+"""Where a model takes adapters: its products, and which rows of them each module of the checkpoint has."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ..layers.linear import Linear
+from ..models.attention import AttentionPart
+from ..models.block import Block
+from ..models.decoder import Decoder
+from ..models.feedforward import GatedPart, PlainPart
+from ..models.spec import Model
+
+WEIGHT = ".weight"
+
+
+class Run(NamedTuple):
+    """Outputs `start` to `stop` of a product belong to its piece `piece`, in any order."""
+
+    piece: int
+    start: int
+    stop: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """A product that adapters add to.
+
+    layer, holder, name: the product is the attribute `name` of the layer's `holder` ("mixer" or "ffn").
+    modules: the checkpoint's modules whose outputs these are, the pieces.  sizes: outputs of each.
+    piece_of, row_of: int64 [outputs], the piece of each output and its row there.
+    runs: the outputs by piece, in order.
+    """
+
+    number: int
+    layer: int
+    holder: str
+    name: str
+    inputs: int
+    outputs: int
+    modules: tuple[str, ...]
+    sizes: tuple[int, ...]
+    piece_of: np.ndarray
+    row_of: np.ndarray
+    runs: tuple[Run, ...]
+
+
+@lru_cache(maxsize=2)
+def sites_of(model: Model) -> tuple[Site, ...]:
+    """In the order of the step. Nothing of the weights is needed."""
+    twin = Decoder(model, torch.float32, "cpu", allocate=False)
+    found: list[Site] = []
+    for block in twin.layers:
+        for holder, name in _products(block):
+            found.append(_site(len(found), block, holder, name))
+    return tuple(found)
+
+
+def _products(block: Block) -> Iterator[tuple[str, str]]:
+    """Of the parts whose products are plain ones of what the checkpoint's module is given."""
+    if isinstance(block.mixer, AttentionPart):
+        yield from (("mixer", name) for _, name in block.mixer.products())
+    if isinstance(block.ffn, GatedPart | PlainPart):
+        yield from (("ffn", name) for _, name in block.ffn.products())
+
+
+def _site(number: int, block: Block, holder: str, name: str) -> Site:
+    part = getattr(block, holder)
+    product: Linear = getattr(part, name)
+    loaded = [(place.name.removesuffix(WEIGHT), place.start, _rows(place.target.shape, product)) for place in block.places() if place.layer is product]
+    outputs, inputs = product.weight.shape
+    piece_of, row_of = np.zeros(outputs, np.int64), np.zeros(outputs, np.int64)
+    for piece, (_, start, rows) in enumerate(loaded):
+        piece_of[start : start + rows], row_of[start : start + rows] = piece, np.arange(rows)
+    order = _order(part, product)
+    piece_of, row_of = piece_of[order], row_of[order]
+    modules, sizes = tuple(module for module, *_ in loaded), tuple(rows for *_, rows in loaded)
+    return Site(number, block.index, holder, name, inputs, len(order), modules, sizes, piece_of, row_of, tuple(_runs(piece_of)))
+
+
+def _rows(shape: torch.Size, product: Linear) -> int:
+    """Rows of a place, whose memory may lie transposed."""
+    return shape[0] if product.weight.is_contiguous() else shape[1]
+
+
+def _order(part: AttentionPart | GatedPart | PlainPart, product: Linear) -> np.ndarray:
+    """Which of the loaded rows each output is, int64."""
+    if isinstance(part, AttentionPart):
+        for other, rows in part.orders():
+            if other is product:
+                return rows
+    outputs = product.weight.shape[0]
+    if isinstance(part, GatedPart) and product is part.gate_up and part.row_order is not None:
+        return part.row_order
+    return np.arange(outputs)
+
+
+def _runs(piece_of: np.ndarray) -> Iterator[Run]:
+    borders = [0, *(np.flatnonzero(np.diff(piece_of)) + 1).tolist(), len(piece_of)]
+    for start, stop in itertools.pairwise(borders):
+        yield Run(int(piece_of[start]), start, stop)

@@ -1,0 +1,196 @@
+"""Slots on the device: where the adapters of a step lie, by classes of rank, the least recently used one given to the next.
+
+A slot that sequences in the batch hold is not given away. Copies run on a stream of their own; whoever waits for one
+does not hold up the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import ConfigError
+from ..layers import cpu
+from .adapter import Adapter, span_of
+from .sites import Site
+
+CLASSES = (8, 16, 32, 64, 128, 256, 512, 1024)
+GROWN = 8  # slots of a class where none were asked for
+PATIENCE = 16  # refusals after which a slot is emptied for one that waits
+
+
+class Slot:
+    """number: by which rows of a step name it.  there: what lies in it, None: nothing.  holds: sequences in the batch that use it."""
+
+    __slots__ = ("copied", "holds", "memory", "number", "rank", "there", "used")
+
+    def __init__(self, number: int, rank: int, memory: Tensor) -> None:
+        self.number, self.rank, self.memory = number, rank, memory
+        self.there: Adapter | None = None
+        self.copied: Any = None  # the event behind the copy that is under way
+        self.holds = self.used = 0
+
+
+class Slots:
+    """Only the scheduler thread calls this.
+
+    counts: slots by class of rank.  grows: classes that lack are made when an adapter needs one.
+    version: another one whenever something else lies in a slot.
+    hits, misses: sequences that found their adapter in a slot, or waited for it.  loads, evictions: of slots.
+    """
+
+    def __init__(self, sites: tuple[Site, ...], dtype: torch.dtype, device: torch.device, counts: Mapping[int, int], grows: bool) -> None:
+        self._sites, self._dtype, self.device, self._grows = sites, dtype, device, grows
+        self.slots: list[Slot] = []
+        self.hits = self.misses = self.loads = self.evictions = 0
+        self.version = self._clock = 0
+        self._refused: dict[str, int] = {}
+        self._draining: tuple[str, Slot] | None = None  # for whom nobody else takes a slot any more
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._make([rank for rank, count in sorted(counts.items()) for _ in range(count)])
+
+    @property
+    def bytes(self) -> int:
+        return sum(slot.memory.nbytes for slot in self.slots)
+
+    @property
+    def most_rank(self) -> int:
+        """The widest adapters that have a slot."""
+        return CLASSES[-1] if self._grows else max((slot.rank for slot in self.slots), default=0)
+
+    def adapter(self, slot: int) -> Adapter:
+        """What lies in it, with its memory there."""
+        found = self.slots[slot].there
+        assert found is not None
+        return found
+
+    def slot_of(self, digest: str) -> int:
+        """Of an adapter that is held."""
+        found = self._find(digest)
+        assert found is not None and found.holds
+        return found.number
+
+    def has(self, digest: str) -> bool:
+        return self._find(digest) is not None
+
+    def take(self, digest: str, adapter: Adapter | None, waits: bool) -> bool:
+        """Hold a slot with this adapter for a sequence; False: not now.
+
+        adapter: None: it is not in main memory.  waits: others have work, so a copy need not be waited for.
+        """
+        found = self._find(digest)
+        if self._draining is not None and self._draining[1] is found:
+            return False
+        fresh = found is None
+        if found is None and adapter is not None and (found := self._free_for(adapter)) is not None:
+            self._load(found, adapter)
+        if found is None or not self._is_ready(found, waits):
+            return False
+        self._clock += 1
+        found.used, found.holds = self._clock, found.holds + 1
+        if self._refused.pop(digest, 0) or fresh:
+            self.misses += 1
+        else:
+            self.hits += 1
+        return True
+
+    def drop(self, digest: str) -> None:
+        """A sequence that held the adapter's slot left the batch."""
+        found = self._find(digest)
+        assert found is not None and found.holds > 0
+        found.holds -= 1
+
+    def forget(self, digest: str) -> None:
+        """Nobody will ask for it again."""
+        found = self._find(digest)
+        if found is not None and not found.holds:
+            found.there = None
+
+    def evict_all(self) -> None:
+        """Empty the slots that nobody holds."""
+        for slot in self.slots:
+            if not slot.holds and slot.there is not None:
+                slot.there, self.evictions = None, self.evictions + 1
+
+    def check_fits(self, rank: int, name: str) -> None:
+        """Raise ConfigError where no slot is wide enough for an adapter of this rank."""
+        if rank <= self.most_rank:
+            return
+        there = f"slots here take ranks up to {self.most_rank}" if self.slots else "no slots were reserved on the device"
+        raise ConfigError(f"adapter {name!r} has rank {rank}, {there}: open the engine with adapter_slots={{{class_of(rank)}: 8}}, or as many as run at a time")
+
+    def _find(self, digest: str) -> Slot | None:
+        return next((slot for slot in self.slots if slot.there is not None and slot.there.digest == digest), None)
+
+    def _free_for(self, adapter: Adapter) -> Slot | None:
+        if self._grows and not any(slot.rank >= adapter.rank for slot in self.slots):
+            self._make([class_of(adapter.rank)] * GROWN)
+        wide = [slot for slot in self.slots if slot.rank >= adapter.rank]
+        free = [slot for slot in wide if not slot.holds and (self._draining is None or slot is not self._draining[1] or self._draining[0] == adapter.digest)]
+        if not free:
+            self._wait_longer(adapter, wide)
+            return None
+        return min(free, key=lambda slot: (slot.there is not None, slot.rank, slot.used))
+
+    def _wait_longer(self, adapter: Adapter, wide: list[Slot]) -> None:
+        """Popular adapters would keep their slots for ever: after some time one is emptied for whoever waits."""
+        count = self._refused[adapter.digest] = self._refused.get(adapter.digest, 0) + 1
+        if count >= PATIENCE and self._draining is None:
+            self._draining = adapter.digest, min(wide, key=lambda slot: slot.holds)
+
+    def _load(self, slot: Slot, adapter: Adapter) -> None:
+        if slot.there is not None:
+            self.evictions += 1
+        if self._draining is not None and self._draining[0] == adapter.digest:
+            self._draining = None
+        self.loads, self.version = self.loads + 1, self.version + 1
+        with self._copying():
+            there = slot.memory[: len(adapter.memory)]
+            there.copy_(adapter.memory, non_blocking=True)
+            slot.there = replace(adapter, memory=there)
+            self.placed(slot)
+            slot.copied = None if self._stream is None else self._stream.record_event()
+
+    def placed(self, slot: Slot) -> None:
+        """What lies in a slot is another now."""
+
+    def _copying(self) -> AbstractContextManager[object]:
+        if self._stream is None:
+            return nullcontext()
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))  # steps under way may still read what lies there
+        return torch.cuda.stream(self._stream)
+
+    def _is_ready(self, slot: Slot, waits: bool) -> bool:
+        if slot.copied is None:
+            return True
+        if waits and not slot.copied.query():
+            return False
+        torch.cuda.current_stream(self.device).wait_event(slot.copied)
+        slot.copied = None
+        return True
+
+    def _make(self, ranks: Sequence[int]) -> None:
+        """Slots in one piece of memory."""
+        spans = [span_of(self._sites, rank) for rank in ranks]
+        memory = self._memory(sum(spans))
+        self.slots += [Slot(len(self.slots) + i, rank, part) for i, (rank, part) in enumerate(zip(ranks, memory.split(spans), strict=True))]
+
+    def _memory(self, count: int) -> Tensor:
+        """On a CPU on huge pages: kernels go through the rows of a matrix side by side."""
+        if self.device.type != "cpu" or cpu.kernels is None or not count:
+            return torch.zeros(count, dtype=self._dtype, device=self.device)
+        return cpu.huge_space(count * self._dtype.itemsize).view(self._dtype).zero_()
+
+
+def class_of(rank: int) -> int:
+    return next(each for each in CLASSES if each >= rank)
+
+
+def bytes_of(sites: Iterable[Site], counts: Mapping[int, int], itemsize: int) -> int:
+    """That slots take on the device."""
+    return sum(count * span_of(tuple(sites), rank) * itemsize for rank, count in counts.items())

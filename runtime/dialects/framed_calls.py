@@ -1,0 +1,246 @@
+"""Calls in which marks stand around the name and the arguments: one reader, told apart by a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from sgl.grammars.structural.styles import STYLES, ParameterStyle
+
+from .reader import Form, Reader
+from .reasoning import Marks
+from .tape import Marks as Wanted
+from .tape import Reading
+from .typed import TEXT, TYPES, json_of, quoted, types_of
+
+JSON = "json"
+NUMBER = "%d"  # stands for the number of a call
+
+
+@dataclass(frozen=True)
+class FrameForm(Form):
+    """What stands around a call. Wherever one of these texts has white space, any amount of it is read, or none.
+
+    Attributes:
+        head: before a name, behind the mark.
+        links: between a name and its arguments, one of them.
+        end: behind the arguments.
+        many: one mark opens any number of calls, up to `close`.
+        numbered: the name goes on with `:` and a number, which make the call's id.
+        id_before: what stands before the id in such a call.
+        style: of the arguments, "json" or one of `STYLES`.
+        padded: a value has a line to itself.
+    """
+
+    head: str = ""
+    links: tuple[str, ...] = ("",)
+    end: str = ""
+    many: bool = False
+    numbered: bool = False
+    id_before: str = ""
+    style: str = JSON
+    padded: bool = False
+
+
+class FrameReader(Reader):
+    """The reader of a FrameForm. `names` may be a mapping of the tools' names to their parameters' schemas."""
+
+    form: FrameForm
+
+    def __init__(self, form: FrameForm, names: Collection[str] = (), marks: Marks | None = None) -> None:
+        super().__init__(form, names, marks)
+        self._schemas: Mapping[str, Any] = names if isinstance(names, Mapping) else {}
+
+    def _call(self, strict: bool) -> Reading[bool]:
+        while (yield from self._framed()) and self.form.many:
+            pass
+        return False
+
+    def _framed(self) -> Reading[bool]:
+        """One call with all that is around it."""
+        start = self.tape.place
+        if not (yield from self._pieces(self.form.head)):
+            self.tape.back(start)
+            return False
+        yield from self.tape.visible()
+        name = yield from self._word()
+        if not name:
+            return False
+        id = (yield from self._number(name)) if self.form.numbered else ""
+        if not (yield from self._link()):
+            return False
+        if self.form.style == JSON:
+            return (yield from self._json(name, id))
+        return (yield from Parameters(self, STYLES[self.form.style], name, id).read())
+
+    def _pieces(self, text: str) -> Reading[bool]:
+        """Pass a text whose blanks may be others."""
+        for piece in text.split():
+            yield from self.tape.visible()
+            first, *more = piece.split(NUMBER)
+            if not (yield from self.tape.skip(first)):
+                return False
+            for part in more:
+                yield from self._digits()
+                if not (yield from self.tape.skip(part)):
+                    return False
+        return True
+
+    def _digits(self) -> Reading[str]:
+        start = self.tape.place
+        while (yield from self.tape.peek()).isdigit():
+            self.tape.at += 1
+        return self.tape.since(start)
+
+    def _link(self) -> Reading[bool]:
+        start = self.tape.place
+        for link in self.form.links:
+            if (yield from self._pieces(link)):
+                return True
+            self.tape.back(start)
+        return False
+
+    def _word(self) -> Reading[str]:
+        start = self.tape.place
+        while (char := (yield from self.tape.peek())) and (char.isalnum() or char in "_.-"):
+            self.tape.at += 1
+        return self.tape.since(start)
+
+    def _number(self, name: str) -> Reading[str]:
+        """The id that a name and the number behind it make."""
+        if not (yield from self.tape.skip(":")):
+            return ""
+        number = yield from self._digits()
+        return f"{self.form.id_before}{name}:{number}"
+
+    def _json(self, name: str, id: str) -> Reading[bool]:
+        if (yield from self.tape.visible()) != "{":
+            return False
+        begun = yield from self._commit(name, id)
+        if begun is None:
+            return False
+        yield from self._passed_end()
+        self._end(*begun)
+        return True
+
+    def _passed_end(self) -> Reading[None]:
+        """Pass as much as there is of what stands behind the arguments."""
+        for piece in self.form.end.split():
+            yield from self.tape.visible()
+            if not (yield from self.tape.skip(piece)):
+                break
+
+
+class Parameters:
+    """The parameters of one call, told as JSON: strings while they come, every other value when it is whole."""
+
+    def __init__(self, reader: FrameReader, style: ParameterStyle, name: str, id: str) -> None:
+        self._reader, self._tape, self._style, self._id = reader, reader.tape, style, id
+        self._schema = reader._schemas.get(name)
+        self._closing = Wanted([style.closing])
+        self._index, head = reader._begin(name, id)
+        self._written = [head]
+        self._before = "{"
+
+    def read(self) -> Reading[bool]:
+        """All of them and the end of the call; False where it breaks off or goes wrong."""
+        first, *_ = self._reader.form.end.split()
+        while True:
+            yield from self._tape.visible()
+            if (yield from self._tape.skip(self._style.opening)):
+                if not (yield from self._parameter()):
+                    return self._cut()
+            elif (yield from self._tape.skip(first)):
+                self._tape.at -= len(first)
+                yield from self._reader._passed_end()
+                self._tell("{}" if self._before == "{" else "}")
+                self._reader._end(self._index, self._id)
+                return True
+            else:
+                return self._cut()
+
+    def _parameter(self) -> Reading[bool]:
+        key = yield from self._key()
+        types = types_of(self._schema, key)
+        if self._style.typed is not None and (yield from self._named(self._style.typed)):
+            types = types - TEXT or TYPES
+        elif not (yield from self._named(self._style.naming)):
+            return False
+        elif self._style.typed is not None:
+            types = TEXT
+        self._tell(f"{self._before}{quoted(key)}: ")
+        self._before = ", "
+        if self._reader.form.padded:
+            yield from self._tape.skip("\n")
+        self._written.append(self._tape.take())
+        return (yield from self._text() if types == TEXT else self._value(types))
+
+    def _key(self) -> Reading[str]:
+        """Everything up to the mark behind it, which begins with a character that no key has."""
+        start, stop = self._tape.place, self._style.naming[0][0]
+        while (char := (yield from self._tape.peek())) and char not in (stop, "\n"):
+            self._tape.at += 1
+        return self._tape.since(start)
+
+    def _named(self, pieces: tuple[str, ...]) -> Reading[bool]:
+        start = self._tape.place
+        for piece in pieces:
+            yield from self._tape.visible() if piece != pieces[0] else ()
+            if not (yield from self._tape.skip(piece)):
+                self._tape.back(start)
+                return False
+        return True
+
+    def _text(self) -> Reading[bool]:
+        """A string while it comes; of a line to itself the last line break is held back."""
+        self._tell('"')
+        line = _Line(self._reader.form.padded, self._say)
+        self._tape.flow = partial(self._flow, line)
+        mark = yield from self._tape.until(self._closing)
+        self._tape.flow = None
+        if not mark:
+            return False
+        self._tell('"')
+        self._written.append(self._tape.take())
+        return True
+
+    def _flow(self, line: _Line, text: str) -> None:
+        self._written.append(text)
+        line.add(text)
+
+    def _say(self, text: str) -> None:
+        self._tell(quoted(text)[1:-1])
+
+    def _value(self, types: frozenset[str]) -> Reading[bool]:
+        start = self._tape.place
+        mark = yield from self._tape.until(self._closing)
+        if not mark:
+            return False
+        text = self._tape.since(start)[: -len(mark)]
+        text = text.removesuffix("\n") if self._reader.form.padded else text
+        self._tell(json_of(text, types, self._style.python))
+        self._written.append(self._tape.take())
+        return True
+
+    def _tell(self, text: str) -> None:
+        self._reader._argue(self._index, [], text)
+
+    def _cut(self) -> bool:
+        self._written.append(self._tape.take())
+        self._reader._break(self._index, "".join(self._written), self._id)
+        return False
+
+
+class _Line:
+    """Text on its way out; where `padded`, a line break at its end is no part of it."""
+
+    def __init__(self, padded: bool, say: Callable[[str], None]) -> None:
+        self._padded, self._say, self._held = padded, say, ""
+
+    def add(self, text: str) -> None:
+        text, self._held = self._held + text, ""
+        if self._padded and text.endswith("\n"):
+            text, self._held = text[:-1], "\n"
+        self._say(text)

@@ -1,0 +1,50 @@
+"""How a step is cut so that the stages of a pipeline compute different parts of it at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from .wanted import pools
+
+if TYPE_CHECKING:
+    from ..sequences.sequence import Work
+
+FIXED = 16  # tokens whose products take as long as reading the weights does
+MOST = 4  # micro-batches for each stage: with more of them little is won
+
+
+def micro_batches(tokens: int, stages: int) -> int:
+    """How many, for the step to be over soonest.
+
+    Stages compute n micro-batches in the time of stages + n - 1, of which each takes what its tokens take and something of its own.
+    """
+    return min(range(1, max(1, min(tokens, MOST * stages)) + 1), key=lambda n: (stages + n - 1) * (FIXED + tokens / n))
+
+
+def pieces(work: list[Work], stages: int) -> list[list[Work]]:
+    """The work of a step in its order, in micro-batches of about as many tokens; prompts are cut where it falls.
+
+    What is summed over tokens stays whole, and so does a sequence with a draft.
+    """
+    tokens = sum(hi - lo for _, lo, hi in work)
+    count = 1 if pools(work) else micro_batches(tokens, stages)
+    return _cut(work, [tokens * number // count for number in range(1, count)])
+
+
+def _cut(work: Iterable[Work], places: list[int]) -> list[list[Work]]:
+    found: list[list[Work]] = [[]]
+    done = 0
+    for item in work:
+        rest = item
+        while places and places[0] <= done + rest.hi - rest.lo and rest.hi > rest.lo:
+            count = rest.hi - rest.lo if item.seq.draft is not None else places[0] - done
+            places = [place for place in places if place > done + count]
+            if count:
+                found[-1].append(rest._replace(hi=rest.lo + count))
+            found.append([])
+            done, rest = done + count, rest._replace(lo=rest.lo + count)
+        if rest.hi > rest.lo:
+            found[-1].append(rest)
+            done += rest.hi - rest.lo
+    return [piece for piece in found if piece]

@@ -1,0 +1,106 @@
+"""Products of 2 to 64 rows with weights of four bits by the tensor cores, read as they lie; see few_rows_tensor_kernels."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from . import few_rows_tensor_kernels as kernels
+from .few_bits_packed import ABOVE, NIBBLES, Packed
+from .matmul import processors
+from .one_row_launch import SHARED, has_room, tiles_of
+
+MOST_ROWS = 64
+BLOCK = 128  # inputs
+KINDS = ("scaled", "zeros, scaled")
+DEEPEST = 8  # steps under way
+WIDE, DEEP = 8192, 8192  # outputs, inputs
+
+
+class FewRowsTile(NamedTuple):
+    """Powers of 2. outputs: of a program, 16 at least for each of `side` warps; split: parts of the inputs; full: programs a multiprocessor."""
+
+    outputs: int
+    split: int
+    side: int
+    full: int
+
+    def ring(self, rows: int, group: int) -> int:
+        """Steps that have a place in shared memory."""
+        step = self.split * (self.outputs * (BLOCK // 2 + 4 * max(1, BLOCK // group)) + 2 * BLOCK * rows)
+        left = SHARED // self.full - 1024 - 4 * self.outputs * rows * self.split  # the sums of all parts meet there
+        return min(DEEPEST, left // step)
+
+
+TUNED: dict[tuple[int, int, int], FewRowsTile] = {  # by rows (8, 16, 32, 64), outputs, inputs; measured on an H200
+    (8, 4096, 14336): FewRowsTile(32, 8, 1, 2),
+    (64, 6144, 4096): FewRowsTile(64, 2, 4, 1),
+}
+
+
+def columns(rows: int) -> int:
+    """Of the tensor cores' right operand."""
+    return next(count for count in (8, 16, 32, 64) if rows <= count)
+
+
+def tile_for(rows: int, outputs: int, inputs: int) -> FewRowsTile:
+    """As measured, or what was best at most sizes."""
+    count = columns(rows)
+    if tuned := TUNED.get((count, outputs, inputs)):
+        return tuned
+    if count > 32:
+        return FewRowsTile(32, 2, 2, 2)
+    if inputs > DEEP:
+        return FewRowsTile(32, 4, 2, 2)
+    if outputs > WIDE and count > 8:
+        return FewRowsTile(128, 2, 2, 2) if count == 16 else FewRowsTile(128, 1, 4, 2)
+    return FewRowsTile(64, 2, 2, 3 if count <= 16 else 2) if outputs > 4096 else FewRowsTile(32, 2, 2, 3)
+
+
+def takes(weight: Packed) -> bool:
+    """Whether `matmul` takes the weight: whole numbers of four bits in groups, for bfloat16, on a GPU with the room."""
+    known = weight.form == NIBBLES and weight.kind in KINDS and weight.block == BLOCK and weight.dtype == torch.bfloat16
+    return known and weight.words.data_ptr() % 16 == 0 and has_room(weight.words.device)
+
+
+def most_rows(weight: Packed) -> int:
+    """From more on few_bits_kernels are faster."""
+    if weight.inputs > DEEP:
+        return 16
+    return 32 if weight.outputs > WIDE else MOST_ROWS
+
+
+def suits(x: Tensor, weight: Packed) -> bool:
+    """Whether `matmul` is to be used: x's rows lie at multiples of 32 bytes."""
+    return 0 < x.shape[0] <= most_rows(weight) and takes(weight) and x.data_ptr() % 16 == 0 and x.stride(0) % 16 == 0
+
+
+def matmul(
+    x: Tensor, weight: Packed, y: Tensor, bias: Tensor | None, squares: Tensor | None, eps: float, *, added: bool, ready: tuple[Tensor, float] | None,
+    name: str, overlap: bool, tile: FewRowsTile | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Writes y, see `few_bits.matmul`; -> y times the norm's weight and the squares of each program's outputs, or what is not of use."""
+    rows, outputs = x.shape[0], weight.outputs
+    tile = tile or tile_for(rows, outputs, weight.inputs)
+    count, half = columns(rows), outputs // 2 if name else 0
+    tiles = tiles_of(outputs, half, tile.outputs)
+    programs = triton.cdiv(tiles, triton.cdiv(tiles, tile.full * processors(x.device)))
+    left = torch.empty(tiles if ready else 0, rows, dtype=torch.float32, device=x.device)
+    after = torch.empty_like(y) if ready else y
+    none = weight.words
+    kernels.multiply[(programs,)](
+        x, weight.words, weight.meta, none if weight.outer is None else weight.outer, x if bias is None else bias,
+        none if squares is None else squares, y, ready[0] if ready else x, after, left, rows, x.stride(0), y.stride(0), eps,
+        OUTPUTS=outputs, INPUTS=weight.inputs, GROUP=weight.group, KIND=weight.kind, OUTER=weight.outer is not None,
+        ZERO=weight.zero - (ABOVE[weight.dtype] if weight.kind.startswith("zeros") else 0), BIASED=bias is not None,
+        NORMED=squares is not None, TILES=1 if squares is None else len(squares), ADDED=added, READY=ready is not None, NAME=name,
+        TILE=tile.outputs, ROWS=count, SPLIT=tile.split, SIDE=tile.side, RING=tile.ring(count, weight.group), PROGRAMS=programs,
+        DEPENDENT=overlap, num_warps=tile.split * tile.side, **({"launch_pdl": True} if overlap else {}),
+    )  # fmt: skip
+    return after, left
+
+
+__all__ = ["MOST_ROWS", "FewRowsTile", "columns", "matmul", "most_rows", "suits", "takes", "tile_for"]

@@ -1,0 +1,64 @@
+"""Generations that are not sampled yet, as their grammars are worked out beside the loop, and the logits that they wait with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from ..sequences.ops import Generate
+from ..sequences.sequence import SequenceState
+
+if TYPE_CHECKING:
+    from .lifecycle import Lifecycle
+
+
+class Kept(NamedTuple):
+    """The logits [1, vocabulary] behind the tokens up to `hi`."""
+
+    op: Generate
+    hi: int
+    logits: torch.Tensor
+
+
+class Late:
+    """Nothing is computed of them meanwhile; of those that lost their pages, the last token is computed again."""
+
+    def __init__(self, life: Lifecycle) -> None:
+        self._life = life
+        self._kept: dict[SequenceState, Kept] = {}
+
+    def keep(self, seq: SequenceState, op: Generate, logits: torch.Tensor) -> None:
+        """logits: [1, vocabulary], behind its last token; what was drafted behind that is dropped."""
+        if seq.draft is not None:
+            seq.draft = None
+            self._life.rewind(seq, len(seq))
+        seq.ahead = 0
+        self._kept[seq] = Kept(op, len(seq), logits)
+
+    def catch_up(self) -> None:
+        """Have those go on whose grammars are done."""
+        for seq, op in self._life.beside.done():
+            if seq.ops and seq.ops[0] is op:
+                self._life.attempt(seq, self._go_on, seq, op)
+
+    def _go_on(self, seq: SequenceState, op: Generate) -> None:
+        assert op.decoding is not None
+        if op.decoding.catch_up(seq):
+            self._life.conclude(seq, op.decoding)
+            self._life.advance(seq)
+
+    def ready(self, computed: set[SequenceState]) -> list[tuple[SequenceState, Kept]]:
+        """Who can be sampled now. Those who are `computed` anew, or were cut, need other logits."""
+        self._kept = {seq: kept for seq, kept in self._kept.items() if seq not in computed and _stands(seq, kept)}
+        found = [(seq, kept) for seq, kept in self._kept.items() if not kept.op.behind]
+        for seq, _ in found:
+            del self._kept[seq]
+        return found
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+def _stands(seq: SequenceState, kept: Kept) -> bool:
+    return bool(seq.ops) and seq.ops[0] is kept.op and seq.computed == kept.hi == len(seq)

@@ -1,0 +1,157 @@
+"""What of a model each card of several would hold, by every way to spread it, and which way to take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from ..errors import ConfigError
+from ..executor.cards import cards as cards_here
+from ..loading.checkpoint import open_checkpoint
+from ..models.decoder import Decoder
+from ..models.spec import Model
+from ..parallel.share import require
+from ..parallel.split import Split, narrowed
+from ..parallel.stages import borders, stage_of
+from . import memory
+from .assemble import context_of
+from .config import EngineConfig, Resolved
+from .survey import weights_by_kind
+
+ACTIVATIONS = 12  # numbers a token, in hidden states, that a step holds beside weights and KV: a guess, an engine measures it
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """So many engines of stages * tensor cards each.
+
+    weights: bytes on the fullest card.  kv_token: bytes of a token there that has most of them.  tokens: that one engine's pool holds.
+    fits: with room for a sequence of the context.  refused: why this cannot be, or is not run by the engine; then sizes may be 0.
+    """
+
+    replicas: int
+    stages: int
+    tensor: int
+    weights: int = 0
+    kv_token: int = 0
+    tokens: int = 0
+    fits: bool = False
+    refused: str | None = None
+
+    @property
+    def options(self) -> dict[str, int]:
+        """Of `Engine`."""
+        named = {"replicas": self.replicas, "pipeline_parallel": self.stages, "tensor_parallel": self.tensor}
+        return {name: value for name, value in named.items() if value > 1}
+
+
+class Spread(NamedTuple):
+    """card: bytes of one of the cards.  context: tokens of the longest sequence."""
+
+    path: str
+    cards: int
+    card: int
+    context: int
+    dtype: str
+    ways: list[Way]
+    chosen: Way | None
+
+    def as_dict(self) -> dict[str, Any]:
+        ways = [asdict(way) | {"options": way.options} for way in self.ways]
+        return self._asdict() | {"ways": ways, "chosen": None if self.chosen is None else self.chosen.options}
+
+
+def on_cards(count: int, gigabytes: float | None) -> tuple[int, int]:
+    """How many cards, and the bytes of each: as asked, or of this machine's smallest. Raises ConfigError for what is neither."""
+    if not 1 <= count <= 1024:
+        raise ConfigError(f"--gpus {count}: must be a number of GPUs from 1 to 1024")
+    if gigabytes is not None:
+        if not 0 < gigabytes < 1e6:
+            raise ConfigError(f"--gpu-memory {gigabytes:g}: must be the gigabytes of one GPU")
+        return count, int(gigabytes * 1e9)
+    here = cards_here()
+    if len(here) < count:
+        raise ConfigError(f"--gpus {count}: this machine has {len(here)}; say with --gpu-memory how many gigabytes each would have")
+    return count, min(card.bytes for card in here)
+
+
+def read(path: Path, options: EngineConfig, cards: int, card: int) -> Spread:
+    """Raises ConfigError for a model that sgl has no parts of."""
+    model = open_checkpoint(path, options.context, weights=False, load_format=options.load_format).model
+    dtype = torch.bfloat16 if options.dtype == "auto" else getattr(torch, options.dtype)
+    if options.ranks * options.replicas > 1:
+        raise ConfigError("--gpus tries every way: leave tensor_parallel, pipeline_parallel and replicas out")
+    context = context_of(model, options)
+    found = ways(model, options, cards, card, dtype, context)
+    return Spread(str(path), cards, card, context, str(dtype).removeprefix("torch."), found, best(found))
+
+
+def ways(model: Model, options: EngineConfig, cards: int, card: int, dtype: torch.dtype, context: int) -> list[Way]:
+    """Every way that uses all cards. card: bytes of one."""
+    return [_way(model, options, Way(*counts), card, dtype, context) for counts in _factors(cards)]
+
+
+def best(found: list[Way]) -> Way | None:
+    """The most engines that still have room for a sequence of the context; then stages last, whose latency is that of one card. None: nothing fits."""
+    runs = [way for way in found if way.refused is None and way.tokens > 0]
+    return max(runs, key=lambda way: (way.fits, way.replicas if way.fits else way.tokens, -way.stages), default=None)
+
+
+def _factors(cards: int) -> Iterator[tuple[int, int, int]]:
+    for replicas in range(cards, 0, -1):
+        for stages in range(1, cards + 1):
+            if cards % (replicas * stages) == 0:
+                yield replicas, stages, cards // (replicas * stages)
+
+
+def _way(model: Model, options: EngineConfig, way: Way, card: int, dtype: torch.dtype, context: int) -> Way:
+    try:
+        parts = _parts(model, way)
+    except ConfigError as error:
+        return replace(way, refused=str(error))
+    refused, config = _settled(options, way)
+    kind = options.weights if options.weights in weights_by_kind(Decoder(parts[0], dtype, "meta")) else _kind(dtype)
+    weights = [weights_by_kind(Decoder(part, dtype, "meta"))[kind] for part in parts]
+    each = [part.attention.bytes_per_slot(memory.stored_dtype(config, dtype)) for part in parts]
+    room = int((config.memory or 0.92) * card) - set_aside(model, config, dtype)
+    tokens = min([memory.GPU_TOKENS, *((room - weight) // size for weight, size in zip(weights, each, strict=True) if size)])
+    tokens = max(0, tokens) if max(weights) < room else 0
+    return replace(way, weights=max(weights), kv_token=max(each), tokens=tokens, fits=tokens >= context, refused=refused)
+
+
+def _parts(model: Model, way: Way) -> list[Model]:
+    """Of each stage what its first rank holds, which holds most."""
+    if way.tensor > 1:
+        require(model, way.tensor)
+    narrow = narrowed(model, Split(0, way.tensor)) if way.tensor > 1 else model
+    if way.stages == 1:
+        return [narrow]
+    cuts = borders(model, way.stages)
+    return [stage_of(narrow, cuts, number) for number, _ in enumerate(pairwise(cuts))]
+
+
+def _settled(options: EngineConfig, way: Way) -> tuple[str | None, Resolved]:
+    """Why the engine does not run it on GPUs; the options without what spreads."""
+    alone = replace(options, tensor_parallel=1, pipeline_parallel=1, replicas=1).on("cuda")
+    try:
+        asked = replace(options, tensor_parallel=way.tensor, pipeline_parallel=way.stages, replicas=way.replicas)
+        asked.validate()
+        asked.on("cuda")
+    except ConfigError as error:
+        return str(error), alone
+    return None, alone
+
+
+def set_aside(model: Model, config: Resolved, dtype: torch.dtype) -> int:
+    """Bytes of a card for workspaces, graphs, sampling and a step's activations."""
+    sampling = memory.SAMPLER_COPIES * 4 * config.max_running * model.vocab_size
+    return memory.ATTENTION + memory.GRAPHS + sampling + ACTIVATIONS * config.step_tokens * model.hidden_size * dtype.itemsize
+
+
+def _kind(dtype: torch.dtype) -> str:
+    return "float32" if dtype == torch.float32 else "bfloat16"

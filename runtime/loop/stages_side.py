@@ -1,0 +1,99 @@
+"""What an engine has beside another whose layers lie in several stages, and the choice of such a side."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..attention.by_layer import listed
+from ..cache.states import StateShapes
+from ..errors import ConfigError
+from ..executor.device import DeviceChoice
+from ..models.decoder import Decoder
+from ..models.explain import Layers
+from ..models.generic import GenericModel
+from ..models.spec import Model
+from ..parallel.line import Begin
+from ..parallel.pipeline import Pipeline, StageRanks
+from ..parallel.share import require
+from ..parallel.split import narrowed
+from ..parallel.stages import Place, borders, load_stage, sizes, stage_of
+from ..parallel.team import Team
+from ..quantization import Transform
+from .config import Resolved
+from .memory import stored_dtype
+from .ranks_side import RanksSide
+
+
+class StagesSide(RanksSide):
+    """whole: the model of all stages.  cuts: see `borders`.  pipeline: rank 0's stage, once loaded."""
+
+    pipeline: Pipeline
+
+    def __init__(self, team: Team, config: Resolved, choice: DeviceChoice, path: Path, whole: Model, cuts: list[int]) -> None:
+        super().__init__(team, config, choice, path)
+        self.whole, self.cuts = whole, cuts
+        self._place = Place.of(0, team.size, len(cuts) - 1)
+
+    @property
+    def layers(self) -> list[int]:
+        """Of each stage, how many it has."""
+        return [stop - first for first, stop in zip(self.cuts, self.cuts[1:], strict=False)]
+
+    def load(self, config: Resolved, transform: Transform | None, context: int, seed: int | None) -> Decoder:
+        choice, ranks, stages = self._choice, self.team.size, len(self.layers)
+        self.team.begin(Begin(0, ranks, "", str(self._path), choice.dtype, choice.device, choice.threads, context, config.load_format, seed, config.weights, config.deterministic, stages))
+        model = load_stage(self._path, choice.dtype, choice.device, self._place, seed, transform, context, config.load_format)
+        if any(scale is not None for scale in model.kv_scales) and config.kv_dtype == "fp8":
+            raise ConfigError(f"{config.ranks_asked}, kv_dtype='fp8'): the checkpoint's scales of keys and values are not shared out; leave kv_dtype at 'auto'")
+        self.pipeline = Pipeline.of(model, StageRanks(0, ranks, self.team.meeting, stages))
+        self.team.wait()
+        return model
+
+    def beside(self) -> int:
+        return sum(self._per_token()) - self._per_token()[0] // self._place.split.ranks
+
+    def _per_token(self) -> list[int]:
+        """Bytes that the ranks of each stage store of a token."""
+        split = self._place.split
+        model = self.whole if split.ranks == 1 else narrowed(self.whole, split)
+        dtype = stored_dtype(self._config, self._choice.dtype)
+        return [split.ranks * stage_of(model, self.cuts, number).attention.bytes_per_slot(dtype) for number in range(len(self.layers))]
+
+    def states(self, own: StateShapes) -> StateShapes:
+        return self.whole.states
+
+    def told(self, model: Model, info: dict[str, Any]) -> dict[str, Any]:
+        """Beside what all ranks say: which layers, how many weights and which processes each stage has."""
+        found, numbers, width = super().told(model, info), sizes(self.whole), self._place.split.ranks
+        stages = [
+            {"layers": listed(range(first, stop)), "parameters": sum(numbers[first:stop]), "pids": found["rank_pids"][at * width : (at + 1) * width]}
+            for at, (first, stop) in enumerate(zip(self.cuts, self.cuts[1:], strict=False))
+        ]
+        slots = info["kv_tokens"] + info["page_size"]
+        return found | {"kv_bytes": slots * sum(self._per_token()), "pipeline_parallel": len(stages), "stages": stages}
+
+    def layers_elsewhere(self) -> tuple[Layers, ...]:
+        width = self._place.split.ranks
+        rows: list[tuple[Layers, ...]] = [pickle.loads(each) for each in self._rows[width - 1 :: width]]
+        return tuple(replace(row, layers=_moved(row.layers, first)) for first, stage in zip(self.cuts[1:], rows, strict=False) for row in stage)
+
+
+def _moved(layers: str, first: int) -> str:
+    """Numbers of layers as `listed` writes them, counted from the first layer of all."""
+    return ", ".join("-".join(str(int(number) + first) for number in run.split("-")) for run in layers.split(", "))
+
+
+def ranks_side(config: Resolved, choice: DeviceChoice, model: Model | GenericModel, path: Path, broken: Callable[[BaseException], None]) -> RanksSide:
+    """Starts the other ranks. Raises ConfigError for a model that cannot be shared out, before any is started."""
+    if isinstance(model, GenericModel):
+        raise ConfigError(f"{config.ranks_asked}): {model.architecture} runs by transformers' own implementation, which is not shared out")
+    if config.tensor_parallel > 1:
+        require(model, config.tensor_parallel)
+    if config.pipeline_parallel == 1:
+        return RanksSide(Team(config.ranks, config.heartbeat, broken), config, choice, path)
+    cuts = borders(model, config.pipeline_parallel)
+    return StagesSide(Team(config.ranks, config.heartbeat, broken), config, choice, path, model, cuts)

@@ -1,0 +1,123 @@
+"""Which kernel multiplies one row, few rows and many of each product of a model on a GPU: for `Engine.info()`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..kernels import few_bits, few_rows_tensor, one_row
+from ..kernels.few_bits_packed import BYTES, FLOATS, NIBBLES, TABLE, Packed
+from ..layers.linear import Linear
+from ..quantization import FewBitsLinear
+from .experts import ExpertsPart
+from .few_rows import readable
+from .lone_layers import FoldedLayer, LoneLayer, lone
+
+if TYPE_CHECKING:
+    from .decoder import Decoder
+    from .fused import Course
+
+PACKED = "few_bits.multiply"
+FOLDED = f"{PACKED}, norms and additions folded in"
+TENSOR = "one_row by tensor cores"
+RESTORED = f"{PACKED}, from {few_bits.RESTORED_ROWS} rows on cuBLAS with parts of the weight restored"
+ALONE = {  # by the class of a product: few rows, and many, where nothing is folded
+    "Linear": ("cuBLAS", "cuBLAS"),
+    "Fp8Linear": (PACKED, "torch._scaled_mm of rows in float8"),
+    "StaticFp8Linear": ("torch._scaled_mm of rows in float8",) * 2,
+    "RowwiseFp8Linear": ("matmul.multiply, one order of sums",) * 2,
+    "DeterministicLinear": ("matmul.multiply, one order of sums",) * 2,
+    "FewBitsLinear": (PACKED, RESTORED),
+    "FixedFewBitsLinear": (f"{PACKED}, one order of sums",) * 2,
+    "Int8RowsLinear": (PACKED, "matmul.multiply of rows in int8"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Products of one name that run alike. count: of them.  weight: sizes [out, in] and what it is kept as.
+
+    one_row, few_rows, many_rows: the kernels of steps of one row, of up to few_rows.MOST_ROWS and of more; why: one row takes no
+    faster kernel for such weights; None: there is none.
+    """
+
+    name: str
+    count: int
+    weight: str
+    one_row: str
+    few_rows: str
+    many_rows: str
+    why: str | None
+
+
+def products_of(model: Decoder) -> list[Product]:
+    """Of a sealed model that Triton's kernels run; none of experts, which have kernels of their own."""
+    found = Counter(_all(model, model.course)) if model.fused else Counter[Row]()
+    return [Product(row[0], count, *row[1:]) for row, count in found.items()]
+
+
+Row = tuple[str, str, str, str, str, str | None]
+
+
+def _all(model: Decoder, course: Course) -> Iterator[Row]:
+    for block, alone in zip(model.layers, course.alone, strict=True):
+        for branch in block.branches:
+            for holder, name in () if isinstance(branch, ExpertsPart) else branch.products():
+                yield _row(name, getattr(holder, name), course, isinstance(alone, FoldedLayer | LoneLayer))
+    head, whole = model.head.product, model.head.project is None
+    yield _row("head", head, course, whole and lone(head), whole and readable(head))
+
+
+def _row(name: str, product: Linear, course: Course, alone: bool, folded: bool = True) -> Row:
+    few, many = ALONE.get(type(product).__name__, (type(product).__name__,) * 2)
+    if folded and course.few is not None:
+        few = FOLDED
+    single = few if not alone or (folded and course.few is not None and not course.folds) else _single(product)
+    if isinstance(product, FewBitsLinear) and product.folds and few_rows_tensor.takes(product.packed):
+        few = f"few_rows_tensor up to {few_rows_tensor.most_rows(product.packed)} rows, then {few}"
+    return name, _kept_as(product), single, few, many, _why(product, alone, single)
+
+
+def _single(product: Linear) -> str:
+    return TENSOR if isinstance(product, FewBitsLinear) and one_row.by_tensor_cores(product.packed) else "one_row"
+
+
+def _kept_as(product: Linear) -> str:
+    if not isinstance(product, FewBitsLinear):
+        return f"{' x '.join(map(str, product.weight.shape))}, {str(product.weight.dtype).removeprefix('torch.')}"
+    packed = product.packed
+    group = f" in groups of {packed.group}" if packed.group < packed.inputs else ""
+    return f"{packed.outputs} x {packed.inputs}, {_numbers(packed)}{group}"
+
+
+def _numbers(packed: Packed) -> str:
+    if packed.form == BYTES:
+        return str(packed.words.dtype).removeprefix("torch.")
+    return {NIBBLES: "whole numbers of 4 bits", FLOATS: "floats of 4 bits", TABLE: "codes of a table of 16"}[packed.form]
+
+
+def _why(product: Linear, alone: bool, single: str) -> str | None:
+    if not isinstance(product, FewBitsLinear) or not product.folds or single == TENSOR:
+        return None
+    packed = product.packed
+    if packed.order is not None:
+        return "its columns are in another order"
+    if not lone(product):
+        return f"one row has kernels for whole numbers of 4 bits, and bytes with a scale an output, not for {_numbers(packed)}{' with scales of groups' if packed.form == BYTES else ''}"
+    if not alone:
+        return "another product of the layer, or what stands between them, has no kernels for one row"
+    return None if packed.form == BYTES else _not_by_tensor_cores(packed)
+
+
+def _not_by_tensor_cores(packed: Packed) -> str:
+    if packed.dtype != torch.bfloat16:
+        return "the tensor cores' kernel for one row computes in bfloat16"
+    if packed.block != one_row.TENSOR_BLOCK:
+        return f"the tensor cores' kernel for one row takes groups of 32, of multiples of {one_row.TENSOR_BLOCK}, or whole rows"
+    if packed.inputs > one_row.TENSOR_INPUTS:
+        return f"the tensor cores' kernel for one row takes at most {one_row.TENSOR_INPUTS} inputs"
+    return "the tensor cores' kernel for one row finds no room in this card's shared memory"

@@ -1,0 +1,79 @@
+"""What rank 0 and another rank say to each other: a kind and its bytes, through a pair of sockets."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+import threading
+from typing import Any, NamedTuple
+
+import torch
+
+BEGIN, POOL, STEP, SLEEP, WAKE = range(5)  # from rank 0
+READY, ALIVE, FAILED = range(5, 8)  # to it
+_HEAD = struct.Struct("<BQ")
+
+
+class Begin(NamedTuple):
+    """What a rank begins with. meeting: see `Ranks`.  The others: as the engine has settled them."""
+
+    rank: int
+    ranks: int
+    meeting: str
+    path: str
+    dtype: torch.dtype
+    device: torch.device
+    threads: int
+    context: int | None
+    load_format: str
+    seed: int | None
+    weights: str
+    deterministic: bool
+    stages: int = 1
+
+
+class Room(NamedTuple):
+    """Of keys and values. slots: token slots of the pool; the rest as of `attention_backend`.  states: slots of states, 0 where no layer keeps any."""
+
+    slots: int
+    dtype: torch.dtype
+    attention: str
+    page_size: int
+    max_running: int
+    context: int
+    deterministic: bool
+    states: int = 0
+
+
+class Line:
+    """One end. Several threads may send."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.socket, self._file, self._sending = end, end.makefile("rb"), threading.Lock()
+
+    def send(self, kind: int, payload: bytes = b"") -> None:
+        """Raises OSError when the other end is gone."""
+        with self._sending:
+            self.socket.sendall(_HEAD.pack(kind, len(payload)) + payload)
+
+    def send_object(self, kind: int, value: Any) -> None:
+        self.send(kind, pickle.dumps(value))
+
+    def receive(self) -> tuple[int, bytes]:
+        """Raises EOFError or OSError when the other end is gone."""
+        kind, count = _HEAD.unpack(self._exactly(_HEAD.size))
+        return kind, self._exactly(count)
+
+    def close(self) -> None:
+        try:
+            self.socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it is gone already
+        self.socket.close()
+
+    def _exactly(self, count: int) -> bytes:
+        found = self._file.read(count)
+        if len(found) < count:
+            raise EOFError("the other end is gone")
+        return found

@@ -1,0 +1,121 @@
+"""How ranks add up what each has computed, and the products that end in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..layers.linear import Linear
+from ..models.decoder import Decoder
+from ..models.experts import ExpertsPart
+
+LIMIT = timedelta(days=1)  # of one collective: that a rank is silent is noticed by those who listen to it (see team.py)
+
+
+class Ranks:
+    """The ranks of one engine, by gloo. One thread of each calls its methods, all ranks the same ones in the same order.
+
+    group: of those that add up with each other; None: all.
+    """
+
+    group: dist.ProcessGroup | None = None
+
+    def __init__(self, rank: int, ranks: int, meeting: Path) -> None:
+        """meeting: a file that no other engine uses."""
+        self.rank, self.ranks = rank, ranks
+        dist.init_process_group("gloo", init_method=meeting.as_uri(), rank=rank, world_size=ranks, timeout=LIMIT)
+
+    def summed(self, x: Tensor) -> Tensor:
+        """The sum of the ranks' x, in their order whatever else x holds, on all of them the same bits; x is written over."""
+        if self.ranks == 2:
+            dist.all_reduce(x, group=self.group)
+            return x
+        parts = [torch.empty_like(x) for _ in range(self.ranks)]
+        dist.all_gather(parts, x, group=self.group)
+        total = parts[0].float()
+        for part in parts[1:]:
+            total += part
+        return x.copy_(total)
+
+    def gathered(self, x: Tensor, columns: int) -> Tensor:
+        """[R, columns] on rank 0, of the ranks' columns beside each other; elsewhere x.
+
+        x: [R, c] with the same c on all ranks but those that the columns do not reach.
+        """
+        each = -(-columns // self.ranks)
+        if x.shape[1] < each:
+            x = torch.nn.functional.pad(x, (0, each - x.shape[1]))
+        parts = [torch.empty_like(x) for _ in range(self.ranks)] if self.rank == 0 else None
+        dist.gather(x.contiguous(), parts, group=self.group, group_dst=0)
+        return x if parts is None else torch.cat(parts, 1)[:, :columns]
+
+
+class Summed(Linear):
+    """A product whose inputs lie on several ranks: their sum."""
+
+    __slots__ = ("_ranks", "product")
+
+    def __init__(self, product: Linear, ranks: Ranks) -> None:
+        super().__init__(product.weight, product.bias)
+        self.product, self._ranks = product, ranks
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._ranks.summed(self.product(x))
+
+    def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
+        return residual.add_(self(x))
+
+    def tensors(self) -> Iterator[Tensor]:
+        return self.product.tensors()
+
+
+class Gathered(Linear):
+    """A product whose outputs lie on several ranks: all of them on rank 0."""
+
+    __slots__ = ("_columns", "_ranks", "product")
+
+    def __init__(self, product: Linear, ranks: Ranks, columns: int) -> None:
+        super().__init__(product.weight, product.bias)
+        self.product, self._ranks, self._columns = product, ranks, columns
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._ranks.gathered(self.product(x), self._columns)
+
+    def tensors(self) -> Iterator[Tensor]:
+        return self.product.tensors()
+
+
+def joined(model: Decoder, ranks: Ranks) -> Decoder:
+    """The sealed model of a rank, whose products give what all ranks compute together."""
+    for layer in model.layers:
+        _join(layer.mixer, "output", ranks)
+        if isinstance(layer.ffn, ExpertsPart):
+            _join_experts(layer.ffn, ranks)
+        else:
+            _join(layer.ffn, "down", ranks)
+    if model.config.stage.ends:
+        model.head.product = Gathered(model.head.product, ranks, model.config.vocab_size)
+    return model.finish()
+
+
+def _join(holder: object, name: str, ranks: Ranks) -> None:
+    product = getattr(holder, name)
+    _unbias(product, ranks)
+    setattr(holder, name, Summed(product, ranks))
+
+
+def _join_experts(part: ExpertsPart, ranks: Ranks) -> None:
+    for product in (*(network.down for network in part.networks()), part.widen):
+        _unbias(product, ranks)
+    part.summed = ranks.summed
+
+
+def _unbias(product: Linear | None, ranks: Ranks) -> None:
+    """Rank 0 alone adds a bias to a sum."""
+    if ranks.rank and product is not None and product.bias is not None:
+        product.bias.zero_()

@@ -1,0 +1,124 @@
+"""A rank's share of a checkpoint: tensors are there as the parts that it keeps, and no more rows are read than these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import CheckpointError, ConfigError
+from ..loading.checkpoint import Checkpoint, open_checkpoint
+from ..loading.cutting import cut
+from ..loading.header import DTYPES, FLOATS, Stored
+from ..loading.plan import renamed
+from ..loading.source import Source
+from ..loading.weights import dummy_model, load_checkpoint
+from ..models.decoder import Decoder
+from ..models.fields import shown
+from ..models.spec import Model
+from .split import Cut, Split, cuts, narrowed, refusal
+
+WHOLE = ("weight", "bias")  # what a projection may have here; more of it: it is in few bits
+
+
+class ShareSource:
+    """A source whose tensors have what a rank keeps of them. cuts: by the tensors' own names.
+
+    Rows are read by runs. Of columns whole rows are read, since they lie in each row.
+    """
+
+    def __init__(self, source: Source, found: Mapping[str, Cut]) -> None:
+        self.name, self.bytes, self._source, self._cuts = source.name, source.bytes, source, found
+        self._whole = {stored.name: stored for stored in source.tensors}
+        self.tensors = [_share(stored, found[stored.name]) if stored.name in found else stored for stored in source.tensors]
+
+    def read(self, stored: Stored, offset: int, part: Tensor) -> None:
+        whole, cut = self._whole[stored.name], self._cuts.get(stored.name)
+        if cut is None:
+            self._source.read(whole, offset, part)
+        elif cut.axis == 0:
+            self._rows(whole, cut.kept, offset, part)
+        else:
+            self._columns(whole, cut.kept, offset, part)
+
+    def _rows(self, whole: Stored, kept: np.ndarray, offset: int, part: Tensor) -> None:
+        width, at = _bytes(whole, 1), 0
+        ends = np.append(np.flatnonzero(np.diff(kept) != 1) + 1, len(kept))  # of the runs of rows that follow each other
+        while at < len(part):
+            row, within = divmod(offset + at, width)
+            end = ends[np.searchsorted(ends, row, "right")]
+            count = min(int(end - row) * width - within, len(part) - at)
+            self._source.read(whole, int(kept[row]) * width + within, part[at : at + count])
+            at += count
+
+    def _columns(self, whole: Stored, kept: np.ndarray, offset: int, part: Tensor) -> None:
+        size, width = DTYPES[whole.dtype].itemsize, _bytes(whole, 1)
+        first, last = offset // (len(kept) * size), -(-(offset + len(part)) // (len(kept) * size))
+        rows = torch.empty((last - first) * width, dtype=torch.uint8)
+        self._source.read(whole, first * width, rows)
+        found = rows.view(last - first, -1, size)[:, torch.from_numpy(kept)].reshape(-1)
+        begin = offset - first * len(kept) * size
+        part.copy_(found[begin : begin + len(part)])
+
+
+def _share(stored: Stored, cut: Cut) -> Stored:
+    shape = list(stored.shape)
+    shape[cut.axis] = len(cut.kept)
+    return stored._replace(shape=shape, stop=stored.start + math.prod(shape) * DTYPES[stored.dtype].itemsize)
+
+
+def _bytes(stored: Stored, axis: int) -> int:
+    return math.prod(stored.shape[axis:]) * DTYPES[stored.dtype].itemsize
+
+
+def share_of(checkpoint: Checkpoint, split: Split) -> Checkpoint:
+    """What a rank loads. Raises ConfigError for what cannot be shared out."""
+    model = checkpoint.model
+    require(model, split.ranks)
+    if checkpoint.packed:
+        raise ConfigError("Engine(tensor_parallel=...): a sharded state has its weights packed for one rank: open the model that it was made of")
+    found = cuts(model, split)
+    cut_apart = [cut(source, model) for source in checkpoint.sources]
+    sources = [ShareSource(source, _by_own_names(source, found, model)) for source in cut_apart]
+    return replace(checkpoint, model=narrowed(model, split), sources=[*sources])
+
+
+def require(model: Model, ranks: int) -> None:
+    """Raises ConfigError where a model cannot be shared out among so many ranks."""
+    if (why := refusal(model, ranks)) is not None:
+        raise ConfigError(f"Engine(tensor_parallel={ranks}): {model.architecture}: {why}")
+
+
+def load_share(
+    path: Path, dtype: torch.dtype, device: torch.device, split: Split, seed: int | None = None, transform: Any = None, context: int | None = None, load_format: str = "auto"
+) -> Decoder:
+    """As `loading.load_model`, a rank's part of it. seed: of random weights, which are another model than one rank's."""
+    checkpoint = share_of(open_checkpoint(path, context, seed is None, load_format), split)
+    if seed is not None:
+        return dummy_model(checkpoint.model, dtype, device, seed, transform)
+    return load_checkpoint(checkpoint, dtype, device, transform)
+
+
+def _by_own_names(source: Source, found: Mapping[str, Cut], model: Model) -> dict[str, Cut]:
+    own: dict[str, Cut] = {}
+    modules = {name.removesuffix(".weight") for name in found if name.endswith(".weight")}
+    for stored in source.tensors:
+        name = renamed(stored.name, model, found)
+        module, _, suffix = name.rpartition(".")
+        if (module in modules and suffix not in WHOLE) or (name in found and stored.dtype not in FLOATS):
+            raise ConfigError(f"Engine(tensor_parallel=...): {source.name}: {shown(stored.name)} is of weights in few bits, which are not shared out; take the model as it was before")
+        if (kept := found.get(name)) is not None:
+            own[stored.name] = _checked(source, stored, kept)
+    return own
+
+
+def _checked(source: Source, stored: Stored, cut: Cut) -> Cut:
+    if len(stored.shape) <= cut.axis or stored.shape[cut.axis] != cut.places:
+        raise CheckpointError(f"{source.name}: tensor {shown(stored.name)} has shape {shown(stored.shape)}, config.json asks for {cut.places} at axis {cut.axis}")
+    return cut

@@ -1,0 +1,237 @@
+"""Tensor parallelism: a rank's share of a model, which is a narrower model, and which parts of the checkpoint belong to it.
+
+Queries, keys and values are cut by heads, networks and each of the experts by their inner width, the head by the vocabulary; norms,
+routers, the rows of latent attention and the embedding are whole on every rank. After Megatron-LM (Shoeybi et al., 2019, arXiv 1909.08053).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from ..models.attention import rows_in_file
+from ..models.experts import names_of_expert, names_of_shared
+from ..models.known_parts import unknown
+from ..models.latent_spec import Latent
+from ..models.names import Names
+from ..models.spec import (
+    Attention,
+    Experts,
+    Feedforward,
+    Gated,
+    HeadNorm,
+    Layer,
+    Mixer,
+    Model,
+    Norm,
+    Norms,
+    Plain,
+    Router,
+)
+
+Network = TypeVar("Network", bound=Gated | Plain)
+
+SPLIT: dict[type, set[str]] = {  # what of each part is cut, or is whole on every rank
+    Layer: {"norms", "mixer", "ffn", "branch", "scalar"},
+    Norms: {"before_mixer", "after_mixer", "before_ffn", "after_ffn", "parallel", "of_sum"},
+    Attention: {
+        "heads", "kv_heads", "dim", "scale", "value_dim", "rope", "bias", "out_bias", "norm", "value_norm_eps", "clip", "temperature",
+        "window", "chunk", "softcap", "alibi", "sinks", "value_is_key", "source", "gate", "value_scale",
+    },
+    HeadNorm: {"norm", "over", "after"},
+    Gated: {"inner", "activation", "bias", "limit", "scale", "out_scale"},
+    Plain: {"inner", "activation", "bias"},
+    Latent: {"heads", "rank", "dim", "turned", "value_dim", "scale", "norm", "rope", "query_rank", "bias", "out_bias", "temperature", "indexer"},
+    Norm: {"eps", "kind", "offset", "weight", "bias"},
+    Experts: {"count", "top_k", "expert", "router", "weighs_input", "shared", "switched", "latent", "latent_bias"},
+    Router: {
+        "score", "best_first", "bias", "correction", "groups", "kept_groups", "group_score", "outside", "normalise", "floor", "scale", "jitter",
+    },
+}  # fmt: skip
+
+
+class Split(NamedTuple):
+    """rank: from 0."""
+
+    rank: int
+    ranks: int
+
+    def of(self, count: int) -> range:
+        """This rank's part of `count` things that divide."""
+        each = count // self.ranks
+        return range(self.rank * each, (self.rank + 1) * each)
+
+    def kv_heads(self, count: int) -> range:
+        """Heads of keys and values; with fewer heads than ranks several ranks hold the same one."""
+        return self.of(count) if count >= self.ranks else range(self.rank * count // self.ranks, self.rank * count // self.ranks + 1)
+
+    def tokens(self, count: int) -> range:
+        """Rows of the head: as many on each rank, but for the last ones."""
+        each = -(-count // self.ranks)
+        return range(min(self.rank * each, count), min((self.rank + 1) * each, count))
+
+
+class Cut(NamedTuple):
+    """What of a tensor is kept: of this axis, which has so many places, these, int64, in their order."""
+
+    axis: int
+    places: int
+    kept: np.ndarray
+
+
+def refusal(model: Model, ranks: int) -> str | None:
+    """Why a model cannot be shared out among so many ranks, for people; None: it can."""
+    if model.per_layer is not None:
+        return "embeddings of each layer's own are not shared out among ranks"
+    return next((f"layer {index}: {why}" for index, layer in enumerate(model.layers) for why in _reasons(layer, model.names, ranks)), None)
+
+
+def _reasons(layer: Layer, names: Names, ranks: int) -> Iterator[str]:
+    yield from unknown(layer, SPLIT)
+    part = layer.mixer
+    if isinstance(part, Attention | Latent) and part.heads % ranks:
+        yield f"{part.heads} query heads cannot be shared out among {ranks} ranks: take a number that divides them"
+    if isinstance(part, Attention):
+        if names.qkv is not None and (part.gate or part.source is not None or part.value_is_key):
+            yield "one tensor for queries, keys and values, of which not all are there"
+        if part.kv_heads % ranks and ranks % part.kv_heads:
+            yield f"{part.kv_heads} heads of keys and values over {ranks} ranks: one number must divide the other"
+        if part.norm is not None and part.norm.over != "head":
+            yield "queries and keys are normed over several heads, which lie on several ranks"
+    for inner in _widths(layer.ffn):
+        if inner % ranks:
+            yield f"an inner width of {inner} cannot be shared out among {ranks} ranks: take a number that divides it"
+
+
+def _widths(ffn: Feedforward | None) -> list[int]:
+    if isinstance(ffn, Experts):
+        return [ffn.expert.inner, *([] if ffn.shared is None else [ffn.shared.inner])]
+    return [] if ffn is None else [ffn.inner]
+
+
+def narrowed(model: Model, split: Split) -> Model:
+    """The rank's own model. Its products behind attention and networks give parts of sums, its head the logits of some tokens."""
+    rows = split.tokens(model.vocab_size)
+    return replace(model, layers=tuple(_narrow_layer(layer, split) for layer in model.layers), head_rows=(rows.start, rows.stop))
+
+
+def _narrow_layer(layer: Layer, split: Split) -> Layer:
+    mixer, ffn = layer.mixer, layer.ffn
+    if isinstance(mixer, Latent):
+        mixer = replace(mixer, heads=len(split.of(mixer.heads)))
+    elif isinstance(mixer, Attention):
+        mixer = _narrow(mixer, split)
+    if isinstance(ffn, Experts):
+        ffn = replace(ffn, expert=_narrow_network(ffn.expert, split), shared=ffn.shared and _narrow_network(ffn.shared, split))
+    elif ffn is not None:
+        ffn = _narrow_network(ffn, split)
+    return replace(layer, mixer=mixer, ffn=ffn)
+
+
+def _narrow_network(part: Network, split: Split) -> Network:
+    return replace(part, inner=len(split.of(part.inner)))
+
+
+def _narrow(part: Attention, split: Split) -> Attention:
+    heads = split.of(part.heads)
+    alibi = None if part.alibi is None else part.alibi[heads.start : heads.stop]
+    return replace(part, heads=len(heads), kv_heads=len(split.kv_heads(part.kv_heads)), alibi=alibi)
+
+
+def cuts(model: Model, split: Split) -> dict[str, Cut]:
+    """By the name of a tensor in the model, what a rank keeps of it; others are kept whole."""
+    found = dict(_head_cuts(model, split))
+    for index, layer in enumerate(model.layers):
+        prefix = model.names.layer.format(index)
+        found |= {prefix + name: cut for name, cut in (*_mixer_cuts(layer.mixer, model.names, split), *_ffn_cuts(layer.ffn, model.names, split))}
+    return found
+
+
+def _mixer_cuts(part: Mixer | None, names: Names, split: Split) -> Iterator[tuple[str, Cut]]:
+    if isinstance(part, Attention):
+        yield from _attention_cuts(part, names, split)
+    elif isinstance(part, Latent):
+        yield from _latent_cuts(part, names, split)
+
+
+def _head_cuts(model: Model, split: Split) -> Iterator[tuple[str, Cut]]:
+    rows, head = np.asarray(split.tokens(model.vocab_size)), model.names.head
+    if not model.tied:
+        yield f"{head}.weight", Cut(0, model.vocab_size, rows)
+    yield f"{head}.bias", Cut(0, model.vocab_size, rows)
+
+
+def _attention_cuts(part: Attention, names: Names, split: Split) -> Iterator[tuple[str, Cut]]:
+    heads, kv_heads = split.of(part.heads), split.kv_heads(part.kv_heads)
+    if names.qkv is not None:
+        yield from _outputs(names.qkv.name, sum(part.rows), _merged(part, names, split), names)
+    else:
+        query = part.dim * (2 if part.gate else 1)
+        yield from _outputs(names.q, part.heads * query, _numbers(heads, query), names)
+        yield from _outputs(names.k, part.kv_heads * part.dim, _numbers(kv_heads, part.dim), names)
+        yield from _outputs(names.v, part.kv_heads * part.values, _numbers(kv_heads, part.values), names)
+    yield from _inputs(names.output, part.heads * part.values, _numbers(heads, part.values), names)
+    yield names.sinks, Cut(0, part.heads, np.asarray(heads))
+
+
+def _merged(part: Attention, names: Names, split: Split) -> np.ndarray:
+    """Rows of a tensor of several projections that become the rank's own such tensor, in the same order of its own."""
+    assert names.qkv is not None
+    own = _narrow(part, split)
+    plain, narrow = (rows_in_file(replace(each, rope=None), names.qkv.order) for each in (part, own))  # turning is within a head
+    queries, keys, _ = part.rows
+    heads, kv_heads = split.of(part.heads), split.kv_heads(part.kv_heads)
+    chosen = [_numbers(heads, part.dim), queries + _numbers(kv_heads, part.dim), queries + keys + _numbers(kv_heads, part.values)]
+    kept = np.empty(len(narrow), np.int64)
+    kept[narrow] = plain[np.concatenate(chosen)]
+    return kept
+
+
+def _latent_cuts(part: Latent, names: Names, split: Split) -> Iterator[tuple[str, Cut]]:
+    """What leads to latents and their norms is whole on every rank, and so is the row of a token; an indexer too."""
+    own, heads = names.latent, split.of(part.heads)
+    widths = {(names.q if part.query_rank is None else own.query_up): part.dim + part.turned}
+    widths |= {own.up: part.dim + part.value_dim} if own.halves is None else dict(zip(own.halves, (part.rank, part.value_dim), strict=True))
+    for name, width in widths.items():
+        yield f"{name}.weight", Cut(0, part.heads * width, _numbers(heads, width))
+    yield f"{names.output}.weight", Cut(1, part.heads * part.value_dim, _numbers(heads, part.value_dim))
+
+
+def _ffn_cuts(part: Feedforward | None, names: Names, split: Split) -> Iterator[tuple[str, Cut]]:
+    if isinstance(part, Experts):
+        for index in range(part.count):
+            yield from _network_cuts(part.expert, names_of_expert(names, index), split)
+        if part.shared is not None:
+            yield from _network_cuts(part.shared, names_of_shared(names), split)
+    elif part is not None:
+        yield from _network_cuts(part, names, split)
+
+
+def _network_cuts(part: Gated | Plain, names: Names, split: Split) -> Iterator[tuple[str, Cut]]:
+    inner = np.asarray(split.of(part.inner))
+    if isinstance(part, Gated) and names.gate_up is not None:
+        pairs = np.stack((2 * inner, 2 * inner + 1), 1).ravel()
+        rows = pairs if names.gate_up.order == "pairs" else np.concatenate((inner, part.inner + inner))
+        yield from _outputs(names.gate_up.name, 2 * part.inner, rows, names)
+    else:
+        yield from _outputs(names.up, part.inner, inner, names)
+        yield from _outputs(names.gate, part.inner, inner, names)
+    yield from _inputs(names.down, part.inner, inner, names)
+
+
+def _outputs(name: str, count: int, rows: np.ndarray, names: Names) -> Iterator[tuple[str, Cut]]:
+    yield f"{name}.weight", Cut(1 if names.transposed else 0, count, rows)
+    yield f"{name}.bias", Cut(0, count, rows)
+
+
+def _inputs(name: str, count: int, columns: np.ndarray, names: Names) -> Iterator[tuple[str, Cut]]:
+    """The bias of such a product is whole: one rank adds it."""
+    yield f"{name}.weight", Cut(0 if names.transposed else 1, count, columns)
+
+
+def _numbers(heads: range, width: int) -> np.ndarray:
+    return np.arange(heads.start * width, heads.stop * width)
+

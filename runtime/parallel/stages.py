@@ -1,0 +1,168 @@
+"""Pipeline parallelism: which layers each stage holds, and what of the checkpoint belongs to them.
+
+A stage is a model of fewer layers: the first one embeds, the last one has the final norm and the head. After GPipe (Huang et al.,
+2018, arXiv 1811.06965), without its training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import ConfigError
+from ..loading.checkpoint import Checkpoint, open_checkpoint
+from ..loading.cutting import cut
+from ..loading.header import Stored
+from ..loading.plan import renamed
+from ..loading.source import Source
+from ..loading.weights import dummy_model, load_checkpoint
+from ..models.decoder import Decoder
+from ..models.latent_spec import Latent
+from ..models.spec import Attention, Beside, Layer, Mixer, Model, Stage, attention_of
+from .share import share_of
+from .split import Split
+
+
+class Place(NamedTuple):
+    """Where a rank stands: in which of so many stages, and which part of that stage is its own."""
+
+    stage: int
+    stages: int
+    split: Split
+
+    @classmethod
+    def of(cls, rank: int, ranks: int, stages: int) -> Place:
+        """Ranks of a stage follow each other."""
+        each = ranks // stages
+        return cls(rank // each, stages, Split(rank % each, each))
+
+
+class StageSource:
+    """A source without the tensors that other stages hold."""
+
+    def __init__(self, source: Source, tensors: list[Stored]) -> None:
+        self.name, self.bytes, self.tensors, self._source = source.name, source.bytes, tensors, source
+
+    def read(self, stored: Stored, offset: int, part: Tensor) -> None:
+        self._source.read(stored, offset, part)
+
+
+def borders(model: Model, stages: int) -> list[int]:
+    """The first layer of each stage, and the number of layers behind the last: the largest stage has as few bytes as can be.
+
+    Raises ConfigError where the layers cannot be cut into so many stages.
+    """
+    asked = f"Engine(pipeline_parallel={stages}): {model.architecture}"
+    if model.per_layer is not None:
+        raise ConfigError(f"{asked}: embeddings of each layer's own are not shared out among stages")
+    may_end = [*_ends(model)]
+    if len(may_end) < stages:
+        raise ConfigError(f"{asked}: its {len(model.layers)} layers can be cut into {len(may_end)} stages at most")
+    return evenly(sizes(model), may_end, stages)
+
+
+def evenly(costs: Sequence[int], ends: Sequence[int], parts: int) -> list[int]:
+    """Cut a row into parts, each not empty, that end at some of `ends`, the last of which is the row's: [0, ..., its length].
+
+    The largest part costs as little as can be; then the sum of squares does.
+    """
+    total = [0]
+    for cost in costs:
+        total.append(total[-1] + cost)
+    best = {0: ((0, 0), [0])}  # by where the parts so far end
+    for _ in range(parts):
+        found: dict[int, tuple[tuple[int, int], list[int]]] = {}
+        for end in ends:
+            ways = [((max(most, each := total[end] - total[start]), squares + each * each), [*cuts, end]) for start, ((most, squares), cuts) in best.items() if start < end]
+            if ways:
+                found[end] = min(ways)
+        best = found
+    return best[ends[-1]][1]
+
+
+def sizes(model: Model) -> list[int]:
+    """Numbers of weights of each layer; with the first one counts the embedding, with the last one what stands behind it."""
+    parts = [sum(place.target.numel() for place in part.places()) for part in Decoder(model, torch.bfloat16, "meta").parts]
+    first, *found, last = parts
+    found[0] += first
+    found[-1] += last + (first if model.tied else 0)
+    return found
+
+
+def _ends(model: Model) -> Iterator[int]:
+    """Behind which layers a stage may end: no later layer reads what a layer before has stored or chosen."""
+    kept = [_earliest(index, layer) for index, layer in enumerate(model.layers)]
+    yield from (end for end in range(1, len(kept) + 1) if all(first >= end for first in kept[end:]))
+
+
+def _earliest(index: int, layer: Layer) -> int:
+    """The first of the layers before this one that must be where it is; itself: none must."""
+    part = attention_of(layer.mixer)
+    if isinstance(part, Attention) and part.source is not None:
+        return part.source
+    shares = isinstance(part, Latent) and part.indexer is not None and part.indexer.shared
+    return index - 1 if shares else index
+
+
+def stage_of(model: Model, cuts: Sequence[int], number: int) -> Model:
+    """The model of one stage. cuts: see `borders`."""
+    first, stop = cuts[number], cuts[number + 1]
+    layers = tuple(replace(layer, mixer=_moved(layer.mixer, first)) for layer in model.layers[first:stop])
+    return replace(model, layers=layers, stage=Stage(first, number == 0, number == len(cuts) - 2))
+
+
+def _moved(part: Mixer | None, first: int) -> Any:
+    """With the numbers of layers that this stage counts by."""
+    if isinstance(part, Beside):
+        return replace(part, mixers=tuple(_moved(each, first) for each in part.mixers))
+    return replace(part, source=part.source - first) if isinstance(part, Attention) and part.source is not None else part
+
+
+def of_stage(checkpoint: Checkpoint, cuts: Sequence[int], number: int) -> Checkpoint:
+    """What a stage loads."""
+    whole = checkpoint.model
+    own = stage_of(whole, cuts, number)
+    elsewhere = _elsewhere(own)
+    kept = [StageSource(source, [stored for stored in source.tensors if _is_here(stored.name, whole, own, elsewhere)]) for source in checkpoint.sources]
+    return replace(checkpoint, model=own, sources=[*kept])
+
+
+def _elsewhere(model: Model) -> tuple[str, ...]:
+    """How the names of tensors outside the layers begin that other stages hold."""
+    names, stage = model.names, model.stage
+    ends = () if stage.ends else (names.head, names.norm, names.project_out)
+    begins = () if stage.begins else (names.embed_norm, names.positions, names.project_in)
+    table = () if model.has_table else (names.embedding,)
+    return tuple(f"{name}." for name in (*ends, *begins, *table) if name)
+
+
+def _is_here(name: str, whole: Model, own: Model, elsewhere: tuple[str, ...]) -> bool:
+    """Tensors that belong to no part are everywhere, for the plan to judge."""
+    begin, end = whole.names.layer.split("{}")
+    for each in (name, renamed(name, whole, ())):
+        number = each.removeprefix(begin).partition(end)[0]
+        if each.startswith(begin) and number.isdecimal() and int(number) < len(whole.layers):
+            return 0 <= int(number) - own.stage.first < len(own.layers)
+        if each.startswith(elsewhere):
+            return False
+    return True
+
+
+def load_stage(
+    path: Path, dtype: torch.dtype, device: torch.device, place: Place, seed: int | None = None, transform: Any = None, context: int | None = None, load_format: str = "auto"
+) -> Decoder:
+    """As `share.load_share`, of a rank of a stage."""
+    checkpoint = open_checkpoint(path, context, seed is None, load_format)
+    if checkpoint.packed:
+        raise ConfigError("Engine(pipeline_parallel=...): a sharded state has its weights packed for one rank: open the model that it was made of")
+    cuts = borders(checkpoint.model, place.stages)
+    apart = replace(checkpoint, sources=[cut(source, checkpoint.model) for source in checkpoint.sources])
+    mine = of_stage(apart if place.split.ranks == 1 else share_of(checkpoint, place.split), cuts, place.stage)
+    if seed is not None:
+        return dummy_model(mine.model, dtype, device, seed, transform)
+    return load_checkpoint(mine, dtype, device, transform)

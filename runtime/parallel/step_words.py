@@ -1,0 +1,79 @@
+"""A step as rank 0 tells it to the others: whole numbers, of which the pages are only those that they do not know yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ..step.batch import Batch
+
+HEADER = 7  # tokens, sequences, wanted rows, pools, whether hidden states are kept, places of states of each kind, slots that follow
+
+
+class News(NamedTuple):
+    """Of each sequence: the row that ranks keep its slots in, how many of them they know, and the others, int32."""
+
+    row: int
+    known: int
+    slots: np.ndarray
+
+
+def to_words(batch: Batch, news: Sequence[News]) -> bytes:
+    """int32, in this machine's order."""
+    slots = [each.slots for each in news]
+    states = [[], []] if batch.state_read is None or batch.state_write is None else [batch.state_read.tolist(), batch.state_write.tolist()]
+    header = [len(batch.token_ids), len(news), len(batch.logit_rows), len(batch.pools), int(batch.keeps), len(states[0]), sum(map(len, slots))]
+    tensors = [tensor.numpy().astype(np.int32) for tensor in (batch.token_ids, batch.positions, batch.logit_rows)]
+    lists = [batch.query_lens, batch.context_lens, [each.row for each in news], [each.known for each in news], *zip(*batch.pools, strict=True), *states]
+    return np.concatenate([np.asarray(part, np.int32) for part in (header, *tensors, *lists, *slots)]).tobytes()
+
+
+class Rows:
+    """What a rank knows of the sequences' slots, and the batches that it makes of the words. count: rows that there are."""
+
+    def __init__(self, count: int) -> None:
+        self._slots = [np.empty(0, np.int32)] * count
+
+    def batch(self, words: bytes) -> Batch:
+        """Equal to that which the words were made of, slots of all sequences included."""
+        values = np.frombuffer(words, np.int32)
+        tokens, sequences, wanted, pools, keeps, states, fresh = (int(value) for value in values[:HEADER])
+        sizes = [HEADER, tokens, tokens, wanted, *[sequences] * 4, *[pools] * (2 if pools else 0), states, states, fresh]
+        parts = np.split(values, list(accumulate(sizes))[:-1])[1:]
+        ids, positions, logit_rows, lengths, contexts, rows, known = parts[:7]
+        slots = self._learn(rows, known, contexts, parts[-1])
+        new = [each[len(each) - count :] for each, count in zip(slots, lengths, strict=True)]
+        return Batch(
+            token_ids=_int64(ids),
+            positions=_int64(positions),
+            slots=_int64(np.concatenate(new)),
+            query_lens=lengths.tolist(),
+            context_lens=contexts.tolist(),
+            context_slots=slots,
+            logit_rows=_int64(logit_rows),
+            pools=list(zip(*(part.tolist() for part in parts[7:-3]), strict=True)),
+            keeps=bool(keeps),
+            state_read=_int64(parts[-3]) if states else None,
+            state_write=_int64(parts[-2]) if states else None,
+        )
+
+    def _learn(self, rows: np.ndarray, known: np.ndarray, contexts: np.ndarray, fresh: np.ndarray) -> list[np.ndarray]:
+        """The slots of each sequence, as far as its context goes."""
+        found = []
+        for row, count, length in zip(rows.tolist(), known.tolist(), contexts.tolist(), strict=True):
+            added, fresh = np.split(fresh, [length - count])
+            kept = self._slots[row]
+            if length > len(kept):
+                kept = np.resize(kept, max(length, 2 * len(kept)))
+                self._slots[row] = kept
+            kept[count:length] = added
+            found.append(kept[:length])
+        return found
+
+
+def _int64(values: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(values.astype(np.int64))

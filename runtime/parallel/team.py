@@ -1,0 +1,222 @@
+"""Rank 0's side of the other ranks: it starts their processes, tells them what to do, and ends all when one ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from ..errors import RuntimeFailure
+from ..leash import command
+from .line import ALIVE, BEGIN, FAILED, POOL, READY, SLEEP, STEP, WAKE, Begin, Line, Room
+from .ranks import Ranks
+
+log = logging.getLogger("sgl.runtime")
+
+LOADING = 10.0  # times the limit of silence, while models are loaded: a process may hold Python's lock
+GRACE = 1.0  # seconds in which rank 0 may find for itself what made another end while it began, or end by itself
+ENDING = 10.0  # seconds that ending takes at most
+TURN = 0.2  # seconds between two looks at who was heard when
+
+
+class Meeting:
+    """A file for the ranks to find each other by: where the system can, one that no folder names, so that nothing is left of it however they end.
+
+    shared: descriptors for the others to have, at the same numbers.
+    """
+
+    def __init__(self) -> None:
+        self._folder = "" if sys.platform == "linux" else tempfile.mkdtemp(prefix="sgl-ranks-")
+        self.shared = [] if self._folder else [os.memfd_create("sgl-ranks")]  # open to the end: who meets may look at it again
+        self.path = Path(self._folder, "meeting") if self._folder else Path(f"/proc/self/fd/{self.shared[0]}")
+
+    def end(self) -> None:
+        """All have met, or never will."""
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class Member:
+    """The process of a rank above 0, as rank 0 sees it."""
+
+    def __init__(self, rank: int, meeting: Meeting) -> None:
+        ours, theirs = socket.socketpair()
+        try:
+            self.process = subprocess.Popen(
+                command("sgl.runtime.parallel.follower", theirs.fileno()),
+                stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno(), *meeting.shared], process_group=0,
+            )  # fmt: skip
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self.rank, self.line, self.heard = rank, Line(ours), time.monotonic()
+        self.ready: SimpleQueue[bytes] = SimpleQueue()
+        self.told = b""  # with its newest sign of life
+        self.words = ""  # what it said of its failure
+
+    def end(self, seconds: float = 0.0) -> str:
+        """Make it end, by force after so long, and say how it was."""
+        self.line.close()
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        return _how(self.process.returncode)
+
+
+class Team:
+    """The ranks of one engine. `broken` is called once, on a thread of the team's own, when one of them has ended or is silent.
+
+    silence: seconds without a sign of life after which a rank counts as hung; None: it may be silent for ever.
+    """
+
+    def __init__(self, ranks: int, silence: float | None, broken: Callable[[BaseException], None]) -> None:
+        self.size, self._silence, self._broken = ranks, silence, broken
+        if sys.platform == "linux":
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # nothing leaves this machine
+        self._meeting = Meeting()
+        self._failed, self._closing, self._begun = threading.Lock(), False, False
+        self.members = [Member(rank, self._meeting) for rank in range(1, ranks)]
+        for member in self.members:
+            threading.Thread(target=self._listen, args=(member,), name=f"sgl-rank-{member.rank}", daemon=True).start()
+        threading.Thread(target=self._watch, name="sgl-ranks", daemon=True).start()
+
+    def begin(self, begin: Begin) -> None:
+        """Let every rank load its share. begin: as for rank 0."""
+        for member in self.members:
+            self._send(member, BEGIN, begin._replace(rank=member.rank, meeting=str(self.meeting)))
+
+    def meet(self) -> Ranks:
+        """Wait until all have loaded."""
+        return Ranks(0, self.size, self.meeting)
+
+    @property
+    def meeting(self) -> Path:
+        """See `Ranks`."""
+        return self._meeting.path
+
+    def wait(self) -> list[bytes]:
+        """Until every rank has done what it was told last; what each says to it. Raises RuntimeFailure when one has ended."""
+        answers = []
+        for member in self.members:
+            while True:
+                try:
+                    answers.append(member.ready.get(timeout=TURN))
+                    break
+                except Empty:
+                    if self._failed.locked():
+                        raise RuntimeFailure(f"rank {member.rank} has ended: {member.words}") from None
+        self._begun = True
+        self._meeting.end()
+        return answers
+
+    def make_room(self, room: Room) -> list[bytes]:
+        """Give every rank memory for keys and values. Of each, pickled, who computes its layers."""
+        for member in self.members:
+            self._send(member, POOL, room)
+        return self.wait()
+
+    def step(self, words: bytes) -> None:
+        """Let every rank compute this step, which rank 0 computes at the same time."""
+        for member in self.members:
+            self._tell(member, STEP, words)
+
+    def sleep(self) -> None:
+        self._all(SLEEP)
+
+    def wake(self) -> None:
+        self._all(WAKE)
+
+    def broke_off(self, error: BaseException) -> None:
+        """A step that others compute has broken off here. This process ends before anybody hears of it in other words than theirs."""
+        until = time.monotonic() + GRACE
+        while time.monotonic() < until and not (self._closing or self._failed.locked()):
+            time.sleep(0.01)  # one of them may have ended: who listens to it says so better
+        self.fail(error)
+        if not self._closing:
+            time.sleep(ENDING)
+
+    def fail(self, error: BaseException) -> None:
+        """The ranks no longer stand at the same place: all of them end, and so does this process."""
+        if self._closing or not self._failed.acquire(blocking=False):
+            return
+        for member in self.members:
+            member.end()
+        self._meeting.end()
+        self._broken(error)
+
+    def close(self) -> None:
+        self._closing = True
+        for member in self.members:
+            member.end(GRACE)
+        self._meeting.end()
+
+    def _all(self, kind: int) -> None:
+        for member in self.members:
+            self._tell(member, kind)
+        self.wait()
+
+    def _send(self, member: Member, kind: int, value: Any) -> None:
+        try:
+            member.line.send_object(kind, value)
+        except OSError:
+            pass  # it is gone: who listens to it knows
+
+    def _tell(self, member: Member, kind: int, payload: bytes = b"") -> None:
+        try:
+            member.line.send(kind, payload)
+        except OSError:
+            pass
+
+    # threads of the team's own
+
+    def _listen(self, member: Member) -> None:
+        try:
+            while True:
+                kind, payload = member.line.receive()
+                member.heard = time.monotonic()
+                if kind == READY:
+                    member.ready.put(payload)
+                elif kind == FAILED:
+                    member.words = payload.decode()
+                else:
+                    assert kind == ALIVE
+                    member.told = payload
+        except (EOFError, OSError):
+            if not self._begun:
+                time.sleep(GRACE)  # what it could not read, rank 0 cannot read either, and says so better
+            self._ended(member)
+
+    def _ended(self, member: Member) -> None:
+        if self._closing or self._failed.locked():
+            return
+        how = member.end(GRACE)
+        self.fail(RuntimeFailure(f"rank {member.rank} (pid {member.process.pid}) {how}{member.words and f': {member.words}'}"))
+
+    def _watch(self) -> None:
+        while self._silence is not None and not (self._closing or self._failed.locked()):
+            time.sleep(TURN)
+            limit = self._silence * (1 if self._begun else LOADING)
+            for member in self.members:
+                if time.monotonic() - member.heard > limit:
+                    self.fail(RuntimeFailure(f"rank {member.rank} (pid {member.process.pid}) was stopped or hung: it gave no sign of life for {limit:g} s, and was killed"))
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    return f"was killed by {signal.Signals(-code).name}"

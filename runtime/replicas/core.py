@@ -1,0 +1,225 @@
+"""The cores of several engines in processes of their own, as one engine sees them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from sgl.grammars import Vocabulary
+
+from ..errors import ConfigError
+from ..executor.device import choose_device
+from ..loop.assemble import Assembled
+from ..loop.config import EngineConfig
+from ..loop.metrics import Stats
+from ..loop.text_side import load_tokenizer
+from ..process.remote import RemoteCore, RemoteState
+from ..sequences.ops import Close, Extend, Fork, Generation, Op
+from ..sequences.sequence import SequenceState, Status
+from ..sequences.terms import Terms
+from . import together
+from .routing import Router, Text
+
+
+def connect_replicas(path: Path, options: EngineConfig) -> Assembled:
+    """What `assemble` gives, with so many engines behind it. Raises what is raised in any of them."""
+    core = ReplicasCore(path, shares(options))
+    try:
+        with ThreadPoolExecutor(1, "sgl-tokenizer") as beside:
+            text = beside.submit(load_tokenizer, path, options.chat_template)
+            config = core.started()
+            tokenizer = text.result()
+        core.use(Vocabulary.from_tokenizer(tokenizer))
+    except BaseException:
+        core.stop()
+        raise
+    return Assembled(replace(config, process=True, replicas=options.replicas, device=options.device), tokenizer, core.vocabulary, core, core.info)
+
+
+def shares(options: EngineConfig) -> list[EngineConfig]:
+    """The options of each replica. Raises ConfigError for more replicas than there are GPUs."""
+    count, one = options.replicas, replace(options, replicas=1)
+    if options.device not in ("auto", "cuda", "cpu"):
+        raise ConfigError(f"Engine(replicas={count}, device={options.device!r}): all of them would be on that one; take device='cuda', of which each gets one, or 'cpu'")
+    if options.device != "cpu" and torch.cuda.is_available():
+        if count > torch.cuda.device_count():
+            raise ConfigError(f"Engine(replicas={count}): torch sees {torch.cuda.device_count()} CUDA devices; take as many replicas at most, or device='cpu'")
+        return [replace(one, device=f"cuda:{number}") for number in range(count)]
+    if count > (most := max(8, os.cpu_count() or 1)):
+        raise ConfigError(f"Engine(replicas={count}): each is a process with the whole model; by the CPUs of this machine take {most} at most")
+    if options.threads is not None:
+        return [one] * count
+    threads = choose_device(options.device, options.dtype).threads
+    return [replace(one, threads=max(1, threads // count))] * count
+
+
+class State:
+    """A sequence. Where it goes is decided when it is to be computed: until then it holds what it was extended by.
+
+    text: for its children's sake, and for what is remembered of where it lies.
+    """
+
+    __slots__ = ("held", "id", "place", "remote", "terms", "text")
+
+    def __init__(self, id: int, terms: Terms) -> None:
+        self.id, self.terms, self.place, self.text = id, terms, -1, Text(terms.space)
+        self.remote: RemoteState | None = None
+        self.held: list[Extend] = []
+
+
+class ReplicasCore:
+    """Stands for several EngineCores. All methods are thread-safe. options: of each."""
+
+    def __init__(self, path: Path, options: Sequence[EngineConfig]) -> None:
+        self.vocabulary: Vocabulary
+        self.info: dict[str, Any] = {}
+        self._path, self._ids, self._lock = path, itertools.count(1), threading.RLock()
+        self._adapting = threading.Lock()
+        self._router = Router([1] * len(options))
+        self._restarts = [0] * len(options)
+        self._cores: list[RemoteCore] = []
+        for number, each in enumerate(options):
+            self._cores.append(RemoteCore(path, each, partial(self._noted, number)))
+
+    def started(self) -> Any:
+        """The settled options of the first, once all run."""
+        ready = [core.started.result() for core in self._cores]
+        self._router = Router([core.info["kv_tokens"] for core in self._cores])
+        self._tell()
+        return ready[0].config
+
+    def use(self, vocabulary: Vocabulary) -> None:
+        """What grammars are of."""
+        self.vocabulary = vocabulary
+        for core in self._cores:
+            core.vocabulary = vocabulary
+
+    def _noted(self, number: int) -> None:
+        """A process is ready: one that was started again has nothing cached."""
+        restarts = self._cores[number].info["restarts"] if number < len(self._cores) else 0
+        if restarts != self._restarts[number]:
+            self._restarts[number] = restarts
+            self._router.forget(number)
+            self._tell()
+
+    def _tell(self) -> None:
+        self.info.update(together.infos([core.info for core in self._cores]))
+
+    # what a sequence asks
+
+    def new_state(self, terms: Terms, status: Status = Status.IDLE) -> State:
+        return State(next(self._ids), terms)
+
+    def submit(self, state: State, op: Op) -> Future[Any]:
+        with self._lock:
+            if isinstance(op, Extend):
+                state.text.extend(op.new, op.drop)
+            if state.remote is None:
+                if isinstance(op, Extend):
+                    state.held.append(op)
+                    return op.future
+                if isinstance(op, Close):
+                    op.resolve()
+                    return op.future
+                self._place(state, op)
+            elif not isinstance(op, Extend | Close):
+                self._count(state, op, 0)
+            return self._send(state, op)
+
+    def _place(self, state: State, op: Op) -> None:
+        """Choose where it is computed, and send there what it holds."""
+        text = state.text
+        state.place, missing = self._router.choose(text.keys, len(text.tokens), [core.up for core in self._cores])
+        state.remote = self._cores[state.place].new_state(state.terms, number=state.id)
+        for held in state.held:
+            self._cores[state.place].submit(state.remote, held)
+        state.held = []
+        self._count(state, op, missing)
+
+    def _count(self, state: State, op: Op, waiting: int) -> None:
+        self._router.began(state.place)
+        op.future.add_done_callback(partial(self._ended, state, state.place, waiting))
+
+    def _ended(self, state: State, place: int, waiting: int, future: Future[Any]) -> None:
+        self._router.ended(place, waiting)
+        if future.cancelled() or future.exception() is not None or not isinstance(made := future.result(), Generation):
+            return
+        with self._lock:
+            state.text.extend(np.asarray(made.token_ids, np.int32))
+            self._router.learn(place, state.text.keys)
+
+    def _send(self, state: State, op: Op) -> Future[Any]:
+        core = self._cores[state.place]
+        if isinstance(op, Fork):
+            op.children = cast("list[SequenceState]", [self._born(core, state, child) for child in cast("list[State]", op.children)])
+        assert state.remote is not None
+        return core.submit(state.remote, op)
+
+    def _born(self, core: RemoteCore, parent: State, child: State) -> RemoteState:
+        child.place, child.text = parent.place, Text(child.terms.space, parent.text.tokens.array)
+        child.remote = core.new_state(child.terms, Status.UNBORN, child.id)
+        return child.remote
+
+    def abort(self, state: State) -> None:
+        if state.remote is not None:
+            self._cores[state.place].abort(state.remote)
+
+    # what an engine asks
+
+    def ask(self, name: str, *args: Any) -> Any:
+        """What all of them answer, see `together`. Raises the first error, once all have answered."""
+        if name == "update":
+            raise ConfigError("update_weights with replicas: close the engine and open one of the other weights")
+        each = [(number,) for number in args[0]] if name.startswith("end_") else [args] * len(self._cores)
+        if name == "flush":
+            for number in range(len(self._cores)):
+                self._router.forget(number)
+        return together.TOGETHER[name](self._all([partial(core.ask, name, *own) for core, own in zip(self._cores, each, strict=True)]))
+
+    def adapt(self, name: str, *args: Any) -> Any:
+        """All of them load, pin and unload alike, in one order; the first one's answer."""
+        if name not in ("load", "unload", "pin"):
+            return self._up.adapt(name, *args)
+        with self._adapting:
+            return self._all([partial(core.adapt, name, *args) for core in self._cores])[0]
+
+    def adapter_digest(self, name: str) -> str:
+        return self._up.adapter_digest(name)
+
+    @property
+    def _up(self) -> Any:
+        """One that runs, if any does."""
+        return next((core for core in self._cores if core.up), self._cores[0])
+
+    def _all(self, calls: Sequence[partial[Any]]) -> list[Any]:
+        with ThreadPoolExecutor(len(calls), "sgl-replicas") as pool:
+            futures = [pool.submit(call) for call in calls]
+        return [future.result() for future in futures]
+
+    @property
+    def up(self) -> bool:
+        """Whether any takes operations."""
+        return any(core.up for core in self._cores)
+
+    @property
+    def asleep(self) -> bool:
+        return all(core.asleep for core in self._cores)
+
+    def snapshot(self) -> Stats:
+        return together.stats([core.snapshot() for core in self._cores])
+
+    def stop(self) -> None:
+        self._all([partial(core.stop) for core in self._cores])
+
+    def forget(self) -> None:
+        """Nothing here holds the models' memory."""

@@ -1,0 +1,120 @@
+"""To which replica a new sequence goes: where its tokens would be done first, what is cached there counted in."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from numpy.typing import ArrayLike
+
+from ..cache.row import IntRow, Ints, Space
+
+BLOCK = 32  # tokens that are remembered together
+RUNNING = 64  # tokens of a prompt that a running operation counts as much as: it takes part in every step
+
+
+class Text:
+    """The tokens of a sequence as far as they are known here, and of each whole block a number for all tokens up to its end."""
+
+    __slots__ = ("_keys", "_space", "tokens")
+
+    def __init__(self, space: Space, tokens: ArrayLike = ()) -> None:
+        self._space, self.tokens = space, IntRow(tokens)
+        self._keys: list[int] = []
+
+    def extend(self, tokens: Ints, drop: int = 0) -> None:
+        self.tokens.truncate(max(0, len(self.tokens) - drop))
+        del self._keys[len(self.tokens) // BLOCK :]
+        self.tokens.extend(tokens)
+
+    @property
+    def keys(self) -> list[int]:
+        for start in range(len(self._keys) * BLOCK, len(self.tokens) - BLOCK + 1, BLOCK):
+            above = self._keys[-1] if self._keys else hash(self._space)
+            self._keys.append(hash((above, self.tokens.array[start : start + BLOCK].tobytes())))
+        return self._keys
+
+
+class Shadow:
+    """What a replica's tree of prefixes holds, as far as can be told from what was sent there: the tokens used last.
+
+    tokens: of the replica's KV pool.
+    """
+
+    def __init__(self, tokens: int) -> None:
+        self._most = max(1, tokens // BLOCK)
+        self._keys: OrderedDict[int, None] = OrderedDict()
+
+    def matched(self, keys: Sequence[int]) -> int:
+        """Tokens of the longest beginning that is there."""
+        known = 0
+        while known < len(keys) and keys[known] in self._keys:
+            known += 1
+        return known * BLOCK
+
+    def add(self, keys: Sequence[int]) -> None:
+        """The tree drops ends before beginnings: of a text the first block is the one used last."""
+        for key in reversed(keys):
+            self._keys[key] = None
+            self._keys.move_to_end(key)
+        while len(self._keys) > self._most:
+            self._keys.popitem(last=False)
+
+    def clear(self) -> None:
+        self._keys.clear()
+
+
+@dataclass(slots=True)
+class Load:
+    """Of one replica. waiting: tokens of prompts that are not known to be computed.  running: operations under way."""
+
+    shadow: Shadow
+    waiting: int = 0
+    running: int = 0
+
+
+class Router:
+    """capacities: tokens of each replica's KV pool. All methods are thread-safe.
+
+    The estimate is in tokens of a prompt: those that wait there, those of the new sequence that are not cached there, and RUNNING for each
+    operation under way. There are no thresholds: a cached prefix draws until those who run beside it weigh more. Equals take turns.
+    """
+
+    def __init__(self, capacities: Sequence[int]) -> None:
+        self.loads = [Load(Shadow(tokens)) for tokens in capacities]
+        self._last = len(self.loads) - 1
+        self._lock = threading.Lock()
+
+    def choose(self, keys: Sequence[int], tokens: int, up: Sequence[bool]) -> tuple[int, int]:
+        """The replica, of those that are up if any is, and how many of the tokens it has to compute; they wait there from now on."""
+        with self._lock:
+            order = [(self._last + 1 + each) % len(self.loads) for each in range(len(self.loads))]
+            missing = [tokens - min(tokens, load.shadow.matched(keys)) for load in self.loads]
+            open_to = [each for each in order if up[each]] or order
+            chosen = min(open_to, key=lambda each: missing[each] + self.loads[each].waiting + RUNNING * self.loads[each].running)
+            self._last = chosen
+            self.loads[chosen].waiting += missing[chosen]
+            self.loads[chosen].shadow.add(keys)
+            return chosen, missing[chosen]
+
+    def began(self, replica: int) -> None:
+        with self._lock:
+            self.loads[replica].running += 1
+
+    def ended(self, replica: int, tokens: int = 0) -> None:
+        """An operation; so many tokens no longer wait."""
+        with self._lock:
+            self.loads[replica].running -= 1
+            self.loads[replica].waiting -= tokens
+
+    def learn(self, replica: int, keys: Sequence[int]) -> None:
+        """A text lies there now."""
+        with self._lock:
+            self.loads[replica].shadow.add(keys)
+
+    def forget(self, replica: int) -> None:
+        """Nothing is cached there any more."""
+        with self._lock:
+            self.loads[replica].shadow.clear()

@@ -1,0 +1,62 @@
+"""Rows of a step by the slots of their adapters, as kernels on a GPU go through them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from .adapter_rows import AdapterRows
+
+FEW, MANY = 16, 64  # rows of a block; the latter where there are more than MOST_OF_FEW
+MOST_OF_FEW = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Rows by slot. order: int32 [rows], rows that have adapters, by slot.  table: int32 [blocks, 3], slot, first place in `order` and count.
+
+    rows: of a block at most.
+    """
+
+    order: Tensor
+    table: Tensor
+    rows: int
+
+
+def laid_out(slots: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """slots: int32 [rows], below 0 without an adapter -> `order` and `table` of Blocks."""
+    order: list[np.ndarray] = [np.zeros(0, np.int32)]
+    table: list[tuple[int, int, int]] = []
+    place = 0
+    for slot in np.unique(slots[slots >= 0]).tolist():
+        ours = np.flatnonzero(slots == slot).astype(np.int32)
+        table += [(slot, place + first, min(rows, len(ours) - first)) for first in range(0, len(ours), rows)]
+        order.append(ours)
+        place += len(ours)
+    return np.concatenate(order), np.array(table, np.int32).reshape(-1, 3)
+
+
+class StaticRows:
+    """Rows of a decode step at fixed addresses. rows: of the step.  blocks: that its grid has.  order, table: int32, of the device."""
+
+    def __init__(self, rows: int, blocks: int, order: Tensor, table: Tensor) -> None:
+        self._size, self._blocks = rows, blocks
+        none = np.full(rows, -1, np.int32)
+        self.rows = AdapterRows(none, none, device={rows: Blocks(order, table.view(-1, 3), FEW)})
+
+    def arrays(self, slots: Sequence[int]) -> list[np.ndarray]:
+        """What belongs into `order` and `table`."""
+        found, table = laid_out(np.array(slots, np.int32), FEW)
+        order, whole = np.zeros(self._size, np.int32), np.zeros((self._blocks, 3), np.int32)
+        order[: len(found)], whole[: len(table)] = found, table
+        return [order, whole.ravel()]
+
+
+def blocks_for(slots: Sequence[int], rows: int) -> int:
+    """Of the grid of a decode step of so many rows: one of few numbers, so that few graphs serve every mix."""
+    counts = np.unique(np.array([slot for slot in slots if slot >= 0]), return_counts=True)[1]
+    wanted = int((-(-counts // FEW)).sum())
+    return max(1, min(rows, 1 << (wanted - 1).bit_length()))

@@ -1,0 +1,60 @@
+"""The GPU's runner on the CPU: its kernels interpreted, its graphs functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import piecewise_checks as checks
+import pytest
+import torch
+
+from sgl.runtime.attention.torch_native import TorchNativeAttention
+from sgl.runtime.executor import cuda_runner
+from sgl.runtime.loop import assemble, kv_pool
+from sgl.runtime.models import decoder
+
+
+class Attention(TorchNativeAttention):
+    """torch's, which can attend from the pool into a given place."""
+
+    capturable = True
+
+    def attend_into(self, out: torch.Tensor, q: torch.Tensor, layer: int, batch: Any, sinks: torch.Tensor | None = None) -> None:
+        asked = SimpleNamespace(scale=self.shape.scale, softcap=self.shape.softcap, window=self.shape.windows[layer])
+        checks.attend_pool(out, q, *self.stored(layer), asked, batch, sinks)
+
+
+class Graphs:
+    """A captured graph is what it was captured from; it writes its result where the first run left it."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+
+    def capture(self, compute: Callable[[], torch.Tensor]) -> tuple[Any, torch.Tensor]:
+        result = compute()
+        return SimpleNamespace(replay=lambda: result.copy_(compute())), result
+
+    def replay_of(self, compute: Callable[[], None]) -> Callable[[], None]:
+        return compute
+
+
+def runner(model: Any, attention: Any, config: Any, choice: Any, context: int, states: Any, windows: Any, team: Any) -> cuda_runner.CudaRunner:
+    assert windows is None and team is None
+    return cuda_runner.CudaRunner(
+        model, attention, choice.device, context=context, page_size=config.page_size, max_running=config.max_running, memory=states
+    )
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines that are opened on the CPU from here on run as on a GPU."""
+    idle = SimpleNamespace(wait_stream=lambda stream: None, synchronize=lambda: None)
+    for name in ("Stream", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda device: idle)
+    monkeypatch.setattr(cuda_runner.CudaRunner, "on_device", lambda self: torch.inference_mode())
+    monkeypatch.setattr(cuda_runner, "GraphPool", Graphs)
+    monkeypatch.setattr(decoder, "_can_fuse", lambda device: True)
+    monkeypatch.setattr(assemble, "make_runner", runner)
+    monkeypatch.setattr(kv_pool, "windows_refused", lambda *of: "pages of windows are given back on a CPU only")
+    monkeypatch.setattr(assemble, "_attention", lambda config, pool, layout, context, dtype: Attention(pool, layout.groups[0]))

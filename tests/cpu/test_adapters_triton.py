@@ -1,0 +1,133 @@
+"""Triton's kernels of adapters, interpreted, against the law: ragged groups, ranks, pieces, and grids with blocks to spare."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from checkpoints import write_checkpoint
+from interpreted import products_as_on_a_tensor_core
+from peft_adapters import make_adapter
+
+from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.adapters.adapter import Packing
+from sgl.runtime.adapters.product import Law, rows_of
+from sgl.runtime.adapters.sites import Run, Site
+from sgl.runtime.adapters.slots import Slots
+from sgl.runtime.step.adapter_blocks import FEW, StaticRows, blocks_for, laid_out
+
+fused = pytest.importorskip("sgl.runtime.adapters.fused")
+kernels = pytest.importorskip("sgl.runtime.kernels.adapters")
+pretend = pytest.importorskip("gpu_runner").pretend
+CPU = torch.device("cpu")
+
+
+def site(number: int, inputs: int, sizes: tuple[int, ...]) -> Site:
+    piece_of = np.repeat(np.arange(len(sizes)), sizes)
+    row_of = np.concatenate([np.arange(size) for size in sizes])
+    borders = np.cumsum([0, *sizes]).tolist()
+    runs = tuple(Run(i, borders[i], borders[i + 1]) for i in range(len(sizes)))
+    return Site(number, 0, "mixer", str(number), inputs, sum(sizes), tuple(f"{number}.{i}" for i in range(len(sizes))), sizes, piece_of, row_of, runs)
+
+
+SITES = (site(0, 72, (40, 24, 24)), site(1, 1100, (130,)), site(2, 1040, (1072, 32, 16)))
+
+
+def slots_with(dtype: torch.dtype, ranks: tuple[int, ...]) -> tuple[Slots, fused.FusedLaw]:
+    """An adapter of each rank in slots of two classes; the second leaves a piece and a site as they are."""
+    slots = Slots(SITES, dtype, CPU, {8: 2, 32: len(ranks)}, False)
+    law = fused.FusedLaw(slots, SITES)
+    for number, rank in enumerate(ranks):
+        torch.manual_seed(number)
+        pairs = {
+            module: (torch.randn(rank, each.inputs) / 8, torch.randn(size, rank) / 4, 0.5 + number)
+            for each in SITES for module, size in zip(each.modules, each.sizes, strict=True)
+            if number != 1 or module in ("0.0", "0.2")
+        }  # fmt: skip
+        adapter = Packing(SITES, dtype).pack(pairs)
+        assert slots.take(adapter.digest, adapter, False)
+    return slots, law
+
+
+OWNERS = {"one": [0], "none": [-1] * 3, "mixed": [2, 0, -1, 1, 1, 2, 2, 0, -1], "many": [i % 3 for i in range(40)]}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("owners", OWNERS)
+@pytest.mark.parametrize("tiles", ["short", "long"])
+def test_rows_get_what_the_law_gives_them(owners, tiles, dtype, monkeypatch):
+    monkeypatch.setattr(kernels, "FEW_BLOCKS", 16 if tiles == "short" else 0)
+    slots, law = slots_with(dtype, (4, 8, 20))
+    places = [slots.slots[i].number for i in range(5) if slots.slots[i].there is not None]
+    owned = [places[owner] if owner >= 0 else -1 for owner in OWNERS[owners]]
+    rows, oracle = rows_of(owned, [1] * len(owned), list(range(len(owned)))), Law(slots)
+    with products_as_on_a_tensor_core():
+        for each in SITES:
+            x, y = torch.randn(len(owned), each.inputs).to(dtype), torch.randn(len(owned), each.outputs).to(dtype)
+            law.begin(rows), oracle.begin(rows)
+            found, expected = law.add(y.clone(), x, each), oracle.add(y.clone(), x, each)
+            torch.testing.assert_close(found, expected, rtol=1e-5 if dtype == torch.float32 else 2e-2, atol=1e-4 if dtype == torch.float32 else 0.12)
+            none = [i for i, owner in enumerate(owned) if owner < 0]
+            assert torch.equal(found[none], y[none])
+
+
+def test_a_static_grid_fits_any_mix_and_bits_do_not_depend_on_it():
+    slots, law = slots_with(torch.bfloat16, (8, 8, 16))
+    places = [slot.number for slot in slots.slots if slot.there is not None]
+    x, y = torch.randn(8, SITES[0].inputs).bfloat16(), torch.randn(8, SITES[0].outputs).bfloat16()
+    order, table = torch.zeros(8, dtype=torch.int32), torch.zeros(24, dtype=torch.int32)
+    static = StaticRows(8, 8, order, table)
+    with products_as_on_a_tensor_core():
+        for owners in ([0, 1, 2, -1, -1], [0] * 8, [2, 1], [0, 0, 0, 1]):
+            owned = [places[owner] if owner >= 0 else -1 for owner in owners]
+            for target, array in zip((order, table), static.arrays(owned), strict=True):
+                target.copy_(torch.from_numpy(array))
+            law.begin(static.rows)
+            found = law.add(y.clone(), x, SITES[0])
+            for row, owner in enumerate(owned):
+                law.begin(rows_of([owner], [1], [0]))
+                assert torch.equal(found[row : row + 1], law.add(y[row : row + 1].clone(), x[row : row + 1], SITES[0]))
+            assert torch.equal(found[len(owners) :], y[len(owners) :])
+
+
+def test_the_runner_of_a_gpu_has_graphs_of_their_own_for_adapters(tmp_path, monkeypatch):
+    if torch.cuda.is_available():
+        pytest.skip("with a GPU, tests/gpu does the same")
+    path = write_checkpoint(tmp_path / "base", tokenizer=True, num_hidden_layers=2)
+    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    for i in range(3):
+        make_adapter(model, tmp_path / str(i), seed=i)
+    owners = [None, "0", "1", "0", "2", None, "2"]
+
+    def found() -> tuple[list[list[int]], Any]:
+        options: dict[str, Any] = {"kv_tokens": 2048, "max_running": 8, "step_tokens": 24, "run_ahead": True, "adapter_slots": {8: 2}}
+        with Engine(path, device="cpu", dtype="float32", threads=1, adapters={str(i): tmp_path / str(i) for i in range(3)}, **options) as engine:
+            sequences = [engine.open(adapter=owner) for owner in owners]
+            for i, sequence in enumerate(sequences):
+                sequence.extend(list(range(30 + i, 36 + i)))
+            futures = [sequence.generate(SamplingParams(max_tokens=5, temperature=0, ignore_eos=True)) for sequence in sequences]
+            tokens = [future.result(60).token_ids for future in futures]
+            return tokens, (engine.info()["adapters"]["executor"], getattr(engine._core.runner, "_static", {}).keys())
+
+    expected, (by, _) = found()
+    assert by == "compiled"
+    pretend(monkeypatch)
+    tokens, (by, static) = found()
+    assert tokens == expected and by == "fused"
+    assert {blocks for _, blocks in static} > {0}
+
+
+def test_rows_are_laid_out_by_slot():
+    order, table = laid_out(np.array([1, -1, 0, 1, 1], np.int32), 2)
+    assert order.tolist() == [2, 0, 3, 4] and table.tolist() == [[0, 0, 1], [1, 1, 2], [1, 3, 1]]
+    assert [blocks_for(slots, 64) for slots in ([0], [0] * 16, [0] * 17, list(range(64)), [0, 1, 2], [5] * 60)] == [1, 1, 2, 64, 4, 4]
+    assert blocks_for([0, 1, 2], 3) == 3 and FEW == 16
+    assert kernels.tiles_of([(0, 0, 130), (1, 130, 140)], 128).tolist() == [[0, 0, 128], [0, 128, 130], [1, 130, 140]]
+
+
+def test_whole_words_are_read_where_all_begins_at_multiples_of_them():
+    _, law = slots_with(torch.bfloat16, (8,))
+    assert [product.grain for product in law._products] == [1, 1, kernels.GRAIN]

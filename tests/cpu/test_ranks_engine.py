@@ -1,0 +1,145 @@
+"""An engine of two ranks: the texts of one, whatever its sequences do; a rank that ends, or is silent, ends it aloud."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ranks_rig import alive, walk
+from server_rig import await_true
+
+import sgl
+from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.errors import ConfigError, EngineDied, RuntimeFailure
+
+OPTIONS = {"dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 8}
+RANKS = OPTIONS | {"tensor_parallel": 2}
+
+
+@pytest.fixture(scope="module")
+def one(tiny):
+    with Engine(tiny, **OPTIONS) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def two(tiny):
+    with Engine(tiny, **RANKS) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sequences_write_what_they_write_on_one(one, two, seed):
+    for ours, asked in zip(walk(two, seed), walk(one, seed), strict=True):
+        np.testing.assert_allclose(np.array(ours), np.array(asked), atol=1e-3)
+
+
+def test_programs_embeddings_and_log_probabilities(one, two):
+    def told(engine):
+        made = engine.generate("one two three one", max_tokens=8, temperature=0, logprobs=2)
+        return made.token_ids, np.round(np.asarray(engine.embed("a few words")).ravel()[:4], 3).tolist()
+
+    assert told(two) == told(one)
+
+
+def test_what_it_says_of_itself(one, two):
+    info = two.info()
+    assert info["tensor_parallel"] == 2 and len(set(info["rank_pids"])) == 2 and info["pid"] == info["rank_pids"][0]
+    assert info["parameters"] == one.info()["parameters"] and info["kv_bytes"] == one.info()["kv_bytes"]
+    assert all(row["why"] == "its sums are over ranks" for row in info["layers"] if row["executor"] == "torch")
+
+
+def test_it_sleeps_and_wakes(two):
+    before = two.generate("words", max_tokens=5, temperature=0).token_ids
+    assert two.sleep() > 0
+    two.wake()
+    assert two.generate("words", max_tokens=5, temperature=0).token_ids == before
+
+
+def test_its_weights_are_not_updated(two, tiny):
+    with pytest.raises(RuntimeFailure, match="tensor_parallel"):
+        two.update_weights(tiny)
+    assert two.generate("x", max_tokens=2).token_ids
+
+
+@pytest.mark.parametrize(
+    "options, why",
+    [
+        ({"tensor_parallel": 0}, "positive whole number"),
+        ({"tensor_parallel": 3}, "query heads cannot be shared out among 3 ranks"),
+        ({"host_kv": "1GB"}, "host_kv='1GB'"),
+        ({"adapters": {"a": "nowhere"}}, "adapters="),
+        ({"weights": "int4_gptq", "calibration": ["x"]}, "int4_gptq"),
+        ({"load_format": "sharded_state"}, "sharded_state"),
+    ],
+)
+def test_what_it_does_not_do_is_told_before_anything_starts(tiny, options, why):
+    with pytest.raises(ConfigError, match=why):
+        Engine(tiny, **RANKS | options)
+
+
+def test_a_rank_of_torchrun_starts_no_ranks(tiny, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="torchrun"):
+        Engine(tiny, **RANKS)
+
+
+@pytest.mark.parametrize("number, words", [(signal.SIGKILL, "killed by SIGKILL"), (signal.SIGSTOP, "no sign of life")])
+def test_a_rank_that_ends_or_is_silent_ends_all_and_they_come_back(tiny, number, words):
+    with Engine(tiny, **RANKS, heartbeat=1.5) as engine:
+        expected, pids = engine.generate("abc", max_tokens=4, temperature=0).token_ids, engine.info()["rank_pids"]
+        running = engine.open()
+        running.extend([5, 6, 7])
+        endless = running.generate(SamplingParams(max_tokens=400, ignore_eos=True))
+        began = time.monotonic()
+        os.kill(pids[1], number)
+        with pytest.raises(EngineDied, match=rf"rank 1 .*{words}"):
+            endless.result(30)
+            running.generate(SamplingParams(max_tokens=400, ignore_eos=True)).result(30)
+        assert time.monotonic() - began < (4 if number == signal.SIGKILL else 8)
+        await_true(lambda: not any(map(alive, pids)))
+        await_true(lambda: engine.info()["rank_pids"] != pids and engine._core.up, 60)
+        assert engine.generate("abc", max_tokens=4, temperature=0).token_ids == expected
+        last = engine.info()["rank_pids"]
+    await_true(lambda: not any(map(alive, last)))
+
+
+SCRIPT = """
+import sys, sgl
+engine = sgl.Engine(sys.argv[1], dtype="float32", threads=1, kv_tokens=1024, tensor_parallel=2)
+print(engine.generate("abc", max_tokens=4, temperature=0).token_ids, *engine.info()["rank_pids"], flush=True)
+if len(sys.argv) > 2:
+    input()
+"""
+
+
+def test_a_script_without_a_guard_starts_it_and_leaves_nothing_behind(tiny, one, tmp_path):
+    file = tmp_path / "script.py"
+    file.write_text(SCRIPT)
+    done = subprocess.run([sys.executable, str(file), str(tiny)], capture_output=True, text=True, timeout=60, env=environment())
+    tokens, _, pids = done.stdout.strip().rpartition("]")[0] + "]", None, done.stdout.rpartition("]")[2].split()
+    assert tokens == str(one.generate("abc", max_tokens=4, temperature=0).token_ids), done.stderr
+    await_true(lambda: not any(alive(int(pid)) for pid in pids))
+
+
+def test_nobody_outlives_a_killed_owner(tiny, tmp_path):
+    file = tmp_path / "script.py"
+    file.write_text(SCRIPT)
+    owner = subprocess.Popen([sys.executable, str(file), str(tiny), "wait"], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, env=environment())
+    pids = owner.stdout.readline().rpartition("]")[2].split()
+    assert len(pids) == 2 and all(alive(int(pid)) for pid in pids)
+    owner.kill()
+    owner.wait()
+    await_true(lambda: not any(alive(int(pid)) for pid in pids))
+
+
+def environment() -> dict[str, str]:
+    root = str(Path(sgl.__file__).parent.parent)
+    return os.environ | {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}

@@ -1,0 +1,161 @@
+"""Several engines behind one: where sequences go, that they write what they write on one, and what the death of one costs."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+
+import numpy as np
+import pytest
+from server_rig import await_true
+from test_ranks_engine import alive, walk
+
+import sgl
+from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.errors import ConfigError, EngineDied
+from sgl.runtime.replicas.routing import BLOCK, RUNNING, Router, Shadow, Text
+
+OPTIONS = {"dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 8}
+LONG = SamplingParams(max_tokens=400, temperature=0, ignore_eos=True)
+
+
+def text(*parts: tuple[int, int]) -> Text:
+    """Of (seed, tokens) after each other."""
+    return Text("", np.concatenate([np.random.default_rng(seed).integers(0, 99, count) for seed, count in parts]).astype(np.int32))
+
+
+def test_a_text_s_numbers_are_those_of_its_beginnings():
+    rng, ours, plain = random.Random(1), Text("a"), np.empty(0, np.int32)
+    for _ in range(60):
+        added, drop = np.array([rng.randrange(9) for _ in range(rng.randrange(50))], np.int32), rng.randrange(40)
+        plain = np.concatenate([plain[: max(0, len(plain) - drop)], added])
+        ours.extend(added, drop)
+        assert ours.keys == Text("a", plain).keys and len(ours.keys) == len(plain) // BLOCK
+    assert not set(ours.keys) & set(Text("b", plain).keys)
+
+
+def test_a_shadow_keeps_beginnings_longest():
+    shadow = Shadow(4 * BLOCK)
+    one, other = text((1, 3 * BLOCK)).keys, text((2, 2 * BLOCK)).keys
+    shadow.add(one)
+    assert shadow.matched(one) == 3 * BLOCK and shadow.matched(other) == 0
+    shadow.add(other)
+    assert shadow.matched(other) == 2 * BLOCK and shadow.matched(one) == 2 * BLOCK  # the end of the other one went
+
+
+def test_equals_take_turns_and_prefixes_draw_until_the_others_weigh_more():
+    router, up = Router([100_000] * 3), [True] * 3
+    assert [router.choose(text((seed, 10)).keys, 10, up)[0] for seed in range(3)] == [0, 1, 2]
+    shared = text((9, 20 * BLOCK))
+    home, missing = router.choose(shared.keys, 20 * BLOCK, up)
+    assert missing == 20 * BLOCK
+    router.began(home)
+    router.ended(home, missing)
+    followers = []
+    for seed in range(40):
+        each = text((9, 20 * BLOCK), (100 + seed, 5))
+        place, missing = router.choose(each.keys, len(each.tokens), up)
+        router.began(place)
+        followers.append((place, missing))
+    assert followers[0] == (home, 5)
+    drawn = next(index for index, (place, _) in enumerate(followers) if place != home)
+    assert abs(drawn - 20 * BLOCK / (RUNNING + 5)) <= 2
+    assert {place for place, _ in followers} == {0, 1, 2}
+
+
+def test_who_is_down_gets_nothing():
+    router = Router([1000] * 2)
+    assert {router.choose([], 5, [False, True])[0] for _ in range(9)} == {1}
+    assert {router.choose([], 500, [False, False])[0] for _ in range(9)} == {0, 1}
+
+
+@pytest.fixture(scope="module")
+def one(tiny):
+    with Engine(tiny, **OPTIONS) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def several(tiny):
+    with Engine(tiny, **OPTIONS, replicas=2) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sequences_write_what_they_write_on_one(one, several, seed):
+    for ours, asked in zip(walk(several, seed), walk(one, seed), strict=True):
+        np.testing.assert_allclose(np.array(ours), np.array(asked), atol=1e-3)
+
+
+@sgl.function
+def branches(s, word):
+    s += "A long beginning that all of these programs share, so that it is worth keeping where it is. " * 2 + word
+    forks = s.fork(3)
+    for fork in forks:
+        fork += sgl.gen("x", max_tokens=4, temperature=0)
+    forks.join()
+    s += forks[0]["x"] + sgl.gen("y", max_tokens=3, temperature=0)
+
+
+def test_programs_are_shared_out_and_prefixes_kept(one, several):
+    words = [{"word": f"word {number}"} for number in range(24)]
+    several.flush_cache()
+    before, alone = several.stats(), one.stats()
+    ours, asked = (branches.run_batch(words, backend=engine, progress_bar=False) for engine in (several, one))
+    assert [state.text() for state in ours] == [state.text() for state in asked]
+    spent, alone = several.stats() - before, one.stats() - alone
+    assert spent.generations == alone.generations == 24 * 4
+    assert spent.hit_rate > alone.hit_rate - 0.05
+    each = [core.snapshot().generations for core in several._core._cores]
+    assert all(count >= 8 for count in each), each
+
+
+def test_what_it_says_of_itself(one, several):
+    info = several.info()
+    assert info["replicas"] == 2 and len(set(info["pids"])) == 2
+    assert info["kv_tokens"] == 2 * one.info()["kv_tokens"] and info["max_running"] == 16
+    with several.trace_steps() as steps:
+        for word in ("one", "two"):
+            several.generate(word * 30, max_tokens=2)
+    assert steps == sorted(steps, key=lambda step: step.began) and len(steps) >= 4
+    several.check()
+    assert any("replica 1" in str(root) for root in several.cache_tree().roots) and str(several.cache_tree())
+    assert several.stats().pages_total == 2 * one.stats().pages_total
+
+
+def test_sleep_and_abort(several):
+    before = several.generate("words", max_tokens=5, temperature=0).token_ids
+    assert several.sleep() > 0 and several.asleep
+    several.wake()
+    assert several.generate("words", max_tokens=5, temperature=0).token_ids == before
+    sequence = several.open()
+    sequence.abort()  # it is nowhere yet
+    sequence.extend([5, 6])
+    assert sequence.tokens().tolist() == [5, 6]
+    several.open().close()
+
+
+@pytest.mark.parametrize("options, why", [({"replicas": 0}, "positive"), ({"replicas": 2, "device": "cuda:0"}, "each gets one|torch sees|cuda")])
+def test_what_it_does_not_do_is_told(tiny, options, why):
+    with pytest.raises(ConfigError, match=why):
+        Engine(tiny, **OPTIONS | options)
+
+
+def test_the_death_of_one_is_an_error_of_its_own_sequences(tiny):
+    with Engine(tiny, **OPTIONS, replicas=2) as engine:
+        expected, pids = engine.generate("abc", max_tokens=4, temperature=0).token_ids, engine.info()["pids"]
+        sequences = [engine.open() for _ in range(4)]
+        for sequence in sequences:
+            sequence.extend([5, 6, 7])
+        running = [sequence.generate(LONG) for sequence in sequences]
+        os.kill(pids[0], signal.SIGKILL)
+        ended = [future.exception(60) for future in running]
+        assert sorted(isinstance(error, EngineDied) for error in ended) == [False, False, True, True]
+        assert engine.up and engine.generate("abc", max_tokens=4, temperature=0).token_ids == expected
+        await_true(lambda: engine.info()["restarts"] == 1, 60)
+        assert engine.info()["pids"][1] == pids[1] and engine.info()["pids"][0] != pids[0]
+        for _ in range(4):
+            assert engine.generate("abc", max_tokens=4, temperature=0).token_ids == expected
+        last = engine.info()["pids"]
+    await_true(lambda: not any(map(alive, last)))

@@ -1,0 +1,109 @@
+"""`sgl models --gpus` and the links that `sgl doctor` shows: sizes against what ranks really hold, the choice, what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from sgl.cli import main
+from sgl.runtime.executor.cards import grouped, matrix
+from sgl.runtime.loading.checkpoint import open_checkpoint
+from sgl.runtime.loop.config import EngineConfig
+from sgl.runtime.loop.spread import best, ways
+from sgl.runtime.parallel.stages import Place, load_stage
+
+CONFIGS = json.loads((Path(__file__).parent / "published_configs.json").read_text())
+TOPOLOGY = """\
+\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tNV18\tNV18\tSYS\t0-31\t0
+GPU1\tNV18\t X \tNV18\tSYS\t0-31\t0
+GPU2\tNV18\tNV18\t X \tPIX\t0-31\t0
+GPU3\tSYS\tSYS\tPIX\t X \t0-31\t0
+
+Legend:
+  X    = Self
+"""
+
+
+def spread(path: Path, cards: int, gigabytes: float, context: int = 4096, **options):
+    model = open_checkpoint(path, weights=False).model
+    return ways(model, EngineConfig.from_options(options), cards, int(gigabytes * 1e9), torch.bfloat16, context)
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS["Llama-3.1-8B"]["config"]))
+    return tmp_path
+
+
+@pytest.mark.parametrize("tensor, stages", [(1, 1), (2, 1), (1, 2), (1, 3), (2, 2)])
+def test_sizes_are_those_of_the_fullest_rank(tensor: int, stages: int, tiny: Path) -> None:
+    way = next(way for way in spread(tiny, tensor * stages, 80) if (way.tensor, way.stages) == (tensor, stages))
+    ranks = [load_stage(tiny, torch.bfloat16, torch.device("cpu"), Place.of(rank, tensor * stages, stages)) for rank in range(tensor * stages)]
+    # the numbers of norms are counted as if in bfloat16, and a cut head beside a whole table not at all
+    assert way.weights == pytest.approx(max(2 * model.parameter_count for model in ranks), rel=0.02)
+    assert way.kv_token == max(model.config.attention.bytes_per_slot(torch.bfloat16) for model in ranks)
+
+
+def test_a_model_that_fits_a_card_is_copied(llama: Path) -> None:
+    found = spread(llama, 4, 80)
+    assert best(found).options == {"replicas": 4}
+    one = found[0]
+    assert 16.0e9 < one.weights < 16.2e9 and one.kv_token == 131_072 and 350_000 < one.tokens < 450_000 and one.fits
+    halves = next(way for way in found if (way.replicas, way.tensor) == (1, 4))
+    assert one.weights / 3 > halves.weights > one.weights / 4 and halves.kv_token == one.kv_token / 4
+
+
+def test_nothing_is_taken_that_the_engine_refuses_or_that_does_not_fit(llama: Path) -> None:
+    small = spread(llama, 2, 12)
+    assert small[0].tokens == 0 and not small[0].fits
+    assert all(way.refused is None or "Engine(" in way.refused for way in small)
+    taken = best(small)
+    assert taken is None or (taken.refused is None and taken.tokens > 0)
+    assert best(spread(llama, 1, 4)) is None
+
+
+def test_what_does_not_divide_is_told(llama: Path) -> None:
+    (llama / "config.json").write_text(json.dumps(CONFIGS["Llama-3.1-8B"]["config"] | {"num_hidden_layers": 2}))
+    refused = {(way.tensor, way.stages): way.refused or "" for way in spread(llama, 3, 80)}
+    assert "32 query heads cannot be shared out among 3 ranks" in refused[3, 1] and "cut into 2 stages at most" in refused[1, 3]
+
+
+def test_the_command_tells_it(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", str(tiny), "--gpus", "2", "--gpu-memory", "24"]) == 0
+    told = capsys.readouterr().out
+    assert "replicas=2" in told and "tokens in each engine" in told and told.rstrip().endswith("replicas=2")
+    assert main(["models", str(tiny), "--gpus", "2", "--gpu-memory", "24", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["chosen"] == {"replicas": 2}
+
+
+@pytest.mark.parametrize(
+    "words, why",
+    [
+        (["--gpus", "0", "--gpu-memory", "8"], "--gpus 0"),
+        (["--gpus", "2", "--gpu-memory", "-1"], "--gpu-memory -1"),
+        (["--gpu-memory", "8"], "needs --gpus"),
+        (["replicas=2", "--gpus", "2", "--gpu-memory", "8"], "leave tensor_parallel"),
+    ],
+)
+def test_what_makes_no_sense_is_an_error(words: list[str], why: str, tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", str(tiny), *words]) == 1
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there are cards here")
+def test_without_cards_their_size_must_be_said(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", str(tiny), "--gpus", "2"]) == 1
+    assert "this machine has 0" in capsys.readouterr().err
+    main(["doctor"])
+    assert "no GPU" in capsys.readouterr().out
+
+
+def test_links_are_read_from_the_table() -> None:
+    pairs = matrix(TOPOLOGY)
+    assert len(pairs) == 6 and pairs[0, 1] == "NVLink, 18 links" and pairs[2, 3] == "PCIe, one bridge" and pairs[0, 3].startswith("PCIe, between")
+    assert list(grouped(pairs)) == ["NVLink, 18 links: 0-1, 0-2, 1-2", "PCIe, between NUMA nodes: 0-3, 1-3", "PCIe, one bridge: 2-3"]
+    assert list(grouped({(0, 1): "x"})) == ["x: all pairs"] and matrix("nothing") == {}

@@ -1,0 +1,141 @@
+"""An engine of several stages: the texts of one, whatever its sequences do and the model keeps; a stage that ends, or is silent, ends it aloud."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+from checkpoints import write_tokenizer
+from ranks_rig import alive, walk
+from server_rig import await_true
+from states_rig import write_case
+
+from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.errors import ConfigError, EngineDied, RuntimeFailure
+
+OPTIONS = {"dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 8}
+STAGES = OPTIONS | {"pipeline_parallel": 2}
+KINDS = [{"pipeline_parallel": 2}, {"pipeline_parallel": 3}, {"pipeline_parallel": 2, "tensor_parallel": 2}]
+
+
+@pytest.fixture(scope="module")
+def one(tiny):
+    with Engine(tiny, **OPTIONS) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=["2", "3", "2x2"])
+def several(tiny, request):
+    with Engine(tiny, **OPTIONS | request.param) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sequences_write_what_they_write_on_one(one, several, seed):
+    for ours, asked in zip(walk(several, seed), walk(one, seed), strict=True):
+        np.testing.assert_allclose(np.array(ours), np.array(asked), atol=1e-3)
+
+
+def test_long_prompts_log_probabilities_and_embeddings(one, several):
+    prompts = ["one two three " * 25, "x " * 150, "short"]
+
+    def told(engine):
+        made = [engine.generate(prompt, max_tokens=6, temperature=0, logprobs=2) for prompt in prompts]
+        return [each.token_ids for each in made], np.round(np.asarray(engine.embed(prompts)), 3).tolist()
+
+    assert told(several) == told(one)
+
+
+def test_what_it_says_of_itself(one, several):
+    info, alone = several.info(), one.info()
+    stages, width = info["pipeline_parallel"], info["tensor_parallel"]
+    assert len(set(info["rank_pids"])) == stages * width and [pid for stage in info["stages"] for pid in stage["pids"]] == info["rank_pids"]
+    assert info["parameters"] == alone["parameters"] and info["kv_bytes"] == alone["kv_bytes"] and info["kv_tokens"] == alone["kv_tokens"]
+    assert sum(row["count"] for row in info["layers"]) == 3 and ", ".join(stage["layers"] for stage in info["stages"]).startswith("0")
+    if width == 1:
+        assert {row["executor"] for row in info["layers"]} == {row["executor"] for row in alone["layers"]}
+
+
+def test_what_stages_wait_is_told(several):
+    before = several.stats()
+    several.generate("b a " * 90, max_tokens=4, ignore_eos=True)
+    await_true(lambda: all(now > then for now, then in zip(several.stats().stage_seconds, before.stage_seconds, strict=True)), 5)
+    spent = several.stats() - before
+    assert len(spent.stage_seconds) == several.info()["pipeline_parallel"] and spent.micro_batches > spent.steps and 0 <= spent.bubble < 1
+    assert several.stats().as_dict()["bubble"] == pytest.approx(several.stats().bubble, abs=0.05)
+
+
+def test_it_sleeps_and_wakes(several):
+    before = several.generate("words", max_tokens=5, temperature=0).token_ids
+    assert several.sleep() > 0
+    several.wake()
+    assert several.generate("words", max_tokens=5, temperature=0).token_ids == before
+
+
+def test_its_weights_are_not_updated(several, tiny):
+    with pytest.raises(RuntimeFailure, match="pipeline_parallel"):
+        several.update_weights(tiny)
+
+
+@pytest.mark.parametrize("case", ["jamba", "mamba 2", "deepseek v3"])
+def test_models_with_states_latents_and_experts(case, tmp_path):
+    path = write_tokenizer(write_case(case, tmp_path))
+    with Engine(path, **OPTIONS, poison_freed=True) as one:
+        expected = walk(one, 5), sum(map(sum, one.stats().expert_counts))
+    with Engine(path, **STAGES, poison_freed=True) as two:
+        for ours, asked in zip(walk(two, 5), expected[0], strict=True):
+            np.testing.assert_allclose(np.array(ours), np.array(asked), atol=1e-3)
+        await_true(lambda: sum(map(sum, two.stats().expert_counts)) >= expected[1], 5)
+
+
+def test_the_same_bits_with_drafts_and_pages(tiny):
+    """However a step is cut into micro-batches."""
+    asked = OPTIONS | {"deterministic": True, "speculation": "exact", "page_size": 4}
+    prompts = ["one two three one two three " * 6, "x y z " * 20, "a"]
+
+    def told(engine):
+        return [(each.token_ids, each.logprobs) for each in engine.generate(prompts, max_tokens=16, temperature=0, logprobs=1, ignore_eos=True)]
+
+    with Engine(tiny, **asked) as one, Engine(tiny, **asked, pipeline_parallel=2) as two:
+        assert told(two) == told(one) and two.stats().drafted_tokens and two.stats().micro_batches > two.stats().steps
+
+
+@pytest.mark.parametrize(
+    "options, why",
+    [
+        ({"pipeline_parallel": 0}, "positive whole number"),
+        ({"pipeline_parallel": 4}, r"pipeline_parallel=4\).*3 layers can be cut into 3 stages at most"),
+        ({"host_kv": "1GB"}, "pipeline_parallel=2, host_kv='1GB'"),
+        ({"adapters": {"a": "nowhere"}}, "adapters="),
+        ({"weights": "int4_gptq", "calibration": ["x"]}, "int4_gptq"),
+        ({"load_format": "sharded_state"}, "sharded_state"),
+        ({"tensor_parallel": 3}, "query heads cannot be shared out among 3 ranks"),
+    ],
+)
+def test_what_it_does_not_do_is_told_before_anything_starts(tiny, options, why):
+    with pytest.raises(ConfigError, match=why):
+        Engine(tiny, **STAGES | options)
+
+
+@pytest.mark.parametrize("rank, number, words", [(1, signal.SIGKILL, "killed by SIGKILL"), (3, signal.SIGSTOP, "no sign of life")])
+def test_any_rank_that_ends_or_is_silent_ends_all_and_they_come_back(tiny, rank, number, words):
+    kind = {"tensor_parallel": 2} if rank == 3 else {}
+    with Engine(tiny, **STAGES | kind, heartbeat=1.5) as engine:
+        expected, pids = engine.generate("abc", max_tokens=4, temperature=0).token_ids, engine.info()["rank_pids"]
+        running = engine.open()
+        running.extend([5, 6, 7])
+        endless = running.generate(SamplingParams(max_tokens=400, ignore_eos=True))
+        began = time.monotonic()
+        os.kill(pids[rank], number)
+        with pytest.raises(EngineDied, match=rf"rank {rank} .*{words}"):
+            endless.result(30)
+            running.generate(SamplingParams(max_tokens=400, ignore_eos=True)).result(30)
+        assert time.monotonic() - began < (4 if number == signal.SIGKILL else 8)
+        await_true(lambda: not any(map(alive, pids)))
+        await_true(lambda: engine.info()["rank_pids"] != pids and engine._core.up, 60)
+        assert engine.generate("abc", max_tokens=4, temperature=0).token_ids == expected
+        last = engine.info()["rank_pids"]
+    await_true(lambda: not any(map(alive, last)))
