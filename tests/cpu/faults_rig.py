@@ -22,6 +22,7 @@ from sgl.runtime.process import remote
 OPTIONS = {"dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 8, "heartbeat": 4.0}
 KINDS: dict[str, dict[str, int]] = {"tensor parallel": {"tensor_parallel": 2}, "pipeline parallel": {"pipeline_parallel": 2}, "replicas": {"replicas": 2}}
 WALKS = 6  # different ones
+WHOLE = 6  # that end as they should, at least
 FAULTS = ("kill", "stop", "delay", "delay", "delays of all")
 
 
@@ -41,6 +42,11 @@ class Soak:
         info = self.engine.info()
         return list(info["pids"] if "pids" in info else info["rank_pids"])
 
+    @property
+    def whole(self) -> int:
+        """Walks that nothing broke off."""
+        return sum(error is None for *_, error in list(self.done))
+
     def run(self, seconds: float, walkers: int = 3, faults: tuple[str, ...] = FAULTS) -> None:
         threads = [threading.Thread(target=self._walk, args=(number,)) for number in range(walkers)]
         for thread in threads:
@@ -50,6 +56,7 @@ class Soak:
             while left or time.monotonic() < until:
                 time.sleep(self.rng.uniform(0.05, 1.5))
                 self._fault(left.pop(0) if left else self.rng.choice(faults))
+            await_true(lambda: self.whole >= WHOLE, 120)  # however slow the machine is
         finally:
             self._over.set()
             for thread in threads:
@@ -103,8 +110,7 @@ class Soak:
                 assert any(start <= ended and began <= stop for start, stop, _ in self.wounds), f"broken off with nothing dead: {error}"
 
     def told(self) -> dict[str, Any]:
-        broken = sum(error is not None for *_, error in self.done)
-        return {"walks": len(self.done), "broken off": broken, "restarts": len(self.wounds), "processes": len(self.pids), **self.counts}
+        return {"walks": len(self.done), "broken off": len(self.done) - self.whole, "restarts": len(self.wounds), "processes": len(self.pids), **self.counts}
 
 
 def soak(path: Path, kind: str, seconds: float, seed: int, folder: Path, monkeypatch: Any, faults: tuple[str, ...] = FAULTS) -> dict[str, Any]:
