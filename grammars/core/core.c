@@ -105,6 +105,7 @@ API Core *core_new(const Vocabulary *vocabulary, int32_t limit) {
 #include "breathe.h"
 #include "tables.h"
 #include "fields.h"
+#include "settle.h"
 #include "lowering.h"
 #include "lower_chars.h"
 #include "lower_tries.h"

@@ -75,6 +75,7 @@ static PyObject *graph_of(const Joint *p, const int32_t *numbers, int32_t useful
     }
     for (int32_t i = 0; known && i < masks; i++) Py_XDECREF(known[i]);
     free(known);
+    if (!failed) settle_edges(edges);
     PyObject *graph = failed ? NULL : PyTuple_Pack(2, edges, flags);
     Py_XDECREF(edges);
     Py_XDECREF(flags);

@@ -86,7 +86,9 @@ static int32_t lower_as(int shape, Lowering *l, PyObject *expr, int32_t after, S
     l->depth++;
     int32_t made = lowerers[shape](l, expr, after, scope);
     l->depth--;
-    return made < 0 ? FAILED : made;
+    if (made < 0) return FAILED;
+    settle(shape, expr);
+    return made;
 }
 
 /* What is one row is remembered by what it says, not by the object that says it. */
