@@ -4,8 +4,8 @@
 
 How many times as fast with drafts: both engines get each group of programs one after the other, and a round's ratio is that of their
 sums; told is the median of the rounds. Prompts are cached, so that it is writing that is measured; what drafts learn of finished
-texts is forgotten before each round. Then the guesses kept a step, how many tokens were guessed and kept for a hundred generated ones,
-and whether the texts are the same (they differ only where rounding does).
+texts is forgotten before each round. Then how many times as many steps are taken without drafts, the guesses kept a step, how many
+tokens were guessed and kept for a hundred generated ones, and whether the texts are the same (they differ only where rounding does).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from workloads.work import Item, Workload
 
 import sgl
 
-COLUMNS = ("workload", "at a time", "times as fast", "least", "most", "kept a step", "guessed of 100", "kept of 100", "same texts")
+COLUMNS = ("workload", "at a time", "times as fast", "least", "most", "steps", "kept a step", "guessed of 100", "kept of 100", "same texts")
 OPTIONS: dict[str, Any] = {"kv_tokens": 131_072, "json_options": {"whitespace": "spaced"}, "threads": 1}
 
 
@@ -92,17 +92,18 @@ def compared(kind: Kind, count: int, plain: sgl.Engine, drafting: sgl.Engine, ro
     groups = [items[start : start + count] for start in range(0, len(items), count)]
     for engine in (plain, drafting):
         engine.flush_cache()
-    ratios, same, before = [], True, drafting.stats()
+    ratios, same, before, alone = [], True, drafting.stats(), plain.stats()
     for number in range(rounds + 1):
         forget(drafting)
         seconds, alike = one_round(kind.work, groups, plain, drafting, number, clock)
         same = same and alike
         if number == 0:
-            before = drafting.stats()
+            before, alone = drafting.stats(), plain.stats()
         else:
             ratios.append(seconds[plain] / seconds[drafting])
     spent = drafting.stats() - before
     made, told = max(1, spent.generated_tokens), [f"{value:.2f}" for value in (statistics.median(ratios), min(ratios), max(ratios))]
+    told.append(f"{(plain.stats() - alone).steps / max(1, spent.steps):.2f}")
     shares = [f"{100 * tokens / made:.0f}" for tokens in (spent.drafted_tokens, spent.accepted_tokens)]
     return kind.work.name, str(count), *told, f"{spent.accepted_tokens / max(1, spent.steps):.2f}", *shares, "yes" if same else "no"
 

@@ -8,6 +8,8 @@
 With --expert-memory a line for each place: experts in main memory, all or those that the bytes on the device do not hold, with the
 bytes that they brought over the bus, beside what the bus moves in one large copy.
 
+With --deep also the share of what a large copy moves: all weights but the embeddings and the tokens that are kept, read once a step.
+
 128 tokens in and 256 out for each batch, 512 and 128 for the crowd; medians of three; output tokens a second.
 """
 
@@ -24,9 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_kernel_experts import copy_rate
 from gpu_report import text_table
 from gpu_session import where
-from gpu_shapes import MIXTURES, shape_of, write_model
+from gpu_shapes import MIXTURES, Shape, shape_of, write_model
 from gpu_work import generate, median_rate, prompts, repeated
 
 import sgl
@@ -41,8 +44,10 @@ def main() -> None:
     parser.add_argument("--deep", type=int, default=0, help="this many sequences go on behind 4,096 tokens each; the time of the prompts is left out")
     parser.add_argument("--attention", default="auto")
     parser.add_argument("--expert-memory", nargs="+", default=["device"], help="where experts lie: device, host, or bytes of the device such as 20GB")
+    parser.add_argument("--kv-tokens", type=int, help="of the pool, if not as many as there is memory for")
     parser.add_argument("--kernels", action="store_true", help="the products alone, over several tiles")
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 4, 16, 64, 256, 4096])
+    parser.add_argument("--tokens", type=int, help="of the tokenizer, if not as many as the model has: fewer are there sooner")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     if args.kernels:
@@ -63,10 +68,13 @@ def main() -> None:
 
 def measured(name: str, weights: str, memory: str, args: argparse.Namespace) -> dict[str, Any]:
     shape, weights = shape_of(name, args.layers), weights or "auto"
-    options = {"device": "cpu", "dtype": "float32", "kv_tokens": 40_000} if shape.small else {"device": "cuda", "dtype": "bfloat16"}
+    options: dict[str, Any] = {"device": "cpu", "dtype": "float32", "kv_tokens": 40_000} if shape.small else {"device": "cuda", "dtype": "bfloat16"}
+    options |= {"kv_tokens": args.kv_tokens} if args.kv_tokens else {}
+    if args.deep:
+        copy_rate()  # before there is an engine, whose captures waiting for the device would end
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        model = write_model(Path(folder) / shape.name, shape)
+        model, vocab = write_model(Path(folder) / shape.name, shape, args.tokens), args.tokens or shape.vocab
         with sgl.Engine(model, dummy=True, weights=weights, context=shape.context, expert_memory=memory, attention=args.attention, **options) as engine:
             info = engine.info()
             told: dict[str, Any] = {"shape": name, "weights": weights, "ready s": time.perf_counter() - started, "GB": info["memory"]["weights"] / 1e9}
@@ -74,13 +82,14 @@ def measured(name: str, weights: str, memory: str, args: argparse.Namespace) -> 
             told["layers by"] = ", ".join(sorted({f"{row['executor']}{': ' + row['why'] if row['why'] else ''}" for row in info["layers"]}))
             for count in args.sequences:
                 before = engine.stats()
-                told[f"{count} sequences"] = rate(engine, shape.vocab, count, 128, 256)
-                if len(args.expert_memory) > 1:
+                told[f"{count} sequences"] = rate(engine, vocab, count, 128, 256)
+                if args.expert_memory != ["device"]:
                     told[f"GB/s, {count} sequences"] = brought(engine.stats() - before)
             if args.deep:
-                told[f"{args.deep} x 4k, decoding"] = behind(engine, shape.vocab, args.deep)
+                told[f"{args.deep} x 4k, decoding"] = found = behind(engine, vocab, args.deep)
+                told["share of copies"] = found / args.deep * step_bytes(engine, shape, args.deep) / copy_rate()
             if args.crowd:
-                told[f"{args.crowd} x (512+128)"] = rate(engine, shape.vocab, args.crowd, 512, 128)
+                told[f"{args.crowd} x (512+128)"] = rate(engine, vocab, args.crowd, 512, 128)
     gc.collect()
     torch.cuda.empty_cache()
     return told
@@ -120,6 +129,12 @@ def behind(engine: sgl.Engine, vocab: int, count: int, given: int = 4096) -> flo
         return count * 128 / (long - short)
 
     return statistics.median(once(seed) for seed in range(3))
+
+
+def step_bytes(engine: sgl.Engine, shape: Shape, count: int, given: int = 4096 + 80) -> float:
+    """That a step of so many sequences reads at least: all weights but the embeddings, and what is kept of each token."""
+    info = engine.info()
+    return info["memory"]["weights"] - 2 * shape.vocab * shape.hidden + count * given * info["kv_bytes"] / info["kv_tokens"]
 
 
 def rate(engine: sgl.Engine, vocab: int, count: int, given: int, wanted: int) -> float:

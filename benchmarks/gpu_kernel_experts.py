@@ -1,9 +1,10 @@
-"""The products of a layer's experts alone, captured in CUDA graphs: over tiles and cuts, against the memory and torch's grouped product."""
+"""The products of a layer's experts alone, captured in CUDA graphs: over tiles and cuts, against what copies move and torch's grouped product."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache, partial
 from itertools import cycle, islice
 
 import torch
@@ -12,18 +13,29 @@ from gpu_shapes import Shape
 from sgl.runtime.kernels import experts
 from sgl.runtime.kernels.ahead import Jobs, compiling
 from sgl.runtime.kernels.expert_blocks import Blocks, sorted_blocks
+from sgl.runtime.kernels.expert_gather import Gather, gather_down, gather_up
 from sgl.runtime.kernels.experts import Besides, Choice, Stacks, Tile, Weights
-from sgl.runtime.kernels.one_row_launch import Launch
 from sgl.runtime.kernels.routing import FEW_ROWS, Routing, route
 
-BANDWIDTH = 4.8e12  # bytes a second of an H200
 CALLS, THREADS = 8, 14
 TILES = (
-    Tile(16, 64, 128, 3, 4), Tile(16, 64, 128, 5, 4), Tile(16, 64, 128, 3, 4, described=False), Tile(16, 128, 64, 4, 4), Tile(16, 64, 256, 3, 4),
-    Tile(32, 64, 128, 3, 4), Tile(32, 64, 64, 4, 4), Tile(32, 128, 64, 4, 8), Tile(64, 64, 64, 4, 4), Tile(64, 64, 128, 3, 4), Tile(64, 128, 64, 4, 8),
-    Tile(128, 64, 64, 4, 4), Tile(128, 128, 64, 4, 8), Tile(128, 128, 64, 3, 8), Tile(128, 128, 64, 3, 8, described=False), Tile(256, 64, 64, 3, 8),
+    Tile(16, 64, 128, 3, 4), Tile(16, 64, 128, 5, 4), Tile(16, 128, 64, 4, 4), Tile(16, 64, 256, 3, 4),
+    Tile(32, 64, 128, 3, 4), Tile(32, 64, 64, 4, 4), Tile(32, 128, 64, 4, 8), Tile(32, 128, 128, 3, 8), Tile(64, 64, 64, 4, 4), Tile(64, 64, 128, 3, 4),
+    Tile(64, 128, 64, 4, 8), Tile(64, 128, 64, 4, 8, resident=True), Tile(64, 256, 64, 4, 8), Tile(64, 256, 64, 4, 8, resident=True),
+    Tile(128, 64, 64, 4, 4), Tile(128, 128, 64, 4, 8), Tile(128, 128, 64, 4, 8, resident=True), Tile(128, 128, 64, 3, 8, described=False),
+    Tile(128, 256, 64, 3, 8), Tile(128, 256, 64, 4, 8), Tile(128, 256, 64, 4, 8, resident=True), Tile(256, 64, 64, 4, 8), Tile(256, 128, 64, 4, 8),
 )  # fmt: skip
-LAUNCHES = tuple(Launch(rows, block, warps) for rows in (2, 4, 8) for block, warps in ((2048, 8), (2048, 4), (1024, 4), (1024, 2), (512, 2), (256, 1)))
+MOST_UP = 128 * 128  # rows x outputs of a gate: as many sums again for what it is multiplied with
+UPS = tuple(
+    Gather(rows, block, warps, groups, registers)
+    for rows, groups in ((2, 1), (2, 4), (2, 12), (4, 1), (4, 3), (4, 6), (8, 3))
+    for block, warps in ((2048, 8), (2048, 4), (1024, 2), (512, 1))
+    for registers in ((0, 128) if rows * block // warps > 1024 else (0,))
+)
+DOWNS = tuple(
+    Gather(rows, block, warps, 1, registers)
+    for rows in (1, 2, 4) for block, warps in ((1024, 8), (1024, 4), (512, 4), (512, 2), (256, 4), (256, 2), (256, 1)) for registers in (0, 128)
+)  # fmt: skip
 MOST_GATHERED = 16
 
 
@@ -32,6 +44,7 @@ def measure(shape: Shape, counts: list[int]) -> None:
     experts_, top_k = keys.get("num_experts") or keys["num_local_experts"], keys["num_experts_per_tok"]
     inner = keys.get("moe_intermediate_size", shape.inner)
     stacks = _stacks(experts_, shape.hidden, inner, keys.get("swiglu_limit"))
+    print(f"{torch.cuda.get_device_name()}: copies move {copy_rate() / 1e12:.2f} TB/s")
     print(f"{shape.name}: {experts_} experts, {top_k} of them, [{2 * inner}, {shape.hidden}] and [{shape.hidden}, {inner}] each, bfloat16")
     for rows in counts:
         x = torch.randn(rows, shape.hidden, dtype=torch.bfloat16, device="cuda")
@@ -56,11 +69,11 @@ def _choice(rows: int, count: int, top_k: int) -> Choice:
 def _report(x: torch.Tensor, stacks: Stacks, choices: list[Choice], up_bytes: float, down_bytes: float) -> None:
     """up_bytes, down_bytes: of the weights of the chosen experts."""
     rows = len(x)
-    whole = _seconds(lambda choice: experts.mixture(x, stacks, choice), choices)
+    whole = _seconds(lambda choice: experts.mixture(x, stacks, choice, overlap=True), choices)
     told = [f"mixture {_told(whole, up_bytes + down_bytes)}"]
     counters = torch.zeros(FEW_ROWS, dtype=torch.int32, device="cuda")
     router = Routing(torch.randn(stacks.count, x.shape[1], device="cuda"), None, None, choices[0].top_k, {"normalise": True}, None, counters)
-    told.append(f"router {1e6 * _seconds(lambda choice: route(x, router), choices):.1f} us")
+    told.append(f"router {1e6 * _seconds(lambda choice: route(x, router, overlap=True), choices):.1f} us")
     told.append(f"sort {1e6 * _seconds(lambda choice: sorted_blocks(choice.experts, stacks.count, 32), choices):.1f} us")
     with suppress(Exception):
         told.append(f"torch's grouped_mm, products alone {_told(_library(x, stacks, choices), up_bytes + down_bytes)}")
@@ -74,37 +87,47 @@ def _report(x: torch.Tensor, stacks: Stacks, choices: list[Choice], up_bytes: fl
 
 
 def _told(seconds: float, size: float) -> str:
-    return f"{1e6 * seconds:.1f} us ({size / BANDWIDTH / seconds:.0%} of the memory)"
+    return f"{1e6 * seconds:.1f} us ({size / copy_rate() / seconds:.0%} of copies)"
+
+
+@cache
+def copy_rate() -> float:
+    """Bytes that a large copy reads and writes in a second."""
+    source = torch.empty(2**30, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    return 2 * len(source) / graph_seconds([lambda: target.copy_(source)], 0.05)
 
 
 def _gathered(x: torch.Tensor, stacks: Stacks, choices: list[Choice]) -> list[tuple[float, str, str]]:
     inner = x.new_zeros(choices[0].experts.numel(), stacks.inner)
     out = torch.empty_like(x)
 
-    def up(launch: Launch) -> Callable[[Choice], object]:
-        return lambda choice: experts.gather_up(x, stacks, choice, launch, overlap=True)
+    def up(cut: Gather) -> Callable[[Choice], object]:
+        return lambda choice: gather_up(x, stacks, choice, cut, overlap=True)
 
-    def down(launch: Launch) -> Callable[[Choice], object]:
-        return lambda choice: experts.gather_down(inner, stacks, choice, Besides(), out, launch, overlap=True)
+    def down(cut: Gather) -> Callable[[Choice], object]:
+        return lambda choice: gather_down(inner, stacks, choice, Besides(), out, cut, overlap=True)
 
-    return _all({(part, f"gathered {launch}"): make(launch) for launch in LAUNCHES for part, make in (("up", up), ("down", down))}, choices)
+    work = {("up", f"gathered {cut}"): up(cut) for cut in UPS} | {("down", f"gathered {cut}"): down(cut) for cut in DOWNS}
+    return _all(work, choices)
 
 
 def _tiles(x: torch.Tensor, stacks: Stacks, choices: list[Choice]) -> list[tuple[float, str, str]]:
     """Of tiles whose blocks are not far too large or too small."""
     each = choices[0].experts.numel() / stacks.count
-    inner = x.new_zeros(choices[0].experts.numel(), stacks.inner)
     sizes = {tile.rows for tile in TILES}
     blocks = {rows: {id(choice): sorted_blocks(choice.experts, stacks.count, rows) for choice in choices} for rows in sizes}
+    inner = {rows: x.new_zeros(max(own.most for own in found.values()) * rows, stacks.inner) for rows, found in blocks.items()}
 
     def up(tile: Tile) -> Callable[[Choice], object]:
-        return lambda choice: experts.grouped(x, stacks.gate_up, choice, _of(blocks, tile, choice), tile, choice.top_k, stacks.name, stacks.limit)
+        return lambda choice: experts.grouped_up(x, stacks, choice, _of(blocks, tile, choice), tile, overlap=True)
 
     def down(tile: Tile) -> Callable[[Choice], object]:
-        return lambda choice: experts.grouped(inner, stacks.down, choice, _of(blocks, tile, choice), tile)
+        return lambda choice: experts.grouped_down(inner[tile.rows], stacks, choice, _of(blocks, tile, choice), tile, overlap=True)
 
     suited = [tile for tile in TILES if each / 4 <= tile.rows <= max(32, 8 * each)]
-    return _all({(part, str(tile)): make(tile) for tile in suited for part, make in (("up", up), ("down", down))}, choices)
+    work = {("up", str(tile)): up(tile) for tile in suited if tile.rows * tile.outputs <= MOST_UP}
+    return _all(work | {("down", str(tile)): down(tile) for tile in suited}, choices)
 
 
 def _of(blocks: dict[int, dict[int, Blocks]], tile: Tile, choice: Choice) -> Blocks:
@@ -144,14 +167,19 @@ def _library(x: torch.Tensor, stacks: Stacks, choices: list[Choice]) -> float:
 
 
 def _seconds(work: Callable[[Choice], object], choices: list[Choice], least: float = 0.02) -> float:
-    """Of one call, the choices one after the other in a graph that is replayed until `least` seconds are over."""
-    for choice in choices[:2]:
-        work(choice)
+    """Of one call, the choices one after the other."""
+    return graph_seconds([partial(work, choice) for choice in islice(cycle(choices), CALLS)], least)
+
+
+def graph_seconds(calls: list[Callable[[], object]], least: float) -> float:
+    """Of one of the calls, all in a graph that is replayed until `least` seconds are over."""
+    for call in calls[:2]:
+        call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for choice in islice(cycle(choices), CALLS):
-            work(choice)
+        for call in calls:
+            call()
     began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     times = 3
     while True:
@@ -162,5 +190,5 @@ def _seconds(work: Callable[[Choice], object], choices: list[Choice], least: flo
         ended.synchronize()
         seconds = began.elapsed_time(ended) / 1e3
         if seconds >= least:
-            return seconds / times / CALLS
+            return seconds / times / len(calls)
         times = max(2 * times, int(times * 1.2 * least / max(seconds, 1e-6)))

@@ -14,9 +14,10 @@ import triton
 from gpu_kernel_lab import Lab, Row
 from gpu_kernel_matmul import cost, sizes
 
-from sgl.runtime.kernels import few_bits, few_rows_tensor, int8_rows
+from sgl.runtime.kernels import few_bits, few_rows_tensor, int8_rows, many_rows_tensor
 from sgl.runtime.kernels.few_bits_packed import Packed
 from sgl.runtime.kernels.few_rows_tensor import FewRowsTile
+from sgl.runtime.kernels.many_rows_tensor import ManyRowsTile
 from sgl.runtime.kernels.matmul import processors
 from sgl.runtime.quantization.few_bits_pack import pack
 from sgl.runtime.quantization.grouped import E2M1, Grouped
@@ -35,6 +36,14 @@ CORES = {  # rows: outputs, parts of the inputs, warps along the outputs, progra
     64: ((32, 4, 2, 1), (32, 8, 2, 1), (32, 2, 2, 2), (32, 4, 1, 1), (64, 2, 4, 1), (64, 4, 4, 1), (64, 2, 4, 2), (128, 2, 8, 1), (128, 2, 4, 1), (128, 1, 8, 1), (256, 1, 8, 1)),
 }
 
+WIDE = {  # rows: outputs, rows, parts of the inputs, warps, programs a multiprocessor; of many_rows_tensor
+    64: ((128, 64, 1, 8, 1), (128, 64, 1, 8, 2), (256, 64, 1, 8, 1), (64, 64, 1, 4, 2), (128, 64, 2, 8, 1), (64, 64, 2, 4, 1), (64, 64, 2, 4, 2), (128, 64, 4, 8, 1), (128, 64, 4, 8, 2), (64, 64, 4, 4, 2), (128, 64, 8, 8, 2)),
+    128: ((128, 128, 1, 8, 1), (256, 128, 1, 8, 1), (128, 128, 1, 8, 2), (128, 128, 2, 8, 1), (64, 128, 1, 4, 1), (64, 128, 2, 4, 1), (64, 128, 2, 4, 2), (128, 128, 4, 8, 1), (64, 128, 4, 4, 2)),
+    256: ((128, 256, 1, 8, 1), (256, 128, 1, 8, 1), (128, 128, 1, 8, 1), (128, 128, 1, 8, 2), (128, 256, 2, 8, 1), (256, 128, 2, 8, 1), (128, 128, 2, 8, 1), (64, 256, 2, 4, 1), (128, 256, 4, 8, 1), (256, 128, 4, 8, 1)),
+    512: ((128, 256, 1, 8, 1), (256, 128, 1, 8, 1), (128, 256, 2, 8, 1), (256, 128, 2, 8, 1)),
+    1024: ((128, 256, 1, 8, 1), (256, 128, 1, 8, 1)),
+}
+
 
 def measure(lab: Lab) -> None:
     _compile_ahead(lab)
@@ -45,7 +54,7 @@ def measure(lab: Lab) -> None:
     lab.show("other forms, fused", [row for form in FORMS for row in _forms(lab, form)])
     if lab.tune:
         for name, size in sizes(lab).items():
-            for count in sorted({*TILES, *CORES}):
+            for count in sorted({*TILES, *CORES, *WIDE}):
                 tune(lab, name, packed(lab, int4, size), size, count, TILES.get(count, ()))
 
 
@@ -160,9 +169,11 @@ def _compile_ahead(lab: Lab) -> None:
 def tune(lab: Lab, name: str, stored: list[Packed], size: tuple[int, int], count: int, shapes: Iterable[tuple[int, int, int, int]]) -> None:
     """shapes: of tiles; rows, outputs, stages and warps. Where the tensor cores' own kernel takes the weight its cuts too."""
     x, found = lab.random(count, size[1]), []
-    tiles: list[few_bits.Tile | FewRowsTile] = list(dict.fromkeys(_tile(lab, size, count, full, *shape) for shape in shapes for full in FULL))
+    tiles: list[few_bits.Tile | FewRowsTile | ManyRowsTile] = list(dict.fromkeys(_tile(lab, size, count, full, *shape) for shape in shapes for full in FULL))
     if few_rows_tensor.takes(stored[0]):
         tiles += [tile for tile in map(FewRowsTile._make, CORES.get(count, ())) if tile.ring(count, stored[0].group) > 1]
+    if many_rows_tensor.takes(stored[0]):
+        tiles += [tile for tile in map(ManyRowsTile._make, WIDE.get(count, ())) if tile.split == 1 or tile.programs(count, size[0]) <= tile.full * processors(lab.device)]
     lab.compile_ahead(lambda tile=tile: few_bits.matmul(x, stored[0], tile=tile) for tile in tiles)
     for tile in tiles:
         seconds = lab.attempt(f"{name} {count} rows {tile}", lambda w, tile=tile: few_bits.matmul(x, w, tile=tile), stored, lab.load_of(count) / 4)

@@ -23,7 +23,7 @@ class Sizes:
     rows: tuple[int, ...] = (1, 64, 128, 256, 4096)
     fp8_rows: tuple[int, ...] = (2, 8, 16, 32, 64, 128, 256, 4096)
     gated_rows: tuple[int, ...] = (256, 4096)
-    few_bits_rows: tuple[int, ...] = (1, 16, 64, 128, 256, 512, 1024, 2048)
+    few_bits_rows: tuple[int, ...] = (1, 16, 64, 128, 256, 512, 1024, 4096)
     layer_rows: tuple[int, ...] = (1, 64, 256, 1024, 4096, 16384)
     sampled: tuple[int, ...] = (1, 8, 64, 256)
     mixed: tuple[int, ...] = (1, 8, 64, 256)

@@ -145,6 +145,8 @@ MIXTURES = {  # of experts, `inner` wide where a layer is dense, or as wide as t
     "gpt-oss-20b": Shape("gpt-oss-20b", 2880, 24, 64, 8, 64, 2880, 201_088, window=128, full=2, keys=_gpt_oss(24, 32, 4, 128)),
     "deepseek-v2-lite": Shape("deepseek-v2-lite", 2048, 27, 16, 16, 64, 10_944, 102_400, positions=163_840, keys=V2_LITE),
     "hybrid-4b": Shape("hybrid-4b", 2560, 32, 16, 4, 256, 9216, 248_320, positions=262_144, keys=HYBRID),  # no mixture
+    "tiny-hybrid": Shape("tiny-hybrid", 64, 4, 4, 2, 16, 128, 9000, positions=8192, context=4096, keys=HYBRID | {
+        "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16}),
     "tiny-qwen3-moe": Shape("tiny-qwen3-moe", 64, 2, 4, 2, 16, 128, 9000, positions=8192, context=4096, keys=QWEN3_MOE | _experts(8, 2, 32)),
     "tiny-gpt-oss": Shape("tiny-gpt-oss", 64, 2, 4, 2, 16, 64, 9000, context=4096, window=64, full=2, keys=_gpt_oss(2, 8, 2, 64)),
 }  # fmt: skip
@@ -158,12 +160,12 @@ def shape_of(name: str, layers: int | None = None) -> Shape:
     return replace(shape, layers=layers, keys=shape.keys | cut)
 
 
-def write_model(folder: Path, shape: Shape) -> Path:
-    """config.json and tokenizer of `shape` in `folder`, made as needed."""
+def write_model(folder: Path, shape: Shape, tokens: int | None = None) -> Path:
+    """config.json and tokenizer of `shape` in `folder`, made as needed. tokens: of the tokenizer, if not as many as the model has."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(shape.config()))
     (folder / "tokenizer_config.json").write_text((NANO / "tokenizer_config.json").read_text())
-    (folder / "tokenizer.json").write_text(json.dumps(widened(json.loads((NANO / "tokenizer.json").read_text()), shape.vocab)))
+    (folder / "tokenizer.json").write_text(json.dumps(widened(json.loads((NANO / "tokenizer.json").read_text()), tokens or shape.vocab)))
     return folder
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from sgl.grammars import GrammarError, compile_json_schema
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.loop.beside import give_way
+from sgl.runtime.loop.turns import give_way
 from sgl.runtime.server.compiling import THREADS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "cpu"))
@@ -29,7 +29,10 @@ ALONE_SECONDS = 10.0
 
 
 class Plain:
-    """Texts one after the other, of which every other has a schema; notes when each token comes."""
+    """Texts one after the other, of which every other has a schema; notes when each token comes that comes alone.
+
+    Several come together where the first ones wait for the rest of a character, which is no wait for others.
+    """
 
     def __init__(self, engine: Engine, number: int) -> None:
         self.engine, self.number, self.waits = engine, number, list[tuple[float, float]]()
@@ -44,7 +47,7 @@ class Plain:
 
             def heard(chunk: Any, last: list[float] = last) -> None:
                 now = time.perf_counter()
-                if last[0]:
+                if last[0] and len(chunk.token_ids) == 1:
                     self.waits.append((last[0], now))
                 last[0] = now
 
@@ -142,8 +145,8 @@ def row(name: str, waits: np.ndarray) -> str:
     return f"{name:44} {len(found):9} {quantiles}  {found.max():7.1f}  {(found > 50).sum():6}"
 
 
-def beside(count: int, seed: int) -> None:
-    with Engine(threads=1, max_running=32) as engine:
+def beside(count: int, seed: int, apart: bool) -> None:
+    with Engine(threads=1, max_running=32, grammar_process=apart) as engine:
         measured(engine, Hostiles(engine, 20, seed + 1, False))
         print(f"{'milliseconds between tokens of':44} {'tokens':>9}     p50      p99    p99.9      max  over 50", flush=True)
         print(row("plain texts alone", measured(engine, None)), flush=True)
@@ -152,11 +155,13 @@ def beside(count: int, seed: int) -> None:
         hostiles = Hostiles(engine, count, seed, True)
         found = measured(engine, hostiles)
         after, seconds = engine.stats(), time.perf_counter() - began
+        compiled = engine.info()["grammars"]["compiled"]
         print(row("beside hostile requests", found), flush=True)
         print(row("  of these, while no garbage was collected", collected.apart(found)))
     print(f"{count} hostile requests in {seconds:.0f} s; {after.late_masks - before.late_masks} tokens of "
           f"{after.generated_tokens - before.generated_tokens} waited for their grammars beside the loop")  # fmt: skip
-    print(f"{len(collected.times)} full collections of Python's garbage took {sum(b - a for a, b in collected.times):.1f} s")
+    print(f"grammars were compiled {compiled}")
+    print(f"full collections of Python's garbage took, in ms: {', '.join(f'{(b - a) * 1e3:.0f}' for a, b in collected.times) or 'none'}")
     print(f"the slowest request took {hostiles.slowest[0]:.1f} s: {hostiles.slowest[1]}")
     for how, times in hostiles.ended.most_common():
         print(f"  {times:6} {how}")

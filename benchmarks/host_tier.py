@@ -24,7 +24,7 @@ from common import keep_text
 from gpu_shapes import SHAPES, shape_of, write_model
 
 from sgl.runtime import Engine, Generation, SamplingParams
-from sgl.runtime.executor.host_pages import HostPages
+from sgl.runtime.cache.host_pages import HostPages
 
 VOCABULARY = range(100, 4000)
 Row = list[int]

@@ -3,6 +3,8 @@
     git clone https://github.com/json-schema-org/JSON-Schema-Test-Suite /tmp/suite
     python benchmarks/schema_suite.py /tmp/suite
 
+The source distribution of `jsonschema` on PyPI has the suite in its folder `json`.
+
 A test is right where the schema compiles and the text of its value, as `json.dumps` writes it, is accepted exactly if
 the suite calls it valid. Unsound is an invalid value that is accepted: the one thing that must not be.
 """

@@ -15,13 +15,16 @@ from typing import Any
 
 import psutil
 
+from sgl.grammars.worker.serving import THREADS
+
 READY = re.compile(r"ready at (http://\S+)")
 START_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Account:
-    """What the server's processes hold together. `memory` is resident, in bytes."""
+    """What the server's processes hold together. `memory` is resident, in bytes; `threads` leaves those out with which
+    processes of grammars answer, which begin by need and are bounded there."""
 
     memory: int
     threads: int
@@ -61,7 +64,7 @@ class Served:
         held = []
         for process in self.processes():
             try:
-                held.append((process.memory_info().rss, process.num_threads(), process.num_fds()))
+                held.append((process.memory_info().rss, _threads(process), process.num_fds()))
             except psutil.NoSuchProcess:
                 continue
         return Account(*(sum(column) for column in zip(*held, strict=True)), len(held)) if held else Account(0, 0, 0, 0)
@@ -115,6 +118,11 @@ def _await_url(process: subprocess.Popen[str], server: Served) -> str:
         if time.monotonic() > end:
             break
     raise RuntimeError(f"the server did not start: {server.log()[-2000:]}")
+
+
+def _threads(process: psutil.Process) -> int:
+    pooled = 2 * THREADS if "sgl.grammars.worker.serving" in _command(process) else 0
+    return max(process.num_threads() - pooled, 0)
 
 
 def _command(process: psutil.Process) -> str:

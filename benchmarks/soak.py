@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import os
 import sys
 import time
 from collections import Counter
@@ -34,7 +35,8 @@ ENGINE = ("kv_tokens=3000", "threads=1", "dtype=float32")
 QUIET_SECONDS = 20.0
 ENDED_STATUS = 0
 MEMORY_MORE, MEMORY_SHARE = 64 * 2**20, 1.25  # what the server may hold at the end beyond the baseline, and in its share
-THREADS_MORE, FILES_MORE = 4, 4
+THREADS_MORE = min(32, (os.cpu_count() or 1) + 4) + 6  # pools open theirs by need: asyncio's, the server's and its engine's
+FILES_MORE = 4
 FAILED = ("503", "in stream")  # an engine that died, told by a status or in a stream
 
 

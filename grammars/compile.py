@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sgl.grammars.algebra.expr import Expr
+from sgl.grammars.apart import standing
+from sgl.grammars.apart.helper import Died
+from sgl.grammars.apart.network import NetworkApart
+from sgl.grammars.apart.wire import NOBODY, Unsent
 from sgl.grammars.automaton.automaton import Automaton
 from sgl.grammars.automaton.matcher import Matcher
 from sgl.grammars.automaton.meter import hasty
@@ -48,13 +51,13 @@ class Recipe(NamedTuple):
 class Grammar:
     """A grammar compiled for one vocabulary; thread-safe, shared by any number of matchers.
 
-    Its source is an expression or a fully built network. `weakened` lists the JSON pointers of the keywords that the
-    options told it to ignore. `recipe` is None if no `compile_` function made the grammar.
+    Its source is an expression, a fully built network, or what gives fresh ones. `weakened` lists the JSON pointers of the keywords that the
+    options told it to ignore. `recipe` is None if no `compile_` function made the grammar. `network()` gives a fresh network.
     """
 
     def __init__(
         self,
-        source: Expr | Network,
+        source: Expr | Network | Callable[[], Network],
         vocabulary: Vocabulary,
         core: str | None = None,
         weakened: Iterable[str] = (),
@@ -63,8 +66,9 @@ class Grammar:
         self.vocabulary = vocabulary
         self.weakened = tuple(weakened)
         self.recipe = recipe
-        fresh = partial(_network, source)
-        self._automaton = Automaton(fresh(), vocabulary, core, fresh=fresh)
+        self.network = source if callable(source) else partial(_network, source)
+        if vocabulary.masks:
+            self._automaton = Automaton(self.network(), vocabulary, core, fresh=self.network)
 
     def matcher(self) -> Matcher:
         """Return a matcher at the start of a text."""
@@ -85,7 +89,12 @@ class Grammar:
     @property
     def memory(self) -> int:
         """Bytes held by the automaton and its masks; grows with the texts that are matched."""
-        return self._automaton.memory()
+        return self._automaton.memory() if self.vocabulary.masks else 0
+
+    @property
+    def named_ends(self) -> frozenset[int]:
+        """The end-of-sequence tokens that are terminals of the grammar: where one may come as such, it ends no text."""
+        return self._automaton.named_ends
 
     @property
     def automaton(self) -> Automaton:
@@ -118,11 +127,35 @@ def _cached(
         )
 
     def make() -> Grammar:
+        recipe = Recipe(kind, source, vocabulary.shown)
         with _limited(kind):
-            made = _kept(kind, lambda: f"{source!r} {apart()}", expr)
-            return Grammar(made, vocabulary, weakened=weakened(), recipe=Recipe(kind, source, vocabulary.shown))
+            if not (vocabulary.masks and standing.process()):
+                with standing.here():
+                    made = _kept(kind, lambda: f"{source!r} {apart()}", expr)
+                    return Grammar(made, vocabulary, weakened=weakened(), recipe=recipe)
+            return Grammar(partial(_elsewhere, recipe, vocabulary), vocabulary, weakened=weakened(), recipe=recipe)
 
     return vocabulary.compiled.get((kind, source), make) if _hashable(source) else make()
+
+
+def _elsewhere(recipe: Recipe, vocabulary: Vocabulary) -> Network:
+    """A fresh network, lowered in the process that compiles, or here where there is none by now or it cannot be told.
+
+    That process may die over what others ask, so it is asked twice.
+    """
+    try:
+        return _told(recipe, vocabulary)
+    except Died:
+        return _told(recipe, vocabulary)
+
+
+def _told(recipe: Recipe, vocabulary: Vocabulary) -> Network:
+    process, disk = standing.process(), disk_cache()
+    with suppress(Unsent):
+        if process is not None:
+            tokens = NOBODY if recipe.kind in _OF_ANY_TOKENS else process.teach(vocabulary.base)
+            return NetworkApart(process, *recipe, tokens, None if disk is None else str(disk.folder))
+    return recipe.compile(vocabulary.bare).network()
 
 
 @contextmanager
@@ -170,6 +203,7 @@ def compile_regex(pattern: str, vocabulary: Vocabulary) -> Grammar:
         UnsupportedGrammarError: it uses look-around, back-references, word boundaries, possessive quantifiers, atomic
             groups, conditionals, or anchors with the flag m; names the construct and its position.
     """
+    pattern = _plain(pattern)
     return _cached("regex", pattern, vocabulary, lambda: marked(parse_regex(pattern)))
 
 
@@ -180,7 +214,7 @@ def compile_choices(choices: Iterable[str], vocabulary: Vocabulary) -> Grammar:
         InvalidGrammarError: the list is empty or contains something other than text.
     """
     if isinstance(choices, Iterable) and not isinstance(choices, str):
-        choices = tuple(choices)
+        choices = tuple(map(_plain, choices))
     return _cached("choices", choices, vocabulary, lambda: choices_expr(choices))
 
 
@@ -215,7 +249,7 @@ def compile_ebnf(
     syntax: Syntax = "auto",
     start: str | None = None,
     imports: Mapping[str, str] | None = None,
-    declared: Mapping[str, str] | None = None,
+    declared: Mapping[str, str | int] | None = None,
 ) -> Grammar:
     """Compile a grammar in extended Backus-Naur form.
 
@@ -225,16 +259,33 @@ def compile_ebnf(
         syntax: "lark" (rules with `:`), "gbnf" or "w3c" (both with `::=`); "auto" decides by the first rule.
         start: the rule of the whole text; by default `start` in Lark's syntax and `root` in the others.
         imports: the texts of other grammars by their paths, for `%import .path.NAME` in Lark's syntax.
-        declared: the texts of the terminals that `%declare` names in Lark's syntax, such as `{"_INDENT": ""}`.
+        declared: what the terminals are that `%declare` names in Lark's syntax: texts, such as `{"_INDENT": ""}`, or
+            the number of a token that is meant as such, whatever its bytes.
 
     Raises:
         InvalidGrammarError: the grammar is malformed; names line:column.
         UnsupportedGrammarError: the grammar uses a construct that cannot be enforced.
     """
-    from sgl.grammars.ebnf import ebnf_expr
+
+    grammar, start = _plain(grammar), _plain(start)
+
+    def expr() -> Expr:
+        from sgl.grammars.ebnf import ebnf_expr
+
+        return ebnf_expr(grammar, syntax, start, imports, declared, vocabulary)
 
     key = (grammar, syntax, start, _items(imports), _items(declared))
-    return _cached("ebnf", key, vocabulary, lambda: ebnf_expr(grammar, syntax, start, imports, declared))
+    return _cached("ebnf", key, vocabulary, expr, lambda: vocabulary.fingerprint if _may_name_tokens(key) else "")
+
+
+def _may_name_tokens(source: Any) -> bool:
+    """Whether a grammar may speak of tokens, which have other numbers in other vocabularies."""
+    return "<" in repr(source) or any(isinstance(meant, int) for _, meant in source[4] or ())
+
+
+def _plain(text: Any) -> Any:
+    """A text as nothing else: a member of an enum, say, is of a class that another process need not have."""
+    return str.__str__(text) if isinstance(text, str) else text
 
 
 def _items(given: Any) -> Any:
@@ -263,17 +314,9 @@ def compile_structural(spec: Any, vocabulary: Vocabulary, **options: Any) -> Gra
         (text, checked),
         vocabulary,
         lambda: format_expr(parsed, checked, vocabulary),
-        lambda: _fingerprint(vocabulary),
+        lambda: vocabulary.fingerprint,
         lambda: weakened_places(parsed, checked),
     )
-
-
-def _fingerprint(vocabulary: Vocabulary) -> str:
-    """Of the tokens, on which the marks of plain text in free text depend."""
-    digest = hashlib.sha256()
-    for token in vocabulary.tokens:
-        digest.update(len(token).to_bytes(4, "little") + token)
-    return digest.hexdigest()
 
 
 def _json_schema(source: tuple[str, SchemaOptions], vocabulary: Vocabulary) -> Grammar:
@@ -290,6 +333,7 @@ def _structural(source: tuple[str, SchemaOptions], vocabulary: Vocabulary) -> Gr
     return compile_structural(source[0], vocabulary, **asdict(source[1]))
 
 
+_OF_ANY_TOKENS = ("regex", "choices", "JSON schema")  # kinds whose networks are the same for all vocabularies
 _MAKERS: dict[str, Callable[[Any, Vocabulary], Grammar]] = {
     "regex": compile_regex,
     "choices": compile_choices,

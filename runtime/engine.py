@@ -21,6 +21,10 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from sgl.grammars import core_name
+from sgl.grammars.apart import standing
+from sgl.grammars.apart.standing import Use
+
 from .adapters.front import AdapterFront
 from .adapters.trained import Trained
 from .cache.tree import CacheTree
@@ -71,7 +75,7 @@ class Engine:
         self.tokenizer, self.vocabulary = parts.tokenizer, parts.vocabulary
         self._core, self._info = parts.core, parts.info
         self._owner, self._trained = os.getpid(), Trained()
-        self._finalizer = weakref.finalize(self, _stop, parts.core, self._owner)
+        self._finalizer = weakref.finalize(self, _stop, parts.core, self._owner, standing.use(parts.config.grammar_process))
         self._info["startup_seconds"] = time.perf_counter() - started
         for line in self._info["slower"]:
             log.warning("%s: %s", path.name, line)
@@ -225,9 +229,12 @@ class Engine:
 
         `layers`: which code computes which layers (see `models.explain.Layers`); `slower`: one line for each reason
         why a layer does not use the machine's fastest path, empty if all do.
+        `grammars`: the core of their masks, and which process compiles them.
         `pid` is the computing process; `restarts` counts how often it died and was restarted.
+        `expert_places`, with `expert_parallel`: which rank holds which experts now, of layers where they lie alike.
         """
-        return dict(self._info)
+        experts = {"expert_places": self.glance().expert_places} if self.config.expert_parallel else {}
+        return self._info | experts | {"grammars": {"core": core_name(), "compiled": standing.told()}}
 
     # giving the device's memory away for a while
 
@@ -269,6 +276,22 @@ class Engine:
         if isinstance(origin, str):
             self.model_path = self._info["model_path"] = origin
         return size
+
+    # experts that lie whole on ranks
+
+    def rebalance_experts(self) -> dict[str, Any]:
+        """Move experts between ranks so that all have about as much to do, by what was chosen since the last time. Blocks until they are moved.
+
+        A few go between two steps; what runs goes on. Sums over ranks may have other last bits then, with `deterministic=True` none. Returns what
+        was done: `layers`, `experts` and `bytes` that moved, `seconds` that it took between steps, `balance_before` of the ranks and `balance_expected` (1.0: all are equally busy);
+        with replicas such a dict of each in `replicas`. Raises ConfigError without `expert_parallel`, EngineDied if a rank ends meanwhile.
+        """
+        if not self.config.expert_parallel:
+            raise ConfigError("rebalance_experts() is for experts that lie whole on ranks: Engine(tensor_parallel=..., expert_parallel=True)")
+        found: dict[str, Any] | None = self._ask("rebalance", True)
+        while found is None:
+            found = self._ask("rebalance", False)
+        return found
 
     # the end
 
@@ -339,10 +362,12 @@ def _without_texts(config: EngineConfig, calibration: Any) -> EngineConfig:
     return config if config.calibration is None else dataclasses.replace(config, calibration=described(calibration, config.calibration))
 
 
-def _stop(core: Any, owner: int) -> None:
+def _stop(core: Any, owner: int, compiling: Use | None) -> None:
     """A fork of the process that opened the engine has none of its threads, and leaves it alone."""
     if os.getpid() == owner:
         core.stop()
+        if compiling is not None:
+            compiling.leave()
 
 
 def _with_options(params: SamplingParams, options: dict[str, Any]) -> SamplingParams:

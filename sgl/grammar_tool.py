@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sgl.grammars import Grammar, GrammarError, Vocabulary
+from sgl.grammars import Grammar, GrammarError, GrammarLimitError, Vocabulary
 
 _EBNF_ENDINGS = (".lark", ".gbnf", ".ebnf", ".bnf")
 _MOST_TOKENS = 16
@@ -45,13 +45,13 @@ def run(options: argparse.Namespace) -> int:
         if kind == "JSON Schema":
             _print_report(source, _options(options.option))
         grammar = _compiled(kind, source, options)
+        if options.svg:
+            _write_picture(grammar, options.svg, f"{kind} {_shortened(source)}")
     except BrokenPipeError:
         raise  # the reader of what is printed has gone: no fault of what was asked
     except (GrammarError, OSError, ValueError) as error:
         print(f"sgl grammar: {error}", file=sys.stderr)
         return 1
-    if options.svg:
-        _write_picture(grammar, options.svg, f"{kind} {_shortened(source)}")
     if options.text is not None:
         return 0 if Trial(grammar).type(options.text) else 1
     return converse(Trial(grammar), input) if options.interactive else 0
@@ -139,22 +139,32 @@ class Trial:
     def __init__(self, grammar: Grammar) -> None:
         self._automaton = grammar.automaton
         self._vocabulary = grammar.vocabulary
+        self._special = _special_tokens(grammar) if self._automaton.names else []
         self._text = ""
         self._state = self._automaton.start
 
     def type(self, more: str) -> bool:
-        """Append text; says where it is not taken, and what may come next."""
-        for place, char in enumerate(more):
-            after = self._automaton.advance(self._state, char.encode())
+        """Append text; says where it is not taken, and what may come next.
+
+        The name of a special token is that token where the grammar has it as a terminal, and text elsewhere.
+        """
+        place = 0
+        while place < len(more):
+            after, piece = self._after(more, place)
             if after < 0:
-                print(f"refused: {char!r} after {(self._text + more[:place])[-40:]!r}")
-                self._text += more[:place]
-                self.show()
-                return False
-            self._state = after
-        self._text += more
+                print(f"refused: {piece!r} after {(self._text + more[:place])[-40:]!r}")
+                break
+            self._state, place = after, place + len(piece)
+        self._text += more[:place]
         self.show()
-        return True
+        return place == len(more)
+
+    def _after(self, text: str, place: int) -> tuple[int, str]:
+        """The state after the next special token or character of a text, and which it is."""
+        for name, token in self._special:
+            if text.startswith(name, place) and (after := self._automaton.named(self._state, token)) >= 0:
+                return after, name
+        return self._automaton.advance(self._state, text[place].encode()), text[place]
 
     def back(self, count: int) -> None:
         kept = self._text[: max(len(self._text) - count, 0)]
@@ -175,11 +185,28 @@ class Trial:
         print(f"next characters: {' | '.join(reached) or 'none'}")
         if forced := automaton.forced(state):
             print(f"forced: {forced.decode(errors='replace')!r}")
+        named = [name for name, token in self._special if automaton.named(state, token) >= 0]
+        if named:
+            print(f"next special tokens: {' '.join(named)}")
         allowed = list(_tokens(automaton.mask(state), self._vocabulary))
         shown = " ".join(map(repr, allowed[:_MOST_TOKENS]))
         print(f"next tokens: {len(allowed):,}: {shown}{' …' if len(allowed) > _MOST_TOKENS else ''}")
         if not automaton.final(state):
-            print(f"shortest end: {automaton.shortest_end(state).decode(errors='replace')[:60]!r}")
+            print(f"shortest end: {_shortest_end(automaton, state)}")
+
+
+def _shortest_end(automaton: Any, state: int) -> str:
+    try:
+        return repr(automaton.shortest_end(state).decode(errors="replace")[:60])
+    except GrammarLimitError as error:
+        return f"not known: {error}"
+
+
+def _special_tokens(grammar: Grammar) -> list[tuple[str, int]]:
+    """The names of special tokens and their numbers, longer ones first."""
+    vocabulary = grammar.vocabulary
+    found = [(vocabulary.tokens[i].decode(errors="backslashreplace"), i) for i in vocabulary.special_ids]
+    return sorted(((name, token) for name, token in found if name), key=lambda pair: (-len(pair[0]), pair))
 
 
 def _tokens(row: Any, vocabulary: Vocabulary) -> Iterator[str]:

@@ -146,7 +146,9 @@ def _serve(options: argparse.Namespace) -> None:
     from sgl.runtime.server import listening
 
     model, engine_options = model_and_options(options.words)
-    engine_options.setdefault("process", on_a_gpu(str(engine_options.get("device", "auto"))))
+    gpu = on_a_gpu(str(engine_options.get("device", "auto")))
+    engine_options.setdefault("process", gpu)
+    engine_options.setdefault("grammar_process", None if gpu else True)
     settings = _settings(options, _folder(engine_options))
     with listening.bind(settings) as listener, Engine(model, **engine_options) as engine:
         if not settings.api_keys and not settings.local:

@@ -29,6 +29,13 @@ if "TRITON_INTERPRET" not in os.environ and not _gpu():
     os.environ["TRITON_INTERPRET"] = "1"
 
 
+def pytest_configure() -> None:
+    """Grammars are compiled where tests change how, unless a test asks for the process that does it."""
+    from sgl.grammars.apart import standing
+
+    standing.WORTHWHILE = float("inf")
+
+
 def pytest_runtest_setup() -> None:
     quicken()
 

@@ -64,7 +64,7 @@ ROOMS: dict[str, Rows] = {
         "models": "errors step layers kernels quantization cache attention",
         "loading": "errors step layers quantization models",
         "adapters": "errors values step layers kernels cache attention models loading",
-        "parallel": "errors leash step layers quantization cache attention models loading",
+        "parallel": "errors leash step layers kernels quantization cache attention models loading adapters",
         "text": "errors",
         "calibration": "errors step layers quantization cache attention models loading text",
         "sampling": "errors values step kernels text",
@@ -87,13 +87,15 @@ ROOMS: dict[str, Rows] = {
         "regex": "errors algebra",
         "choices": "errors algebra",
         "schema": "errors algebra regex",
-        "ebnf": "errors algebra regex schema",
         "tokens": "errors cache algebra regex",  # families of tokens are classes of characters, as regex has them
+        "ebnf": "errors algebra regex schema tokens",
         "structural": "errors algebra regex choices schema ebnf tokens",
         "network": "errors algebra",
-        "automaton": "errors algebra tokens network",
-        "drawing": "algebra network automaton",
-        "compile": "errors algebra regex choices schema ebnf tokens structural network automaton",
+        "apart": "errors algebra tokens network",  # networks of another process
+        "automaton": "errors algebra tokens network apart",
+        "drawing": "errors algebra network automaton",
+        "compile": "errors algebra regex choices schema ebnf tokens structural network apart automaton",
+        "worker": "errors algebra tokens network apart automaton compile",  # that other process
         "device": "errors tokens automaton compile",
     },
 }

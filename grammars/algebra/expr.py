@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from sgl.grammars.algebra.charset import CharSet
+from sgl.grammars.algebra.extension import compiled
 
 PLAIN_ALWAYS, PLAIN_REPEATED = 1, 2
 
@@ -166,7 +167,7 @@ EMPTY = Literal(b"")
 NEVER = Alt(())
 
 
-def seq(*items: Expr) -> Expr:
+def plain_seq(*items: Expr) -> Expr:
     """Concatenation; flattens, joins literals and is NEVER when an item is."""
     flat: list[Expr] = []
     for item in items:
@@ -185,7 +186,7 @@ def seq(*items: Expr) -> Expr:
     return flat[0] if len(flat) == 1 else Seq(tuple(flat))
 
 
-def alt(*items: Expr) -> Expr:
+def plain_alt(*items: Expr) -> Expr:
     """Alternation; flattens and drops duplicates (which NEVER is part of)."""
     if len(items) == 1:
         return items[0]
@@ -216,7 +217,7 @@ def words(literals: Iterable[bytes]) -> Expr:
     return Literal(unique[0]) if len(unique) == 1 else Words(unique) if unique else NEVER
 
 
-def nullable(expr: Expr) -> bool:
+def plain_nullable(expr: Expr) -> bool:
     """Whether the expression matches the empty text; a called rule is taken not to."""
     match expr:
         case Literal(data):
@@ -224,9 +225,9 @@ def nullable(expr: Expr) -> bool:
         case Words(literals):
             return b"" in literals
         case Seq(items):
-            return all(map(nullable, items))
+            return all(map(plain_nullable, items))
         case Alt(items):
-            return any(map(nullable, items))
+            return any(map(plain_nullable, items))
         case Repeat(_, minimum, _):
             return minimum == 0
         case Joined(parts, _, _, minimum, _):
@@ -282,3 +283,6 @@ def length_bounds(expr: Expr) -> tuple[int, int | None]:
 
 def _sum_bounds(tops: list[int | None]) -> int | None:
     return None if None in tops else sum(t for t in tops if t is not None)
+
+
+seq, alt, nullable = compiled(plain_seq), compiled(plain_alt), compiled(plain_nullable)

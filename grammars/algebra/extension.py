@@ -1,13 +1,14 @@
-"""The compiled core as a Python module: it lowers expressions, and its address is what `native.py` calls."""
+"""The compiled core as a Python module: it makes and lowers expressions, and its address is what `native.py` calls."""
 
 from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from sgl.grammars.algebra import expr
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @cache
@@ -17,7 +18,12 @@ def extension() -> Any:
         return None
     try:
         core = importlib.import_module("sgl.grammars._core")
-        core.learn(expr)
+        core.learn(importlib.import_module("sgl.grammars.algebra.expr"))
     except (ImportError, AttributeError):
         return None
-    return core
+    return core if hasattr(core, "read_lark") else None  # the newest function: an older core is none
+
+
+def compiled(plain: Function) -> Function:
+    """The function of the same name in the core, whose law is the plain one; the plain one where there is no core."""
+    return cast(Function, getattr(extension(), plain.__name__.removeprefix("plain_"), plain))

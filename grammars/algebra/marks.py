@@ -1,12 +1,21 @@
-"""Marks: bytes that no text has, by which a grammar asks what was written. They are put in while a text is read.
+"""Marks: bytes that no text has. By some a grammar asks what was written; they are put in while a text is read.
 
 A grammar that asks begins with `BEGIN`. After `[` comes the mark of an array, and after each item whether it is new.
+
+By another a grammar speaks of tokens themselves, whatever their bytes: such a token is `TOKEN` and its number. A grammar
+that does so begins with `TOKEN`, or with `ENDS` and the number of a token that is one of its terminals and ends texts.
 """
 
 from __future__ import annotations
 
-from sgl.grammars.algebra.expr import Bytes, Expr, Literal, Seq
+from collections.abc import Iterable
+from itertools import groupby
 
+from sgl.grammars.algebra.charset import digit_ranges
+from sgl.grammars.algebra.expr import Alt, Bytes, Expr, Literal, Seq
+
+ENDS, TOKEN = 0xF7, 0xF8
+NUMBER_BYTES = 3  # of a token
 BEGIN = 0xF9  # the first of all
 OPENED, OPENED_PLAIN, OPENED_UNIQUE = 0xFB, 0xFC, 0xFD  # of any array, and which kinds of it may be meant
 NEW, REPEATED = 0xFE, 0xFF
@@ -26,3 +35,29 @@ def ended(unique: bool) -> Expr:
 def remembered(expr: Expr) -> Expr:
     """A grammar whose texts are remembered."""
     return Seq((Literal(bytes((BEGIN,))), expr))
+
+
+def token_mark(token: int) -> bytes:
+    """How a token is spelled where a grammar speaks of it."""
+    return bytes((TOKEN,)) + token.to_bytes(NUMBER_BYTES, "big")
+
+
+def token_among(ids: Iterable[int]) -> Expr:
+    """Any one of some tokens."""
+    return Seq((Literal(bytes((TOKEN,))), _numbers(ids)))
+
+
+def naming(expr: Expr, ends: Iterable[int]) -> Expr:
+    """A grammar that speaks of tokens, among them some that end texts elsewhere."""
+    named = Seq((Literal(bytes((TOKEN,))), expr))
+    return Alt((named, *(Literal(bytes((ENDS,)) + token_mark(token)[1:]) for token in ends)))
+
+
+def _numbers(ids: Iterable[int]) -> Expr:
+    runs = [[token for _, token in run] for _, run in groupby(enumerate(sorted(set(ids))), lambda pair: pair[1] - pair[0])]
+    products = [product for run in runs for product in digit_ranges(_digits(run[0]), _digits(run[-1]), 0, 255)]
+    return Alt(tuple(Seq(tuple(Bytes((2 << high) - (1 << low)) for low, high in product)) for product in products))
+
+
+def _digits(token: int) -> list[int]:
+    return list(token_mark(token)[1:])

@@ -10,16 +10,18 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sgl.grammars.algebra.marks import BEGIN
+from sgl.grammars.algebra.marks import BEGIN, ENDS, TOKEN, token_mark
+from sgl.grammars.apart.network import NetworkApart
 from sgl.grammars.automaton.closure import MAX_HELD
 from sgl.grammars.automaton.cores import Core, make_core, stopped
-from sgl.grammars.automaton.distance import Distances
+from sgl.grammars.automaton.distance import Distances, below
 from sgl.grammars.automaton.mask import MaskMemo
-from sgl.grammars.automaton.meter import Unfinished, current
+from sgl.grammars.automaton.meter import Unfinished, current, metered
+from sgl.grammars.automaton.native import NativeCore
 from sgl.grammars.automaton.remembering import RememberingCore
 from sgl.grammars.automaton.texts import Halt
 from sgl.grammars.automaton.turn import Turn
-from sgl.grammars.automaton.twin import DEAD, NEED, PAUSED
+from sgl.grammars.automaton.twin import DEAD, NEED, PAUSED, PythonCore
 from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.network.network import Network
 from sgl.grammars.tokens.vocabulary import Vocabulary
@@ -53,37 +55,62 @@ class Automaton:
         self.masks = MaskMemo(vocabulary, self.core.digest)
         self.lock = threading.RLock()
         self.moves: dict[tuple[int, int], int] = {}
-        self._forced: dict[int, bytes] = {}
+        self.known_forced: dict[int, bytes] = {}
         self._finals: dict[int, bool] = {}
-        self._ended: dict[int, bool] = {}
+        self.known_ended: dict[int, bool] = {}
         self._distances: Distances | None = None
         self.start = self._started()
-        if self.start >= 0 and self.core.live(self.start) == 1 << BEGIN:
+        begins = self.core.live(self.start) if self.start >= 0 else 0
+        if begins == 1 << BEGIN:
             self.core = RememberingCore(self.core, network, vocabulary)
             self.start = self._started()
         self.work = Turn(self.lock, self.core)
+        self.names = bool(begins >> TOKEN & 1)  # whether it speaks of tokens as such
+        self.named_ends: frozenset[int] = frozenset()
+        if self.names:
+            self._begin_naming()
 
     def _started(self) -> int:
         while (start := self.core.start()) < DEAD:
             self._mend(start)
         return start
 
+    def _begin_naming(self) -> None:
+        """Find which of the tokens that end texts are terminals, and pass the mark before the text."""
+        ends = {i: bytes((ENDS,)) + token_mark(i)[1:] for i in self.vocabulary.eos_ids}
+        with metered(None):
+            self.named_ends = frozenset(i for i, data in ends.items() if self.advance(self.start, data) >= 0)
+            self.start = self.advance(self.start, bytes((TOKEN,)))
+
     def move(self, state: int, token: int) -> int:
-        """The state after a token's bytes, or DEAD; tokens without bytes are dead."""
+        """The state after a token's bytes, or after the token as one that the grammar speaks of, or DEAD."""
         found = self.moves.get((state, token))
         return self.new_move(state, token) if found is None else found
 
     def new_move(self, state: int, token: int) -> int:
         """The same for a move that is not known yet."""
-        vocabulary = self.vocabulary
-        if not 0 <= token < vocabulary.size or token in vocabulary.special_ids:
-            return DEAD
-        data = vocabulary.tokens[token]
+        data = self.vocabulary.text(token)
         found = self.advance(state, data) if data else DEAD
+        if self.names:
+            found = self._either(found, self.named(state, token))
         if len(self.moves) >= MOST_MOVES:
             self.moves.clear()
         self.moves[state, token] = found
         return found
+
+    def named(self, state: int, token: int) -> int:
+        """The state after a token as a terminal of the grammar, or DEAD."""
+        known = self.names and 0 <= token < self.vocabulary.size
+        return self.advance(state, token_mark(token)) if known else DEAD
+
+    def _either(self, left: int, right: int) -> int:
+        """The state of a text that may be in either of two."""
+        if DEAD in (left, right):
+            return max(left, right)
+        with self.work:
+            while (found := self.core.either(left, right)) < DEAD:
+                self._mend(found)
+            return found
 
     def advance(self, state: int, data: bytes) -> int:
         with self.work:
@@ -101,9 +128,9 @@ class Automaton:
 
     def ended(self, state: int) -> bool:
         """Whether the text ends here, as no byte may come."""
-        found = self._ended.get(state)
+        found = self.known_ended.get(state)
         if found is None:
-            found = self._ended[state] = self.final(state) and not self.live(state)
+            found = self.known_ended[state] = self.final(state) and not self.live(state)
         return found
 
     def live(self, state: int) -> int:
@@ -116,14 +143,17 @@ class Automaton:
                     self._mend(halt.code)
 
     def forced(self, state: int) -> bytes:
-        found = self._forced.get(state)
+        """The bytes that must come next, at most `MOST_FORCED`, and none of tokens that the grammar speaks of."""
+        found = self.known_forced.get(state)
         if found is None:
             with self.work:
                 found, code = self.core.forced(state, MOST_FORCED)
                 while code < DEAD:
                     self._mend(code)
                     found, code = self.core.forced(state, MOST_FORCED)
-            self._forced[state] = found
+            if self.names:
+                found = found.partition(bytes((TOKEN,)))[0]
+            self.known_forced[state] = found
         return found
 
     def mask(self, state: int) -> np.ndarray:
@@ -156,7 +186,7 @@ class Automaton:
 
     def crowded(self) -> bool:
         """Whether so much is held that new texts should begin with a fresh automaton."""
-        return self.core.size() > self.limit // CROWD or self.core.held() > MAX_HELD // CROWD
+        return self.network.lost or self.core.size() > self.limit // CROWD or self.core.held() > MAX_HELD // CROWD
 
     def successor(self) -> Automaton | None:
         """The automaton in which texts go on that find this one crowded; the same for all, as long as it has room.
@@ -186,10 +216,18 @@ class Automaton:
         with self.lock:
             if isinstance(self.core, RememberingCore):
                 return self._way_out(self.core, state)
-            if self._distances is None or len(self._distances) < len(self.network):
-                self._distances = Distances(self.network)
-            self.core.extend()
-            return b"" if self.core.accepting(state) else self._distances.shortest(self.core, state)
+            found = b"" if self.core.accepting(state) else self._nearest_end(self.core, state)
+        if TOKEN in found:
+            raise GrammarLimitError("a shortest end of this text has tokens in it that are no text")
+        return found
+
+    def _nearest_end(self, core: PythonCore | NativeCore, state: int) -> bytes:
+        if isinstance(self.network, NetworkApart):
+            return _end_apart(core, self.network, state)
+        if self._distances is None or len(self._distances) < len(self.network):
+            self._distances = Distances(self.network)
+        core.extend()
+        return self._distances.shortest(core, state)
 
     def _way_out(self, core: RememberingCore, state: int) -> bytes:
         while True:
@@ -225,3 +263,11 @@ class Automaton:
             self._build(self.core.wanted)
         else:
             raise stopped(code, self.core)
+
+
+def _end_apart(core: PythonCore | NativeCore, network: NetworkApart, state: int) -> bytes:
+    """A shortest text to an end, found where the network's rules are."""
+    threads = core.threads(state)
+    frames = {frame: core.frame(frame) for frame in below(core, threads)}
+    picks = [pick for some in (threads, *frames.values()) for pick in network.picks(some)]
+    return network.shortest_end(threads, frames, {pick: core.subset(pick) for pick in picks})

@@ -8,7 +8,7 @@ is the number of an interned `Subset`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import reduce
 
 from sgl.grammars.algebra.parts import EMPTY_SUBSET, Subset
@@ -32,6 +32,7 @@ NEED, FULL, CROWDED, PAUSED = -2, -3, -7, -8
 MAX_THREADS = 20_000
 MAX_UNITED = 100  # frames within frames; below them threads that are alike stay apart
 MAX_VISITS = 1 << 18
+MOST_FLAT = 48
 MAX_HELD = 1 << 22
 BOTTOM: Thread = (-1, 0, 0)
 BETWEEN, BELOW = -1, -2  # counts that are far from both bounds, or far below the least
@@ -83,6 +84,7 @@ class Registers:
         self._subset_ids = {EMPTY_SUBSET: 0}
         self._unions: dict[tuple[int, int], int] = {}
         self._uniting = 0
+        self._flats: dict[int, tuple[int, ...]] = {}
 
     def thread_set(self, threads: Iterable[Thread]) -> tuple[Thread, ...]:
         """Sorted, without those that another one dominates, and those that differ in their frames alone as one.
@@ -122,6 +124,25 @@ class Registers:
             self.held += len(key)
         return found
 
+    def flat(self, split: int) -> tuple[int, ...]:
+        """What a split leads to through other splits, BYTE nodes first in their order; nothing where it is much."""
+        if split not in self._flats:
+            self._flats[split] = self._flattened(split)
+        return self._flats[split]
+
+    def _flattened(self, split: int) -> tuple[int, ...]:
+        network, splits, nodes = self._network, [split], list[int]()
+        for found in splits:
+            _, offset, count, _, _ = network.node(found)
+            for target in network.targets(offset, count):
+                kind = splits if network.node(target)[0] == SPLIT else nodes
+                if target not in kind:
+                    kind.append(target)
+            if max(len(splits), len(nodes)) > MOST_FLAT:
+                return ()
+        first = sorted(node for node in nodes if network.node(node)[0] == BYTE)
+        return (*first, *(node for node in nodes if network.node(node)[0] != BYTE))
+
     def subset_id(self, subset: Subset, parts: int) -> int:
         found = self._subset_ids.setdefault(subset, len(self.subsets))
         if found == len(self.subsets):
@@ -138,6 +159,7 @@ class Closure:
         self._registers = registers
         self._seen: set[Thread] = set()
         self._work: list[Thread] = []
+        self._waiting: list[Thread] = []
         self._kept: list[Thread] = []
         self.visits = 0
         self._final = False
@@ -149,29 +171,44 @@ class Closure:
         """The threads at BYTE nodes, and whether the text may end."""
         for seed in seeds:
             self._visit(*seed)
-        while self._work:
-            self._move(self._work.pop())
+        while self._work or self._waiting:
+            if not self._work:
+                self._queue_waiting()
+            if self._work:
+                self._move(self._work.pop())
         closed = self._close_frames()
         return [(node, count, closed.get(frame, frame)) for node, count, frame in self._kept], self._final
 
     def _visit(self, node: int, count: int, frame: int) -> None:
-        """Keep a thread at a BYTE node, queue any other unless it was there."""
+        """Keep a thread at a BYTE node, queue any other unless it was there.
+
+        Splits over frames wait until all else has been done, so that those that differ in their frames alone are one.
+        """
         self.visits += 1
         if self.visits > MAX_VISITS or len(self._seen) + len(self._kept) >= MAX_THREADS:
             raise Stop(FULL)
         thread = (node, count, frame)
-        if self._network.node(node)[0] == BYTE:
+        kind = self._network.node(node)[0]
+        if kind == BYTE:
             self._kept.append(thread)
+        elif kind == SPLIT and frame > 0:
+            self._waiting.append(thread)
         elif thread not in self._seen:
             self._seen.add(thread)
             self._work.append(thread)
+
+    def _queue_waiting(self) -> None:
+        found = [thread for thread in self._registers.thread_set(self._waiting) if thread not in self._seen]
+        self._waiting = []
+        self._seen.update(found)
+        self._work += found
 
     def _move(self, thread: Thread) -> None:
         """All moves of a thread that read nothing."""
         node, count, frame = thread
         kind, a, b, c, _ = self._network.node(node)
         if kind == SPLIT:
-            for target in self._network.targets(a, b):
+            for target in self._registers.flat(node) or self._network.targets(a, b):
                 self._visit(target, count, frame)
         elif kind == CALL:
             self._call(a, b, count, frame)
@@ -192,11 +229,11 @@ class Closure:
             self._pop(frame)
 
     def _call(self, rule: int, after: int, count: int, frame: int) -> None:
-        """Enter a rule; a last call needs no frame of its own."""
+        """Enter a rule; a last call needs no frame of its own, unless the rule has one here already."""
         entry = self._network.entries[rule]
         if entry == UNBUILT:
             raise Stop(NEED, rule)
-        if self._network.node(after)[0] == RETURN:
+        if self._network.node(after)[0] == RETURN and entry not in self._open_at:
             self._visit(entry, 0, frame)
         else:
             self._push(entry, (after, count, frame))
@@ -247,10 +284,18 @@ class Closure:
                 rests = all(frame >= 0 or frame in closed for _, _, frame in callers)
                 if rests and -1 - index not in closed:
                     threads = [(node, count, closed.get(frame, frame)) for node, count, frame in callers]
-                    closed[-1 - index] = self._registers.frame_id(threads)
+                    closed[-1 - index] = self._registers.frame_id(self._returned(threads))
             if len(closed) == before:
                 raise Stop(FULL)
         return closed
+
+    def _returned(self, threads: Iterable[Thread]) -> Iterator[Thread]:
+        """Threads, and in the place of those that only return what they return to; but none stands for the bottom."""
+        for thread in threads:
+            if thread[2] and self._network.node(thread[0])[0] == RETURN:
+                yield from self._registers.frames[thread[2]]
+            else:
+                yield thread
 
 
 def _next_count(count: int, least: int, most: int) -> int:

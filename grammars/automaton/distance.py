@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from sgl.grammars.algebra.marks import TOKEN
 from sgl.grammars.algebra.parts import EMPTY_SUBSET, Subset
 from sgl.grammars.automaton.closure import Thread
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.network.network import BYTE, CALL, ENTER, LOOP, NEXT, PICK, SEEN, SPLIT, UNBUILT, Network
+from sgl.grammars.network.network import BYTE, CALL, ENTER, LOOP, NEXT, PICK, SEEN, SPLIT, Network
 
 # A byte costs so much more than a move that reads none that texts are compared by length, and no way is a circle.
 BYTE_COST = 1 << 40
+TOKEN_COST = 1 << 64  # of a token that the grammar speaks of: more than that of any text that is found
 FAR = 1 << 90
 MOST_MOVES = 100_000  # of one completion: whoever decodes waits for it, and a longer one is of no use
 MOST_VISITS = 2_000_000  # of costs that are read on the way to all: a third of a second or so
@@ -37,18 +39,12 @@ class Distances:
 
     def __init__(self, network: Network) -> None:
         self.network = network
-        rule = 0
-        self._ends: dict[int, bytes] = {}
-        while rule < len(network.rules):
-            end = network.rules[rule].end
-            if end is not None and network.entries[rule] == UNBUILT:
-                self._ends[rule] = end()
-            else:
-                network.build(rule)
-            rule += 1
-            if len(network) > MOST_NODES:
-                raise GrammarLimitError(f"finding an end of the grammar takes more than {MOST_NODES} of its parts")
+        self._ends = network.finish(MOST_NODES)
+        if len(network) > MOST_NODES:
+            raise GrammarLimitError(f"finding an end of the grammar takes more than {MOST_NODES} of its parts")
         self._nodes = [network.node(i) for i in range(len(network))]
+        classes = {node[1] for node in self._nodes if node[0] == BYTE}
+        self._marks = {number for number in classes if network.class_mask(number) == 1 << TOKEN}
         self._cost = [FAR] * len(self._nodes)
         self._effort = [1] * len(self._nodes)
         self._relax()
@@ -104,7 +100,7 @@ class Distances:
         kind, a, b, _, _ = self._nodes[index]
         cost = self._cost
         if kind == BYTE:
-            return cost[b] + BYTE_COST
+            return cost[b] + (TOKEN_COST if a in self._marks else BYTE_COST)
         if kind == SPLIT:
             return min((cost[t] for t in self.network.targets(a, b)), default=FAR) + 1
         if kind == CALL:
@@ -181,7 +177,7 @@ class Distances:
         """The cost from a state to an end."""
         threads = core.threads(state)
         costs = {0: 0}
-        for frame in _below(core, threads):
+        for frame in below(core, threads):
             costs[frame] = min(self._rest(core, t) + costs[t[2]] for t in core.frame(frame))
         return min((self._rest(core, t) + costs[t[2]] for t in threads), default=0)
 
@@ -200,7 +196,7 @@ class Distances:
     def _levels(self, core: Core, threads: list[Thread]) -> list[Thread]:
         """The cheapest of some threads, then the cheapest of those that go on after it, and so on to the bottom."""
         costs = {0: 0}
-        for frame in _below(core, threads):
+        for frame in below(core, threads):
             costs[frame] = min(self._rest(core, t) + costs[t[2]] for t in core.frame(frame))
         levels: list[Thread] = []
         while True:
@@ -245,7 +241,7 @@ class Distances:
         work += _stacked([start, *members])
 
 
-def _below(core: Core, threads: list[Thread]) -> list[int]:
+def below(core: Core, threads: list[Thread]) -> list[int]:
     """All frames under some threads but the bottom, each after those that it rests on."""
     found: set[int] = set()
     work = [thread[2] for thread in threads]

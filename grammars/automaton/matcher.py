@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sgl.grammars.automaton.automaton import Automaton
-from sgl.grammars.automaton.place import ENDED, Place
+from sgl.grammars.automaton.place import ENDED, Place, taken
 from sgl.grammars.automaton.twin import DEAD
 
 
@@ -39,7 +39,7 @@ class Matcher(Place):
         state = self._states[-1]
         target = self._moves.get((state, token_id))
         if target is None:
-            target = self._with_room(lambda _: self._unseen(token_id))
+            target = self._with_room(lambda automaton: taken(automaton, self._states[-1], token_id))
             if target is None:
                 return False
         elif target == DEAD:
@@ -47,15 +47,6 @@ class Matcher(Place):
         self._states.append(target)
         self._tokens.append(token_id)
         return True
-
-    def _unseen(self, token_id: int) -> int | None:
-        state = self._states[-1]
-        if state == ENDED:
-            return None
-        if token_id in self._automaton.vocabulary.eos_ids:
-            return ENDED if self._automaton.final(state) else None
-        target = self._automaton.new_move(state, token_id)
-        return None if target == DEAD else target
 
     @property
     def automaton(self) -> Automaton:
@@ -88,7 +79,8 @@ class Matcher(Place):
     def forced(self) -> bytes:
         """Return the bytes that must come next, at most 1024 at a time."""
         state = self._states[-1]
-        return b"" if state == ENDED else self._with_room(lambda automaton: automaton.forced(self._states[-1]))
+        found = b"" if state == ENDED else self._forced.get(state)
+        return self._with_room(lambda automaton: automaton.forced(self._states[-1])) if found is None else found
 
     @property
     def can_end(self) -> bool:
@@ -100,7 +92,8 @@ class Matcher(Place):
     def finished(self) -> bool:
         """True if only an end-of-sequence token may come next, or one was accepted."""
         state = self._states[-1]
-        return state == ENDED or self._automaton.ended(state)
+        found = True if state == ENDED else self._ended.get(state)
+        return self._with_room(lambda automaton: automaton.ended(self._states[-1])) if found is None else found
 
     @property
     def accepted(self) -> int:
@@ -110,4 +103,4 @@ class Matcher(Place):
     def shortest_end(self) -> bytes:
         """Return a shortest completion of this text; empty if `can_end`. Raises GrammarLimitError if it is far too long."""
         state = self._states[-1]
-        return b"" if state == ENDED else self._automaton.shortest_end(state)
+        return b"" if state == ENDED else self._with_room(lambda automaton: automaton.shortest_end(self._states[-1]))

@@ -92,6 +92,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "core_step": (c_int32, [c_void_p, c_int32, c_int32]),
     "core_advance": (c_int32, [c_void_p, c_int32, ctypes.c_char_p, c_int32]),
     "core_canonical": (c_int32, [c_void_p, c_int32]),
+    "core_either": (c_int32, [c_void_p, c_int32, c_int32]),
     "core_takes_plain": (c_int32, [c_void_p, c_int32]),
     "core_mask": (c_int64, [c_void_p, c_int32, c_void_p]),
     "core_masks": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_int32, POINTER(c_int64), c_int32]),
@@ -211,6 +212,9 @@ class NativeCore:
 
     def canonical(self, state: int) -> int:
         return int(self._library.core_canonical(self._core, state))
+
+    def either(self, left: int, right: int) -> int:
+        return int(self._library.core_either(self._core, left, right))
 
     def takes_plain(self, state: int) -> bool:
         return bool(self._library.core_takes_plain(self._core, state))

@@ -6,16 +6,28 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from sgl.grammars.automaton.automaton import Automaton
+from sgl.grammars.automaton.twin import DEAD
 from sgl.grammars.errors import CrowdedError
 
 ENDED = -1
 T = TypeVar("T")
 
 
+def taken(automaton: Automaton, state: int, token: int) -> int | None:
+    """The state after a token; ENDED where it ends the text, None where it may not come."""
+    if state == ENDED:
+        return None
+    if token not in automaton.vocabulary.eos_ids:
+        target = automaton.move(state, token)
+    elif (target := automaton.named(state, token)) == DEAD and automaton.final(state):
+        return ENDED
+    return None if target == DEAD else target
+
+
 class Place:
     """The states after each token, and the tokens, which lead to the same place of another automaton."""
 
-    __slots__ = ("_automaton", "_masks", "_moves", "_states", "_tokens")
+    __slots__ = ("_automaton", "_ended", "_forced", "_masks", "_moves", "_states", "_tokens")
 
     def __init__(self, automaton: Automaton) -> None:
         self._tokens: list[int] = []
@@ -25,6 +37,8 @@ class Place:
         self._automaton = automaton
         self._masks = automaton.masks
         self._moves = automaton.moves
+        self._forced = automaton.known_forced
+        self._ended = automaton.known_ended
         self._states = states
 
     def _with_room(self, work: Callable[[Automaton], T]) -> T:
@@ -42,6 +56,7 @@ class Place:
             return False
         states = [fresh.start]
         for token in self._tokens:
-            states.append(ENDED if token in fresh.vocabulary.eos_ids else fresh.move(states[-1], token))
+            target = taken(fresh, states[-1], token)
+            states.append(DEAD if target is None else target)
         self._settle(fresh, states)
         return True

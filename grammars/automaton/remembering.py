@@ -102,6 +102,9 @@ class RememberingCore:
     def canonical(self, state: int) -> int:
         return state
 
+    def either(self, left: int, right: int) -> int:
+        raise AssertionError("a grammar that remembers speaks of no tokens")
+
     def takes_plain(self, state: int) -> bool:
         return False
 

@@ -103,16 +103,24 @@ class Texts:
             return None
         if byte == _QUOTE and ends_string(text.part[1:]):
             return self._string_ended(after, text)
-        if kept(text):
+        if spelled(text):
             return Text(after, text.part + bytes((byte,)), text.open)
         escaping = byte == _BACKSLASH and len(text.part) == 1
         return Text(after, b'"\\' if escaping else b'"', text.open)
 
     def _string_ended(self, base: int, text: Text) -> Text | None:
-        value = string(text.part + b'"') if kept(text) else ""
-        if text.open is not None and not text.open.square and text.open.key is None:
-            return Text(base, b"", self.interned(text.open.named(value)))
+        value = string(text.part + b'"') if spelled(text) else ""
+        if names_member(text):
+            return self._named(base, value, text.open)
         return self._ended(base, value, text.open)
+
+    def _named(self, base: int, name: str, around: Open | None) -> Text | None:
+        """The name of a member has ended."""
+        assert around is not None
+        known = around.names is not None and name in around.names
+        if self.core.live(base) >> NEW & 1 or known:
+            base = self.base(base, REPEATED if known else NEW)
+        return None if base == DEAD else Text(base, b"", self.interned(around.named(name)))
 
     def _between(self, text: Text, byte: int) -> Text | None:
         after = self.base(text.base, byte)
@@ -123,7 +131,7 @@ class Texts:
         if byte == 0x5B:
             return self._opened(after, text.open)
         if byte == 0x7B:
-            return Text(after, b"", self.interned(Open(text.open, False, False)))
+            return self._opened_object(after, text.open)
         if byte in (0x5D, 0x7D):
             assert text.open is not None
             value = text.open.closed() if kept(text) else None
@@ -136,6 +144,12 @@ class Texts:
             return Text(base, b"", self.interned(Open(under, True, False)))
         unique = bool(live >> OPENED_UNIQUE & 1)
         return Text(self.base(base, OPENED), b"", self.interned(Open(under, True, unique)))
+
+    def _opened_object(self, base: int, under: Open | None) -> Text | None:
+        live = self.core.live(base)
+        base = self.base(base, OPENED) if live >> OPENED & 1 else base
+        names = frozenset[str]() if live >> OPENED_UNIQUE & 1 else None
+        return Text(base, b"", self.interned(Open(under, False, names=names)))
 
     def _ended(self, base: int, value: object, around: Open | None) -> Text | None:
         """A value has ended within what is around it."""
@@ -151,5 +165,15 @@ class Texts:
 def kept(text: Text) -> bool:
     """Whether the values that are being written matter."""
     return text.open is not None and text.open.outer is not None
+
+
+def names_member(text: Text) -> bool:
+    """Whether a string here is the name of a member."""
+    return text.open is not None and not text.open.square and text.open.key is None
+
+
+def spelled(text: Text) -> bool:
+    """Whether it matters which string is being written."""
+    return kept(text) or (text.open is not None and text.open.names is not None and text.open.key is None)
 
 

@@ -133,6 +133,7 @@ class PythonCore:
             return alike
         try:
             self._masks.fill(alike, out)
+            self._masks.name(alike, out)
         except Stop as stop:
             self.wanted = stop.rule
             return stop.code
@@ -211,6 +212,11 @@ class PythonCore:
             self._held += len(key[0])
             self._rows.append({})
         return found
+
+    def either(self, left: int, right: int) -> int:
+        """The state of what two of them allow."""
+        (threads, final), (others, ends) = self.states[left], self.states[right]
+        return self.intern((*threads, *others), final or ends)
 
     def _canonical_count(self, loop: int, count: int) -> int:
         if loop < 0 or count < 0 or self.network.node(loop)[0] == PICK:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from sgl.grammars.algebra.marks import NUMBER_BYTES, TOKEN
 from sgl.grammars.automaton.closure import Stop
 from sgl.grammars.network.network import PICK
 from sgl.grammars.tokens.families import MOST_CHARS, PLAIN, Family
@@ -70,6 +71,18 @@ class MaskMaker:
                 self._correct(state, other, out)
             else:
                 self._fill_by_walk(state, out)
+
+    def name(self, state: int, out: np.ndarray) -> None:
+        """Add the tokens of which the grammar itself speaks here; may raise Stop."""
+        states = {0: self._step(state, TOKEN)} if self._core.live(state) >> TOKEN & 1 else {}
+        for _ in range(NUMBER_BYTES):
+            states = {
+                number << 8 | byte: target
+                for number, at in states.items()
+                for byte in range(256)
+                if (target := self._step(at, byte)) != DEAD
+            }
+        _set(out, list(states))
 
     def _step(self, state: int, byte: int) -> int:
         return self._checked(self._core.step(state, byte))

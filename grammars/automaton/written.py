@@ -13,13 +13,22 @@ class Open:
     """An array or object that is not closed yet; immutable.
 
     `outer` is the number of arrays and objects around the outermost one whose items must differ, None outside of any;
-    only within it are values kept: the items of an array, or pairs of names and members.
+    only within it are values kept: the items of an array, or pairs of names and members. `names` are those of the
+    members of an object that must have names of their own, None of any other.
     """
 
-    __slots__ = ("depth", "items", "key", "known", "outer", "square", "under", "unique")
+    __slots__ = ("depth", "items", "key", "known", "names", "outer", "square", "under", "unique")
 
-    def __init__(self, under: Open | None, square: bool, unique: bool, items: tuple[Any, ...] = (), key: str | None = None) -> None:
-        self.under, self.square, self.unique, self.items, self.key = under, square, unique, items, key
+    def __init__(
+        self,
+        under: Open | None,
+        square: bool,
+        unique: bool = False,
+        items: tuple[Any, ...] = (),
+        key: str | None = None,
+        names: frozenset[str] | None = None,
+    ) -> None:
+        self.under, self.square, self.unique, self.items, self.key, self.names = under, square, unique, items, key, names
         self.depth: int = 0 if under is None else under.depth + 1
         around = None if under is None else under.outer
         self.outer: int | None = self.depth if around is None and unique else around
@@ -27,14 +36,15 @@ class Open:
 
     def named(self, key: str | None) -> Open:
         """The object whose next member has a name; no name is kept where no value is."""
-        return Open(self.under, False, False, self.items, "" if self.outer is None else key)
+        names = None if self.names is None or key is None else self.names | {key}
+        return Open(self.under, False, False, self.items, "" if self.outer is None else key, names)
 
     def added(self, value: Any) -> Open:
         """With one more item or member."""
         if self.outer is None:
-            return self if self.square else Open(self.under, False, False)
+            return self if self.square else Open(self.under, False, names=self.names)
         more = value if self.square else (self.key, value)
-        return Open(self.under, self.square, self.unique, (*self.items, more))
+        return Open(self.under, self.square, self.unique, (*self.items, more), names=self.names)
 
     def closed(self) -> Any:
         """The value, once it ends; of a name that comes twice the last member counts."""
@@ -42,7 +52,7 @@ class Open:
 
     def identity(self) -> tuple[Any, ...]:
         """Equal for what goes on alike; that of `under` is interned before."""
-        return (id(self.under), self.square, self.unique, self.items, self.key)
+        return (id(self.under), self.square, self.unique, self.items, self.key, self.names)
 
     def strings(self) -> set[str]:
         """All texts and names in the values that are kept here and around."""

@@ -8,8 +8,7 @@
 #define LOCAL(i) AT(c->locals, Local, i)
 #define OPENED(frame) AT(c->opened, Opened, -1 - (frame))
 
-static int reserve(Array *a, int32_t more, size_t item) {
-    if (a->size + more <= a->room) return 0;
+static int grow_array(Array *a, int32_t more, size_t item) {
     int32_t room = a->room ? a->room : 64;
     while (room < a->size + more) room *= 2;
     void *data = realloc(a->data, room * item);
@@ -19,7 +18,11 @@ static int reserve(Array *a, int32_t more, size_t item) {
     return 0;
 }
 
-static int append(Array *a, const void *items, int32_t count, size_t item) {
+static inline int reserve(Array *a, int32_t more, size_t item) {
+    return a->size + more <= a->room ? 0 : grow_array(a, more, item);
+}
+
+static inline int append(Array *a, const void *items, int32_t count, size_t item) {
     if (reserve(a, count, item)) return NO_MEMORY;
     if (count) memcpy((char *)a->data + a->size * item, items, count * item);
     a->size += count;

@@ -10,10 +10,10 @@ static int check_count(Py_ssize_t given, Py_ssize_t wanted) {
     return -1;
 }
 
-/* learn(module): the classes of expressions. */
+/* learn(module): the classes and constants of expressions. */
 static PyObject *py_learn(PyObject *self, PyObject *module) {
     (void)self;
-    if (learn_shapes(module)) return NULL;
+    if (learn_shapes(module) || learn_constants(module)) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -108,9 +108,14 @@ static PyObject *py_extend(PyObject *self, PyObject *const *args, Py_ssize_t cou
 }
 
 #include "language.h"
+#include "algebra.h"
+#include "lark.h"
 
 #define FAST(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
 
-static PyMethodDef methods[] = {FAST(tables), FAST(rule_id), FAST(entry), FAST(lower), FAST(read), FAST(extend), FAST(combine),
-                                {"learn", py_learn, METH_O, NULL}, {"memory", py_memory, METH_O, NULL},
-                                {NULL, NULL, 0, NULL}};
+#define ONE(name) {#name, py_##name, METH_O, NULL}
+
+static PyMethodDef methods[] = {
+    FAST(tables), FAST(rule_id), FAST(entry), FAST(lower), FAST(read), FAST(extend), FAST(combine), ONE(learn), ONE(memory),
+    FAST(seq), FAST(alt), ONE(nullable), ONE(calls), ONE(left_calls), FAST(substitute), FAST(may_be_empty), FAST(may_end),
+    FAST(size), FAST(read_lark), {NULL, NULL, 0, NULL}};

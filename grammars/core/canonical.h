@@ -41,3 +41,15 @@ API int32_t core_canonical(Core *c, int32_t state) {
     if (made >= 0) STATE(state).canonical = made;
     return made;
 }
+
+/* The state of what two of them allow. */
+API int32_t core_either(Core *c, int32_t left, int32_t right) {
+    const int32_t both[2] = {left, right};
+    begin_closure(c);
+    for (int k = 0; k < 2; k++)
+        for (int32_t i = 0; i < STATE(both[k]).length; i++) {
+            const Thread t = AT(c->threads, Thread, STATE(both[k]).offset + i);
+            if (append(&c->kept, &t, 1, sizeof t)) return NO_MEMORY;
+        }
+    return intern(c, STATE(left).final || STATE(right).final);
+}

@@ -21,12 +21,14 @@ static int remember(Core *c, const Thread *t) {
     return append(&c->seen, t, 1, sizeof *t);
 }
 
-/* Keep a thread at a BYTE node, queue any other unless it was there. */
+/* Keep a thread at a BYTE node, queue any other unless it was there. Splits over frames wait until all else has been
+ * done, so that those that differ in their frames alone are one. */
 static int visit(Core *c, int32_t node, int32_t count, int32_t frame) {
     Thread t = {node, count, frame};
     if (spend(c, VISIT_WORK)) return PAUSED;
     if (++c->visits > MAX_VISITS || c->seen.size + c->kept.size >= MAX_THREADS) return FULL;
     if (NODE(node).kind == BYTE) return append(&c->kept, &t, 1, sizeof t);
+    if (NODE(node).kind == SPLIT && frame > 0) return append(&c->waiting, &t, 1, sizeof t);
     int known = remember(c, &t);
     if (known) return known < 0 ? known : 0;
     return append(&c->work, &t, 1, sizeof t);
@@ -83,7 +85,8 @@ static int visit_rule(Core *c, const Node *n, const Thread *t) {
         c->wanted = n->a;
         return NEED;
     }
-    if (NODE(n->b).kind == RETURN) return visit(c, entry, 0, t->frame); /* a last call needs no frame */
+    if (NODE(n->b).kind == RETURN && AT(c->entered, Entered, entry).closure != c->closure)
+        return visit(c, entry, 0, t->frame); /* a last call needs no frame, unless the rule has one here already */
     return push(c, entry, n->b, t);
 }
 
@@ -113,15 +116,38 @@ static int visit_loop(Core *c, const Node *n, const Thread *t) {
     return !code && (t->count >= n->b || t->count == BETWEEN) ? pop(c, t->frame) : code;
 }
 
+/* Keep threads at some BYTE nodes. */
+static int keep_bytes(Core *c, const int32_t *nodes, int32_t count, const Thread *t) {
+    if (spend(c, (int64_t)VISIT_WORK * count)) return PAUSED;
+    c->visits += count;
+    if (c->visits > MAX_VISITS || c->seen.size + c->kept.size + count > MAX_THREADS) return FULL;
+    if (reserve(&c->kept, count, sizeof *t)) return NO_MEMORY;
+    Thread *kept = &AT(c->kept, Thread, c->kept.size);
+    for (int32_t i = 0; i < count; i++) kept[i] = (Thread){nodes[i], t->count, t->frame};
+    c->kept.size += count;
+    return 0;
+}
+
+static int visit_flat(Core *c, int32_t flat, const Thread *t) {
+    const int32_t *row = &AT(c->flats, int32_t, flat), count = row[0], bytes = row[1];
+    int code = keep_bytes(c, row + 2, bytes, t);
+    for (int32_t i = bytes; i < count && !code; i++) code = visit(c, row[2 + i], t->count, t->frame);
+    return code;
+}
+
+static int visit_split(Core *c, const Node *n, const Thread *t) {
+    const int32_t flat = flat_of(c, t->node);
+    if (flat >= 0) return visit_flat(c, flat, t);
+    int code = flat == NOT_FLAT ? 0 : flat;
+    for (int32_t i = 0; i < n->b && !code; i++) code = visit(c, AT(c->edges, int32_t, n->a + i), t->count, t->frame);
+    return code;
+}
+
 /* All moves of a thread that read nothing. */
 static int silent(Core *c, const Thread *t) {
     const Node *n = &NODE(t->node);
-    int code = 0;
     switch (n->kind) {
-    case SPLIT:
-        for (int32_t i = 0; i < n->b && !code; i++)
-            code = visit(c, AT(c->edges, int32_t, n->a + i), t->count, t->frame);
-        return code;
+    case SPLIT: return visit_split(c, n, t);
     case CALL: return visit_rule(c, n, t);
     case ENTER: return push(c, n->a, n->b, t);
     case NEXT: {
@@ -141,7 +167,7 @@ static void begin_closure(Core *c) {
     for (int32_t i = 0; c->hashed && i < c->seen.size; i++)
         for (uint32_t at = seen_hash(c, i) & mask; c->seen_index.slots[at] >= 0; at = (at + 1) & mask)
             c->seen_index.slots[at] = -1;
-    c->seen.size = c->work.size = c->kept.size = c->opened.size = c->callers.size = 0;
+    c->seen.size = c->work.size = c->waiting.size = c->kept.size = c->opened.size = c->callers.size = 0;
     c->visits = c->hashed = c->final = 0;
     c->closure++;
 }
@@ -149,14 +175,24 @@ static void begin_closure(Core *c) {
 /* The number of a frame, UNKNOWN while it is open. */
 static int32_t closed_frame(Core *c, int32_t frame) { return frame < 0 ? OPENED(frame).closed : frame; }
 
+/* Put a thread behind `count` others of a frame that is being made, and in the place of one that only returns what it
+ * returns to; but none stands for the bottom. How many there are. */
+static int32_t add_return(Core *c, int32_t count, Thread t) {
+    const int32_t inner = t.frame && NODE(t.node).kind == RETURN ? FRAME(t.frame).length : 0;
+    if (reserve(&c->returns, count + inner + 1, sizeof t)) return NO_MEMORY;
+    Thread *end = (Thread *)c->returns.data + c->returns.size + count;
+    if (!inner) return *end = t, count + 1;
+    memcpy(end, &AT(c->returns, Thread, FRAME(t.frame).offset), inner * sizeof t);
+    return count + inner;
+}
+
 /* Intern an open frame once all that it rests on are; 1 if that could be done. */
 static int close_frame(Core *c, Opened *opened) {
     int32_t count = 0;
-    for (int32_t i = opened->first; i >= 0; i = AT(c->callers, Caller, i).next, count++) {
+    for (int32_t i = opened->first; i >= 0; i = AT(c->callers, Caller, i).next) {
         Thread t = AT(c->callers, Caller, i).thread;
         if ((t.frame = closed_frame(c, t.frame)) == UNKNOWN) return 0;
-        if (reserve(&c->returns, count + 1, sizeof t)) return NO_MEMORY;
-        AT(c->returns, Thread, c->returns.size + count) = t;
+        if ((count = add_return(c, count, t)) < 0) return count;
     }
     opened->closed = intern_frame(c, count);
     return opened->closed < 0 ? opened->closed : 1;
@@ -177,10 +213,25 @@ static int close_frames(Core *c) {
     return 0;
 }
 
+/* Queue the splits that waited. */
+static int queue_waiting(Core *c) {
+    const int32_t count = make_set(c, &c->waiting, c->waiting.size);
+    int code = count < 0 ? count : 0;
+    for (int32_t i = 0; i < count && !code; i++) {
+        const Thread t = AT(c->waiting, Thread, i);
+        const int known = remember(c, &t);
+        code = known ? known < 0 ? known : 0 : append(&c->work, &t, 1, sizeof t);
+    }
+    c->waiting.size = 0;
+    return code;
+}
+
 /* The state that the queued threads reach without reading a byte. */
 static int32_t end_closure(Core *c) {
     int code = 0;
-    while (c->work.size && !code) {
+    while ((c->work.size || c->waiting.size) && !code) {
+        if (!c->work.size && (code = queue_waiting(c))) break;
+        if (!c->work.size) continue;
         const Thread t = AT(c->work, Thread, --c->work.size);
         code = silent(c, &t);
     }

@@ -21,6 +21,7 @@
 #include "work.h"
 #include "states.h"
 #include "subsets.h"
+#include "flats.h"
 #include "closure.h"
 #include "canonical.h"
 #include "walk.h"
@@ -84,6 +85,9 @@ API int32_t core_extend(Core *c, const Node *nodes, int32_t n, const int32_t *ed
     if (reserve(&c->entered, more, sizeof(Entered))) return NO_MEMORY;
     if (more) memset(&AT(c->entered, Entered, c->entered.size), 0, more * sizeof(Entered));
     c->entered.size = n;
+    if (reserve(&c->flat_at, more, sizeof(int32_t))) return NO_MEMORY;
+    if (more) memset(&AT(c->flat_at, int32_t, c->flat_at.size), 0, more * sizeof(int32_t));
+    c->flat_at.size = n;
     return 0;
 }
 
@@ -103,9 +107,12 @@ API Core *core_new(const Vocabulary *vocabulary, int32_t limit) {
 }
 
 #include "breathe.h"
+#include "room.h"
 #include "tables.h"
 #include "fields.h"
 #include "settle.h"
+#include "exprs.h"
+#include "traverse.h"
 #include "lowering.h"
 #include "lower_chars.h"
 #include "lower_tries.h"

@@ -1,7 +1,7 @@
 /* Expressions as C reads them: the slots of the dataclasses of `expr.py`, found once by their names. */
 
 enum { MOST_FIELDS = 8 };
-enum { LITERAL, BYTES, CHARS, WORDS, SEQ, ALT, REPEAT, JOINED, GRAPH, CALL_RULE, OTHER_THAN, PART, SHAPES };
+enum { LITERAL, BYTES, CHARS, WORDS, SEQ, ALT, REPEAT, JOINED, GRAPH, CALL_RULE, OTHER_THAN, PART, ANCHOR, SHAPES };
 
 typedef struct {
     const char *name, *fields[MOST_FIELDS + 1];
@@ -22,6 +22,7 @@ static Shape shapes[SHAPES] = {
     [CALL_RULE] = {"Call", {"rule"}},
     [OTHER_THAN] = {"OtherThan", {"names", "plain", "text", "leaving", "spelled", "mark"}},
     [PART] = {"Part", {"item", "required"}},
+    [ANCHOR] = {"Anchor", {"start", "position"}},
 };
 
 #define SLOT(object, offset) (*(PyObject **)((char *)(object) + (offset)))

@@ -79,6 +79,7 @@ static const Lowerer lowerers[PART] = {
     [GRAPH] = lower_graph,     [CALL_RULE] = lower_call, [OTHER_THAN] = lower_other_than};
 
 static int32_t lower_as(int shape, Lowering *l, PyObject *expr, int32_t after, Scope scope) {
+    if (check_room()) return FAILED;
     if (l->depth >= DEEPEST) {
         PyErr_SetString(PyExc_RecursionError, "the expression is nested too deeply");
         return FAILED;
@@ -127,7 +128,7 @@ static void free_lowering(Lowering *l) {
 static Lowering *begin_lowering(Tables *t) {
     Lowering *l = spare ? spare : calloc(1, sizeof *l);
     spare = NULL;
-    if (l) l->tables = t;
+    if (l) l->tables = t, l->copies = 1;
     else no_memory();
     return l;
 }

@@ -35,13 +35,15 @@ static int32_t lower_star(Lowering *l, Item item, int32_t minimum, int32_t after
 }
 
 static int32_t lower_unrolled(Lowering *l, Item item, int32_t minimum, int32_t maximum, int32_t after, Scope scope) {
-    int32_t start = after, base = l->targets.size;
+    int32_t start = after, base = l->targets.size, copies = l->copies;
+    l->copies *= maximum ? maximum : 1;
     for (int32_t left = 1; left <= maximum; left++) {
         start = lower_repeated(l, item, start, (Scope){scope.loop, 0});
         if (maximum - left < minimum && start >= 0) continue;
         if (push_target(l, start) || push_target(l, after)) return FAILED;
         start = split(l, base, scope.loop);
     }
+    l->copies = copies;
     return start;
 }
 
@@ -59,7 +61,7 @@ static int32_t lower_loop(Lowering *l, Item item, int32_t minimum, int32_t maxim
 /* An item that is never empty, so many times; -1 is no bound. */
 static int32_t lower_times(Lowering *l, Item item, int32_t minimum, int32_t maximum, int32_t after, Scope scope) {
     if (maximum < 0 && minimum <= 1) return lower_star(l, item, minimum, after, scope);
-    if (maximum >= 0 && maximum <= UNROLLED) return lower_unrolled(l, item, minimum, maximum, after, scope);
+    if (maximum >= 0 && maximum <= UNROLLED && l->copies * maximum <= MOST_COPIES) return lower_unrolled(l, item, minimum, maximum, after, scope);
     return lower_loop(l, item, minimum, maximum, after, scope);
 }
 

@@ -3,7 +3,7 @@
  * an exception set. */
 
 enum { FAILED = NO_MEMORY, NOWHERE = -6 };
-enum { UNROLLED = 3, DEEPEST = 2000, MOST_SPARE = 1 << 14, PLAIN_REPEATED = 2 };
+enum { UNROLLED = 3, MOST_COPIES = 27, DEEPEST = 2000, MOST_SPARE = 1 << 14, PLAIN_REPEATED = 2 };
 enum { KEY_EXPR = -1, KEY_LITERAL = -2, KEY_TRIE = -3 }; /* other keys are nodes and begin with their kind */
 
 typedef struct { int32_t loop, repeated; } Scope; /* see `Scope` of network.py */
@@ -15,6 +15,7 @@ typedef struct {
     Array branches, levels; /* stacks of the trie that is being built */
     Array products;         /* of the class of characters that is being lowered */
     int32_t depth;
+    int32_t copies; /* of what is lowered now, by the repeats around it */
 } Lowering;
 
 #define EDGE(i) AT(l->tables->edges, int32_t, i)

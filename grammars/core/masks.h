@@ -85,6 +85,36 @@ static int fill_mask(Core *c, int32_t state, uint32_t *out) {
     return correct(c, state, other, out);
 }
 
+enum { TOKEN = 0xF8, NUMBER_BYTES = 3 }; /* see `marks.py` */
+
+/* Set the bits of the tokens whose numbers, of which `number` are the first bytes, a grammar goes on with. */
+static int name_below(Core *c, int32_t state, int32_t number, int depth, uint32_t *out) {
+    const Class live = STATE(state).live;
+    for (int w = 0; w < CLASS_WORDS; w++)
+        for (uint32_t bits = live.word[w]; bits; bits &= bits - 1) {
+            const int byte = w * 32 + __builtin_ctz(bits);
+            const int32_t token = number << 8 | byte;
+            if (spend(c, NODE_WORK)) return PAUSED;
+            int32_t target = step_known(c, state, byte);
+            if (target == DEAD) continue;
+            if (target < DEAD) return target;
+            if (depth < NUMBER_BYTES) {
+                int code = name_below(c, target, token, depth + 1, out);
+                if (code) return code;
+            } else if (token < c->vocabulary.words * 32) {
+                out[token >> 5] |= 1u << (token & 31);
+            }
+        }
+    return 0;
+}
+
+/* Add the tokens of which the grammar itself speaks here. */
+static int name_tokens(Core *c, int32_t state, uint32_t *out) {
+    if (!has(&STATE(state).live, TOKEN)) return 0;
+    int32_t named = core_step(c, state, TOKEN);
+    return named < 0 ? named : name_below(c, named, 0, 1, out);
+}
+
 /* A number from 0 that equal rows share. */
 API int64_t core_digest(const uint32_t *row, int32_t words) {
     uint64_t h[4] = {1, 2, 3, 4}, x[4];
@@ -103,6 +133,7 @@ API int64_t core_digest(const uint32_t *row, int32_t words) {
 API int64_t core_mask(Core *c, int32_t state, uint32_t *out) {
     int32_t alike = core_canonical(c, state);
     int32_t code = alike < 0 ? alike : fill_mask(c, alike, out);
+    if (!code) code = name_tokens(c, alike, out);
     if (code) return code;
     for (int32_t w = 0; w < c->vocabulary.words && STATE(alike).final; w++) out[w] |= c->vocabulary.eos[w];
     return core_digest(out, c->vocabulary.words);

@@ -5,7 +5,7 @@
     DO(frames, Frame) DO(returns, Thread) DO(frame_notes, FrameNote) DO(locals, Local) DO(branches, Branch) DO(ends, int32_t) DO(canonical_frames, int32_t) DO(threads, Thread) DO(states, State) \
     DO(subsets, Subset) DO(used, uint32_t) DO(work, Thread) DO(kept, Thread) DO(seen, Thread)                 \
     DO(opened, Opened) DO(callers, Caller) DO(moves, Seeded) DO(seeds, Thread)              \
-    DO(united, Thread) DO(unions, Union)
+    DO(united, Thread) DO(unions, Union) DO(sorting, Thread) DO(waiting, Thread) DO(flats, int32_t) DO(flat_at, int32_t)
 #define EACH_INDEX(DO) DO(frame_index) DO(state_index) DO(seen_index) DO(subset_index) DO(move_index) DO(union_index)
 
 /* Bytes held, without the vocabulary. */

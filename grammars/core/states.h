@@ -41,29 +41,56 @@ static uint32_t seen_hash(Core *c, int32_t i) { return hash_threads(&AT(c->seen,
 static uint32_t state_hash(Core *c, int32_t i) { return STATE(i).hash; }
 
 
-static int compare(const void *x, const void *y) {
-    const Thread *a = x, *b = y;
-    if (a->node != b->node) return a->node < b->node ? -1 : 1;
-    if (a->count != b->count) return a->count < b->count ? -1 : 1;
-    return a->frame < b->frame ? -1 : a->frame > b->frame;
+/* Threads in order of their nodes, counts and frames. */
+static uint64_t order_of(const Thread *t) { return (uint64_t)((uint32_t)t->node ^ 1u << 31) << 32 | ((uint32_t)t->count ^ 1u << 31); }
+
+static int is_before(const Thread *a, const Thread *b) {
+    const uint64_t left = order_of(a), right = order_of(b);
+    return left != right ? left < right : a->frame < b->frame;
 }
 
 static void insertion_sort(Thread *t, int32_t count) {
     for (int32_t i = 1; i < count; i++) {
         const Thread moved = t[i];
         int32_t at = i;
-        for (; at && compare(&t[at - 1], &moved) > 0; at--) t[at] = t[at - 1];
+        for (; at && is_before(&moved, &t[at - 1]); at--) t[at] = t[at - 1];
         t[at] = moved;
     }
 }
 
+enum { RUN = 12 };
+
+static void merge_runs(const Thread *from, int32_t middle, int32_t end, Thread *to) {
+    int32_t left = 0, right = middle;
+    while (left < middle && right < end) *to++ = is_before(&from[right], &from[left]) ? from[right++] : from[left++];
+    while (left < middle) *to++ = from[left++];
+    while (right < end) *to++ = from[right++];
+}
+
+/* Sorted runs are merged, each time twice as long, to and fro between the threads and a place of the same size. */
+static int merge_sort(Core *c, Thread *t, int32_t count) {
+    if (reserve(&c->sorting, count, sizeof *t)) return NO_MEMORY;
+    Thread *from = t, *to = c->sorting.data;
+    for (int32_t i = 0; i < count; i += RUN) insertion_sort(t + i, count - i < RUN ? count - i : RUN);
+    for (int32_t width = RUN; width < count; width *= 2) {
+        for (int32_t i = 0; i < count; i += 2 * width) {
+            const int32_t end = count - i < 2 * width ? count - i : 2 * width;
+            merge_runs(from + i, end < width ? end : width, end, to + i);
+        }
+        Thread *other = from;
+        from = to, to = other;
+    }
+    if (from != t) memcpy(t, from, count * sizeof *t);
+    return 0;
+}
+
 /* Most sets are small or in order. */
-static int32_t sort_unique(Thread *t, int32_t count) {
+static int32_t sort_unique(Core *c, Thread *t, int32_t count) {
     int32_t sorted = 1;
-    while (sorted < count && compare(&t[sorted - 1], &t[sorted]) < 0) sorted++;
+    while (sorted < count && is_before(&t[sorted - 1], &t[sorted])) sorted++;
     if (sorted >= count) return count;
-    if (count > 32) qsort(t, count, sizeof *t, compare);
-    else insertion_sort(t, count);
+    if (count <= 2 * RUN) insertion_sort(t, count);
+    else if (merge_sort(c, t, count)) return NO_MEMORY;
     int32_t kept = 0;
     for (int32_t i = 0; i < count; i++)
         if (!kept || !same(&t[i], &t[kept - 1])) t[kept++] = t[i];

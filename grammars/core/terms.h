@@ -242,7 +242,7 @@ static int32_t term_as(Terms *t, PyObject *expr, int shape) {
 }
 
 static int too_deep(Terms *t) {
-    if (t->depth < DEEPEST) return 0;
+    if (t->depth < DEEPEST) return check_room();
     PyErr_SetString(PyExc_RecursionError, "the expression is nested too deeply");
     return 1;
 }

@@ -62,7 +62,7 @@ typedef struct {
     Array nodes, edges, classes, entries;
     Array frames, returns, frame_notes, canonical_frames, threads, states, subsets, used;
     Index frame_index, state_index, seen_index, subset_index, move_index, union_index;
-    Array work, kept, seen, opened, callers, entered, locals, ends, branches, moves, seeds, united, unions;
+    Array work, kept, seen, opened, callers, entered, locals, ends, branches, moves, seeds, united, unions, waiting, sorting, flats, flat_at;
     int64_t local_bytes, branch_bytes;
     uint32_t closure;
     int64_t spare; /* work that may still be done; see work.h */

@@ -93,6 +93,7 @@ static int32_t merge(Core *c, Array *home, int32_t count) {
 static int32_t make_set(Core *c, Array *home, int32_t count) {
     Thread *t = tail(c, home);
     spend(c, (int64_t)BYTE_WORK * count);
-    count = drop_dominated(c, t, sort_unique(t, count));
+    if ((count = sort_unique(c, t, count)) < 0) return count;
+    count = drop_dominated(c, t, count);
     return has_alike(t, count) && c->uniting < MAX_UNITED ? merge(c, home, count) : count;
 }

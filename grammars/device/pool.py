@@ -26,7 +26,7 @@ from sgl.grammars.compile import Grammar
 from sgl.grammars.device.codes import ENDED, FIXED_ROWS, FREE, NO_MASK, NO_TOKEN, SEEN
 from sgl.grammars.device.resident import Numbers, Resident
 from sgl.grammars.device.tables import DeviceTables, Upload
-from sgl.grammars.errors import GrammarError
+from sgl.grammars.errors import GrammarError, UnsupportedGrammarError
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
 
@@ -126,6 +126,8 @@ class DevicePool:
         return self.tables.write(uploads)
 
     def _resident(self, automaton: Automaton) -> Resident:
+        if automaton.names:
+            raise UnsupportedGrammarError("a grammar with tokens as terminals", "the device", "its masks come from the host")
         found = self._residents.pop(id(automaton), None) or Resident(automaton, self._numbers)
         self._residents[id(automaton)] = found
         return found

@@ -6,6 +6,7 @@ from sgl.grammars.automaton.automaton import Automaton
 from sgl.grammars.drawing.fold import pictures
 from sgl.grammars.drawing.layout import arrange
 from sgl.grammars.drawing.svg import render
+from sgl.grammars.errors import UnsupportedGrammarError
 
 MOST_BOXES = 60
 
@@ -18,7 +19,12 @@ def draw(automaton: Automaton, title: str = "", most: int = MOST_BOXES) -> str:
         title: a line above the picture.
         most: how many boxes a picture may have. A larger automaton is folded: one picture a rule, in which a
             called rule is one arrow and repeats have no counts. Characters in a row are one arrow everywhere.
+
+    Raises:
+        UnsupportedGrammarError: the grammar has tokens as terminals: arrows are of characters.
     """
+    if automaton.names:
+        raise UnsupportedGrammarError("a picture of a grammar with tokens as terminals", "the grammar")
     return render([(picture, arrange(picture)) for picture in pictures(automaton, most)], title)
 
 

@@ -15,9 +15,11 @@ from sgl.grammars.ebnf.bnf import read_bnf
 from sgl.grammars.ebnf.imports import Imports
 from sgl.grammars.ebnf.lark_syntax import read_lark
 from sgl.grammars.ebnf.source import Source
+from sgl.grammars.ebnf.token_terminals import NoVocabularyError, TokenTerminals
 from sgl.grammars.errors import InvalidGrammarError
+from sgl.grammars.tokens.vocabulary import Vocabulary
 
-__all__ = ["ebnf_expr"]
+__all__ = ["NoVocabularyError", "TokenTerminals", "ebnf_expr", "ebnf_part"]
 
 Syntax = Literal["auto", "lark", "gbnf", "w3c"]
 _SYNTAXES = ("auto", "lark", "gbnf", "w3c")
@@ -29,7 +31,8 @@ def ebnf_expr(
     syntax: Syntax = "auto",
     start: str | None = None,
     imports: Mapping[str, str] | None = None,
-    declared: Mapping[str, str] | None = None,
+    declared: Mapping[str, str | int] | None = None,
+    vocabulary: Vocabulary | None = None,
 ) -> Expr:
     """The language of a grammar.
 
@@ -38,17 +41,31 @@ def ebnf_expr(
         syntax: "lark" (rules with `:`), "gbnf" or "w3c" (both with `::=`); "auto" looks at the first rule.
         start: the start rule; `start` in Lark's syntax and `root` in the others when None.
         imports: the texts of the grammars that `%import` may read, by their paths; see `imports.py`.
-        declared: the texts of the terminals that `%declare` names.
+        declared: the texts of the terminals that `%declare` names, or the numbers of tokens that they are.
+        vocabulary: the tokens, if the grammar is to speak of some; see `token_terminals.py`.
 
     Raises:
         InvalidGrammarError: the grammar is malformed, or its start matches no text; says line:column.
         UnsupportedGrammarError: it uses a construct that this engine refuses; says which and line:column.
     """
+    tokens = TokenTerminals(vocabulary)
+    return tokens.around(ebnf_part(text, tokens, syntax, start, imports, declared))
+
+
+def ebnf_part(
+    text: str,
+    tokens: TokenTerminals,
+    syntax: Syntax = "auto",
+    start: str | None = None,
+    imports: Mapping[str, str] | None = None,
+    declared: Mapping[str, str | int] | None = None,
+) -> Expr:
+    """The same, as a part of what has the tokens that it speaks of, and puts `tokens.around` around all of it."""
     _check(text, syntax)
     source = Source(text)
     headed = syntax in ("gbnf", "w3c") or (syntax == "auto" and _HEADED.match(text) is not None)
     name = start or ("root" if headed else "start")
-    table = read_bnf(source) if headed else read_lark(source, Imports(imports, declared))
+    table = read_bnf(source, tokens) if headed else read_lark(source, Imports(imports, declared), tokens)
     rule = table.start(name)
     found = assemble(table.bodies, seq(table.before, Call(rule)))
     if found == NEVER:

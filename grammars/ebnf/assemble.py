@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from sgl.grammars.algebra.expr import Alt, Call, Chars, Expr, Graph, Literal, Repeat, Rule, Seq
+from sgl.grammars.algebra.extension import compiled
 from sgl.grammars.ebnf.epsilon import Bodies, calls, substitute, without_empty
 from sgl.grammars.ebnf.recursion import without_left_recursion
 
@@ -86,26 +87,31 @@ class _Sizes:
                 work += waiting
                 continue
             if last not in self._known:
-                self._known[last] = self._size(self._bodies[last])
+                self._known[last] = size(self._bodies[last], self._known, _MOST_INLINED)
             work.pop()
         return self._known[rule]
 
     def _is_open(self, rule: Rule) -> bool:
         return rule in self._bodies and rule not in self._nested and rule not in self._known
 
-    def _size(self, expr: Expr) -> int:
-        match expr:
-            case Call(rule):
-                found = self._known.get(rule, _MOST_INLINED + 1)
-                return found if found <= _MOST_INLINED else 1
-            case Literal(data):
-                return len(data)
-            case Chars(chars):
-                return len(chars)
-            case Seq(items) | Alt(items):
-                return 1 + sum(map(self._size, items))
-            case Repeat(item, _, _):
-                return 1 + self._size(item)
-            case Graph(edges, _):
-                return sum(1 + self._size(e) for out in edges for e, _ in out)
-        return 1
+
+def plain_size(expr: Expr, known: Mapping[Rule, int], most: int) -> int:
+    """About how many nodes; rules of a known size up to `most` count as what they are, others as one."""
+    match expr:
+        case Call(rule):
+            found = known.get(rule, most + 1)
+            return found if found <= most else 1
+        case Literal(data):
+            return len(data)
+        case Chars(chars):
+            return len(chars)
+        case Seq(items) | Alt(items):
+            return 1 + sum(plain_size(item, known, most) for item in items)
+        case Repeat(item, _, _):
+            return 1 + plain_size(item, known, most)
+        case Graph(edges, _):
+            return sum(1 + plain_size(e, known, most) for out in edges for e, _ in out)
+    return 1
+
+
+size = compiled(plain_size)

@@ -12,6 +12,7 @@ from sgl.grammars.algebra.expr import Chars, Expr, repeat, seq
 from sgl.grammars.ebnf.literals import bnf_escape, class_expr, string_expr, string_text
 from sgl.grammars.ebnf.rules import RuleTable, any_of
 from sgl.grammars.ebnf.source import END, Source, Token, TokenPattern, Tokens
+from sgl.grammars.ebnf.token_terminals import TokenTerminals
 from sgl.grammars.regex.plain_text import marked
 
 _TOKEN = TokenPattern(
@@ -23,7 +24,7 @@ _TOKEN = TokenPattern(
     | (?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
     | (?P<class>\[(?:\\.|[^\]\\\n])*\])
     | (?P<count>\{[^{}\n]*\})
-    | (?P<token>!?<\S*?>)
+    | (?P<token>!?<(?:\[[^\]\n]*\]|[^\s<>]*)>)
     | (?P<look>\([=!])
     | (?P<define>::=)
     | (?P<sign>[()|*+?.])
@@ -35,14 +36,15 @@ _MOST_REPEATS = 1_000_000
 _ANY = marked(Chars(charset.ANY))
 
 
-def read_bnf(source: Source) -> RuleTable:
+def read_bnf(source: Source, named: TokenTerminals | None = None) -> RuleTable:
     """All rules of a grammar text; leaves are characters, and calls are not resolved yet."""
-    return _Reader(source).read()
+    return _Reader(source, named or TokenTerminals(None)).read()
 
 
 class _Reader:
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, named: TokenTerminals) -> None:
         self.source = source
+        self._named = named
         self.tokens = Tokens(source, _TOKEN)
         self.table = RuleTable(source)
 
@@ -83,6 +85,10 @@ class _Reader:
     def _string(self, token: Token) -> Expr:
         return string_expr(string_text(self.source, token.at + 1, token.at + len(token.text) - 1, bnf_escape))
 
+    def _token(self, token: Token) -> Expr:
+        negated = token.text.startswith("!")
+        return self._named.expr(self.source, token.text[negated:], token.at, negated)
+
     def _class(self, token: Token) -> Expr:
         return self.table.leaf(class_expr(self.source, token.at + 1, token.at + len(token.text) - 1))
 
@@ -114,8 +120,8 @@ class _Reader:
         return check_counts(self.source, least, most, at)
 
 
-_READ = {"name": _Reader._name, "string": _Reader._string, "class": _Reader._class}
-_REFUSED = {"look": "lookahead assertion", "macro": "macro", "token": "token literal"}
+_READ = {"name": _Reader._name, "string": _Reader._string, "class": _Reader._class, "token": _Reader._token}
+_REFUSED = {"look": "lookahead assertion", "macro": "macro"}
 
 
 def check_counts(source: Source, least: int, most: int | None, at: int) -> tuple[int, int | None]:

@@ -22,11 +22,12 @@ from sgl.grammars.algebra.expr import (
     repeat,
     seq,
 )
+from sgl.grammars.algebra.extension import compiled
 
 Heads = dict[Rule, Expr]
 
 
-def left_calls(expr: Expr) -> set[Rule]:
+def plain_left_calls(expr: Expr) -> set[Rule]:
     """The rules that may be called before a byte is read."""
     if type(expr) is Literal or type(expr) is Chars:
         return set()
@@ -36,16 +37,16 @@ def left_calls(expr: Expr) -> set[Rule]:
         case Seq(items):
             found: set[Rule] = set()
             for item in items:
-                found |= left_calls(item)
+                found |= plain_left_calls(item)
                 if not nullable(item):
                     break
             return found
         case Alt(items):
-            return set().union(*map(left_calls, items))
+            return set().union(*map(plain_left_calls, items))
         case Repeat(item, _, _):
-            return left_calls(item)
+            return plain_left_calls(item)
         case Graph(edges, _):
-            return set().union(*(left_calls(e) for e, _ in edges[0]))
+            return set().union(*(plain_left_calls(e) for e, _ in edges[0]))
     return set()
 
 
@@ -106,3 +107,6 @@ def _union(splits: Iterable[tuple[Heads, Expr]]) -> tuple[Heads, Expr]:
         for rule, head in found.items():
             heads[rule] = alt(heads[rule], head) if rule in heads else head
     return heads, alt(*bases)
+
+
+left_calls = compiled(plain_left_calls)

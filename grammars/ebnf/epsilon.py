@@ -24,10 +24,11 @@ from sgl.grammars.algebra.expr import (
     alt,
     nonempty,
     optional,
+    plain_nullable,
     repeat,
     seq,
 )
-from sgl.grammars.algebra.expr import nullable as plainly_nullable
+from sgl.grammars.algebra.extension import compiled
 
 Bodies = dict[Rule, Expr]
 
@@ -47,7 +48,7 @@ def without_empty(bodies: Bodies, start: Expr) -> tuple[Bodies, Expr, dict[Rule,
             for rule, body in bodies.items()
         }
         start = substitute(start, maybe.get)
-    endless = bodies.keys() - _least(bodies, called, _may_end)
+    endless = bodies.keys() - _least(bodies, called, may_end)
     if endless:
         cut = dict.fromkeys(endless, NEVER)
         bodies = {rule: substitute(body, cut.get) for rule, body in bodies.items() if rule not in endless}
@@ -55,7 +56,7 @@ def without_empty(bodies: Bodies, start: Expr) -> tuple[Bodies, Expr, dict[Rule,
     return bodies, start, called
 
 
-def substitute(expr: Expr, replace: Callable[[Rule], Expr | None]) -> Expr:
+def plain_substitute(expr: Expr, replace: Callable[[Rule], Expr | None]) -> Expr:
     """The expression with calls replaced (None: kept); repeats of what may be empty become repeats of what may not."""
     kind = type(expr)
     if kind is Literal or kind is Chars:
@@ -64,19 +65,19 @@ def substitute(expr: Expr, replace: Callable[[Rule], Expr | None]) -> Expr:
         case Call(rule):
             return replace(rule) or expr
         case Seq(items) | Alt(items):
-            new = [substitute(i, replace) for i in items]
+            new = [plain_substitute(i, replace) for i in items]
             if all(map(is_, new, items)):
                 return expr
             return seq(*new) if isinstance(expr, Seq) else alt(*new)
         case Repeat(item, minimum, maximum):
-            changed = substitute(item, replace)
+            changed = plain_substitute(item, replace)
             return expr if changed is item else repeat(changed, minimum, maximum)
         case Graph(edges, accepting):
-            return Graph(tuple(tuple((substitute(e, replace), t) for e, t in out) for out in edges), accepting)
+            return Graph(tuple(tuple((plain_substitute(e, replace), t) for e, t in out) for out in edges), accepting)
     return expr
 
 
-def calls(expr: Expr) -> set[Rule]:
+def plain_calls(expr: Expr) -> set[Rule]:
     """All rules that an expression calls."""
     found: set[Rule] = set()
     work = [expr]
@@ -129,7 +130,7 @@ def _least(bodies: Bodies, called: dict[Rule, set[Rule]], holds: Holds) -> set[R
     return found
 
 
-def may_be_empty(expr: Expr, empty: set[Rule], bodies: Bodies) -> bool:
+def plain_may_be_empty(expr: Expr, empty: set[Rule], bodies: Bodies) -> bool:
     kind = type(expr)
     if kind is Literal or kind is Chars:
         return expr == EMPTY
@@ -137,15 +138,15 @@ def may_be_empty(expr: Expr, empty: set[Rule], bodies: Bodies) -> bool:
         case Call(rule):
             return rule in empty
         case Seq(items):
-            return all(may_be_empty(i, empty, bodies) for i in items)
+            return all(plain_may_be_empty(i, empty, bodies) for i in items)
         case Alt(items):
-            return any(may_be_empty(i, empty, bodies) for i in items)
+            return any(plain_may_be_empty(i, empty, bodies) for i in items)
         case Repeat(item, minimum, _):
-            return minimum == 0 or may_be_empty(item, empty, bodies)
-    return plainly_nullable(expr)
+            return minimum == 0 or plain_may_be_empty(item, empty, bodies)
+    return plain_nullable(expr)
 
 
-def _may_end(expr: Expr, productive: set[Rule], bodies: Bodies) -> bool:
+def plain_may_end(expr: Expr, productive: set[Rule], bodies: Bodies) -> bool:
     kind = type(expr)
     if kind is Literal or kind is Chars:
         return True
@@ -153,9 +154,13 @@ def _may_end(expr: Expr, productive: set[Rule], bodies: Bodies) -> bool:
         case Call(rule):
             return rule in productive or rule not in bodies
         case Seq(items):
-            return all(_may_end(i, productive, bodies) for i in items)
+            return all(plain_may_end(i, productive, bodies) for i in items)
         case Alt(items):
-            return any(_may_end(i, productive, bodies) for i in items)
+            return any(plain_may_end(i, productive, bodies) for i in items)
         case Repeat(item, minimum, _):
-            return minimum == 0 or _may_end(item, productive, bodies)
+            return minimum == 0 or plain_may_end(item, productive, bodies)
     return True
+
+
+substitute, calls = compiled(plain_substitute), compiled(plain_calls)
+may_be_empty, may_end = compiled(plain_may_be_empty), compiled(plain_may_end)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from sgl.grammars.algebra import charset
-from sgl.grammars.algebra.expr import EMPTY, Chars, Expr, Literal
+from sgl.grammars.algebra.expr import EMPTY, Chars, Expr, Literal, seq
 from sgl.grammars.ebnf.source import Source
 from sgl.grammars.ebnf.terminals import ordered_pattern
 from sgl.grammars.errors import UnsupportedGrammarError
@@ -81,7 +81,12 @@ def string_text(source: Source, at: int, end: int, escape: Unescaped) -> str:
 
 
 def string_expr(text: str, any_case: bool = False) -> Expr:
-    return parse_regex(re.escape(text), flags="i") if any_case else Literal(text.encode())
+    return seq(*map(_any_case, text)) if any_case else Literal(text.encode())
+
+
+@lru_cache(maxsize=4096)
+def _any_case(char: str) -> Expr:
+    return parse_regex(re.escape(char), flags="i")
 
 
 def class_expr(source: Source, at: int, end: int) -> Expr:

@@ -87,8 +87,8 @@ def key_of(kind: str, source: str) -> str:
 
 @cache
 def _package() -> str:
-    """What a network depends on but its source: this package's own files, the Unicode tables, the byte order."""
-    root = Path(__file__).parent
+    """What a network depends on but its source: the files of all of `grammars`, the Unicode tables, the byte order."""
+    root = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for file in sorted(root.rglob("*")):
         if file.suffix in (".py", ".so", ".pyd"):

@@ -28,6 +28,7 @@ from sgl.grammars.algebra.expr import (
 from sgl.grammars.network.nodes import BYTE, CALL, ENTER, FIELDS, LOOP, NEXT, PICK, RETURN, SEEN, SPLIT, TABLE
 
 _UNROLLED = 3
+_MOST_COPIES = 27  # of an item in repeats of repeats; beyond that they are counted
 
 
 class Scope(NamedTuple):
@@ -63,6 +64,7 @@ class Lowering:
         self.shared: dict[tuple[int, ...], int] = {}
         self.literals: dict[tuple[bytes, int, int], int] = {}
         self.alive: list[Expr] = []
+        self.copies = 1  # of what is lowered now, by the repeats around it
         self.lowerers: dict[type, Callable[..., int]] = {
             Literal: self._literal,
             Bytes: self._bytes,
@@ -201,7 +203,7 @@ class Lowering:
         """Some items in a row, which are never empty together, so many times."""
         if maximum is None and minimum <= 1:
             return self._star(items, minimum, after, scope)
-        if maximum is not None and maximum <= _UNROLLED:
+        if maximum is not None and maximum <= _UNROLLED and self.copies * maximum <= _MOST_COPIES:
             return self._unrolled(items, minimum, maximum, after, scope)
         loop = self.node(LOOP, 0, minimum, -1 if maximum is None else maximum)
         inner = Scope(loop, 2)
@@ -224,11 +226,13 @@ class Lowering:
         return body if minimum else again
 
     def _unrolled(self, items: Items, minimum: int, maximum: int, after: int, scope: Scope) -> int:
-        inner = Scope(scope.loop)
+        inner, copies = Scope(scope.loop), self.copies
+        self.copies *= max(maximum, 1)
         start = after
         for left in range(1, maximum + 1):
             body = self._repeated(items, start, inner)
             start = body if maximum - left < minimum else self.split([body, after], scope)
+        self.copies = copies
         return start
 
     def _joined(self, expr: Joined, after: int, scope: Scope) -> int:

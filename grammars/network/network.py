@@ -49,6 +49,8 @@ class Network:
     They are lowered in C and read from there when Python asks for them, or lowered in Python where there is no C.
     """
 
+    lost = False  # no more rules can be built
+
     def __init__(self, root: Expr, native: bool = True) -> None:
         self.rules: list[Rule] = []
         self._rule_ids: dict[Rule, int] = {}
@@ -95,6 +97,19 @@ class Network:
             self._build_native(rule)
         elif self.entries[rule] == UNBUILT:
             self.entries[rule] = Lowering(self).rule(self.rules[rule].build())
+
+    def finish(self, most: int) -> dict[int, bytes]:
+        """Build every rule but those that know their end, until there are more than so many nodes; returns these ends."""
+        ends: dict[int, bytes] = {}
+        rule = 0
+        while rule < len(self.rules) and len(self) <= most:
+            end = self.rules[rule].end
+            if end is not None and self.entries[rule] == UNBUILT:
+                ends[rule] = end()
+            else:
+                self.build(rule)
+            rule += 1
+        return ends
 
     def _build_native(self, rule: int) -> None:
         """What was read of the tables before is read again."""

@@ -13,6 +13,7 @@ from sgl.grammars.errors import UnsupportedGrammarError
 from sgl.grammars.schema.json_text import Whitespace
 from sgl.grammars.schema.lists import CountedList
 from sgl.grammars.schema.plenty import Plenty
+from sgl.grammars.schema.remembered import NotFewError
 from sgl.grammars.schema.resolver import Resolver
 from sgl.grammars.schema.shapes import NOWHERE, Arrays, Where, same
 
@@ -24,10 +25,6 @@ class Forms(Protocol):
 
     def value(self, places: Where) -> Expr: ...
     def listed(self, values: list[Any]) -> Expr: ...
-
-
-class NotFewError(UnsupportedGrammarError):
-    """Items that must differ have more values than can be listed; a grammar whose texts are remembered may have them."""
 
 
 class ArrayBuilder:

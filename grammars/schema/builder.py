@@ -26,17 +26,20 @@ from sgl.grammars.algebra.expr import (
 )
 from sgl.grammars.algebra.marks import ended, opened, remembered
 from sgl.grammars.errors import GrammarError, InvalidGrammarError, UnsupportedGrammarError
-from sgl.grammars.schema.arrays import ArrayBuilder, NotFewError
+from sgl.grammars.schema.arrays import ArrayBuilder
 from sgl.grammars.schema.ascii import ascii_only
+from sgl.grammars.schema.content import in_string, settled
 from sgl.grammars.schema.document import Document, SchemaOptions, canonical_schema
 from sgl.grammars.schema.json_text import QUOTE, WHITESPACE, constant, other_than, spellings
 from sgl.grammars.schema.keywords import KeywordReader
 from sgl.grammars.schema.objects import ObjectBuilder
 from sgl.grammars.schema.productive import unproductive
+from sgl.grammars.schema.remembered import NotFewError
 from sgl.grammars.schema.resolver import Resolver
+from sgl.grammars.schema.rewriting import called
 from sgl.grammars.schema.scalars import number_expr, string_expr
 from sgl.grammars.schema.scopes import told_by_pointer
-from sgl.grammars.schema.shapes import ANYTHING, Arrays, Objects, Shape, Where
+from sgl.grammars.schema.shapes import ANYTHING, Arrays, Objects, Shape, Strings, Where
 from sgl.grammars.schema.simple import Keywords, SimpleSchemas
 from sgl.grammars.schema.weaken import weakened
 
@@ -64,6 +67,7 @@ def schema_expr(schema: Any, options: SchemaOptions, remember: bool = False) -> 
     document = Document(schema, others)
     if document.draft_4:
         options = replace(options, integers="plain")
+    options = settled(options, schema)
     with told_by_pointer():
         expr = _expr(document, options, remember)
     if expr == NEVER:
@@ -99,7 +103,7 @@ class _Builder:
         self._blanks = WHITESPACE[options.whitespace]
         self._plain = options.integers == "plain"
         self._arrays = ArrayBuilder(self._resolver, self, self._blanks, marked, options.digits)
-        self._objects = ObjectBuilder(self._resolver, self, options.order == "any")
+        self._objects = ObjectBuilder(self._resolver, self, options.order == "any", marked)
         self._dead: set[Key] = set()
         self._reset()
 
@@ -107,6 +111,7 @@ class _Builder:
         self._values: dict[Where, Expr] = {}
         self._members: dict[tuple[str, int], Expr] = {}
         self._rules: dict[Key, Rule] = {}
+        self._held: dict[Rule, tuple[Expr, str]] = {}  # JSON in strings: the value as such, and whose it is
         self._calls: dict[Key, Expr] = {}
         self._queue: deque[tuple[Rule, Callable[[], Expr]]] = deque()
 
@@ -117,6 +122,7 @@ class _Builder:
             hopeful = self._make_bodies() and not self._document.referred
             dead = set() if hopeful else unproductive(list(self._rules.values()))
             if not dead:
+                self._check_held()
                 return expr
             self._dead |= {key for key, rule in self._rules.items() if rule in dead}
             self._reset()
@@ -176,17 +182,20 @@ class _Builder:
         """The same one for the same value, which it keeps."""
         found = self._members.get((name, id(value)))
         if found is None:
-            found = self._members[name, id(value)] = Seq((self._constant(name), self._blanks.colon, value))
+            found = self._members[name, id(value)] = self.named_member(self._constant(name), value)
         return found
 
-    def other_member(self, names: list[str], value: Expr) -> Expr:
-        """A member of a name that is none of these."""
-        return self.named_member(seq(QUOTE, other_than(names), QUOTE), value)
+    def other_member(self, names: list[str], value: Expr, new: bool = False) -> Expr:
+        """A member of a name that is none of these; `new`: nor that of another such member, which is remembered."""
+        return self.named_member(seq(QUOTE, other_than(names), QUOTE), value, new)
 
     def members(self, parts: list[Part], extra: Expr, place: str) -> Expr:
         ordered = self._options.order == "schema" and _may_be_ordered(parts, 0)
         _check_room(parts, ordered, place)
-        return self._closed(self._joined(parts, extra, 0, None, ordered), b"}")
+        return self._object_marked(self._closed(self._joined(parts, extra, 0, None, ordered), b"}"))
+
+    def _object_marked(self, members: Expr, unique: bool = False) -> Expr:
+        return seq(opened(unique), members) if self._marked and members != NEVER else members
 
     def items(self, item: Expr) -> Expr:
         if self._marked:
@@ -208,12 +217,40 @@ class _Builder:
         if shape.numbers is not None:
             found.append(number_expr(shape.numbers, self._plain, self._options.digits))
         if shape.strings is not None:
-            found.append(string_expr(shape.strings, self._options.digits))
+            found.append(self._string(shape.strings))
         if (arrays := shape.arrays) is not None:
             found.append(self._rule((places, index, "["), lambda: self._array(arrays)))
         if (objects := shape.objects) is not None:
             found.append(self._rule((places, index, "{"), lambda: self._object(objects)))
         return alt(*found)
+
+    def _string(self, strings: Strings) -> Expr:
+        """A string; one that is JSON has the text of a value, as it is written in a string."""
+        alone = Strings(place=strings.place, content=strings.content)
+        if strings.content is None:
+            return string_expr(strings, self._options.digits)
+        if strings != alone or self._marked:
+            beside = "uniqueItems of any values" if self._marked else "other keywords of strings"
+            raise UnsupportedGrammarError("contentMediaType", strings.place, f"beside {beside} JSON in a string is not told")
+        inner = self.value(strings.content)
+        if inner == NEVER:
+            return NEVER
+        rule = Rule(f"JSON in the string at {strings.place}", lambda: in_string(inner))
+        self._held[rule] = inner, strings.place
+        return seq(QUOTE, Call(rule), QUOTE)
+
+    def _check_held(self) -> None:
+        """A string within itself would be spelled with more escapes at every level, without an end."""
+        known = set(self._rules.values())
+        for rule, (inner, place) in self._held.items():
+            seen: set[Rule] = set()
+            work = [inner]
+            while work:
+                for other in called(work.pop()) - seen:
+                    seen.add(other)
+                    work += [self._held[other][0]] if other in self._held else [other.build()] if other in known else []
+            if rule in seen:
+                raise UnsupportedGrammarError("contentMediaType", place, "JSON in a string that holds such a string again is not told")
 
     def listed(self, values: list[Any]) -> Expr:
         """Any one of some values."""
@@ -260,13 +297,15 @@ class _Builder:
     def _object(self, objects: Objects) -> Expr:
         return self._objects.members(objects)
 
-    def listed_members(self, parts: list[Part], extra: Expr, objects: Objects, ordered: bool) -> Expr:
+    def listed_members(self, parts: list[Part], extra: Expr, objects: Objects, ordered: bool, unique: bool = False) -> Expr:
         counted = objects.least if objects.most is None else max(objects.least, objects.most)
         ordered = ordered and _may_be_ordered(parts, counted)
         _check_room(parts, ordered, objects.place)
-        return self._closed(self._joined(parts, extra, objects.least, objects.most, ordered), b"}")
+        return self._object_marked(self._closed(self._joined(parts, extra, objects.least, objects.most, ordered), b"}"), unique)
 
-    def named_member(self, name: Expr, value: Expr) -> Expr:
+    def named_member(self, name: Expr, value: Expr, new: bool = False) -> Expr:
+        if self._marked:
+            return Seq((name, ended(new), self._blanks.colon, value))
         return Seq((name, self._blanks.colon, value))
 
 

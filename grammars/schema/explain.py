@@ -8,6 +8,7 @@ from typing import Any
 from sgl.grammars.algebra.marks import MOST_ITEMS
 from sgl.grammars.errors import UnsupportedGrammarError
 from sgl.grammars.schema.builder import schema_expr
+from sgl.grammars.schema.content import KEYWORDS, encoding_of, holds_json, settled
 from sgl.grammars.schema.document import schemas
 from sgl.grammars.schema.formats import ENFORCED, NARROWER
 from sgl.grammars.schema.keywords import is_annotation
@@ -50,8 +51,8 @@ def explain(schema: Any, **options: Any) -> list[Finding]:
     Raises:
         InvalidGrammarError: the schema is malformed or allows nothing.
     """
-    checked = SchemaOptions.of(options)
     parsed, _ = canonical_schema(schema)
+    checked = settled(SchemaOptions.of(options), parsed)
     refused = _refusals(parsed, checked)
     stated = [
         refused.get((place, keyword)) or _finding(place, sub, keyword, checked)
@@ -68,9 +69,25 @@ def _finding(place: str, schema: dict[str, Any], keyword: str, options: SchemaOp
         return Finding(keyword, place, "annotation", f"{schema['format']!r} is not enforced")
     if keyword == "format" and schema["format"] in NARROWER:
         return Finding(keyword, place, "exact", f"all that is written is {schema['format']!r}, but not all of that is written")
+    if keyword in KEYWORDS:
+        return _of_content(place, schema, keyword, options)
     if keyword == "uniqueItems" and schema[keyword] is True and not isinstance(schema.get("items"), bool):
         return Finding(keyword, place, "exact", f"arrays of at most {MOST_ITEMS} items are written, unless their values are few")
+    many = options.digits is None or options.digits > 308
+    if keyword == "type" and many and isinstance(schema[keyword], str | list) and "number" in schema[keyword]:
+        return Finding(keyword, place, "exact", "with an exponent numbers stay within doubles; more than 308 plain digits do not")
     return Finding(keyword, place, "annotation" if is_annotation(keyword) else "exact")
+
+
+def _of_content(place: str, schema: dict[str, Any], keyword: str, options: SchemaOptions) -> Finding:
+    """A schema of what a string holds counts where the string is known to hold JSON."""
+    if options.content == "annotation":
+        return Finding(keyword, place, "annotation", "what a string holds is not enforced; content='enforced' asks for it")
+    if keyword == "contentEncoding" and (encoding := encoding_of(schema, place)):
+        return Finding(keyword, place, "exact", f"{encoding}, in whole groups and without line breaks" if encoding != "base16" else "")
+    if keyword != "contentEncoding" and holds_json(schema, place):
+        return Finding(keyword, place, "exact")
+    return Finding(keyword, place, "annotation", f"{schema[keyword]!s:.60} is not enforced")
 
 
 def _refusals(schema: Any, options: SchemaOptions) -> dict[tuple[str, str], Finding]:

@@ -8,6 +8,7 @@ from sgl.grammars.algebra.expr import Expr, Literal, alt, seq
 from sgl.grammars.algebra.language import combine
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.schema.bounded import DIGITS, SECOND_DIGITS, bounded
+from sgl.grammars.schema.content import exactly
 
 _YEAR = r"(?:000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})"
 _LEAP = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
@@ -173,7 +174,10 @@ def _generated(name: str) -> Expr:
 
 
 def generated(language: Expr) -> Expr:
-    """The part of a language that is surely in the format that it stands for; any other language itself."""
+    """The part of a language that is surely in the format, or encoding, that it stands for; any other language itself."""
+    encoding = exactly(language)
+    if encoding is not None:
+        return encoding
     for name in _GENERATED:
         if language is format_expr(name):
             return _generated(name)

@@ -11,6 +11,7 @@ from typing import Any
 from sgl.grammars.algebra.expr import NEVER, Expr
 from sgl.grammars.algebra.language import combine, matches, texts
 from sgl.grammars.errors import GrammarLimitError
+from sgl.grammars.schema.content import json_of
 from sgl.grammars.schema.document import EndlessReference
 from sgl.grammars.schema.numbers import integer_bounds
 from sgl.grammars.schema.shapes import (
@@ -70,7 +71,12 @@ class Judge:
             and text not in strings.forbidden
             and all(self._matches(self._read(language), text) for language in strings.languages)
             and not any(self._matches(language, text) for language in strings.excluded)
+            and (strings.content is None or self._content_fits(text, strings.content))
         )
+
+    def _content_fits(self, text: str, places: Where) -> bool:
+        whole, value = json_of(text)
+        return whole and self.admits(value, places)
 
     def _matches(self, language: Expr, text: str) -> bool:
         """Remembered by identity: the languages are large to hash, and kept alive by the memo."""

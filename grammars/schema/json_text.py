@@ -234,14 +234,15 @@ def constant(value: Any, blanks: Whitespace, any_order: bool = False, plain: boo
         blanks: whitespace between tokens.
         any_order: whether the members of objects may come in any order.
         plain: whether a whole number is spelled without `.0`.
-        marked: whether arrays have the marks of what is remembered.
+        marked: whether arrays and objects have the marks of what is remembered.
     """
     if isinstance(value, str):
         return alt(*map(Literal, spellings(value)))
     if isinstance(value, dict):
         spelled = {name: constant(member, blanks, any_order, plain, marked) for name, member in value.items()}
-        members = [seq(constant(name, blanks), blanks.colon, member) for name, member in spelled.items()]
-        return bracketed(b"{}", members, blanks, not any_order)
+        after, named = (opened(False), ended(False)) if marked else (EMPTY, EMPTY)
+        members = [seq(constant(name, blanks), named, blanks.colon, member) for name, member in spelled.items()]
+        return bracketed(b"{}", members, blanks, not any_order, after=after)
     if isinstance(value, list):
         items = [constant(v, blanks, any_order, plain, marked) for v in value]
         if marked:

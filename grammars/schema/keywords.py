@@ -11,6 +11,7 @@ from typing import Any
 from sgl.grammars.algebra.expr import Expr
 from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.regex import parse_regex
+from sgl.grammars.schema.content import encoded, encoding_of, holds_json
 from sgl.grammars.schema.document import SchemaOptions, child
 from sgl.grammars.schema.formats import ENFORCED, format_expr, longest_format
 from sgl.grammars.schema.shapes import (
@@ -28,10 +29,10 @@ from sgl.grammars.schema.shapes import (
 )
 
 _ANNOTATIONS = frozenset(
-    ["title", "description", "default", "examples", "example", "$comment", "$schema", "$id", "id", "$anchor", "$defs", "definitions", "readOnly", "writeOnly", "deprecated", "contentEncoding", "contentMediaType", "contentSchema", "$vocabulary", "$dynamicAnchor", "$recursiveAnchor"]
+    ["title", "description", "default", "examples", "example", "$comment", "$schema", "$id", "id", "$anchor", "$defs", "definitions", "readOnly", "writeOnly", "deprecated", "$vocabulary", "$dynamicAnchor", "$recursiveAnchor"]
 )
 _APPLIED = frozenset(
-    ["type", "nullable", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern", "format", "properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties", "propertyNames", "items", "prefixItems", "additionalItems", "minItems", "maxItems", "anyOf", "oneOf", "allOf", "not", "$ref", "uniqueItems", "contains", "$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems", "dependentRequired", "dependentSchemas", "dependencies", "if", "then", "else", "minContains", "maxContains"]
+    ["type", "nullable", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern", "format", "properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties", "propertyNames", "items", "prefixItems", "additionalItems", "minItems", "maxItems", "anyOf", "oneOf", "allOf", "not", "$ref", "uniqueItems", "contains", "$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems", "dependentRequired", "dependentSchemas", "dependencies", "if", "then", "else", "minContains", "maxContains", "contentEncoding", "contentMediaType", "contentSchema"]
 )
 _REFUSED = ("extends", "disallow", "divisibleBy")
 APPLICATORS = frozenset(
@@ -85,7 +86,7 @@ class KeywordReader:
             null="null" in types,
             booleans=_BOTH if "boolean" in types else frozenset(),
             numbers=_numbers(schema, place, "number" not in types) if numeric else None,
-            strings=_strings(schema, place) if "string" in types else None,
+            strings=_strings(schema, place, self._options.content == "enforced") if "string" in types else None,
             arrays=_arrays(schema, place) if "array" in types else None,
             objects=self._objects(schema, place) if "object" in types else None,
             values=_values(schema, place),
@@ -204,7 +205,7 @@ def _numbers(schema: Schema, place: str, integer: bool) -> Numbers:
     )
 
 
-def _strings(schema: Schema, place: str) -> Strings:
+def _strings(schema: Schema, place: str, content: bool = False) -> Strings:
     languages: list[Expr] = []
     if "pattern" in schema:
         languages.append(_pattern(schema["pattern"], place, "pattern"))
@@ -212,7 +213,15 @@ def _strings(schema: Schema, place: str) -> Strings:
     if (name := format_name(schema, place)) in ENFORCED:
         languages.append(format_expr(name))
         most = min((m for m in (most, longest_format(name)) if m is not None), default=None)
-    return Strings(least, most, tuple(languages), (), place)
+    held = None
+    if content and (encoding := encoding_of(schema, place)):
+        languages.append(encoded(encoding))
+    if content and holds_json(schema, place):
+        if encoding:
+            hint = f"JSON within {encoding} is not told; weaken contentMediaType to enforce the encoding alone"
+            raise UnsupportedGrammarError("contentMediaType", place, hint)
+        held = _rest(schema, "contentSchema", place) or ()
+    return Strings(least, most, tuple(languages), (), place, content=held)
 
 
 def format_name(schema: Schema, place: str) -> str:

@@ -44,7 +44,7 @@ def complement(shape: Shape, negate: Negate, constant: Constant, place: str, key
     Raises:
         UnsupportedGrammarError: "some member has a wrong value" is not a thing this engine can say.
     """
-    found = [_scalars(shape), *_numbers(shape.numbers, place), *_strings(shape.strings)]
+    found = [_scalars(shape), *_numbers(shape.numbers, place), *_strings(shape.strings, place, keyword)]
     found += _arrays(shape.arrays, negate, place, keyword)
     found += _objects(shape.objects, negate, place, keyword)
     if shape.values is not None:
@@ -73,10 +73,12 @@ def _numbers(numbers: Numbers | None, place: str) -> Iterator[Shape]:
         yield replace(_NOTHING, numbers=Numbers(low=(numbers.high[0], not numbers.high[1])))
 
 
-def _strings(strings: Strings | None) -> Iterator[Shape]:
+def _strings(strings: Strings | None, place: str, keyword: str) -> Iterator[Shape]:
     if strings is None:
         yield replace(_NOTHING, strings=Strings())
         return
+    if strings.content is not None:
+        raise UnsupportedGrammarError(keyword, place, "strings that are not JSON, or not such JSON, are not told")
     if strings.least:
         yield replace(_NOTHING, strings=Strings(most=strings.least - 1))
     if strings.most is not None:

@@ -31,6 +31,8 @@ _SMALLEST_PLAIN = Decimal("1e-30")  # smaller decimals are written with an expon
 _EXACT_WHOLE = 2**53
 _WHOLE_DIGITS = 16
 _LEAST_GREAT = 10**16  # `json.dumps` writes doubles from here on with an exponent
+_MOST_WITH_POWER = 40  # digits before the point of a number with an exponent
+_GREATEST_POWER = 308  # of the doubles
 
 
 def digit(low: int = 0, high: int = 9) -> Expr:
@@ -46,9 +48,35 @@ _ZERO_FRACTION = Literal(b".0")
 _E = Chars(charset.of("eE"))
 _EXPONENT = seq(_E, optional(Chars(charset.of("+-"))), DIGITS)
 ANY_INTEGER = seq(optional(_MINUS), _WHOLE)
-_UNSIGNED = seq(_WHOLE, optional(_FRACTION), optional(_EXPONENT))
-ANY_NUMBER = seq(optional(_MINUS), _UNSIGNED)
+_ANY_POWER = seq(_WHOLE, optional(_FRACTION), optional(_EXPONENT))
 _ANY_ZERO = seq(optional(_MINUS), Literal(b"0"), optional(_ZEROS))
+
+
+def any_number(digits: int | None = None) -> Expr:
+    """All numbers, those with an exponent as far as they are surely read as doubles that are finite.
+
+    digits: at most so many before the point, None for any number; with an exponent at most 40.
+    """
+    return seq(optional(_MINUS), unsigned(digits))
+
+
+@lru_cache(maxsize=8)
+def unsigned(digits: int | None = None) -> Expr:
+    """The same without a sign."""
+    endless, most = digits is None or digits > _MOST_WITH_POWER, min(digits or _MOST_WITH_POWER, _MOST_WITH_POWER)
+    few, many = optional(_power_up_to(2, 7, endless)), optional(_power_up_to(1, None, endless))
+    found = [seq(alt(Literal(b"0"), digit(1)), optional(_FRACTION), few), _greatest()]
+    if most > 1:
+        found.append(seq(digit(1), repeat(digit(), 1, most - 1), optional(_FRACTION), many))
+    return alt(*found, *([seq(digit(1), repeat(digit(), most), optional(_FRACTION))] if endless else []))
+
+
+def _power_up_to(hundreds: int, more: int | None, endless: bool) -> Expr:
+    """An `e` and an exponent up to a hundred less one, or to 300 and some more; with its zeros one has at most four digits."""
+    zeros = [repeat(Literal(b"0"), 0, None if endless else most) for most in (2, 1)]
+    plus = [seq(zeros[0], digit(), optional(digit())), seq(zeros[1], digit(1, hundreds), digit(), digit())]
+    plus += [] if more is None else [seq(zeros[1], Literal(b"30"), digit(0, more))]
+    return seq(_E, alt(seq(optional(Literal(b"+")), alt(*plus)), seq(_MINUS, DIGITS)))
 
 
 def integers(low: int | None, high: int | None) -> Expr:
@@ -112,19 +140,25 @@ def _great_between(low: int | None, high: int | None, called: bool) -> Expr:
 @lru_cache(maxsize=1)
 def _great() -> Expr:
     """All of them, with what comes after the `e`, or is close to the largest, in rules that are seldom reached."""
-    most = Call(Rule("exponent of a whole number", cache(lambda: exponent(16, 307))))
-    greatest = Call(Rule("greatest exponent", cache(lambda: exponent(308, 308))))
-    largest = Call(Rule("fraction of the greatest", cache(lambda: seq(_below_largest(), _E, exponent(308, 308)))))
-    return alt(
-        seq(digit(1), optional(_FRACTION), _E, most), seq(Literal(b"1"), alt(seq(_E, greatest), seq(_POINT, largest)))
-    )
+    most = Call(Rule("exponent of a whole number", cache(lambda: exponent(16, _GREATEST_POWER - 1))))
+    return alt(seq(digit(1), optional(_FRACTION), _E, most), _greatest())
 
 
-def _below_largest() -> Expr:
-    """What may follow the point of 1.7976..., the mantissa of the largest double."""
-    digits = _split(readable_high((LARGEST, False))[0].scaleb(-308))[1]
-    expr: Expr = digit(0, int(digits[-1]))
-    for d in map(int, reversed(digits[:-1])):
+@lru_cache(maxsize=1)
+def _greatest() -> Expr:
+    """Numbers from 10**308 on; the largest of them are 1.7976... times that. The digits behind two are in a rule that is seldom reached."""
+    first, second, *digits = map(int, _split(readable_high((LARGEST, False))[0].scaleb(-_GREATEST_POWER))[1])
+    power = seq(_E, optional(Literal(b"+")), optional(Literal(b"0")), Literal(str(_GREATEST_POWER).encode()))
+    rest = Call(Rule("digits of the greatest", cache(lambda: seq(optional(_below(digits)), power))))
+    later = alt(power, seq(digit(0, second - 1), repeat(digit()), power), seq(digit(second, second), rest))
+    fraction = alt(seq(digit(0, first - 1), repeat(digit()), power), seq(digit(first, first), later))
+    return seq(Literal(b"1"), alt(power, seq(_POINT, fraction)))
+
+
+def _below(bound: list[int]) -> Expr:
+    """Digits that are read as no more than others."""
+    expr: Expr = digit(0, bound[-1])
+    for d in reversed(bound[:-1]):
         expr = alt(seq(digit(0, d - 1), repeat(digit())), seq(digit(d, d), optional(expr)))
     return expr
 
@@ -161,12 +195,15 @@ def _digits(number: int) -> list[int]:
     return [int(d) for d in str(number)]
 
 
-def number_texts(low: Bound | None, high: Bound | None) -> Expr:
-    """Numbers between bounds; where 0 is the only one, the sign tells all."""
+def number_texts(low: Bound | None, high: Bound | None, any_unsigned: Expr = _ANY_POWER) -> Expr:
+    """Numbers between bounds; where 0 is the only one, the sign tells all.
+
+    any_unsigned: numbers without a sign; by default with any exponent, which is for what is met with others.
+    """
     if high is None and low == (0, False):
-        return alt(_UNSIGNED, _ANY_ZERO)
+        return alt(any_unsigned, _ANY_ZERO)
     if low is None and high == (0, False):
-        return alt(seq(_MINUS, _UNSIGNED), _ANY_ZERO)
+        return alt(seq(_MINUS, any_unsigned), _ANY_ZERO)
     return alt(integers(*integer_bounds(low, high)), fractional_texts(low, high))
 
 

@@ -12,6 +12,7 @@ from sgl.grammars.algebra.language import combine, matches, texts
 from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
 from sgl.grammars.schema.formats import longest_format
 from sgl.grammars.schema.json_text import QUOTE, encode
+from sgl.grammars.schema.remembered import NotFewError
 from sgl.grammars.schema.resolver import Resolver
 from sgl.grammars.schema.scalars import sure, text_expr
 from sgl.grammars.schema.shapes import Names, Objects, Strings, Where
@@ -28,13 +29,15 @@ class Forms(Protocol):
     def value(self, places: Where) -> Expr: ...
     def member(self, name: str, value: Expr) -> Expr: ...
     def named_member(self, key: Expr, value: Expr) -> Expr: ...
-    def other_member(self, names: list[str], value: Expr) -> Expr: ...
-    def listed_members(self, parts: list[Part], extra: Expr, objects: Objects, ordered: bool) -> Expr: ...
+    def other_member(self, names: list[str], value: Expr, new: bool = False) -> Expr: ...
+    def listed_members(self, parts: list[Part], extra: Expr, objects: Objects, ordered: bool, unique: bool = False) -> Expr: ...
 
 
 class ObjectBuilder:
-    def __init__(self, resolver: Resolver, forms: Forms, any_order: bool) -> None:
-        self._resolver, self._forms, self._any_order = resolver, forms, any_order
+    """`marked`: the grammar's texts are remembered, and objects have the marks for that (`algebra/marks.py`)."""
+
+    def __init__(self, resolver: Resolver, forms: Forms, any_order: bool, marked: bool) -> None:
+        self._resolver, self._forms, self._any_order, self._marked = resolver, forms, any_order, marked
 
     def members(self, objects: Objects) -> Expr:
         """All member lists of a shape; NEVER where there is none.
@@ -47,9 +50,12 @@ class ObjectBuilder:
         parts = self._parts(objects)
         if parts is None:
             return NEVER
-        extra = _FreeNames(self._resolver, self._forms, objects).any_member()
-        self._check_count(objects, extra)
-        return self._forms.listed_members(parts, extra, objects, self._ordered(objects))
+        free = _FreeNames(self._resolver, self._forms, objects)
+        extra = free.any_member()
+        counted = extra != NEVER and objects.least > len(objects.required) + 1
+        if counted:
+            extra = self._counted(objects, free)
+        return self._forms.listed_members(parts, extra, objects, self._ordered(objects), counted)
 
     def _ordered(self, objects: Objects) -> bool:
         """The schema gives an order to the names of one `properties`, not to those of several together."""
@@ -75,11 +81,13 @@ class ObjectBuilder:
             for places in objects.names
         )
 
-    def _check_count(self, objects: Objects, extra: Expr) -> None:
-        if extra != NEVER and objects.least > len(objects.required) + 1:
-            raise UnsupportedGrammarError(
-                objects.keyword, objects.place, "free property names may repeat, so more than one is not counted"
-            )
+    def _counted(self, objects: Objects, free: _FreeNames) -> Expr:
+        """Free members that are counted: their names are remembered, as one that came twice would count twice."""
+        if not free.any_name():
+            raise UnsupportedGrammarError(objects.keyword, objects.place, "free names under patterns may repeat, so more than one is not counted")
+        if not self._marked:
+            raise NotFewError(objects.keyword, objects.place, "free property names may repeat, so more than one is counted only in a schema that is the whole grammar")
+        return free.new_member()
 
     def _with_some(self, objects: Objects) -> Expr:
         """A member with a name of some set: a declared one that is in it, or a free one."""
@@ -135,6 +143,14 @@ class _FreeNames:
             value = self._value(())
             return value if value == NEVER else self._forms.other_member(self._declared, value)
         return alt(*(self._member(group, self._key(group)) for group in self._classes(patterns)))
+
+    def any_name(self) -> bool:
+        """Whether all names are allowed, and alike."""
+        return not self._languages and not any(layer.patterns for layer in self._objects.layers)
+
+    def new_member(self) -> Expr:
+        """A member whose name no other free one has."""
+        return self._forms.other_member(self._declared, self._value(()), new=True)
 
     def some_member(self, wanted: Names) -> Expr:
         """Members whose names are in a set of names."""

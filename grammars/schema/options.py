@@ -17,6 +17,7 @@ _CHOICES = {
     "order": ("schema", "any"),
     "integers": ("json", "plain"),
     "formats": ("enforced", "annotation"),
+    "content": ("draft", "enforced", "annotation"),
 }
 _FLAGS = ("additional_properties", "ascii")
 
@@ -37,6 +38,8 @@ class SchemaOptions:
             format (at most twelve after a second); more if the number's bounds need more. None: no limit.
         ascii: True writes characters beyond ASCII only as escapes.
         formats: "enforced" (all known ones) or "annotation" (none).
+        content: "draft" (`contentEncoding` and `contentMediaType` restrict strings where `$schema` is draft 7, and say
+            nothing in later drafts), "enforced" or "annotation". Base64, base64url, base32, base16 and JSON are told.
         resources: other documents that references may lead to, `{uri: schema}`; nothing is ever fetched.
         weaken: keywords to ignore; `explain` and the compiled grammar's `weakened` list them.
     """
@@ -48,6 +51,7 @@ class SchemaOptions:
     digits: int | None = DIGITS
     ascii: bool = False
     formats: str = "enforced"
+    content: str = "draft"
     weaken: tuple[str, ...] = ()
     resources: tuple[tuple[str, str], ...] = ()  # (uri, JSON text)
 

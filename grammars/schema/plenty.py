@@ -107,6 +107,8 @@ class Plenty:
 def _many_strings(strings: Strings) -> bool:
     if strings.most is not None and strings.most < max(strings.least, 1):
         return False
+    if strings.content is not None:
+        return False
     if not strings.languages and not strings.excluded:
         return len(strings.forbidden) < 10_000
     languages = [generated(language) for language in strings.languages]

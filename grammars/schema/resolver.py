@@ -41,7 +41,16 @@ _MOST_TOGETHER = 5
 _MOST_COMPARED = 6000  # alternatives of a schema that are looked through for those that say the same
 _MOST_RIVALS = 400  # branches of oneOf, each pair of which is compared
 _MOST_BRANCHES = 2048  # that are not multiplied with others
+_MOST_NESTED = 40  # places that are worked out within each other
 Shapes = list[Shape]
+
+
+class _DeeperError(Exception):
+    """A place lies below so many others that are being worked out that it must be known before them."""
+
+    def __init__(self, place: str, above: list[str]) -> None:
+        super().__init__(place)
+        self.place, self.above = place, list(above)
 
 
 class Resolver:
@@ -54,7 +63,8 @@ class Resolver:
         self._maker = Judge(self.shapes, generated)
         self._compared = 0
         self._known: dict[str, Shapes] = {}
-        self._active: list[str] = []
+        self._active: list[str] = []  # the places that are being worked out, each for the one before it
+        self._floor = 0
         self._negations: dict[str, tuple[Where, str]] = {}
         self._choices: dict[str, tuple[Where, ...]] = {}
 
@@ -92,6 +102,29 @@ class Resolver:
             return self._known[place]
         if place in self._active:
             raise EndlessReference("$ref leads back to itself without a value in between", place)
+        if not self._active:
+            return self._in_stretches(place)
+        if len(self._active) - self._floor >= _MOST_NESTED:
+            raise _DeeperError(place, self._active)
+        return self._worked_out(place)
+
+    def _in_stretches(self, place: str) -> Shapes:
+        """What lies too deep is worked out first, and then again what asked for it, so that no chain is too long."""
+        waiting: list[tuple[str, list[str]]] = [(place, [])]
+        try:
+            while waiting:
+                wanted, self._active = waiting[-1][0], list(waiting[-1][1])
+                self._floor = len(self._active)
+                try:
+                    self._worked_out(wanted)
+                    waiting.pop()
+                except _DeeperError as deeper:
+                    waiting.append((deeper.place, deeper.above))
+        finally:
+            self._active, self._floor = [], 0
+        return self._known[place]
+
+    def _worked_out(self, place: str) -> Shapes:
         self._active.append(place)
         try:
             if place in self._negations:

@@ -17,11 +17,12 @@ from sgl.grammars.schema.formats import generated, with_digits
 from sgl.grammars.schema.json_text import FREE_CHAR, FREE_TEXT, QUOTE, encode_chars, encode_once, spelled
 from sgl.grammars.schema.multiples import common_step, few_remainders, multiples, other_numbers, whole_step
 from sgl.grammars.schema.numbers import (
-    ANY_NUMBER,
+    any_number,
     integer_bounds,
     integers,
     not_whole,
     number_texts,
+    unsigned,
     whole_numbers,
 )
 from sgl.grammars.schema.shapes import Numbers, Strings
@@ -48,12 +49,12 @@ def number_expr(numbers: Numbers, plain: bool = False, digits: int | None = None
 
 @lru_cache(maxsize=512)
 def _short_number(numbers: Numbers, plain: bool, digits: int | None) -> Expr:
-    whole = ANY_NUMBER if numbers == Numbers() else _number_expr(numbers, plain)
+    whole = _number_expr(numbers, plain, digits)
     return whole if digits is None else bounded(whole, digits)
 
 
 @lru_cache(maxsize=512)
-def _number_expr(numbers: Numbers, plain: bool) -> Expr:
+def _number_expr(numbers: Numbers, plain: bool, digits: int | None) -> Expr:
     if numbers.integer and numbers.fractional:
         return NEVER
     steps = [common_step(numbers.multiples)] if numbers.multiples else []
@@ -69,10 +70,10 @@ def _number_expr(numbers: Numbers, plain: bool) -> Expr:
         bounds = integer_bounds(numbers.low, numbers.high)
         languages.append(integers(*bounds) if plain else whole_numbers(*bounds, called=not languages))
     elif bounded and not numbers.integer:
-        languages.append(number_texts(numbers.low, numbers.high))
+        languages.append(number_texts(numbers.low, numbers.high, *([] if languages else [unsigned(digits)])))
     if len(languages) > 1:
         return combine(languages)
-    return languages[0] if languages else ANY_NUMBER
+    return languages[0] if languages else any_number(digits)
 
 
 def string_expr(strings: Strings, digits: int | None = None) -> Expr:
@@ -124,6 +125,8 @@ def _encoded(text: Expr) -> Expr:
 
 def text_expr(strings: Strings) -> Expr:
     """The characters of a string that must match something."""
+    if strings.content is not None:
+        raise UnsupportedGrammarError("contentMediaType", strings.place, "JSON in the name of a property is not told")
     excluded = _excluded(strings)
     if len(strings.languages) == 1 and not excluded:
         bounded = _bounded(strings.languages[0], strings.least, strings.most)

@@ -54,7 +54,10 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Strings:
-    """Length in characters, languages of characters that must all, or must not, match, and forbidden texts."""
+    """Length in characters, languages of characters that must all, or must not, match, and forbidden texts.
+
+    `content` are the places of the JSON value that the text is, None where it need not be JSON.
+    """
 
     least: int = 0
     most: int | None = None
@@ -62,6 +65,7 @@ class Strings:
     excluded: tuple[Expr, ...] = ()
     place: str = ""
     forbidden: frozenset[str] = frozenset()
+    content: Where | None = None
 
     def meet(self, other: Strings) -> Strings:
         return Strings(
@@ -71,6 +75,7 @@ class Strings:
             tuple(dict.fromkeys(self.excluded + other.excluded)),
             self.place or other.place,
             self.forbidden | other.forbidden,
+            _tighter(self.content, other.content, both),
         )
 
 

@@ -78,11 +78,26 @@ class SimpleSchemas:
         if "enum" in schema:
             return self._constants(schema)
         if "$ref" in schema and _only(schema, _REFERENCE) and place not in self._references:
-            self._references.append(place)
-            found = self._forms.value((self._document.resolve(schema["$ref"], place),))
-            self._references.pop()
-            return found
+            target = self._referred(schema, place)
+            if target is not None:
+                self._references.append(place)
+                found = self._forms.value((target,))
+                self._references.pop()
+                return found
         return None
+
+    def _referred(self, schema: Schema, place: str) -> str | None:
+        """Where references that say nothing else lead in the end; None where they lead nowhere."""
+        passed = {place}
+        here: Any = schema
+        while True:
+            place = self._document.resolve(here["$ref"], place)
+            if place in passed:
+                return None
+            here = self._document.value(place) if place[0] == "#" else None
+            if here.__class__ is not dict or "$ref" not in here or not _only(here, _REFERENCE):
+                return place
+            passed.add(place)
 
     def _constants(self, schema: Schema) -> Expr | None:
         values = schema["enum"]

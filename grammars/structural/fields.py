@@ -11,10 +11,13 @@ from sgl.grammars.schema.document import child
 _MISSING = object()
 FIELDS: dict[str, dict[str, Any]] = {
     "const_string": {"value": _MISSING},
-    "json_schema": {"json_schema": _MISSING, "style": "json", "any_order": False, "max_whitespace_cnt": None},
+    "json_schema": {"json_schema": _MISSING, "style": "json", "any_order": False, "max_whitespace_cnt": None, "excludes": ()},
     "regex": {"pattern": _MISSING},
     "grammar": {"grammar": _MISSING, "syntax": "auto", "start": None},
     "choices": {"choices": _MISSING},
+    "token": {"token": _MISSING},
+    "exclude_token": {"exclude_tokens": ()},
+    "any_tokens": {"exclude_tokens": (), "max_tokens": None},
     "any_text": {"excludes": (), "max_tokens": None, "max_chars": None},
     "sequence": {"elements": _MISSING},
     "or": {"elements": _MISSING},
@@ -30,10 +33,21 @@ FIELDS: dict[str, dict[str, Any]] = {
         "stop_after_first": False,
         "excludes": (),
     },
+    "token_triggered_tags": {
+        "trigger_tokens": _MISSING,
+        "tags": _MISSING,
+        "exclude_tokens": (),
+        "at_least_one": False,
+        "stop_after_first": False,
+    },
+    "dispatch": {"rules": _MISSING, "loop": True, "excludes": ()},
+    "token_dispatch": {"rules": _MISSING, "loop": True, "exclude_tokens": ()},
     "tags_with_separator": {"tags": _MISSING, "separator": _MISSING, "at_least_one": False, "stop_after_first": False},
 }
 _TYPES: dict[str, tuple[Any, str]] = {
     "value": (str, "a string"),
+    "token": (int | str, "a token's number or text"),
+    "exclude_tokens": (list, "a list of tokens' numbers or texts"),
     "pattern": (str, "a string"),
     "grammar": (str, "a string"),
     "syntax": (str, "a string"),
@@ -44,6 +58,9 @@ _TYPES: dict[str, tuple[Any, str]] = {
     "elements": (list, "a list of formats"),
     "tags": (list, "a list of tags"),
     "triggers": (list, "a list of strings"),
+    "trigger_tokens": (list, "a list of tokens' numbers or texts"),
+    "rules": (list, "a list of pairs, what opens a format and that format"),
+    "loop": (bool, "true or false"),
     "excludes": (list, "a list of strings"),
     "at_least_one": (bool, "true or false"),
     "stop_after_first": (bool, "true or false"),
@@ -89,7 +106,7 @@ def _check(kind: str, name: str, value: Any, place: str) -> None:
     if value is _MISSING:
         raise InvalidGrammarError(f"{kind} needs {name!r}", place)
     wanted, words = _TYPES.get(name, (object, ""))
-    absent = value == () or (name == "begin" and isinstance(value, dict))
+    absent = value == () or (name == "begin" and isinstance(value, dict))  # a token
     if not absent and (not isinstance(value, wanted) or (wanted is not bool and wanted is not object and isinstance(value, bool))):
         raise InvalidGrammarError(f"{name} must be {words}, not {value!r}", child(place, name))
 
@@ -106,3 +123,13 @@ def strings_of(value: Any, place: str) -> list[str]:
         if not isinstance(text, str):
             raise InvalidGrammarError(f"expected a string, not {text!r}", child(place, i))
     return list(value)
+
+
+def rules_of(value: Any, place: str) -> list[tuple[Any, Any]]:
+    """What opens a format, and the format, of a non-empty list of such pairs."""
+    if not value:
+        raise InvalidGrammarError("there must be at least one rule", place)
+    for i, pair in enumerate(value):
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise InvalidGrammarError(f"a rule is a pair of what opens a format and that format, not {pair!r:.100}", child(place, i))
+    return [(opening, content) for opening, content in value]

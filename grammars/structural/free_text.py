@@ -7,7 +7,7 @@ The literals are found by the automaton of Aho and Corasick, "Efficient string m
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.expr import (
@@ -81,6 +81,7 @@ def free_text(
     Raises:
         InvalidGrammarError: a literal is empty, or can never be complete.
     """
+    awaited = _begun_by_barred(awaited)
     _check_barred(awaited)
     if not awaited:
         return ANY_TEXT if may_end else NEVER
@@ -94,6 +95,20 @@ def free_text(
         inward = _inward(finder.moves[state], finder.complete, awaited, place)
         edges.append((*_back(finder.moves[state], mark), *inward))
     return Graph((*edges, ()), (*(may_end for _ in states), True))
+
+
+def _begun_by_barred(awaited: Sequence[Awaited]) -> list[Awaited]:
+    """A literal that begins with one that free text may not contain goes on from there: that one comes for no other reason."""
+    barred = sorted({a.text for a in awaited if a.then == NEVER and a.text}, key=len)
+    found, begins = [], set()
+    for one in awaited:
+        begin = next((text for text in barred if one.then != NEVER and one.text != text and one.text.startswith(text)), None)
+        if begin is None:
+            found.append(one)
+        else:
+            begins.add(begin)
+            found.append(replace(one, text=begin, then=seq(literal(one.text[len(begin) :]), one.then)))
+    return [one for one in found if one.then != NEVER or one.text not in begins]
 
 
 def _check_barred(awaited: Sequence[Awaited]) -> None:

@@ -93,9 +93,10 @@ class _Parameters:
     def _parameter(self, name: str) -> Expr:
         place = child("#/properties", name)
         value = self._value((place,), self._schema["properties"][name])
-        if any(mark in name for mark in (self._style.naming[0], "<", '"', "\n")):
+        key = self._style.key(name)
+        if any(mark in key for mark in (self._style.naming[0], "<", '"', "\n")):
             raise UnsupportedGrammarError(f"the name {name!r}", place, "it could be taken for a mark")
-        body = seq(literal(self._style.opening + name), value, self._blanks)
+        body = seq(literal(self._style.opening + key), value, self._blanks)
         return Call(Rule(f"parameter {name}", lambda: body))
 
     def _value(self, places: tuple[str, ...], schema: Any) -> Expr:
@@ -106,11 +107,18 @@ class _Parameters:
         if self._style.typed is None and self._is_free(shapes):  # any text is in order, that of other values too
             return seq(self._named(self._style.naming), text)
         found = [seq(self._named(self._style.naming), text)] if text != NEVER else []
-        if any(map(_has_others, shapes)):
-            found.append(seq(self._named(self._style.typed or self._style.naming), self._other(schema, shapes, text != NEVER)))
+        found += self._others(schema, shapes, text != NEVER)
         if not found:
             raise InvalidGrammarError("the schema allows no value at all", places[0] if places else "#")
         return alt(*found)
+
+    def _others(self, schema: Any, shapes: Any, mixed: bool) -> list[Expr]:
+        """The values that are no strings: of every type by itself, where the marks tell it."""
+        types = [one for one in OTHER_TYPES if any(one in _other_types(shape) for shape in shapes)]
+        pieces = self._style.typed or self._style.naming
+        if not self._style.tells_types:
+            return [seq(self._named(pieces), self._other(schema, shapes, OTHER_TYPES if mixed else None))] if types else []
+        return [seq(self._named(tuple(p.format(one) for p in pieces)), self._other(schema, shapes, one)) for one in types]
 
     def _named(self, pieces: tuple[str, ...]) -> Expr:
         return seq(literal(pieces[0]), *(part for piece in pieces[1:] for part in (self._blanks, literal(piece))))
@@ -131,10 +139,10 @@ class _Parameters:
         text = _text(shape.strings, closing)
         return NEVER if text == NEVER else self._closed(text)
 
-    def _other(self, schema: Any, shapes: Any, mixed: bool) -> Expr:
-        """A value that is no string, and the closing mark."""
+    def _other(self, schema: Any, shapes: Any, types: str | list[str] | None) -> Expr:
+        """A value that is no string, of some types, and the closing mark."""
         shared = {key: self._schema[key] for key in SHARED if key in self._schema}
-        narrowed: Any = {"allOf": [schema], "type": OTHER_TYPES} if mixed or not isinstance(schema, dict) else schema
+        narrowed: Any = {"allOf": [schema], "type": types} if types or not isinstance(schema, dict) else schema
         value = schema_expr({**narrowed, **shared}, self._options)
         if self._style.python:
             value = alt(value, words(sorted(_PYTHON[one] for one in _singles(shapes))))
@@ -167,11 +175,19 @@ def _unplaced(shape: Shape) -> Shape:
     return shape if shape.strings is None else replace(shape, strings=replace(shape.strings, place=""))
 
 
-def _has_others(shape: Shape) -> bool:
-    """Whether a shape allows anything but strings."""
+def _other_types(shape: Shape) -> set[str]:
+    """The types that a shape allows, beside strings."""
     if shape.values is not None:
-        return any(not isinstance(value, str) for value in shape.values)
-    return shape.null or bool(shape.booleans) or any(part is not None for part in (shape.numbers, shape.arrays, shape.objects))
+        return {_type_of(value) for value in shape.values} - {"string"}
+    parts = {"null": shape.null, "boolean": bool(shape.booleans), "number": shape.numbers, "array": shape.arrays, "object": shape.objects}
+    return {name for name, part in parts.items() if part is not None and part is not False}
+
+
+def _type_of(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else "boolean"
+    kinds: dict[type, str] = {str: "string", dict: "object", list: "array"}
+    return kinds.get(type(value), "number")
 
 
 def _singles(shapes: Any) -> set[bool | None]:

@@ -50,7 +50,32 @@ def structural_expr(
         InvalidGrammarError: a trigger opens no tag, or a tag has no trigger.
     """
     opened = _opened(tags, [t.begin for t in tags] if triggers is None else triggers)
-    closing = one_of(ends)
+    if stop_after_first:
+        opened = [(trigger, seq(rest, one_of(ends))) for trigger, rest in opened]
+    return dispatch_expr(
+        opened, loop=not stop_after_first, at_least_one=at_least_one, ends=ends, excludes=excludes, vocabulary=vocabulary
+    )
+
+
+def dispatch_expr(
+    opened: Sequence[tuple[str, Expr]],
+    *,
+    loop: bool = True,
+    at_least_one: bool = False,
+    ends: Sequence[str] = (),
+    excludes: Sequence[str] = (),
+    vocabulary: Vocabulary | None = None,
+) -> Expr:
+    """Free text, in which some literals are followed by something each.
+
+    Args:
+        opened: the literals with what follows them; if nothing comes after that, up to and with one of the ends.
+        loop: free text goes on after that.
+        at_least_one: the text may not end before something was opened.
+        ends: literals that end the whole; without any, free text may end everywhere.
+        excludes: literals that free text may not contain.
+        vocabulary: lets masks in free text use the slices of plain text wherever that is exact.
+    """
     barred = [Awaited(text, NEVER) for text in excludes]
 
     def text(then: Expr, again: bool, may_end: bool) -> Expr:
@@ -58,8 +83,8 @@ def structural_expr(
         found += [Awaited(end, EMPTY if may_end else NEVER) for end in ends]
         return free_text(found + barred, may_end=may_end and not ends, vocabulary=vocabulary)
 
-    if stop_after_first:
-        return text(closing, False, not at_least_one)
+    if not loop:
+        return text(EMPTY, False, not at_least_one)
     later = text(EMPTY, True, True)
     return text(later, False, False) if at_least_one else later
 
@@ -74,10 +99,10 @@ def _opened(tags: Sequence[Tag], triggers: Sequence[str]) -> list[tuple[str, Exp
         rests = [seq(literal(t.begin[len(trigger) :]), t.rest) for t in tags if t.begin.startswith(trigger)]
         if not rests:
             raise InvalidGrammarError(f"no tag begins with the trigger {trigger!r}", f"triggers[{i}]")
-        found.append((trigger, _rule(f"after {trigger}", alt(*rests))))
+        found.append((trigger, rule(f"after {trigger}", alt(*rests))))
     return found
 
 
-def _rule(name: str, body: Expr) -> Expr:
+def rule(name: str, body: Expr) -> Expr:
     """A rule of its own, so that it is lowered once, when a text first gets there."""
     return Call(Rule(name, lambda: body))

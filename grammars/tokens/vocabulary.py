@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterable, Sequence
+from copy import copy
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 import numpy as np
 
+from sgl.grammars.algebra.marks import NUMBER_BYTES, TOKEN
 from sgl.grammars.cache import LruCache
 from sgl.grammars.errors import InvalidGrammarError
 from sgl.grammars.tokens.adapters import token_table
@@ -15,6 +20,8 @@ from sgl.grammars.tokens.families import FAMILIES, PLAIN, Family
 from sgl.grammars.tokens.trie import Trie, pack
 
 MOST_GRAMMARS = 128
+_MARKS = re.compile(b"[\\x%02x-\\xff]" % TOKEN)  # bytes of no text
+_numbers = count(1)
 
 
 class Vocabulary:
@@ -35,12 +42,15 @@ class Vocabulary:
                 raise InvalidGrammarError(f"special token id {token} is outside the vocabulary of {self.size}")
         self.words = (self.size + 31) // 32
         self.reach = max((len(self.tokens[i]) for i in self.text_ids), default=0)
+        self.reach = max(self.reach, 1 + NUMBER_BYTES)  # a token that a grammar speaks of, see `marks.py`
         self.compiled: LruCache[Any] = LruCache(MOST_GRAMMARS)
         self.native: Any = None
         self.exact = True
         self.base: Vocabulary = self  # the tokenizer's own, of which `shown` special tokens are text here
         self.shown: frozenset[int] = frozenset()
         self._spelling: dict[frozenset[int], Vocabulary] = {}
+        self.number = next(_numbers)
+        self.masks = True  # grammars of it have automata
 
     @classmethod
     def from_tokenizer(
@@ -76,14 +86,45 @@ class Vocabulary:
             return self
         if shown not in self._spelling:
             found = Vocabulary(self.tokens, self.eos_ids, self.special_ids - shown)
-            found.exact, found.base, found.shown = self.exact, self.base, self.shown | shown
+            found.exact, found.base, found.shown, found.masks = self.exact, self.base, self.shown | shown, self.masks
             self._spelling[shown] = found
         return self._spelling[shown]
 
     @cached_property
+    def bare(self) -> Vocabulary:
+        """The same with compiled grammars of its own, which have networks and no automata."""
+        found = copy(self)
+        found.compiled, found._spelling, found.masks = LruCache(MOST_GRAMMARS), {}, False
+        return found
+
+    @cached_property
     def text_ids(self) -> list[int]:
-        """Ids of the tokens that stand for bytes."""
-        return [i for i, token in enumerate(self.tokens) if token and i not in self.special_ids]
+        """Ids of the tokens that stand for bytes which a text may have."""
+        special, mark = self.special_ids, _MARKS.search
+        return [i for i, token in enumerate(self.tokens) if token and i not in special and not mark(token)]
+
+    def text(self, token: int) -> bytes:
+        """The bytes that a token stands for in a constrained text; none for those that are never part of one."""
+        if not 0 <= token < self.size or token in self.special_ids:
+            return b""
+        data = self.tokens[token]
+        return b"" if _MARKS.search(data) else data
+
+    @cached_property
+    def by_bytes(self) -> dict[bytes, list[int]]:
+        """The tokens of each text, special ones first."""
+        found: dict[bytes, list[int]] = {}
+        for token in sorted((i for i, data in enumerate(self.tokens) if data), key=lambda i: i not in self.special_ids):
+            found.setdefault(self.tokens[token], []).append(token)
+        return found
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the tokens, and of which are special and which end a text."""
+        digest = hashlib.sha256(repr((self.eos_ids, sorted(self.special_ids))).encode())
+        for token in self.tokens:
+            digest.update(len(token).to_bytes(4, "little") + token)
+        return digest.hexdigest()
 
     @cached_property
     def eos_row(self) -> np.ndarray:

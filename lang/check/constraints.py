@@ -91,9 +91,12 @@ def _cached_refusal(kind: str, key: str, is_text: bool) -> tuple[str | None, boo
 
 def _refusal(kind: str, source: Any) -> tuple[str | None, bool]:
     from sgl.grammars import GrammarError, InvalidGrammarError
+    from sgl.grammars.ebnf import NoVocabularyError
 
     try:
         _READERS[kind](source)
+    except NoVocabularyError:
+        return None, False  # whether there are such tokens depends on the model
     except InvalidGrammarError as error:
         return f"{kind}: {error}", True
     except GrammarError as error:
@@ -173,8 +176,13 @@ def _constraint(given: Mapping[str, Value]) -> tuple[str, str] | None:
 
 @cache
 def _may_write(kind: str, source: str, text: str) -> bool:
-    """Whether some text of the constraint holds `text`. True where the search takes too long."""
-    automaton = _automaton(kind, source)
+    """Whether some text of the constraint holds `text`. True where the search takes too long, or depends on the model."""
+    from sgl.grammars import GrammarError
+
+    try:
+        automaton = _automaton(kind, source)
+    except GrammarError:
+        return True  # it is no refusal (see `_check_stops`), so it speaks of tokens
     wanted = text.encode()
     start = (automaton.start, 0)
     seen, queue = {start}, deque([start])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..layers import cpu
@@ -11,21 +12,25 @@ from .adapter import ABSENT, Adapter
 from .product import Law, Resident
 from .sites import Site
 
-WORDS = 8  # of the struct Pair
+WORDS = 10  # of the struct Pair
 PLACES = {("mixer", "qkv"): 0, ("mixer", "output"): 1, ("ffn", "gate_up"): 2, ("ffn", "up"): 2, ("ffn", "down"): 3}  # in a layer
 SITES = 4
+BLOCK = 32
 
 
 class CompiledLaw(Law):
-    """Adds row by row, in float32: a row's bits are the same in any batch, in the compiled step and out of it."""
+    """A row's bits are the same in any batch, in the compiled step and out of it. Pairs are packed in their slots, where nobody else reads them."""
 
     name = "compiled"
     in_step = True
 
-    def __init__(self, resident: Resident, sites: tuple[Site, ...]) -> None:
-        super().__init__(resident)
-        self._sites = sites
-        self._runs = [np.array(site.runs, np.int64).ravel() for site in sites]
+    def __init__(self, resident: Resident, sites: tuple[Site, ...], layers: int, by_row: bool = False) -> None:
+        """layers: of the model, also those that have no site: the step looks at the next product's pair."""
+        super().__init__(resident, by_row)
+        self._layers = layers
+        self._sites = [site for site in sites if not site.by_law]
+        self._apart = [site.number for site in sites if site.by_law]
+        self._runs = [np.array(site.runs, np.int64).ravel() for site in self._sites]
         self._pairs: dict[int, tuple[Adapter, np.ndarray]] = {}  # of each slot what lay there, and the structs for it
         self._table = np.zeros(0, np.int64)
         self._begun: AdapterRows | None = None
@@ -45,7 +50,12 @@ class CompiledLaw(Law):
         self._table = table
         rows.compiled = self._pointer(len(rows.tokens)), table.ctypes.data
 
+    def is_special(self, adapter: Adapter) -> bool:
+        return super().is_special(adapter) or bool((adapter.places[self._apart] != ABSENT).any())
+
     def add(self, y: Tensor, x: Tensor, site: Site, begun: Tensor | None = None) -> Tensor:
+        if site.by_law:
+            return super().add(y, x, site)
         x, number = x.contiguous(), site.layer * SITES + PLACES[site.holder, site.name]
         into = y if y.is_contiguous() else y.contiguous()
         cpu.kernels.adapt(cpu.KINDS[x.dtype], self._table.ctypes.data, self._pointer(len(x)), number, len(x), site.inputs, site.outputs, x.data_ptr(), into.data_ptr())
@@ -63,12 +73,28 @@ class CompiledLaw(Law):
         return self._pairs[slot][1]
 
     def _laid_out(self, adapter: Adapter) -> np.ndarray:
-        words = np.zeros((1 + max(site.layer for site in self._sites), SITES, WORDS), np.int64)
+        words = np.zeros((self._layers, SITES, WORDS), np.int64)
         for site, runs in zip(self._sites, self._runs, strict=True):
             if adapter.places[site.number] != ABSENT:
                 a, b = adapter.pair(site)
+                packed = can_pack(site, a.dtype)
+                if packed:
+                    pack(a, b)
                 scales = adapter.scales[site.number].ctypes.data
                 words[site.layer, PLACES[site.holder, site.name]] = (
-                    a.data_ptr(), b.data_ptr(), scales, runs.ctypes.data, len(site.runs), adapter.rank, site.inputs, site.outputs
+                    a.data_ptr(), b.data_ptr(), scales, runs.ctypes.data, len(site.runs), adapter.rank, site.inputs, site.outputs, len(site.modules), packed
                 )
         return words
+
+
+def can_pack(site: Site, dtype: torch.dtype) -> bool:
+    """Whether the kernels take a site's pairs packed, which is faster (layers/cpu_adapt_wide.h)."""
+    whole = site.inputs % BLOCK == 0 and all(run.start % BLOCK == run.stop % BLOCK == 0 for run in site.runs)
+    return whole and dtype == torch.bfloat16 and bool(cpu.kernels.NATIVE_BFLOAT16)
+
+
+def pack(a: Tensor, b: Tensor) -> None:
+    """In place: A [pieces, rank, inputs] becomes [pieces * rank / 8, inputs / 32, 8, 32], B [rank, outputs] becomes [outputs / 32, rank / 2, 32, 2]."""
+    (pieces, rank, inputs), outputs = a.shape, b.shape[1]
+    a.view(-1).copy_(a.view(pieces * rank // 8, 8, inputs // BLOCK, BLOCK).transpose(1, 2).reshape(-1))
+    b.view(-1).copy_(b.view(rank // 2, 2, outputs // BLOCK, BLOCK).permute(2, 0, 3, 1).reshape(-1))

@@ -15,7 +15,7 @@ from .trained import Trained
 class AdapterFront:
     """The adapters (LoRA) of an engine, by name. All methods are thread-safe.
 
-        engine.adapters.load("sql", "adapters/sql")         # a directory of PEFT's
+        engine.adapters.load("sql", "adapters/sql")         # a directory of PEFT's, or a GGUF file
         engine.open(adapter="sql").extend(tokens)
 
     `docs/adapters.md` says what is read and what is refused. ask: calls a method of `room.Adapters` where the model is.  trained: keeps

@@ -6,8 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..kernels import adapted
 from ..kernels.adapters import LONG, OUTPUTS, Pairs, expanded, product_of, shrunk, tiles_of
-from ..step.adapter_blocks import FEW, MANY, MOST_OF_FEW, Blocks, laid_out
+from ..layers.linear import Linear
+from ..step.adapter_blocks import FEW, MANY, MOST_OF_FEW, Blocks, grouped, laid_out
 from ..step.adapter_rows import AdapterRows
 from ..step.staging import upload, upload_into
 from .product import Law
@@ -25,11 +27,14 @@ class FusedLaw(Law):
         super().__init__(slots)
         device, count, most = slots.device, max(1, len(slots.slots)), max(len(site.modules) for site in sites)
         self._device, self._slots = device, slots
-        tiles: dict[tuple[Run, ...], tuple[Tensor, Tensor]] = {}
+        tiles: dict[tuple[Run, ...], tuple[Tensor, Tensor, Tensor | None]] = {}
         for runs in {site.runs for site in sites}:
             short, long = (torch.from_numpy(tiles_of(list(runs), size)).to(device) for size in (OUTPUTS, LONG))
-            tiles[runs] = short, long
+            pieces = adapted.pieces_of(list(runs))
+            tiles[runs] = short, long, None if pieces is None else torch.from_numpy(pieces).to(device)
         self._products = [product_of(site.number, len(site.modules), site.inputs, site.outputs, *tiles[site.runs]) for site in sites]
+        shapes = np.array([[len(site.modules), site.inputs, site.outputs] for site in sites], np.int32)
+        self._shapes = torch.from_numpy(shapes).to(device)
         self._beside = torch.cuda.Stream(device) if device.type == "cuda" else None
         memory = slots.slots[0].memory if slots.slots else torch.zeros(1, device=device)
         self.pairs = Pairs(
@@ -39,12 +44,25 @@ class FusedLaw(Law):
             torch.zeros(count, len(sites), most, dtype=torch.float32, device=device),
             max((slot.rank for slot in slots.slots), default=0),
         )
+        self._folds = adapted.can_fold(memory)
+        self._places: dict[int, Tensor] = {}  # of the step at hand, by how many rows
         slots.placed = self._placed  # type: ignore[method-assign]
 
     def begin(self, rows: AdapterRows) -> None:
         super().begin(rows)
         if rows.device is None:
             rows.device = {len(slots): self._blocks(slots) for slots in (rows.wanted, rows.tokens)}
+        self._places = {count: adapted.found(self.pairs, blocks, self._shapes) for count, blocks in rows.device.items() if self._may_fold(count, blocks)}
+
+    def _may_fold(self, count: int, blocks: Blocks) -> bool:
+        """Whether products of so many rows go on through the adapters."""
+        return self._folds and adapted.suits(count, self.pairs, blocks)
+
+    def product(self, base: Linear, x: Tensor, site: Site) -> Tensor:
+        product, rows = self._products[site.number], self.rows.device[len(x)]
+        if len(x) in self._places and type(base) is Linear and adapted.fits(product):
+            return adapted.multiplied(x, base.weight, base.bias, product, self.pairs, rows, self._places[len(x)])
+        return super().product(base, x, site)
 
     def begin_product(self, x: Tensor, site: Site) -> Tensor:
         """A x. Within a graph it is computed beside the base's product."""
@@ -64,9 +82,10 @@ class FusedLaw(Law):
 
     def _blocks(self, slots: np.ndarray) -> Blocks:
         rows = FEW if len(slots) <= MOST_OF_FEW else MANY
-        order, table = laid_out(slots, rows)
-        packed = upload(np.concatenate([table.ravel(), order]), self._device)
-        return Blocks(packed[table.size :], packed[: table.size].view(-1, 3), rows)
+        parts = [np.ravel(part) for part in (*laid_out(slots, rows), *grouped(slots))]
+        packed = upload(np.concatenate(parts), self._device)
+        order, table, groups, group_of = packed.split([len(part) for part in parts])
+        return Blocks(order, table.view(-1, 3), rows, groups, group_of)
 
     def _placed(self, slot: Slot) -> None:
         """On the stream that copies, which has waited for the steps before."""

@@ -13,16 +13,20 @@ from ..values import shown
 TRAINING = {  # of the training, or about the files: results are the same whatever they say
     "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "base_model_class", "parent_library", "revision", "inference_mode",
     "target_modules", "exclude_modules", "lora_dropout", "layers_to_transform", "layers_pattern", "megatron_core",
-    "loftq_config", "eva_config", "corda_config", "lora_ga_config", "qalora_group_size", "runtime_config", "ensure_weight_tying",
+    "loftq_config", "eva_config", "corda_config", "lora_ga_config", "qalora_group_size", "runtime_config",
+    "ensure_weight_tying",  # only of modules that it has anyway, see beside.py
     "fan_in_fan_out",  # how the base stores its weight; the pairs of an adapter lie the same way
 }  # fmt: skip
-READ = {"peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "init_lora_weights", "bias"}
-REFUSED = {
-    "use_dora": "DoRA scales the rows of the dense weight; merge the adapter into its base",
+READ = {"peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "init_lora_weights"}
+BESIDE = {  # what comes beside the pairs, read where the law computes
+    "use_dora": "DoRA scales the rows of the dense weight",
     "lora_bias": "the pairs have biases of their own",
-    "modules_to_save": "it brings whole modules in place of the base's; merge the adapter into its base",
+    "bias": "the base's biases were trained",
+    "modules_to_save": "it brings whole modules in place of the base's",
     "trainable_token_indices": "it brings rows of the embedding",
     "target_parameters": "it changes parameters, such as those of experts, that are no modules",
+}
+REFUSED = {
     "layer_replication": "the model has some of its layers more than once",
     "use_qalora": "inputs are pooled before the first matrix",
     "use_bdlora": "its matrices are block diagonal",
@@ -39,7 +43,7 @@ MOST_RANK = 1024
 
 @dataclass(frozen=True)
 class PeftConfig:
-    """rank, alpha: of modules that no pattern names. where: for errors."""
+    """rank, alpha: of modules that no pattern names. where: for errors.  beside: what it says of `BESIDE`, as far as it is set."""
 
     rank: int
     alpha: float
@@ -47,15 +51,28 @@ class PeftConfig:
     ranks: dict[str, int]
     alphas: dict[str, float]
     where: str
+    beside: dict[str, Any]
 
     @classmethod
-    def of(cls, values: dict[str, Any], where: str) -> PeftConfig:
-        """Raises CheckpointError naming the key that cannot be used."""
+    def of(cls, values: dict[str, Any], where: str, beside: bool = False) -> PeftConfig:
+        """beside: what comes beside the pairs is read. Raises CheckpointError naming the key that cannot be used."""
         _refuse(values, where)
+        asked = {key: values[key] for key in BESIDE if values.get(key) and values[key] != "none"}
+        for key, value in asked.items():
+            if not beside:
+                raise CheckpointError(f"{where}: {key}={shown(value)} is not supported here: {BESIDE[key]}, which is read on a CPU by one rank, with deterministic=True for models of attention and dense feedforward networks alone; merge the adapter into its base")
         ranks = {name: _rank(rank, f"{where}: rank_pattern {shown(name)}") for name, rank in _pattern(values, "rank_pattern", where).items()}
         alphas = {name: _number(alpha, f"{where}: alpha_pattern {shown(name)}") for name, alpha in _pattern(values, "alpha_pattern", where).items()}
         rank, alpha = _rank(values.get("r", 8), f"{where}: r"), _number(values.get("lora_alpha", 8), f"{where}: lora_alpha")
-        return cls(rank, alpha, _flag(values, "use_rslora", where), ranks, alphas, where)
+        return cls(rank, alpha, _flag(values, "use_rslora", where), ranks, alphas, where, asked)
+
+    @property
+    def parameters(self) -> list[str]:
+        """`target_parameters`."""
+        found = self.beside.get("target_parameters", [])
+        if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+            raise CheckpointError(f"{self.where}: target_parameters={shown(found)} must be a list of names")
+        return found
 
     def rank_of(self, module: str) -> int:
         """module: its full name in the base model."""
@@ -78,8 +95,6 @@ def _refuse(values: dict[str, Any], where: str) -> None:
     for key, why in REFUSED.items():
         if values.get(key):
             raise CheckpointError(f"{where}: {key}={shown(values[key])} is not supported: {why}")
-    if values.get("bias", "none") != "none":
-        raise CheckpointError(f"{where}: bias={shown(values['bias'])} is not supported: the base's biases were trained; merge the adapter into its base")
     begun = values.get("init_lora_weights", True)
     if isinstance(begun, str) and begun.lower().startswith(CHANGES_BASE):
         raise CheckpointError(
@@ -87,7 +102,7 @@ def _refuse(values: dict[str, Any], where: str) -> None:
             "save it converted (PEFT: path_initial_model_for_weight_conversion)"
         )
     for key, value in values.items():
-        if key not in TRAINING and key not in READ and key not in REFUSED and value:
+        if key not in TRAINING and key not in READ and key not in REFUSED and key not in BESIDE and value:
             raise CheckpointError(f"{where}: {key}={shown(value)} is not known; an adapter that may mean something else is not loaded")
 
 

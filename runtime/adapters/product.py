@@ -11,6 +11,7 @@ from torch import Tensor
 from ..layers.linear import Linear
 from ..step.adapter_rows import AdapterRows
 from .adapter import ABSENT, Adapter
+from .extras import Extras
 from .sites import Site
 
 
@@ -27,6 +28,7 @@ class Law:
 
     name: of who computes it.  why: nothing faster does.  in_step: the compiled step does it too.
     capturable: steps may be CUDA graphs.  by_row: each row by itself, so that its bits do not depend on the others.
+    special: slots of the step at hand whose adapters have more than pairs, or pairs of products that only the law adds to.
     """
 
     name = "torch"
@@ -36,14 +38,49 @@ class Law:
 
     def __init__(self, resident: Resident, by_row: bool = False) -> None:
         self._resident, self._by_row = resident, by_row
+        self.special: dict[int, Extras] = {}
 
     def begin(self, rows: AdapterRows) -> None:
         """A step begins."""
         self.rows = rows
+        used = [int(slot) for slot in np.unique(rows.tokens) if slot >= 0]
+        adapters = {slot: self._resident.adapter(slot) for slot in used}
+        self.special = {slot: adapter.extras for slot, adapter in adapters.items() if self.is_special(adapter)}
+
+    def is_special(self, adapter: Adapter) -> bool:
+        """Whether its steps are the law's."""
+        return bool(adapter.extras)
+
+    def outside(self, adapter: Adapter) -> str:
+        """What it has because of which its steps do not run in the compiled step, where others' do, for people."""
+        return "" if not self.in_step or not self.is_special(adapter) else ", ".join(adapter.extras.kinds) or "pairs of mixers that torch computes"
+
+    def special_rows(self, count: int) -> Iterator[tuple[Extras, Tensor]]:
+        """Of as many rows of the step those whose adapters have more than pairs, int64: by adapter, or one by one."""
+        for slot, rows in self.rows.groups(count) if self.special else ():
+            if slot in self.special:
+                yield from ((self.special[slot], part) for part in (rows.split(1) if self._by_row else (rows,)))
 
     def begin_product(self, x: Tensor, site: Site) -> Tensor | None:
         """What of a product can be computed before the base's, for `add`."""
         return None
+
+    def product(self, base: Linear, x: Tensor, site: Site) -> Tensor:
+        """The base's product of x [T, inputs] with what the rows' adapters add, [T, outputs]."""
+        begun, y = self.begin_product(x, site), base(x)
+        for extras, rows in self.special_rows(len(x)):
+            if extras.changes(site.number):
+                y[rows] = extras.changed(y[rows], site.number)
+        return self.add(y, x, site, begun)
+
+    def added_to(self, base: Linear, residual: Tensor, x: Tensor, site: Site) -> Tensor:
+        """residual [T, outputs] + the product of x; may write into `residual`. Rows whose base's product is not changed are added to as without adapters."""
+        begun = self.begin_product(x, site)
+        changed = [(rows, residual[rows], extras) for extras, rows in self.special_rows(len(x)) if extras.changes(site.number)]
+        y = base.added_to(residual, x)
+        for rows, before, extras in changed:
+            y[rows] = before + extras.changed(base(x[rows]), site.number)
+        return self.add(y, x, site, begun)
 
     def add(self, y: Tensor, x: Tensor, site: Site, begun: Tensor | None = None) -> Tensor:
         """y [T, outputs] += what the rows' adapters make of x [T, inputs]; returns y."""
@@ -77,12 +114,10 @@ class Adapted(Linear):
         self.base, self.site, self.law = base, site, law
 
     def __call__(self, x: Tensor) -> Tensor:
-        begun = self.law.begin_product(x, self.site)
-        return self.law.add(self.base(x), x, self.site, begun)
+        return self.law.product(self.base, x, self.site)
 
     def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        begun = self.law.begin_product(x, self.site)
-        return self.law.add(self.base.added_to(residual, x), x, self.site, begun)
+        return self.law.added_to(self.base, residual, x, self.site)
 
     def tensors(self) -> Iterator[Tensor]:
         yield from self.base.tensors()

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
+from ..loading.gguf import is_gguf
 from ..loading.header import DTYPES, FLOATS, Stored
 from ..loading.objects import read_json
 from ..loading.pickles import pickled
 from ..loading.plan import renamed
 from ..loading.source import Source, safetensors
+from ..models.decoder import Decoder
 from ..models.spec import Model
 from ..values import shown
 from .adapter import Adapter, Packing
+from .beside import ASKED, BASE, EMBEDDING_A, EMBEDDING_B, Beside, end_of
+from .extras import Extras
+from .gguf_adapter import read_adapter
+from .mixture_targets import mixtures_of
 from .peft_config import PeftConfig
 from .sites import WEIGHT, Site
 
 PREFIX = "base_model.model."
 CONFIG, SAFETENSORS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 A, B = ".lora_A.weight", ".lora_B.weight"
-OTHERS = {  # what else PEFT stores
-    ".lora_magnitude_vector": "DoRA (use_dora)", ".lora_embedding_A": "an adapter of an embedding", ".lora_embedding_B": "an adapter of an embedding",
-    ".base_layer.": "a tensor of the base, as PEFT saves it beside an adapter of an embedding", ".lora_B.bias": "biases of pairs (lora_bias)", ".token_adapter.": "rows of an embedding (trainable_token_indices)",
-}  # fmt: skip
+
+
+class Packs(Protocol):
+    """See `adapter.Packing`."""
+
+    def pack(self, pairs: dict[str, tuple[Tensor, Tensor, float]], extras: Extras | None = None) -> Adapter: ...
 
 
 class Target(NamedTuple):
@@ -38,28 +47,37 @@ class Target(NamedTuple):
 
 
 class Reader:
-    """Of adapters for one model. pickles: .bin files are read too (`load_format="pt"`)."""
+    """Of adapters for one model. pickles: .bin files are read too (`load_format="pt"`).
 
-    def __init__(self, model: Model, sites: tuple[Site, ...], dtype: torch.dtype, pickles: bool = False) -> None:
-        self._model, self._pickles, self._dtype = model, pickles, dtype
-        self._packing = Packing(sites, dtype)
+    base: the model itself, whose weights what comes beside the pairs is laid out with; None: only pairs are read.
+    packing: lays pairs into memory; None: for one rank.
+    """
+
+    def __init__(self, model: Model, sites: tuple[Site, ...], dtype: torch.dtype, pickles: bool = False, base: Decoder | None = None, packing: Packs | None = None) -> None:
+        self._model, self._pickles, self._dtype, self._base, self._sites = model, pickles, dtype, base, sites
+        self._packing = packing or Packing(sites, dtype)
         self._targets = {module: Target(module, size, site.inputs) for site in sites for module, size in zip(site.modules, site.sizes, strict=True)}
-        self._places = {module + WEIGHT for module in self._targets}
+        self._places = {name + WEIGHT for name in (*self._targets, model.names.embedding, model.names.head)}
 
     def read(self, path: Path) -> Adapter:
-        """path: a directory of PEFT's. Raises CheckpointError naming what is missing, damaged or not supported."""
+        """path: a directory of PEFT's, or a GGUF file. Raises CheckpointError naming what is missing, damaged or not supported."""
+        if is_gguf(path):
+            shapes = {target.module: (target.outputs, target.inputs) for target in self._targets.values()}
+            return self._packing.pack(read_adapter(path, self._model, shapes, self._tensor))
         if not path.is_dir():
-            raise CheckpointError(f"{path} is not a directory; an adapter is one with {CONFIG} and {SAFETENSORS}")
-        config = PeftConfig.of(read_json(path / CONFIG), str(path / CONFIG))
+            raise CheckpointError(f"{path} is not a directory; an adapter is one with {CONFIG} and {SAFETENSORS}, or a .gguf file")
+        config = PeftConfig.of(read_json(path / CONFIG), str(path / CONFIG), self._base is not None)
         source = self._source(path)
-        found = self._sorted(source)
+        found, others = self._sorted(source)
         for module, pair in found.items():
             self._check(source, config, module, pair)
-        if not found:
-            raise CheckpointError(f"{source.name} holds no pairs lora_A and lora_B")
-        return self._packing.pack({
+        pairs = {
             target.module: (self._tensor(source, pair[A]), self._tensor(source, pair[B]), config.scaling(module)) for module, pair in found.items() if (target := self._target(module))
-        })
+        }
+        extras = Extras() if self._base is None else Beside(self._base, self._sites, source, config, partial(self._tensor, source)).read(others, pairs)
+        if not pairs and not extras:
+            raise CheckpointError(f"{source.name} holds no pairs lora_A and lora_B")
+        return self._packing.pack(pairs, extras)
 
     def _source(self, path: Path) -> Source:
         if (path / SAFETENSORS).is_file():
@@ -69,22 +87,37 @@ class Reader:
         there = f"; {PICKLED} is there, which is read with Engine(load_format='pt')" if (path / PICKLED).is_file() else ""
         raise CheckpointError(f"{path / SAFETENSORS} is missing{there}")
 
-    def _sorted(self, source: Source) -> dict[str, dict[str, Stored]]:
-        """The tensors by module, as the base model calls it, and by what they are of it."""
+    def _sorted(self, source: Source) -> tuple[dict[str, dict[str, Stored]], dict[str, dict[str, Stored]]]:
+        """The pairs of products, by module, as the checkpoint calls it, and by what they are of it; the others, as the model calls it."""
         found: dict[str, dict[str, Stored]] = {}
+        others: dict[str, dict[str, Stored]] = {}
         for stored in source.tensors:
-            end = next((end for end in (A, B) if stored.name.endswith(end)), None)
+            end = end_of(stored.name)
             if end is None or not stored.name.startswith(PREFIX):
                 raise CheckpointError(f"{source.name}: tensor {shown(stored.name)} is not supported: {_what(stored.name)}")
             module = stored.name[len(PREFIX) : -len(end)]
-            if self._target(module) is None:
+            if end in (A, B) and self._target(module) is not None:
+                found.setdefault(module, {})[end] = stored
+                continue
+            if self._base is None and end not in (A, B):
+                raise CheckpointError(f"{source.name}: tensor {shown(stored.name)} is not supported here: {_what(stored.name)}")
+            name = self._name(module)
+            if name not in self._targets and (self._base is None or not self._is_beside(name)):
                 raise CheckpointError(f"{source.name}: tensor {shown(stored.name)}: {self._no_target(module)}")
-            found.setdefault(module, {})[end] = stored
-        return found
+            others.setdefault(name, {})[end] = stored
+        return found, others
+
+    def _is_beside(self, name: str) -> bool:
+        """Whether it is no product of `sites`, but may be adapted."""
+        mixtures = mixtures_of(self._model)
+        return name in (self._model.names.embedding, self._model.names.head) or name in mixtures.modules or mixtures.layer_of(name) is not None
 
     def _target(self, module: str) -> Target | None:
-        name = renamed(module + WEIGHT, self._model, self._places)
-        return self._targets.get(name.removesuffix(WEIGHT))
+        return self._targets.get(self._name(module))
+
+    def _name(self, module: str) -> str:
+        """As the model calls it."""
+        return renamed(module + WEIGHT, self._model, self._places).removesuffix(WEIGHT)
 
     def _no_target(self, module: str) -> str:
         ends = sorted({name.rpartition(".")[2] for name in self._targets})
@@ -115,7 +148,7 @@ class Reader:
 
 
 def _what(name: str) -> str:
-    found = next((what for part, what in OTHERS.items() if part in name), None)
-    return found or ("a trained bias" if name.endswith(".bias") else "a whole module (modules_to_save), or none of PEFT's pairs")
-
-
+    embedding = "an adapter of an embedding"
+    asked = {EMBEDDING_A: embedding, EMBEDDING_B: embedding, BASE: "a tensor of the base, as PEFT saves it beside an adapter of an embedding", **ASKED}
+    found = next((what for end, what in asked.items() if name.endswith(end)), None)
+    return found or ("a trained bias" if name.endswith(".bias") else "none of PEFT's pairs")

@@ -27,6 +27,7 @@ class AdapterInfo:
     it is computed and for which a slot is chosen.  bytes: of its pairs.
     where: "device" (in a slot), "host" (in main memory) or "disk" (it is read again when it is wanted).
     pinned: it stays in main memory.  uses: sequences that are open with it.  opened: how many ever were.
+    outside: what it has because of which its steps do not run in the compiled step of a CPU, where others' do; empty: nothing.
     """
 
     name: str
@@ -39,6 +40,7 @@ class AdapterInfo:
     uses: int
     opened: int
     path: str
+    outside: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -49,24 +51,28 @@ class Named:
     kept: Kept
     pinned: bool
     path: str
+    outside: str
 
 
 class Adapters:
-    """What stands above `take` is thread-safe; the rest is the scheduler thread's."""
+    """What stands above `take` is thread-safe; the rest is the scheduler thread's. strict: adapters whose steps run outside of the compiled step are refused."""
 
-    def __init__(self, store: HostStore, slots: Slots, shadow: Shadow) -> None:
-        self.store, self.slots, self.shadow = store, slots, shadow
+    def __init__(self, store: HostStore, slots: Slots, shadow: Shadow, strict: bool = False) -> None:
+        self.store, self.slots, self.shadow, self._strict = store, slots, shadow, strict
         self._names: dict[str, Named] = {}
-        self._newest: tuple[object, AdapterRows] | None = None
+        self._newest: tuple[object, AdapterRows | None] | None = None
 
     def load(self, name: str, path: str, pin: bool = False) -> AdapterInfo:
         """Read an adapter; the name means it from here on, whatever it meant before."""
         _check_name(name)
         adapter = self.store.fresh(Path(path))
         self.slots.check_fits(adapter.rank, name)
+        outside = self.shadow.law.outside(adapter)
+        if outside and self._strict:
+            raise ConfigError(f"Engine(strict=True): adapter {name!r} changes {outside}, so its steps run outside of the compiled step; merge it into its base, or leave strict out")
         with self.store.lock:
             before = self._names.get(name)
-            self._names[name] = Named(self.store.name(adapter, Path(path), pin), pin, path)
+            self._names[name] = Named(self.store.name(adapter, Path(path), pin), pin, path, outside)
             if before is not None:
                 self.store.unname(before.kept, before.pinned)
             return self._info(name)
@@ -140,12 +146,10 @@ class Adapters:
 
     def rows(self, digests: Iterable[str], lengths: Sequence[int], wanted: Sequence[int]) -> AdapterRows | None:
         """Of a step, sequence by sequence; "" has none. None: no row of it has one."""
-        slots = self.slots_for(digests)
-        if all(slot == NONE for slot in slots):
-            return None
-        asked = tuple(slots), tuple(lengths), tuple(wanted)
-        if self._newest is None or self._newest[0] != asked:  # of decode steps one is like the next
-            self._newest = asked, rows_of(slots, lengths, wanted)
+        asked = list(digests), tuple(lengths), tuple(wanted), self.slots.version
+        if self._newest is None or self._newest[0] != asked:  # of decode steps one is like the next, and slots that are held stay
+            slots = self.slots_for(asked[0])
+            self._newest = asked, None if all(slot == NONE for slot in slots) else rows_of(slots, lengths, wanted)
         return self._newest[1]
 
     def close(self) -> None:
@@ -157,7 +161,7 @@ class Adapters:
         named = self._names[name]
         kept = named.kept
         where = "device" if self.slots.has(kept.digest) else "disk" if kept.adapter is None else "host"
-        return AdapterInfo(name, kept.digest, kept.rank, kept.padded, kept.bytes, where, named.pinned, kept.uses, kept.opened, named.path)
+        return AdapterInfo(name, kept.digest, kept.rank, kept.padded, kept.bytes, where, named.pinned, kept.uses, kept.opened, named.path, named.outside)
 
     def _named(self, name: str) -> Named:
         if name not in self._names:

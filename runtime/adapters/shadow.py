@@ -13,7 +13,11 @@ from ..attention.base import AttentionBackend
 from ..cache.states import StateMemory
 from ..models.block import Block
 from ..models.decoder import Decoder
+from ..models.experts import ExpertsPart
+from ..models.over_ranks import Summed, here
 from ..step.batch import Batch
+from .ends import AdaptedEmbedding, AdaptedHead
+from .mixture import AdaptedMixture
 from .product import Adapted, Law
 from .sites import Site
 
@@ -23,35 +27,47 @@ class Shadow:
 
     def __init__(self, model: Decoder, sites: tuple[Site, ...], law: Law) -> None:
         self._base, self._sites, self.law = model, sites, law
-        self._made: Decoder | None = None
+        self._made: dict[bool, Decoder] = {}
         self._of: list[Block] = []
 
     def forward(self, batch: Batch, attention: AttentionBackend, memory: StateMemory | None = None) -> Tensor:
         """See `Decoder.forward`."""
         assert batch.adapters is not None
         self.law.begin(batch.adapters)
-        return self._model().forward_base(batch, attention, memory)
+        return self._model(bool(self.law.special)).forward_base(batch, attention, memory)
 
     def close(self) -> None:
         self._base.adapted = None
         del self._base, self._made, self._of, self.law
 
-    def _model(self) -> Decoder:
-        if self._made is None or self._of != self._base.layers:  # those that were loaded anew are others
-            self._made, self._of = self._shadow(), list(self._base.layers)
-        return self._made
+    def _model(self, special: bool) -> Decoder:
+        if self._of != self._base.layers:  # those that were loaded anew are others
+            self._made.clear()
+            self._of = list(self._base.layers)
+        if special not in self._made:
+            self._made[special] = self._shadow(special)
+        return self._made[special]
 
-    def _shadow(self) -> Decoder:
+    def _shadow(self, special: bool) -> Decoder:
+        """special: of steps with adapters that have more than pairs."""
         base = self._base
         model = copy.copy(base)
         vars(model).pop("course", None)
         model.adapted = None
-        if not self.law.in_step:
+        if special or not self.law.in_step:
             model.step = None
         model.layers = [_beside(block) for block in base.layers]
         for site in self._sites:
             holder = getattr(model.layers[site.layer], site.holder)
-            setattr(holder, site.name, Adapted(getattr(holder, site.name), site, self.law))
+            product = getattr(holder, site.name)
+            adapted = Adapted(here(product), site, self.law)
+            setattr(holder, site.name, Summed(adapted, product.ranks) if isinstance(product, Summed) else adapted)
+        if special:
+            model.embedding, model.head = AdaptedEmbedding(base.embedding, self.law), copy.copy(base.head)
+            model.head.product = AdaptedHead(base.head.product, self.law)
+            for block in model.layers:
+                if isinstance(block.ffn, ExpertsPart):
+                    block.ffn = AdaptedMixture(block.ffn, block.index, self.law)
         return model
 
 

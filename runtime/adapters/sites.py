@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 import torch
@@ -14,8 +14,14 @@ import torch
 from ..layers.linear import Linear
 from ..models.attention import AttentionPart
 from ..models.block import Block
+from ..models.conv import ShortConvPart
 from ..models.decoder import Decoder
+from ..models.delta import DeltaPart
 from ..models.feedforward import GatedPart, PlainPart
+from ..models.latent import LatentPart
+from ..models.mamba1 import Mamba1Part
+from ..models.mamba2 import Mamba2Part
+from ..models.mixer import MixerPart
 from ..models.spec import Model
 
 WEIGHT = ".weight"
@@ -37,6 +43,7 @@ class Site:
     modules: the checkpoint's modules whose outputs these are, the pieces.  sizes: outputs of each.
     piece_of, row_of: int64 [outputs], the piece of each output and its row there.
     runs: the outputs by piece, in order.
+    by_law: nothing else adds to it.
     """
 
     number: int
@@ -50,39 +57,51 @@ class Site:
     piece_of: np.ndarray
     row_of: np.ndarray
     runs: tuple[Run, ...]
+    by_law: bool = False
 
 
-@lru_cache(maxsize=2)
-def sites_of(model: Model) -> tuple[Site, ...]:
-    """In the order of the step. Nothing of the weights is needed."""
+@lru_cache(maxsize=4)
+def sites_of(model: Model, by_law: bool = False) -> tuple[Site, ...]:
+    """In the order of the step. Nothing of the weights is needed. by_law: those too that only the law adds to."""
     twin = Decoder(model, torch.float32, "cpu", allocate=False)
     found: list[Site] = []
     for block in twin.layers:
-        for holder, name in _products(block):
-            found.append(_site(len(found), block, holder, name))
+        for holder, name in _products(block, by_law):
+            if (site := _site(len(found), block, holder, name)) is not None:
+                found.append(site)
     return tuple(found)
 
 
-def _products(block: Block) -> Iterator[tuple[str, str]]:
+def _products(block: Block, by_law: bool) -> Iterator[tuple[str, str]]:
     """Of the parts whose products are plain ones of what the checkpoint's module is given."""
-    if isinstance(block.mixer, AttentionPart):
-        yield from (("mixer", name) for _, name in block.mixer.products())
+    if isinstance(block.mixer, AttentionPart) or (by_law and _is_plain(block.mixer)):
+        yield from (("mixer", name) for holder, name in block.mixer.products() if holder is block.mixer)
     if isinstance(block.ffn, GatedPart | PlainPart):
         yield from (("ffn", name) for _, name in block.ffn.products())
 
 
-def _site(number: int, block: Block, holder: str, name: str) -> Site:
+def _is_plain(mixer: object) -> TypeGuard[MixerPart]:
+    """Whether the law computes its products one by one, from what the modules are given, and with their rows as they are."""
+    if isinstance(mixer, Mamba2Part):
+        return not mixer.part.scales
+    return isinstance(mixer, LatentPart | DeltaPart | Mamba1Part | ShortConvPart)
+
+
+def _site(number: int, block: Block, holder: str, name: str) -> Site | None:
+    """None: its rows are no module's of the checkpoint."""
     part = getattr(block, holder)
     product: Linear = getattr(part, name)
     loaded = [(place.name.removesuffix(WEIGHT), place.start, _rows(place.target.shape, product)) for place in block.places() if place.layer is product]
     outputs, inputs = product.weight.shape
+    if sum(rows for *_, rows in loaded) != outputs:
+        return None
     piece_of, row_of = np.zeros(outputs, np.int64), np.zeros(outputs, np.int64)
     for piece, (_, start, rows) in enumerate(loaded):
         piece_of[start : start + rows], row_of[start : start + rows] = piece, np.arange(rows)
     order = _order(part, product)
     piece_of, row_of = piece_of[order], row_of[order]
     modules, sizes = tuple(module for module, *_ in loaded), tuple(rows for *_, rows in loaded)
-    return Site(number, block.index, holder, name, inputs, len(order), modules, sizes, piece_of, row_of, tuple(_runs(piece_of)))
+    return Site(number, block.index, holder, name, inputs, len(order), modules, sizes, piece_of, row_of, tuple(_runs(piece_of)), _is_plain(part))
 
 
 def _rows(shape: torch.Size, product: Linear) -> int:
@@ -90,9 +109,9 @@ def _rows(shape: torch.Size, product: Linear) -> int:
     return shape[0] if product.weight.is_contiguous() else shape[1]
 
 
-def _order(part: AttentionPart | GatedPart | PlainPart, product: Linear) -> np.ndarray:
+def _order(part: MixerPart | GatedPart | PlainPart, product: Linear) -> np.ndarray:
     """Which of the loaded rows each output is, int64."""
-    if isinstance(part, AttentionPart):
+    if not isinstance(part, GatedPart | PlainPart):
         for other, rows in part.orders():
             if other is product:
                 return rows

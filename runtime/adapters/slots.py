@@ -159,6 +159,11 @@ class Slots:
     def placed(self, slot: Slot) -> None:
         """What lies in a slot is another now."""
 
+    def mirror(self, ranks: Sequence[int], number: int, adapter: Adapter) -> None:
+        """Do as the slots that another rank has: theirs are of these `ranks`, and in this one lies the adapter now."""
+        self._make(ranks[len(self.slots) :])
+        self._load(self.slots[number], adapter)
+
     def _copying(self) -> AbstractContextManager[object]:
         if self._stream is None:
             return nullcontext()

@@ -18,7 +18,7 @@ from .adapter import Adapter
 class Kept:
     """An adapter by its digest. adapter: None: it was let go, and is read again when it is wanted.
 
-    paths: directories that it was loaded from, the newest last.  rank: of its widest pair; padded: up to the multiple that is computed with.  names: how many names mean it; pinned: how many of these keep it here.  uses: sequences that are open with it.
+    paths: that it was loaded from, the newest last.  rank: of its widest pair; padded: up to the multiple that is computed with.  names: how many names mean it; pinned: how many of these keep it here.  uses: sequences that are open with it.
     """
 
     paths: list[Path]
@@ -66,7 +66,7 @@ class HostStore:
         """One more name means this adapter."""
         with self.lock:
             kept = self._kept.setdefault(adapter.digest, Kept([], adapter.digest, adapter.widest, adapter.rank, adapter.bytes, None))
-            kept.paths = [each for each in kept.paths if each != path and each.is_dir()] + [path]
+            kept.paths = [each for each in kept.paths if each != path and each.exists()] + [path]
             kept.adapter = kept.adapter or adapter
             kept.names, kept.pinned = kept.names + 1, kept.pinned + pinned
             self._touch(kept)
@@ -121,7 +121,7 @@ class HostStore:
 
     def _again(self, kept: Kept) -> Adapter:
         with torch.inference_mode():
-            path = next((each for each in reversed(kept.paths) if each.is_dir()), kept.paths[-1])  # of several names one may be gone
+            path = next((each for each in reversed(kept.paths) if each.exists()), kept.paths[-1])  # of several names one may be gone
             adapter = self.fresh(path)
         if adapter.digest != kept.digest:
             raise CheckpointError(f"{path} holds another adapter than the one that was loaded from it; load it again and open another sequence")

@@ -20,7 +20,13 @@ from ..values import shown
 from .reading import CONFIG, SAFETENSORS
 
 KEPT = 2  # folders of a name: a sequence that was opened with the adapter before may still read that from its folder
-NAMED = re.compile(r"(\.lora_[AB])\.[^.]+(\.weight|\.bias)$")  # the adapter's name, where a module has several
+NAMED = (  # the adapter's name, where a module has several
+    (re.compile(r"(\.lora_[AB])\.[^.]+(\.weight|\.bias)$"), r"\1\2"),
+    (re.compile(r"(\.lora_magnitude_vector)\.[^.]+\.weight$"), r"\1"),
+    (re.compile(r"(\.lora_embedding_[AB]|\.trainable_tokens_delta)\.[^.]+$"), r"\1"),
+    (re.compile(r"\.modules_to_save\.[^.]+(\.weight|\.bias)$"), r"\1"),
+)
+OWN = (".lora_", ".trainable_tokens_delta", ".modules_to_save.")  # in the names of what is no part of the base
 
 
 class Trained:
@@ -40,7 +46,7 @@ class Trained:
             raise ConfigError(f"no adapter {name!r} is loaded whose {CONFIG} these tensors could have; give config=, such as peft_model.peft_config['default'].to_dict()")
         with self._made(name) as folder:
             told = read_json(before / CONFIG) if config is None and before is not None else dict(config or {})
-            _write(folder, pairs_of(tensors), told)
+            _write(folder, own_of(tensors, told), told)
             yield folder
 
     @contextmanager
@@ -70,18 +76,29 @@ def _write(folder: Path, pairs: Mapping[str, Tensor], config: Any) -> None:
     (folder / CONFIG).write_text(json.dumps(config, default=_plain))
 
 
-def pairs_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def own_of(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
     """Those of adapters, by the names that PEFT saves them under. Raises CheckpointError where they are of several adapters."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        if ".lora_" not in name and "modules_to_save" not in name:
-            continue  # the base's
-        if (plain := NAMED.sub(r"\1\2", name)) in found:
+        if not _is_own(name, config):
+            continue
+        plain = next((pattern.sub(instead, name) for pattern, instead in NAMED if pattern.search(name)), name)
+        if plain in found:
             raise CheckpointError(f"tensor {shown(name)}: there are several that PEFT would save as {shown(plain)}; give those of one adapter, as get_peft_model_state_dict does")
         found[plain] = tensor
     if not found:
         raise CheckpointError(f"none of the {len(tensors)} tensors is one of an adapter's pairs (names with .lora_A and .lora_B); {CONFIG} and PEFT's state_dict belong together")
     return found
+
+
+def _is_own(name: str, config: Mapping[str, Any]) -> bool:
+    """Whether it is no tensor of the base, or one that was trained."""
+    if any(part in name for part in OWN):
+        return True
+    if name.endswith(".base_layer.bias"):
+        return config.get("bias", "none") != "none"
+    module = name.removesuffix(".weight").rpartition(".")[2]
+    return name.endswith(".weight") and module in (config.get("modules_to_save") or ())
 
 
 def _plain(value: Any) -> Any:

@@ -67,6 +67,9 @@ class AttentionBackend(Protocol):
     def scales(self, layer: int) -> Scales:
         """What they were divided by."""
 
+    def slots(self, layer: int, batch: Batch) -> Tensor:
+        """Where those of the step's new tokens belong, [T]."""
+
     def store_index(self, keys: Tensor, layer: int, batch: Batch) -> None:
         """Write by what the new tokens are chosen, [T, index_dim]."""
 
@@ -96,6 +99,9 @@ class OnePool(ChosenByTorch):
 
     def scales(self, layer: int) -> Scales:
         return self.pool.scales[self.shape.caches[layer]]
+
+    def slots(self, layer: int, batch: Batch) -> Tensor:
+        return batch.slots
 
     def reasons(self, layer: int) -> tuple[str, str | None]:
         return self.name, self.slower or self.choosing

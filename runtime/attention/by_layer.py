@@ -68,6 +68,10 @@ class AttentionByLayer:
         group, index = self._places[layer]
         return self._backends[group].scales(index)
 
+    def slots(self, layer: int, batch: Batch) -> Tensor:
+        group, index = self._places[layer]
+        return self._backends[group].slots(index, batch)
+
     def reasons(self, layer: int) -> tuple[str, str | None]:
         group, index = self._places[layer]
         return self._backends[group].reasons(index)

@@ -159,6 +159,8 @@ class CpuAttention(OnePool):
     def _plan(self, batch: Batch, window: int | None, chunk: int | None) -> Plan:
         if max(batch.query_lens) == 1:
             return Plan(_single_tokens(batch, window, chunk), [])
+        if len(batch.query_lens) == 1 and window is None and chunk is None and batch.query_lens[0] <= self._small:
+            return Plan(_one_sequence(batch), [])
         spans = spans_of(batch.query_lens, batch.context_slots, window, chunk)
         small = [span for span in spans if span.queries <= self._small]
         prefills = [self._torch.prefill(span, window) for span in spans if span.queries > self._small]
@@ -200,6 +202,14 @@ def _single_tokens(batch: Batch, window: int | None, chunk: int | None) -> Token
         length = np.minimum(length, window)
     slots = np.ascontiguousarray(np.concatenate(batch.context_slots), np.int32)
     return Tokens(None, slots, slots.ctypes.data + slots.itemsize * (np.cumsum(contexts) - length), length, contexts - length)
+
+
+def _one_sequence(batch: Batch) -> Tokens:
+    """All tokens of a step that has one sequence, as `_tokens` gives them: a text and what is guessed behind it come often."""
+    queries, context = batch.query_lens[0], batch.context_lens[0]
+    slots = np.ascontiguousarray(batch.context_slots[0], np.int32)
+    length = np.arange(context - queries + 1, context + 1)
+    return Tokens(None, slots, np.full(queries, slots.ctypes.data), length, np.zeros_like(length))
 
 
 def all_tokens(batch: Batch) -> Tokens:

@@ -87,7 +87,8 @@ class FlashInferAttention(OnePool):
         floats = torch.empty(float_bytes(shape, sequences, self._processors), dtype=torch.uint8, device=device)
         setup = Setup(shape, page_size, floats, early_launch=major >= 9)
         self._prefill = {window: Planner(setup, LARGE) for window in self._windows}
-        self._prefill_runs = PageRuns(page_size, sequences, LEAST_PAGES, device)
+        reach = 0 if None in self._windows else max(window or 0 for window in self._windows)
+        self._prefill_runs = PageRuns(page_size, sequences, LEAST_PAGES, device, reach)
         self._shared = Planner(setup, SMALL) if self._windows == [None] else None
         self._most_shared = -(-context // page_size)
         self._shared_runs = PageRuns(page_size, sequences, self._most_shared, device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,10 @@ class OverWindows:
     def __init__(self, backend: OneBackend) -> None:
         self._backend = backend
         self.name, self.reason, self.slower, self.pool = backend.name, backend.reason, backend.slower, backend.pool
-        self.capturable = False
+        self.capturable = backend.capturable
+        for name in ("attend_into", "variant"):
+            if hasattr(backend, name):
+                setattr(self, name, getattr(self, f"_{name}"))
 
     def plan(self, batch: Batch) -> None:
         with _slots(batch):
@@ -35,7 +38,16 @@ class OverWindows:
     def attend(
         self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: Batch, sinks: Tensor | None = None
     ) -> Tensor:
-        return self._backend.attend(q, k, v, layer, batch, sinks)
+        with _slots(batch):
+            return self._backend.attend(q, k, v, layer, batch, sinks)
+
+    def _attend_into(self, out: Tensor, q: Tensor, layer: int, batch: Batch, sinks: Tensor | None = None) -> None:
+        with _slots(batch):
+            self._backend.attend_into(out, q, layer, batch, sinks)  # type: ignore[attr-defined]
+
+    def _variant(self, batch: Batch) -> Hashable:
+        with _slots(batch):
+            return self._backend.variant(batch)  # type: ignore[attr-defined]
 
     def stored(self, layer: int) -> tuple[Tensor, Tensor]:
         return self._backend.stored(layer)
@@ -49,10 +61,15 @@ class OverWindows:
             return self._backend.choose(queries, shares, layer, batch)
 
     def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch, sinks: Tensor | None = None) -> Tensor:
-        return self._backend.attend_chosen(q, chosen, layer, batch, sinks)
+        with _slots(batch):
+            return self._backend.attend_chosen(q, chosen, layer, batch, sinks)
 
     def scales(self, layer: int) -> Scales:
         return self._backend.scales(layer)
+
+    def slots(self, layer: int, batch: Batch) -> Tensor:
+        assert batch.windows is not None
+        return batch.windows.slots
 
     def reasons(self, layer: int) -> tuple[str, str | None]:
         return self._backend.reasons(layer)
@@ -64,10 +81,15 @@ class OverWindows:
 
 @contextmanager
 def _slots(batch: Batch) -> Iterator[None]:
-    assert batch.windows is not None
-    slots, context_slots = batch.slots, batch.context_slots
-    batch.slots, batch.context_slots = batch.windows.slots, batch.windows.context_slots
+    windows, device = batch.windows, batch.device
+    assert windows is not None
+    slots, context_slots, table = batch.slots, batch.context_slots, None if device is None else device.table
+    batch.slots, batch.context_slots = windows.slots, windows.context_slots
+    if device is not None and windows.table is not None:
+        device.table = windows.table
     try:
         yield
     finally:
         batch.slots, batch.context_slots = slots, context_slots
+        if device is not None and table is not None:
+            device.table = table

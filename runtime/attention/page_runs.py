@@ -38,10 +38,10 @@ class Layout:
 
 
 class PageRuns:
-    """At most `runs` runs at a time, at fixed addresses but for the pages, whose buffer grows when it is too small."""
+    """At most `runs` runs at a time, at fixed addresses but for the pages, whose buffer grows when it is too small. reach: see `page_indices`."""
 
-    def __init__(self, page_size: int, runs: int, pages: int, device: torch.device) -> None:
-        self.page_size, self._device, self._most = page_size, device, runs
+    def __init__(self, page_size: int, runs: int, pages: int, device: torch.device, reach: int = 0) -> None:
+        self.page_size, self._device, self._most, self._reach = page_size, device, runs, reach
         width = -(-(runs + 1) // 4) * 4
         self._ints = torch.zeros(len(Row), width, dtype=torch.int32, device=device)
         self._staging = Staging(self._ints.numel(), torch.int32, device)
@@ -97,7 +97,7 @@ class PageRuns:
         assert device is not None
         page_indices(
             self._indices, ints[Row.PAGES], ints[Row.SEQUENCE, :runs], longest,
-            device.rows, device.starts, device.contexts, batch.slots, device.table, self.page_size,
+            device.rows, device.starts, device.contexts, batch.slots, device.table, self.page_size, self._reach,
         )  # fmt: skip
 
     def _runs(self, host: Tensor, runs: int, rows: int) -> Runs:

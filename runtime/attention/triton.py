@@ -19,6 +19,7 @@ from ..cache.kv import KVPool
 from ..kernels.attention_decode import DecodeScratch, DecodeTile, decode
 from ..kernels.attention_prefill import PrefillScratch, PrefillTile, prefill
 from ..kernels.attention_store import store
+from ..kernels.one_row import overlaps
 from ..step.batch import Batch, DeviceBatch
 from .base import AttentionShape, BackendUnavailable, OnePool
 from .chosen import Chosen
@@ -120,7 +121,7 @@ class TritonAttention(OnePool):
             q, *self._kv(layer), out, device.rows, device.contexts[:sequences], device.table,
             page_size=device.page_size, scratch=self._scratch,
             tile=self.lone_tile if sequences == 1 else self.decode_tile, skip=skip, lse=lse, sinks=sinks,
-            k_scale=k_scale, v_scale=v_scale, **self._asked[layer],
+            k_scale=k_scale, v_scale=v_scale, overlap=skip is None and overlaps(q.device), **self._asked[layer],
         )  # fmt: skip
 
     def attend_prefills(

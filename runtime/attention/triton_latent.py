@@ -14,6 +14,7 @@ from ..cache.kv import KVPool
 from ..kernels.attention_latent import LatentScratch, LatentTile, decode, extend
 from ..kernels.attention_store import store
 from ..kernels.choice import choose
+from ..kernels.one_row_launch import has_room
 from ..step.batch import Batch
 from .base import AttentionShape, BackendUnavailable, OnePool
 from .chosen import Chosen
@@ -108,8 +109,8 @@ def _room(longest: int) -> int:
 def tiles_for(pool: KVPool) -> tuple[LatentTile, LatentTile]:
     """By what fits an SM's shared memory and registers."""
     if pool.k.dtype == torch.float32:
-        return LatentTile(block=16), LatentTile(block=16)
-    return LatentTile(), LatentTile(rows=64, warps=8)
+        return LatentTile(block=16, stages=2), LatentTile(block=16, stages=2)
+    return LatentTile(stages=3 if has_room(pool.k.device) else 2), LatentTile(rows=64, warps=8, stages=2)
 
 
 def _missing(pool: KVPool, shape: AttentionShape, deterministic: bool) -> str | None:

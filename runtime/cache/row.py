@@ -53,6 +53,12 @@ class IntRow:
         self.extend(values)
         self.length = length
 
+    def put(self, start: int, values: ArrayLike) -> None:
+        """Values from `start` on, behind which the row ends; what lies between its end and `start` is undefined."""
+        self._reserve(start)
+        self.length = start
+        self.extend(values)
+
     def reaching(self, length: int) -> Ints:
         """int32 [length], a view as `array`, with what was laid behind the end."""
         return self._data[:length]

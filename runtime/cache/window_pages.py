@@ -94,6 +94,13 @@ class WindowPages:
         found[start:] = places if size == 1 else places * size + seen % size
         return found
 
+    def slots_of(self, slots: Ints) -> Ints:
+        """Slots of new tokens -> the same for windowed layers; slot 0 stays 0. Raises RuntimeError where a token has no place."""
+        found: Ints = self.where[slots // self.page_size] * self.page_size + slots % self.page_size
+        if ((found == 0) != (slots == 0)).any():
+            raise RuntimeError("a new token has no place in the layers with a window")
+        return found
+
     def make_room(self, count: int) -> bool:
         """Have `count` places free, taken from what nobody holds. False: there is not enough, and nothing was taken."""
         if count > self.free + self.loose:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -20,16 +21,20 @@ from ..step.adapter_blocks import StaticRows, blocks_for
 from ..step.adapter_rows import AdapterRows
 from ..step.batch import Batch, DeviceBatch
 from ..step.staging import upload, upload_into
+from ..step.window_slots import WindowSlots
+from .apart import apart, rows_apart
 from .graphs import DecodeGraphs, GraphPool, sizes_up_to
 from .packing import pack, unpack
 from .page_table import PageTable
 from .rehearsal import captures, compile_ahead, prompts
 from .runner import adapter_rows, state_slots, states_for
 from .step_arrays import StepArrays, last_tokens
-from .wanted import logit_rows
+from .wanted import logit_rows, pools
+from .windows import context_slots as context_slots_of_windows
 
 if TYPE_CHECKING:
     from ..adapters.room import Adapters
+    from ..cache import WindowPages
     from ..models.generic import AnyDecoder
     from ..sequences.sequence import SequenceState, Work
     from .piecewise import MixedSteps, PooledAttention
@@ -55,8 +60,9 @@ class CudaRunner:
         max_running: int,
         graphs: bool = True,
         memory: StateMemory | None = None,
+        windows: WindowPages | None = None,
     ) -> None:
-        self.model, self.attention, self.device, self.memory = model, attention, device, memory
+        self.model, self.attention, self.device, self.memory, self.windows = model, attention, device, memory, windows
         self.vocab_size = model.config.vocab_size
         self._limits = (max_running, context, page_size)
         self.rows, self.context = max_running, context
@@ -74,13 +80,16 @@ class CudaRunner:
 
     def _allocate(self) -> None:
         max_running, context, page_size = self._limits
-        self.table = PageTable(max_running, context, page_size, self.device)
+        self.table = self._new_table(max_running, context, page_size)
         self.last: Tensor | None = torch.zeros(max_running + 1, dtype=torch.int32, device=self.device)
         pool = self._pool = self._new_pool()
         self._graphs = DecodeGraphs(max_running, pool) if pool else None
         self._static: dict[tuple[int, int], StaticDecode] = {}
         self._mixed = self._mixed_steps(pool) if pool else None
         self._ahead = captures(self) if self._rehearses and pool else None
+
+    def _new_table(self, max_running: int, context: int, page_size: int) -> PageTable:
+        return PageTable(max_running, context, page_size, self.device, self.windows)
 
     def _new_pool(self) -> GraphPool | None:
         """None: without graphs. The one before is dead with the last of its graphs."""
@@ -115,7 +124,14 @@ class CudaRunner:
         """See `rehearsal.compile_ahead`; `rehearse` goes on from there."""
         listen()
         compile_ahead(self, sampler)
+        self.begin_rehearsing()
+
+    def begin_rehearsing(self) -> None:
+        """From now on `rehearse` captures graphs."""
         self._rehearses, self._ahead = True, captures(self) if self._graphs is not None else None
+
+    def compiled(self) -> None:
+        """Within `compile_ahead`: all kernels are there, none has run."""
 
     def rehearse(self) -> bool:
         """Do a little, some milliseconds, of what later steps will need done. False: nothing is left."""
@@ -173,12 +189,22 @@ class CudaRunner:
         self.sums = None
         rows = self.table.place(work, lambda array: upload(array, self.device))
         adapted = self.adapters is not None and any(seq.terms.adapter for seq, *_ in work)
-        if self._graphs is not None and _is_decode(work) and not (adapted and not self._captures_adapters):
-            return self._decode(self._graphs, work, rows, self._slots(work) if adapted else [])
-        step = StepArrays.of(work, rows, self.memory is not None)
+        if self._graphs is not None and not (adapted and not self._captures_adapters):
+            if _is_decode(work):
+                return self._decode(self._graphs, work, rows, self._slots(work) if adapted else [])
+            if (wanted := self._wanted_apart(work)) and (single := apart(work, self.rows)) is not None:
+                logits = self._decode(self._graphs, single, rows_apart(work, rows), self._slots(single) if adapted else [], len(work))
+                return logits if len(wanted) == len(logits) else logits.index_select(0, self.index(wanted))
+        step = StepArrays.of(work, rows, self.memory is not None, self.windows)
         if self._mixed is not None and not adapted and not step.pools and step.tokens <= self._mixed.most:
             return self._mixed.run(step)
         return self._eager(step, adapter_rows(self.adapters, work, step.query_lens, logit_rows(work)) if adapted else None)
+
+    def _wanted_apart(self, work: list[Work]) -> list[int]:
+        """Rows whose logits are wanted of a step with guesses, if it may be computed token by token; [] otherwise."""
+        if all(seq.draft is None for seq, *_ in work) or self.memory is not None or self.windows is not None or pools(work):
+            return []
+        return logit_rows(work)
 
     @property
     def _captures_adapters(self) -> bool:
@@ -214,8 +240,8 @@ class CudaRunner:
 
     # inside
 
-    def _decode(self, graphs: DecodeGraphs, work: list[Work], rows: list[int], slots: Sequence[int]) -> Tensor:
-        """slots: of the adapters of the sequences; []: none has one, and the graph is that of the base."""
+    def _decode(self, graphs: DecodeGraphs, work: list[Work], rows: list[int], slots: Sequence[int], running: int = 0) -> Tensor:
+        """running: sequences, where some have several tokens.  slots: of the adapters of the sequences; []: none has one, and the graph is that of the base."""
         size = graphs.size_for(len(work))
         blocks = blocks_for(slots, size) if slots else 0
         if (size, blocks) not in self._static:
@@ -223,17 +249,22 @@ class CudaRunner:
             self._static[size, blocks] = StaticDecode(size, self.table, self.last, self.memory is not None, blocks)
         static = self._static[size, blocks]
         static.fill(work, rows, slots)
+        self._enter(static.batch, len(work))
         self.attention.plan(static.batch)
         variant = getattr(self.attention, "variant", None)
         key = (size, blocks, variant(static.batch) if variant else None)
         memory = states_for(self.memory)
-        return graphs.run(key, lambda: self.model.forward(static.batch, self.attention, *memory), 0 if self._alone else len(work))[: len(work)]
+        return graphs.run(key, lambda: self.model.forward(static.batch, self.attention, *memory), 0 if self._alone else running or len(work))[: len(work)]
+
+    def _enter(self, batch: Batch, tokens: int) -> None:
+        """Before a batch is computed, of which so many tokens are no padding."""
 
     def _eager(self, step: StepArrays, adapters: AdapterRows | None) -> Tensor:
         assert self.last is not None
         packed = upload(pack(step.arrays), self.device)
         batch = step.batch(unpack(packed, step.sizes), self.table, self.last)
         batch.adapters = adapters
+        self._enter(batch, step.tokens)
         self.attention.plan(batch)
         logits = self.model.forward(batch, self.attention, *states_for(self.memory))
         self.sums = batch.sums
@@ -251,11 +282,12 @@ class StaticDecode:
         device = last.device
         self._size, self._padding = size, table.padding
         self._pad_slots = np.zeros(1, np.int32)
-        arrays = 7 if states else 5
-        sizes = [size] * arrays + ([size, 3 * blocks] if blocks else [])
+        self._windows = table.windows
+        arrays = 7 if states else 5 if table.windows is None else 6
+        sizes = [size] * arrays + (StaticRows.sizes(size, blocks) if blocks else [])
         self._packed = torch.zeros(len(pack([np.zeros(each, np.int32) for each in sizes])), dtype=torch.int32, device=device)
         ids, positions, slots, rows, contexts, *kept = unpack(self._packed, sizes)
-        self._adapters = StaticRows(size, blocks, *kept[-2:]) if blocks else None
+        self._adapters = StaticRows(size, blocks, kept[-4:]) if blocks else None
         self._states = states
         counted = torch.arange(size + 1, dtype=torch.int32, device=device)
         self.batch = Batch(
@@ -269,6 +301,7 @@ class StaticDecode:
             device=DeviceBatch(rows, rows, counted, contexts, table.pages, table.page_size, last, static=True),
             state_read=kept[0] if states else None,
             state_write=kept[1] if states else None,
+            windows=None if table.windows is None else WindowSlots(kept[0], [], table.window_pages),
             adapters=None if self._adapters is None else self._adapters.rows,
         )
 
@@ -286,9 +319,13 @@ class StaticDecode:
         if self._states:
             read, write = state_slots(work)
             arrays += [_padded(read, padding, EMPTY_SLOT), _padded(write, padding, SCRAP_SLOT)]
+        if self._windows is not None:
+            arrays.append(self._windows.slots_of(arrays[2]))
         if self._adapters is not None:
             arrays += self._adapters.arrays(adapters)
         upload_into(self._packed, pack(arrays))
+        if self.batch.windows is not None and self._windows is not None:
+            self.batch.windows = replace(self.batch.windows, context_slots=context_slots_of_windows(self._windows, work, padding))
         self.batch.context_lens = [hi for *_, hi in work] + [1] * padding
         self.batch.context_slots = context_slots + [self._pad_slots] * padding
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +38,11 @@ class DeviceChoice:
 def on_a_gpu(device: str) -> bool:
     """Whether an engine with this option would run on a GPU."""
     return device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+
+
+def on_card(device: torch.device) -> AbstractContextManager[object]:
+    """Kernels that this thread launches find the tensors of this device, whichever card is the current one."""
+    return torch.cuda.device(device) if device.type == "cuda" and device.index is not None else nullcontext()
 
 
 def apply_threads(threads: int) -> None:

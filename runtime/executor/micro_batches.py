@@ -10,25 +10,26 @@ from .wanted import pools
 if TYPE_CHECKING:
     from ..sequences.sequence import Work
 
-FIXED = 16  # tokens whose products take as long as reading the weights does
+FIXED = 16  # tokens whose products take as long as reading the weights does, on a CPU
+FIXED_ON_GPUS = 256
 MOST = 4  # micro-batches for each stage: with more of them little is won
 
 
-def micro_batches(tokens: int, stages: int) -> int:
+def micro_batches(tokens: int, stages: int, fixed: int = FIXED) -> int:
     """How many, for the step to be over soonest.
 
     Stages compute n micro-batches in the time of stages + n - 1, of which each takes what its tokens take and something of its own.
     """
-    return min(range(1, max(1, min(tokens, MOST * stages)) + 1), key=lambda n: (stages + n - 1) * (FIXED + tokens / n))
+    return min(range(1, max(1, min(tokens, MOST * stages)) + 1), key=lambda n: (stages + n - 1) * (fixed + tokens / n))
 
 
-def pieces(work: list[Work], stages: int) -> list[list[Work]]:
-    """The work of a step in its order, in micro-batches of about as many tokens; prompts are cut where it falls.
+def pieces(work: list[Work], stages: int, fixed: int = FIXED) -> list[list[Work]]:
+    """The work of a step in its order, in micro-batches of about as many tokens; prompts are cut where it falls. fixed: see `FIXED`.
 
     What is summed over tokens stays whole, and so does a sequence with a draft.
     """
     tokens = sum(hi - lo for _, lo, hi in work)
-    count = 1 if pools(work) else micro_batches(tokens, stages)
+    count = 1 if pools(work) else micro_batches(tokens, stages, fixed)
     return _cut(work, [tokens * number // count for number in range(1, count)])
 
 

@@ -14,7 +14,10 @@ OURS = __name__.partition(".")[0]
 
 
 def tensors_of(root: object) -> Iterator[Tensor]:
-    """Every tensor that an object of this package holds, in its attributes and theirs and in lists, tuples and dicts."""
+    """Every tensor that an object of this package holds, in its attributes and theirs and in lists, tuples and dicts.
+
+    Objects with `stays_on_device` keep theirs.
+    """
     seen: set[int] = set()
     stack = [root]
     while stack:
@@ -33,7 +36,7 @@ def _held(item: Any) -> list[Any]:
         return list(item.values())
     if isinstance(item, list | tuple):
         return list(item)
-    if isinstance(item, type) or not type(item).__module__.startswith(OURS):
+    if isinstance(item, type) or not type(item).__module__.startswith(OURS) or getattr(item, "stays_on_device", False):
         return []
     slots = [name for kind in type(item).__mro__ for name in _names(kind)]
     in_slots = [getattr(item, name) for name in slots if hasattr(item, name)]

@@ -20,9 +20,12 @@ from torch import Tensor
 from ..attention.base import AttentionBackend
 from ..kernels.ahead import is_compiling
 from ..models import fused
-from ..models.gpu_layers import FusedLayer, LawLayer, MixerByLaw
+from ..models.gpu_latent import LatentLayer
+from ..models.gpu_layers import FusedLayer, LawLayer, MixerByLaw, StateLayer
+from ..models.lone_layers import GpuLayer
 from ..step.batch import Batch, DeviceBatch
 from ..step.staging import upload_into
+from ..step.window_slots import WindowSlots
 from .graphs import FEW, eager_runs
 from .page_table import PageTable
 from .step_arrays import PER_TOKEN, StepArrays
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("sgl.runtime")
 
 SIZES = (2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 448, 512)  # tokens; more are bound by the device
-ARRAYS, WIDTH = 8, SIZES[-1] + 4  # of a step; each has at most one entry more than there are tokens
+ARRAYS, WIDTH = 8, SIZES[-1] + 4  # of a step, and one more with windows apart; each has at most one entry more than there are tokens
 
 Piece = Callable[[], None]
 
@@ -47,12 +50,22 @@ class PooledAttention(AttentionBackend, Protocol):
 
 def refusal(model: Decoder, attention: AttentionBackend) -> str | None:
     """Why steps of this model are not cut, for people; None: they can be."""
-    if not hasattr(attention, "attend_into"):
-        return f"attention={attention.name!r} reads more than the pool"
     if not model.fused:
         return "torch's operations compute the layers"
-    by_law = [layer for layer in model.course.layers if isinstance(layer, LawLayer | MixerByLaw)]
-    return f"torch's operations compute layer {by_law[0].block.index}: {by_law[0].refusal}" if by_law else None
+    if (why := next((why for layer in model.course.layers if (why := _uncut(layer)) is not None), None)) is not None:
+        return why
+    return None if hasattr(attention, "attend_into") else f"attention={attention.name!r} reads more than the pool"
+
+
+def _uncut(layer: GpuLayer) -> str | None:
+    """Why a step is not cut at this layer."""
+    if isinstance(layer, LawLayer | MixerByLaw):
+        return f"torch's operations compute layer {layer.block.index}: {layer.refusal}"
+    if isinstance(layer, StateLayer):
+        return f"layer {layer.block.index} keeps a state"
+    if isinstance(layer, LatentLayer):
+        return f"layer {layer.block.index} attends to latents"
+    return f"layer {layer.block.index} has gated heads" if layer.block.attention.part.gates else None
 
 
 class MixedSteps:
@@ -80,7 +93,7 @@ class MixedSteps:
         most = self.most * max(layer.query_heads * layer.key_dim for layer in self._layers)
         self._q, self._mixed = (torch.zeros(most, dtype=model.dtype, device=last.device) for _ in range(2))
         self._sinks = [layer.sinks for layer in model.course.layers if isinstance(layer, FusedLayer)]
-        self._ints = torch.zeros(ARRAYS, WIDTH, dtype=torch.int32, device=last.device)
+        self._ints = torch.zeros(ARRAYS if table.windows is None else ARRAYS + 1, WIDTH, dtype=torch.int32, device=last.device)
         self._arrays = self._ints.unbind(0)
         self._pieces: dict[int, list[Piece]] = {}
         self._runs: dict[int, int] = {}
@@ -120,7 +133,7 @@ class MixedSteps:
         return [found[tokens, layer.query_heads, layer.key_dim] for layer in self._layers]
 
     def _upload(self, step: StepArrays, size: int) -> None:
-        host = np.zeros((ARRAYS, WIDTH), np.int32)  # padding: token 0 at position 0, in slot 0
+        host = np.zeros(self._ints.shape, np.int32)  # padding: token 0 at position 0, in slot 0
         for row, array in zip(host, step.arrays, strict=True):
             row[: len(array)] = array
         host[PER_TOKEN - 1, step.tokens : size] = self._table.padding
@@ -145,7 +158,8 @@ class MixedSteps:
         ids, positions, slots, rows, *_ = (array[:size] for array in self._arrays)
         table, none = self._table, rows[:0]
         around = DeviceBatch(none, rows, none, none, table.pages, table.page_size, self._last, static=True)
-        batch = Batch(ids, positions, slots, [], [], [], none, device=around)
+        windows = None if table.windows is None else WindowSlots(self._arrays[ARRAYS][:size], [], table.window_pages)
+        batch = Batch(ids, positions, slots, [], [], [], none, device=around, windows=windows)
         return fused.pieces(self._model, batch, self._attention, self._x[:size], self._rooms(size))
 
     def capture(self, size: int) -> Iterator[None]:

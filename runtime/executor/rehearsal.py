@@ -35,6 +35,11 @@ class _Last(Op):
         return range(hi - 1, hi)
 
 
+def longest_step(step_tokens: int, rows: int) -> int:
+    """Tokens of the longest step that a runner of so many rows runs: of somebody, with so many tokens at most, or of nobody."""
+    return max(step_tokens, rows, rows + max(FIRST))
+
+
 def nobody(count: int, lo: int, hi: int) -> list[Work]:
     """A step of `count` sequences that compute their tokens lo to hi."""
     return [Work(_sequence(hi), lo, hi) for _ in range(count)]
@@ -54,18 +59,25 @@ def compile_ahead(runner: CudaRunner, sampler: Callable[[], None]) -> None:
     sampler: launches the kernels that choose tokens. Logs what it took.
     """
     started = time.perf_counter()
-    jobs = Jobs(runner.device, min(THREADS, os.cpu_count() or 1))
     with runner.on_device():
-        with compiling(jobs):
-            for work in _all(runner):
-                runner.forward(work)
-            sampler()
-        jobs.wait()
+        jobs = compile_all(runner, sampler)
+        runner.compiled()
         sampler()
         for tokens in FIRST:
             runner.forward(prompts(runner, tokens))
         runner.forward(nobody(1, 1, 2))
     log.info("%d kernels are ready after %.1f s; graphs are captured while nobody waits", len(jobs), time.perf_counter() - started)
+
+
+def compile_all(runner: CudaRunner, sampler: Callable[[], None]) -> Jobs:
+    """Have every kernel compiled; none runs."""
+    jobs = Jobs(runner.device, min(THREADS, os.cpu_count() or 1))
+    with compiling(jobs):
+        for work in _all(runner):
+            runner.forward(work)
+        sampler()
+    jobs.wait()
+    return jobs
 
 
 def _all(runner: CudaRunner) -> Iterator[list[Work]]:

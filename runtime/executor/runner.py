@@ -133,9 +133,9 @@ def state_slots(work: list[Work]) -> tuple[list[int], list[int]]:
 
 def adapter_rows(adapters: Adapters | None, work: list[Work], lengths: list[int], wanted: list[int]) -> AdapterRows | None:
     """None: no row of the step has one."""
-    if adapters is None or not any(seq.terms.adapter for seq, *_ in work):
+    if adapters is None or not any(digests := [seq.terms.adapter for seq, *_ in work]):
         return None
-    return adapters.rows([seq.terms.adapter for seq, *_ in work], lengths, wanted)
+    return adapters.rows(digests, lengths, wanted)
 
 
 def states_for(memory: StateMemory | None) -> tuple[StateMemory, ...]:

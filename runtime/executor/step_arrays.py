@@ -10,11 +10,14 @@ import numpy as np
 from torch import Tensor
 
 from ..step.batch import Batch, DeviceBatch
+from ..step.window_slots import WindowSlots
 from .page_table import PageTable
 from .runner import state_slots
 from .wanted import logit_rows, pools
+from .windows import context_slots
 
 if TYPE_CHECKING:
+    from ..cache import WindowPages
     from ..sequences.sequence import Work
 
 PER_TOKEN = 4  # the first ones of `arrays`
@@ -26,7 +29,8 @@ class StepArrays:
 
     arrays: int32: ids, positions, slots and rows of the new tokens [T], rows of the sequences [S], where they
     begin among the tokens [S + 1], their contexts [S], places of the tokens whose logits are wanted [R]; of models that keep
-    states, where those of the sequences are read and written [S].
+    states, where those of the sequences are read and written [S]; else slots of the new tokens in windowed layers [T], if these have some.
+    windows: of all tokens of each sequence in windowed layers.
     """
 
     arrays: list[np.ndarray]
@@ -34,10 +38,14 @@ class StepArrays:
     context_lens: list[int]
     context_slots: list[np.ndarray]
     pools: list[tuple[int, int]]
+    windows: Sequence[np.ndarray] | None = None
 
     @classmethod
-    def of(cls, work: list[Work], rows: list[int], states: bool = False) -> StepArrays:
-        """The step of `work`, whose sequences have these rows of the page table. states: the model keeps some."""
+    def of(cls, work: list[Work], rows: list[int], states: bool = False, windows: WindowPages | None = None) -> StepArrays:
+        """The step of `work`, whose sequences have these rows of the page table. states: the model keeps some.
+
+        windows: where rows of windowed layers lie; there are none beside states.
+        """
         query_lens, contexts = [hi - lo for _, lo, hi in work], [hi for *_, hi in work]
         lengths, own = np.array(query_lens, np.int32), np.array(rows, np.int32)
         slots = [seq.slots.array[:hi] for seq, _, hi in work]
@@ -55,7 +63,9 @@ class StepArrays:
             np.array(logit_rows(work), np.int32),
             *(np.array(found, np.int32) for found in (state_slots(work) if states else ())),
         ]
-        return cls(arrays, query_lens, contexts, slots, pools(work))
+        if windows is None:
+            return cls(arrays, query_lens, contexts, slots, pools(work))
+        return cls([*arrays, windows.slots_of(arrays[2])], query_lens, contexts, slots, pools(work), context_slots(windows, work))
 
     @property
     def tokens(self) -> int:
@@ -67,7 +77,8 @@ class StepArrays:
 
     def batch(self, on_device: Sequence[Tensor], table: PageTable, last: Tensor) -> Batch:
         """The batch of the copies of `arrays`."""
-        ids, positions, slots, token_rows, rows, starts, contexts, wanted, *states = on_device
+        ids, positions, slots, token_rows, rows, starts, contexts, wanted, *more = on_device
+        states = more if self.windows is None else []
         return Batch(
             token_ids=ids,
             positions=positions,
@@ -80,6 +91,7 @@ class StepArrays:
             pools=self.pools,
             state_read=states[0] if states else None,
             state_write=states[1] if states else None,
+            windows=None if self.windows is None else WindowSlots(more[0], self.windows, table.window_pages),
         )
 
 

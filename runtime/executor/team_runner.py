@@ -8,20 +8,23 @@ import torch
 from torch import Tensor
 
 from ..attention.base import AttentionBackend
+from ..models.decoder import Decoder
+from ..parallel.expert_ranks import ExpertRanks
 from ..parallel.step_words import News, to_words
 from ..parallel.team import Team
 from ..sequences.sequence import Work
 from ..step.batch import Batch
+from .head_runner import Watched
 from .rows import RowMap
 from .runner import Runner
 
 
 class TeamRunner(Runner):
-    """team: the other ranks, which keep the slots of `most` sequences each in a row of its own."""
+    """team: the other ranks, which keep the slots of `most` sequences each in a row of its own.  experts: where they lie whole on ranks."""
 
-    def __init__(self, *args: Any, team: Team, most: int) -> None:
+    def __init__(self, *args: Any, team: Team, most: int, experts: ExpertRanks | None = None) -> None:
         super().__init__(*args)
-        self.team, self._places = team, RowMap(most)
+        self.team, self.experts, self._places = team, experts, RowMap(most)
 
     @torch.inference_mode()
     def forward(self, work: list[Work]) -> Tensor | None:
@@ -29,6 +32,7 @@ class TeamRunner(Runner):
         if not work:
             return None
         batch = self.build(work)
+        batch.keeps = self._keeps
         self.attention.plan(batch)
         self.team.step(to_words(batch, self._news(work, batch)))
         try:
@@ -38,6 +42,12 @@ class TeamRunner(Runner):
             raise
         self.sums = batch.sums
         return logits
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether the states of all tokens are wanted, which all ranks sum up then."""
+        capture = self.model.capture if isinstance(self.model, Decoder) else None
+        return capture is not None and not capture.layers
 
     def _news(self, work: list[Work], batch: Batch) -> list[News]:
         """What the others do not know of the sequences' slots; from now on they know it."""
@@ -60,3 +70,7 @@ class TeamRunner(Runner):
 
     def close(self) -> None:
         self.team.close()
+
+
+class WatchedTeamRunner(Watched, TeamRunner):
+    """Of a target whose states are wanted, by a head that rank 0 has whole."""

@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents
 
 from ..step.adapter_blocks import Blocks
 from .ahead import entry
@@ -45,6 +46,7 @@ class Product:
     """A product that adapters add to. site: its number.  short, long: see `tiles_of`, for few blocks and for many.
 
     grain: GRAIN where pieces and rows begin at multiples of it, else 1.
+    piece_of: int32, of each tile of `adapted.OUTPUTS` outputs; None: some of these have several pieces.
     """
 
     site: int
@@ -54,6 +56,7 @@ class Product:
     short: Tensor
     long: Tensor
     grain: int
+    piece_of: Tensor | None = None
 
 
 @entry
@@ -61,8 +64,14 @@ class Product:
 def shrink(
     x, h, memory, starts, ranks, scales, table, order, x_stride, inputs, site, sites, most_pieces, pieces, blocks,
     ROWS: tl.constexpr, RANK: tl.constexpr, DEPTH: tl.constexpr, CUT: tl.constexpr, GRAIN: tl.constexpr,
+    BY_TOKEN: tl.constexpr = False, LEADS: tl.constexpr = False,
 ):  # fmt: skip
-    """h [parts, blocks, pieces, ROWS, RANK] float32, of each part of the inputs. Grid: blocks, pieces, parts."""
+    """h [parts, blocks, pieces, ROWS, RANK] float32, of each part of the inputs. Grid: blocks, pieces, parts.
+
+    BY_TOKEN: h [parts, pieces, tokens, RANK] instead, and `blocks` is the number of tokens. LEADS: the kernel behind may begin beside this one.
+    """
+    if LEADS:
+        gdc_launch_dependents()
     block, piece, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     slot, begin, count = tl.load(table + 3 * block), tl.load(table + 3 * block + 1), tl.load(table + 3 * block + 2)
     start = tl.multiple_of(tl.load(starts + slot * sites + site), GRAIN)
@@ -78,7 +87,10 @@ def shrink(
             left = tl.load(x + tokens[:, None] * x_stride + at[None, :], mask=(row < count)[:, None] & (at < inputs)[None, :], other=0.0)
             right = tl.load(first[None, :] + at[:, None], mask=(r < rank)[None, :] & (at < inputs)[:, None], other=0.0)
             sums = tl.dot(left, right, sums, input_precision="ieee")
-        to = (((part * blocks + block) * pieces + piece) * ROWS + row[:, None]) * RANK + r[None, :]
+        if BY_TOKEN:
+            to = ((part * pieces + piece) * blocks + tokens[:, None]) * RANK + r[None, :]
+        else:
+            to = (((part * blocks + block) * pieces + piece) * ROWS + row[:, None]) * RANK + r[None, :]
         tl.store(h + to, sums * scale, mask=(row < count)[:, None])
 
 
@@ -118,7 +130,7 @@ def expand(
 
 def shrunk(x: Tensor, product: Product, pairs: Pairs, rows: Blocks) -> Tensor:
     """What `expanded` adds, of x [T, inputs]: scale * A x by parts, float32."""
-    blocks, parts, rank = len(rows.table), triton.cdiv(product.inputs, CUT), _rank(pairs)
+    blocks, parts, rank = len(rows.table), triton.cdiv(product.inputs, CUT), rank_of(pairs)
     h = torch.empty(parts * blocks * product.pieces * rows.rows * rank, dtype=torch.float32, device=x.device)
     sites, most_pieces = pairs.scales.shape[1:]
     if blocks:
@@ -139,12 +151,12 @@ def expanded(y: Tensor, h: Tensor, product: Product, pairs: Pairs, rows: Blocks)
         expand[(len(tiles), blocks)](
             y, h, pairs.memory, pairs.starts, pairs.ranks, pairs.scales, rows.table, rows.order, tiles,
             y.stride(0), product.inputs, product.outputs, product.site, sites, most_pieces, product.pieces, blocks,
-            ROWS=rows.rows, RANK=_rank(pairs), OUTPUTS=OUTPUTS, STEPS=steps, PARTS=parts, GRAIN=product.grain, num_warps=4,
+            ROWS=rows.rows, RANK=rank_of(pairs), OUTPUTS=OUTPUTS, STEPS=steps, PARTS=parts, GRAIN=product.grain, num_warps=4,
         )  # fmt: skip
     return y
 
 
-def _rank(pairs: Pairs) -> int:
+def rank_of(pairs: Pairs) -> int:
     return max(16, triton.next_power_of_2(pairs.most_rank))
 
 
@@ -153,11 +165,11 @@ def depth_for(rank: int) -> int:
     return max(16, min(256, 8192 // rank))
 
 
-def product_of(site: int, pieces: int, inputs: int, outputs: int, short: Tensor, long: Tensor) -> Product:
+def product_of(site: int, pieces: int, inputs: int, outputs: int, short: Tensor, long: Tensor, piece_of: Tensor | None = None) -> Product:
     """short, long: see `tiles_of`."""
     ends = short[:, 1:].tolist()
     aligned = all(number % GRAIN == 0 for number in (inputs, outputs, *(number for each in ends for number in each)))
-    return Product(site, pieces, inputs, outputs, short, long, GRAIN if aligned else 1)
+    return Product(site, pieces, inputs, outputs, short, long, GRAIN if aligned else 1, piece_of)
 
 
 def tiles_of(runs: list[tuple[int, int, int]], size: int) -> np.ndarray:

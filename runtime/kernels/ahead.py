@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 _here = threading.local()  # .jobs: of the thread that rehearses; .waited: seconds that the thread has compiled
+_all_threads: list[None] = []  # one for each kernel that was compiled
 
 
 def entry(kernel: Any) -> Any:
@@ -77,6 +78,11 @@ def waited() -> float:
     return getattr(_here, "waited", 0.0)
 
 
+def compiled() -> int:
+    """Kernels that this process has compiled, or loaded from Triton's cache, since it listens."""
+    return len(_all_threads)
+
+
 def listen() -> None:
     """Begin to count for `waited`, beside whoever listens to Triton already."""
     from triton import knobs
@@ -86,6 +92,7 @@ def listen() -> None:
     before = knobs.compilation.listener
 
     def told(**about: Any) -> None:
+        _all_threads.append(None)
         _here.waited = waited() + about["times"].total / 1e6  # microseconds
         if before is not None:
             before(**about)

@@ -17,6 +17,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .ahead import entry
 
@@ -64,9 +65,11 @@ def decode_kernel(
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_P2: tl.constexpr, DIM: tl.constexpr, DIM_P2: tl.constexpr,
     PAGE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAPPED: tl.constexpr, SEQUENCES_P2: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SHORTEST: tl.constexpr, MERGED: tl.constexpr,
-    STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    STAGES: tl.constexpr, PRECISION: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Grid: (sequences + extra) * KV_HEADS. scale, inner: see `scales`; the keys' scale is in them."""
+    if DEPENDENT:
+        gdc_launch_dependents()
     head = tl.program_id(0) % KV_HEADS
     item = tl.program_id(0) // KV_HEADS
 
@@ -104,6 +107,8 @@ def decode_kernel(
         return
     end = tl.minimum(begin + run, context)
 
+    if DEPENDENT:
+        gdc_wait()  # contexts were there before the step began, all that is read from here on may be new
     page_row = table_ptr + tl.load(rows_ptr + sequence).to(tl.int64) * table_row
     members = tl.arange(0, BLOCK_M)
     dims = tl.arange(0, DIM_P2)
@@ -230,7 +235,7 @@ def decode(
     q: Tensor, keys: Tensor, values: Tensor, out: Tensor, rows: Tensor, contexts: Tensor, table: Tensor, *,
     page_size: int, window: int | None, scale: float, k_scale: float, v_scale: float,
     scratch: DecodeScratch, tile: DecodeTile, skip: Tensor | None = None, lse: Tensor | None = None,
-    chunk: int | None = None, softcap: float | None = None, sinks: Tensor | None = None,
+    chunk: int | None = None, softcap: float | None = None, sinks: Tensor | None = None, overlap: bool = False,
 ) -> None:  # fmt: skip
     """out[s] = attention of q[s] over the first contexts[s] positions of sequence s, for s < len(contexts).
 
@@ -239,7 +244,7 @@ def decode(
     chunk: keys of the last chunk of so many positions are seen, None for all.
     skip: int32 [S], pages at the start that are not seen, if there is neither window nor chunk.
     lse: float32 [S or more, query_heads], filled with the log to base 2 of the sum of the keys' weights.
-    softcap, sinks: see `LayerAttention` and `AttentionBackend.attend`.
+    softcap, sinks: see `LayerAttention` and `AttentionBackend.attend`.  overlap: may start under the tail of the kernel before.
     """
     sequences, kv_heads, head_dim = len(contexts), keys.shape[1], keys.shape[2]
     if sequences > scratch.sequences:
@@ -260,5 +265,5 @@ def decode(
         SEQUENCES_P2=1 if sequences == 1 else max(2, triton.next_power_of_2(scratch.sequences)),
         BLOCK_M=rows_of_tile, BLOCK_N=tile.block, SHORTEST=tile.shortest, MERGED=tile.merged,
         STAGES=tile.stages, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        num_warps=tile.warps,
+        DEPENDENT=overlap, num_warps=tile.warps, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip

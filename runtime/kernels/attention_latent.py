@@ -198,7 +198,7 @@ class LatentTile:
     shortest: int = 64
     programs: int = 264
     warps: int = 4
-    stages: int = 2
+    stages: int = 3
 
     def groups(self, heads: int) -> int:
         return -(-heads // self.rows)

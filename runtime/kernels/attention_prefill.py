@@ -43,16 +43,18 @@ def _fold(top, total, result, highest, weight, mixed):
 
 @triton.jit
 def _block(
-    q, highest, weight, mixed, block, positions, context, page_row, k_base, v_base, kv_slot, scale, inner,
+    q, highest, weight, mixed, block, positions, lowest, context, page_row, k_base, v_base, kv_slot, scale, inner,
     DIM: tl.constexpr, DIM_P2: tl.constexpr, PAGE: tl.constexpr,
     WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAPPED: tl.constexpr,
     BLOCK_N: tl.constexpr, MASKED: tl.constexpr, UNSEEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One turn of the online softmax: the keys from `block` on."""
+    """One turn of the online softmax: the keys from `block` on. lowest: the first one that a query sees; rows before may be anything."""
     keys = block + tl.arange(0, BLOCK_N)
     dims = tl.arange(0, DIM_P2)
     if MASKED:
         there = keys < context
+        if WINDOW + CHUNK > 0:
+            there = there & (keys >= lowest)
         pages = tl.load(page_row + keys // PAGE, mask=there, other=0)
         slots = tl.where(there, pages * PAGE + keys % PAGE, 0).to(tl.int64)  # slot 0 is always zero
     else:
@@ -153,6 +155,7 @@ def prefill_kernel(
         begin = tl.maximum(first_position - WINDOW + 1, 0)
     if CHUNK > 0:
         begin = tl.maximum(begin, first_position // CHUNK * CHUNK)
+    lowest = begin
     if LIMITED:
         begin = begin // BLOCK_N * BLOCK_N
     out_places = (tokens * (KV_HEADS * GROUP) + heads)[:, None] * DIM + dims[None, :]
@@ -161,13 +164,13 @@ def prefill_kernel(
             seen_by_all = (first_position + 1) // BLOCK_N * BLOCK_N
             for block in tl.range(0, seen_by_all, BLOCK_N, num_stages=STAGES):
                 highest, weight, mixed = _block(
-                    q, highest, weight, mixed, block, positions, context, page_row, k_base, v_base, kv_slot, scale, inner,
+                    q, highest, weight, mixed, block, positions, lowest, context, page_row, k_base, v_base, kv_slot, scale, inner,
                     DIM, DIM_P2, PAGE, WINDOW, CHUNK, CAPPED, BLOCK_N, False, False, PRECISION,
                 )  # fmt: skip
             begin = seen_by_all
         for block in tl.range(begin, stop, BLOCK_N, num_stages=STAGES):
             highest, weight, mixed = _block(
-                q, highest, weight, mixed, block, positions, context, page_row, k_base, v_base, kv_slot, scale, inner,
+                q, highest, weight, mixed, block, positions, lowest, context, page_row, k_base, v_base, kv_slot, scale, inner,
                 DIM, DIM_P2, PAGE, WINDOW, CHUNK, CAPPED, BLOCK_N, True, LIMITED, PRECISION,
             )  # fmt: skip
         done = mixed * (v_scale * share(highest, weight, sinks_ptr, heads, real))[:, None]
@@ -192,7 +195,7 @@ def prefill_kernel(
             to_key = tl.minimum(_bound(segment + 1, SEGMENT), stop)
             for block in tl.range(from_key, to_key, BLOCK_N, num_stages=STAGES):
                 highest, weight, mixed = _block(
-                    q, highest, weight, mixed, block, positions, context, page_row, k_base, v_base, kv_slot, scale, inner,
+                    q, highest, weight, mixed, block, positions, lowest, context, page_row, k_base, v_base, kv_slot, scale, inner,
                     DIM, DIM_P2, PAGE, WINDOW, CHUNK, CAPPED, BLOCK_N, True, True, PRECISION,
                 )  # fmt: skip
             top, total, result = _fold(top, total, result, highest, weight, mixed)

@@ -6,11 +6,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..step.batch import Batch
+from ..step.batch import Batch, DeviceBatch
 from .ahead import entry
 from .norm import block_of
 
-PER_TOKEN = ("token_ids", "positions", "slots", "token_rows", "last")  # views of one upload, aligned as it falls
+PER_TOKEN = ("token_ids", "positions", "slots", "token_rows", "last", "window_slots")  # views of one upload, aligned as it falls
 
 
 @triton.jit
@@ -24,8 +24,8 @@ def _enter(token, positions, slots, token_rows, table, table_stride, PAGE: tl.co
 @entry
 @triton.jit(do_not_specialize_on_alignment=PER_TOKEN)
 def _embed(
-    token_ids, positions, slots, token_rows, last, table, embedding, out,
-    table_stride, size, scale, SCALED: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
+    token_ids, positions, slots, token_rows, last, table, window_slots, window_table, embedding, out,
+    table_stride, size, scale, SCALED: tl.constexpr, PAGE: tl.constexpr, WINDOWED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One program a token."""
     token = tl.program_id(0).to(tl.int64)
@@ -39,6 +39,8 @@ def _embed(
         row = (row.to(tl.float32) * scale).to(row.dtype)
     tl.store(out + token * size + columns, row, inside)
     _enter(token, positions, slots, token_rows, table, table_stride, PAGE)
+    if WINDOWED:
+        _enter(token, positions, window_slots, token_rows, window_table, table_stride, PAGE)
 
 
 @entry
@@ -51,8 +53,8 @@ def _pages(positions, slots, token_rows, table, table_stride, PAGE: tl.constexpr
 def embed(batch: Batch, embedding: Tensor, out: Tensor | None = None, scale: float = 1.0) -> Tensor:
     """The rows of `embedding` [vocabulary, hidden] of a batch's tokens times `scale`, [T, hidden], in `out` or a new tensor.
 
-    Ids below 0 are those sampled last (see `Batch`). Enters each token's page into `batch.device.table`, except
-    for tokens in slot 0.
+    Ids below 0 are those sampled last (see `Batch`). Enters each token's page into `batch.device.table`, and into that of
+    `batch.windows`, except for tokens in slot 0.
     """
     device = batch.device
     assert device is not None
@@ -61,17 +63,25 @@ def embed(batch: Batch, embedding: Tensor, out: Tensor | None = None, scale: flo
     if tokens:
         block, warps = block_of(size)
         _embed[(tokens,)](
-            batch.token_ids, batch.positions, batch.slots, device.token_rows, device.last, device.table,
-            embedding, x, device.table.stride(0), size, scale, SCALED=scale != 1, PAGE=device.page_size, BLOCK=block, num_warps=warps,
+            batch.token_ids, batch.positions, batch.slots, device.token_rows, device.last, device.table, *_windows(batch, device),
+            embedding, x, device.table.stride(0), size, scale, SCALED=scale != 1, PAGE=device.page_size, WINDOWED=batch.windows is not None,
+            BLOCK=block, num_warps=warps,
         )  # fmt: skip
     return x
 
 
+def _windows(batch: Batch, device: DeviceBatch) -> tuple[Tensor, Tensor]:
+    """Slots and table of windowed layers, of the strides of all layers' table; any tensors where there are none."""
+    if batch.windows is None:
+        return batch.slots, device.table
+    assert batch.windows.table is not None and batch.windows.table.stride() == device.table.stride()
+    return batch.windows.slots, batch.windows.table
+
+
 def enter_pages(batch: Batch) -> None:
-    """Enters each token's page into `batch.device.table`, for steps that `embed` does not begin."""
+    """Enters each token's page into the tables, for steps that `embed` does not begin."""
     device, tokens = batch.device, len(batch.token_ids)
     assert device is not None
-    if tokens:
-        _pages[(tokens,)](
-            batch.positions, batch.slots, device.token_rows, device.table, device.table.stride(0), PAGE=device.page_size, num_warps=1
-        )
+    tables = [(batch.slots, device.table)] if batch.windows is None else [(batch.slots, device.table), _windows(batch, device)]
+    for slots, table in tables if tokens else ():
+        _pages[(tokens,)](batch.positions, slots, device.token_rows, table, table.stride(0), PAGE=device.page_size, num_warps=1)

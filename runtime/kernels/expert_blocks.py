@@ -8,11 +8,13 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .ahead import entry
 
-CHUNK, LARGE_CHUNK = 1024, 4096  # pairs that a program looks at together
-MANY = 8192  # pairs, from which on it takes the larger chunk
+CHUNK, LARGE_CHUNK = 1024, 2048  # pairs that a program looks at together
+MANY = 4096  # pairs, above which chunks have programs of their own
+PLACED = 2**13  # numbers that such a program holds at most; of more, as of 65,536 pairs of 512 experts, its registers have no room
 
 
 class Blocks(NamedTuple):
@@ -33,8 +35,11 @@ class Blocks(NamedTuple):
 
 @entry
 @triton.jit(do_not_specialize=["count"])
-def _sort(chosen, pairs, experts, total, count, EXPERTS: tl.constexpr, BINS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr):
+def _sort(chosen, pairs, experts, total, count, EXPERTS: tl.constexpr, BINS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, DEPENDENT: tl.constexpr):
     """One program an expert: counts the pairs of all, so that it knows where its own blocks begin, then lays them there in order."""
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     mine = tl.program_id(0)
     lane, expert = tl.arange(0, CHUNK), tl.arange(0, BINS)
     found = tl.zeros([BINS], tl.int32)
@@ -57,21 +62,70 @@ def _sort(chosen, pairs, experts, total, count, EXPERTS: tl.constexpr, BINS: tl.
         tl.store(pairs + rest, tl.zeros([ROWS], tl.int32) + count, rest < (first + own) * ROWS)
 
 
+@entry
+@triton.jit(do_not_specialize=["count"])
+def _count(chosen, counts, count, EXPERTS: tl.constexpr, BINS: tl.constexpr, CHUNK: tl.constexpr, DEPENDENT: tl.constexpr):
+    """counts [chunks, BINS]: how many pairs of each chunk each expert has. One program a chunk."""
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    chunk = tl.program_id(0)
+    pair = chunk * CHUNK + tl.arange(0, CHUNK)
+    found = tl.histogram(tl.load(chosen + pair, pair < count, other=EXPERTS), BINS)
+    tl.store(counts + chunk * BINS + tl.arange(0, BINS), found)
+
+
+@entry
+@triton.jit(do_not_specialize=["count", "chunks"])
+def _place(
+    chosen, counts, pairs, experts, total, count, chunks, EXPERTS: tl.constexpr, BINS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
+    CHUNKS: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """Grid (experts, chunks): lays an expert's pairs of a chunk in order behind those of the chunks before. CHUNKS: at least `chunks`."""
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    mine, chunk = tl.program_id(0), tl.program_id(1)
+    lane, expert, number = tl.arange(0, CHUNK), tl.arange(0, BINS)[None, :], tl.arange(0, CHUNKS)[:, None]
+    each = tl.load(counts + number * BINS + expert, number < chunks, other=0)
+    found = tl.sum(each, 0)
+    here, index = tl.sum(tl.sum(tl.where((expert == mine) & (number < chunk), each, 0), 1), 0), tl.arange(0, BINS)
+    blocks = tl.where(index < EXPERTS, (found + ROWS - 1) // ROWS, 0)
+    first = tl.sum(tl.where(index < mine, blocks, 0), 0)
+    if chunk == 0:
+        own, all_mine = tl.sum(tl.where(index == mine, blocks, 0), 0), tl.sum(tl.where(index == mine, found, 0), 0)
+        if mine == 0:
+            tl.store(total, tl.sum(blocks, 0))
+        for block in range(own):
+            tl.store(experts + first + block, mine)
+        rest = first * ROWS + all_mine + tl.arange(0, ROWS)
+        tl.store(pairs + rest, tl.zeros([ROWS], tl.int32) + count, rest < (first + own) * ROWS)
+    pair = chunk * CHUNK + lane
+    taken = (tl.load(chosen + pair, pair < count, other=EXPERTS) == mine).to(tl.int32)
+    tl.store(pairs + first * ROWS + here + tl.cumsum(taken, 0) - taken, pair, taken == 1)
+
+
 def most_blocks(pairs: int, experts: int, rows: int) -> int:
     """That so many pairs can fill."""
     return (pairs + min(pairs, experts) * (rows - 1)) // rows
 
 
-def sorted_blocks(chosen: Tensor, experts: int, rows: int) -> Blocks:
-    """chosen: int32 [T, k], numbers below `experts`; pair t * k + j is choice j of token t.  rows: of a block, a power of 2."""
+def sorted_blocks(chosen: Tensor, experts: int, rows: int, overlap: bool = False) -> Blocks:
+    """chosen: int32 [T, k], numbers below `experts`; pair t * k + j is choice j of token t.  rows: of a block, a power of 2.
+
+    overlap: see `one_row`.
+    """
     count, device = chosen.numel(), chosen.device
     most = most_blocks(count, experts, rows)
     pairs, owners, total = (torch.empty(size, dtype=torch.int32, device=device) for size in (most * rows, most, 1))
-    found = Blocks(pairs, owners, total, rows)
-    if count:
-        chunk = CHUNK if count < MANY else LARGE_CHUNK
-        _sort[(experts,)](
-            chosen, pairs, owners, total, count,
-            EXPERTS=experts, BINS=triton.next_power_of_2(experts + 1), ROWS=rows, CHUNK=chunk, num_warps=4 if chunk == CHUNK else 8,
-        )  # fmt: skip
-    return found
+    sizes = {"EXPERTS": experts, "BINS": triton.next_power_of_2(experts + 1), "DEPENDENT": overlap, "num_warps": 4}
+    sizes |= {"launch_pdl": True} if overlap else {}
+    chunks = triton.cdiv(count, LARGE_CHUNK)
+    most_chunks = triton.next_power_of_2(chunks)
+    if count > MANY and most_chunks * sizes["BINS"] <= PLACED:
+        counts = torch.empty(chunks, sizes["BINS"], dtype=torch.int32, device=device)
+        _count[(chunks,)](chosen, counts, count, CHUNK=LARGE_CHUNK, **sizes)
+        _place[experts, chunks](chosen, counts, pairs, owners, total, count, chunks, ROWS=rows, CHUNK=LARGE_CHUNK, CHUNKS=most_chunks, **sizes)
+    elif count:
+        _sort[(experts,)](chosen, pairs, owners, total, count, ROWS=rows, CHUNK=CHUNK if count <= CHUNK else LARGE_CHUNK, **sizes)
+    return Blocks(pairs, owners, total, rows)

@@ -71,3 +71,13 @@ class Choice:
     @property
     def top_k(self) -> int:
         return self.experts.shape[1]
+
+
+def besides_of(besides: Besides, none: Tensor) -> list[Tensor]:
+    """As kernels take it: any tensor where there is none."""
+    return [none if each is None else each for each in besides]
+
+
+def flags_of(besides: Besides) -> dict[str, bool]:
+    """Which of them the kernels add."""
+    return {"SHARED": besides.every is not None, "SWITCHED": besides.switch is not None, "ADDED": besides.x is not None}

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
 from . import few_bits_kernels as kernels
-from . import few_rows_tensor
-from .few_bits_assembly import text, text_of_bytes
-from .few_bits_packed import ABOVE, BYTES, MOST_TILES, Packed
+from . import few_rows_tensor, many_rows_tensor
+from .few_bits_assembly import texts
+from .few_bits_packed import ABOVE, MOST_TILES, Packed
+from .few_rows_parts import PartsTile, Readied
 from .few_rows_tensor import FewRowsTile
+from .many_rows_tensor import ManyRowsTile
 from .matmul import processors
 
 RESTORED_ROWS = 512  # from here on restoring a part of the weight and a library's product are faster
@@ -36,17 +38,6 @@ class Tile:
     apart: bool = False
 
 
-class Readied(NamedTuple):
-    """x [T, in] times a norm's weight, still to be divided by the root of its mean square.
-
-    squares: float32 [parts, T], which add up to the sum of the squares of each row; eps: the norm's.
-    """
-
-    y: Tensor
-    squares: Tensor
-    eps: float
-
-
 def tile_for(rows: int, outputs: int, inputs: int, block: int, device: torch.device) -> Tile:
     """Measured on an H200. Programs for so many multiprocessors, as long as each has some blocks of inputs."""
     full = FEW if rows <= 32 else SOME if rows <= 64 else ONCE
@@ -66,7 +57,7 @@ def fitted(tile: Tile, rows: int) -> Tile:
 
 def matmul(
     x: Tensor | Readied, weight: Packed, bias: Tensor | None = None, *, added_to: Tensor | None = None, ready: tuple[Tensor, float] | None = None,
-    name: str = "", tile: Tile | FewRowsTile | None = None, overlap: bool = False,
+    name: str = "", tile: Tile | FewRowsTile | PartsTile | ManyRowsTile | None = None, overlap: bool = False,
 ) -> Tensor | Readied:  # fmt: skip
     """x [T, in] @ W^T + bias [out] -> [T, out] in x's dtype.
 
@@ -82,7 +73,13 @@ def matmul(
     if x.dtype != weight.dtype:
         raise TypeError(f"the weight was packed for {weight.dtype}, x is {x.dtype}")
     y = added_to if added_to is not None else x.new_empty(rows, outputs // 2 if name else outputs)
-    if isinstance(tile, FewRowsTile) or (tile is None and few_rows_tensor.suits(x, weight)):
+    if isinstance(tile, ManyRowsTile) or (tile is None and many_rows_tensor.suits(x, weight, bool(name))):
+        squares, eps = (readied.squares, readied.eps) if readied else (None, 0.0)
+        after, left = many_rows_tensor.matmul(
+            x, weight, y, bias, squares, eps, added=added_to is not None, ready=ready, name=name, overlap=overlap, tile=tile
+        )
+        return Readied(after, left, ready[1]) if ready else y
+    if isinstance(tile, FewRowsTile | PartsTile) or (tile is None and few_rows_tensor.suits(x, weight)):
         squares, eps = (readied.squares, readied.eps) if readied else (None, 0.0)
         after, left = few_rows_tensor.matmul(
             x, weight, y, bias, squares, eps, added=added_to is not None, ready=ready, name=name, overlap=overlap, tile=tile
@@ -110,11 +107,21 @@ def matmul(
     return Readied(after, squares, ready[1]) if ready else y
 
 
-def product(x: Tensor, weight: Packed, bias: Tensor | None = None, tile: Tile | None = None) -> Tensor:
-    """`matmul` alone."""
-    y = matmul(x, weight, bias, tile=tile)
+def product(x: Tensor, weight: Packed, bias: Tensor | None = None, tile: Tile | ManyRowsTile | None = None, *, name: str = "") -> Tensor:
+    """`matmul` of what is a tensor, into another."""
+    y = matmul(x, weight, bias, tile=tile, name=name)
     assert isinstance(y, Tensor)
     return y
+
+
+def restores(rows: int, weight: Packed) -> bool:
+    """Whether so many rows are multiplied by parts of the weight that are restored before."""
+    return rows > many_rows_tensor.MOST_ROWS if many_rows_tensor.takes(weight) else rows >= RESTORED_ROWS
+
+
+def gates(x: Tensor, weight: Packed) -> bool:
+    """Whether `matmul` applies an activation to so many rows in its product, and not slower than apart."""
+    return many_rows_tensor.suits(x, weight, gated=True)
 
 
 def restored(weight: Packed, rows: slice) -> Tensor:
@@ -146,18 +153,11 @@ def parts_of(weight: Packed) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def constants(weight: Packed, compiled: bool) -> dict[str, Any]:
-    texts = [_text(weight, at) if compiled else "" for at in range(4)]
     return {
         "FORM": weight.form, "WORDS": weight.block // 4, "GROUP": weight.group, "KIND": weight.kind, "OUTER": weight.outer is not None,
         "ZERO": weight.table if weight.table else weight.zero - (0 if not weight.kind.startswith("zeros") else ABOVE[weight.dtype]),
-        **{f"TEXT{at}": found for at, found in enumerate(texts)},
+        **(texts(weight) if compiled else dict.fromkeys(("TEXT0", "TEXT1", "TEXT2", "TEXT3"), "")),
     }  # fmt: skip
 
 
-def _text(weight: Packed, at: int) -> str:
-    if weight.form == BYTES:
-        return text_of_bytes(weight.kind, weight.dtype, weight.words.dtype == torch.float8_e4m3fn)
-    return text(weight.kind, weight.dtype, at, weight.zero, weight.table)
-
-
-__all__ = ["RESTORED_ROWS", "Packed", "Readied", "Tile", "fitted", "matmul", "multiply_restored", "product", "restored", "tile_for"]
+__all__ = ["RESTORED_ROWS", "Packed", "Readied", "Tile", "fitted", "gates", "matmul", "multiply_restored", "product", "restored", "restores", "tile_for"]

@@ -12,6 +12,8 @@ from functools import cache
 
 import torch
 
+from .few_bits_packed import BYTES, Packed
+
 TYPES = {torch.bfloat16: "bf16x2", torch.float16: "f16x2"}
 ONE = {torch.bfloat16: 0x3F80, torch.float16: 0x3C00}
 ABOVE = {torch.bfloat16: 0x4300, torch.float16: 0x6400}  # 128 and 1024, whose last bits count ones
@@ -19,6 +21,13 @@ BIAS = {torch.bfloat16: 0x7E80, torch.float16: 0x7400}  # 2^126 and 2^14
 BIAS_OF_BYTES = {torch.bfloat16: 0x7B80, torch.float16: 0x5C00}  # 2^120 and 2^8
 PLACE = {torch.bfloat16: 6, torch.float16: 9}  # of the lowest bit of a mantissa with one
 NONE = 0x8000  # -0, which a sum leaves as it is
+
+
+def texts(weight: Packed) -> dict[str, str]:
+    """TEXT0 to TEXT3 of the kernels: of the half bytes of its words; of bytes all are the same."""
+    if weight.form == BYTES:
+        return dict.fromkeys(("TEXT0", "TEXT1", "TEXT2", "TEXT3"), text_of_bytes(weight.kind, weight.dtype, weight.words.dtype == torch.float8_e4m3fn))
+    return {f"TEXT{at}": text(weight.kind, weight.dtype, at, weight.zero, weight.table) for at in range(4)}
 
 
 @cache

@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .ahead import entry
 from .norm import block_of
@@ -67,8 +68,12 @@ def _rotate_and_store(
     QUERIES: tl.constexpr, KEYS: tl.constexpr, HALF: tl.constexpr, HALF_BLOCK: tl.constexpr, TILE: tl.constexpr,
     TURN: tl.constexpr, NORM: tl.constexpr, LAYER: tl.constexpr, WHOLE: tl.constexpr, BIAS: tl.constexpr,
     AFTER: tl.constexpr, VALUE_NORM: tl.constexpr, FP8: tl.constexpr, MOST: tl.constexpr, APART: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Grid (tokens, tiles of heads); a and b are the halves of the heads, [TILE, HALF_BLOCK]."""
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * TILE + tl.arange(0, TILE)[:, None]
     column = tl.arange(0, HALF_BLOCK)[None, :]
@@ -120,6 +125,7 @@ class HeadWeights(NamedTuple):
 
     layer: the mean is taken away first.  whole: over all queries at once, and over all keys.  after: it stands behind
     the rotation; not with `whole`.
+    counters: int32 [query_heads + kv_heads], zeros, the kernels' own; None: see `one_row_heads.suits`.
     """
 
     weight: Tensor
@@ -128,6 +134,7 @@ class HeadWeights(NamedTuple):
     layer: bool = False
     whole: bool = False
     after: bool = False
+    counters: Tensor | None = None
 
 
 def rotate_and_store(
@@ -144,6 +151,7 @@ def rotate_and_store(
     v_scale: float = 1.0,
     out: Tensor | None = None,
     value_eps: float | None = None,
+    overlap: bool = False,
 ) -> Tensor:
     """Rotate queries and keys in place and write keys and values to the pool; returns the view of the queries.
 
@@ -153,6 +161,7 @@ def rotate_and_store(
     angles_table: `Rotary.table`, [positions, 2 head_dim]; None: nothing turns.  positions, slots: integers [T]; slot 0 is not written.
     k_pool, v_pool: [slots, kv_heads, head_dim] contiguous, of the model's type, or float8_e4m3fn for value / scale.
     value_eps: each head of values is divided by its root mean square.
+    overlap: the kernel may start under the tail of the one before (see `one_row`).
     Returns [T, query_heads, head_dim], contiguous within a token.
     """
     tokens, dim = qkv.shape[0], k_pool.shape[-1]
@@ -160,14 +169,14 @@ def rotate_and_store(
     block = 1 << (half - 1).bit_length()
     if tokens:
         scales = _scales(qkv, query_heads, kv_heads, dim, norm.eps) if norm is not None and norm.whole else qkv
-        weight, eps, bias, layer, whole, after = norm or (qkv, 0.0, None, False, False, False)
+        weight, eps, bias, layer, whole, after, _ = norm or (qkv, 0.0, None, False, False, False, None)
         _rotate_and_store[(tokens, triton.cdiv(query_heads + 2 * kv_heads, TILE))](
             qkv, qkv if angles_table is None else angles_table, positions, slots, k_pool, v_pool, weight, qkv if bias is None else bias, scales,
             qkv if out is None else out, qkv.stride(0), eps, value_eps or 0.0, k_scale, v_scale,
             QUERIES=query_heads, KEYS=kv_heads, HALF=half, HALF_BLOCK=block, TILE=TILE,
             TURN=angles_table is not None, NORM=norm is not None, LAYER=layer, WHOLE=whole, BIAS=bias is not None,
             AFTER=after, VALUE_NORM=value_eps is not None, FP8=k_pool.dtype == torch.float8_e4m3fn, MOST=MOST_FP8,
-            APART=out is not None, num_warps=min(max(TILE * block // 256, 1), 8),
+            APART=out is not None, DEPENDENT=overlap, num_warps=min(max(TILE * block // 256, 1), 8), **({"launch_pdl": True} if overlap else {}),
         )  # fmt: skip
     if out is not None:
         return out

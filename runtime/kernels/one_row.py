@@ -17,7 +17,7 @@ import torch
 import triton
 from torch import Tensor
 
-from . import one_row_bits_kernels, one_row_kernels, one_row_launch, one_row_tensor_kernels
+from . import one_row_bits_kernels, one_row_kernels, one_row_tensor_kernels
 from .few_bits_packed import ABOVE, BYTES, NIBBLES, Packed
 from .matmul import processors
 from .one_row_launch import (
@@ -26,8 +26,8 @@ from .one_row_launch import (
     best_bits_launch,
     best_launch,
     best_tensor_launch,
-    can_overlap,
     has_room,
+    overlaps,
     tiles_of,
 )
 
@@ -39,11 +39,6 @@ Weight = Tensor | Packed
 def suits(x: Tensor) -> bool:
     """Whether these functions take this x [T, hidden]: one contiguous row, on CUDA."""
     return x.shape[0] == 1 and x.is_cuda and x.dtype in DTYPES
-
-
-def overlaps(device: torch.device) -> bool:
-    """Whether kernels are to start under the tail of the one before."""
-    return one_row_launch.OVERLAP and can_overlap(device)
 
 
 def takes(weight: Packed) -> bool:
@@ -96,7 +91,7 @@ def gate_up(
     """
     outputs = _outputs(weight)
     out = x.new_empty(1, outputs // 2)
-    plan = _plan(weight, weight_scale, launch or _best(weight), outputs // 2)
+    plan = planned(weight, weight_scale, launch or best_for(weight), outputs // 2)
     plan.kernels.gate_up[plan.grid](
         x, x if norm_weight is None else norm_weight, *plan.parts, x if bias is None else bias, out, eps=eps,
         NORMED=norm_weight is not None, BIASED=bias is not None, NAME=name, **plan.told(outputs // 2),
@@ -130,7 +125,7 @@ def qkv_rotate_store(
     """
     dim = k_pool.shape[-1]
     q = x.new_empty(1, query_heads, dim)
-    plan = _plan(weight, weight_scale, launch or _best(weight), dim // 2)
+    plan = planned(weight, weight_scale, launch or best_for(weight), dim // 2)
     plan.kernels.heads[plan.grid](
         x, x if norm_weight is None else norm_weight, *plan.parts, x if bias is None else bias,
         angles_table, positions, slots, q, k_pool, v_pool, eps, k_scale, v_scale,
@@ -144,7 +139,7 @@ def _linear(
     x: Tensor, norm_weight: Tensor | None, eps: float, weight: Weight, weight_scale: Tensor | None,
     bias: Tensor | None, residual: Tensor | None, out: Tensor, launch: Launch | TensorLaunch | None,
 ) -> Tensor:  # fmt: skip
-    plan = _plan(weight, weight_scale, launch or _best(weight), 0)
+    plan = planned(weight, weight_scale, launch or best_for(weight), 0)
     plan.kernels.linear[plan.grid](
         x, x if norm_weight is None else norm_weight, *plan.parts,
         x if bias is None else bias, x if residual is None else residual, out, eps=eps,
@@ -170,7 +165,7 @@ class Plan(NamedTuple):
         return self.cut if self.kernels is one_row_tensor_kernels else self.cut | {"outputs": outputs}
 
 
-def _plan(weight: Weight, scale: Tensor | None, launch: Launch | TensorLaunch, half: int) -> Plan:
+def planned(weight: Weight, scale: Tensor | None, launch: Launch | TensorLaunch, half: int) -> Plan:
     """half: see `tiles_of`."""
     words = weight.words if isinstance(weight, Packed) else weight
     overlap = overlaps(words.device)
@@ -191,7 +186,7 @@ def _plan(weight: Weight, scale: Tensor | None, launch: Launch | TensorLaunch, h
     return Plan(one_row_tensor_kernels, parts, (programs,), cut)
 
 
-def _best(weight: Weight) -> Launch | TensorLaunch:
+def best_for(weight: Weight) -> Launch | TensorLaunch:
     if isinstance(weight, Packed) and by_tensor_cores(weight):
         return best_tensor_launch(weight.outputs, weight.inputs)
     if isinstance(weight, Packed):

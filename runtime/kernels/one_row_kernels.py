@@ -41,7 +41,7 @@ def lane_sums(values, VECTOR: tl.constexpr):
 
 
 @triton.jit
-def _begin(
+def begin(
     weight, rows, SIZE: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, DEPENDENT: tl.constexpr
 ):
     """The first block of some rows [R], under way before the kernels in front have ended; they have on return."""
@@ -101,7 +101,7 @@ def linear(
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < outputs
     rows = tl.minimum(rows, outputs - 1)  # whole blocks are read without a mask
-    block = _begin(weight, rows, SIZE, BLOCK, VECTOR, DEPENDENT)
+    block = begin(weight, rows, SIZE, BLOCK, VECTOR, DEPENDENT)
     added = values_at(bias, rows, BIASED) + values_at(residual, rows, ADDED)
     y = added + products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
     tl.store(out + rows, y, inside)
@@ -119,7 +119,7 @@ def gate_up(
     first = tl.program_id(0) * PAIRS
     lane = tl.arange(0, ROWS)
     rows = tl.minimum(first + lane // 2, outputs - 1) + lane % 2 * outputs
-    block = _begin(weight, rows, SIZE, BLOCK, VECTOR, DEPENDENT)
+    block = begin(weight, rows, SIZE, BLOCK, VECTOR, DEPENDENT)
     y = values_at(bias, rows, BIASED)
     y += products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
     gate, up = tl.split(tl.reshape(y, [PAIRS, 2]))
@@ -152,7 +152,7 @@ def heads(
     first = tl.program_id(0) % PROGRAMS * PAIRS
     lane = tl.arange(0, ROWS)
     rows = head * 2 * HALF + tl.minimum(first + lane // 2, HALF - 1) + lane % 2 * HALF
-    block = _begin(weight, rows, SIZE, BLOCK, VECTOR, DEPENDENT)
+    block = begin(weight, rows, SIZE, BLOCK, VECTOR, DEPENDENT)
     dim = first + tl.arange(0, PAIRS)
     cos, sin, slot = turn_and_place(dim, angles, positions, slots, HALF)
     y = values_at(bias, rows, BIASED)

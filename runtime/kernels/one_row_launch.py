@@ -57,7 +57,7 @@ def best_launch(outputs: int, inputs: int, weight_bytes: int = 2) -> Launch:
 
 
 def _guess(outputs: int, inputs: int) -> Launch:
-    block = _block(inputs)
+    block = block_of(inputs)
     warps = min(8, max(1, block // 256))
     return Launch(4 if outputs >= 4096 else 2, block, warps, 64 if warps == 8 else 0)
 
@@ -67,7 +67,7 @@ def _as_many_bytes(launch: Launch, inputs: int) -> Launch:
     return launch if inputs % (2 * launch.block) else launch._replace(block=2 * launch.block)
 
 
-def _block(inputs: int) -> int:
+def block_of(inputs: int) -> int:
     """Up to 2048 columns: a power of 2 that divides `inputs` where that is no less than 512."""
     divisor = min(2048, inputs & -inputs)
     return divisor if divisor >= 512 else min(1024, triton.next_power_of_2(inputs))
@@ -138,6 +138,11 @@ def has_room(device: torch.device) -> bool:
         return False
     index = torch.cuda.current_device() if device.index is None else device.index
     return triton.runtime.driver.active.utils.get_device_properties(index)["max_shared_mem"] >= SHARED
+
+
+def overlaps(device: torch.device) -> bool:
+    """Whether kernels are to start under the tail of the one before."""
+    return OVERLAP and can_overlap(device)
 
 
 @cache

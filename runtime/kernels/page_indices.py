@@ -16,7 +16,7 @@ VIEWS = ("out", "indptr", "sequences", "rows", "starts", "contexts", "slots", "t
 @triton.jit(do_not_specialize=["table_stride"], do_not_specialize_on_alignment=VIEWS)
 def _page_indices(
     out, indptr, sequences, rows, starts, contexts, slots, table,
-    table_stride, PAGE: tl.constexpr, BLOCK: tl.constexpr,
+    table_stride, PAGE: tl.constexpr, REACH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Grid: runs, blocks of the longest run."""
     run = tl.program_id(0)
@@ -33,21 +33,25 @@ def _page_indices(
         known = tl.load(pages + page, mask=live & old, other=0)
         token = start + tl.maximum(page * PAGE, cached) - cached
         fresh = tl.load(slots + token, mask=live & (page * PAGE + PAGE > cached), other=0) // PAGE
-        tl.store(out + begin + page, tl.where(old, known, fresh.to(tl.int32)), mask=live)
+        found = tl.where(old, known, fresh.to(tl.int32))
+        if REACH > 0:
+            found = tl.where((page + 1) * PAGE <= cached - REACH + 1, 0, found)
+        tl.store(out + begin + page, found, mask=live)
 
 
 def page_indices(
     out: Tensor, indptr: Tensor, sequences: Tensor, longest: int,
-    rows: Tensor, starts: Tensor, contexts: Tensor, slots: Tensor, table: Tensor, page_size: int,
+    rows: Tensor, starts: Tensor, contexts: Tensor, slots: Tensor, table: Tensor, page_size: int, reach: int = 0,
 ) -> None:  # fmt: skip
     """Write to out[indptr[r] : indptr[r + 1]] as many pages of sequence sequences[r], from its first on.
 
     out: int32.  indptr: int32 [runs + 1].  sequences: int32 [runs].  longest: most pages of a run.
     rows, starts, contexts, slots, table: of the step, see `DeviceBatch` and `Batch`. Pages that hold new tokens
     come from their slots: the table learns of them only in the step itself.
+    reach: latest tokens that a query sees, its own included; pages that none of the step's sees become page 0.  0: they see all.
     """
     blocks = triton.cdiv(longest, BLOCK)
     _page_indices[(len(sequences), blocks)](
         out, indptr, sequences, rows, starts, contexts, slots, table,
-        table.stride(0), PAGE=page_size, BLOCK=BLOCK,
+        table.stride(0), PAGE=page_size, REACH=reach, BLOCK=BLOCK,
     )  # fmt: skip

@@ -9,6 +9,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from .ahead import entry
 
 NONE = tl.constexpr(-(2**63))  # a key below those of all numbers
+RANKED = tl.constexpr(256)  # experts up to which all are compared with all, by a whole program
 
 
 @triton.jit
@@ -69,9 +70,12 @@ def _choose(
     row, scores, correction, chosen, weights, counts, slots, count, outside, floor, scale, jitter,
     TOP: tl.constexpr, LANES: tl.constexpr, SIZE: tl.constexpr, MIXER: tl.constexpr, SIGMOID: tl.constexpr, BEST_FIRST: tl.constexpr,
     CORRECTED: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr, TWO: tl.constexpr, NORMALISE: tl.constexpr,
-    COUNTED: tl.constexpr, SLOTTED: tl.constexpr,
+    COUNTED: tl.constexpr, SLOTTED: tl.constexpr, RANKED: tl.constexpr,
 ):  # fmt: skip
-    """Of a row of scores [rows, count], which are logits. Whatever they are, TOP different experts are chosen."""
+    """Of a row of scores [rows, count], which are logits. Whatever they are, TOP different experts are chosen.
+
+    RANKED: each is compared with all others at once, instead of looking for the best TOP times.
+    """
     index, lane = tl.arange(0, SIZE), tl.arange(0, LANES)
     inside = index < count
     values = tl.load(scores + row * count + index, inside, other=-float("inf"), cache_modifier=".cg")
@@ -83,6 +87,28 @@ def _choose(
     if GROUPS > 1:
         choice = _within_groups(choice, index, inside, count, outside, SIZE, GROUPS, KEPT, TWO)
     keys = tl.where(inside, _keys(choice, index, SIZE), NONE)
+    if RANKED and not MIXER:
+        experts, lane = index, tl.sum((keys[None, :] > keys[:, None]).to(tl.int32), 1)
+        taken = tl.where(lane < TOP, values, -float("inf"))
+    else:
+        experts, taken = _best(keys, choice, values, jitter, lane, TOP, LANES, SIZE, MIXER)
+    if BEST_FIRST:
+        taken = _scored(taken, SIGMOID)
+    if NORMALISE:
+        taken /= tl.maximum(tl.sum(tl.where(lane < TOP, taken, 0.0), 0), floor)
+    wanted = lane < TOP
+    tl.store(chosen + row * TOP + lane, experts, wanted)
+    tl.store(weights + row * TOP + lane, taken * scale, wanted)
+    if COUNTED:
+        if SLOTTED:
+            wanted = lane < tl.where(tl.load(slots + row) == 0, 0, TOP)
+        tl.atomic_add(counts + experts, tl.full([experts.shape[0]], 1, tl.int64), wanted, sem="relaxed")
+
+
+@triton.jit
+def _best(keys, choice, values, jitter, lane, TOP: tl.constexpr, LANES: tl.constexpr, SIZE: tl.constexpr, MIXER: tl.constexpr):
+    """The experts of the TOP largest keys in their order, and their values, or for a mixer weights: [LANES]."""
+    index = tl.arange(0, SIZE)
     experts = tl.zeros([LANES], tl.int32)
     taken = tl.full([LANES], -float("inf"), tl.float32)
     for place in tl.static_range(TOP):
@@ -95,17 +121,7 @@ def _choose(
         experts = tl.where(lane == place, best, experts)
         taken = tl.where(lane == place, weight, taken)
         keys = tl.where(index == best, NONE, keys)
-    if BEST_FIRST:
-        taken = _scored(taken, SIGMOID)
-    if NORMALISE:
-        taken /= tl.maximum(tl.sum(tl.where(lane < TOP, taken, 0.0), 0), floor)
-    wanted = lane < TOP
-    tl.store(chosen + row * TOP + lane, experts, wanted)
-    tl.store(weights + row * TOP + lane, taken * scale, wanted)
-    if COUNTED:
-        if SLOTTED:
-            wanted = lane < tl.where(tl.load(slots + row) == 0, 0, TOP)
-        tl.atomic_add(counts + experts, tl.full([LANES], 1, tl.int64), wanted, sem="relaxed")
+    return experts, taken
 
 
 @entry
@@ -122,7 +138,7 @@ def choose(
         gdc_wait()
     _choose(
         tl.program_id(0).to(tl.int64), scores, correction, chosen, weights, counts, slots, count, outside, floor, scale, jitter,
-        TOP, LANES, SIZE, MIXER, SIGMOID, BEST_FIRST, CORRECTED, GROUPS, KEPT, TWO, NORMALISE, COUNTED, SLOTTED,
+        TOP, LANES, SIZE, MIXER, SIGMOID, BEST_FIRST, CORRECTED, GROUPS, KEPT, TWO, NORMALISE, COUNTED, SLOTTED, False,
     )  # fmt: skip
 
 
@@ -164,7 +180,7 @@ def score_rows(
             tl.store(counters + row, 0)
             _choose(
                 row, scores, correction, chosen, weights, counts, slots, count, outside, floor, scale, jitter,
-                TOP, LANES, SIZE, MIXER, SIGMOID, BEST_FIRST, CORRECTED, GROUPS, KEPT, TWO, NORMALISE, COUNTED, SLOTTED,
+                TOP, LANES, SIZE, MIXER, SIGMOID, BEST_FIRST, CORRECTED, GROUPS, KEPT, TWO, NORMALISE, COUNTED, SLOTTED, SIZE <= RANKED,
             )  # fmt: skip
 
 

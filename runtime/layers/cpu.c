@@ -87,8 +87,6 @@ INLINE float share_of_keys(const Attention *job, long head, float most, float to
 #include "cpu_recurrent.h"
 #include "cpu_adapt_wide.h"
 
-static int has_pairs; /* whether this CPU has AVX512_BF16 */
-
 #define TYPE float
 #define NAME(f) f##_f32
 #define WIDE WIDE_f32
@@ -99,6 +97,7 @@ static int has_pairs; /* whether this CPU has AVX512_BF16 */
 #include "cpu_choice.h"
 #include "cpu_experts.h"
 #include "cpu_recurrent_typed.h"
+#include "cpu_states.h"
 #include "cpu_adapt.h"
 #include "cpu_step.h"
 #undef TYPE
@@ -114,6 +113,7 @@ static int has_pairs; /* whether this CPU has AVX512_BF16 */
 #include "cpu_choice.h"
 #include "cpu_experts.h"
 #include "cpu_recurrent_typed.h"
+#include "cpu_states.h"
 #include "cpu_adapt.h"
 #include "cpu_step.h"
 
@@ -170,13 +170,8 @@ static PyObject *py_adapt(PyObject *Py_UNUSED(self), PyObject *const *args, Py_s
     long long a[9];
     if (!parse(args, n, 9, a)) return NULL;
     Py_BEGIN_ALLOW_THREADS
-    if (a[0]) {
-        const Adapt_bf16 job = {POINTER(1), POINTER(2), NULL, 0, a[4], a[3], a[5], a[6], POINTER(7), POINTER(8)};
-        adapt_bf16(&job);
-    } else {
-        const Adapt_f32 job = {POINTER(1), POINTER(2), NULL, 0, a[4], a[3], a[5], a[6], POINTER(7), POINTER(8)};
-        adapt_f32(&job);
-    }
+    if (a[0]) adapt_bf16((Adapt_bf16){NULL, POINTER(1), a[3], 0, a[5], a[6], POINTER(7), POINTER(8), NULL, NULL, 0, 0}, POINTER(2), a[4]);
+    else adapt_f32((Adapt_f32){NULL, POINTER(1), a[3], 0, a[5], a[6], POINTER(7), POINTER(8), NULL, NULL, 0, 0}, POINTER(2), a[4]);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -372,6 +367,15 @@ static PyObject *py_set_e4m3_way(PyObject *Py_UNUSED(self), PyObject *const *arg
     Py_RETURN_NONE;
 }
 
+/* set_dense_way(kind, way): 1 by AVX2, 2 by AVX-512; for tests, and no better one than this CPU has */
+static PyObject *py_set_dense_way(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[2];
+    if (!parse(args, n, 2, a)) return NULL;
+    if (a[0] < FLOAT32 || a[0] > BFLOAT16 || a[1] < BY_AVX2 || a[1] > dense_ways(a[0])) return PyErr_Format(PyExc_ValueError, "way %lld", a[1]);
+    dense_way[a[0]] = (int)a[1];
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
     long long a[1];
     if (!parse(args, n, 1, a)) return NULL;
@@ -381,7 +385,7 @@ static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args
 
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
 static PyMethodDef methods[] = {METHOD(linear), METHOD(step), METHOD(adapt), METHOD(mixture), METHOD(norm), METHOD(activate), METHOD(activate_and_mul), METHOD(add), METHOD(rotate),
-                                METHOD(attend), METHOD(attend_latent), METHOD(choose_tokens), METHOD(headwise), METHOD(store), METHOD(set_threads), METHOD(set_int4_way), METHOD(set_e4m3_way), METHOD(restore),
+                                METHOD(attend), METHOD(attend_latent), METHOD(choose_tokens), METHOD(headwise), METHOD(store), METHOD(set_threads), METHOD(set_dense_way), METHOD(set_int4_way), METHOD(set_e4m3_way), METHOD(restore),
                                 METHOD(use_huge_pages), METHOD(advance), METHOD(selective), METHOD(convolve), METHOD(gated), METHOD(rates), METHOD(gate), {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cpu", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
@@ -390,12 +394,16 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     pthread_atfork(NULL, NULL, forget_helpers);
     pthread_key_create(&narrow_key, free);
     pthread_key_create(&mixture_key, free);
+    pthread_key_create(&adapt_key, free);
     if (made) PyModule_AddIntConstant(made, "NATIVE_BFLOAT16", has_native_bfloat16());
     if (made) PyModule_AddIntConstant(made, "AVX512", has_avx512());
     if (made) PyModule_AddIntConstant(made, "AMX", has_amx());
     if (made) PyModule_AddIntConstant(made, "VNNI", has_vnni());
-    has_pairs = has_native_bfloat16() && has_avx512();
     int4_way = int4_ways();
+    for (long kind = FLOAT32; kind <= BFLOAT16; kind++) dense_way[kind] = dense_ways(kind);
+    /* the best ways to multiply with weights as they are: see cpu_product_avx2.h */
+    if (made) PyModule_AddIntConstant(made, "FLOAT32", dense_way[FLOAT32]);
+    if (made) PyModule_AddIntConstant(made, "BFLOAT16", dense_way[BFLOAT16]);
     fill_float8();
 #if defined(__x86_64__)
     float8_way = has_float8_pairs();
@@ -410,10 +418,11 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     if (made) PyModule_AddIntConstant(made, "BLOCK", BLOCK);
     if (made) PyModule_AddIntConstant(made, "STEP_ROWS", STEP_ROWS);
     if (made) PyModule_AddIntConstant(made, "CHUNK", CHUNK); /* of what tiles of attention take, the width is a multiple */
-    if (made) PyModule_AddIntConstant(made, "VERSION", 14); /* of the functions and structs: the same in cpu.py */
+    if (made) PyModule_AddIntConstant(made, "VERSION", 20); /* of the functions and structs: the same in cpu.py */
     if (made) PyModule_AddIntConstant(made, "LAYER_BYTES", sizeof(Layer));
     if (made) PyModule_AddIntConstant(made, "MODEL_BYTES", sizeof(Model));
     if (made) PyModule_AddIntConstant(made, "EXPERTS_BYTES", sizeof(Experts));
+    if (made) PyModule_AddIntConstant(made, "RECURRENT_BYTES", sizeof(Recurrent));
     if (made) PyModule_AddIntConstant(made, "MOST_KEYS", MOST_KEYS);
     if (made) PyModule_AddIntConstant(made, "MOST_SEEN", MOST_SEEN);
     if (made) PyModule_AddIntConstant(made, "NUMBERS", NUMBERS);

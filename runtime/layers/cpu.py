@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-VERSION = 14  # of what the kernels are called with
+VERSION = 20  # of what the kernels are called with
 KINDS = {torch.float32: 0, torch.bfloat16: 1}
 NORMS = {"rms": 1, "layer": 2}
 ACTIVATIONS = {name: number for number, name in enumerate(("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"))}
@@ -58,7 +58,12 @@ def can_multiply(dtype: torch.dtype, device: torch.device) -> bool:
     """Whether products of this kind are there, on a CPU with the instructions that make them fast."""
     if not can_compute(dtype, device):
         return False
-    return bool(kernels.AVX512 if dtype == torch.float32 else kernels.NATIVE_BFLOAT16)
+    return bool(kernels.FLOAT32 if dtype == torch.float32 else kernels.BFLOAT16)
+
+
+def has_tiles(dtype: torch.dtype) -> bool:
+    """Whether attention takes tiles of queries, by AVX-512."""
+    return kernels is not None and bool(kernels.AVX512 if dtype == torch.float32 else kernels.NATIVE_BFLOAT16)
 
 
 def most_rows(dtype: torch.dtype) -> int | None:
@@ -71,9 +76,19 @@ def most_keys() -> int:
     return int(kernels.MOST_KEYS) if kernels else 0
 
 
+def most_seen() -> int:
+    """The most tokens that a convolution of the kernels sees; 0 without them."""
+    return int(kernels.MOST_SEEN) if kernels else 0
+
+
+def most_numbers_of_channels() -> int:
+    """The most numbers of a channel's state that the kernels scan; 0 without them."""
+    return int(kernels.NUMBERS) if kernels else 0
+
+
 def attends_many(dtype: torch.dtype, head_dim: int) -> bool:
     """Whether the compiled attention is to be taken for extends of any length: tiles of queries, where torch is no faster."""
-    return can_multiply(dtype, torch.device("cpu")) and head_dim % kernels.CHUNK == 0 and most_rows(dtype) is None
+    return has_tiles(dtype) and head_dim % kernels.CHUNK == 0 and most_rows(dtype) is None
 
 
 def huge_space(size: int) -> Tensor:

@@ -90,6 +90,13 @@ WIDE INLINE void NAME(prefetch_rows)(const Attention *job, const void *from, con
     for (long j = start; j < end; j++) prefetch((const char *)from + (slots[j] * token + first) * size, dim * size);
 }
 
+/* Keys and values of the positions from `begin` on, up to KEYS and to `to`: while the block before them is computed for many queries. */
+WIDE INLINE void NAME(prefetch_block)(const Attention *job, const int32_t *slots, long first, long begin, long to, const long dim) {
+    const long end = to - begin < KEYS ? to - begin : KEYS;
+    NAME(prefetch_rows)(job, job->keys, slots + begin, first, 0, end, dim);
+    NAME(prefetch_rows)(job, job->values, slots + begin, first, 0, end, dim);
+}
+
 typedef struct { /* KEYS positions from `begin` on, of which `start` to `end` are seen */
     const int32_t *slots;
     long begin, start, end;
@@ -110,7 +117,7 @@ WIDE INLINE void NAME(attend_few)(Tile *tile, const NAME(KeyBlock) *block, long 
     }
     for (long j = lowest / LANES * LANES; j < highest; j += LANES) {
         const long from = j < block->start ? block->start : j, to = j + LANES < block->end ? j + LANES : block->end;
-        if (!t) NAME(prefetch_rows)(job, job->values, block->slots, tile->head * dim, from, to, dim);
+        if (tile->queries <= FEW) NAME(prefetch_rows)(job, job->values, block->slots, tile->head * dim, from, to, dim);
 #pragma GCC unroll 4
         for (long g = 0; g < queries; g++) NAME(score_keys)(q[g], block->keys + j, job->scale, &score[g][j], dim);
     }
@@ -127,7 +134,8 @@ WIDE INLINE void NAME(attend_block)(Tile *tile, const int32_t *slots, long begin
     const long first = tile->head * dim, start = from > begin ? from - begin : 0, end = to - begin < KEYS ? to - begin : KEYS;
     NAME(KeyBlock) block = {slots + begin, begin, start, end, {0}, {0}};
     TYPE *room = job->eight || tile->queries > FEW ? aligned_space(2 * KEYS * dim * sizeof(TYPE)) : NULL;
-    NAME(prefetch_rows)(job, job->keys, block.slots, first, start, end, dim);
+    if (!room || begin <= from) NAME(prefetch_rows)(job, job->keys, block.slots, first, start, end, dim);
+    if (room && begin + KEYS < to) NAME(prefetch_block)(job, slots, first, begin + KEYS, to, dim);
     NAME(find_rows)(job, job->keys, block.slots, first, start, end, block.keys, room, dim);
     NAME(find_rows)(job, job->values, block.slots, first, start, end, block.values, room ? room + KEYS * dim : NULL, dim);
     for (long t = 0; t < tile->queries; t += FEW) switch (tile->queries - t) {

@@ -56,6 +56,7 @@ CLONES static void NAME(sum_row)(const NAME(Mixture) *mix, long row) {
         const long count = n - from < PART ? n - from : PART;
         float sums[PART] = {0};
         for (long j = 0; j < most; j++) {
+            if (mix->place[row * most + j] < 0) continue;
             const float weight = mix->weights[row * most + j];
             const TYPE *given = mix->given + mix->place[row * most + j] * n + from;
 #pragma omp simd
@@ -77,16 +78,16 @@ static void NAME(sum_piece)(const void *work, long index) {
     for (long row = index * SOME_ROWS; row < (index + 1) * SOME_ROWS && row < mix->rows; row++) NAME(sum_row)(mix, row);
 }
 
-/* One product for each expert that was chosen. */
+/* One product for each expert here that was chosen. */
 static void NAME(by_expert)(NAME(Mixture) *mix, const Weight *const *weights, const TYPE *x, TYPE *y) {
     long jobs = 0;
-    for (long e = 0; e < mix->experts->count; e++) {
+    for (long e = 0; e < mix->experts->here; e++) {
         const long begin = mix->begin[e], rows = mix->begin[e + 1] - begin;
         if (!rows) continue;
         const Product job = {weights[e], x + begin * weights[e]->inputs, NULL, y + begin * weights[e]->outputs, rows, 0, 0};
         mix->jobs[jobs++] = job;
     }
-    products(mix->jobs, jobs, mix->first);
+    if (jobs) products(mix->jobs, jobs, mix->first);
 }
 
 static void NAME(choose)(NAME(Mixture) *mix) {
@@ -96,7 +97,7 @@ static void NAME(choose)(NAME(Mixture) *mix) {
     Product logits = {experts->router, mix->wide_x, NULL, mix->logits, mix->rows, 0, 0};
     product(&logits);
     share(NAME(route_piece), mix, ceiling(mix->rows, SOME_ROWS));
-    group(experts, mix->chosen, mix->rows, mix->begin, mix->place, mix->token);
+    mix->pairs = group(experts, mix->chosen, mix->rows, mix->begin, mix->place, mix->token);
     if (!mix->shares) return;
     Product shares = {experts->switched, mix->wide_x, NULL, mix->shares, mix->rows, 0, 0};
     product(&shares);
@@ -131,9 +132,9 @@ static void NAME(mixture)(const Experts *experts, const TYPE *x, TYPE *y, long r
     mix.up = cut(&space, 2 * wide * sizeof(TYPE)), mix.active = cut(&space, wide * sizeof(TYPE));
     mix.every = experts->shared_up ? cut(&space, rows * n * sizeof(TYPE)) : NULL;
     NAME(choose)(&mix);
-    share(NAME(take_piece), &mix, ceiling(pairs, SOME_ROWS));
+    share(NAME(take_piece), &mix, ceiling(mix.pairs, SOME_ROWS));
     NAME(by_expert)(&mix, experts->up, mix.taken, mix.up);
-    share(NAME(active_piece), &mix, ceiling(pairs, SOME_ROWS));
+    share(NAME(active_piece), &mix, ceiling(mix.pairs, SOME_ROWS));
     NAME(by_expert)(&mix, experts->down, mix.active, mix.given);
     if (mix.every) NAME(run_shared)(&mix);
     share(NAME(sum_piece), &mix, ceiling(rows, SOME_ROWS));

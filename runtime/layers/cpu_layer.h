@@ -1,7 +1,7 @@
 /* What Python lays out for a step, 8 bytes a field: the same names in models/compiled_words.py. Pointers may be 0 where said. */
 
 enum { QKV, OUTPUT, UP, DOWN, SITES }; /* the products of a layer that adapters add to */
-enum { MOST_RANK = 1024, ADAPT_BLOCK = 512 };
+enum { ADAPT_BLOCK = 512, ADAPT_FAR = 4096 }; /* outputs that are added at a time; bytes of A that are fetched ahead */
 
 enum { NO_NORM, RMS, LAYER_NORM };
 enum { STEP_ROWS = 512 }; /* of a step that are computed at a time: their space is kept */
@@ -11,6 +11,26 @@ typedef struct {
     int64_t kind;
     double eps;
 } Norm;
+
+typedef struct { /* which rows of a step are whose, and where their states are read and left: see cpu_recurrent.h */
+    int64_t count;
+    const int64_t *starts, *read, *write;
+} Sequences;
+
+enum { DELTA, MAMBA2, MAMBA1, SHORT_CONV };
+
+typedef struct { /* a mixer with a state, see cpu_states.h; pointers may be 0 where a kind has none of them */
+    int64_t kind, heads, shared, key, value;     /* see Linear; MAMBA1: key is the size of a channel's state */
+    int64_t channels, width, activation;         /* see Convolve */
+    int64_t gate, gate_first, spans, apart;      /* see GatedNorm */
+    int64_t rank;                                /* of what `spread` and `gates` take */
+    double scale, unit, reach, least, most, eps; /* see Linear, Rates and GatedNorm */
+    const float *kernel, *kernel_bias, *bias, *rate, *skip, *weight;
+    const Weight *input, *others, *spread, *gates; /* others: DELTA: of beta and decay; MAMBA1: of time steps, B and C */
+    Norm norms[3];                               /* MAMBA1: of these */
+    void *windows;
+    float *states;                               /* the layer's own, of all slots */
+} Recurrent;
 
 typedef struct {
     int64_t heads, kv_heads, dim;
@@ -28,6 +48,8 @@ typedef struct {
     Norm before_mixer, after_mixer, before_ffn, after_ffn;
     Weight qkv, output, up, down;              /* up: gate above up where it is gated */
     const Experts *experts;                    /* in place of up and down, or 0 */
+    const Recurrent *recurrent;                /* in place of attention, or 0; then `dim` is all that it mixes, of one head */
+    int64_t mixes, feeds;                      /* whether there is a mixer, and a feedforward network */
 } Layer;
 
 typedef struct {
@@ -45,14 +67,12 @@ typedef struct { /* what a row sees, as in Attention, and where its own keys and
 } Seen;
 
 typedef struct { /* an adapter's matrices for one product, of pieces that its outputs belong to */
-    const void *a, *b;                         /* [pieces, rank, inputs], or 0: it leaves the product as it is; [rank, outputs] */
+    const void *a, *b;                         /* [pieces, rank, inputs], or 0: it leaves the product as it is; [rank, outputs]; or as in cpu_adapt_wide.h */
     const float *scales;                       /* [pieces]; 0: it leaves the piece as it is */
     const int64_t *runs;                       /* [count, 3] piece, first output, the one behind the last */
-    int64_t count, rank, inputs, outputs;
+    int64_t count, rank, inputs, outputs;      /* rank: a multiple of 8 */
+    int64_t pieces, packed;
 } Pair;
-
-/* Of this thread, for a row of x in float32. */
-static float *adapt_space(long count) { return aligned_space((count + 1) * sizeof(float)); }
 
 typedef struct {
     int64_t first, stop;                                 /* layers */
@@ -63,4 +83,5 @@ typedef struct {
     const void *const *tables;                           /* of rotations, [positions, 2 dim] each */
     const int64_t *adapters;                             /* [rows], the slot of each row's adapter, or below 0; 0: no row has one */
     const Pair *const *pairs;                            /* of each slot, [layers, SITES] */
+    Sequences own;                                       /* where layers keep states; then there are at most STEP_ROWS rows */
 } Step; /* tokens: 0 where x holds the hidden states already.  logits: 0 where they are what is wanted */

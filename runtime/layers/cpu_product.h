@@ -1,8 +1,8 @@
 /* y [rows, outputs] = x w^T + bias + residual, the weight read once for all rows.
 
    A weight lies in blocks of 32 outputs, so that a register holds sums of 16 and nothing is added across registers:
-       float32   [outputs / 32] [inputs]     [32]       by AVX-512
-       bfloat16  [outputs / 32] [inputs / 2] [32] [2]   pairs of inputs, which AVX512_BF16 multiplies exactly
+       float32   [outputs / 32] [inputs]     [32]       by AVX-512, or as cpu_product_avx2.h
+       bfloat16  [outputs / 32] [inputs / 2] [32] [2]   pairs of inputs, which AVX512_BF16 multiplies exactly, or likewise
        int8      likewise: cpu_int8.h
        groups    of whole numbers in 4 and 8 bits: cpu_int4.h; of small floats: cpu_float.h
    The last block is filled up with zeros. A sum runs over the inputs in order, whatever rows it is computed with. */
@@ -12,11 +12,21 @@ enum { /* from the third on: the weights, and what x is */
 };
 enum { BLOCK = 32, MOST_AT_ONCE = 12, PIECE_BLOCKS = 2, MOST_PIECE = 8, PIECE_ROWS = 96 }; /* rows whose sums the registers hold; of a piece */
 enum { FAR = 8192 }; /* bytes of a weight that are fetched ahead */
+enum { FETCHED = 64, FETCHED_LINES = 16 }; /* pieces of memory that are fetched while a block is computed; lines of 64 bytes of each */
 
 typedef struct { /* as Python lays it out, 8 bytes a field; bias is 0 or of the activations' type */
     const void *data, *bias, *scale; /* scale: of int8, float32 [outputs]; of groups, a Grouping. data: of a stack, its Weights */
     int64_t kind, outputs, inputs;
 } Weight;
+
+typedef struct { /* what is added to a product by those who compute it: `units` of work come before its pieces, then each piece is finished */
+    void (*unit)(const void *more, long index);
+    long (*fetch)(const void *more, long first, long end, const char **pieces);       /* what finishing these outputs will read, FETCHED pieces at most */
+    void (*finish)(const void *more, long row, long rows, long first, long end);      /* of these rows the outputs from `first` to `end` */
+    const void *more;
+    long units;
+    atomic_long *done; /* units so far */
+} Added;
 
 typedef struct {
     const Weight *weight;
@@ -26,6 +36,10 @@ typedef struct {
     int wide;   /* y is float32 [rows, outputs], of numbers rounded to the activations' type */
     long piece; /* blocks of a piece */
     long width; /* numbers of a row of y, and of residual: of a stack's weights, those of all */
+    const Added *added; /* or 0 */
+    long before;        /* outputs of a stack before this weight's */
+    const char *const *fetched; /* pieces of memory to fetch, line by line, while sums run over the inputs */
+    long lines;                 /* of them all */
 } Product;
 
 typedef void (*Blocks)(const Product *job, long row, long rows, long block, long end);
@@ -131,6 +145,7 @@ WIDE_bf16 INLINE void sums_bf16(const Product *job, long row, long block, const 
         for (long v = 0; v < 2 * blocks; v++) sums[r][v] = _mm512_setzero_ps();
     for (long i = 0; i < pairs; i++) {
         __m512bh weights[4];
+        if (i < job->lines) __builtin_prefetch(job->fetched[i / FETCHED_LINES] + i % FETCHED_LINES * 64);
 #pragma GCC unroll 4
         for (long v = 0; v < 2 * blocks; v++) {
             const bfloat16 *at = w + (v / 2 * pairs + i) * 2 * BLOCK + v % 2 * 2 * LANES;
@@ -165,6 +180,7 @@ static void blocks_bf16(const Product *job, long row, long rows, long block, lon
 #include "cpu_int8.h"
 #include "cpu_int4.h"
 #include "cpu_float.h"
+#include "cpu_product_avx2.h"
 
 /* ----- all kinds */
 
@@ -173,20 +189,61 @@ static const Blocks PRODUCTS[] = {[FLOAT32] = blocks_f32, [BFLOAT16] = blocks_bf
                                    [INT4_FLOAT32] = blocks_int4, [INT4_BFLOAT16] = blocks_int4,
                                    [FLOATS_FLOAT32] = blocks_float, [FLOATS_BFLOAT16] = blocks_float};
 
+static Blocks blocks_for(const Weight *weight) {
+    if (!by_avx2(weight)) return PRODUCTS[weight->kind];
+    return weight->kind == FLOAT32 ? blocks_f32_avx2 : blocks_bf16_avx2;
+}
+
+/* Of a stack the first weight's pieces come behind them. */
+INLINE long units_of(const Product *job) { return job->added && !job->before ? job->added->units : 0; }
+
+static void add_unit(const Added *added, long index) {
+    added->unit(added->more, index);
+    atomic_fetch_add(added->done, 1);
+}
+
+/* The outputs from block to block of a piece's rows, as soon as all units are done: these were begun before any piece was. */
+static void finish_piece(const Product *job, long row, long rows, long block, long end) {
+    const Added *added = job->added;
+    const long last = end * BLOCK < job->weight->outputs ? end * BLOCK : job->weight->outputs;
+    for (int spin = 1; atomic_load(added->done) < added->units; spin++) spin % 1000 ? PAUSE() : (void)sched_yield();
+    added->finish(added->more, row, rows, job->before + block * BLOCK, job->before + last);
+}
+
+/* What is added to the outputs from block to block is fetched: as many lines as the sums have inputs by these themselves, so that they need not
+   wait for memory, the others now. Returns how many the sums are to fetch. */
+static long fetch_for(const Product *job, long block, long end, const char **pieces, Blocks blocks) {
+    const long count = job->added->fetch(job->added->more, job->before + block * BLOCK, job->before + end * BLOCK, pieces);
+    const long beside = blocks == blocks_bf16 ? job->weight->inputs / 2 / FETCHED_LINES : 0, later = count < beside ? count : beside;
+    for (long i = later; i < count; i++) prefetch(pieces[i], FETCHED_LINES * 64);
+    return later * FETCHED_LINES;
+}
+
 /* A few blocks by some rows: the blocks stay in the first cache while the rows go by in groups of equal size. Of 16 or 32 bits one is
    read at a time for more than one row: two streams of them take longer, by a fifth at two to six rows (measured on Sapphire Rapids). */
 static void product_piece(const void *work, long index) {
     const Product *job = work;
+    const long units = units_of(job);
+    if (index < units) return add_unit(job->added, index);
+    index -= units;
     const long all = ceiling(job->weight->outputs, BLOCK), groups = ceiling(all, job->piece);
     const long block = index % groups * job->piece, end = block + job->piece < all ? block + job->piece : all;
     const long first = index / groups * PIECE_ROWS, left = job->rows - first, rows = left < PIECE_ROWS ? left : PIECE_ROWS;
     const long parts = ceiling(rows, MOST_AT_ONCE);
+    const Blocks blocks = blocks_for(job->weight);
+    const char *fetched[FETCHED];
+    Product own = *job;
+    own.fetched = fetched;
     const long step = rows > 6 * parts || (rows > 1 && job->weight->kind <= BFLOAT16) ? 1 : PIECE_BLOCKS;
-    for (long b = block; b < end; b += step)
-        for (long part = 0; part < parts; part++) {
+    for (long b = block; b < end; b += step) {
+        const long last = b + step < end ? b + step : end;
+        if (job->added) own.lines = fetch_for(job, b, last, fetched, blocks);
+        for (long part = 0; part < parts; part++, own.lines = 0) {
             long from = rows * part / parts, to = rows * (part + 1) / parts;
-            PRODUCTS[job->weight->kind](job, first + from, to - from, b, b + step < end ? b + step : end);
+            blocks(&own, first + from, to - from, b, last);
         }
+    }
+    if (job->added) finish_piece(job, first, rows, block, end);
 }
 
 /* Blocks of few bits are short: what begins a piece is not fetched ahead, so a piece has more of them if all threads have some. */
@@ -199,7 +256,7 @@ static long piece_blocks(const Weight *weight) {
 static void share_product(const Product *given) {
     Product job = *given;
     job.piece = piece_blocks(job.weight);
-    share(product_piece, &job, ceiling(ceiling(job.weight->outputs, BLOCK), job.piece) * ceiling(job.rows, PIECE_ROWS));
+    share(product_piece, &job, units_of(&job) + ceiling(ceiling(job.weight->outputs, BLOCK), job.piece) * ceiling(job.rows, PIECE_ROWS));
 }
 
 static void product_part(const Product *job);
@@ -210,7 +267,7 @@ static void product_stack(const Product *stack) {
     const long of_residual = in_bfloat16(stack->weight) ? 2 : 4, of_y = stack->wide ? 4 : of_residual;
     for (long first = 0; first < stack->weight->outputs; first += weight->outputs, weight++) {
         Product part = *stack;
-        part.weight = weight;
+        part.weight = weight, part.before = first;
         part.y = (char *)stack->y + first * of_y;
         if (stack->residual) part.residual = (const char *)stack->residual + first * of_residual;
         product_part(&part);
@@ -223,7 +280,7 @@ static void product_part(const Product *job) {
     else if (kind >= FLOATS_FLOAT32) product_float(job);
     else if (kind >= INT4_FLOAT32) product_int4(job);
     else if (kind >= INT8_FLOAT32) product_int8(job);
-    else share_product(job);
+    else product_dense(job);
 }
 
 static void product(const Product *given) {

@@ -9,10 +9,6 @@ enum { NO_GATE = -1, SIGMOID = RELU2 + 1 };
 typedef float Lanes __attribute__((vector_size(64), aligned(4), may_alias)); /* 16 numbers */
 #define AT(p) (*(Lanes *)(p))
 
-typedef struct {
-    int64_t count;
-    const int64_t *starts, *read, *write;
-} Sequences;
 
 /* ----- what tokens say of decays */
 

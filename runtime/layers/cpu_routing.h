@@ -9,7 +9,11 @@ typedef struct { /* what Python lays out, 8 bytes a field: the same names in mod
     const float *correction;                           /* [count], or 0 */
     int64_t *chosen_before;                            /* [count], how often each was chosen, is added to; or 0 */
     const Weight *router, *shared_up, *shared_down, *switched; /* the last three: or 0 */
-    const Weight *const *up, *const *down;             /* [count] */
+    const Weight *const *up, *const *down;             /* [here] */
+    /* Where experts lie on several ranks: of an expert with copies, the row number n of all that ever chose it is computed by copy n % copies */
+    int64_t here, most_copies;            /* networks that are here: count, but for ranks */
+    const int64_t *copies;                /* [count], or 0: all are here, once */
+    const int64_t *places;                /* [count, most_copies], which of the networks here a copy is; negative: it is elsewhere */
 } Experts;
 
 INLINE float sigmoid_alone(float x) { return 1.0f / (1.0f + exponential(x > 87.0f ? -87.0f : -x)); }
@@ -82,22 +86,35 @@ static void route(const Experts *experts, const float *logits, float *space, int
     for (long j = 0; j < wanted; j++) weights[j] = weights[j] / over * (float)experts->scale;
 }
 
-/* Pairs of a token and an expert in the order of experts, within one in the order of tokens: pair p comes to place[p],
-   what stands there is of the token token[place[p]]. begin: [count + 1], where the pairs of an expert begin. */
-static void group(const Experts *experts, const int32_t *chosen, long rows, long *begin, long *place, long *token) {
-    const long pairs = rows * experts->top_k;
-    memset(begin, 0, (experts->count + 1) * sizeof(long));
-    for (long p = 0; p < pairs; p++) begin[chosen[p] + 1]++;
-    for (long e = 0; e < experts->count; e++) {
-        if (experts->chosen_before) experts->chosen_before[e] += begin[e + 1];
+/* From the numbers of experts to those of the networks here. */
+static void find_copies(const Experts *experts, int32_t *chosen, long pairs) {
+    for (long p = 0; p < pairs; p++) {
+        const long expert = chosen[p], copy = experts->chosen_before[expert]++ % experts->copies[expert];
+        chosen[p] = (int32_t)experts->places[expert * experts->most_copies + copy];
+    }
+}
+
+/* Pairs of a token and an expert in the order of experts, within one in the order of tokens: pair p comes to place[p], which is
+   negative where it is computed elsewhere; what stands there is of the token token[place[p]]. begin: [here + 1], where the pairs of
+   an expert begin. Returns how many are computed here. chosen becomes the numbers of the networks here. */
+static long group(const Experts *experts, int32_t *chosen, long rows, long *begin, long *place, long *token) {
+    const long pairs = rows * experts->top_k, here = experts->here;
+    if (experts->copies) find_copies(experts, chosen, pairs);
+    memset(begin, 0, (here + 1) * sizeof(long));
+    for (long p = 0; p < pairs; p++)
+        if (chosen[p] >= 0) begin[chosen[p] + 1]++;
+    for (long e = 0; e < here; e++) {
+        if (experts->chosen_before && !experts->copies) experts->chosen_before[e] += begin[e + 1];
         begin[e + 1] += begin[e];
     }
+    const long total = begin[here];
     for (long p = 0; p < pairs; p++) {
-        place[p] = begin[chosen[p]]++;
-        token[place[p]] = p / experts->top_k;
+        place[p] = chosen[p] < 0 ? -1 : begin[chosen[p]]++;
+        if (place[p] >= 0) token[place[p]] = p / experts->top_k;
     }
-    memmove(begin + 1, begin, experts->count * sizeof(long));
+    memmove(begin + 1, begin, here * sizeof(long));
     begin[0] = 0;
+    return total;
 }
 
 /* ----- products of many weights at once */
@@ -122,7 +139,7 @@ static void grouped_piece(const void *work, long index) {
 /* first: room for count + 1 */
 static void products(Product *jobs, long count, long *first) {
     int plain = 1;
-    for (long i = 0; i < count; i++) plain &= jobs[i].weight->kind < INT8_FLOAT32;
+    for (long i = 0; i < count; i++) plain &= jobs[i].weight->kind < INT8_FLOAT32 && !widens(jobs[i].weight);
     if (!plain) {
         for (long i = 0; i < count; i++) product(&jobs[i]);
         return;

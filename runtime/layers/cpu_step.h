@@ -12,8 +12,8 @@ typedef struct {
     long start, rows;              /* of the step's rows, where those here begin; how many go on */
     const int64_t *wanted;         /* [results] of the step's rows, rising */
     long results;                  /* of these rows those that go on behind the last layer */
-    const int64_t *kept;           /* behind the last layer's attention: which rows of the step go on, where not all do */
     TYPE *x, *normed, *wide, *mixed, *inner; /* [rows, ...]: residual; normed, or a branch; qkv, then up; attention; activated */
+    ByAdapter by;                  /* of the rows */
 } NAME(Walk);
 
 INLINE long NAME(count)(const NAME(Walk) *walk, long row) {
@@ -27,15 +27,17 @@ static void NAME(multiply)(const NAME(Walk) *walk, const Weight *weight, const T
     product(&job);
 }
 
-/* What the rows' adapters add to a product of the layer: y of x. */
-static void NAME(add_adapters)(const NAME(Walk) *walk, const Weight *weight, const TYPE *x, TYPE *y) {
-    const Step *step = walk->step;
+/* y of x, with what the rows' adapters add to it. */
+static void NAME(multiply_adapted)(const NAME(Walk) *walk, const Weight *weight, const TYPE *x, const TYPE *residual, TYPE *y) {
     const Layer *layer = walk->layer;
     const long site = weight == &layer->qkv ? QKV : weight == &layer->output ? OUTPUT : weight == &layer->up ? UP : DOWN;
-    if (!step->adapters) return;
-    const NAME(Adapt) job = {step->pairs, step->adapters, walk->kept, walk->start, walk->rows, (layer - walk->model->layer) * SITES + site,
-                             weight->inputs, weight->outputs, x, y};
-    NAME(adapt)(&job);
+    if (!walk->by.count) return NAME(multiply)(walk, weight, x, residual, y, 0);
+    long units[STEP_ROWS + 1];
+    atomic_long done = 0;
+    NAME(Adapt) job = {&walk->by, walk->step->pairs, (layer - walk->model->layer) * SITES + site, walk->step->stop * SITES, weight->inputs, weight->outputs, x, y, NULL, NULL, 0, 0};
+    const Added added = {NAME(shrink_unit), NAME(fetch_adapted), NAME(finish_adapted), &job, NAME(begin_adapted)(&job, units), &done};
+    Product whole = {weight, x, residual, y, walk->rows, 0, 0, 0, added.units ? &added : NULL, 0};
+    product(&whole);
 }
 
 /* ----- norms, and branches that are added */
@@ -73,13 +75,11 @@ static void NAME(add_given)(NAME(Walk) *walk, const Norm *after) {
 static void NAME(add_branch)(NAME(Walk) *walk, const Weight *weight, const TYPE *from, const Norm *after) {
     const Layer *layer = walk->layer;
     if (layer->of_sum || (after->kind == NO_NORM && layer->branch == 1)) {
-        NAME(multiply)(walk, weight, from, walk->x, walk->x, 0);
-        NAME(add_adapters)(walk, weight, from, walk->x);
+        NAME(multiply_adapted)(walk, weight, from, walk->x, walk->x);
         NAME(normed)(walk, after, walk->x);
         return;
     }
-    NAME(multiply)(walk, weight, from, NULL, walk->normed, 0);
-    NAME(add_adapters)(walk, weight, from, walk->normed);
+    NAME(multiply_adapted)(walk, weight, from, NULL, walk->normed);
     NAME(add_given)(walk, after);
 }
 
@@ -167,13 +167,12 @@ static void NAME(keep_wanted)(NAME(Walk) *walk) {
         if (walk->layer->parallel) NAME(keep)(walk, walk->normed, hidden);
     }
     walk->rows = walk->results;
-    walk->kept = walk->wanted;
+    if (walk->wanted && walk->step->adapters) group_rows(&walk->by, walk->step->adapters, walk->wanted, walk->rows);
 }
 
 static void NAME(run_dense)(NAME(Walk) *walk, const TYPE *y) {
     const Layer *layer = walk->layer;
-    NAME(multiply)(walk, &layer->up, y, NULL, walk->wide, 0);
-    NAME(add_adapters)(walk, &layer->up, y, walk->wide);
+    NAME(multiply_adapted)(walk, &layer->up, y, NULL, walk->wide);
     NAME(by_rows)(NAME(activate_piece), walk);
     if (layer->parallel) NAME(add_branch)(walk, &layer->output, walk->mixed, &layer->after_mixer);
     NAME(add_branch)(walk, &layer->down, walk->inner, &layer->after_ffn);
@@ -187,20 +186,34 @@ static void NAME(run_experts)(NAME(Walk) *walk, const TYPE *y) {
     NAME(add_given)(walk, &layer->after_ffn);
 }
 
-static void NAME(run_layer)(NAME(Walk) *walk, int last) {
+/* What the mixer gives its last product, in `mixed`; where no row goes on, only what later tokens need of these. */
+static void NAME(run_mixer)(NAME(Walk) *walk, const TYPE *y, int ends) {
     const Layer *layer = walk->layer;
-    const TYPE *y = NAME(normed)(walk, &layer->before_mixer, walk->normed);
-    NAME(multiply)(walk, &layer->qkv, y, NULL, walk->wide, 0);
-    NAME(add_adapters)(walk, &layer->qkv, y, walk->wide);
+    if (layer->recurrent) {
+        NAME(recur)(layer->recurrent, &walk->step->own, y, walk->mixed, walk->rows);
+        return;
+    }
+    NAME(multiply_adapted)(walk, &layer->qkv, y, NULL, walk->wide);
     NAME(by_rows)(NAME(place_piece), walk);
-    if (last && !walk->results) return; /* only keys and values are wanted */
+    if (ends) return;
     NAME(attend_all)(walk);
     if (layer->gate) NAME(by_rows)(NAME(gate_piece), walk);
+}
+
+static void NAME(run_layer)(NAME(Walk) *walk, int last) {
+    const Layer *layer = walk->layer;
+    const int ends = last && !walk->results;
+    const TYPE *y = walk->x;
+    if (layer->mixes) {
+        y = NAME(normed)(walk, &layer->before_mixer, walk->normed);
+        NAME(run_mixer)(walk, y, ends);
+    }
+    if (ends) return;
     if (last) NAME(keep_wanted)(walk);
-    if (!layer->parallel) NAME(add_branch)(walk, &layer->output, walk->mixed, &layer->after_mixer);
+    if (layer->mixes && !layer->parallel) NAME(add_branch)(walk, &layer->output, walk->mixed, &layer->after_mixer);
     if (!layer->parallel || layer->before_ffn.kind != NO_NORM) y = NAME(normed)(walk, &layer->before_ffn, walk->normed);
     if (layer->experts) NAME(run_experts)(walk, y);
-    else NAME(run_dense)(walk, y);
+    else if (layer->feeds) NAME(run_dense)(walk, y);
     if (layer->scalar) NAME(by_rows)(NAME(scale_piece), walk);
 }
 
@@ -246,7 +259,8 @@ static void NAME(run_step)(const Model *model, const Step *step) {
         const long rows = step->rows - start < STEP_ROWS ? step->rows - start : STEP_ROWS;
         const int64_t *wanted = step->wanted ? step->wanted + done : NULL;
         some = !step->results ? 0 : wanted ? NAME(wanted_before)(step, wanted, start + rows) : rows;
-        NAME(Walk) walk = {model, step, NULL, NULL, NULL, NULL, start, rows, wanted, some, NULL, (TYPE *)step->x + start * model->hidden, normed, wide, mixed, inner};
+        NAME(Walk) walk = {model, step, NULL, NULL, NULL, NULL, start, rows, wanted, some, (TYPE *)step->x + start * model->hidden, normed, wide, mixed, inner, {0}};
+        if (step->adapters) group_rows(&walk.by, step->adapters + start, NULL, rows);
         NAME(run_rows)(&walk, done);
     }
 }

@@ -74,6 +74,10 @@ class Linear:
         """residual [T, out] + self(x); may write into `residual`."""
         return residual.add_(self(x))
 
+    def dense(self) -> Tensor | None:
+        """The weight [out, in] as numbers of the model's type; None: it is kept in another form."""
+        return self.weight if type(self) in (Linear, TransposedLinear) else None
+
     def tensors(self) -> Iterator[Tensor]:
         """What it holds."""
         yield from (tensor for tensor in (self.weight, self.bias, self.scale) if tensor is not None)
@@ -109,6 +113,9 @@ class PackedLinear(Linear):
 
     def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
         return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
+
+    def dense(self) -> Tensor:
+        return self.weight.to_dense()
 
 
 class BlockedLinear(Linear):
@@ -155,6 +162,11 @@ class BlockedLinear(Linear):
     def most(self) -> int:
         """Rows from which on `many` multiplies, if there is one, less one."""
         return self._most
+
+    def dense(self) -> Tensor | None:
+        if type(self) is not BlockedLinear:
+            return None
+        return self.weight.transpose(1, 2).reshape(-1, self.weight.shape[1] * self.weight.shape[3])[: self.outputs]
 
     def leaves(self) -> Iterator[BlockedLinear]:
         """The layers of one weight each that it is made of."""

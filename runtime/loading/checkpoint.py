@@ -16,7 +16,7 @@ from .gguf import is_gguf, open_gguf
 from .gguf_file import read_parts
 from .header import Stored
 from .pickles import pickled
-from .plan import with_own_head
+from .plan import ReadersOf, with_own_head
 from .remote import is_remote, remote_sources
 from .source import FileSource, Source, safetensors
 from .state import Entry, has_state, read_manifest
@@ -35,7 +35,7 @@ class Checkpoint:
 
     model: Model
     sources: list[Source]
-    readers: Readers | BlockReaders
+    readers: ReadersOf
     where: str
     packed: Mapping[str, Entry] = field(default_factory=dict)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from ..layers.linear import Linear
 from ..models.decoder import Decoder
 from ..models.expert_places import ExpertPlaces
 from ..models.places import Place
-from ..models.spec import Model
+from ..models.spec import Experts, Model
 from ..quantization.codes import Coded, Codes
 from ..quantization.grouped import Grouped
 from ..quantization.keeping import Keeping, PartTransform
@@ -98,12 +99,18 @@ def dummy_model(
     transform: Transform | None = None,
     expert_places: ExpertPlaces | None = None,
 ) -> Decoder:
-    """A decoder with random weights, the same for the same seed and kind of device; norms are one, biases small."""
+    """A decoder with random weights, the same for the same seed and kind of device; norms are one, biases small.
+
+    Where experts lie on several ranks, tensors of one name are the same on all ranks that have it.
+    """
     model = Decoder(config, dtype, device, allocate=False, expert_places=expert_places)
     generator = torch.Generator(model.device).manual_seed(seed)
+    by_name = any(isinstance(layer.ffn, Experts) and layer.ffn.held is not None for layer in config.layers)
     for index in range(len(model.parts)):
         model.allocate(index)
         for place in model.parts[index].places():
+            if by_name:
+                generator.manual_seed((seed + zlib.crc32(place.name.encode())) % 2**63)
             draw(place, generator, dtype)
         model.seal_part(index, transform)
     return model.finish()

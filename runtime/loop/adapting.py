@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..adapters.compiled import CompiledLaw
-from ..adapters.product import Law
+from ..adapters.laws import law_for
 from ..adapters.reading import Reader
 from ..adapters.room import Adapters
 from ..adapters.shadow import Shadow
@@ -14,27 +15,51 @@ from ..adapters.sites import Site, sites_of
 from ..adapters.slots import Slots, bytes_of, class_of
 from ..adapters.store import HostStore
 from ..executor.device import DeviceChoice
-from ..layers import cpu
 from ..loading.gguf import is_gguf
+from ..models.attention import AttentionPart
 from ..models.decoder import Decoder
+from ..models.feedforward import GatedPart, PlainPart
+from ..parallel.adapter_parts import PartsPacking, TeamSlots, bytes_of_ranks
 from .config import Resolved, parse_memory
 from .core import EngineCore
+from .ranks_side import RanksSide
 
 
-def refusal(model: Any, path: Path) -> str | None:
+def refusal(model: Any, path: Path, config: Resolved) -> str | None:
     """Why the model takes no adapters, if it takes none."""
     if not isinstance(model, Decoder):
         return f"{model.config.architecture} runs by transformers' own implementation"
     if is_gguf(path):
         return "the model is a GGUF file, whose rows may lie in another order than the adapters were trained for; take the checkpoint in Hugging Face's format"
-    if model.config.is_share:
-        return "with tensor_parallel or pipeline_parallel the ranks take no adapters"
-    return None if sites_of(model.config) else f"{model.config.architecture} has no product that adapters are added to"
+    if model.config.is_share and model.device.type == "cuda":
+        return "with tensor_parallel or pipeline_parallel, adapters are not supported on GPUs: merge the adapter into its base, or take device='cpu'"
+    return None if sites_of(model.config, by_law(model, config)) else f"{model.config.architecture} has no product that adapters are added to"
 
 
-def slot_bytes(model: Decoder, config: Resolved) -> int:
-    """That the slots take which were asked for."""
-    return bytes_of(sites_of(model.config), counts(config), model.dtype.itemsize) if config.adapter_slots else 0
+def slot_bytes(model: Decoder, config: Resolved, side: RanksSide | None = None) -> int:
+    """That the slots take which were asked for, of all ranks that share this memory."""
+    if not config.adapter_slots or (side is not None and model.device.type == "cuda"):  # there none are made over ranks
+        return 0
+    if side is None:
+        return bytes_of(sites_of(model.config, by_law(model, config)), counts(config), model.dtype.itemsize)
+    return _of_ranks(side, config, model)(counts(config))
+
+
+def _of_ranks(side: RanksSide, config: Resolved, model: Decoder) -> Callable[[Mapping[int, int]], int]:
+    return lambda counts: bytes_of_ranks(side.part.whole, config.pipeline_parallel, config.tensor_parallel, counts, model.dtype.itemsize)
+
+
+def by_law(model: Decoder, config: Resolved) -> bool:
+    """Whether products are adapted that only the law adds to: rows beside them may have other last bits."""
+    return reads_more(model, config) and not config.deterministic
+
+
+def reads_more(model: Decoder, config: Resolved) -> bool:
+    """Whether more than pairs of the layers is read. Where bits are not to depend on the batch, the law must have those of the compiled step: of attention
+    and feedforward networks."""
+    if model.device.type != "cpu" or model.fused or model.config.is_share:
+        return False
+    return not config.deterministic or all(isinstance(block.mixer, AttentionPart) and isinstance(block.ffn, GatedPart | PlainPart) for block in model.layers)
 
 
 def counts(config: Resolved) -> dict[int, int]:
@@ -44,33 +69,35 @@ def counts(config: Resolved) -> dict[int, int]:
     return found
 
 
-def law_for(model: Decoder, slots: Slots, sites: tuple[Site, ...], config: Resolved) -> Law:
-    """What adds the adapters' part to the products."""
-    if model.fused:
-        from ..adapters.fused import FusedLaw  # needs Triton
-
-        return FusedLaw(slots, sites)
-    if cpu.can_compute(model.dtype, model.device):
-        return CompiledLaw(slots, sites)
-    return Law(slots, by_row=config.deterministic)
-
-
-def make_adapters(model: Decoder, config: Resolved, choice: DeviceChoice) -> Adapters:
-    sites: tuple[Site, ...] = sites_of(model.config)
+def make_adapters(model: Decoder, config: Resolved, choice: DeviceChoice, side: RanksSide | None = None) -> Adapters:
     gpu = choice.device.type == "cuda"
-    slots = Slots(sites, model.dtype, choice.device, counts(config), grows=not gpu and config.adapter_slots is None)
-    shadow = Shadow(model, sites, law_for(model, slots, sites, config))
-    reader = Reader(model.config, sites, model.dtype, pickles=config.load_format == "pt")
-    made = Adapters(HostStore(reader.read, parse_memory(config.adapter_memory, "adapter_memory"), pages_locked=gpu), slots, shadow)
+    sites: tuple[Site, ...] = sites_of(model.config, by_law(model, config))
+    made_by = Slots if side is None else partial(TeamSlots, side.team, _of_ranks(side, config, model))
+    slots = made_by(sites, model.dtype, choice.device, counts(config), grows=not gpu and config.adapter_slots is None)
+    shadow = Shadow(model, sites, law_for(model, slots, sites, config.deterministic))
+    reader = _reader(model, sites, config, side)
+    made = Adapters(HostStore(reader.read, parse_memory(config.adapter_memory, "adapter_memory"), pages_locked=gpu), slots, shadow, config.strict)
     model.adapted = shadow
     for name, path in (config.adapters or {}).items():
         made.load(name, str(Path(path).absolute()))
     return made
 
 
+def _reader(model: Decoder, sites: tuple[Site, ...], config: Resolved, side: RanksSide | None) -> Reader:
+    pickles = config.load_format == "pt"
+    if side is None:
+        return Reader(model.config, sites, model.dtype, pickles, base=model if reads_more(model, config) else None)
+    whole = side.part.whole
+    return Reader(whole, sites_of(whole), model.dtype, pickles, packing=PartsPacking(whole, config.pipeline_parallel, config.tensor_parallel, model.dtype))
+
+
 def adapters_told(core: EngineCore) -> dict[str, Any]:
-    """Who computes steps that have adapters, for `Engine.info`. executor: "" where the engine takes none, with the reason in `why`."""
+    """Who computes steps that have adapters, for `Engine.info`. executor: "" where the engine takes none, with the reason in `why`.
+
+    outside: by name, what adapters change whose steps run outside of the compiled step.
+    """
     if isinstance(core.adapters, str):
-        return {"executor": "", "why": core.adapters, "slots": 0, "slot_bytes": 0}
+        return {"executor": "", "why": core.adapters, "slots": 0, "slot_bytes": 0, "outside": {}}
     slots, shadow = core.adapters.slots, core.adapters.shadow
-    return {"executor": shadow.law.name, "why": shadow.law.why, "slots": len(slots.slots), "slot_bytes": slots.bytes}
+    outside = {info.name: info.outside for info in core.adapters.list() if info.outside}
+    return {"executor": shadow.law.name, "why": shadow.law.why, "slots": len(slots.slots), "slot_bytes": slots.bytes, "outside": outside}

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from ..cache.state_slots import FIRST_SLOT
 from ..cache.states import StateMemory
 from ..calibration import LENGTH, Calibrating, encoded
 from ..errors import ConfigError
-from ..executor.device import DeviceChoice, apply_threads, choose_device
+from ..executor.device import DeviceChoice, apply_threads, choose_device, on_card
 from ..layers import cpu
 from ..loading import describe, load_json_options, load_model
 from ..loading.checkpoint import open_checkpoint
@@ -32,6 +32,7 @@ from ..models.decoder import Decoder
 from ..models.expert_places import OPTION, ExpertPlaces
 from ..models.explain import layers_of, slower
 from ..models.generic import AnyDecoder, GenericModel, load_generic
+from ..models.kv_scales import told
 from ..models.recurrent_claims import require_exact
 from ..models.spec import Experts, Model
 from ..quantization import Transform, calibrated_for, kv_dtype_for, transform_for
@@ -48,9 +49,9 @@ from .config import EngineConfig, Resolved, free_memory, parse_memory
 from .core import EngineCore
 from .draft_side import DraftSide, draft_side
 from .kv_pool import make_pool
-from .kv_scales import told
 from .lifecycle import Lifecycle
 from .ranks_side import RanksSide, shared_out
+from .rebalancing import Rebalancer
 from .runners import make_runner
 from .sleeping import Sleeper
 from .stages_side import ranks_side
@@ -80,6 +81,11 @@ def assemble(path: Path, options: EngineConfig, broken: Callable[[BaseException]
     assembly = Assembly(path, options)
     if broken is not None and options.ranks > 1:
         assembly.side = ranks_side(assembly.config, assembly.choice, assembly.model, path, broken)
+    with on_card(assembly.choice.device):
+        return _assembled(assembly, path, options)
+
+
+def _assembled(assembly: Assembly, path: Path, options: EngineConfig) -> Assembled:
     model, text = assembly.load()
     pool, plan = assembly.share_memory(model)
     core, attention = assembly.put_together(model, text, pool)
@@ -89,7 +95,9 @@ def assemble(path: Path, options: EngineConfig, broken: Callable[[BaseException]
     layout = assembly.windows.layout
     builder = _builder(again, pool, layout, assembly.context, model.dtype)
     core.sleeper = Sleeper(core, pool, builder, assembly.draft)
-    core.updater = Updater(core, pool, layout, None if config.dummy else path, assembly.opening, assembly.transform, builder)
+    if assembly.side is not None and assembly.side.experts is not None:
+        core.rebalancer = Rebalancer(assembly.side.experts, config.rebalance_every)
+    core.updater = Updater(core, pool, layout, None if config.dummy else path, assembly.opening, assembly.transform, builder, assembly.side)
     core.start()
     return Assembled(config, text.tokenizer, text.vocabulary, core, info)
 
@@ -117,7 +125,7 @@ class Assembly:
             if isinstance(self.model, GenericModel):
                 _require_plain(self.model, self.config, self.transform)
             elif self.config.deterministic:
-                require_exact(self.model, self.choice.device)
+                require_exact(self.model, self.choice.device, self.choice.dtype)
             if self.config.drafting is not None and not isinstance(self.model, GenericModel) and self.model.states:
                 raise ConfigError(
                     f"Engine(speculation={self.config.speculation!r}): {self.model.architecture} has recurrent layers, whose state behind a dropped guess would be wrong; "
@@ -157,10 +165,12 @@ class Assembly:
 
     def share_memory(self, model: AnyDecoder) -> tuple[Pool, memory.MemoryPlan]:
         with self._phase("measure"):
-            plan = memory.after_loading(self._before, model, self.config, self.context, self._allocated)
+            with nullcontext() if self.side is None else self.side.measuring():
+                plan = memory.after_loading(self._before, model, self.config, self.context, self._allocated)
+            plan = plan if self.side is None else self.side.planned(plan)
             plan = plan if self.draft is None else self.draft.planned(plan)
             if isinstance(model, Decoder):
-                plan = replace(plan, adapters=slot_bytes(model, self.config))
+                plan = replace(plan, adapters=slot_bytes(model, self.config, self.side))
         with self._phase("kv"):
             plan, self.states = _states(model, self.config, self.choice, plan, self.side)
             self.config = places_for(self.config, self.states.slots - FIRST_SLOT if self.states else 0)
@@ -181,16 +191,16 @@ class Assembly:
         with self._phase("runner"):
             windows = window_pages(config, self.windows, pool)
             runner = make_runner(model, attention, config, self.choice, context, self.states, windows, self.side)
-            core = _core(runner, config, text, pool, context, self.draft)
+            core = _core(runner, config, text, pool, context, self.draft, self.side)
         with self._phase("adapters"):
             self._adapt(model, core)
             return core, attention
 
     def _adapt(self, model: AnyDecoder, core: EngineCore) -> None:
-        why, config = refusal(model, self.path), self.config
+        why, config = refusal(model, self.path, self.config), self.config
         if why is not None and (config.adapters or config.adapter_slots):
             raise ConfigError(f"Engine({'adapters' if config.adapters else 'adapter_slots'}=...): {why}")
-        core.adapters = why if why is not None else make_adapters(cast(Decoder, model), config, self.choice)
+        core.adapters = why if why is not None else make_adapters(cast(Decoder, model), config, self.choice, self.side)
         if not isinstance(core.adapters, str):
             core.runner.adapters = core.life.adapters = core.scheduler.adapters = core.adapters
 
@@ -209,7 +219,7 @@ class Assembly:
         found |= {"notes": list(model.config.notes)} | _states_told(self.states, self.config)
         found["adapters"] = adapters_told(core)
         found["draft"] = None if self.draft is None else self.draft.told()
-        found |= {"tensor_parallel": 1, "pipeline_parallel": 1} | ({} if self.side is None else self.side.told(cast(Model, self.model), found))
+        found |= {"tensor_parallel": 1, "pipeline_parallel": 1, "expert_parallel": False} | ({} if self.side is None else self.side.told(cast(Model, self.model), found))
         return {"model_path": str(self.path), **found, "memory": plan.as_dict(), "startup": self.seconds}
 
     @contextmanager
@@ -333,14 +343,16 @@ def _attention(config: Resolved, pool: Pool, layout: AttentionLayout, context: i
     return found
 
 
-def _core(runner: Any, config: Resolved, text: TextSide, pool: Pool, context: int, draft: DraftSide | None) -> EngineCore:
-    cache = make_cache(runner, config, pool)
+def _core(runner: Any, config: Resolved, text: TextSide, pool: Pool, context: int, draft: DraftSide | None, side: RanksSide | None) -> EngineCore:
+    cache = make_cache(runner, config, pool, side)
     scheduler = Scheduler(cache, config.step_tokens, config.max_running, config.state_every, config.prompt_seconds or None)
     life = Lifecycle(cache, scheduler, text, runner.vocab_size, context, config.seed)
     if runner.device.type == "cuda" and not config.deterministic:
         life.jump_limit = MOST_TO_JUMP
     if config.drafting is not None:
-        life.speculation = speculation_of(config.drafting, text.jumps or JumpForward(text.tokenizer), cache)
+        on_cpu = runner.device.type == "cpu"
+        alone = on_cpu and torch.get_num_threads() == 1
+        life.speculation = speculation_of(config.drafting, text.jumps or JumpForward(text.tokenizer), cache, on_cpu, alone)
         if draft is not None:
             life.speculation.model = draft.drafter(life.speculation.control, life.stats, text.tokenizer.vocab_size, runner)
         scheduler.drafting = life.speculation.extend

@@ -1,39 +1,28 @@
 """What takes long beside the loop: threads that take turns in working for generations, who had least first.
 
 One works at a time, in slices. So a text whose grammar needs little waits for a slice of another one, not for all of
-it, whatever the others ask for. Some work cannot be cut: behind a slice that has lasted LONG, another one begins beside it.
+it, whatever the others ask for. Some work cannot be cut: a slice that has lasted LONG counts no more, others take turns beside it.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-import os
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 from ..sequences.grammar_work import GrammarWork
+from .turns import give_way
 
 Who = TypeVar("Who")
-Turn = tuple[int, int, Callable[[], None]]  # steps that were spent, a number, what begins it
+Turn = tuple[int, int, Callable[[float], None]]  # steps that were spent, a number, what begins it, with the time at which it does
+Task = tuple[Callable[[], None], float]
 
-
-LESS = 10  # how much nicer than the process
-LONG, MOST = 0.02, 4  # seconds of a slice after which others do not wait for it, and slices at once
-
-
-def give_way() -> None:
-    """Have the calling thread leave the processors to others that want them, where the system can tell threads apart."""
-    if sys.platform == "linux":
-        with suppress(OSError):
-            number = threading.get_native_id()
-            os.setpriority(os.PRIO_PROCESS, number, min(os.getpriority(os.PRIO_PROCESS, number) + LESS, 19))
+LONG, MOST = 0.01, 4  # seconds of a slice after which others do not wait for it, and slices at once
 
 
 class Stopped(BaseException):
@@ -48,15 +37,16 @@ class Beside(Generic[Who]):
         self._lock = threading.Lock()
         self._turns: list[Turn] = []
         self._numbers = itertools.count()
-        self._working, self._since = 0, 0.0  # slices under way, and when the newest began
+        self._working: list[float] = []  # when the slices under way began
+        self._mine = threading.local()  # that of the thread's
         self._stopping = False
-        self._idle: list[SimpleQueue[Callable[[], None] | None]] = []
+        self._idle: list[SimpleQueue[Task | None]] = []
         self._done: deque[Who] = deque()
         self.waiting = 0  # that were added, and not told of as done
 
     def add(self, who: Who, work: GrammarWork) -> None:
         self.waiting += 1
-        self._queue(work, lambda: self._hand(lambda: self._go_on(who, work)))
+        self._queue(work, lambda since: self._hand(lambda: self._go_on(who, work), since))
 
     def done(self) -> list[Who]:
         """Whose work is done."""
@@ -73,28 +63,29 @@ class Beside(Generic[Who]):
             turns, self._turns = self._turns, []
             idle, self._idle = self._idle, []
         for *_, begin in turns:
-            begin()
+            begin(0.0)
         for queue in idle:
             queue.put(None)
 
-    def _queue(self, work: GrammarWork, begin: Callable[[], None]) -> None:
+    def _queue(self, work: GrammarWork, begin: Callable[[float], None]) -> None:
         with self._lock:
             heapq.heappush(self._turns, (work.spent, next(self._numbers), begin))
         self._give()
 
     def _give(self) -> None:
-        """The next turn, where nobody has it, or has had it for long."""
+        """The next turn, unless one has begun a moment ago."""
         with self._lock:
             now = time.perf_counter()
-            if not self._turns or self._working == MOST or (self._working and now - self._since < LONG):
+            if not self._turns or len(self._working) == MOST or any(now - since < LONG for since in self._working):
                 return
-            self._working, self._since = self._working + 1, now
+            self._working.append(now)
             *_, begin = heapq.heappop(self._turns)
-        begin()
+        begin(now)
 
     def _over(self) -> None:
         with self._lock:
-            self._working -= 1
+            if self._mine.since in self._working:
+                self._working.remove(self._mine.since)
         self._give()
 
     def _go_on(self, who: Who, work: GrammarWork) -> None:
@@ -103,18 +94,18 @@ class Beside(Generic[Who]):
             self._done.append(who)
             self.told()
         else:
-            self._queue(work, lambda: self._hand(lambda: self._go_on(who, work)))
+            self._queue(work, lambda since: self._hand(lambda: self._go_on(who, work), since))
 
     def _rest(self, work: GrammarWork) -> None:
         """In the middle of work: until it has its turn again."""
-        turn = threading.Event()
-        self._queue(work, turn.set)
+        turn: SimpleQueue[float] = SimpleQueue()
+        self._queue(work, turn.put)
         self._over()
-        turn.wait()
+        self._mine.since = turn.get()
         if self._stopping:
             raise Stopped
 
-    def _hand(self, task: Callable[[], None]) -> None:
+    def _hand(self, task: Callable[[], None], since: float) -> None:
         """To a thread that has nothing to do, or a new one."""
         with self._lock:
             if self._stopping:
@@ -123,16 +114,17 @@ class Beside(Generic[Who]):
         if queue is None:
             queue = SimpleQueue()
             threading.Thread(target=self._serve, args=(queue,), name="sgl-grammars", daemon=True).start()
-        queue.put(task)
+        queue.put((task, since))
 
-    def _serve(self, queue: SimpleQueue[Callable[[], None] | None]) -> None:
+    def _serve(self, queue: SimpleQueue[Task | None]) -> None:
         give_way()
-        while (task := queue.get()) is not None:
+        while (taken := queue.get()) is not None:
+            task, self._mine.since = taken
             try:
                 task()
             except Stopped:
                 return
-            del task  # what it was done for may end now
+            del task, taken  # what it was done for may end now
             with self._lock:
                 if self._stopping:
                     return

@@ -9,16 +9,18 @@ from typing import Any
 import torch
 
 from ..cache import HostTier, Ints, PagePool, PrefixCache, StateCache, StateSlots, WindowCache, WindowPages
+from ..cache.host_pages import HostPages
 from ..cache.pools import KVPools, Pool
 from ..cache.state_slots import FIRST_SLOT
 from ..cache.states import StateMemory
 from ..errors import ConfigError
-from ..executor.host_pages import HostPages
+from ..parallel.host_pages import PagesMoved, TeamPages
 from .config import Resolved, free_memory, parse_memory
+from .ranks_side import RanksSide
 from .window_plan import WindowPlan
 
 
-def make_cache(runner: Any, config: Resolved, pool: Pool) -> PrefixCache:
+def make_cache(runner: Any, config: Resolved, pool: Pool, side: RanksSide | None = None) -> PrefixCache:
     poison = _poison(weakref.ref(pool), config.page_size, "fill_nan") if config.poison_freed else None
     windows: WindowPages | None = getattr(runner, "windows", None)
     on_free = poison if windows is None else _each(windows.drop, poison)
@@ -26,7 +28,7 @@ def make_cache(runner: Any, config: Resolved, pool: Pool) -> PrefixCache:
     states = _state_slots(config, runner.memory)
     if states is not None:
         return StateCache(pages, states)
-    return PrefixCache(pages, _host_tier(config, pool)) if windows is None else WindowCache(pages, windows)
+    return PrefixCache(pages, _host_tier(config, pool, side)) if windows is None else WindowCache(pages, windows)
 
 
 def plain_cache(config: Resolved, pool: Pool) -> PrefixCache:
@@ -65,9 +67,9 @@ def _state_slots(config: Resolved, states: StateMemory | None) -> StateSlots | N
     return StateSlots(states.slots - FIRST_SLOT, fill if config.poison_freed else None)
 
 
-def _host_tier(config: Resolved, pool: Pool) -> HostTier | None:
+def _host_tier(config: Resolved, pool: Pool, side: RanksSide | None) -> HostTier | None:
     size, free = parse_memory(config.host_kv, "host_kv"), free_memory()
-    page = pool.bytes // pool.slots * config.page_size
+    page = (pool.bytes // pool.slots + (0 if side is None else side.elsewhere(pool))) * config.page_size
     if not size:
         return None
     if not page <= size <= free:
@@ -76,7 +78,8 @@ def _host_tier(config: Resolved, pool: Pool) -> HostTier | None:
             f"and {free / 1e9:.2f} GB of main memory are free; ask for something between"
         )
     places = size // page + 1  # the first one is never used
-    copies = HostPages(pool, config.page_size, places)
+    copies: PagesMoved = HostPages(pool, config.page_size, places)
+    copies = copies if side is None else TeamPages(copies, side.team, config.page_size, places)
     return HostTier(PagePool(places, config.page_size, copies.fill_nan if config.poison_freed else None), copies)
 
 

@@ -12,21 +12,31 @@ import gc
 import threading
 import time
 
+from sgl.grammars.worker.memory import resident
+
 NEVER = 2**31 - 1  # as a threshold
-SELDOM = 30.0  # seconds between full collections while steps run
-QUIET = 0.02  # seconds without work before one
+SELDOM, OFTEN = 30.0, 10.0  # seconds between full collections while steps run, of all and of what came since the last one
+MANY = 24  # collections of younger objects after which a full one that freezes comes sooner: it takes about 1 ms for each
+QUIET, LONG_QUIET = 0.02, 1.0  # seconds without work before one, and before one of all that was frozen meanwhile
+WHOLE, MOST_GROWN = 1800.0, 1 << 30  # seconds, or bytes that the process has grown by, between such ones where work never ends
 
 _lock = threading.Lock()
 _standing: set[Collector] = set()
 _busy: set[Collector] = set()
 _usual = gc.get_threshold()
 _freezes = True  # or who uses engines does it himself
+_kept = False  # whether anything was frozen in the middle of work
+_looked, _size = 0.0, 0  # when all was looked at last, and how large the process was then
 
 
 class Collector:
-    """That of one engine; `stand` and `close` on any thread, the rest on the engine's own."""
+    """That of one engine; `stand` and `close` on any thread, the rest on the engine's own.
 
-    def __init__(self) -> None:
+    keeps: freezes what survives in the middle of work.
+    """
+
+    def __init__(self, keeps: bool = False) -> None:
+        self._keeps = keeps
         self._last = time.monotonic()
         self._works = False
 
@@ -35,6 +45,7 @@ class Collector:
         global _freezes
         with _lock:
             if not _standing:
+                _note_looked()
                 gc.collect()
                 _freezes = not gc.get_freeze_count()
             _standing.add(self)
@@ -42,19 +53,21 @@ class Collector:
                 gc.freeze()
 
     def close(self) -> None:
+        global _kept
         self.rest()
         with _lock:
             if self in _standing:
                 _standing.remove(self)
                 if _freezes and not _standing:
                     gc.unfreeze()
+                    _kept = False
 
     def work(self) -> None:
         """Before each step. Collects where that has waited for long."""
         if not self._works:
             self._works = True
             _begin(self)
-        elif time.monotonic() - self._last > SELDOM and self.due:
+        elif self.due and (self._much or time.monotonic() - self._last > (OFTEN if self._freezing else SELDOM)):
             self.collect()
 
     def rest(self) -> None:
@@ -68,9 +81,52 @@ class Collector:
         """Whether Python would have collected in full by now, and may."""
         return gc.isenabled() and gc.get_count()[2] > _usual[2] > 0
 
+    @property
+    def _freezing(self) -> bool:
+        return self._keeps and _freezes
+
+    @property
+    def _much(self) -> bool:
+        """Whether so much is new that others would notice a collection that waits longer."""
+        return self._freezing and gc.get_count()[2] > MANY
+
+    @property
+    def owes(self) -> bool:
+        """Whether all is to be looked at, once nothing has come for long."""
+        return _kept and not _busy
+
     def collect(self) -> None:
-        gc.collect()
+        """In full, but for what is frozen."""
+        global _kept
+        if self._works and self._freezing:
+            if time.monotonic() - _looked > WHOLE or resident() - _size > MOST_GROWN:
+                _look_at_all()
+            gc.collect()
+            gc.freeze()
+            _kept = True
+        else:
+            gc.collect()
         self._last = time.monotonic()
+
+    def look_at_all(self) -> None:
+        """What was frozen as well."""
+        with _lock:
+            if self.owes:
+                _look_at_all()
+
+
+def _look_at_all() -> None:
+    global _kept
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    _kept = False
+    _note_looked()
+
+
+def _note_looked() -> None:
+    global _looked, _size
+    _looked, _size = time.monotonic(), resident()
 
 
 def _begin(collector: Collector) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
+from ..parallel.whole_experts import WholeExperts
 from ..quantization import ACTIVATIONS
 from ..quantization.forms import CALIBRATED, FORMS
 from ..speculative.options import Drafting, drafting_of
@@ -24,7 +25,8 @@ CHOICES = {
     "load_format": ("auto", "pt", "sharded_state"),
     "implementation": ("auto", "sgl", "transformers"),
 }
-COUNTS = ("tensor_parallel", "pipeline_parallel", "replicas")  # of processes; nothing is chosen for who leaves them open
+COUNTS = ("tensor_parallel", "pipeline_parallel", "replicas", "expert_nodes")  # of processes; nothing is chosen for who leaves them open
+ON_CPUS = ("adapters", "adapter_slots", "draft", "host_kv")  # what several ranks do on CPUs alone
 BATCH_DEPENDENT = ("flashinfer", "torch_native")  # attention whose bits depend on the other sequences of a step
 
 
@@ -42,7 +44,7 @@ class EngineConfig:
     host_kv      main memory for prefixes that the pool has no room for, bytes or text such as "4GB"; 0: they are dropped
     kv_dtype     format of the stored keys and values: "auto" (as dtype), or "fp8": half of bfloat16's bytes, less precise;
                  divided by the checkpoint's scales where it has some, otherwise as they are
-    window_tokens  of models with layers that see a window only, on a CPU: tokens that these have rows for, with kv_tokens; behind a
+    window_tokens  of models with layers that see a window only: tokens that these have rows for, with kv_tokens; behind a
                  window they are given back. None: a share of kv_tokens by what texts of a typical length need; as many as
                  kv_tokens: all layers keep all tokens
     states       of models with recurrent layers: how many states there are, for running sequences and for cached prefixes;
@@ -75,16 +77,16 @@ class EngineConfig:
     max_running  sequences computed in one step at most; None: 64 on the CPU, 256 on a GPU
     attention    "auto" or the name of a backend
     graphs       on a GPU: replay decode-only steps as CUDA graphs
-    run_ahead    start a step before the previous step's results are read; None: only on a GPU
+    run_ahead    start a step before the previous step's results are read; None: only on a GPU, and not with `draft`
     deterministic  the same bits for a request whatever else is running, at the cost of speed
     speculation  "auto": guess tokens from what was written before (in the text, its prompt, finished texts of its namespace, and in the same
                  state of a grammar) and compute them together; the sampler keeps those that it would have chosen, so the text is the
-                 same. As many as are measured to pay; steps do not run ahead then. False: not at all. "exact": with deterministic=True,
+                 same. As many as are measured to pay; steps with some do not run ahead. False: not at all. "exact": with deterministic=True,
                  where not a bit of a logit can change; and what a grammar forces is sampled too, with drafts in place of jump_forward.
-                 A dict: {"drafters": [of "forced", "states", "suffix"], "most": tokens of a draft, "learn": from finished texts,
-                 "control": only what pays, "exact": as above}, each of which may be left out
-    draft        with speculation: what guesses too, as `Engine` takes models. A smaller model with the same tokenizer; on a CPU also an
-                 EAGLE or EAGLE-3 head of the model, or "mtp" for the layer that its own checkpoint has for it. It has a KV pool of its own,
+                 A dict: {"drafters": [of "forced", "states", "suffix", "named"], "most": tokens of a draft, "learn": from finished
+                 texts, "control": only what pays, "exact": as above}, each of which may be left out
+    draft        with speculation: what guesses too, as `Engine` takes models. A smaller model with the same tokenizer; also an EAGLE
+                 or EAGLE-3 head of the model, or "mtp" for the layer that its own checkpoint has for it. It has a KV pool of its own,
                  of as many tokens, in the same memory. None: nothing
     jump_forward append tokens that a grammar forces without sampling them (on a GPU: while few sequences run and it pays)
     json_options how JSON is written and read from schemas, see `sgl.grammars.SchemaOptions`; options left out come from
@@ -96,15 +98,24 @@ class EngineConfig:
     dummy        random weights in the model's shape; only its config.json is read
     seed         of the dummy weights, and of generations that have no seed of their own
     strict       raise an error if a layer or its attention does not use this machine's fastest path (`info()["slower"]`)
-    tensor_parallel  on a CPU: so many processes, ranks, share the model out, each with some of the heads and of the networks' width, and
-                 compute every step together. They run beside a process of the engine's own, as with `process`
-    pipeline_parallel  on a CPU: so many stages, each with some of the layers, compute a step one after the other, cut into micro-batches so that
-                 several stages compute at the same time. A process each; with tensor_parallel so many processes each
+    tensor_parallel  so many processes, ranks, share the model out, each with some of the heads and of the networks' width, and compute every
+                 step together: on GPUs each on a card of its own. They run in and beside a process of the engine's own, as with `process`
+    pipeline_parallel  so many stages, each with some of the layers, compute a step one after the other, cut into micro-batches so that
+                 several stages compute at the same time. A process each, on GPUs with a card each; with tensor_parallel so many processes each
+    expert_parallel  of mixtures of experts with tensor_parallel: each rank holds whole experts, instead of a part of each one's width. On the CPU
+    redundant_experts  with it: so many copies of experts in each layer, which share the rows of those that are chosen most often
+    rebalance_every  with it: after so many steps, experts move between ranks so that all have about as much to do, a few between two steps; None: only
+                 when `engine.rebalance_experts()` asks for it
+    expert_nodes  with it: so many groups of ranks that follow each other and reach each other faster than the rest. Where a router chooses among groups of
+                 experts, each of these stays within one
     replicas     so many engines behind this one, a process each: on GPUs each with one of its own, on a CPU each with its share of the threads. A
                  new sequence goes where it would be done first, what is cached there counted in, and its forks stay with it
     process      run the model in a separate process, which is restarted if it dies
     heartbeat    with `process`: seconds without a sign of life after which the process counts as hung, is killed and
                  restarted; ten times as long while loading, twenty times as long within one step; None: never
+    grammar_process  compile grammars in a process of their own, so that those that take long hold up nobody's text: True from the start;
+                 None on a CPU: once compiling has taken as long here as the start of a process, a quarter of a second; False: never.
+                 On a GPU it was never tried: None is False there, and True an error
     poison_freed fill freed pages with NaN so that reading a freed page shows up (for tests)
     """
 
@@ -149,9 +160,14 @@ class EngineConfig:
     strict: bool = False
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
+    expert_parallel: bool = False
+    redundant_experts: int = 0
+    rebalance_every: int | None = None
+    expert_nodes: int = 1
     replicas: int = 1
     process: bool = False
     heartbeat: float | None = 30.0
+    grammar_process: bool | None = None
     poison_freed: bool = False
 
     @classmethod
@@ -167,20 +183,21 @@ class EngineConfig:
         return replace(config, process=True) if max(config.ranks, config.replicas) > 1 else config
 
     def validate(self) -> None:
-        for name in ("page_size", "step_tokens", "max_running", "threads", "context", "kv_tokens", "window_tokens", "states", "state_every", "tensor_parallel", "pipeline_parallel", "replicas"):
+        for name in ("page_size", "step_tokens", "max_running", "threads", "context", "kv_tokens", "window_tokens", "states", "state_every", "tensor_parallel", "pipeline_parallel", "replicas", "rebalance_every", "expert_nodes"):
             value = getattr(self, name)
             if (value is not None or name in COUNTS) and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < WORD):
                 raise ConfigError(f"Engine({name}={shown(value)}): must be a positive whole number")
         for name, choices in CHOICES.items():
             if (value := getattr(self, name)) not in choices:
                 raise ConfigError(f"Engine({name}={shown(value)}): must be {', '.join(choices[:-1])} or {choices[-1]}")
-        for name in ("graphs", "deterministic", "jump_forward", "dummy", "strict", "process", "trust_remote_code", "poison_freed"):
+        for name in ("graphs", "deterministic", "jump_forward", "dummy", "strict", "process", "trust_remote_code", "poison_freed", "expert_parallel"):
             if not isinstance(value := getattr(self, name), bool):
                 raise ConfigError(f"Engine({name}={shown(value)}): must be True or False")
         if self.seed is not None:
             whole("Engine(seed=...)", self.seed, -WORD, 2 * WORD - 1)
-        if (drafting := drafting_of(self.speculation)) is not None and self.run_ahead:
-            raise ConfigError("Engine(run_ahead=True, speculation=...): a step with drafts is finished before the next begins; leave one of them out")
+        drafting = drafting_of(self.speculation)
+        if self.draft is not None and self.run_ahead:
+            raise ConfigError("Engine(run_ahead=True, draft=...): a draft model guesses behind tokens that are known, before each step; leave one of them out")
         if drafting is not None and drafting.exact and not self.deterministic:
             raise ConfigError(
                 f"Engine(speculation={shown(self.speculation)}): the same bits need deterministic=True as well, as several tokens in a step round otherwise "
@@ -192,6 +209,8 @@ class EngineConfig:
             raise ConfigError(f"Engine(draft={shown(self.draft)}): must be 'mtp', as it stands here, or the directory or name of a model or head; None for no draft model")
         if self.run_ahead not in (None, True, False):
             raise ConfigError(f"Engine(run_ahead={shown(self.run_ahead)}): must be True, False or None")
+        if self.grammar_process not in (None, True, False):
+            raise ConfigError(f"Engine(grammar_process={shown(self.grammar_process)}): must be True, False or None")
         if self.deterministic and self.attention in BATCH_DEPENDENT:
             raise ConfigError(
                 f"Engine(deterministic=True, attention={self.attention!r}): its sums depend on the other sequences of a step; "
@@ -212,6 +231,7 @@ class EngineConfig:
         if (most := self.expert_budget) is not None and most < 0:
             raise ConfigError(f"Engine(expert_memory={shown(self.expert_memory)}): must be 'device', 'host', or a size such as '40GB'")
         self._check_ranks()
+        self._check_experts()
         self._check_adapters()
         self._check_calibration()
         self._check_json_options()
@@ -227,6 +247,11 @@ class EngineConfig:
         """The beginning of errors about these options."""
         names = [name for name in ("tensor_parallel", "pipeline_parallel") if getattr(self, name) > 1]
         return f"Engine({', '.join(f'{name}={getattr(self, name)}' for name in names)}"
+
+    @property
+    def whole_experts(self) -> WholeExperts | None:
+        """How experts lie whole on ranks; None: each rank has a part of every one."""
+        return WholeExperts(self.redundant_experts, self.expert_nodes, self.deterministic) if self.expert_parallel else None
 
     @property
     def is_calibrated(self) -> bool:
@@ -258,16 +283,27 @@ class EngineConfig:
             raise ConfigError(f"Engine(weights={self.weights!r}) is for the CPU and CUDA, here: {device}; use weights='auto'")
         if self.weights == "fp8" and not gpu:
             raise ConfigError(f"Engine(weights='fp8') needs a CUDA device, here: {device}; use weights='int8', 'int4' or 'auto'")
-        if self.ranks > 1 and device != "cpu":
-            raise ConfigError(f"{self.ranks_asked}) is for the CPU, here: {device}; leave it out, or take device='cpu'")
+        if self.ranks > 1 and not (device == "cpu" or gpu):
+            raise ConfigError(f"{self.ranks_asked}) is for CUDA devices and the CPU, here: {device}; leave it out, or take device='cpu'")
+        if self.ranks > 1 and self.run_ahead and not gpu:
+            raise ConfigError(f"{self.ranks_asked}, run_ahead=True): on a CPU several ranks do not run ahead; leave one of them out")
+        if self.expert_parallel and gpu:
+            raise ConfigError(
+                f"{self.ranks_asked}, expert_parallel=True): never ran on CUDA devices and is not supported there; leave it out, and each rank has a part of every expert, or take device='cpu'"
+            )
+        if self.ranks > 1 and gpu and (alone := [f"{name}={shown(getattr(self, name))}" for name in ON_CPUS if getattr(self, name)]):
+            raise ConfigError(f"{self.ranks_asked}, {', '.join(alone)}): not supported with several ranks on GPUs; leave one of them out, or take device='cpu'")
         if self.expert_budget is not None and not gpu:
             raise ConfigError(f"Engine(expert_memory={shown(self.expert_memory)}) is for CUDA devices, here: {device}, whose experts lie in main memory anyway; leave it out")
+        if self.grammar_process and device != "cpu":
+            raise ConfigError(f"Engine(grammar_process=True) is not supported on GPUs, here: {device}; leave it out, grammars are compiled in the engine's process")
         values = {f.name: getattr(self, f.name) for f in fields(EngineConfig)}
+        values["grammar_process"] = self.grammar_process if device == "cpu" else False
         values["step_tokens"] = self.step_tokens or (8192 if gpu else 1024)
         values["prompt_seconds"] = (0.05 if gpu else 0.5) if self.prompt_seconds is None else self.prompt_seconds
         values["max_running"] = self.max_running or (256 if gpu else 64)
         values["state_every"] = self.state_every or (2048 if gpu else 256)
-        values["run_ahead"] = gpu and self.drafting is None if self.run_ahead is None else self.run_ahead
+        values["run_ahead"] = gpu and self.draft is None if self.run_ahead is None else self.run_ahead
         values["graphs"] = self.graphs and gpu
         values["jump_forward"] = self.jump_forward and not (self.drafting is not None and self.drafting.exact)
         if gpu and self.memory is None:
@@ -284,11 +320,23 @@ class EngineConfig:
         asked = self.ranks_asked
         if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
             raise ConfigError(f"{asked}): this process is a rank of torchrun's, which would run the program once on each: start it by itself, the engine starts its ranks")
-        alone = ("adapters", "adapter_slots", "host_kv", "draft", "run_ahead")  # what rank 0 would do without the others
-        wrong = [f"{name}={shown(getattr(self, name))}" for name in alone if getattr(self, name)]
-        wrong += [f"{name}={shown(getattr(self, name))}" for name, plain in (("expert_memory", "device"), ("implementation", "auto"), ("load_format", "auto")) if getattr(self, name) not in (plain, "sgl", "pt")]
+        wrong = [f"{name}={shown(getattr(self, name))}" for name, plain in (("expert_memory", "device"), ("implementation", "auto"), ("load_format", "auto")) if getattr(self, name) not in (plain, "sgl", "pt")]
         if wrong or self.is_calibrated:
             raise ConfigError(f"{asked}, {', '.join(wrong) or f'weights={self.weights!r}'}): not with several ranks; leave one of them out")
+
+    def _check_experts(self) -> None:
+        whole("Engine(redundant_experts=...)", self.redundant_experts, 0, WORD)
+        if not self.expert_parallel:
+            more = [f"{name}={getattr(self, name)}" for name, plain in (("redundant_experts", 0), ("rebalance_every", None), ("expert_nodes", 1)) if getattr(self, name) != plain]
+            if more:
+                raise ConfigError(f"Engine({', '.join(more)}) is about experts that lie whole on ranks: take expert_parallel=True as well, or leave it out")
+            return
+        if self.tensor_parallel == 1:
+            raise ConfigError("Engine(expert_parallel=True) shares experts out among the ranks of tensor_parallel, here 1: take tensor_parallel=2 or more")
+        if self.pipeline_parallel > 1:
+            raise ConfigError(f"{self.ranks_asked}, expert_parallel=True): not with stages; leave one of them out")
+        if self.tensor_parallel % self.expert_nodes:
+            raise ConfigError(f"Engine(tensor_parallel={self.tensor_parallel}, expert_nodes={self.expert_nodes}): ranks cannot be shared out among so many; take a number that divides them")
 
     def _check_adapters(self) -> None:
         if parse_memory(self.adapter_memory, "adapter_memory") < 0:

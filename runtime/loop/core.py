@@ -18,21 +18,23 @@ from ..cache.snapshot import Snapshot, snapshot
 from ..calibration.texts import Recorded
 from ..errors import ConfigError, EngineClosed, EngineFailed, RuntimeFailure
 from ..executor.runner import Runner
-from ..sequences.ops import Close, Op
+from ..sequences.ops import Close, Generate, Op
 from ..sequences.outcome import note
 from ..sequences.sequence import SequenceState, Status, Work
 from ..sequences.terms import Terms
 from ..values import shown
 from .blame import bare, culprit
 from .call import Call
-from .collector import QUIET, Collector
+from .collector import LONG_QUIET, QUIET, Collector
 from .counts import gathered
 from .lifecycle import Lifecycle
 from .metrics import Stats
 from .step_trace import StepRecord, StepTraces
 from .stepping import Step, Stepper
+from .turns import go_first
 
 if TYPE_CHECKING:
+    from .rebalancing import Rebalancer
     from .sleeping import Sleeper
     from .updating import Updater
 
@@ -51,9 +53,10 @@ class EngineCore:
         self.cache, self.scheduler, self.stats = life.cache, life.scheduler, life.stats
         self.stepper = Stepper(runner, life)
         self.traces = StepTraces(life.scheduler)
-        self.collector = Collector()
+        self.collector = Collector(keeps=runner.device.type == "cpu")
         self.sleeper: Sleeper | None = None
         self.updater: Updater | None = None
+        self.rebalancer: Rebalancer | None = None  # where experts lie whole on ranks
         self.adapters: Adapters | str = "none were set up"  # or why it takes none
         self.halted = False  # the model has no weights that belong together
         self.told: Callable[[], None] | None = None  # called when receivers of chunks have got those of a step
@@ -69,6 +72,7 @@ class EngineCore:
         self._stuck_late = False  # nothing can be computed until a grammar is worked out
         life.beside.told = lambda: self._post(SequenceState(NOBODY), Call(int))
         self._flying: Step | None = None  # decided, not finished: the device may be computing it
+        self._waited = False  # for a step, since the plan of this turn
         self._thread = threading.Thread(target=self._run, name="sgl-scheduler", daemon=True)
 
     # what other threads call
@@ -82,6 +86,8 @@ class EngineCore:
 
     def submit(self, seq: SequenceState, op: Op) -> Future[Any]:
         op.future.keeper = self._thread
+        if isinstance(op, Generate) and op.cuts:
+            self.life.text.tokenizer.encode("", parse_special=False)  # what that needs is made here, once, not in the loop
         self._post(seq, op)
         return op.future
 
@@ -157,8 +163,8 @@ class EngineCore:
     # on the scheduler thread, between two steps
 
     def answer(self, name: str, *args: Any) -> Any:
-        """The result of a method of that name: flush, check, snapshot, tree, sleep, wake, update, begin_ or end_trace, begin_ or end_recording."""
-        asked = {"sleep": self.sleeper, "wake": self.sleeper, "update": self.updater}.get(name, self)
+        """The result of a method of that name: flush, check, snapshot, tree, sleep, wake, update, rebalance, begin_ or end_trace, begin_ or end_recording."""
+        asked = {"sleep": self.sleeper, "wake": self.sleeper, "update": self.updater, "rebalance": self.rebalancer}.get(name, self)
         return getattr(asked, name)(*args)
 
     def flush(self) -> int:
@@ -228,6 +234,8 @@ class EngineCore:
 
     def _run(self) -> None:
         try:
+            if self.runner.device.type == "cpu":
+                go_first()
             with self.runner.on_device(), metered(self._meter):
                 self._loop()
         except BaseException as error:  # our own invariants broke
@@ -253,6 +261,8 @@ class EngineCore:
             started = time.perf_counter()
             if self._try_step():
                 self.stats.stepped(time.perf_counter() - started)
+                if self.rebalancer is not None:
+                    self.rebalancer.stepped()
             self._tell()
             self.traces.stepped()
             if self.scheduler.lingers and not self.scheduler.running:
@@ -260,7 +270,7 @@ class EngineCore:
             elif self._stuck_late:
                 self._comes_in(PATIENCE)
             if self.life.speculation is not None:
-                self.life.speculation.stepped()
+                self.life.speculation.stepped(self._waited)
             if self.after_step is not None:
                 self.after_step()
             if self._idle:
@@ -287,8 +297,9 @@ class EngineCore:
         return worked
 
     def _step(self) -> bool:
-        """Plan and launch a step, finish the one before (or this one, where nothing runs ahead)."""
+        """Plan and launch a step, finish the one before (or this one, where nothing runs ahead, or guesses wait to be verified)."""
         self.stepper.late.catch_up()
+        self._ready_for_drafts()
         work = self._plan()
         self._refuse()
         if not self.run_ahead:
@@ -306,12 +317,23 @@ class EngineCore:
         if step is not None:
             self.stepper.decide(step)
             self._flying = step
+        drafted = any(seq.draft is not None for seq, *_ in work)
         self._stuck_late = bool(self.life.beside.waiting) and not ahead and (step is None or not step.waits)
         if self.run_ahead:
             self.life.deliver()
-        elif step is not None:
+        if step is not None and (drafted or not self.run_ahead):
             self._finish()
         return self.stats.computed_tokens > computed
+
+    def _ready_for_drafts(self) -> None:
+        """Before a plan: guesses go on from known tokens only, so where some are wanted the step under way is finished."""
+        speculation = self.life.speculation
+        if speculation is None:
+            return
+        if self._flying is not None and speculation.turns.waits:
+            self._finish()
+        speculation.known = self._flying is None
+        self._waited = False
 
     def _plan(self) -> list[Work]:
         """Without those whom it cannot be made with: they fail."""
@@ -330,6 +352,7 @@ class EngineCore:
         step, self._flying = self._flying, None
         assert step is not None
         self.stepper.finish(step)
+        self._waited = step.waits
         if step.waits:
             self.scheduler.pace.finished(ahead)
         self._tell()
@@ -383,6 +406,8 @@ class EngineCore:
             pass
         if self.collector.due and not self._comes_in(QUIET):
             self.collector.collect()
+        if self.collector.owes and not self._comes_in(LONG_QUIET):
+            self.collector.look_at_all()
         self._comes_in()
 
     def _comes_in(self, most: float | None = None) -> bool:

@@ -36,6 +36,7 @@ def gathered(stats: Stats, cache: PrefixCache, scheduler: Scheduler, runner: Any
         host_hits=host.loaded if host else 0,
         expert_counts=_expert_counts(runner),
         **_pipeline(runner),
+        **_experts(runner),
         adapters={} if adapters is None else adapters.told(),
         expert_bytes=_brought(runner),
     )
@@ -48,6 +49,20 @@ def _expert_counts(runner: Any) -> list[list[int]]:
 
 def _pipeline(runner: Any) -> dict[str, Any]:
     return runner.times()._asdict() if isinstance(runner, PipelineRunner) else {}
+
+
+def _experts(runner: Any) -> dict[str, Any]:
+    """Where experts lie whole on ranks."""
+    experts = getattr(runner, "experts", None)
+    if experts is None:
+        return {}
+    return {
+        "rank_rows": experts.rows(),
+        "expert_places": experts.places(),
+        "rebalances": experts.count,
+        "moved_experts": experts.moved,
+        "rebalanced": experts.last._asdict() if experts.count else {},
+    }
 
 
 def _brought(runner: Any) -> int:

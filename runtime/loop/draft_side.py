@@ -180,7 +180,11 @@ def draft_side(config: Resolved, choice: DeviceChoice, target: Model | GenericMo
         raise ConfigError(f"{asked(config)}: heads on the states of their target run on the CPU and CUDA, here: {choice.device}; take a draft model")
     if mtp and config.dummy:
         raise ConfigError(f"{asked(config)}: with dummy=True no file says what its layer for drafts is; leave one of them out")
+    if config.pipeline_parallel > 1:
+        raise ConfigError(f"{config.ranks_asked}, draft={str(config.draft)!r}): a head reads states of layers that lie in other stages; take a draft model")
     files = open_mtp(where, target, config.load_format) if kind is None else open_head(where, kind, target, config.load_format, not config.dummy)
+    if config.tensor_parallel > 1 and not files.spec.scores:
+        raise ConfigError(f"{config.ranks_asked}, draft={str(config.draft)!r}): the head scores by its target's lm_head, which lies on several ranks; take a draft model")
     return HeadSide(config, choice, where, files)
 
 

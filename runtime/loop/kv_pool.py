@@ -11,9 +11,9 @@ from ..attention import AttentionLayout
 from ..cache.pools import Pool
 from ..executor.device import DeviceChoice
 from ..models.generic import AnyDecoder
+from ..models.kv_scales import take_scales
 from . import memory
 from .config import Resolved
-from .kv_scales import take_scales
 from .window_plan import WindowPlan, check_options, plan_windows, share_of, windows_refused
 
 
@@ -40,7 +40,7 @@ def _tokens(
         return plan, memory.tokens_without_keys(config, choice.device), WindowPlan(layout)
     why = None
     if any(layer.reach is not None and layer.reach < context for layer in layout.attending):
-        why = windows_refused(apart, config, choice.device, bool(plan.states))
+        why = windows_refused(apart, config, bool(plan.states))
         if why is None:
             share = share_of(apart, config, context)
             each = beside + apart.bytes_per_slot(dtype, windowed=False) + math.ceil(share * apart.bytes_per_slot(dtype, windowed=True))

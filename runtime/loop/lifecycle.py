@@ -145,6 +145,7 @@ class Lifecycle:
     def give_birth(self, parent: SequenceState, child: SequenceState) -> int:
         """Let `child` begin where `parent` stands; returns the computed tokens that it shares."""
         child.tokens.extend(parent.tokens.array)
+        child.guarded = parent.guarded
         self.recordings.born(parent, child)
         if child.terms.adapter == parent.terms.adapter:
             shared = self.cache.share(parent, child)
@@ -271,6 +272,7 @@ class Lifecycle:
             )  # fmt: skip
 
     def start_decoding(self, seq: SequenceState, op: Generate) -> Decoding:
+        seq.guarded = seq.guarded or not op.params.speculation
         return Decoding(self, seq, op)
 
     def work_out(self, seq: SequenceState, op: Generate, work: GrammarWork) -> None:

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from ..attention.base import AttentionLayout
 from ..attention.chosen import Chosen
+from ..cache.host_pages import STAGING
 from ..cache.kv import PAD_SLOT
 from ..cache.state_slots import FIRST_SLOT, SCRAP_SLOT
 from ..cache.states import StateMemory
 from ..errors import ConfigError
-from ..executor.host_pages import STAGING
 from ..layers.float8 import Scales
 from ..step.batch import Batch, DeviceBatch
 from .config import Resolved, free_memory, parse_memory
@@ -38,7 +38,8 @@ class MemoryPlan:
     """Bytes of the device's memory (on the CPU: of the main memory).
 
     total, free: before anything was loaded; weights, activations: measured (activations on a GPU only);
-    reserved: set aside for graphs, attention and sampling; kv: the pool; states: of layers that keep some; adapters: their slots.
+    reserved: set aside for graphs, attention and sampling; kv: the pool; states: of layers that keep some; adapters: their slots, on a
+    CPU those of all ranks.
     """
 
     total: int
@@ -126,7 +127,7 @@ def _tokens(plan: MemoryPlan, config: Resolved, bytes_per_token: int, device: to
     if config.memory is not None:
         tokens = int(config.memory * plan.free - plan.taken) // bytes_per_token
         return min(GPU_TOKENS, tokens) if device.type == "cuda" else tokens
-    return min(CPU_TOKENS, (int(CPU_SHARE * free_memory()) - plan.states) // bytes_per_token)
+    return min(CPU_TOKENS, (int(CPU_SHARE * (free_memory() - plan.adapters)) - plan.states) // bytes_per_token)
 
 
 def tokens_without_keys(config: Resolved, device: torch.device) -> int:
@@ -228,6 +229,9 @@ class _NoAttention:
 
     def scales(self, layer: int) -> Scales:
         return self._layout.scales(self.pool, layer)
+
+    def slots(self, layer: int, batch: Batch) -> Tensor:
+        return batch.slots
 
     def reasons(self, layer: int) -> tuple[str, str | None]:
         return self.name, None

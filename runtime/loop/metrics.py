@@ -6,6 +6,8 @@ from bisect import bisect_left
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from ..parallel.placement import balance
+
 if TYPE_CHECKING:
     from ..cache import PrefixCache
     from ..sequences.decoding import Decoding
@@ -62,6 +64,11 @@ class Stats:
     host_tokens: int = 0  # whose keys and values are kept in main memory
     host_hits: int = 0  # tokens brought back from there; counted in cached_tokens too
     expert_counts: list[list[int]] = field(default_factory=list)  # of each layer, how often its experts were chosen, see `Decoder`
+    rank_rows: list[list[int]] = field(default_factory=list)  # with expert_parallel: of each layer with experts, the rows of experts that each rank computed
+    expert_places: dict[str, list[str]] = field(default_factory=dict)  # of layers whose experts lie alike, which each rank holds
+    rebalances: int = 0  # see `Engine.rebalance_experts`
+    moved_experts: int = 0  # that went to another place in them
+    rebalanced: dict[str, Any] = field(default_factory=dict)  # what the last one did, see `parallel.expert_ranks.Rebalanced`
     late_masks: int = 0  # tokens that waited for what their grammars need long for, beside the loop
     reread_tokens: int = 0  # computed again as forks took another adapter
     adapters: dict[str, Any] = field(default_factory=dict)  # how things stand with them, see `adapters.room.Adapters.told`
@@ -81,6 +88,11 @@ class Stats:
         """Share of the steps' time in which stages of a pipeline did not compute, on average."""
         return max(0.0, 1 - sum(self.stage_seconds) / (len(self.stage_seconds) * self.pipeline_seconds)) if self.pipeline_seconds and self.stage_seconds else 0.0
 
+    @property
+    def rank_balance(self) -> float:
+        """Rows of experts of a rank, beside those of the busiest one of each layer, on average: 1.0 is the best."""
+        return balance(self.rank_rows)
+
     def stepped(self, seconds: float) -> None:
         self.steps += 1
         self.step_seconds += seconds
@@ -95,14 +107,14 @@ class Stats:
 
     def __sub__(self, other: Stats) -> Stats:
         gauges = {
-            "adapters", "running", "waiting", "pages_total", "pages_free", "pages_cached", "pages_pinned", "prompt_budget", "host_tokens",
+            "adapters", "expert_places", "rebalanced", "running", "waiting", "pages_total", "pages_free", "pages_cached", "pages_pinned", "prompt_budget", "host_tokens",
             "window_pages_total", "window_pages_free", "window_pages_held", "window_saved", "draft_pages_total", "draft_pages_free", "states_total", "states_free", "states_cached",
         }  # fmt: skip
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return Stats(**{n: v if n in gauges else _without(v, getattr(other, n)) for n, v in values.items()})
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"hit_rate": self.hit_rate, "bubble": self.bubble}
+        return asdict(self) | {"hit_rate": self.hit_rate, "bubble": self.bubble, "rank_balance": self.rank_balance}
 
 
 def of_windows(cache: PrefixCache) -> dict[str, Any]:

@@ -57,9 +57,14 @@ class EngineOptions(TypedDict, total=False):
     strict: bool
     tensor_parallel: int
     pipeline_parallel: int
+    expert_parallel: bool
+    redundant_experts: int
+    rebalance_every: int | None
+    expert_nodes: int
     replicas: int
     process: bool
     heartbeat: float | None
+    grammar_process: bool | None
     poison_freed: bool
 
 

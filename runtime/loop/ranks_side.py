@@ -2,52 +2,126 @@
 
 from __future__ import annotations
 
+import pickle
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
+
+from ..attention.by_layer import listed
 from ..cache.pools import Pool
 from ..cache.states import StateShapes
 from ..errors import ConfigError
 from ..executor.device import DeviceChoice, apply_threads
+from ..executor.rehearsal import longest_step
+from ..loading.plan import Plan
 from ..models.decoder import Decoder
 from ..models.explain import Layers
 from ..models.spec import Model
+from ..parallel.expert_ranks import ExpertRanks
 from ..parallel.line import Begin, Room
+from ..parallel.moving import Mover
+from ..parallel.part import Part
 from ..parallel.ranks import joined
-from ..parallel.share import load_share
-from ..parallel.split import Split
 from ..parallel.team import Team
 from ..quantization import Transform
 from .config import EngineConfig, Resolved
-from .memory import stored_dtype
+from .memory import MemoryPlan, stored_dtype
+
+if TYPE_CHECKING:
+    from ..parallel.cuda_ranks import CudaRanks
 
 
 class RanksSide:
-    """The ranks are started at once, and load while rank 0 does."""
+    """The ranks are started at once, and load while rank 0 does. part: rank 0's.  ranks: on GPUs, with whom rank 0 computes, once loaded.
+
+    experts: where they lie whole on ranks, once loaded.
+    """
+
+    ranks: CudaRanks | None = None
+    experts: ExpertRanks | None = None
+    part: Part
 
     def __init__(self, team: Team, config: Resolved, choice: DeviceChoice, path: Path) -> None:
         self.team, self._config, self._choice, self._path = team, config, choice, path
+        self._cards: list[tuple[int, int]] = []  # on GPUs, of each of the others: bytes that were free, and of its weights
         self._rows: list[bytes] = []  # of each of the others, who computes its layers
 
     def load(self, config: Resolved, transform: Transform | None, context: int, seed: int | None) -> Decoder:
         """Rank 0's share, which computes with the others'."""
-        choice, ranks = self._choice, self.team.size
-        self.team.begin(Begin(0, ranks, "", str(self._path), choice.dtype, choice.device, choice.threads, context, config.load_format, seed, config.weights, config.deterministic))
-        model = load_share(self._path, choice.dtype, choice.device, Split(0, ranks), seed, transform, context, config.load_format)
-        if any(scale is not None for scale in model.kv_scales) and config.kv_dtype == "fp8":
-            raise ConfigError(f"Engine(tensor_parallel={ranks}, kv_dtype='fp8'): the checkpoint's scales of keys and values are not shared out; leave kv_dtype at 'auto'")
-        joined(model, self.team.meet())
-        self.team.wait()
+        model = self._begin(config, transform, context, seed)
+        if self._choice.device.type == "cuda":
+            self._meet_cards(model, config)
+        else:
+            self.part.sums = self.team.meet()
+            self.part.join(model)
+            if config.expert_parallel:
+                self.experts = ExpertRanks(self.team, Mover(model, 0, self.team.size), self.team.size)
+            self.team.wait()
         return model
+
+    def _begin(self, config: Resolved, transform: Transform | None, context: int, seed: int | None, stages: int = 1) -> Decoder:
+        """Rank 0's part, while the others load theirs."""
+        choice = self._choice
+        self._set_environment()
+        begin = Begin(
+            0, self.team.size, "", str(self._path), choice.dtype, choice.device, choice.threads, context, config.load_format, seed, config.weights, config.deterministic, stages, config.whole_experts,
+        )  # fmt: skip
+        self.part = Part(begin, transform)
+        self.team.begin(begin)
+        model = self.part.load()
+        self._layout = model.config.attention
+        if choice.device.type == "cuda" and any(scale is not None for scale in model.kv_scales) and config.kv_dtype == "fp8":
+            raise ConfigError(f"{config.ranks_asked}, kv_dtype='fp8'): the checkpoint's scales of keys and values are not shared out on GPUs; leave kv_dtype at 'auto'")
+        return model
+
+    def plan(self, model: Decoder, path: Path) -> tuple[Plan, int]:
+        """Every rank settles what it will load of another checkpoint: rank 0's plan, and bytes of all. Raises what one of them finds wrong, and nothing is another then."""
+        plan = self.part.plan(model, self.part.opened(path))
+        return plan, plan.bytes + sum(self.team.ask("plan", path))
+
+    def fill(self, model: Decoder) -> None:
+        """Every rank loads that. Raises what one of them could not do, when all are done."""
+        self.team.ask("fill", meanwhile=lambda: self.part.fill(model))
+
+    def _set_environment(self) -> None:
+        if self._choice.device.type == "cuda":
+            from ..parallel.cuda_ranks import set_environment  # needs Triton
+
+            set_environment()
+
+    def _meet_cards(self, model: Decoder, config: Resolved, stages: int = 1) -> None:
+        from ..parallel.cuda_ranks import CudaRanks
+
+        choice = self._choice
+        self.ranks = CudaRanks(0, self.team.size, self.team.meeting, choice.device, model.config.hidden_size, choice.dtype, config.deterministic, stages)
+        if self.ranks.ranks > 1:
+            joined(model, self.ranks)
+        self._cards = [pickle.loads(each) for each in self.team.wait()]
+
+    def measuring(self) -> AbstractContextManager[None]:
+        """Rank 0 computes alone within."""
+        return nullcontext() if self.ranks is None else self.ranks.measuring()
+
+    def planned(self, plan: MemoryPlan) -> MemoryPlan:
+        """By the card that has least room."""
+        for free, weights in self._cards:
+            plan = replace(plan, free=min(plan.free, free), weights=max(plan.weights, weights))
+        return plan
 
     def layers_elsewhere(self) -> tuple[Layers, ...]:
         """Who computes layers that rank 0 has no part of."""
         return ()
 
     def beside(self) -> int:
-        """Bytes a token that other ranks store, of the memory that rank 0 shares out."""
-        return 0
+        """Bytes a token that other ranks store, of the memory that rank 0 shares out: on GPUs each has a card of its own."""
+        return 0 if self.ranks is not None else (self.team.size - 1) * self._layout.bytes_per_slot(stored_dtype(self._config, self._choice.dtype))
+
+    def elsewhere(self, pool: Pool) -> int:
+        """Bytes that the other ranks store of a token. pool: rank 0's."""
+        return pool.bytes // pool.slots * (self.team.size - 1)
 
     def states(self, own: StateShapes) -> StateShapes:
         """What the layers of all stages keep. own: those of rank 0's."""
@@ -56,19 +130,52 @@ class RanksSide:
     def make_room(self, config: Resolved, pool: Pool, context: int, states: int = 0) -> None:
         """states: slots of them."""
         dtype = stored_dtype(config, self._choice.dtype)
-        self._rows = self.team.make_room(Room(pool.slots, dtype, config.attention, config.page_size, config.max_running, context, config.deterministic, states))
+        room = Room(
+            pool.slots, dtype, config.attention, config.page_size, config.max_running, context, config.deterministic, states, config.graphs, longest_step(config.step_tokens, config.max_running)
+        )  # fmt: skip
+        self._rows = self.team.make_room(room, lambda: self._link(room.tokens))
+
+    def _link(self, tokens: int) -> None:
+        """While the others make room."""
 
     def told(self, model: Model, info: dict[str, Any]) -> dict[str, Any]:
         """What `Engine.info` says of all ranks together. model: the whole one."""
         pids = [info["pid"], *(member.process.pid for member in self.team.members)]
         whole = Decoder(model, self._choice.dtype, "meta")
-        return {"tensor_parallel": self._config.tensor_parallel, "rank_pids": pids, "parameters": whole.parameter_count, "kv_bytes": info["kv_bytes"] * self.team.size}
+        return {"tensor_parallel": self._config.tensor_parallel, "rank_pids": pids, "parameters": whole.parameter_count, "kv_bytes": info["kv_bytes"] * self.team.size} | self._sums_told() | self._experts_told()
+
+    def _experts_told(self) -> dict[str, Any]:
+        if self.experts is None:
+            return {"expert_parallel": False}
+        return {"expert_parallel": True, "redundant_experts": self._config.redundant_experts, "fixed_experts": listed(self.experts.fixed)}
+
+    def renewed(self) -> dict[str, Any]:
+        """What of that is another since weights were loaded anew."""
+        if self.experts is None:
+            return {}
+        self.experts.look()
+        return {"fixed_experts": listed(self.experts.fixed)}
+
+    def _sums_told(self) -> dict[str, Any]:
+        return {} if self.ranks is None else {"sums_over_ranks": self.ranks.told_of()}
 
 
 def shared_out(choice: DeviceChoice, options: EngineConfig) -> DeviceChoice:
     """With as many threads as each rank gets, where nobody says how many."""
-    if options.ranks == 1 or options.threads is not None:
+    if options.ranks == 1:
+        return choice
+    if choice.device.type == "cuda":
+        return on_cards(choice, options)
+    if options.threads is not None:
         return choice
     threads = max(1, choice.threads // options.ranks)
     apply_threads(threads)
     return replace(choice, threads=threads, reasons=(*choice.reasons, f"threads {threads} for each of {options.ranks} ranks"))
+
+
+def on_cards(choice: DeviceChoice, options: EngineConfig) -> DeviceChoice:
+    """With the first of as many cards as there are ranks, which follow each other. Raises ConfigError where there are fewer."""
+    first = torch.cuda.current_device() if choice.device.index is None else choice.device.index
+    if (there := torch.cuda.device_count()) < first + options.ranks:
+        raise ConfigError(f"{options.ranks_asked}, device={options.device!r}): torch sees {there} CUDA devices, where each rank takes one, from cuda:{first} on; take fewer ranks, or device='cpu'")
+    return replace(choice, device=torch.device("cuda", first))

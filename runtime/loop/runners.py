@@ -11,7 +11,7 @@ from ..executor.device import DeviceChoice
 from ..executor.head_runner import WatchedRunner
 from ..executor.pipeline_runner import PipelineRunner
 from ..executor.runner import Runner
-from ..executor.team_runner import TeamRunner
+from ..executor.team_runner import TeamRunner, WatchedTeamRunner
 from ..models.decoder import Decoder
 from ..models.generic import AnyDecoder
 from .config import Resolved
@@ -23,14 +23,16 @@ def make_runner(
     model: AnyDecoder, attention: AttentionBackend, config: Resolved, choice: DeviceChoice, context: int,
     states: StateMemory | None = None, windows: WindowPages | None = None, side: RanksSide | None = None,
 ) -> Any:  # fmt: skip
+    if side is not None and side.ranks is not None:
+        return _on_cards(model, attention, config, choice, context, side)
     if isinstance(side, StagesSide):
         assert isinstance(model, Decoder)
         return PipelineRunner(
             model, attention, choice.device, None, states, pipeline=side.pipeline, layers=side.layers, team=side.team, most=config.max_running
         )  # fmt: skip
-    if side is not None:
-        return TeamRunner(model, attention, choice.device, team=side.team, most=config.max_running)
     watched = isinstance(model, Decoder) and model.capture is not None
+    if side is not None:
+        return (WatchedTeamRunner if watched else TeamRunner)(model, attention, choice.device, team=side.team, most=config.max_running, experts=side.experts)
     if choice.device.type != "cuda":
         kind = WatchedRunner if watched else Runner
         return kind(model, attention, choice.device, config.max_running if config.run_ahead else None, states, windows)
@@ -39,5 +41,18 @@ def make_runner(
     return (WatchedCudaRunner if watched else CudaRunner)(
         model, attention, choice.device, context=context, page_size=config.page_size,
         max_running=config.max_running,
-        graphs=config.graphs and isinstance(model, Decoder) and model.capturable and not watched, memory=states,
+        graphs=config.graphs and isinstance(model, Decoder) and model.capturable and not watched, memory=states, windows=windows,
+    )  # fmt: skip
+
+
+def _on_cards(model: AnyDecoder, attention: AttentionBackend, config: Resolved, choice: DeviceChoice, context: int, side: RanksSide) -> Any:
+    """Rank 0's, of ranks on GPUs."""
+    from ..executor.stage_cuda_runner import StagedTeamRunner
+    from ..executor.team_cuda_runner import TeamCudaRunner
+
+    assert isinstance(model, Decoder)
+    more = {"links": side.links} if isinstance(side, StagesSide) else {}
+    return (StagedTeamRunner if more else TeamCudaRunner)(
+        model, attention, choice.device, context=context, page_size=config.page_size, max_running=config.max_running,
+        graphs=config.graphs and model.capturable, ranks=side.ranks, team=side.team, **more,
     )  # fmt: skip

@@ -18,9 +18,11 @@ from ..models.spec import Model
 from ..parallel.share import require
 from ..parallel.split import Split, narrowed
 from ..parallel.stages import borders, stage_of
+from ..parallel.whole_experts import WholeExperts, require_mixtures
 from . import memory
 from .assemble import context_of
 from .config import EngineConfig, Resolved
+from .stages_side import require_no_states
 from .survey import weights_by_kind
 
 ACTIVATIONS = 12  # numbers a token, in hidden states, that a step holds beside weights and KV: a guess, an engine measures it
@@ -28,7 +30,7 @@ ACTIVATIONS = 12  # numbers a token, in hidden states, that a step holds beside 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """So many engines of stages * tensor cards each.
+    """So many engines of stages * tensor cards each. experts: which lie whole on cards.
 
     weights: bytes on the fullest card.  kv_token: bytes of a token there that has most of them.  tokens: that one engine's pool holds.
     fits: with room for a sequence of the context.  refused: why this cannot be, or is not run by the engine; then sizes may be 0.
@@ -42,12 +44,13 @@ class Way:
     tokens: int = 0
     fits: bool = False
     refused: str | None = None
+    experts: bool = False
 
     @property
     def options(self) -> dict[str, int]:
         """Of `Engine`."""
         named = {"replicas": self.replicas, "pipeline_parallel": self.stages, "tensor_parallel": self.tensor}
-        return {name: value for name, value in named.items() if value > 1}
+        return {name: value for name, value in named.items() if value > 1} | ({"expert_parallel": True} if self.experts else {})
 
 
 class Spread(NamedTuple):
@@ -93,7 +96,10 @@ def read(path: Path, options: EngineConfig, cards: int, card: int) -> Spread:
 
 def ways(model: Model, options: EngineConfig, cards: int, card: int, dtype: torch.dtype, context: int) -> list[Way]:
     """Every way that uses all cards. card: bytes of one."""
-    return [_way(model, options, Way(*counts), card, dtype, context) for counts in _factors(cards)]
+    found = [Way(*counts) for counts in _factors(cards)]
+    if require_mixtures(model) is None:
+        found += [replace(way, experts=True) for way in found if way.tensor > 1 and way.stages == 1]
+    return [_way(model, options, way, card, dtype, context) for way in found]
 
 
 def best(found: list[Way]) -> Way | None:
@@ -114,7 +120,7 @@ def _way(model: Model, options: EngineConfig, way: Way, card: int, dtype: torch.
         parts = _parts(model, way)
     except ConfigError as error:
         return replace(way, refused=str(error))
-    refused, config = _settled(options, way)
+    refused, config = _settled(model, options, way)
     kind = options.weights if options.weights in weights_by_kind(Decoder(parts[0], dtype, "meta")) else _kind(dtype)
     weights = [weights_by_kind(Decoder(part, dtype, "meta"))[kind] for part in parts]
     each = [part.attention.bytes_per_slot(memory.stored_dtype(config, dtype)) for part in parts]
@@ -126,22 +132,25 @@ def _way(model: Model, options: EngineConfig, way: Way, card: int, dtype: torch.
 
 def _parts(model: Model, way: Way) -> list[Model]:
     """Of each stage what its first rank holds, which holds most."""
+    whole = WholeExperts() if way.experts else None
     if way.tensor > 1:
-        require(model, way.tensor)
-    narrow = narrowed(model, Split(0, way.tensor)) if way.tensor > 1 else model
+        require(model, way.tensor, whole)
+    narrow = narrowed(model, Split(0, way.tensor, whole)) if way.tensor > 1 else model
     if way.stages == 1:
         return [narrow]
     cuts = borders(model, way.stages)
     return [stage_of(narrow, cuts, number) for number, _ in enumerate(pairwise(cuts))]
 
 
-def _settled(options: EngineConfig, way: Way) -> tuple[str | None, Resolved]:
+def _settled(model: Model, options: EngineConfig, way: Way) -> tuple[str | None, Resolved]:
     """Why the engine does not run it on GPUs; the options without what spreads."""
     alone = replace(options, tensor_parallel=1, pipeline_parallel=1, replicas=1).on("cuda")
     try:
-        asked = replace(options, tensor_parallel=way.tensor, pipeline_parallel=way.stages, replicas=way.replicas)
+        asked = replace(options, tensor_parallel=way.tensor, pipeline_parallel=way.stages, replicas=way.replicas, expert_parallel=way.experts)
         asked.validate()
         asked.on("cuda")
+        if way.stages > 1:
+            require_no_states(model, asked)
     except ConfigError as error:
         return str(error), alone
     return None, alone

@@ -6,9 +6,10 @@ import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..attention.by_layer import listed
+from ..cache.pools import Pool
 from ..cache.states import StateShapes
 from ..errors import ConfigError
 from ..executor.device import DeviceChoice
@@ -16,22 +17,26 @@ from ..models.decoder import Decoder
 from ..models.explain import Layers
 from ..models.generic import GenericModel
 from ..models.spec import Model
-from ..parallel.line import Begin
-from ..parallel.pipeline import Pipeline, StageRanks
+from ..parallel.pipeline import Links, Pipeline, StageRanks
 from ..parallel.share import require
 from ..parallel.split import narrowed
-from ..parallel.stages import Place, borders, load_stage, sizes, stage_of
-from ..parallel.team import Team
+from ..parallel.stages import Place, borders, sizes, stage_of
+from ..parallel.team import ON_CPUS, ON_GPUS, Team
 from ..quantization import Transform
-from .config import Resolved
+from .config import EngineConfig, Resolved
 from .memory import stored_dtype
 from .ranks_side import RanksSide
 
+if TYPE_CHECKING:
+    from ..parallel.cuda_links import CudaLinks
+
 
 class StagesSide(RanksSide):
-    """whole: the model of all stages.  cuts: see `borders`.  pipeline: rank 0's stage, once loaded."""
+    """whole: the model of all stages.  cuts: see `borders`.  pipeline: rank 0's stage, once loaded, on CPUs; links: to the others, on GPUs."""
 
     pipeline: Pipeline
+    links: CudaLinks
+    _model: Decoder | None = None
 
     def __init__(self, team: Team, config: Resolved, choice: DeviceChoice, path: Path, whole: Model, cuts: list[int]) -> None:
         super().__init__(team, config, choice, path)
@@ -44,17 +49,33 @@ class StagesSide(RanksSide):
         return [stop - first for first, stop in zip(self.cuts, self.cuts[1:], strict=False)]
 
     def load(self, config: Resolved, transform: Transform | None, context: int, seed: int | None) -> Decoder:
-        choice, ranks, stages = self._choice, self.team.size, len(self.layers)
-        self.team.begin(Begin(0, ranks, "", str(self._path), choice.dtype, choice.device, choice.threads, context, config.load_format, seed, config.weights, config.deterministic, stages))
-        model = load_stage(self._path, choice.dtype, choice.device, self._place, seed, transform, context, config.load_format)
-        if any(scale is not None for scale in model.kv_scales) and config.kv_dtype == "fp8":
-            raise ConfigError(f"{config.ranks_asked}, kv_dtype='fp8'): the checkpoint's scales of keys and values are not shared out; leave kv_dtype at 'auto'")
-        self.pipeline = Pipeline.of(model, StageRanks(0, ranks, self.team.meeting, stages))
+        stages = len(self.layers)
+        model = self._begin(config, transform, context, seed, stages)
+        if self._choice.device.type == "cuda":
+            self._meet_cards(model, config, stages)
+            self._model = model
+            return model
+        ranks = StageRanks(0, self.team.size, self.team.meeting, stages)
+        self.part.sums = ranks if ranks.ranks > 1 else None
+        self.pipeline = Pipeline(self.part.join(model), Links(ranks))
         self.team.wait()
         return model
 
+    def _link(self, tokens: int) -> None:
+        if self.ranks is not None:
+            from ..parallel.cuda_links import CudaLinks
+
+            assert self._model is not None
+            self.links = CudaLinks(self.ranks, self._model, tokens)
+
     def beside(self) -> int:
+        if self.ranks is not None:  # each has a card of its own: the one that stores most of a token sets the number
+            each = [own // self._place.split.ranks for own in self._per_token()]
+            return max(each) - each[0]
         return sum(self._per_token()) - self._per_token()[0] // self._place.split.ranks
+
+    def elsewhere(self, pool: Pool) -> int:
+        return sum(self._per_token()) - pool.bytes // pool.slots
 
     def _per_token(self) -> list[int]:
         """Bytes that the ranks of each stage store of a token."""
@@ -92,8 +113,17 @@ def ranks_side(config: Resolved, choice: DeviceChoice, model: Model | GenericMod
     if isinstance(model, GenericModel):
         raise ConfigError(f"{config.ranks_asked}): {model.architecture} runs by transformers' own implementation, which is not shared out")
     if config.tensor_parallel > 1:
-        require(model, config.tensor_parallel)
+        require(model, config.tensor_parallel, config.whole_experts)
     if config.pipeline_parallel == 1:
-        return RanksSide(Team(config.ranks, config.heartbeat, broken), config, choice, path)
-    cuts = borders(model, config.pipeline_parallel)
-    return StagesSide(Team(config.ranks, config.heartbeat, broken), config, choice, path, model, cuts)
+        module = ON_CPUS if choice.device.type == "cpu" else ON_GPUS
+        return RanksSide(Team(config.ranks, config.heartbeat, broken, module), config, choice, path)
+    cuts, module = borders(model, config.pipeline_parallel), ON_CPUS if choice.device.type == "cpu" else ON_GPUS
+    if module == ON_GPUS:
+        require_no_states(model, config)
+    return StagesSide(Team(config.ranks, config.heartbeat, broken, module), config, choice, path, model, cuts)
+
+
+def require_no_states(model: Model, config: EngineConfig) -> None:
+    """Of stages on GPUs. Raises ConfigError."""
+    if model.states:
+        raise ConfigError(f"{config.ranks_asked}): {model.architecture} has recurrent layers, whose states stages on GPUs do not keep; take device='cpu', or leave it out")

@@ -18,10 +18,11 @@ from ..loading.plan import Plan
 from ..loading.source import TensorSource
 from ..loading.weights import Transform, fill, plan_of
 from ..models.decoder import Decoder
+from ..models.kv_scales import take_scales, told
 from ..models.spec import Model
 from ..quantization.readers import Readers
 from .core import EngineCore
-from .kv_scales import take_scales, told
+from .ranks_side import RanksSide
 
 log = logging.getLogger("sgl.runtime")
 
@@ -32,33 +33,43 @@ class Updater:
     """Loads other weights into the model of an engine. `update` runs on the scheduler thread.
 
     layout: of the pool.  origin: where the present weights came from; None: they are random.  opened: `open_checkpoint` with the engine's options.
+    side: of an engine of several ranks.
     """
 
     def __init__(
-        self, core: EngineCore, pool: Pool, layout: AttentionLayout, origin: Path | None, opened: Callable[[Path], Checkpoint], transform: Transform | None, make_attention: Callable[[], AttentionBackend]
-    ) -> None:
+        self, core: EngineCore, pool: Pool, layout: AttentionLayout, origin: Path | None, opened: Callable[[Path], Checkpoint], transform: Transform | None, make_attention: Callable[[], AttentionBackend],
+        side: RanksSide | None = None,
+    ) -> None:  # fmt: skip
         self._core, self._pool, self._layout, self._origin, self._open = core, pool, layout, origin, opened
-        self._transform, self._make_attention = transform, make_attention
+        self._transform, self._make_attention, self._side = transform, make_attention, side
 
     def update(self, origin: Origin) -> tuple[int, dict[str, Any]]:
         """Bytes of the weights that are read, and what of `Engine.info` is another now. Raises CheckpointError, with the weights as they were, for others than the model's."""
         model = self._core.runner.model
         if not isinstance(model, Decoder):
             raise RuntimeFailure(f"{model.config.architecture} runs by transformers' own implementation, whose weights cannot be updated; open a new engine")
-        if model.config.is_share:
-            raise RuntimeFailure("update_weights with tensor_parallel or pipeline_parallel: the ranks load their shares only when they start; open a new engine")
+        if self._side is not None and model.device.type == "cuda":
+            raise RuntimeFailure("update_weights with tensor_parallel or pipeline_parallel is not supported on GPUs: the ranks load their shares only when they start; open a new engine")
         if self._core.asleep:
             raise RuntimeFailure("the engine sleeps; wake it before its weights are updated")
-        plan = plan_of(model, self._opened(origin, model.config))
+        plan, size = self._planned(origin, model)
         self._core.pause()
         self._core.flush()
         self._replace(model, plan)
         self._origin = None if isinstance(origin, Mapping) else Path(origin)
-        return plan.bytes, {"few_bits": [str(kept) for kept in model.few_bits], "kv_scales": told(self._pool, self._layout)}
+        return size, {"few_bits": [str(kept) for kept in model.few_bits], "kv_scales": told(self._pool, self._layout)} | ({} if self._side is None else self._side.renewed())
+
+    def _planned(self, origin: Origin, model: Decoder) -> tuple[Plan, int]:
+        """What goes where, and the bytes that will be read, of all ranks."""
+        if self._side is None:
+            plan = plan_of(model, self._opened(origin, model.config))
+            return plan, plan.bytes
+        self._opened(origin, self._side.part.whole)
+        return self._side.plan(model, Path(str(origin)))
 
     def forget(self) -> None:
         """The engine is closed: nothing here may keep its memory."""
-        for name in ("_pool", "_make_attention"):
+        for name in ("_pool", "_make_attention", "_side"):
             vars(self).pop(name, None)
 
     def _opened(self, origin: Origin, model: Model) -> Checkpoint:
@@ -85,10 +96,15 @@ class Updater:
         self._go_on()
 
     def _fill(self, model: Decoder, plan: Plan) -> None:
-        fill(model, plan, self._transform)
+        if self._side is None:
+            fill(model, plan, self._transform)
+        else:
+            self._side.fill(model)  # by the plan that it made
         take_scales(self._pool, model, self._layout)
 
     def _go_on(self) -> None:
+        if self._side is not None:
+            self._side.renewed()  # before steps
         self._core.runner.restore(self._make_attention())
         self._core.halted = False
         self._core.resume()
@@ -100,6 +116,6 @@ class Updater:
             raise RuntimeFailure(f"the update broke off ({error}), and the weights of before are in no file: {halted}") from error
         log.warning("the update broke off (%s); the weights of before are loaded again", error)
         try:
-            self._fill(model, plan_of(model, self._open(self._origin)))
+            self._fill(model, self._planned(self._origin, model)[0])
         except Exception as again:
             raise RuntimeFailure(f"the update broke off ({error}), and the weights of before cannot be loaded ({again}): {halted}") from error

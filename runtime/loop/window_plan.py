@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from ..attention import AttentionLayout
 from ..cache.window_pages import span
 from ..errors import ConfigError
@@ -34,10 +32,8 @@ class WindowPlan:
         return f"{count} of {len(self.layout.attending)} layers see at most {reach:,} tokens, and have rows for {self.tokens:,}"
 
 
-def windows_refused(layout: AttentionLayout, config: Resolved, device: torch.device, states: bool) -> str | None:
+def windows_refused(layout: AttentionLayout, config: Resolved, states: bool) -> str | None:
     """Why this engine keeps all tokens in all layers, though some see a window only."""
-    if device.type != "cpu":
-        return "pages of windows are given back on a CPU only"
     if states:
         return "the model has layers with states beside them"
     if config.ranks > 1:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from ..layers import cpu
 from .expert_words import refusal
 from .known_parts import unknown
-from .spec import Attention, Experts, Gated, HeadNorm, Layer, Norms, Plain, Router
+from .recurrent_spec import Delta, Mamba1, Mamba2
+from .recurrent_words import refusal as state_refusal
+from .spec import Attention, Experts, Gated, HeadNorm, Layer, Norm, Norms, Plain, Router, ShortConv
 
 if TYPE_CHECKING:
     from .block import Block
@@ -20,6 +22,13 @@ COMPILED: dict[type, set[str]] = {  # what of each part the compiled step comput
         "heads", "kv_heads", "dim", "scale", "value_dim", "rope", "bias", "out_bias", "norm", "value_norm_eps", "clip",
         "window", "chunk", "softcap", "sinks", "value_is_key", "source", "gate",
     },
+    Delta: {"heads", "key_heads", "dim", "value_dim", "width", "eps", "activation", "rank", "reach", "gate", "log_rate"},
+    Mamba2: {
+        "heads", "dim", "size", "groups", "width", "eps", "activation", "bias", "out_bias", "conv_bias", "least", "most", "norm_first", "log_rate",
+    },
+    Mamba1: {"inner", "size", "rank", "width", "activation", "bias", "conv_bias", "norm", "log_rate"},
+    ShortConv: {"channels", "width", "bias"},
+    Norm: {"eps", "kind", "offset", "weight", "bias"},
     HeadNorm: {"norm", "over", "after"},
     Gated: {"inner", "activation", "bias", "limit"},
     Experts: {"count", "top_k", "expert", "router", "weighs_input", "shared", "switched"},
@@ -37,14 +46,13 @@ def compiled_refusal(block: Block) -> str | None:
 
 def _reasons(block: Block) -> Iterator[str]:
     layer, ffn = block.layer, block.layer.ffn
-    yield from unknown(layer, COMPILED)
-    mixer = layer.attention
-    if mixer.dim > cpu.MOST_DIM:
-        yield f"head dimension {mixer.dim}; the compiled kernels take up to {cpu.MOST_DIM}"
-    if mixer.values != mixer.dim:
-        yield f"values of width {mixer.values} with keys of width {mixer.dim}"
-    if mixer.gate and mixer.clip is not None:
-        yield "gated heads that are clipped"
+    if isinstance(ffn, Experts) and ffn.held is not None:
+        yield "its experts lie on several ranks"
+    yield from unknown(layer, COMPILED, one=True)
+    if isinstance(layer.mixer, Attention):
+        yield from _of_heads(layer.mixer)
+    elif isinstance(layer.mixer, Delta | Mamba1 | Mamba2 | ShortConv):
+        yield from state_refusal(layer.mixer)
     if isinstance(ffn, Experts):
         yield from (why for why in [refusal(ffn)] if why is not None)
     elif ffn is not None and ffn.activation not in cpu.ACTIVATIONS:
@@ -53,3 +61,12 @@ def _reasons(block: Block) -> Iterator[str]:
         yield "a clamped gate without experts"
     if block.gate is not None:
         yield "per-layer embeddings"
+
+
+def _of_heads(mixer: Attention) -> Iterator[str]:
+    if mixer.dim > cpu.MOST_DIM:
+        yield f"head dimension {mixer.dim}; the compiled kernels take up to {cpu.MOST_DIM}"
+    if mixer.values != mixer.dim:
+        yield f"values of width {mixer.values} with keys of width {mixer.dim}"
+    if mixer.gate and mixer.clip is not None:
+        yield "gated heads that are clipped"

@@ -11,22 +11,36 @@ import torch
 from .expert_claims import refusal
 from .experts import ExpertsPart
 from .known_parts import unknown
-from .spec import Attention, Experts, Gated, HeadNorm, Layer, Norms, Plain, Router
+from .latent_spec import Latent
+from .recurrent_spec import Delta, Mamba2
+from .spec import Attention, Experts, Gated, HeadNorm, Layer, Norm, Norms, Plain, Router, ShortConv
 
 if TYPE_CHECKING:
     from .block import Block
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST = 512  # head
+LARGEST_STATE, MOST_SEEN = 128 * 256, 16  # numbers of a head's state, and tokens that a convolution sees
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2")
 FUSED: dict[type, set[str]] = {  # what of each part the kernels compute, or attention does
     Layer: {"norms", "mixer", "ffn", "branch", "scalar"},
     Norms: {"before_mixer", "after_mixer", "before_ffn", "after_ffn", "parallel", "of_sum"},
     Attention: {
         "heads", "kv_heads", "dim", "scale", "value_dim", "rope", "bias", "out_bias", "norm", "value_norm_eps", "clip", "temperature",
-        "window", "chunk", "softcap", "alibi", "sinks", "value_is_key", "source",
+        "window", "chunk", "softcap", "alibi", "sinks", "value_is_key", "source", "gate",
     },
+    Delta: {
+        "heads", "key_heads", "dim", "value_dim", "width", "eps", "activation", "rank", "reach", "gate", "log_rate", "tiled",
+    },
+    Mamba2: {
+        "heads", "dim", "size", "groups", "width", "eps", "activation", "bias", "out_bias", "conv_bias", "least", "most", "norm_first", "log_rate",
+    },
+    ShortConv: {"channels", "width", "bias"},
     HeadNorm: {"norm", "over", "after"},
+    Latent: {
+        "heads", "rank", "dim", "turned", "value_dim", "scale", "norm", "rope", "query_rank", "bias", "out_bias", "temperature",
+    },
+    Norm: {"kind", "eps", "offset", "weight", "bias"},
     Gated: {"inner", "activation", "bias", "limit"},
     Experts: {"count", "top_k", "expert", "router", "weighs_input", "shared", "switched"},
     Router: {
@@ -51,7 +65,20 @@ def around_refusal(block: Block, dtype: torch.dtype) -> str | None:
 
 def _reasons(block: Block, dtype: torch.dtype) -> Iterator[str]:
     yield from _around(block, block.layer, dtype)
-    yield from _of_heads(block.layer.attention)
+    mixer = block.layer.mixer
+    if isinstance(mixer, Latent):
+        yield from _of_latents(mixer)
+    elif isinstance(mixer, Delta | Mamba2 | ShortConv):
+        yield from _of_states(mixer)
+    else:
+        yield from _of_heads(block.layer.attention)
+
+
+def _of_latents(mixer: Latent) -> Iterator[str]:
+    if mixer.norm.kind != "rms" or mixer.norm.bias:
+        yield f"a {mixer.norm.kind} norm of latents{' with a bias' if mixer.norm.bias else ''}"
+    if mixer.turned % 2:
+        yield f"{mixer.turned} numbers that turn; the kernels take even ones"
 
 
 def _around(block: Block, layer: Layer, dtype: torch.dtype) -> Iterator[str]:
@@ -79,3 +106,20 @@ def _of_heads(mixer: Attention) -> Iterator[str]:
     norm = mixer.norm
     if norm is not None and norm.over == "all" and (norm.norm.kind != "rms" or norm.norm.bias or norm.after):
         yield "a QK-norm over all heads other than an RMS norm before RoPE"
+
+
+def _of_states(mixer: Delta | Mamba2 | ShortConv) -> Iterator[str]:
+    if not 2 <= mixer.width <= MOST_SEEN:
+        yield f"a convolution of {mixer.width} tokens; the kernels take 2 to {MOST_SEEN}"
+    if isinstance(mixer, ShortConv):
+        return
+    _, keys, values = mixer.state[1].shape
+    if _padded(keys) * _padded(values) > LARGEST_STATE:
+        yield f"states of {keys} x {values} a head; a program holds {LARGEST_STATE:,} numbers"
+    if mixer.activation not in ACTIVATIONS:
+        yield f"activation {mixer.activation!r} behind a convolution"
+
+
+def _padded(size: int) -> int:
+    """The power of two in which a kernel holds so many."""
+    return 1 << (size - 1).bit_length()

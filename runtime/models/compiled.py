@@ -16,10 +16,13 @@ import torch
 from torch import Tensor
 
 from ..attention.base import AttentionBackend
+from ..cache.states import StateMemory
 from ..layers import cpu
 from ..layers.float8 import FP8
 from ..layers.linear import BlockedLinear
+from ..layers.recurrent import Ragged
 from ..step.batch import Batch
+from .attention import AttentionPart
 from .claims import compiled_refusal
 from .compiled_words import Words
 
@@ -27,7 +30,8 @@ if TYPE_CHECKING:
     from .block import Block
     from .decoder import Decoder
 
-FIELDS = 14  # of the struct Step
+FIELDS = 18  # of the struct Step
+SEEN = 10  # of them, where what rows see stands; then the tables
 MOST_TO_MOVE = 512 * 2**20  # bytes of weights that are laid together: for a moment they are there twice
 
 
@@ -64,14 +68,16 @@ class CompiledStep:
         layout = model.config.attention
         kinds = {i: (group, layout.layer(i).window, layout.layer(i).chunk) for i, (group, _) in layout.places.items()}
         firsts = {kind: i for i, kind in reversed(kinds.items())}  # a layer of each kind that sees the same
+        self._attending = set(kinds)
         self._firsts = sorted(firsts.values())
+        self._keeps = [layer.mixer is not None and not isinstance(layer.mixer, AttentionPart) for layer in model.layers]
         self._sees = [self._firsts.index(firsts[kinds[i]]) if i in kinds else 0 for i in range(len(model.layers))]
         self._words = Words(model, [block for block, ours in zip(model.layers, claimed, strict=True) if ours], self._sees)
         self._embeds = claimed[0] and model.embedding.plain
         self._ends = claimed[-1] and model.head.project is None and isinstance(model.head.product, BlockedLinear)
         self._space = torch.empty(0, dtype=model.dtype)
         self._bound: weakref.ref[AttentionBackend] | None = None
-        self._cuts: dict[tuple[bool, ...], tuple[Span, ...]] = {}
+        self._cuts: dict[tuple[bool, tuple[bool, ...]], tuple[Span, ...]] = {}
 
     @classmethod
     def of(cls, model: Decoder) -> CompiledStep | None:
@@ -93,21 +99,27 @@ class CompiledStep:
             return Plan((Span(0, len(self.claimed), False),), [])
         seen = [attention.seen(layer, batch) for layer in self._firsts]
         attended = tuple(each is not None for each in seen)
-        if attended not in self._cuts:
-            self._cuts[attended] = self._cut(attended)
-        return Plan(self._cuts[attended], [pointer for each in seen for pointer in each or (0, 0, 0, 0)])
+        key = len(batch.token_ids) <= cpu.STEP_ROWS, attended
+        if key not in self._cuts:
+            self._cuts[key] = self._cut(*key)
+        return Plan(self._cuts[key], [pointer for each in seen for pointer in each or (0, 0, 0, 0)])
 
-    def _cut(self, attended: tuple[bool, ...]) -> tuple[Span, ...]:
-        ours = [claim and attended[sees] for claim, sees in zip(self.claimed, self._sees, strict=True)]
+    def _cut(self, few: bool, attended: tuple[bool, ...]) -> tuple[Span, ...]:
+        """few: there are no more rows than go through the layers at once: states are kept through all of a sequence."""
+        ours = [claim and (few if keeps else not attended or attended[sees]) for claim, keeps, sees in zip(self.claimed, self._keeps, self._sees, strict=True)]
         runs = [(compiled, [layer for layer, _ in group]) for compiled, group in groupby(enumerate(ours), lambda each: each[1])]
         return tuple(Span(layers[0], layers[-1] + 1, compiled) for compiled, layers in runs)
 
-    def run(self, model: Decoder, span: Span, x: Tensor | None, batch: Batch, attention: AttentionBackend, seen: list[int]) -> Tensor:
+    def run(
+        self, model: Decoder, span: Span, x: Tensor | None, batch: Batch, attention: AttentionBackend, seen: list[int], memory: StateMemory | None = None
+    ) -> Tensor:  # fmt: skip
         """Hidden states behind the span's layers, from those before it; behind the last layer the logits.
 
         x: [T, hidden], written over; None before the first layer.  The batch's `logit_rows` are in rising order.
         """
         self._bind(attention)
+        ragged = None if memory is None else Ragged.of(batch.query_lens, batch.token_ids.device)  # kept until the call is over
+        states = self._bind_states(batch, memory, ragged)
         rows, last = len(batch.token_ids), span.stop == len(model.layers)
         results = len(batch.logit_rows) if last and not batch.whole else rows
         logits = torch.empty(results, model.config.vocab_size, dtype=torch.float32) if last and self._ends and not batch.whole else None
@@ -120,15 +132,23 @@ class CompiledStep:
         step = np.array([
             span.start, span.stop, rows, results, tokens, batch.positions.data_ptr(),
             0 if results == rows else batch.logit_rows.data_ptr(), x.data_ptr(), space.data_ptr() + rows * self._row * space.itemsize,
-            0 if logits is None else logits.data_ptr(), 0, 0, *adapters_of(batch), *seen, *tables,
+            0 if logits is None else logits.data_ptr(), 0, 0, *adapters_of(batch), *states, *seen, *tables,
         ], np.int64)  # fmt: skip
         address = step.ctypes.data
-        step[FIELDS - 4], step[FIELDS - 3] = address + 8 * FIELDS, address + 8 * (FIELDS + len(seen))
+        step[SEEN], step[SEEN + 1] = address + 8 * FIELDS, address + 8 * (FIELDS + len(seen))
         cpu.kernels.step(self._words.address, address)
         if logits is not None:
             return model.head.behind(logits, model.dtype)
         x = x.view(-1)[: rows * self._row].view(rows, self._row)
         return model.finished(x[:results], batch) if last else x
+
+    def _bind_states(self, batch: Batch, memory: StateMemory | None, ragged: Ragged | None) -> tuple[int, int, int, int]:
+        """Where the layers' states lie; how many sequences there are, and pointers to where their rows begin and their slots stand."""
+        if memory is None or ragged is None or batch.state_read is None or batch.state_write is None:
+            return 0, 0, 0, 0
+        for words in self._words.states.values():
+            words.bind(memory)
+        return len(batch.query_lens), ragged.starts.data_ptr(), batch.state_read.data_ptr(), batch.state_write.data_ptr()
 
     def _room(self, rows: int) -> Tensor:
         wanted = rows * self._row + min(rows, cpu.STEP_ROWS) * self._words.space
@@ -141,7 +161,7 @@ class CompiledStep:
         if self._bound is not None and self._bound() is attention:
             return
         for layer, words in enumerate(self._words.layers):
-            if self.claimed[layer]:
+            if self.claimed[layer] and not self._keeps[layer] and layer in self._attending:
                 keys, values = attention.stored(layer)
                 words["keys"], words["values"], words["eight"] = keys.data_ptr(), values.data_ptr(), keys.dtype == FP8
                 words["k_scale"], words["v_scale"] = attention.scales(layer)

@@ -9,14 +9,18 @@ from torch import Tensor
 
 from ..layers import cpu
 from ..layers.linear import BlockedLinear
+from .attention import AttentionPart
 from .block import NORMS, Block
 from .experts import ExpertsPart
+from .feedforward import GatedPart, PlainPart
+from .recurrent_words import RecurrentPart, RecurrentWords
 from .spec import Gated
 
 if TYPE_CHECKING:
     from .decoder import Decoder
 
 WEIGHT = np.dtype((np.int64, 6))
+INPUTS = 5  # of its numbers, how many inputs the weight has
 LAYER = np.dtype([
     *((name, "i8") for name in ("heads", "kv_heads", "dim", "stores", "eight", "seen", "turn", "norm_whole", "norm_after", "gate")),
     *((name, "i8") for name in ("activation", "gated", "inner", "parallel", "of_sum")),
@@ -24,7 +28,7 @@ LAYER = np.dtype([
     *((name, "i8") for name in ("keys", "values", "sinks", "scalar")),
     *((name, cpu.NORM) for name in ("query_norm", "key_norm", "value_norm", *NORMS)),
     *((name, WEIGHT) for name in ("qkv", "output", "up", "down")),
-    ("experts", "i8"),
+    *((name, "i8") for name in ("experts", "recurrent", "mixes", "feeds")),
 ])  # fmt: skip
 MODEL = np.dtype([
     *((name, "i8") for name in ("kind", "layers", "hidden", "wide", "mixed", "embedding")),
@@ -36,6 +40,7 @@ class Words:
     """Memory of a struct Model with its layers; `layers` is a view of it, to be written into.
 
     claimed: the layers that are filled; the others stay zero.  space: numbers that a row of a step needs beside x.
+    states: of the layers that keep some.
     """
 
     def __init__(self, model: Decoder, claimed: list[Block], seen: list[int]) -> None:
@@ -45,13 +50,17 @@ class Words:
         self.address = self._memory.ctypes.data
         self.layers = bytes_[MODEL.itemsize :].view(LAYER)
         turns = list(model.rotaries)
+        self.states = {block.index: RecurrentWords(block.mixer) for block in claimed if isinstance(block.mixer, RecurrentPart)}
         for block in claimed:
             fill(self.layers[block.index], block)
-            rope = block.layer.attention.rope
-            self.layers[block.index]["turn"] = -1 if rope is None else turns.index(rope)
+            if isinstance(block.mixer, AttentionPart):
+                rope = block.layer.attention.rope
+                self.layers[block.index]["turn"] = -1 if rope is None else turns.index(rope)
+            if block.index in self.states:
+                self.layers[block.index]["recurrent"] = self.states[block.index].address
         self.layers["seen"] = seen
-        wide = max(_product(block, name).outputs for block in claimed for name in _products(block) if name in ("qkv", "up"))
-        mixed = max(block.layer.attention.heads * block.layer.attention.dim for block in claimed)
+        wide = max((_product(block, name).outputs for block in claimed for name in _products(block) if name in ("qkv", "up")), default=0)
+        mixed = max(_mixed(block) for block in claimed)
         _fill_model(bytes_[: MODEL.itemsize].view(MODEL)[0], model, wide, mixed)
         self.space = model.config.hidden_size + wide + mixed + max(_inner(block, model.config.hidden_size) for block in claimed)
 
@@ -69,7 +78,11 @@ def _fill_model(words: Any, model: Decoder, wide: int, mixed: int) -> None:
 def fill(words: Any, block: Block) -> None:
     """The struct Layer of a claimed layer, but for what only the whole model or the step knows."""
     layer = block.layer
-    _fill_attention(words, block)
+    words["mixes"], words["feeds"] = block.mixer is not None, block.ffn is not None
+    if isinstance(block.mixer, AttentionPart):
+        _fill_attention(words, block)
+    else:
+        words["heads"], words["dim"], words["turn"] = 1, _mixed(block), -1
     words["parallel"], words["of_sum"] = layer.norms.parallel, layer.norms.of_sum
     words["branch"], words["scalar"] = layer.branch, _pointer(block.scalar)
     for name in NORMS:
@@ -80,7 +93,7 @@ def fill(words: Any, block: Block) -> None:
     if isinstance(block.ffn, ExpertsPart):
         assert block.ffn.compiled is not None
         words["experts"] = block.ffn.compiled.address
-    else:
+    elif block.ffn is not None:
         ffn = block.dense.part
         words["activation"], words["inner"], words["gated"] = cpu.ACTIVATIONS[ffn.activation], ffn.inner, isinstance(ffn, Gated)
 
@@ -98,8 +111,8 @@ def _fill_attention(words: Any, block: Block) -> None:
 
 
 def _product(block: Block, name: str) -> BlockedLinear:
-    holders: dict[str, tuple[object, str]] = {"qkv": (block.attention, "qkv"), "output": (block.attention, "output")}
-    if not isinstance(block.ffn, ExpertsPart):
+    holders: dict[str, tuple[object, str]] = {"qkv": (block.mixer, "qkv"), "output": (block.mixer, "output")}
+    if isinstance(block.ffn, GatedPart | PlainPart):
         holders |= {"up": (block.dense, block.dense.into), "down": (block.dense, "down")}
     found = getattr(*holders[name])
     assert isinstance(found, BlockedLinear)
@@ -108,11 +121,20 @@ def _product(block: Block, name: str) -> BlockedLinear:
 
 def _products(block: Block) -> tuple[str, ...]:
     """Which products of the struct Layer a layer has."""
-    return ("qkv", "output") if isinstance(block.ffn, ExpertsPart) else ("qkv", "output", "up", "down")
+    heads = ("qkv",) if isinstance(block.mixer, AttentionPart) else ()
+    output = () if block.mixer is None else ("output",)
+    return (*heads, *output, *(("up", "down") if isinstance(block.ffn, GatedPart | PlainPart) else ()))
+
+
+def _mixed(block: Block) -> int:
+    """Numbers of a row that the mixer's last product takes."""
+    return 0 if block.mixer is None else int(_product(block, "output").words[INPUTS])
 
 
 def _inner(block: Block, hidden: int) -> int:
     """Numbers of a row inside the feedforward network; of experts what they add."""
+    if block.ffn is None:
+        return 0
     return hidden if isinstance(block.ffn, ExpertsPart) else block.dense.part.inner
 
 

@@ -121,7 +121,7 @@ class Decoder:
         step = None if all(span.compiled for span in spans) else self.by_law(batch, attention, memory)
         x: Tensor | None = None
         for span in spans:
-            x = self.step.run(self, span, x, batch, attention, seen) if step is None or span.compiled else self.span_by_law(span, x, step)
+            x = self.step.run(self, span, x, batch, attention, seen, memory) if step is None or span.compiled else self.span_by_law(span, x, step)
         assert x is not None
         return x
 

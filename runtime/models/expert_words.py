@@ -14,6 +14,7 @@ from ..layers.linear import BlockedLinear, Linear
 from .spec import Experts, Gated, Plain
 
 if TYPE_CHECKING:
+    from .expert_spread import Spread
     from .experts import ExpertsPart
 
 AT_ONCE = 512  # rows, whose pairs with experts take memory that a thread keeps
@@ -22,6 +23,7 @@ EXPERTS = np.dtype([
     *((name, "i8") for name in ("sigmoid", "best_first", "groups", "kept_groups", "two_best", "normalise")),
     *((name, "f8") for name in ("outside", "floor", "scale", "limit", "shared_limit")),
     *((name, "i8") for name in ("correction", "chosen_before", "router", "shared_up", "shared_down", "switched", "up", "down")),
+    *((name, "i8") for name in ("here", "most_copies", "copies", "places")),
 ])  # fmt: skip
 
 
@@ -58,7 +60,7 @@ class ExpertWords:
     @classmethod
     def of(cls, part: ExpertsPart) -> ExpertWords | None:
         """None where the kernels do not take it."""
-        there = cpu.can_compute(part.dtype, part.device) and refusal(part.part) is None
+        there = cpu.can_compute(part.dtype, part.device) and refusal(part.part) is None and not (part.spread and part.spread.ordered)
         blocked = there and all(isinstance(getattr(*place), BlockedLinear) for place in part.products())
         return cls(part) if blocked else None
 
@@ -86,7 +88,15 @@ class ExpertWords:
         if part.switch is not None:
             words["switched"] = self._address(part.switch)
         self._up, self._down = (self._addresses([getattr(each, name) for each in part.experts]) for name in ("gate_up", "down"))
-        words["up"], words["down"] = self._up.ctypes.data, self._down.ctypes.data
+        words["up"], words["down"], words["here"] = self._up.ctypes.data, self._down.ctypes.data, len(part.experts)
+        if part.spread is not None:
+            self.place(part.spread)
+
+    def place(self, spread: Spread) -> None:
+        """From now on experts lie so."""
+        words = self._words
+        words["most_copies"], words["copies"], words["places"] = spread.table.shape[1], spread.copies.data_ptr(), spread.table.data_ptr()
+        self._spread = spread.copies, spread.table
 
     def _addresses(self, products: Sequence[Linear]) -> np.ndarray:
         return np.array([self._address(product) for product in products], np.int64)

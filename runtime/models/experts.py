@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -10,10 +10,12 @@ from torch import Tensor
 
 from ..layers import cpu
 from .expert_memory import allocate_together, lay_alike
+from .expert_spread import Spread
 from .expert_words import ExpertWords
 from .feedforward import GatedPart, PlainPart, network_for
 from .host_experts import HostExperts
 from .names import Names
+from .over_ranks import Sums
 from .places import Place, exact, matrix, weight_of
 from .routing import routed, sigmoid
 from .spec import Experts
@@ -26,7 +28,8 @@ class ExpertsPart:
     counts: int64 [count], how often each was chosen since the weights were sealed; None: they are not.
     compiled: the mixture in one call of the compiled kernels, on a CPU; None: torch computes it.
     host: brings the experts from main memory to the GPU; None: they lie where they are computed with.
-    summed: makes what all ranks give together of what this one gives; None: it has all of every expert.
+    ranks: add up what each of them gives; None: this one has all of every expert.
+    spread: which rows are this rank's, where experts lie whole on several; then `experts` are those of its places.  None: it has them all, or a part of each.
     """
 
     down = None
@@ -44,7 +47,8 @@ class ExpertsPart:
         self.counts: Tensor | None = None
         self.compiled: ExpertWords | None = None
         self.host: HostExperts | None = None
-        self.summed: Callable[[Tensor], Tensor] | None = None
+        self.ranks: Sums | None = None
+        self.spread = None if part.held is None else Spread(part.held, part.count)
 
     @property
     def widest(self) -> int:
@@ -84,6 +88,13 @@ class ExpertsPart:
                 lay_alike([getattr(expert, name) for expert in self.experts])
         self.compiled = ExpertWords.of(self)
 
+    def lie(self, held: Sequence[Sequence[int]]) -> None:
+        """From now on ranks hold these experts, each in the order of its places. Those that are here have their weights already."""
+        assert self.spread is not None
+        self.spread.place(held)
+        if self.compiled is not None:
+            self.compiled.place(self.spread)
+
     def tensors(self) -> Iterator[Tensor]:
         """What it holds beside its products."""
         if self.correction is not None:
@@ -91,7 +102,11 @@ class ExpertsPart:
 
     def inner(self, x: Tensor) -> Tensor:
         """x [T, hidden] -> [T, hidden]"""
-        return self._here(x) if self.summed is None else self.summed(self._here(x))
+        if self.ranks is None:
+            return self._here(x)
+        if self.spread is not None and self.spread.ordered:
+            return self._in_order(x, self.ranks)
+        return self.ranks.summed(self._here(x))
 
     def _here(self, x: Tensor) -> Tensor:
         if self.compiled is not None and cpu.kernels is not None and len(x) <= (self.compiled.most or len(x)):
@@ -105,10 +120,21 @@ class ExpertsPart:
         if self.widen is not None:
             y = self.widen(y.to(x.dtype)).float()
         if self.shared is not None:
-            every = self.shared.output(x)
-            if self.switch is not None:
-                every = every * sigmoid(self.switch(x.float()))
-            y += every
+            y += self._every(x, self.shared)
+        return y.to(x.dtype)
+
+    def _every(self, x: Tensor, shared: GatedPart | PlainPart) -> Tensor:
+        every = shared.output(x)
+        return every if self.switch is None else every * sigmoid(self.switch(x.float()))
+
+    def _in_order(self, x: Tensor, ranks: Sums) -> Tensor:
+        """The same whose bits do not tell where experts lie: of what a choice gives one rank has all, and the sum of it over ranks is exact."""
+        chosen, weights = self.routed(x)
+        y = _added(ranks.summed(self.given(x if self.narrow is None else self.narrow(x), chosen, weights)))
+        if self.widen is not None:
+            y = self.widen(y.to(x.dtype)).float()
+        if self.shared is not None:
+            y += ranks.summed(self._every(x, self.shared))
         return y.to(x.dtype)
 
     def routed(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,19 +146,23 @@ class ExpertsPart:
 
     def mixed(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """float32 [T, hidden]: what the chosen experts give, added in the order of choice whatever else is in the batch."""
-        order = chosen.flatten().argsort(stable=True)
+        return _added(self.given(x, chosen, weights))
+
+    def given(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """float32 [T, k, hidden]: what each choice gives, times its weight; zeros where another rank computes it."""
+        places = chosen if self.spread is None else self.spread.places(chosen, self.counts)
+        order = places.flatten().argsort(stable=True)
+        order = order if self.spread is None else order[int((places < 0).sum()) :]
         taken = x.index_select(0, order // self.part.top_k)
         if self.part.weighs_input:
             taken = taken * weights.flatten()[order, None].to(x.dtype)
-        counts = torch.bincount(chosen.flatten(), minlength=self.part.count).tolist()
+        counts = torch.bincount(places.flatten()[order], minlength=len(self.experts)).tolist()
         given = [self.experts[index].output(rows) for index, rows in enumerate(taken.split(counts)) if len(rows)]
-        each = torch.empty_like(taken).index_copy_(0, order, torch.cat(given)).view(*chosen.shape, -1).float()
-        if not self.part.weighs_input:
-            each *= weights[:, :, None]
-        y = each[:, 0]
-        for more in each.unbind(1)[1:]:
-            y = y + more
-        return y
+        each = (x.new_empty if self.spread is None else x.new_zeros)(chosen.numel(), x.shape[1])
+        if given:
+            each.index_copy_(0, order, torch.cat(given))
+        each = each.view(*chosen.shape, -1).float()
+        return each if self.part.weighs_input else each.mul_(weights[:, :, None])
 
     def networks(self) -> Iterator[GatedPart | PlainPart]:
         yield from self.experts
@@ -140,10 +170,18 @@ class ExpertsPart:
             yield self.shared
 
 
+def _added(each: Tensor) -> Tensor:
+    """[T, k, hidden] -> [T, hidden], in this order."""
+    y = each[:, 0]
+    for more in each.unbind(1)[1:]:
+        y = y + more
+    return y
+
+
 def _experts(part: Experts, names: Names, hidden: int, dtype: torch.dtype, device: torch.device) -> list[GatedPart | PlainPart]:
     beside = device.type == "cuda"
     first = torch.device("meta") if beside else device
-    experts = [network_for(part.expert, names_of_expert(names, index), hidden, dtype, first) for index in range(part.count)]
+    experts = [network_for(part.expert, names_of_expert(names, index), hidden, dtype, first) for index in part.here]
     if beside:
         for name in (experts[0].into, "down"):
             allocate_together([getattr(expert, name) for expert in experts], device)

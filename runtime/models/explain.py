@@ -50,7 +50,7 @@ def planned(model: AnyDecoder, executors: Sequence[tuple[str, str | None]], atte
 
 def _beside(ran: Ran, attention: str) -> Ran:
     """Compiled layers attend by the compiled kernels, or not at all."""
-    return Ran("torch", f"its attention uses {attention}") if ran.by == "compiled" and attention != "cpu" else ran
+    return Ran("torch", f"its attention uses {attention}") if ran.by == "compiled" and attention not in ("cpu", "none") else ran
 
 
 def table(parts: Sequence[str], runs: Sequence[Ran], attends: Sequence[Ran]) -> tuple[Layers, ...]:

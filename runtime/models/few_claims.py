@@ -9,11 +9,13 @@ import torch
 from ..quantization import FewBitsLinear
 from .block import Block
 from .few_rows import DTYPE, readable
-from .gpu_layers import FusedLayer, LawLayer, MixerByLaw
-from .lone_layers import folds
+from .gpu_latent import LatentLayer
+from .gpu_layers import FusedLayer, StateLayer
+from .lone_layers import GpuLayer, folds, output_of
+from .over_ranks import Summed
 
 
-def unfolded(layers: Sequence[FusedLayer | MixerByLaw | LawLayer], dtype: torch.dtype) -> str:
+def unfolded(layers: Sequence[GpuLayer], dtype: torch.dtype) -> str:
     """Of layers of which `few_rows` has made nothing, for people."""
     return next(_reasons(layers, dtype), "they have parts that are not folded")
 
@@ -24,13 +26,19 @@ def in_few_bits(block: Block) -> bool:
     return any(isinstance(product, FewBitsLinear) and product.folds for product in products)
 
 
-def _reasons(layers: Sequence[FusedLayer | MixerByLaw | LawLayer], dtype: torch.dtype) -> Iterator[str]:
+def _reasons(layers: Sequence[GpuLayer], dtype: torch.dtype) -> Iterator[str]:
     if dtype != DTYPE:
         yield f"they compute in {_name(dtype)}, and products that fold in {_name(DTYPE)}"
     for layer in layers:
         index = layer.block.index
-        if not isinstance(layer, FusedLayer):
+        if isinstance(layer, LatentLayer):
+            yield f"layer {index} attends to latents"
+        elif isinstance(layer, StateLayer):
+            yield f"layer {index} keeps a state"
+        elif not isinstance(layer, FusedLayer):
             yield f"torch computes layer {index} or its mixer"
+        elif isinstance(output_of(layer), Summed):
+            yield f"the sums of layer {index} are over ranks"
         elif not folds(layer):
             yield f"more than RMS norms and additions stands between the products of layer {index}"
         else:

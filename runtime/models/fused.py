@@ -18,19 +18,22 @@ from torch import Tensor
 from ..attention.base import AttentionBackend
 from ..cache.states import StateMemory
 from ..kernels import one_row
-from ..kernels.embed import embed
+from ..kernels.embed import embed, enter_pages
 from ..kernels.few_bits import Readied
 from ..kernels.join import NormWeights
 from ..kernels.logits import adjust
 from ..layers.rotary import Rope
 from ..step.batch import Batch
+from .attention import AttentionPart
 from .claims_gpu import around_refusal, fused_refusal
 from .embedding import known_ids
 from .few_claims import in_few_bits, unfolded
 from .few_rows import MOST_ROWS, FewRowsLayer, few_rows, of_head
-from .gpu_layers import FusedLayer, LawLayer, MixerByLaw, Step
+from .gpu_latent import LatentLayer
+from .gpu_layers import FusedLayer, LawLayer, MixerByLaw, StateLayer, Step
 from .joins import AnyJoin, Pending, between, weights_of
-from .lone_layers import AnyLayer, FoldedLayer, LoneLayer, alone, times
+from .latent import LatentPart
+from .lone_layers import AnyFused, AnyLayer, FoldedLayer, GpuLayer, LoneLayer, alone, times
 from .lone_layers import lone as has_kernel
 from .mixer import Step as LawStep
 from .mixer import states_of
@@ -50,7 +53,7 @@ class Course:
     law_ropes: rotations of mixers that run by the law.
     """
 
-    layers: tuple[FusedLayer | MixerByLaw | LawLayer, ...]
+    layers: tuple[GpuLayer, ...]
     alone: tuple[AnyLayer, ...]
     few: tuple[FewRowsLayer, ...] | None
     few_why: str | None
@@ -62,7 +65,7 @@ class Course:
     @property
     def whole(self) -> bool:
         """Whether the kernels take every layer."""
-        return all(isinstance(layer, FusedLayer) for layer in self.layers)
+        return all(isinstance(layer, AnyFused) for layer in self.layers)
 
     @property
     def folds(self) -> bool:
@@ -71,12 +74,16 @@ class Course:
 
 
 def course_of(model: Decoder) -> Course:
-    layers: list[FusedLayer | MixerByLaw | LawLayer] = []
+    layers: list[GpuLayer] = []
     for block in model.layers:
         behind = layers[-1].block if layers and not isinstance(layers[-1], LawLayer) else None
         refusal = fused_refusal(block, model.dtype)
-        if refusal is None:
+        if refusal is None and isinstance(block.mixer, LatentPart):
+            layers.append(LatentLayer.of(block, behind, model.rotaries, model.dtype))
+        elif refusal is None and isinstance(block.mixer, AttentionPart):
             layers.append(FusedLayer.of(block, behind, model.rotaries, model.dtype))
+        elif refusal is None:
+            layers.append(StateLayer.of(block, behind, model.dtype))
         elif around_refusal(block, model.dtype) is None:
             layers.append(MixerByLaw.of(block, behind, refusal, model.dtype))
         else:
@@ -84,7 +91,7 @@ def course_of(model: Decoder) -> Course:
     last = None if isinstance(layers[-1], LawLayer) else layers[-1].block
     norm = weights_of(model.head.norm, model.dtype)
     folds = norm is not None and not norm.layer and norm.bias is None
-    laws = [layer.block.layer.mixer for layer in layers if not isinstance(layer, FusedLayer)]
+    laws = [layer.block.layer.mixer for layer in layers if not isinstance(layer, AnyFused)]
     few = few_rows(layers, norm if folds else None, model.head, model.dtype)
     few_why = unfolded(layers, model.dtype) if few is None and any(map(in_few_bits, model.layers)) else None
     return Course(
@@ -176,24 +183,27 @@ def _positions(model: Decoder) -> int | None:
 
 def _step(model: Decoder, batch: Batch, attention: AttentionBackend, x: Tensor, memory: StateMemory | None = None) -> Step:
     pool, course, own = attention.pool, model.course, model.embedding.own
-    layout, part = model.config.attention, pool.parts[0]
+    part, layers = pool.parts[0], [index for index, layer in enumerate(model.config.attention.layers) if layer is not None]
     if len(pool.parts) == 1 and part.k.shape[0] == len(model.layers):
         keys, values, scales = part.k.unbind(0), part.v.unbind(0), part.scales
     else:
-        stored = {index: layout.stored(pool, index) for index in layout.places}
+        stored = {index: attention.stored(index) for index in layers}
         keys, values = ({index: each[side] for index, each in stored.items()} for side in (0, 1))
-        scales = {index: layout.scales(pool, index) for index in layout.places}
+        scales = {index: attention.scales(index) for index in layers}
     if course.whole:
-        return Step(batch, attention, keys, values, scales)
+        return Step(batch, attention, keys, values, scales, memory=memory)
     longest = max(batch.context_lens, default=1)
     angles = {rope: model.rotaries[rope].gather(batch.positions, longest) for rope in course.law_ropes}
     extra = (None,) * len(model.layers) if own is None else own(known_ids(batch), x)
-    return Step(batch, attention, keys, values, scales, LawStep(batch, attention, angles, states_of(batch, memory)), extra)
+    return Step(batch, attention, keys, values, scales, LawStep(batch, attention, angles, states_of(batch, memory)), extra, memory)
 
 
 def _embed(model: Decoder, batch: Batch, out: Tensor | None = None) -> Tensor:
     """The first hidden states [T, hidden], in `out` if given; the pages of the step's tokens are entered."""
     embedding = model.embedding
+    if batch.entering is not None:
+        enter_pages(batch)
+        return batch.entering
     if batch.device is None:
         return embedding(batch.token_ids, batch.positions)
     if embedding.plain:
@@ -203,7 +213,9 @@ def _embed(model: Decoder, batch: Batch, out: Tensor | None = None) -> Tensor:
 
 
 def _logits(model: Decoder, x: Tensor, delta: Pending, batch: Batch, lone: bool = False) -> Tensor:
-    """lone: the layers were those of a step of one row."""
+    """lone: the layers were those of a step of one row.  Of a stage before the last one: the states behind its layers."""
+    if not model.config.stage.ends:
+        return model.course.exit(x, None if isinstance(delta, Readied) else delta)
     if batch.whole:
         return model.pooled(model.course.exit(x, None if isinstance(delta, Readied) else delta), batch)
     logits = _head(model, x, delta, lone)

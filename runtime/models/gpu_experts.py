@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kernels.experts import Besides, Choice, Stacks, mixture
+from ..kernels.experts import Besides, Choice, Spread, Stacks, mixture, spread
 from ..kernels.join import NormWeights
 from ..kernels.routing import FEW_ROWS, Routing, logits, route
 from ..quantization.deterministic import DeterministicLinear
@@ -16,6 +16,7 @@ from ..quantization.few_bits import FixedFewBitsLinear
 from .expert_memory import stacked
 from .experts import ExpertsPart
 from .gpu_feedforward import inner_of
+from .over_ranks import Unsummed
 from .spec import Gated, Router
 
 FIXED = (DeterministicLinear, FixedFewBitsLinear)
@@ -47,22 +48,36 @@ class FusedExperts:
         """Whether the bits of a row do not depend on the rows beside it."""
         return self.routing.fixed
 
-    def __call__(self, y: Tensor, slots: Tensor | None = None, overlap: bool = False) -> Tensor:
+    def __call__(self, y: Tensor, slots: Tensor | None = None, overlap: bool = False) -> Tensor | Unsummed:
         """y [T, hidden] -> what the mixture adds, [T, hidden].
 
         slots: [T]; rows without one, 0, are padding, which is not counted.  overlap: see `one_row`.
         """
-        return self._mixed(None, *route(y, self.routing, slots, None, overlap), slots, overlap)
+        found, ranks = self._mixed(None, *route(y, self.routing, slots, None, overlap), slots, overlap), self.part.ranks
+        return found if ranks is None else Unsummed(found, ranks)
+
+    def spread(self, y: Tensor, slots: Tensor, overlap: bool = False) -> Tensor | Spread | Unsummed:
+        """The same, maybe not added up yet."""
+        if self.part.ranks is not None:
+            return self(y, slots, overlap)
+        y, experts, weights = route(y, self.routing, slots, None, overlap)
+        choice, stacks = self._chosen(experts, weights, slots)
+        besides = Besides(*self._shared(y, overlap))
+        found = spread(y, stacks, choice, besides, fixed=self.fixed, overlap=overlap)
+        return mixture(y, stacks, choice, besides, fixed=self.fixed, overlap=overlap) if found is None else found
 
     def add(self, x: Tensor, norm: NormWeights, slots: Tensor, overlap: bool = False) -> Tensor:
-        """x [T, hidden], of few rows, += what the mixture adds for the RMS norm of x, in place. Returns x."""
+        """x [T, hidden], of few rows, += what the mixture adds for the RMS norm of x, in place. Returns x. Not of a part of the experts."""
         return self._mixed(x, *route(x, self.routing, slots, norm, overlap), slots, overlap)
 
     def _mixed(self, x: Tensor | None, y: Tensor, experts: Tensor, weights: Tensor, slots: Tensor | None, overlap: bool) -> Tensor:
-        choice, stacks, host = Choice(experts, weights, self.part.part.weighs_input), self.stacks, self.part.host
-        if host is not None:
-            stacks = host.bring(stacks, experts, slots)
+        choice, stacks = self._chosen(experts, weights, slots)
         return mixture(y, stacks, choice, Besides(*self._shared(y, overlap), x), fixed=self.fixed, overlap=overlap)
+
+    def _chosen(self, experts: Tensor, weights: Tensor, slots: Tensor | None) -> tuple[Choice, Stacks]:
+        """With the weights of the chosen experts on the device."""
+        host = self.part.host
+        return Choice(experts, weights, self.part.part.weighs_input), self.stacks if host is None else host.bring(self.stacks, experts, slots)
 
     def _shared(self, y: Tensor, overlap: bool) -> tuple[Tensor | None, Tensor | None]:
         """What the shared network gives [T, hidden], and by the sigmoid of what [T] it counts."""

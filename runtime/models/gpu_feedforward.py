@@ -7,6 +7,7 @@ from torch import Tensor
 from ..kernels import gated
 from ..kernels.activation import activate, activate_gated
 from ..layers.linear import Linear
+from ..quantization import FewBitsLinear
 from .feedforward import GatedPart, PlainPart
 
 
@@ -17,4 +18,6 @@ def inner_of(ffn: GatedPart | PlainPart, y: Tensor) -> Tensor:
     gate_up, name = ffn.gate_up, ffn.part.activation
     if type(gate_up) is Linear and gate_up.bias is None and gated.suits(y, gate_up.weight):
         return gated.gate_up(y, gate_up.weight, name)
+    if isinstance(gate_up, FewBitsLinear) and gate_up.gates(y):
+        return gate_up.gated(y, name)
     return activate_gated(gate_up(y), name)

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..kernels.experts import Spread
 from ..kernels.few_bits import Readied
 from ..kernels.join import NormWeights, join
 from ..kernels.norm import add_rms_norm, rms_norm
 from ..layers.norm import LayerNorm, RMSNorm
+from .over_ranks import Unsummed
 
 if TYPE_CHECKING:
     from .block import Block
 
 # what is still to be added to x; of two branches beside each other, both; or x has it, and the norm in front of what comes is begun
-Pending = Tensor | tuple[Tensor, Tensor] | Readied | None
+Pending = Tensor | Spread | Unsummed | tuple[Tensor | Unsummed, Tensor | Unsummed] | Readied | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +38,10 @@ class Join:
     def __call__(self, x: Tensor, delta: Pending, overlap: bool = False) -> Tensor:
         """x [T, hidden] is written into, unless delta is None; without `before` the result is x itself."""
         assert not isinstance(delta, Readied)  # products in few bits take it
-        first, other = delta if isinstance(delta, tuple) else (delta, None)
+        delta = delta.total() if isinstance(delta, Spread) else delta
+        first, other = (delta, None) if delta is None or isinstance(delta, Tensor | Unsummed) else delta
         return join(
-            x, first, other=other, after=self.after, before=self.before, branch=self.branch, scalar=self.scalar,
+            x, _whole(first), other=_whole(other), after=self.after, before=self.before, branch=self.branch, scalar=self.scalar,
             of_sum=self.of_sum, overlap=overlap,
         )  # fmt: skip
 
@@ -53,10 +56,18 @@ class RmsJoin:
         norm = self.before
         if delta is None:
             return rms_norm(x, norm.weight, norm.eps)
+        if isinstance(delta, Spread):
+            return delta.join(x, norm.weight, norm.eps)
+        if isinstance(delta, Unsummed):
+            return delta.ranks.joined(x, delta.part, norm.weight, norm.eps)
         return add_rms_norm(x, delta, norm.weight, norm.eps)  # type: ignore[arg-type]
 
 
 AnyJoin = Join | RmsJoin
+
+
+def _whole(delta: Tensor | Unsummed | None) -> Tensor | None:
+    return delta.sum() if isinstance(delta, Unsummed) else delta
 
 
 def between(behind: Block | None, before: NormWeights | None, dtype: torch.dtype) -> AnyJoin:

@@ -21,9 +21,10 @@ def parts_of(layer: Any) -> Iterator[Any]:
             yield layer.ffn.shared
 
 
-def unknown(layer: Any, known: Known) -> Iterator[str]:
-    """What an executor does not know, for people."""
-    yield from (f"a layer without {name}" for name, part in (("mixer", layer.mixer), ("feedforward network", layer.ffn)) if part is None)
+def unknown(layer: Any, known: Known, one: bool = False) -> Iterator[str]:
+    """What an executor does not know, for people. one: it knows layers of a mixer alone, or of a feedforward network alone."""
+    if not one:
+        yield from (f"a layer without {name}" for name, part in (("mixer", layer.mixer), ("feedforward network", layer.ffn)) if part is None)
     for part in parts_of(layer):
         if type(part) not in known:
             yield f"{type(part).__name__} is none of its parts"

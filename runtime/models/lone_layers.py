@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from torch import Tensor
 
-from ..kernels import one_row
+from ..kernels import one_row, one_row_heads
 from ..kernels.activation import activate
 from ..kernels.few_bits_packed import Packed
 from ..kernels.join import NormWeights
@@ -15,8 +15,10 @@ from ..layers.linear import Linear
 from ..quantization import FewBitsLinear, Fp8Linear
 from .experts import ExpertsPart
 from .feedforward import GatedPart, PlainPart
-from .gpu_layers import FusedLayer, LawLayer, MixerByLaw, Step
+from .gpu_latent import LatentLayer
+from .gpu_layers import FusedLayer, LawLayer, MixerByLaw, StateLayer, Step
 from .joins import Pending, RmsJoin
+from .over_ranks import OverRanks, Summed, Unsummed, here
 
 KINDS = (Linear, Fp8Linear)  # of products; not of a subclass
 Read = tuple[Tensor | Packed, Tensor | None]
@@ -26,12 +28,12 @@ Read = tuple[Tensor | Packed, Tensor | None]
 class LoneLayer:
     """The products one by one, additions and norms between them. See `FusedLayer`."""
 
-    layer: FusedLayer
+    layer: Foldable
 
     def run(self, x: Tensor, delta: Pending, step: Step, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
         layer, block, overlap = self.layer, self.layer.block, one_row.overlaps(x.device)
         y = layer.entry(x, delta, overlap)
-        mixed = times(block.attention.output, _mixed(layer, y, None, step))
+        mixed = waiting(output_of(layer), _mixed(layer, y, None, step))
         if block.layer.norms.parallel:
             return x, (mixed, _fed(layer, layer.middle(x, None, overlap), step))
         return x, _fed(layer, layer.middle(x, mixed, overlap), step)
@@ -44,7 +46,7 @@ class LoneLayer:
 class FoldedLayer:
     """The usual layer: its RMS norms are folded into the products behind them, its additions into those before."""
 
-    layer: FusedLayer
+    layer: Foldable
     before_mixer: NormWeights
     before_ffn: NormWeights
 
@@ -53,9 +55,8 @@ class FoldedLayer:
         layer, block = self.layer, self.layer.block
         if delta is not None:
             layer.settle(x, delta)
-        output = block.attention.output
         mixed = _mixed(layer, x, self.before_mixer, step)
-        _add(x, output, mixed)
+        _add(x, output_of(layer), mixed)
         if layer.experts is not None:
             return layer.experts.add(x, self.before_ffn, step.batch.slots, one_row.overlaps(x.device)), None
         _add(x, block.dense.down, _inner(block.dense, x, self.before_ffn))
@@ -65,12 +66,15 @@ class FoldedLayer:
         self.layer.write(x, delta, step)
 
 
-AnyLayer = FusedLayer | MixerByLaw | LawLayer | LoneLayer | FoldedLayer
+Foldable = FusedLayer | StateLayer  # latent attention computes its single rows itself
+AnyFused = Foldable | LatentLayer
+GpuLayer = AnyFused | MixerByLaw | LawLayer
+AnyLayer = GpuLayer | LoneLayer | FoldedLayer
 
 
-def alone(layer: FusedLayer | MixerByLaw | LawLayer) -> AnyLayer:
+def alone(layer: GpuLayer) -> AnyLayer:
     """What computes a single row of the layer."""
-    if not isinstance(layer, FusedLayer) or not _takes_one_row(layer):
+    if not isinstance(layer, Foldable) or not _takes_one_row(layer):
         return layer
     entry, middle = layer.entry, layer.middle
     if folds(layer):
@@ -78,33 +82,51 @@ def alone(layer: FusedLayer | MixerByLaw | LawLayer) -> AnyLayer:
     return LoneLayer(layer)
 
 
-def _takes_one_row(layer: FusedLayer) -> bool:
+def _takes_one_row(layer: Foldable) -> bool:
     """Experts have kernels of their own for it."""
-    products = layer.block.attention.products() if layer.experts else layer.block.products()
+    mixer, block = layer.block.mixer, layer.block
+    assert mixer is not None
+    products = mixer.products() if layer.experts else block.products()
     return all(lone(getattr(*place)) for place in products) and not (layer.experts and layer.experts.fixed)
 
 
-def folds(layer: FusedLayer) -> bool:
+def folds(layer: Foldable) -> bool:
     """Whether nothing but RMS norms and additions stands between its products, and an activation with a gate."""
     part, block = layer.block.layer, layer.block
+    if isinstance(output_of(layer), Summed):  # what it adds is not there until the ranks have added up
+        return False
     behind = block.after_mixer or block.after_ffn or part.norms.parallel or part.branch != 1 or part.scalar
     return isinstance(layer.entry, RmsJoin) and isinstance(layer.middle, RmsJoin) and isinstance(block.ffn, GatedPart | ExpertsPart) and not behind
 
 
-def _fed(layer: FusedLayer, y: Tensor, step: Step) -> Tensor:
+def _fed(layer: Foldable, y: Tensor, step: Step) -> Tensor | Unsummed:
     """What the feedforward network adds, of y [1, hidden], normed."""
     if layer.experts is not None:
         return layer.experts(y, step.batch.slots, overlap=one_row.overlaps(y.device))
-    return times(layer.block.dense.down, _inner(layer.block.dense, y, None))
+    return waiting(layer.block.dense.down, _inner(layer.block.dense, y, None))
+
+
+def output_of(layer: Foldable) -> Linear:
+    """The last product of its mixer."""
+    assert layer.block.mixer is not None and layer.block.mixer.output is not None
+    return layer.block.mixer.output
 
 
 def lone(product: Linear) -> bool:
     """Whether there is a kernel for one row of this product."""
+    product = here(product)
     return type(product) in KINDS or (isinstance(product, FewBitsLinear) and product.folds and one_row.takes(product.packed))
+
+
+def waiting(product: Linear, y: Tensor) -> Tensor | Unsummed:
+    """y [1, in] -> [1, out], see `over_ranks.pending`."""
+    return Unsummed(times(product.product, y), product.ranks) if isinstance(product, Summed) else times(product, y)
 
 
 def times(product: Linear, y: Tensor, norm: NormWeights | None = None) -> Tensor:
     """norm(y) [1, in] -> [1, out]"""
+    if isinstance(product, OverRanks):
+        return product.whole(times(product.product, y, norm))
     weight, scale = read(product)
     if norm is None:
         return one_row.linear(y, weight, product.bias, weight_scale=scale)
@@ -124,26 +146,37 @@ def _add(x: Tensor, product: Linear, y: Tensor) -> None:
     one_row.linear_add(y, weight, x, product.bias, weight_scale=scale)
 
 
-def _mixed(layer: FusedLayer, x: Tensor, norm: NormWeights | None, step: Step) -> Tensor:
-    """What attention mixes of the norm of x, [1, query heads * head_dim]."""
-    q = _query(layer, x, norm, step)
+def _mixed(layer: Foldable, x: Tensor, norm: NormWeights | None, step: Step) -> Tensor:
+    """What the mixer gives its last product of the norm of x, [1, query heads * head_dim]."""
+    if isinstance(layer, StateLayer):
+        return layer.mixer.alone(x, norm, step, times)
+    qkv, q = _query(layer, x, norm, step)
     mixed = step.attention.attend(q, q, q, layer.block.index, step.batch, *layer.sinks)  # one row reads the pool only
-    return mixed.view(1, -1)
+    return layer.gated(mixed.view(1, -1), qkv, one_row.overlaps(x.device))
 
 
-def _query(layer: FusedLayer, x: Tensor, norm: NormWeights | None, step: Step) -> Tensor:
-    """x's keys and values are written; the queries of x."""
+def _query(layer: FusedLayer, x: Tensor, norm: NormWeights | None, step: Step) -> tuple[Tensor, Tensor]:
+    """x's keys and values are written; all heads of x as they were projected where these have gates, and the queries."""
     mixer, batch, index = layer.block.attention, step.batch, layer.block.index
     qkv, part = mixer.qkv, mixer.part
     weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
-    by_itself = layer.head_norm or part.clip or part.temperature or part.value_norm_eps is not None or not mixer.heads[1]
-    if by_itself or layer.table is None:
-        return layer.rotate(times(qkv, x, norm), step)
     stored, scale = read(qkv)
-    return one_row.qkv_rotate_store(
-        x, weight, eps, stored, qkv.bias, *mixer.heads, layer.table, batch.positions, batch.slots,
-        step.keys[index], step.values[index], *step.scales[index], weight_scale=scale,
-    )  # fmt: skip
+    unknown = layer.head_norm is not None and (isinstance(stored, Packed) or not one_row_heads.suits(layer.head_norm))
+    by_itself = unknown or part.clip or part.temperature or part.value_norm_eps is not None or not mixer.heads[1]
+    if by_itself or layer.table is None or part.gates:
+        heads = times(qkv, x, norm)
+        return heads, layer.rotate(heads, step, overlap=one_row.overlaps(x.device))
+    k_scale, v_scale = step.scales[index]
+    places: dict[str, Any] = {
+        "angles_table": layer.table, "positions": batch.positions, "slots": step.attention.slots(index, batch), "k_pool": step.keys[index],
+        "v_pool": step.values[index], "k_scale": k_scale, "v_scale": v_scale, "weight_scale": scale,
+    }  # fmt: skip
+    if layer.head_norm is None:
+        q = one_row.qkv_rotate_store(x, weight, eps, stored, qkv.bias, *mixer.heads, **places)
+        return q, q
+    assert isinstance(stored, Tensor)
+    q = one_row_heads.qkv_norm_rotate_store(x, weight, eps, stored, qkv.bias, *mixer.heads, layer.head_norm, **places)
+    return q, q
 
 
 def _inner(ffn: GatedPart | PlainPart, x: Tensor, norm: NormWeights | None) -> Tensor:

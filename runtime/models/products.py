@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..kernels import few_bits, few_rows_tensor, one_row
+from ..kernels import few_bits, few_rows_tensor, many_rows_tensor, one_row
 from ..kernels.few_bits_packed import BYTES, FLOATS, NIBBLES, TABLE, Packed
 from ..layers.linear import Linear
 from ..quantization import FewBitsLinear
 from .experts import ExpertsPart
-from .few_rows import readable
+from .few_rows import packed_of, readable
 from .lone_layers import FoldedLayer, LoneLayer, lone
+from .over_ranks import here
 
 if TYPE_CHECKING:
     from .decoder import Decoder
@@ -25,6 +26,8 @@ PACKED = "few_bits.multiply"
 FOLDED = f"{PACKED}, norms and additions folded in"
 TENSOR = "one_row by tensor cores"
 RESTORED = f"{PACKED}, from {few_bits.RESTORED_ROWS} rows on cuBLAS with parts of the weight restored"
+WIDE = "many_rows_tensor"
+WIDE_RESTORED = f"{WIDE} up to {many_rows_tensor.MOST_ROWS} rows, then cuBLAS with parts of the weight restored"
 ALONE = {  # by the class of a product: few rows, and many, where nothing is folded
     "Linear": ("cuBLAS", "cuBLAS"),
     "Fp8Linear": (PACKED, "torch._scaled_mm of rows in float8"),
@@ -73,13 +76,28 @@ def _all(model: Decoder, course: Course) -> Iterator[Row]:
 
 
 def _row(name: str, product: Linear, course: Course, alone: bool, folded: bool = True) -> Row:
+    product = here(product)
     few, many = ALONE.get(type(product).__name__, (type(product).__name__,) * 2)
     if folded and course.few is not None:
         few = FOLDED
     single = few if not alone or (folded and course.few is not None and not course.folds) else _single(product)
-    if isinstance(product, FewBitsLinear) and product.folds and few_rows_tensor.takes(product.packed):
-        few = f"few_rows_tensor up to {few_rows_tensor.most_rows(product.packed)} rows, then {few}"
+    if readable(product):
+        few = _few(packed_of(product), few)
+    if type(product) is FewBitsLinear and many_rows_tensor.takes(product.packed):
+        many = WIDE_RESTORED
     return name, _kept_as(product), single, few, many, _why(product, alone, single)
+
+
+def _few(packed: Packed, few: str) -> str:
+    """The kernels of more and more rows; few: of all that no other takes."""
+    rows = few_rows_tensor.rows_taken(packed)
+    if not many_rows_tensor.takes(packed):
+        return f"few_rows_tensor up to {rows} rows, then {few}" if rows else few
+    least = many_rows_tensor.LEAST_ROWS
+    first = f"few_rows_tensor up to {min(rows, least - 1)} rows" if rows else f"{few} up to {least - 1} rows"
+    if 0 < rows < least - 1:
+        first += f", then {few} up to {least - 1} rows"
+    return f"{first}, then {few.replace(PACKED, WIDE)}"
 
 
 def _single(product: Linear) -> str:

@@ -34,7 +34,7 @@ class Convolution:
     def __init__(self, channels: int, width: int, bias: bool, activation: Activation | None, device: torch.device) -> None:
         self.loaded = torch.empty(channels, 1, width, dtype=torch.float32, device=device)
         self.bias = torch.empty(channels, dtype=torch.float32, device=device) if bias else None
-        self._activation = activation
+        self.activation = activation
         self._compiled = compiled.convolves(width, activation)
 
     def places(self, name: str) -> Iterator[Place]:
@@ -54,10 +54,10 @@ class Convolution:
     def __call__(self, x: Tensor, memory: Tensor, states: States, ragged: Ragged) -> Tensor:
         """x [T, channels] -> float32 [T, channels]; memory [slots, width - 1, channels] has the last inputs of sequences."""
         if self._compiled and compiled.takes(x):
-            return compiled.convolve(x, self.weight, self.bias, self._activation, memory, states.read, states.write, ragged)
+            return compiled.convolve(x, self.weight, self.bias, self.activation, memory, states.read, states.write, ragged)
         y, left = causal_convolution(x, self.weight, self.bias, memory.index_select(0, states.read), ragged)
         memory.index_copy_(0, states.write, left)
-        return y if self._activation is None else ACTIVATIONS[self._activation](y)
+        return y if self.activation is None else ACTIVATIONS[self.activation](y)
 
 
 def carried(step: Step) -> States:

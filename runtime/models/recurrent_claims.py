@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 
 import torch
@@ -12,19 +13,35 @@ from .recurrent_spec import Delta, Mamba2
 from .spec import Beside, Mixer, Model
 
 
-def chunked(model: Model, device: torch.device) -> str | None:
-    """The first of them, for people; None: each token follows the one before, as in C on a CPU."""
-    for index, layer in enumerate(model.layers):
+def chunked(model: Model, device: torch.device, dtype: torch.dtype) -> str | None:
+    """The first of them, for people; None: each token follows the one before, as in C on a CPU, or in the kernels of a GPU."""
+    whys = _left_on_gpu(model, dtype) if device.type == "cuda" else [None] * len(model.layers)
+    for index, (layer, why) in enumerate(zip(model.layers, whys, strict=True)):
         for part in _mixers(layer.mixer):
-            if isinstance(part, Delta | Mamba2) and not (device.type == "cpu" and part.state[1].shape[1] <= cpu.most_keys()):
-                return f"layer {index} ({type(part).__name__}) computes prompts by chunks of tokens on {device.type}"
+            if isinstance(part, Delta | Mamba2) and (why or not _follow(part, device)):
+                told = f" ({why})" if why else ""
+                return f"layer {index} ({type(part).__name__}) computes prompts by chunks of tokens on {device.type}{told}"
     return None
 
 
-def require_exact(model: Model, device: torch.device) -> None:
-    """Raises ConfigError for `deterministic` with such layers."""
-    if why := chunked(model, device):
+def require_exact(model: Model, device: torch.device, dtype: torch.dtype) -> None:
+    """Raises ConfigError for `deterministic` with such layers. dtype: of the model."""
+    if why := chunked(model, device, dtype):
         raise ConfigError(f"Engine(deterministic=True): {why}, whose bits depend on where a prompt is cut; run it without deterministic")
+
+
+def _follow(part: Delta | Mamba2, device: torch.device) -> bool:
+    return device.type == "cuda" or (device.type == "cpu" and part.state[1].shape[1] <= cpu.most_keys())
+
+
+def _left_on_gpu(model: Model, dtype: torch.dtype) -> list[str | None]:
+    """Of each layer why the GPU's kernels leave it."""
+    from .claims_gpu import fused_refusal
+    from .decoder import Decoder
+
+    if importlib.util.find_spec("triton") is None:
+        return ["triton is not installed"] * len(model.layers)
+    return [fused_refusal(block, dtype) for block in Decoder(model, dtype, "meta").layers]
 
 
 def _mixers(mixer: Mixer | None) -> Iterator[Mixer]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..attention.layout import AttentionLayout, LayerAttention
 from ..cache.states import StateShape
@@ -157,6 +157,23 @@ class Router:
     jitter: float = 0.0
 
 
+class Held(NamedTuple):
+    """Which experts of a mixture each rank holds whole, when it begins. rank: this one.  experts: of each rank, those of its places.
+
+    ordered: what experts give is added in the order of choice, wherever they lie.  nodes, groups: as in `parallel.placement.place`.
+    """
+
+    rank: int
+    experts: tuple[tuple[int, ...], ...]
+    ordered: bool = False
+    nodes: int = 1
+    groups: int = 1
+
+    @property
+    def here(self) -> tuple[int, ...]:
+        return self.experts[self.rank]
+
+
 @dataclass(frozen=True, slots=True)
 class Experts:
     """A mixture: of `count` networks a token goes through `top_k`, whose outputs are added times the router's weights.
@@ -164,6 +181,7 @@ class Experts:
     weighs_input: the weight is multiplied with what an expert takes instead of what it gives.
     latent: experts see that many numbers, which a projection gives, and another one leads back what they add up to; None: the token itself.
     shared: a network that every token goes through besides.  switched: it counts by the sigmoid of a product with the token.
+    held: which of the networks are here; None: all of them, or a part of each.
     """
 
     count: int
@@ -175,6 +193,12 @@ class Experts:
     switched: bool = False
     latent: int | None = None
     latent_bias: bool = False
+    held: Held | None = None
+
+    @property
+    def here(self) -> tuple[int, ...]:
+        """The numbers of the networks that are here."""
+        return tuple(range(self.count)) if self.held is None else self.held.here
 
 
 @dataclass(frozen=True, slots=True)

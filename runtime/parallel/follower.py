@@ -11,36 +11,69 @@ import signal
 import socket
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any, Protocol
 
 import torch
 
+from ..adapters.adapter import Adapter
+from ..adapters.laws import law_for
+from ..adapters.shadow import Shadow
+from ..adapters.sites import sites_of
+from ..adapters.slots import Slots
 from ..attention import AttentionBackend, attention_backend
+from ..cache.host_pages import HostPages
 from ..cache.states import StateMemory
+from ..errors import RuntimeFailure
 from ..layers import cpu
 from ..models.decoder import Decoder
 from ..models.explain import layers_of
+from ..models.kv_scales import take_scales
 from ..quantization import transform_for
-from .line import ALIVE, FAILED, POOL, READY, SLEEP, STEP, WAKE, Begin, Line, Room
-from .pipeline import Pipeline, StageRanks
-from .ranks import Ranks, joined
-from .share import load_share
-from .split import Split
-from .stages import Place, load_stage
+from .host_pages import calls_of
+from .line import ALIVE, ASK, FAILED, POOL, READY, SLEEP, STEP, TELL, UNANSWERED, WAKE, Begin, Line, Room
+from .moving import Mover
+from .part import Part
+from .pipeline import Links, Pipeline, StageRanks
+from .ranks import Ranks
 from .step_words import Rows
 
 BEAT = 0.5  # seconds between two signs of life
 
 
-class Follower:
-    """model: the rank's share, joined with the others'.  pipeline: of a stage's layers."""
+class Following(Protocol):
+    """What a rank above 0 does."""
 
-    def __init__(self, model: Decoder, pipeline: Pipeline | None = None) -> None:
-        self.model, self.pipeline, self._rows = model, pipeline, Rows(0)
+    def told(self) -> bytes:
+        """With each sign of life."""
+
+    def ready(self) -> bytes:
+        """What it says once it has loaded."""
+
+    def take(self, kind: int, payload: bytes) -> bytes:
+        """Do what rank 0 says; what it answers."""
+
+
+class Follower:
+    """part: what the rank holds.  model: that, joined with the others'.  pipeline: of a stage's layers.  mover: where experts lie whole on ranks."""
+
+    def __init__(self, part: Part, model: Decoder, pipeline: Pipeline | None = None, mover: Mover | None = None) -> None:
+        self.part, self.model, self.pipeline, self._rows = part, model, pipeline, Rows(0)
+        self._called: dict[str, Callable[..., Any]] = {"plan": self.plan, "fill": self.fill, "place": self.place, "keep_pages": self.keep_pages}
+        if mover is not None:
+            self._called |= {"move": mover.take, "review": mover.review}
+        self._adapter_slots: Slots | None = None
         self._memory: StateMemory | None = None
         self._room: Room | None = None
         self._attention: AttentionBackend | None = None
+
+    def ready(self) -> bytes:
+        return b""
+
+    def told(self) -> bytes:
+        return b"" if self.pipeline is None else pickle.dumps(self.pipeline.done())
 
     def take(self, kind: int, payload: bytes) -> bytes:
         """What it answers."""
@@ -50,17 +83,54 @@ class Follower:
             return self.make_room(pickle.loads(payload))
         elif kind in (SLEEP, WAKE):
             self.sleep() if kind == SLEEP else self.wake()
+        elif kind == ASK:
+            return self._answer(*pickle.loads(payload))
+        elif kind == TELL:
+            name, arguments = pickle.loads(payload)
+            self._called[name](*arguments)
         return b""
+
+    def _answer(self, name: str, arguments: tuple[Any, ...]) -> bytes:
+        """What a method gives, or the error that it raises: rank 0 goes on with either."""
+        try:
+            return pickle.dumps((self._called[name](*arguments), None))
+        except Exception as error:
+            return pickle.dumps((None, _sendable(error)))
+
+    def plan(self, path: Path) -> int:
+        """See `Part.plan`. Bytes that it will read."""
+        return self.part.plan(self.model, self.part.opened(path)).bytes
+
+    def fill(self) -> None:
+        self.part.fill(self.model)
+        self._scale()
+
+    def place(self, ranks: list[int], number: int, adapter: Adapter) -> None:
+        """An adapter's part into a slot, see `Slots.mirror`."""
+        if self._adapter_slots is None:
+            sites, model = sites_of(self.model.config), self.model
+            self._adapter_slots = Slots(sites, model.dtype, model.device, {}, grows=True)
+            model.adapted = Shadow(model, sites, law_for(model, self._adapter_slots, sites, self.part.deterministic))
+        self._adapter_slots.mirror(ranks, number, adapter)
+
+    def keep_pages(self, page_size: int, places: int) -> None:
+        """Make room in main memory for pages that rank 0 says are to be saved."""
+        self._pages = HostPages(self._pool, page_size, places)
+        self._called |= calls_of(self._pages)
 
     def make_room(self, room: Room) -> bytes:
         """Memory for keys and values; what lay there is gone. Who computes the layers, pickled."""
         layout = self.model.config.attention
         self._pool = layout.pool(room.slots, room.dtype, self.model.device, 0)
+        self._scale()
         self._memory = StateMemory(self.model.config.states, room.states, self.model.dtype, self.model.device) if room.states else None
         self._room, self._rows = room, Rows(room.max_running)
         self._build()
         assert self._attention is not None
         return pickle.dumps(layers_of(self.model, self._attention))
+
+    def _scale(self) -> None:
+        take_scales(self._pool, self.model, self.model.config.attention)
 
     def _build(self) -> None:
         room = self._room
@@ -95,26 +165,27 @@ class Follower:
 
 def begin(descriptor: str) -> None:
     """descriptor: of the socket to rank 0."""
-    main(int(descriptor))
+    main(int(descriptor), _begun)
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, begun: Callable[[Begin], Following]) -> None:
+    """begun: loads the model and meets the others."""
     for number in (signal.SIGINT, signal.SIGTERM):  # rank 0's affair
         signal.signal(number, signal.SIG_IGN)
     line = Line(socket.socket(fileno=descriptor))
     heard: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
     threading.Thread(target=_listen, args=(line, heard), daemon=True).start()
-    beating: list[Pipeline | None] = [None]
+    beating: list[Following] = []
     threading.Thread(target=_beat, args=(line, beating), daemon=True).start()
     try:
         _, payload = heard.get()
-        follower = _begun(pickle.loads(payload))
-        beating[0] = follower.pipeline
-        line.send(READY)
+        follower = begun(pickle.loads(payload))
+        beating.append(follower)
+        line.send(READY, follower.ready())
         while True:
             kind, payload = heard.get()
             answer = follower.take(kind, payload)
-            if kind != STEP:
+            if kind not in UNANSWERED:
                 line.send(READY, answer)
     except BaseException as error:
         traceback.print_exc()
@@ -127,14 +198,24 @@ def _begun(begin: Begin) -> Follower:
     cpu.set_threads(begin.threads)
     if begin.deterministic and begin.device.type == "cpu":
         cpu.take_every_size()
-    transform = transform_for(begin.weights, begin.deterministic, begin.device)
-    if begin.stages > 1:
-        place = Place.of(begin.rank, begin.ranks, begin.stages)
-        model = load_stage(Path(begin.path), begin.dtype, begin.device, place, begin.seed, transform, begin.context, begin.load_format)
-        return Follower(model, Pipeline.of(model, StageRanks(begin.rank, begin.ranks, Path(begin.meeting), begin.stages)))
-    split = Split(begin.rank, begin.ranks)
-    model = load_share(Path(begin.path), begin.dtype, begin.device, split, begin.seed, transform, begin.context, begin.load_format)
-    return Follower(joined(model, Ranks(begin.rank, begin.ranks, Path(begin.meeting))))
+    part = Part(begin, transform_for(begin.weights, begin.deterministic, begin.device))
+    model = part.load()
+    if begin.stages == 1:
+        part.sums = Ranks(begin.rank, begin.ranks, Path(begin.meeting))
+        part.join(model)
+        return Follower(part, model, mover=None if begin.whole is None else Mover(model, begin.rank, begin.ranks))
+    ranks = StageRanks(begin.rank, begin.ranks, Path(begin.meeting), begin.stages)
+    part.sums = ranks if ranks.ranks > 1 else None
+    return Follower(part, part.join(model), Pipeline(model, Links(ranks)))
+
+
+def _sendable(error: Exception) -> Exception:
+    """An error as another process may read it: without what it holds."""
+    try:
+        pickle.loads(pickle.dumps(bare := type(error)(*error.args)))
+    except Exception:
+        return RuntimeFailure(f"{type(error).__name__}: {error}")
+    return bare
 
 
 def _listen(line: Line, heard: SimpleQueue[tuple[int, bytes]]) -> None:
@@ -145,11 +226,11 @@ def _listen(line: Line, heard: SimpleQueue[tuple[int, bytes]]) -> None:
         os._exit(0)  # rank 0 is gone, or wants no more: whatever is computed is for nobody
 
 
-def _beat(line: Line, beating: list[Pipeline | None]) -> None:
-    """A sign of life, of a stage with what it has done."""
+def _beat(line: Line, beating: list[Following]) -> None:
+    """Signs of life; once it has loaded, with what it says then."""
     pause = threading.Event()
     try:
         while not pause.wait(BEAT):
-            line.send(ALIVE, b"" if beating[0] is None else pickle.dumps(beating[0].done()))
+            line.send(ALIVE, beating[0].told() if beating else b"")
     except OSError:
         os._exit(0)

@@ -10,13 +10,17 @@ from typing import Any, NamedTuple
 
 import torch
 
-BEGIN, POOL, STEP, SLEEP, WAKE = range(5)  # from rank 0
-READY, ALIVE, FAILED = range(5, 8)  # to it
+from .whole_experts import WholeExperts
+
+BEGIN, POOL, STEP, SLEEP, WAKE, COMPILE, REHEARSE = range(7)  # from rank 0
+READY, ALIVE, FAILED = range(7, 10)  # to it
+ASK, TELL = range(10, 12)  # from rank 0: a method of the rank's by its name, and what it is given
+UNANSWERED = (STEP, REHEARSE, TELL)
 _HEAD = struct.Struct("<BQ")
 
 
 class Begin(NamedTuple):
-    """What a rank begins with. meeting: see `Ranks`.  The others: as the engine has settled them."""
+    """What a rank begins with. meeting: see `Ranks`.  whole: see `Split`.  The others: as the engine has settled them."""
 
     rank: int
     ranks: int
@@ -31,10 +35,12 @@ class Begin(NamedTuple):
     weights: str
     deterministic: bool
     stages: int = 1
+    whole: WholeExperts | None = None
 
 
 class Room(NamedTuple):
-    """Of keys and values. slots: token slots of the pool; the rest as of `attention_backend`.  states: slots of states, 0 where no layer keeps any."""
+    """Of keys and values. slots: token slots of the pool; the rest as of `attention_backend`.  states: slots of states, 0 where no layer keeps any.
+    graphs: steps are replayed as CUDA graphs.  tokens: of a step, at most."""
 
     slots: int
     dtype: torch.dtype
@@ -44,6 +50,8 @@ class Room(NamedTuple):
     context: int
     deterministic: bool
     states: int = 0
+    graphs: bool = False
+    tokens: int = 0
 
 
 class Line:

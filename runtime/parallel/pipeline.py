@@ -17,7 +17,7 @@ from ..attention.base import AttentionBackend
 from ..cache.states import StateMemory
 from ..models.decoder import Decoder
 from ..step.batch import Batch
-from .ranks import Ranks, joined
+from .ranks import Ranks
 from .stages import Place
 
 AHEAD = 8  # micro-batches that a stage may be before the next one
@@ -31,7 +31,7 @@ class StageRanks(Ranks):
         self.place, each = Place.of(rank, ranks, stages), ranks // stages
         groups = [dist.new_group(range(first, first + each)) for first in range(0, ranks, each)] if each > 1 else []
         self.group = groups[self.place.stage] if groups else None
-        self.rank, self.ranks = self.place.split
+        self.rank, self.ranks = self.place.split[:2]
 
 
 class Links:
@@ -73,13 +73,6 @@ class Pipeline:
     def __init__(self, model: Decoder, links: Links) -> None:
         self.model, self.links, self.seconds = model, links, 0.0
         self._stage = model.config.stage
-
-    @classmethod
-    def of(cls, model: Decoder, ranks: StageRanks) -> Pipeline:
-        """model: a sealed one of this rank."""
-        if ranks.ranks > 1:
-            joined(model, ranks)
-        return cls(model, Links(ranks))
 
     def run(self, batch: Batch, attention: AttentionBackend, memory: StateMemory | None = None) -> None:
         """Compute a planned batch and hand on what it gives: at once, while the next one begins."""

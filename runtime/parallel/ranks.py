@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -13,6 +14,7 @@ from torch import Tensor
 from ..layers.linear import Linear
 from ..models.decoder import Decoder
 from ..models.experts import ExpertsPart
+from ..models.over_ranks import Gathered, Summed, Sums
 
 LIMIT = timedelta(days=1)  # of one collective: that a rank is silent is noticed by those who listen to it (see team.py)
 
@@ -42,6 +44,11 @@ class Ranks:
             total += part
         return x.copy_(total)
 
+    def joined(self, x: Tensor, part: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See `Sums`: the law."""
+        x.add_(self.summed(part))
+        return torch.nn.functional.rms_norm(x.float(), x.shape[1:], weight.float(), eps).to(x.dtype)
+
     def gathered(self, x: Tensor, columns: int) -> Tensor:
         """[R, columns] on rank 0, of the ranks' columns beside each other; elsewhere x.
 
@@ -55,42 +62,11 @@ class Ranks:
         return x if parts is None else torch.cat(parts, 1)[:, :columns]
 
 
-class Summed(Linear):
-    """A product whose inputs lie on several ranks: their sum."""
-
-    __slots__ = ("_ranks", "product")
-
-    def __init__(self, product: Linear, ranks: Ranks) -> None:
-        super().__init__(product.weight, product.bias)
-        self.product, self._ranks = product, ranks
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self._ranks.summed(self.product(x))
-
-    def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        return residual.add_(self(x))
-
-    def tensors(self) -> Iterator[Tensor]:
-        return self.product.tensors()
+class RankOf(Sums, Protocol):
+    rank: int
 
 
-class Gathered(Linear):
-    """A product whose outputs lie on several ranks: all of them on rank 0."""
-
-    __slots__ = ("_columns", "_ranks", "product")
-
-    def __init__(self, product: Linear, ranks: Ranks, columns: int) -> None:
-        super().__init__(product.weight, product.bias)
-        self.product, self._ranks, self._columns = product, ranks, columns
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self._ranks.gathered(self.product(x), self._columns)
-
-    def tensors(self) -> Iterator[Tensor]:
-        return self.product.tensors()
-
-
-def joined(model: Decoder, ranks: Ranks) -> Decoder:
+def joined(model: Decoder, ranks: RankOf) -> Decoder:
     """The sealed model of a rank, whose products give what all ranks compute together."""
     for layer in model.layers:
         _join(layer.mixer, "output", ranks)
@@ -103,19 +79,29 @@ def joined(model: Decoder, ranks: Ranks) -> Decoder:
     return model.finish()
 
 
-def _join(holder: object, name: str, ranks: Ranks) -> None:
+def _join(holder: object, name: str, ranks: RankOf) -> None:
     product = getattr(holder, name)
     _unbias(product, ranks)
     setattr(holder, name, Summed(product, ranks))
 
 
-def _join_experts(part: ExpertsPart, ranks: Ranks) -> None:
-    for product in (*(network.down for network in part.networks()), part.widen):
+def _join_experts(part: ExpertsPart, ranks: RankOf) -> None:
+    for product in _sums_of(part):
         _unbias(product, ranks)
-    part.summed = ranks.summed
+    part.ranks = ranks
 
 
-def _unbias(product: Linear | None, ranks: Ranks) -> None:
+def _sums_of(part: ExpertsPart) -> Iterator[Linear | None]:
+    """The products of which each rank gives a part of every row. Experts that lie whole on one give all of theirs."""
+    if part.spread is None:
+        yield from (network.down for network in part.experts)
+    if part.spread is None or not part.spread.ordered:
+        yield part.widen
+    if part.shared is not None:
+        yield part.shared.down
+
+
+def _unbias(product: Linear | None, ranks: RankOf) -> None:
     """Rank 0 alone adds a bias to a sum."""
     if ranks.rank and product is not None and product.bias is not None:
         product.bias.zero_()

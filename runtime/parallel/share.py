@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,28 +15,30 @@ from torch import Tensor
 from ..errors import CheckpointError, ConfigError
 from ..loading.checkpoint import Checkpoint, open_checkpoint
 from ..loading.cutting import cut
-from ..loading.header import DTYPES, FLOATS, Stored
+from ..loading.header import DTYPES, Stored
 from ..loading.plan import renamed
 from ..loading.source import Source
 from ..loading.weights import dummy_model, load_checkpoint
 from ..models.decoder import Decoder
 from ..models.fields import shown
 from ..models.spec import Model
+from .few_bits import ShareReaders, coded
 from .split import Cut, Split, cuts, narrowed, refusal
+from .whole_experts import WholeExperts, elsewhere
 
-WHOLE = ("weight", "bias")  # what a projection may have here; more of it: it is in few bits
+CPU = torch.device("cpu")
 
 
 class ShareSource:
-    """A source whose tensors have what a rank keeps of them. cuts: by the tensors' own names.
+    """A source whose tensors have what a rank keeps of them. cuts: by the tensors' own names.  absent: says of which it keeps nothing.
 
     Rows are read by runs. Of columns whole rows are read, since they lie in each row.
     """
 
-    def __init__(self, source: Source, found: Mapping[str, Cut]) -> None:
+    def __init__(self, source: Source, found: Mapping[str, Cut], absent: Callable[[str], bool] = lambda name: False) -> None:
         self.name, self.bytes, self._source, self._cuts = source.name, source.bytes, source, found
-        self._whole = {stored.name: stored for stored in source.tensors}
-        self.tensors = [_share(stored, found[stored.name]) if stored.name in found else stored for stored in source.tensors]
+        self._whole = {stored.name: stored for stored in source.tensors if not absent(stored.name)}
+        self.tensors = [_share(stored, found[name]) if name in found else stored for name, stored in self._whole.items()]
 
     def read(self, stored: Stored, offset: int, part: Tensor) -> None:
         whole, cut = self._whole[stored.name], self._cuts.get(stored.name)
@@ -77,29 +79,37 @@ def _bytes(stored: Stored, axis: int) -> int:
     return math.prod(stored.shape[axis:]) * DTYPES[stored.dtype].itemsize
 
 
-def share_of(checkpoint: Checkpoint, split: Split) -> Checkpoint:
-    """What a rank loads. Raises ConfigError for what cannot be shared out."""
+def share_of(checkpoint: Checkpoint, split: Split, device: torch.device = CPU) -> Checkpoint:
+    """What a rank loads. Raises ConfigError for what cannot be shared out, or not on this device."""
     model = checkpoint.model
-    require(model, split.ranks)
+    require(model, split.ranks, split.whole)
     if checkpoint.packed:
         raise ConfigError("Engine(tensor_parallel=...): a sharded state has its weights packed for one rank: open the model that it was made of")
     found = cuts(model, split)
     cut_apart = [cut(source, model) for source in checkpoint.sources]
-    sources = [ShareSource(source, _by_own_names(source, found, model)) for source in cut_apart]
-    return replace(checkpoint, model=narrowed(model, split), sources=[*sources])
+    own = narrowed(model, split)
+    begins = elsewhere(own)
+    few = coded([stored for source in cut_apart for stored in source.tensors], model, found)
+    if few and device.type == "cuda":
+        raise ConfigError(f"Engine(tensor_parallel={split.ranks}): {shown(min(few))} comes in few bits, which are not shared out on GPUs; take the model as it was before, or device='cpu'")
+    plain = {name: each for name, each in found.items() if name not in few}
+    sources = [ShareSource(source, _by_own_names(source, plain, model), lambda name: name.startswith(begins) or renamed(name, model, found).startswith(begins)) for source in cut_apart]
+    readers = ShareReaders(checkpoint.readers, model, {name: found[name] for name in few})
+    return replace(checkpoint, model=own, sources=[*sources], readers=readers)
 
 
-def require(model: Model, ranks: int) -> None:
-    """Raises ConfigError where a model cannot be shared out among so many ranks."""
-    if (why := refusal(model, ranks)) is not None:
-        raise ConfigError(f"Engine(tensor_parallel={ranks}): {model.architecture}: {why}")
+def require(model: Model, ranks: int, whole: WholeExperts | None = None) -> None:
+    """Raises ConfigError where a model cannot be shared out among so many ranks. whole: see `Split`."""
+    if (why := refusal(model, ranks, whole)) is not None:
+        asked = f"tensor_parallel={ranks}{'' if whole is None else ', expert_parallel=True'}"
+        raise ConfigError(f"Engine({asked}): {model.architecture}: {why}")
 
 
 def load_share(
     path: Path, dtype: torch.dtype, device: torch.device, split: Split, seed: int | None = None, transform: Any = None, context: int | None = None, load_format: str = "auto"
 ) -> Decoder:
     """As `loading.load_model`, a rank's part of it. seed: of random weights, which are another model than one rank's."""
-    checkpoint = share_of(open_checkpoint(path, context, seed is None, load_format), split)
+    checkpoint = share_of(open_checkpoint(path, context, seed is None, load_format), split, device)
     if seed is not None:
         return dummy_model(checkpoint.model, dtype, device, seed, transform)
     return load_checkpoint(checkpoint, dtype, device, transform)
@@ -107,13 +117,8 @@ def load_share(
 
 def _by_own_names(source: Source, found: Mapping[str, Cut], model: Model) -> dict[str, Cut]:
     own: dict[str, Cut] = {}
-    modules = {name.removesuffix(".weight") for name in found if name.endswith(".weight")}
     for stored in source.tensors:
-        name = renamed(stored.name, model, found)
-        module, _, suffix = name.rpartition(".")
-        if (module in modules and suffix not in WHOLE) or (name in found and stored.dtype not in FLOATS):
-            raise ConfigError(f"Engine(tensor_parallel=...): {source.name}: {shown(stored.name)} is of weights in few bits, which are not shared out; take the model as it was before")
-        if (kept := found.get(name)) is not None:
+        if (kept := found.get(renamed(stored.name, model, found))) is not None:
             own[stored.name] = _checked(source, stored, kept)
     return own
 

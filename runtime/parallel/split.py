@@ -31,6 +31,7 @@ from ..models.spec import (
     Plain,
     Router,
 )
+from .whole_experts import WholeExperts, narrowed_experts, require_mixtures
 
 Network = TypeVar("Network", bound=Gated | Plain)
 
@@ -54,10 +55,11 @@ SPLIT: dict[type, set[str]] = {  # what of each part is cut, or is whole on ever
 
 
 class Split(NamedTuple):
-    """rank: from 0."""
+    """rank: from 0.  whole: experts lie whole on ranks; None: each rank has a part of every expert's width."""
 
     rank: int
     ranks: int
+    whole: WholeExperts | None = None
 
     def of(self, count: int) -> range:
         """This rank's part of `count` things that divide."""
@@ -75,21 +77,24 @@ class Split(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """What of a tensor is kept: of this axis, which has so many places, these, int64, in their order."""
+    """What of a tensor is kept: of this axis, which has so many places, these, int64, in their order. inputs: of a product's; otherwise of its outputs."""
 
     axis: int
     places: int
     kept: np.ndarray
+    inputs: bool = False
 
 
-def refusal(model: Model, ranks: int) -> str | None:
-    """Why a model cannot be shared out among so many ranks, for people; None: it can."""
+def refusal(model: Model, ranks: int, whole: WholeExperts | None = None) -> str | None:
+    """Why a model cannot be shared out among so many ranks, for people; None: it can. whole: see `Split`."""
     if model.per_layer is not None:
         return "embeddings of each layer's own are not shared out among ranks"
-    return next((f"layer {index}: {why}" for index, layer in enumerate(model.layers) for why in _reasons(layer, model.names, ranks)), None)
+    if whole is not None and (why := require_mixtures(model)) is not None:
+        return why
+    return next((f"layer {index}: {why}" for index, layer in enumerate(model.layers) for why in _reasons(layer, model.names, ranks, whole)), None)
 
 
-def _reasons(layer: Layer, names: Names, ranks: int) -> Iterator[str]:
+def _reasons(layer: Layer, names: Names, ranks: int, whole: WholeExperts | None) -> Iterator[str]:
     yield from unknown(layer, SPLIT)
     part = layer.mixer
     if isinstance(part, Attention | Latent) and part.heads % ranks:
@@ -101,14 +106,17 @@ def _reasons(layer: Layer, names: Names, ranks: int) -> Iterator[str]:
             yield f"{part.kv_heads} heads of keys and values over {ranks} ranks: one number must divide the other"
         if part.norm is not None and part.norm.over != "head":
             yield "queries and keys are normed over several heads, which lie on several ranks"
-    for inner in _widths(layer.ffn):
+    if whole is not None and isinstance(layer.ffn, Experts) and (why := whole.refusal(layer.ffn, ranks)) is not None:
+        yield why
+    for inner in _widths(layer.ffn, whole is not None):
         if inner % ranks:
             yield f"an inner width of {inner} cannot be shared out among {ranks} ranks: take a number that divides it"
 
 
-def _widths(ffn: Feedforward | None) -> list[int]:
+def _widths(ffn: Feedforward | None, whole: bool) -> list[int]:
+    """Of the networks that are cut."""
     if isinstance(ffn, Experts):
-        return [ffn.expert.inner, *([] if ffn.shared is None else [ffn.shared.inner])]
+        return [part.inner for part in (None if whole else ffn.expert, ffn.shared) if part is not None]
     return [] if ffn is None else [ffn.inner]
 
 
@@ -125,7 +133,8 @@ def _narrow_layer(layer: Layer, split: Split) -> Layer:
     elif isinstance(mixer, Attention):
         mixer = _narrow(mixer, split)
     if isinstance(ffn, Experts):
-        ffn = replace(ffn, expert=_narrow_network(ffn.expert, split), shared=ffn.shared and _narrow_network(ffn.shared, split))
+        ffn = replace(ffn, shared=ffn.shared and _narrow_network(ffn.shared, split))
+        ffn = narrowed_experts(ffn, split.whole, split.rank, split.ranks) if split.whole is not None else replace(ffn, expert=_narrow_network(ffn.expert, split))
     elif ffn is not None:
         ffn = _narrow_network(ffn, split)
     return replace(layer, mixer=mixer, ffn=ffn)
@@ -197,12 +206,12 @@ def _latent_cuts(part: Latent, names: Names, split: Split) -> Iterator[tuple[str
     widths |= {own.up: part.dim + part.value_dim} if own.halves is None else dict(zip(own.halves, (part.rank, part.value_dim), strict=True))
     for name, width in widths.items():
         yield f"{name}.weight", Cut(0, part.heads * width, _numbers(heads, width))
-    yield f"{names.output}.weight", Cut(1, part.heads * part.value_dim, _numbers(heads, part.value_dim))
+    yield f"{names.output}.weight", Cut(1, part.heads * part.value_dim, _numbers(heads, part.value_dim), inputs=True)
 
 
 def _ffn_cuts(part: Feedforward | None, names: Names, split: Split) -> Iterator[tuple[str, Cut]]:
     if isinstance(part, Experts):
-        for index in range(part.count):
+        for index in range(0 if split.whole is not None else part.count):
             yield from _network_cuts(part.expert, names_of_expert(names, index), split)
         if part.shared is not None:
             yield from _network_cuts(part.shared, names_of_shared(names), split)
@@ -229,7 +238,7 @@ def _outputs(name: str, count: int, rows: np.ndarray, names: Names) -> Iterator[
 
 def _inputs(name: str, count: int, columns: np.ndarray, names: Names) -> Iterator[tuple[str, Cut]]:
     """The bias of such a product is whole: one rank adds it."""
-    yield f"{name}.weight", Cut(0 if names.transposed else 1, count, columns)
+    yield f"{name}.weight", Cut(0 if names.transposed else 1, count, columns, inputs=True)
 
 
 def _numbers(heads: range, width: int) -> np.ndarray:

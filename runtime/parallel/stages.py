@@ -24,8 +24,9 @@ from ..loading.weights import dummy_model, load_checkpoint
 from ..models.decoder import Decoder
 from ..models.latent_spec import Latent
 from ..models.spec import Attention, Beside, Layer, Mixer, Model, Stage, attention_of
-from .share import share_of
+from .share import CPU, share_of
 from .split import Split
+from .whole_experts import WholeExperts
 
 
 class Place(NamedTuple):
@@ -36,10 +37,10 @@ class Place(NamedTuple):
     split: Split
 
     @classmethod
-    def of(cls, rank: int, ranks: int, stages: int) -> Place:
-        """Ranks of a stage follow each other."""
+    def of(cls, rank: int, ranks: int, stages: int, whole: WholeExperts | None = None) -> Place:
+        """Ranks of a stage follow each other. whole: see `Split`."""
         each = ranks // stages
-        return cls(rank // each, stages, Split(rank % each, each))
+        return cls(rank // each, stages, Split(rank % each, each, whole))
 
 
 class StageSource:
@@ -157,12 +158,23 @@ def load_stage(
     path: Path, dtype: torch.dtype, device: torch.device, place: Place, seed: int | None = None, transform: Any = None, context: int | None = None, load_format: str = "auto"
 ) -> Decoder:
     """As `share.load_share`, of a rank of a stage."""
-    checkpoint = open_checkpoint(path, context, seed is None, load_format)
+    return load_part(open_checkpoint(path, context, seed is None, load_format), place, dtype, device, seed, transform)
+
+
+def load_part(checkpoint: Checkpoint, place: Place, dtype: torch.dtype, device: torch.device, seed: int | None = None, transform: Any = None) -> Decoder:
+    """The model of a rank. seed: of random weights."""
+    mine = part_of(checkpoint, place, device)
+    if seed is not None:
+        return dummy_model(mine.model, dtype, device, seed, transform)
+    return load_checkpoint(mine, dtype, device, transform)
+
+
+def part_of(checkpoint: Checkpoint, place: Place, device: torch.device = CPU) -> Checkpoint:
+    """What a rank loads. Raises ConfigError for what cannot be shared out, or not on this device."""
+    if place.stages == 1:
+        return share_of(checkpoint, place.split, device)
     if checkpoint.packed:
         raise ConfigError("Engine(pipeline_parallel=...): a sharded state has its weights packed for one rank: open the model that it was made of")
     cuts = borders(checkpoint.model, place.stages)
     apart = replace(checkpoint, sources=[cut(source, checkpoint.model) for source in checkpoint.sources])
-    mine = of_stage(apart if place.split.ranks == 1 else share_of(checkpoint, place.split), cuts, place.stage)
-    if seed is not None:
-        return dummy_model(mine.model, dtype, device, seed, transform)
-    return load_checkpoint(mine, dtype, device, transform)
+    return of_stage(apart if place.split.ranks == 1 else share_of(checkpoint, place.split, device), cuts, place.stage)

@@ -9,9 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from ..adapters.product import rows_of
+from ..step.adapter_rows import AdapterRows
 from ..step.batch import Batch
 
-HEADER = 7  # tokens, sequences, wanted rows, pools, whether hidden states are kept, places of states of each kind, slots that follow
+HEADER = 8  # tokens, sequences, wanted rows, pools, whether hidden states are kept, places of states of each kind, sequences whose adapters are told, slots that follow
 
 
 class News(NamedTuple):
@@ -26,9 +28,10 @@ def to_words(batch: Batch, news: Sequence[News]) -> bytes:
     """int32, in this machine's order."""
     slots = [each.slots for each in news]
     states = [[], []] if batch.state_read is None or batch.state_write is None else [batch.state_read.tolist(), batch.state_write.tolist()]
-    header = [len(batch.token_ids), len(news), len(batch.logit_rows), len(batch.pools), int(batch.keeps), len(states[0]), sum(map(len, slots))]
+    adapters = [] if batch.adapters is None else batch.adapters.tokens[np.cumsum(batch.query_lens) - batch.query_lens]  # of each sequence's first token
+    header = [len(batch.token_ids), len(news), len(batch.logit_rows), len(batch.pools), int(batch.keeps), len(states[0]), len(adapters), sum(map(len, slots))]
     tensors = [tensor.numpy().astype(np.int32) for tensor in (batch.token_ids, batch.positions, batch.logit_rows)]
-    lists = [batch.query_lens, batch.context_lens, [each.row for each in news], [each.known for each in news], *zip(*batch.pools, strict=True), *states]
+    lists = [batch.query_lens, batch.context_lens, [each.row for each in news], [each.known for each in news], *zip(*batch.pools, strict=True), *states, adapters]
     return np.concatenate([np.asarray(part, np.int32) for part in (header, *tensors, *lists, *slots)]).tobytes()
 
 
@@ -37,12 +40,13 @@ class Rows:
 
     def __init__(self, count: int) -> None:
         self._slots = [np.empty(0, np.int32)] * count
+        self._adapters: tuple[bytes, AdapterRows] | None = None
 
     def batch(self, words: bytes) -> Batch:
         """Equal to that which the words were made of, slots of all sequences included."""
         values = np.frombuffer(words, np.int32)
-        tokens, sequences, wanted, pools, keeps, states, fresh = (int(value) for value in values[:HEADER])
-        sizes = [HEADER, tokens, tokens, wanted, *[sequences] * 4, *[pools] * (2 if pools else 0), states, states, fresh]
+        tokens, sequences, wanted, pools, keeps, states, adapted, fresh = (int(value) for value in values[:HEADER])
+        sizes = [HEADER, tokens, tokens, wanted, *[sequences] * 4, *[pools] * (2 if pools else 0), states, states, adapted, fresh]
         parts = np.split(values, list(accumulate(sizes))[:-1])[1:]
         ids, positions, logit_rows, lengths, contexts, rows, known = parts[:7]
         slots = self._learn(rows, known, contexts, parts[-1])
@@ -55,11 +59,18 @@ class Rows:
             context_lens=contexts.tolist(),
             context_slots=slots,
             logit_rows=_int64(logit_rows),
-            pools=list(zip(*(part.tolist() for part in parts[7:-3]), strict=True)),
+            pools=list(zip(*(part.tolist() for part in parts[7:-4]), strict=True)),
             keeps=bool(keeps),
-            state_read=_int64(parts[-3]) if states else None,
-            state_write=_int64(parts[-2]) if states else None,
+            state_read=_int64(parts[-4]) if states else None,
+            state_write=_int64(parts[-3]) if states else None,
+            adapters=self._adapter_rows(parts[-2], lengths, logit_rows) if adapted else None,
         )
+
+    def _adapter_rows(self, slots: np.ndarray, lengths: np.ndarray, wanted: np.ndarray) -> AdapterRows:
+        asked = b" ".join(part.tobytes() for part in (slots, lengths, wanted))
+        if self._adapters is None or self._adapters[0] != asked:  # of decode steps one is like the next
+            self._adapters = asked, rows_of(slots.tolist(), lengths.tolist(), wanted.tolist())
+        return self._adapters[1]
 
     def _learn(self, rows: np.ndarray, known: np.ndarray, contexts: np.ndarray, fresh: np.ndarray) -> list[np.ndarray]:
         """The slots of each sequence, as far as its context goes."""

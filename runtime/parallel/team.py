@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import shutil
 import signal
 import socket
@@ -12,21 +13,41 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from ..errors import RuntimeFailure
 from ..leash import command
-from .line import ALIVE, BEGIN, FAILED, POOL, READY, SLEEP, STEP, WAKE, Begin, Line, Room
+from .line import (
+    ALIVE,
+    ASK,
+    BEGIN,
+    COMPILE,
+    FAILED,
+    POOL,
+    READY,
+    REHEARSE,
+    SLEEP,
+    STEP,
+    TELL,
+    WAKE,
+    Begin,
+    Line,
+    Room,
+)
+from .progress import Moved, Progress, Stall
 from .ranks import Ranks
 
 log = logging.getLogger("sgl.runtime")
 
 LOADING = 10.0  # times the limit of silence, while models are loaded: a process may hold Python's lock
 GRACE = 1.0  # seconds in which rank 0 may find for itself what made another end while it began, or end by itself
+STEP_LIMIT = 10.0  # seconds that a card may take for a step, less where the limit of silence is less
 ENDING = 10.0  # seconds that ending takes at most
+ON_CPUS, ON_GPUS = "sgl.runtime.parallel.follower", "sgl.runtime.executor.gpu_follower"
 TURN = 0.2  # seconds between two looks at who was heard when
 
 
@@ -50,11 +71,11 @@ class Meeting:
 class Member:
     """The process of a rank above 0, as rank 0 sees it."""
 
-    def __init__(self, rank: int, meeting: Meeting) -> None:
+    def __init__(self, rank: int, meeting: Meeting, module: str) -> None:
         ours, theirs = socket.socketpair()
         try:
             self.process = subprocess.Popen(
-                command("sgl.runtime.parallel.follower", theirs.fileno()),
+                command(module, theirs.fileno()),
                 stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno(), *meeting.shared], process_group=0,
             )  # fmt: skip
         except BaseException:
@@ -67,14 +88,15 @@ class Member:
         self.told = b""  # with its newest sign of life
         self.words = ""  # what it said of its failure
 
-    def end(self, seconds: float = 0.0) -> str:
-        """Make it end, by force after so long, and say how it was."""
+    def end(self, seconds: float = 0.0, patience: float | None = None) -> str:
+        """Make it end, by force after so long, and say how it was. patience: seconds that it is waited for then."""
         self.line.close()
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(patience)
         return _how(self.process.returncode)
 
 
@@ -82,15 +104,18 @@ class Team:
     """The ranks of one engine. `broken` is called once, on a thread of the team's own, when one of them has ended or is silent.
 
     silence: seconds without a sign of life after which a rank counts as hung; None: it may be silent for ever.
+    module: what a rank above 0 runs.
     """
 
-    def __init__(self, ranks: int, silence: float | None, broken: Callable[[BaseException], None]) -> None:
+    def __init__(self, ranks: int, silence: float | None, broken: Callable[[BaseException], None], module: str = ON_CPUS) -> None:
         self.size, self._silence, self._broken = ranks, silence, broken
         if sys.platform == "linux":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # nothing leaves this machine
         self._meeting = Meeting()
-        self._failed, self._closing, self._begun = threading.Lock(), False, False
-        self.members = [Member(rank, self._meeting) for rank in range(1, ranks)]
+        self._failed, self._closing, self._begun, self._loading = threading.Lock(), False, False, True
+        self._progress: Progress | None = None
+        self._stalls: list[Stall] = []
+        self.members = [Member(rank, self._meeting, module) for rank in range(1, ranks)]
         for member in self.members:
             threading.Thread(target=self._listen, args=(member,), name=f"sgl-rank-{member.rank}", daemon=True).start()
         threading.Thread(target=self._watch, name="sgl-ranks", daemon=True).start()
@@ -120,20 +145,62 @@ class Team:
                 except Empty:
                     if self._failed.locked():
                         raise RuntimeFailure(f"rank {member.rank} has ended: {member.words}") from None
-        self._begun = True
+        self._begun, self._loading = True, False
         self._meeting.end()
         return answers
 
-    def make_room(self, room: Room) -> list[bytes]:
-        """Give every rank memory for keys and values. Of each, pickled, who computes its layers."""
+    def make_room(self, room: Room, meanwhile: Callable[[], None] = lambda: None) -> list[bytes]:
+        """Give every rank memory for keys and values. Of each, pickled, who computes its layers. meanwhile: what rank 0 does with them."""
         for member in self.members:
             self._send(member, POOL, room)
+        meanwhile()
         return self.wait()
 
     def step(self, words: bytes) -> None:
         """Let every rank compute this step, which rank 0 computes at the same time."""
         for member in self.members:
             self._tell(member, STEP, words)
+
+    def tell(self, name: str, *arguments: Any) -> None:
+        """Let every rank call its method of this name, before the steps that it is told later. One that cannot ends all ranks."""
+        self.tell_each(name, [arguments] * len(self.members))
+
+    def tell_each(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> None:
+        """The same with arguments of each rank's own."""
+        for member, own in zip(self.members, arguments, strict=True):
+            self._tell(member, TELL, pickle.dumps((name, own)))
+
+    def ask(self, name: str, *arguments: Any, meanwhile: Callable[[], None] = lambda: None) -> list[Any]:
+        """What each rank's method of this name gives; it may load weights. meanwhile: what rank 0 does.
+
+        Raises what `meanwhile` raised, otherwise what one of the others did; all have come to an end then.
+        """
+        self._loading, own = True, None
+        for member in self.members:
+            self._tell(member, ASK, pickle.dumps((name, arguments)))
+        try:
+            meanwhile()
+        except BaseException as error:
+            own = error
+        answers = [pickle.loads(each) for each in self.wait()]
+        if (wrong := own or next((error for _, error in answers if error is not None), None)) is not None:
+            raise wrong
+        return [found for found, _ in answers]
+
+    def compile(self) -> None:
+        """On GPUs: let every rank have all kernels compiled that steps will launch."""
+        self._all(COMPILE)
+
+    def rehearse(self) -> None:
+        """On GPUs: let every rank do a little of what later steps will need, as rank 0 does."""
+        for member in self.members:
+            self._tell(member, REHEARSE)
+
+    def watch_steps(self, progress: Progress) -> None:
+        """On GPUs: from now on a step that a card does not do in time is the end of all ranks. progress: of rank 0."""
+        if self._silence is not None:
+            self._stalls = [Stall(min(STEP_LIMIT, self._silence)) for _ in range(self.size)]
+            self._progress = progress
 
     def sleep(self) -> None:
         self._all(SLEEP)
@@ -155,7 +222,10 @@ class Team:
         if self._closing or not self._failed.acquire(blocking=False):
             return
         for member in self.members:
-            member.end()
+            member.process.kill()
+        until = time.monotonic() + GRACE
+        for member in self.members:
+            member.end(max(0.0, until - time.monotonic()), GRACE)  # a card may take its time to let a process go
         self._meeting.end()
         self._broken(error)
 
@@ -204,19 +274,30 @@ class Team:
     def _ended(self, member: Member) -> None:
         if self._closing or self._failed.locked():
             return
-        how = member.end(GRACE)
+        how = member.end(GRACE, GRACE)
         self.fail(RuntimeFailure(f"rank {member.rank} (pid {member.process.pid}) {how}{member.words and f': {member.words}'}"))
 
     def _watch(self) -> None:
         while self._silence is not None and not (self._closing or self._failed.locked()):
             time.sleep(TURN)
-            limit = self._silence * (1 if self._begun else LOADING)
+            limit = self._silence * (LOADING if self._loading else 1)
             for member in self.members:
                 if time.monotonic() - member.heard > limit:
-                    self.fail(RuntimeFailure(f"rank {member.rank} (pid {member.process.pid}) was stopped or hung: it gave no sign of life for {limit:g} s, and was killed"))
+                    return self.fail(RuntimeFailure(f"rank {member.rank} (pid {member.process.pid}) was stopped or hung: it gave no sign of life for {limit:g} s, and was killed"))
+            if self._progress is not None:
+                self._watch_cards(self._progress)
+
+    def _watch_cards(self, progress: Progress) -> None:
+        own = progress.moved()
+        others = [pickle.loads(member.told) if member.told else Moved() for member in self.members]
+        hung = [rank for rank, (moved, stall) in enumerate(zip((own, *others), self._stalls, strict=True)) if stall(moved, progress.launched)]
+        if hung:
+            self.fail(RuntimeFailure(f"a step hangs: {' and '.join(f'rank {rank}' for rank in hung)} has done nothing of it for {self._stalls[0].limit:g} s; all ranks were killed"))
 
 
-def _how(code: int) -> str:
+def _how(code: int | None) -> str:
+    if code is None:
+        return "was killed and has not ended yet"
     if code >= 0:
         return f"ended with exit code {code}"
     return f"was killed by {signal.Signals(-code).name}"

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,13 +28,13 @@ class Beginning(NamedTuple):
     message: bytes
 
     @classmethod
-    def here(cls, path: Path, options: EngineConfig) -> Beginning:
-        """Raises ConfigError where there is no Python that could be started."""
+    def here(cls, path: Path, options: EngineConfig, environment: Mapping[str, str] | None = None) -> Beginning:
+        """environment: what is another there. Raises ConfigError where there is no Python that could be started."""
         if getattr(sys, "frozen", False) or not sys.executable:
             raise ConfigError("process=True starts a Python interpreter, which a frozen program lacks; leave it out here")
         places = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)]
         return cls(
-            os.environ | {"PYTHONPATH": os.pathsep.join(places)},
+            os.environ | {"PYTHONPATH": os.pathsep.join(places), **(environment or {})},
             messages.frame(messages.Start(os.path.abspath(path), options)),
         )
 

@@ -7,7 +7,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotInTime
 from dataclasses import replace
@@ -74,12 +74,13 @@ class RemoteCore:
     it and starts the next. Sequences opened meanwhile wait for that one; those opened before are lost.
     """
 
-    def __init__(self, path: Path, options: EngineConfig, noted: Callable[[], None] | None = None) -> None:
-        """noted: called when a process is ready and `info` says what it is."""
+    def __init__(self, path: Path, options: EngineConfig, noted: Callable[[], None] | None = None, environment: Mapping[str, str] | None = None) -> None:
+        """noted: called when a process is ready and `info` says what it is.  environment: of its processes, what is another than here."""
         self._path, self._noted = str(path), noted
         self._heartbeat = options.heartbeat
         self._options = replace(options, process=False)
-        self._start = Beginning.here(path, self._options)
+        self._environment = environment
+        self._start = Beginning.here(path, self._options, environment)
         self.info: dict[str, Any] = {}
         self.asleep = False
         self.vocabulary: Vocabulary
@@ -128,7 +129,7 @@ class RemoteCore:
             self.asleep = name == "sleep"
         if name == "update":  # what is started after this one begins with it
             self._path = str(args[0])
-            self._start = Beginning.here(Path(self._path), self._options)
+            self._start = Beginning.here(Path(self._path), self._options, self._environment)
         return answer
 
     def adapt(self, name: str, *args: Any) -> Any:
@@ -141,7 +142,7 @@ class RemoteCore:
             if name == "unload":
                 kept.pop(args[0], None)
             self._options = replace(self._options, adapters=kept)
-            self._start = Beginning.here(Path(self._path), self._options)
+            self._start = Beginning.here(Path(self._path), self._options, self._environment)
             return answer
 
     def adapter_digest(self, name: str) -> str:

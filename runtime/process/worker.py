@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from sgl.grammars.apart import standing
+
 from ..errors import EngineClosed, RuntimeFailure
 from ..sequences.ops import Close, Fork, Generate
 from ..sequences.sequence import Status
@@ -201,10 +203,13 @@ def _run(start: Start, file: BinaryIO, outbox: Outbox, pulse: Pulse) -> None:
         return
     core: EngineCore = parts.core
     core.told = outbox.ring
+    compiling = standing.use(parts.config.grammar_process)
     outbox.post(Answer(0, DONE, Ready(parts.config, parts.info)))
     pulse.watch(core)
     Worker(parts, outbox).serve(file)
     core.stop()
+    if compiling is not None:
+        compiling.leave()
 
 
 def _frames(answers: list[Answer]) -> bytes:

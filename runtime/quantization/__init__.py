@@ -11,7 +11,7 @@ import torch
 
 from ..errors import ConfigError
 from ..layers.float8 import FP8
-from ..layers.linear import Linear
+from ..layers.linear import BlockedLinear, Linear
 from .deterministic import DeterministicLinear, FixedRowsLinear
 from .few_bits import FewBitsLinear
 from .forms import CALIBRATED, FORMS, FP8_BLOCK, in_form
@@ -164,6 +164,9 @@ def _one_kernel(name: str, layer: Linear) -> Linear:
 
 
 def _fixed_rows(name: str, layer: Linear) -> Linear:
+    """A product whose rows do not depend on each other stays as it is."""
+    if BlockedLinear.suits(layer.weight, two=False):
+        return layer
     return FixedRowsLinear(layer if name == HEAD else layer.seal(False))  # a tied head would be copied
 
 

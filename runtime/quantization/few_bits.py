@@ -38,9 +38,17 @@ class FewBitsLinear(Linear):
         return self
 
     def __call__(self, x: Tensor) -> Tensor:
-        if len(x) >= self._kernels.RESTORED_ROWS:
+        if self._kernels.restores(len(x), self.packed):
             return self._kernels.multiply_restored(x, self.packed, self.bias)
         return self._kernels.product(x, self.packed, self.bias)
+
+    def gates(self, x: Tensor) -> bool:
+        """Whether `gated` is the way to an activation behind the product of these rows."""
+        return type(self) is FewBitsLinear and self.packed.order is None and self._kernels.gates(x, self.packed)
+
+    def gated(self, x: Tensor, name: str) -> Tensor:
+        """activation(gate) * up of x [T, in], W holding gate above up: [T, out / 2]."""
+        return self._kernels.product(x, self.packed, self.bias, name=name)
 
     def tensors(self) -> Iterator[Tensor]:
         yield from self.packed.tensors()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from torch import Tensor
 from ..layers.float8 import FP8
 
 PART = 2**22  # codes that are restored at a time
+SHORTEST = 16  # inputs of a group that is cut
 FINE = ("fine_scale", "fine_offset")
 
 
@@ -104,6 +106,33 @@ class Grouped:
         taken: dict[str, Any] = {name: part[rows] for name, part in parts.items() if isinstance(part, Tensor)}
         taken |= {name: part.take(rows) for name in FINE if (part := getattr(self, name)) is not None}
         return replace(self, **taken)
+
+    def of_inputs(self, inputs: Tensor) -> Grouped:
+        """Of these inputs alone, in runs that follow each other. inputs: int64, on the codes' device.
+
+        Groups become as short as the runs ask, which changes no number. Raises ValueError where inputs are ordered, and for groups of less than 16.
+        """
+        if self.order is not None:
+            raise ValueError("its inputs are in the order of their activations (desc_act), in which no rank's lie together")
+        group = self._group_within(inputs)
+        each = inputs[::group] // self.group
+        parts = {name: getattr(self, name) for name in ("scale", "zero", "offset")}
+        kept: dict[str, Any] = {name: part[:, each].contiguous() for name, part in parts.items() if isinstance(part, Tensor)}
+        return replace(self, codes=self.codes[:, inputs].contiguous(), group=group, fine_scale=None, fine_offset=None, **kept)
+
+    def _group_within(self, inputs: Tensor) -> int:
+        """Of the inputs that are kept: each of their groups lies in one of these."""
+        size, borders = self.shape[1], (torch.diff(inputs) != 1).nonzero().flatten() + 1
+        if self.group >= size:
+            return len(inputs)
+        starts = [int(inputs[0]), *inputs[borders].tolist()]
+        lengths = torch.diff(borders, prepend=borders.new_zeros(1), append=borders.new_tensor([len(inputs)])).tolist()
+        if int(inputs[-1]) == size - 1:
+            lengths.pop()  # the last group may be shorter
+        found = math.gcd(self.group, *starts, *lengths)
+        if found < min(self.group, SHORTEST):
+            raise ValueError(f"groups of {self.group} inputs cannot be shared out where parts begin at {starts} and have {lengths} inputs")
+        return found
 
     def _restored(self) -> Tensor:
         inputs = self.shape[1]

@@ -54,13 +54,22 @@ def shares(options: EngineConfig) -> list[EngineConfig]:
     if options.device != "cpu" and torch.cuda.is_available():
         if count > torch.cuda.device_count():
             raise ConfigError(f"Engine(replicas={count}): torch sees {torch.cuda.device_count()} CUDA devices; take as many replicas at most, or device='cpu'")
-        return [replace(one, device=f"cuda:{number}") for number in range(count)]
+        return [replace(one, device="cuda")] * count
     if count > (most := max(8, os.cpu_count() or 1)):
         raise ConfigError(f"Engine(replicas={count}): each is a process with the whole model; by the CPUs of this machine take {most} at most")
     if options.threads is not None:
         return [one] * count
     threads = choose_device(options.device, options.dtype).threads
     return [replace(one, threads=max(1, threads // count))] * count
+
+
+def cards(options: Sequence[EngineConfig]) -> list[dict[str, str]]:
+    """Of each replica, what its process finds in its environment: of the GPUs that this process sees, one. Empty on a CPU."""
+    if options[0].device != "cuda":
+        return [{}] * len(options)
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [str(number) for number in range(len(options))] if seen is None else [name.strip() for name in seen.split(",")]
+    return [{"CUDA_VISIBLE_DEVICES": name} for name in names[: len(options)]]
 
 
 class State:
@@ -88,8 +97,10 @@ class ReplicasCore:
         self._router = Router([1] * len(options))
         self._restarts = [0] * len(options)
         self._cores: list[RemoteCore] = []
-        for number, each in enumerate(options):
-            self._cores.append(RemoteCore(path, each, partial(self._noted, number)))
+        seen = cards(options)
+        self._cards = [f"cuda:{number}" for number, environment in enumerate(seen) if environment]
+        for number, (each, environment) in enumerate(zip(options, seen, strict=True)):
+            self._cores.append(RemoteCore(path, each, partial(self._noted, number), environment))
 
     def started(self) -> Any:
         """The settled options of the first, once all run."""
@@ -113,7 +124,7 @@ class ReplicasCore:
             self._tell()
 
     def _tell(self) -> None:
-        self.info.update(together.infos([core.info for core in self._cores]))
+        self.info.update(together.infos([core.info for core in self._cores]) | ({"devices": self._cards} if self._cards else {}))
 
     # what a sequence asks
 

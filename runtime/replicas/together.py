@@ -11,7 +11,7 @@ from ..cache.snapshot import Held, Snapshot
 from ..loop.metrics import Stats
 
 SHARES = ("window_saved",)  # of `Stats`: means instead of sums
-FIRST = ("adapters",)  # the same everywhere
+FIRST = ("adapters", "expert_places", "rebalanced")  # the same everywhere
 SUMS = ("kv_tokens", "kv_bytes", "max_running", "window_tokens", "states", "state_bytes", "host_kv_bytes", "restarts")  # of `Engine.info`
 
 
@@ -67,6 +67,7 @@ TOGETHER: dict[str, Callable[[list[Any]], Any]] = {  # by the name of what an en
     "flush": sum,
     "sleep": sum,
     "update": lambda answers: (sum(size for size, _ in answers), answers[0][1]),
+    "rebalance": lambda answers: None if None in answers else {"replicas": answers},
     "begin_trace": tuple,
     "begin_recording": tuple,
     "end_trace": lambda answers: sorted((record for records in answers for record in records), key=lambda record: record.began),

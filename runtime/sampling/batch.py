@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field
 from struct import pack
 
@@ -29,6 +30,7 @@ class SamplingRow:
         output_ids: the live list; the engine appends to it (or rewrites its end).
         end_ids: tokens banned before `params.min_tokens`: `params.end_ids(tokenizer.eos_ids)`.
         packed: 8 words: seed (uint64), 1 / temperature, top_p, min_p (float32), top_k, flags (int32), 0.
+        flags: what it asks for.
     """
 
     params: SamplingParams
@@ -37,18 +39,19 @@ class SamplingRow:
     output_ids: list[int] = field(default_factory=list)
     end_ids: frozenset[int] = frozenset()
     packed: bytes = field(init=False, repr=False, compare=False)
+    flags: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         p = self.params
         inverse = 1.0 if p.greedy else 1.0 / p.temperature
         top_p, top_k = p.top_p if p.top_p < 1 else np.inf, p.top_k if 0 < p.top_k < _ALL else _ALL
-        word = int(seed_words([self.seed])[0])
-        self.packed = pack("=Q3f3i", word, inverse, top_p, p.min_p, top_k, self._flags(), 0)
+        word, self.flags = int(seed_words([self.seed])[0]), self._flags()
+        self.packed = pack("=Q3f3i", word, inverse, top_p, p.min_p, top_k, self.flags, 0)
 
     def changes_by(self, tokens: int) -> bool:
         """Whether so many tokens behind the output would change how it is sampled, beside the logits."""
-        length, flags = len(self.output_ids), self._flags()
-        return bool(flags & PENALIZED or (flags & WAITING and length < self.params.min_tokens <= length + tokens))
+        length = len(self.output_ids)
+        return bool(self.flags & PENALIZED or (self.flags & WAITING and length < self.params.min_tokens <= length + tokens))
 
     def _flags(self) -> int:
         p = self.params
@@ -102,7 +105,7 @@ class BatchTensors:
         )
         self.bias = LogitBias(rows, width, device) if batch.flags & BIASED else None
         self.min_tokens = MinTokens(rows, width, device) if batch.flags & WAITING else None
-        self._batch = batch
+        self._batch: SamplingBatch = weakref.proxy(batch)  # which has these: no cycle keeps tables as wide as the vocabulary
         self._race: RaceTensors | None = None
         self._table: Tensor | None = None
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sgl.runtime.sampling.batch import BatchTensors, RaceTensors, SamplingBatch
+from sgl.runtime.sampling.batch import SCORED, BatchTensors, RaceTensors, SamplingBatch
 from sgl.runtime.sampling.logprobs import TokenLogprobs, top_logprobs
-from sgl.runtime.sampling.masks import MaskExpander
+from sgl.runtime.sampling.masks import MaskExpander, unpack
 from sgl.runtime.sampling.noise import race, row_keys
 
 
@@ -91,14 +92,14 @@ class Sampler:
         if self.vocab_size is not None and logits.shape[1] > self.vocab_size:
             logits = logits[:, : self.vocab_size]
         masks = mask_rows if mask_rows is not None and any(m is not None for m in mask_rows) else None
-        tensors = batch.tensors(logits.shape[1], logits.device)
-        adjusted = self._adjust(logits, tensors, masks)
-        best, peaks = _argmax(adjusted)
-        if tensors.race is not None:
-            _place(best, _draw(adjusted, tensors.race, positions), tensors.race.indices)
-        samples = Samples(best.tolist())
-        if not np.isfinite(peaks).all():
-            mark_errors(samples, peaks)
+        if logits.device.type == "cpu" and not batch.flags & ~SCORED:
+            ids, peaks = self._greedy(logits.numpy(), masks)
+        else:
+            best, largest = self._chosen(logits, batch, positions, masks)
+            ids, peaks = best.tolist(), largest.tolist()
+        samples = Samples(ids)
+        if not all(map(isfinite, peaks)):
+            mark_errors(samples, np.array(peaks, np.float32))
         if batch.scored:
             _add_logprobs(samples, raw, batch, self.vocab_size)
         return samples
@@ -123,6 +124,29 @@ class Sampler:
 
     def warm(self, dtype: torch.dtype, width: int) -> None:
         """There is nothing to compile here."""
+
+    def _greedy(self, values: np.ndarray, masks: Sequence[np.ndarray | None] | None) -> tuple[list[int], list[float]]:
+        """What `_chosen` gives where logits are only masked: a largest one that its mask allows is the largest of those allowed."""
+        best: list[int] = values.argmax(-1).tolist()
+        peaks = [values.item(row, column) for row, column in enumerate(best)]
+        for row, mask in enumerate(masks or ()):
+            if mask is not None and not _allows(mask, best[row]):
+                refused = -np.inf if peaks[row] < np.inf else np.nan  # what -inf and the logits are together
+                allowed = np.where(unpack(mask, values.shape[1]), values[row], np.float32(refused))
+                best[row] = int(allowed.argmax())
+                peaks[row] = allowed.item(best[row])
+        return best, peaks
+
+    def _chosen(
+        self, logits: Tensor, batch: SamplingBatch, positions: Sequence[int], masks: Sequence[np.ndarray | None] | None
+    ) -> tuple[Tensor, np.ndarray]:
+        """The token of each row, int64 [n], and its largest adjusted logit, float32 [n]."""
+        tensors = batch.tensors(logits.shape[1], logits.device)
+        adjusted = self._adjust(logits, tensors, masks)
+        best, peaks = _argmax(adjusted)
+        if tensors.race is not None:
+            _place(best, _draw(adjusted, tensors.race, positions), tensors.race.indices)
+        return best, peaks
 
     def _adjust(
         self, logits: Tensor, tensors: BatchTensors, masks: Sequence[np.ndarray | None] | None
@@ -165,6 +189,11 @@ def _argmax(logits: Tensor) -> tuple[Tensor, np.ndarray]:
     values = logits.numpy()
     columns = values.argmax(-1)
     return torch.from_numpy(columns), values[np.arange(len(columns)), columns]
+
+
+def _allows(mask: np.ndarray | None, token: int) -> bool:
+    """Whether a packed row has the token's bit; columns behind its words are not allowed."""
+    return mask is None or (token >> 5 < len(mask) and bool(int(mask[token >> 5]) >> (token & 31) & 1))
 
 
 def _place(best: Tensor, drawn: Tensor, indices: Tensor | None) -> None:

@@ -43,7 +43,9 @@ class Decoding:
         self.prompt_tokens = len(seq)
         self.limit = min(params.max_tokens, life.context - len(seq))
         self.matcher = _matcher(life, op)
-        self.stops = StopChecker(dataclasses.replace(params, max_tokens=self.limit, min_tokens=0), life.text.tokenizer)
+        ends = _end_ids(life, op)
+        limited = dataclasses.replace(params, max_tokens=self.limit, min_tokens=0)
+        self.stops = StopChecker(limited, life.text.tokenizer, ends)
         self.reread, seq.reread = min(seq.reread, len(seq)), 0
         self.forced = self.jumped = self.drafted = self.accepted = 0
         self.logprobs: TokenLogprobs | None = [] if params.logprobs or params.top_logprobs else None
@@ -55,7 +57,7 @@ class Decoding:
             seed=life.seed() if params.seed is None else params.seed,
             prompt_ids=seq.tokens.array.tolist() if params.repetition_penalty != 1.0 else [],
             output_ids=self.stops.token_ids,
-            end_ids=params.end_ids(life.text.tokenizer.eos_ids),
+            end_ids=params.end_ids(ends),
         )
         self.work: GrammarWork | None = None
         self._spent = 0  # steps of such work
@@ -256,6 +258,12 @@ def _matcher(life: Life, op: Generate) -> Matcher | None:
     if op.grammar.vocabulary.base is not life.text.vocabulary:
         raise ConfigError(WRONG_VOCABULARY)
     return op.grammar.matcher()
+
+
+def _end_ids(life: Life, op: Generate) -> list[int]:
+    """The tokens that end a text, but for those that its grammar has as terminals and so follows itself."""
+    named = frozenset[int]() if op.grammar is None else op.grammar.named_ends
+    return [token for token in life.text.tokenizer.eos_ids if token not in named]
 
 
 def _failure(why: str) -> RuntimeFailure:

@@ -16,22 +16,28 @@ class Source(NamedTuple):
     length: int = 0
 
 
+Kind = tuple[Source, bool]
+ONWARD = Source("onward")  # of what a draft goes on with
+
+
 @dataclass(slots=True)
 class Draft:
     """tokens: in order.  matchers: the grammar behind each of them; empty without a grammar.
 
     choices: what the sampler has to choose for each of them: the token, or another that a jump of the grammar rewrites to it, or None
     where the jump puts it there unasked. Empty: the tokens.
+    joints: places of tokens that are another guess than what stands before them.
     """
 
     tokens: list[int]
     source: Source
     matchers: list[Matcher] = field(default_factory=list)
     choices: list[int | None] = field(default_factory=list)
+    joints: list[int] = field(default_factory=list)
 
     def cut(self, length: int) -> Draft:
         """Its first `length` tokens."""
-        return Draft(self.tokens[:length], self.source, self.matchers[:length], self.choices[:length])
+        return Draft(self.tokens[:length], self.source, self.matchers[:length], self.choices[:length], self.joints)
 
     def expects(self, place: int) -> int | None:
         """What is to be chosen for one of its tokens; None: nothing, or there is no such token."""
@@ -40,6 +46,17 @@ class Draft:
     def guessed(self, count: int) -> int:
         """How many of its first tokens are guesses."""
         return sum(choice is not None for choice in self.choices[:count]) if self.choices else count
+
+    def kinds(self) -> list[Kind | None]:
+        """Of each token whose guess it is and whether it goes on with what is guessed before it; None for one that is no guess."""
+        found: list[Kind | None] = []
+        source, later, joints = self.source, False, set(self.joints)
+        for place, choice in enumerate(self.choices or self.tokens):
+            if place in joints:
+                source, later = ONWARD, False
+            found.append(None if choice is None else (source, later))
+            later = later or choice is not None
+        return found
 
     def agrees(self, text: list[int]) -> int:
         """How many of its tokens a text begins with."""

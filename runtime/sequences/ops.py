@@ -287,6 +287,11 @@ class Generate(Op):
         return self.on_chunk is not None
 
     @property
+    def cuts(self) -> bool:
+        """Whether its text may end in the middle of a token, the rest of which is then tokenised anew."""
+        return bool(self.params.close_at_limit or self.params.stop or self.params.stop_regex)
+
+    @property
     def behind(self) -> bool:
         """Its grammar is worked out on another thread."""
         return self.decoding is not None and self.decoding.work is not None

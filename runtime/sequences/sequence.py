@@ -54,7 +54,7 @@ class SequenceState:
     """What the scheduler thread knows of a sequence. Only that thread touches it."""
 
     __slots__ = (
-        "ahead", "arrival", "border", "branch", "charged", "computed", "draft", "error", "id", "into", "node", "number", "ops", "owed", "passed",
+        "ahead", "arrival", "border", "branch", "charged", "computed", "draft", "error", "guarded", "id", "into", "node", "number", "ops", "owed", "passed",
         "preempted", "prefilling", "reread", "since", "slots", "status", "terms", "tokens", "trail", "window",
     )  # fmt: skip
 
@@ -68,6 +68,7 @@ class SequenceState:
         self.slots = IntRow()
         self.computed = 0
         self.ahead = 0  # tokens sampled on the device that the host has not seen: 0 or 1
+        self.guarded = False  # some of its tokens are of a generation of which nothing is to be learned
         self.draft: Draft | None = None  # laid behind its tokens for the step under way
         self.node: Node | None = None
         self.trail: list[Mark] = []

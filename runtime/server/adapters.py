@@ -85,9 +85,7 @@ class ServedAdapters:
             where = "this server was started without adapters=FOLDER" if self._folder is None else f"there are {listed(self._in_folder())}"
             raise RequestError(f"there is no adapter {name!r} to load; {where}", "name", "adapter_not_found", 404)
         with self._loading:
-            info = self._engine.adapters.load(name, path, pin=pin)
-            self._loaded.add(name)
-        return info
+            return self._read(name, path, pin)
 
     def unload(self, name: str) -> None:
         """Raises RequestError where it is not loaded, or in use."""
@@ -109,6 +107,11 @@ class ServedAdapters:
 
     # inside
 
+    def _read(self, name: str, path: Path, pin: bool) -> Any:
+        info = self._engine.adapters.load(name, path, pin=pin)
+        self._loaded.add(name)
+        return info
+
     def _known(self) -> list[str]:
         return [info.name for info in self.loaded()]
 
@@ -127,10 +130,13 @@ class ServedAdapters:
     def _load_asked(self, name: str) -> None:
         """For a client, who is told no paths."""
         try:
-            if name in self._known():
-                self._loaded.add(name)
-            elif name not in self._loaded:
-                self.load(name)
+            with self._loading:  # of many who ask at once the first reads it, and nobody undoes what was pinned meanwhile
+                if name in self._known():
+                    self._loaded.add(name)
+                elif (path := self._path(name)) is not None:
+                    self._read(name, path, False)
+                else:
+                    raise self.gone(name)
         except RuntimeFailure as error:
             log.error("adapter %r cannot be loaded: %s", name, error)
             raise RequestError(f"adapter {name!r} is here and cannot be used; the server's log says why", "model", "adapter_unusable", 500) from error

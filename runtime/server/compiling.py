@@ -22,7 +22,7 @@ from sgl.grammars import (
     compile_structural,
 )
 from sgl.runtime.engine import Engine
-from sgl.runtime.loop.beside import give_way
+from sgl.runtime.loop.turns import give_way
 
 from .caller import CALLER, PATIENCE, seconds_left, too_late
 

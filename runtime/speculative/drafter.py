@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from sgl.grammars.automaton.automaton import GUESSED
+from sgl.grammars.automaton.twin import DEAD
 
 from ..sequences.draft import Draft
+from ..sequences.jump import MIN_BYTES
 
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
@@ -17,11 +19,19 @@ if TYPE_CHECKING:
     from ..sequences.sequence import SequenceState
 
 
+TURNS, ENOUGH = 2, 8  # how often a draft goes on with something else, and from how many tokens on it does not
 BUILT = 8 << 20  # bytes of an automaton, beyond which guesses add nothing to it
 
 
+Onward = Callable[[Draft, "Matcher"], list[int]]  # of a draft and the grammar behind it: what may come then
+
+
 class Drafter(Protocol):
-    """Called on the scheduler thread only."""
+    """Called on the scheduler thread only.
+
+    One that has `onward(seq, tokens, matcher)` is asked again where the grammar refuses a draft: for what may follow behind these
+    tokens of it, with the grammar there; []: no idea.
+    """
 
     def propose(self, seq: SequenceState, op: Generate, most: int) -> Draft | None:
         """Up to `most` tokens, which need not be what the grammar allows; None: no idea."""
@@ -36,18 +46,28 @@ class Drafter(Protocol):
         ...
 
 
-def fitted(draft: Draft, decoding: Decoding, most: int) -> Draft | None:
-    """Its longest part that the grammar allows, and does not end within, with what the grammar would force between; None: nothing."""
+def fitted(draft: Draft, decoding: Decoding, most: int, onward: Onward | None = None) -> Draft | None:
+    """Its longest part that the grammar allows, and does not end within, with what the grammar would force between; None: nothing.
+
+    onward: what to go on with where no more of it is allowed.
+    """
     if decoding.matcher is None:
         return draft.cut(most)
-    found, matcher, given = Draft([], draft.source), decoding.matcher, list(draft.tokens)
+    found, matcher, given, turns = Draft([], draft.source), decoding.matcher, list(draft.tokens), 0 if onward is None else TURNS
     builds, jumps = may_build(matcher), decoding.life.text.jumps if decoding.jumps and decoding.life.may_jump else None
-    while given and len(found.tokens) < most:
-        token, matcher = given.pop(0), matcher.copy()
-        if not follow(matcher, token, builds) or matcher.finished or not (builds or matcher.known_mask() is not None):
+    while len(found.tokens) < most:
+        before, matcher = matcher, matcher.copy()
+        if not given or not follow(matcher, given[0], builds):
+            if onward is None or not (turns and 0 < len(found.tokens) < ENOUGH):
+                break
+            given, matcher, turns = onward(found, before), before, turns - 1
+            found.joints.append(len(found.tokens))
+            continue
+        token = given.pop(0)
+        if matcher.finished or not (builds or matcher.known_mask() is not None):
             break
         _add(found, [token], [token], [matcher])
-        if jumps is None or not builds:
+        if jumps is None or not builds or len(matcher.forced()) < MIN_BYTES:
             continue
         behind = matcher.copy()
         jump = jumps.jump(behind, [*decoding.output, *found.tokens], decoding.limit)
@@ -92,3 +112,9 @@ def may_build(matcher: Matcher) -> bool:
 def follow(matcher: Matcher, token: int, builds: bool) -> bool:
     """Move the matcher over a guess; False, and no move, where the token is not allowed, or would add to the automaton and may not."""
     return (builds or (matcher.state, token) in matcher.automaton.moves) and matcher.accept(token)
+
+
+def may_follow(matcher: Matcher, token: int) -> bool:
+    """Whether `follow` would move it."""
+    found = matcher.automaton.moves.get((matcher.state, token))
+    return found != DEAD if found is not None else may_build(matcher) and matcher.copy().accept(token)

@@ -22,7 +22,9 @@ class ForcedDrafter:
 
     def propose(self, seq: SequenceState, op: Generate, most: int) -> Draft | None:
         decoding = op.decoding
-        if decoding is None or decoding.matcher is None or not may_build(decoding.matcher):
+        if decoding is None or decoding.matcher is None or (decoding.jumps and decoding.life.may_jump):
+            return None  # of a text in which it stands already
+        if not may_build(decoding.matcher):
             return None
         jump = self._jumps.jump(decoding.matcher.copy(), decoding.output, decoding.limit)
         return Draft(jump.token_ids[:most], Source("forced")) if jump is not None and not jump.drop else None

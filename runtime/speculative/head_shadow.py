@@ -9,27 +9,41 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..cache import PrefixCache, common_prefix
+from ..cache import Ints, PrefixCache, common_prefix
 from ..sequences.outcome import note
 from ..sequences.sequence import SequenceState, Work
 from .shadow import PATIENCE, Shadows
 
+SPARE = 2  # times the memory of some states, that is held for them at most
 MOST = 512  # states of earlier steps that are kept of a sequence that is not drafted for
 
 
 class States(NamedTuple):
-    """The target's of a sequence's tokens from `first` on, [n, width]. seen: the round."""
+    """The target's of a sequence's tokens from `first` on, [n, width]. tokens: of which tokens they are.  seen: the round."""
 
     first: int
     rows: Tensor
+    tokens: Ints
     seen: int
 
     @property
     def end(self) -> int:
         return self.first + len(self.rows)
+
+    def part(self, first: int, end: int) -> States:
+        """Those of tokens first .. end, which are there; the memory of the others is not held for a few."""
+        rows = self.rows[first - self.first : end - self.first]
+        if rows.untyped_storage().nbytes() > SPARE * rows.nbytes:
+            rows = rows.clone()
+        return States(first, rows, self.tokens[first - self.first : end - self.first], self.seen)
+
+    def of(self, tokens: Ints) -> States:
+        """As far as they are of these tokens of a text, which may have been written anew since."""
+        return self.part(self.first, self.first + common_prefix(self.tokens, tokens[self.first :]))
 
 
 class HeadShadows(Shadows):
@@ -52,11 +66,13 @@ class HeadShadows(Shadows):
     def _observe(self, work: list[Work], rows: Tensor) -> None:
         first = 0
         for seq, lo, hi in work:
-            own, first = rows[first : first + hi - lo], first + hi - lo
+            text = seq.tokens.reaching(hi)
+            new, first = States(lo, rows[first : first + hi - lo], text[lo:].copy(), self._round).part(lo, hi), first + hi - lo
             before = self._states.get(seq.id)
-            if before is not None and before.first <= lo <= before.end and lo - before.first <= MOST:
-                lo, own = before.first, torch.cat([before.rows[: lo - before.first], own])
-            self._states[seq.id] = States(lo, own, self._round)
+            if before is not None and before.first < lo <= before.of(text).end and lo - before.first <= MOST:
+                before = before.part(before.first, lo)
+                new = States(before.first, torch.cat([before.rows, new.rows]), np.concatenate([before.tokens, new.tokens]), self._round)
+            self._states[seq.id] = new
 
     def begin(self) -> None:
         super().begin()
@@ -67,6 +83,9 @@ class HeadShadows(Shadows):
         """None where states are lacking for what follows next."""
         states = self._states.get(owner.id)
         if states is None or states.first >= owner.computed:
+            return None
+        states = states.of(owner.tokens.array[: owner.computed])
+        if not len(states.rows):
             return None
         shadow = self._shadow(owner, owner.terms._replace(namespace=f"{owner.terms.namespace}\0{owner.tokens.array[0]}"))
         start = self._start.setdefault(owner.id, 0)
@@ -79,7 +98,8 @@ class HeadShadows(Shadows):
             self.cache.attach(shadow, len(tokens) - 1)
         if not start and 0 < shadow.computed == states.first - 1:
             self._patched.add(owner.id)
-            states = States(states.first - 1, torch.cat([states.rows[:1], states.rows]), states.seen)
+            tokens = owner.tokens.array[states.first - 1 : states.end].copy()
+            states = States(states.first - 1, torch.cat([states.rows[:1], states.rows]), tokens, states.seen)
         if start + shadow.computed < states.first:
             self._release(shadow)
             start = self._start[owner.id] = states.first
@@ -124,8 +144,7 @@ class HeadShadows(Shadows):
     def _cut(self, owner: SequenceState, states: States, first: int) -> States:
         """Those of tokens that are there, from the first on that will be read."""
         first = min(max(first, states.first), states.end)
-        kept = States(first, states.rows[first - states.first : owner.computed - states.first], states.seen)
-        self._states[owner.id] = kept
+        kept = self._states[owner.id] = states.part(first, max(first, min(owner.computed, states.end)))
         return kept
 
     def _release(self, shadow: SequenceState) -> None:

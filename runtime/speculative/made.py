@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from .control import Control
 from .drafter import Drafter
 from .forced import ForcedDrafter
+from .named import NamedDrafter
 from .speculation import Speculation
 from .states import StateDrafter
 from .suffix import SuffixDrafter
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
     from .options import Drafting
 
 
-def speculation_of(options: Drafting, jumps: JumpForward, cache: PrefixCache) -> Speculation:
-    made: dict[str, Drafter] = {"forced": ForcedDrafter(jumps), "states": StateDrafter(), "suffix": SuffixDrafter()}
+def speculation_of(options: Drafting, jumps: JumpForward, cache: PrefixCache, by_outcome: bool = True, alone: bool = False) -> Speculation:
+    """by_outcome: see `Control`.  alone: one thread does all that a step computes, so that its own time is the step's."""
+    made: dict[str, Drafter] = {"forced": ForcedDrafter(jumps), "states": StateDrafter(), "suffix": SuffixDrafter(), "named": NamedDrafter()}
     drafters = [made[name] for name in options.drafters]
-    return Speculation(drafters, cache, Control() if options.control else None, options.most, options.learn)
+    control, clock = Control(by_outcome) if options.control else None, time.thread_time if alone else time.perf_counter
+    return Speculation(drafters, cache, control, options.most, options.learn, clock)

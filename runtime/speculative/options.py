@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import ConfigError
 from ..values import shown
 
-DRAFTERS = ("forced", "states", "suffix")
+DRAFTERS = ("forced", "states", "suffix", "named")
 WORDS = ("auto", "exact")
 LONGEST = 64  # tokens that a draft may be asked to have
 

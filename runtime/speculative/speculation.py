@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sgl.grammars.automaton.meter import Unfinished
@@ -14,8 +15,12 @@ from ..sequences.ops import Generate
 from ..sequences.outcome import note
 from .control import Control
 from .drafter import Drafter, fitted
+from .named import NamedDrafter
+from .turns import Turns
 
 if TYPE_CHECKING:
+    from sgl.grammars import Matcher
+
     from ..cache import PrefixCache
     from ..sequences.decoding import Decoding
     from ..sequences.sequence import SequenceState, Work
@@ -35,46 +40,64 @@ class Speculation:
     is not kept. Of several drafts that is taken of which most is expected.
 
     control: None: every draft is taken whole.  most: tokens of a draft.  learns: drafters are shown finished texts.
+    clock: tells the seconds by which steps are measured.
     """
 
-    def __init__(self, drafters: Sequence[Drafter], cache: PrefixCache, control: Control | None, most: int = 16, learns: bool = True) -> None:
+    def __init__(
+        self, drafters: Sequence[Drafter], cache: PrefixCache, control: Control | None, most: int = 16, learns: bool = True,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:  # fmt: skip
+        self._clock = clock
         self.drafters, self.control = list(drafters), control
         self.most, self.learns = most, learns
         self.model: ModelDrafter | None = None  # drafts for all sequences of a step at once
         self._cache, self._failures = cache, 0
         self._texts, self._rows, self._began = 0, 0, 0.0  # of the step under way; 0: it is of no kind that is measured
+        self._asking, self._kept = 0.0, 0  # of the step under way: seconds in which drafts were asked for, and guesses that were kept
+        self.turns, self.known = Turns(), True  # known: no step is under way whose tokens the host lacks
 
     def extend(self, work: dict[SequenceState, Work], budget: int) -> None:
         """Draft for sequences that get a token in this step, up to `budget` tokens together."""
-        self._began = time.perf_counter()
-        worth = self.control is None or self.control.worth(len(work))
+        self._began, self._asking, self._kept = self._clock(), 0.0, 0
         for seq in work:
             seq.draft = None  # of a step that failed
-        decoding = {seq: op for seq, item in work.items() if (op := _decodes(seq, item)) is not None}
-        drafts = {seq: draft for seq, op in decoding.items() if worth and (draft := self._proposed(seq, op))}
-        if worth and decoding and self.control is not None:
-            began, self._began = self._began, time.perf_counter()
-            self.control.asked(len(decoding), self._began - began)
-        if self.model is not None and self._failures < PATIENCE:
-            known = self.control is None or self.control.measured(len(work))
-            drafts |= self._modelled(self.model, work, decoding if known else {}, drafts)
         alone = all(item.hi - item.lo == 1 for item in work.values())
-        for seq, length in zip(drafts, self._lengths(len(work), list(drafts.values())), strict=True):
-            if 0 < length <= budget and self._lay(seq, drafts[seq].cut(length)):
-                work[seq] = work[seq]._replace(hi=work[seq].hi + length)
-                budget -= length
+        hopes = any(map(_may_be_drafted, work)) and (self.turns.waits or self.control is None or self.control.worth(len(work)))
+        if self.known:
+            self._draft(work, budget, hopes)
+        self.turns.planned(self.known, hopes, any(seq.draft is not None for seq in work))
         self._texts = len(work)
         self._rows = sum(item.hi - item.lo for item in work.values()) if alone else 0
 
-    def stepped(self) -> None:
-        """The step that was planned is over."""
-        if self._rows and self.control is not None:
-            self.control.took(self._texts, self._rows, time.perf_counter() - self._began)
+    def _draft(self, work: dict[SequenceState, Work], budget: int, worth: bool) -> None:
+        if not (worth or self.model is not None):
+            return
+        decoding = {seq: op for seq, item in work.items() if (op := _decodes(seq, item)) is not None}
+        spent = time.thread_time()
+        drafts = {seq: draft for seq, op in decoding.items() if worth and (draft := self._proposed(seq, op))}
+        if worth and decoding and self.control is not None:
+            self._began, self._asking = self._clock(), time.thread_time() - spent  # while others hold the interpreter they get on
+            self.control.asked(len(decoding), self._asking)
+        if self.model is not None and self._failures < PATIENCE:
+            known = self.control is None or self.control.measured(len(work))
+            drafts |= self._modelled(self.model, work, decoding if known else {}, drafts)
+        for seq, length in zip(drafts, self._lengths(work, list(drafts.values())), strict=True):
+            if 0 < length <= budget and self._lay(seq, drafts[seq].cut(length)):
+                work[seq] = work[seq]._replace(hi=work[seq].hi + length)
+                budget -= length
+
+    def stepped(self, waited: bool = True) -> None:
+        """The turn of the step that was planned is over. waited: for a step, this one or the one before."""
+        if self._rows and waited and self.control is not None:
+            self.control.took(self._texts, self._rows, self._clock() - self._began)
+            if self._asking:
+                self.control.came(self._texts, self._rows, self._asking, self._kept)
         self._rows = 0
 
     def tried(self, draft: Draft, kept: int) -> None:
         if self.control is not None:
-            self.control.tried(draft.source, draft.guessed(len(draft.tokens)), draft.guessed(kept))
+            self._kept += draft.guessed(kept)
+            self.control.tried_each(draft.kinds(), kept)
 
     def learn(self, seq: SequenceState, decoding: Decoding) -> None:
         for drafter in self.drafters if self.learns and decoding.op.params.speculation else ():
@@ -93,16 +116,25 @@ class Speculation:
     def _proposed(self, seq: SequenceState, op: Generate) -> Draft | None:
         """What a drafter says, as far as the grammar allows it and there may be more text."""
         assert op.decoding is not None
-        most = self._room(op)
-        ideas = [_tried(drafter.propose, seq, op, most) for drafter in self.drafters] if most > 0 else []
-        drafts = [draft for draft in ideas if draft is not None]
-        return _tried(fitted, max(drafts, key=self._expected), op.decoding, most) if drafts else None
+        most, drafts = self._room(op), list[Draft]()
+        for drafter in self.drafters if most > 0 else ():
+            if not (drafts and isinstance(drafter, NamedDrafter)) and (draft := _tried(drafter.propose, seq, op, most)) is not None:
+                drafts.append(draft)
+        best = max(drafts, key=self._expected) if len(drafts) > 1 else drafts[0] if drafts else None
+        return None if best is None else _tried(fitted, best, op.decoding, most, partial(self._goes_on, seq))
+
+    def _goes_on(self, seq: SequenceState, draft: Draft, matcher: Matcher) -> list[int]:
+        """What the first drafter says that knows what follows behind a draft."""
+        if self.control is not None and not self.control.goes_on(draft.kinds()):
+            return []
+        asked = (getattr(drafter, "onward", None) for drafter in self.drafters)
+        return next((found for onward in asked if onward is not None and (found := _tried(onward, seq, draft.tokens, matcher))), [])
 
     def _modelled(
         self, model: ModelDrafter, work: dict[SequenceState, Work], decoding: dict[SequenceState, Generate], drafts: dict[SequenceState, Draft]
     ) -> dict[SequenceState, Draft]:
         """What the model guesses for those of whom less is expected without it. The time is its own, not the step's."""
-        began, hoped = time.perf_counter(), model.pace.gain()
+        began, hoped = self._clock(), model.pace.gain()
         wanting = {seq: (op, self._room(op)) for seq, op in decoding.items() if seq not in drafts or self._expected(drafts[seq]) < hoped}
         made = _tried(model.propose, work, wanting)
         self._failures = 0 if made is not None else self._failures + 1
@@ -111,7 +143,7 @@ class Speculation:
         if self._failures == PATIENCE:
             note("the draft model guesses no more", RuntimeError(f"it failed {PATIENCE} times in a row"))
         found = {seq: draft for seq, each in (made or {}).items() if (draft := _tried(fitted, each, wanting[seq][0].decoding, wanting[seq][1]))}
-        self._began += time.perf_counter() - began
+        self._began += self._clock() - began
         return {seq: draft for seq, draft in found.items() if seq not in drafts or self._expected(draft) > self._expected(drafts[seq])}
 
     def _room(self, op: Generate) -> int:
@@ -120,12 +152,13 @@ class Speculation:
         return min(self.most, op.decoding.limit - len(op.decoding.output) - 1)
 
     def _expected(self, draft: Draft) -> float:
-        return float(len(draft.tokens)) if self.control is None else sum(self.control.survival(draft.source, len(draft.tokens)))
+        return float(len(draft.tokens)) if self.control is None else sum(self.control.survives(draft.kinds()))
 
-    def _lengths(self, rows: int, drafts: list[Draft]) -> list[int]:
+    def _lengths(self, work: dict[SequenceState, Work], drafts: list[Draft]) -> list[int]:
         if self.control is None:
             return [len(draft.tokens) for draft in drafts]
-        return self.control.lengths(rows, [(draft.source, len(draft.tokens)) for draft in drafts])
+        beside = sum(item.hi - item.lo for item in work.values()) - len(work) if drafts else 0
+        return self.control.lengths(len(work), [(draft.source, self.control.survives(draft.kinds())) for draft in drafts], beside)
 
     def _lay(self, seq: SequenceState, draft: Draft) -> bool:
         """Behind the text, if there are free pages: nobody loses any for a guess."""
@@ -148,6 +181,11 @@ def _tried(call: Callable[..., Any], *args: Any) -> Any:
     except Exception as error:
         note("a drafter failed", error)
         return None
+
+
+def _may_be_drafted(seq: SequenceState) -> bool:
+    op = seq.ops[0]
+    return isinstance(op, Generate) and op.params.speculation and not seq.prefilling
 
 
 def _decodes(seq: SequenceState, item: Work) -> Generate | None:

@@ -7,7 +7,8 @@ et al., 2024, arXiv 2403.06988). Learned from finished texts of the namespace an
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -30,48 +31,82 @@ SEEN = 2  # texts at least that were in the state
 PLACES = 8192  # of a grammar, of which is kept what followed
 KINDS = 32  # different tokens; a state that more followed in is within free text, where there is nothing to guess
 ANY = -1
+AHEAD = 8  # tokens that a draft goes on with
 HOMES = 16  # namespaces of a grammar, the newest
+UNREAD = 8  # finished texts of a namespace, the newest, which are not walked before somebody asks
 
 Place = tuple[int, int]  # a state, and the token that led there or ANY
 Followed = dict[Place, Counter[int] | None]  # how often each token came next; None: too many kinds did
 
 
+@dataclass(slots=True)
+class Home:
+    """What is known of a grammar's texts of a namespace and tenant.  unread: texts whose tokens are not counted in `followed` yet."""
+
+    followed: Followed = field(default_factory=dict)
+    unread: deque[list[int]] = field(default_factory=lambda: deque(maxlen=UNREAD))
+
+
 class StateDrafter:
+    """Texts are walked once a draft is asked for: where none is, they cost nothing."""
+
     def __init__(self) -> None:
-        self._of: WeakKeyDictionary[Automaton, dict[tuple[Space, str], Followed]] = WeakKeyDictionary()
+        self._of: WeakKeyDictionary[Automaton, dict[tuple[Space, str], Home]] = WeakKeyDictionary()
 
     def propose(self, seq: SequenceState, op: Generate, most: int) -> Draft | None:
         matcher = None if op.decoding is None else op.decoding.matcher
-        followed = None if matcher is None else self._of.get(matcher.automaton, {}).get(home_of(seq))
+        followed = None if matcher is None else self._followed(seq, matcher.automaton)
         if matcher is None or not followed:
             return None
-        tokens: list[int] = []
-        ahead, builds = matcher.copy(), may_build(matcher)
-        last = int(seq.tokens.array[-1])
-        while len(tokens) < most and (token := _next(followed, ahead.state, last)) is not None and follow(ahead, token, builds):
-            tokens.append(token)
-            last = token
+        tokens = _chain(followed, matcher, int(seq.tokens.array[-1]), most)
         return Draft(tokens, Source("states")) if tokens else None
+
+    def onward(self, seq: SequenceState, tokens: list[int], matcher: Matcher) -> list[int]:
+        """What follows behind a draft."""
+        followed = self._followed(seq, matcher.automaton)
+        return _chain(followed, matcher, tokens[-1], AHEAD) if followed else []
 
     def learn(self, seq: SequenceState, decoding: Decoding) -> None:
         if decoding.matcher is None:
             return
         homes = self._of.setdefault(decoding.matcher.automaton, {})
-        followed = homes.setdefault(home_of(seq), {})
+        home = homes.setdefault(home_of(seq), Home())
         if len(homes) > HOMES:
             del homes[next(iter(homes))]
-        matcher = Matcher(decoding.matcher.automaton)
-        last = ANY
-        for token in seq.tokens.array[decoding.prompt_tokens :].tolist():
-            for place in {(matcher.state, last), (matcher.state, ANY)}:
-                if place in followed or len(followed) < PLACES:
-                    _count(followed, place, token)
-            if not matcher.accept(token):
-                return
-            last = token
+        home.unread.append(seq.tokens.array[decoding.prompt_tokens :][:PLACES].tolist())
 
     def forget(self) -> None:
         self._of.clear()
+
+    def _followed(self, seq: SequenceState, automaton: Automaton) -> Followed | None:
+        home = self._of.get(automaton, {}).get(home_of(seq))
+        while home is not None and home.unread:
+            _walk(home.followed, Matcher(automaton), home.unread.popleft())
+        return None if home is None else home.followed
+
+
+def _walk(followed: Followed, matcher: Matcher, text: list[int]) -> None:
+    """Count what followed in each state of a finished text."""
+    last = ANY
+    for token in text:
+        for place in {(matcher.state, last), (matcher.state, ANY)}:
+            if place in followed or len(followed) < PLACES:
+                _count(followed, place, token)
+        if not matcher.accept(token):
+            return
+        last = token
+
+
+def _chain(followed: Followed, matcher: Matcher, last: int, most: int) -> list[int]:
+    """What came behind a state and a token, and so on."""
+    tokens: list[int] = []
+    if (token := _next(followed, matcher.state, last)) is None:
+        return tokens
+    ahead, builds = matcher.copy(), may_build(matcher)
+    while len(tokens) < most and token is not None and follow(ahead, token, builds):
+        tokens.append(token)
+        token = _next(followed, ahead.state, token)
+    return tokens
 
 
 def _next(followed: Followed, state: int, last: int) -> int | None:
@@ -91,5 +126,5 @@ def _count(followed: Followed, place: Place, token: int) -> None:
 def _likely(tokens: Counter[int] | None) -> int | None:
     if not tokens:
         return None
-    [(token, count)] = tokens.most_common(1)
-    return token if count >= max(SEEN, LIKELY * tokens.total()) else None
+    token = max(tokens, key=tokens.__getitem__)
+    return token if tokens[token] >= max(SEEN, LIKELY * sum(tokens.values())) else None

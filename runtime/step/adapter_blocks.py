@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from .adapter_rows import AdapterRows
+from .adapter_rows import NONE, AdapterRows
 
 FEW, MANY = 16, 64  # rows of a block; the latter where there are more than MOST_OF_FEW
 MOST_OF_FEW = 512
@@ -19,11 +19,14 @@ class Blocks:
     """Rows by slot. order: int32 [rows], rows that have adapters, by slot.  table: int32 [blocks, 3], slot, first place in `order` and count.
 
     rows: of a block at most.
+    groups: int32, how many slots the rows have, then these, where all rows' blocks are FEW.  group_of: int32, for each row the place of its slot there, or NONE.
     """
 
     order: Tensor
     table: Tensor
     rows: int
+    groups: Tensor | None = None
+    group_of: Tensor | None = None
 
 
 def laid_out(slots: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -39,20 +42,35 @@ def laid_out(slots: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(order), np.array(table, np.int32).reshape(-1, 3)
 
 
-class StaticRows:
-    """Rows of a decode step at fixed addresses. rows: of the step.  blocks: that its grid has.  order, table: int32, of the device."""
+def grouped(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """slots: int32 [rows], below 0 without an adapter -> `groups` and `group_of` of Blocks."""
+    found = np.unique(slots[slots >= 0])
+    places = np.where(slots >= 0, np.searchsorted(found, slots), NONE)
+    return np.concatenate([[len(found)], found]).astype(np.int32), places.astype(np.int32)
 
-    def __init__(self, rows: int, blocks: int, order: Tensor, table: Tensor) -> None:
+
+class StaticRows:
+    """Rows of a decode step at fixed addresses. rows: of the step.  blocks: that its grid has.  parts: int32, of the device, of `sizes`."""
+
+    def __init__(self, rows: int, blocks: int, parts: Sequence[Tensor]) -> None:
         self._size, self._blocks = rows, blocks
-        none = np.full(rows, -1, np.int32)
-        self.rows = AdapterRows(none, none, device={rows: Blocks(order, table.view(-1, 3), FEW)})
+        none = np.full(rows, NONE, np.int32)
+        order, table, groups, group_of = parts
+        self.rows = AdapterRows(none, none, device={rows: Blocks(order, table.view(-1, 3), FEW, groups, group_of)})
+
+    @staticmethod
+    def sizes(rows: int, blocks: int) -> list[int]:
+        """Of order, table, groups and group_of."""
+        return [rows, 3 * blocks, 1 + blocks, rows]
 
     def arrays(self, slots: Sequence[int]) -> list[np.ndarray]:
-        """What belongs into `order` and `table`."""
-        found, table = laid_out(np.array(slots, np.int32), FEW)
-        order, whole = np.zeros(self._size, np.int32), np.zeros((self._blocks, 3), np.int32)
-        order[: len(found)], whole[: len(table)] = found, table
-        return [order, whole.ravel()]
+        """What belongs into the parts."""
+        given = np.array(slots, np.int32)
+        found = [np.ravel(part) for part in (*laid_out(given, FEW), *grouped(given))]
+        whole = [np.full(size, fill, np.int32) for size, fill in zip(self.sizes(self._size, self._blocks), (0, 0, 0, NONE), strict=True)]
+        for into, part in zip(whole, found, strict=True):
+            into[: len(part)] = part
+        return whole
 
 
 def blocks_for(slots: Sequence[int], rows: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,7 +66,7 @@ class Batch:
     slots: Tensor
     query_lens: list[int]
     context_lens: list[int]
-    context_slots: list[np.ndarray]
+    context_slots: Sequence[np.ndarray]
     logit_rows: Tensor
     plan: Any = None
     chosen: Any = None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -10,7 +13,28 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class WindowSlots:
-    """As `slots` and `context_slots` of a Batch say it of the other layers. Tokens that no query of the step sees have slot 0."""
+    """As `slots` and `context_slots` of a Batch say it of the other layers. Tokens that no query of the step sees have slot 0.
+
+    table: as `DeviceBatch.table`, of pages of windowed layers; None where kernels on a GPU read none.
+    """
 
     slots: Tensor
-    context_slots: list[np.ndarray]
+    context_slots: Sequence[np.ndarray]
+    table: Tensor | None = None
+
+
+class OnDemand(Sequence[np.ndarray]):
+    """What `make` gives, made when somebody looks."""
+
+    def __init__(self, make: Callable[[], list[np.ndarray]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _made(self) -> list[np.ndarray]:
+        return self._make()
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._made[index]
+
+    def __len__(self) -> int:
+        return len(self._made)

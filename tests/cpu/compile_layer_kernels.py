@@ -1,8 +1,15 @@
-"""Compiles the layers' kernels for a GPU on a machine without one: the interpreter takes what the compiler may refuse."""
+"""Compiles the layers' kernels for a GPU on a machine without one: the interpreter takes what the compiler may refuse.
+
+`python compile_layer_kernels.py 4` takes four forms of each kernel that has more, spread evenly; without a number all of them.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import cycle, product
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -13,50 +20,72 @@ from triton.experimental.gluon._runtime import GluonASTSource
 
 from sgl.runtime.kernels import (
     activation,
+    adapted,
+    attention_decode,
     attention_latent,
     attention_store,
     choice,
+    convolve,
     embed,
     expert_blocks,
     expert_bring,
     expert_few_bits_kernels,
+    expert_gather_kernels,
     expert_kernels,
     few_bits_assembly,
     few_bits_kernels,
+    few_rows_parts_kernels,
     few_rows_tensor_kernels,
+    gates,
     heads,
     join,
+    latent_rows,
     logits,
+    many_rows_tensor_kernels,
     matmul,
     one_row_bits_kernels,
+    one_row_heads,
     one_row_kernels,
+    one_row_states,
     one_row_tensor_kernels,
     quantize,
     recurrent,
     routing_kernels,
+    state_chunks,
+    states,
 )
 from sgl.runtime.kernels import adapters as adapter_kernels
 from sgl.runtime.kernels.expert_few_bits import FIXED as PACKED_FIXED
 from sgl.runtime.kernels.expert_few_bits import MANY as PACKED_MANY
 from sgl.runtime.kernels.expert_few_bits import SINGLE as PACKED_SINGLE
-from sgl.runtime.kernels.experts import FIXED, MANY, SMALL, TILES
-from sgl.runtime.kernels.few_bits_packed import BYTES
+from sgl.runtime.kernels.experts import FIXED, MANY, SECOND, SMALL, TILES
+from sgl.runtime.kernels.few_bits_packed import BYTES, NIBBLES
+from sgl.runtime.kernels.few_bits_packed import TABLE as TABLE_FORM
+from sgl.runtime.kernels.few_rows_assembly import texts_of as texts_of_few_rows
+from sgl.runtime.kernels.few_rows_parts import PartsTile
 from sgl.runtime.kernels.few_rows_tensor import KINDS, FewRowsTile
+from sgl.runtime.kernels.many_rows_tensor import ManyRowsTile
 from sgl.runtime.kernels.one_row_launch import TensorLaunch
 from sgl.runtime.models.claims_gpu import ACTIVATIONS
 from sgl.runtime.step import adapter_blocks
 
+SHARED = 227 * 1024  # bytes that a program has on Hopper
 INTEGERS = ("stride", "delta_stride", "other_stride", "table_stride", "size", "outputs")
 NUMBERS = ("eps", "after_eps", "before_eps", "value_eps", "k_scale", "v_scale", "branch", "cap")
-INDICES = ("positions", "slots", "token_ids", "token_rows", "last", "table")
+INDICES = ("positions", "slots", "token_ids", "token_rows", "last", "table", "window_slots", "window_table")
 FLOATS = ("after_weight", "after_bias", "before_bias", "norms", "biases", "scalar", "norm")
 
 TABLE = tuple((torch.linspace(-1, 1, 16) ** 3).tolist())
 
 
+Form = tuple[Any, dict[str, Any]]  # what `triton.compile` takes
+FORMS: dict[Any, list[Form]] = {}  # by kernel
+
+
 def check(kernel: Any, warps: int = 4, types: dict[str, str] | None = None, stages: int = 3, **constants: Any) -> None:
-    """Its arguments have the types of `types`, or those that their names have in all kernels."""
+    """A form to be compiled. Its arguments have the types of `types`, or those that their names have in all kernels."""
     names = [parameter.name for parameter in kernel.params]
+    constants = {one.name: one.default for one in kernel.params if one.is_constexpr and one.has_default} | constants
     kinds = dict.fromkeys(INTEGERS, "i32") | dict.fromkeys(NUMBERS, "fp32") | dict.fromkeys(INDICES, "*i32") | dict.fromkeys(FLOATS, "*fp32")
     kinds |= dict.fromkeys(constants, "constexpr") | (types or {})
     signature = {name: kinds.get(name, "*bf16") for name in names}
@@ -65,8 +94,20 @@ def check(kernel: Any, warps: int = 4, types: dict[str, str] | None = None, stag
         source = GluonASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
     else:
         source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps, "num_stages": stages}).asm["ptx"]
-    assert ".entry" in ptx
+    FORMS.setdefault(kernel, []).append((source, {"num_warps": warps, "num_stages": stages}))
+
+
+def chosen(most: int | None) -> Iterator[Form]:
+    """So many forms of each kernel, the first and the last among them; None: all."""
+    for forms in FORMS.values():
+        count = len(forms) if most is None else min(most, len(forms))
+        yield from (forms[place * (len(forms) - 1) // max(1, count - 1)] for place in range(count))
+
+
+def compile_form(source: Any, options: dict[str, Any]) -> None:
+    found = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    assert ".entry" in found.asm["ptx"]
+    assert found.metadata.shared <= SHARED, f"{source.fn.__name__} takes {found.metadata.shared} bytes of shared memory, {SHARED} at most"
 
 
 def joins() -> None:
@@ -80,8 +121,8 @@ def joins() -> None:
 
 def all_heads() -> None:
     sizes = {"QUERIES": 8, "KEYS": 4, "HALF": 64, "HALF_BLOCK": 64, "TILE": 16, "MOST": 448.0}
-    flags = ("TURN", "NORM", "LAYER", "WHOLE", "BIAS", "AFTER", "VALUE_NORM", "FP8", "APART")
-    for on in ("TURN", "NORM LAYER BIAS APART", "TURN NORM WHOLE VALUE_NORM", "TURN NORM AFTER FP8"):
+    flags = ("TURN", "NORM", "LAYER", "WHOLE", "BIAS", "AFTER", "VALUE_NORM", "FP8", "APART", "DEPENDENT")
+    for on in ("TURN DEPENDENT", "NORM LAYER BIAS APART", "TURN NORM WHOLE VALUE_NORM", "TURN NORM AFTER FP8"):
         set_flags = {flag: flag in on.split() for flag in flags}
         pools = {"keys": "*fp8e4nv", "values": "*fp8e4nv"} if set_flags["FP8"] else {}
         check(heads._rotate_and_store, 8, {"table": "*bf16", "scales": "*fp32"} | pools, **sizes, **set_flags)
@@ -95,6 +136,8 @@ def activations() -> None:
         check(activation._alone, NAME=name, BLOCK=1024)
         check(one_row_kernels.gate_up, 2, {"norm": "*bf16"}, NORMED=name == "silu", NAME=name, **rows)
     check(one_row_kernels.heads, 2, QUERIES=8, KEYS=4, HALF=64, NORMED=False, **rows)
+    normed = {"raw": "*fp32", "counters": "*i32", "head_eps": "fp32"}
+    check(one_row_heads.normed_heads, 2, normed, QUERIES=8, KEYS=4, HALF=40, HALF_BLOCK=64, NORMED=True, **rows)
 
 
 def texts_of(form: int, words: str, kind: str, zero: int) -> dict[str, str]:
@@ -141,6 +184,35 @@ def recurrences() -> None:
         check(recurrent._select, 4, types, CHANNELS=8192, SIZE=16, SIZE_BLOCK=16, BLOCK=32, SINGLE=single)
 
 
+def states_with_what_stands_around() -> None:
+    types = dict.fromkeys(("q", "k", "v", "bias", "rate", "skip", "norm", "states", "memory", "taps", "taps_bias", "mixed"), "*fp32")
+    types |= dict.fromkeys(("read", "write", "starts"), "*i32") | dict.fromkeys(("a_stride", "b_stride", "z_stride", "gate_stride", "x_stride"), "i32")
+    types |= dict.fromkeys(("scale", "unit", "reach", "least", "most"), "fp32")
+    usual = {"HEADS": 32, "SHARED": 2, "TILED": False, "KEY": 128, "KEY_BLOCK": 128, "SKIP": False, "TIMES": False, "UNIT": True, "DELTA": True}
+    for value, columns, on, warps in ((128, 128, {"GATE": "silu"}, 8), (128, 8, {"GATE": ""}, 1), (128, 32, {"GATE": ""}, 4), (128, 128, {"GATE": "sigmoid", "CHANNELS": True}, 8),
+        (64, 64, {"GATE": "", "DELTA": False, "UNIT": False, "SKIP": True, "TIMES": True}, 4)):  # fmt: skip
+        sizes = {"VALUE": value, "COLUMNS": columns, "CHANNELS": False, "DEPENDENT": bool(on["GATE"])}
+        check(states._advance, warps, types | {"out": "*bf16" if on["GATE"] else "*fp32"}, **usual | sizes | on)
+    types |= dict.fromkeys(("own", "past", "befores"), "*fp32")
+    for delta, value in ((True, 128), (False, 64)):
+        sizes = {name: usual[name] for name in ("HEADS", "SHARED", "TILED", "KEY", "KEY_BLOCK")} | {"VALUE": value, "SIZE": state_chunks.SIZE, "UNIT": delta}
+        for precision in ("tf32", "tf32x3"):
+            sizes |= {"PRECISION": precision}
+            check(state_chunks._solve, 8, types, VALUE_BLOCK=value, **sizes)
+            check(state_chunks._pass, 8, types, COLUMNS=state_chunks.COLUMNS, DELTA=delta, TIMES=not delta, **sizes)
+            check(state_chunks._give, 8, types | {"out": "*fp32"}, VALUE_BLOCK=value, SKIP=not delta, **sizes)
+    kernel = {"CHANNELS": 8192, "WIDTH": 4, "BIASED": False, "NAME": "silu"}
+    short = types | {"memory": "*bf16", "out": "*bf16"}
+    check(convolve._convolve, 4, short, **kernel | {"NAME": "", "GATED": True}, ROWS=4, BLOCK=512, TOKENS=16, GIVES=True, LEAVES=True, DEPENDENT=True)
+    for gives, leaves in ((True, True), (True, False), (False, True)):
+        check(convolve._convolve, 4, types | {"memory": "*bf16", "out": "*fp32"}, **kernel, ROWS=4, BLOCK=512, TOKENS=16, GATED=False, GIVES=gives, LEAVES=leaves, DEPENDENT=leaves)
+    rows = {"SIZE": 2560, "ROWS": 4, "BLOCK": 512, "VECTOR": 8, "SCALED": False, "NORMED": True, "DEPENDENT": True}
+    check(one_row_states._convolved, 2, types | {"memory": "*bf16", "norm": "*bf16"}, **kernel, FIRST=0, SEEN=4, TAPS_BIASED=True, **rows)
+    check(gates._sigmoid, 4, types | {"out": "*bf16"}, SIZE=4096, BLOCK=1024, DEPENDENT=True)
+    flags = {"SPANS": 8, "SIZE": 512, "BLOCK": 512, "NORM": True, "WEIGHTS": 512, "NAME": "silu", "DEPENDENT": True}
+    check(gates._normed, 4, types | {"x": "*fp32", "weight": "*fp32"}, **flags, GATE_FIRST=True)
+
+
 def latents() -> None:
     types = dict.fromkeys(("rows_ptr", "starts_ptr", "contexts_ptr", "table_ptr", "counter_ptr", "slots_ptr"), "*i32")
     types |= dict.fromkeys(("partial_ptr", "maxima_ptr", "sums_ptr"), "*fp32") | dict.fromkeys(("scale", "row_scale"), "fp32")
@@ -153,6 +225,9 @@ def latents() -> None:
         check(attention_latent.extend_kernel, tile[2], own, **usual, BLOCK_M=tile[0], BLOCK_N=tile[1])
     for kept in ("*bf16", "*fp8e4nv"):
         check(attention_store.store_kernel, 4, types | {"k_pool": kept}, v_ptr=None, v_pool=None, DIM=576, WIDTH=576, WIDTH_P2=1024, MOST=448.0)
+        rows = {"HEADS": 16, "DIM": 128, "RANK": 512, "RANK_BLOCK": 512, "HALF": 32, "HALF_BLOCK": 32, "TILE": latent_rows.TILE, "MOST": 448.0}
+        own = {"pool": kept, "query_stride": "i32", "latent_stride": "i32", "scale": "fp32"}
+        check(latent_rows._latent_rows, 2, own, **rows, TURN=kept == "*bf16", FP8=kept != "*bf16", DEPENDENT=True)
 
 
 def choices() -> None:
@@ -186,6 +261,48 @@ def few_rows_by_tensor_cores() -> None:
             check(few_rows_tensor_kernels.multiply, tile.split * tile.side, types, **sizes, **more, **end)
 
 
+def many_rows_by_tensor_cores() -> None:
+    types = {"meta": "*i32", "outer": "*fp32", "norm": "*bf16", "squares": "*fp32", "left_squares": "*fp32", "partial": "*fp32", "counters": "*i32"}
+    types |= dict.fromkeys(("rows", "y_stride"), "i32")
+    ends = ({"NAME": "silu", "NORMED": True, "ADDED": False, "READY": False}, {"NAME": "", "NORMED": False, "ADDED": True, "READY": True})
+    kinds = [(0, "i16", 64, "zeros, scaled"), (1, "i16", 32, "floats, scaled"), (3, "i16", 2**30, "table"), (2, "i8", 128, "shifted"), (2, "fp8e4nv", 2**30, "plain")]
+    tiles = cycle((ManyRowsTile(128, 256), ManyRowsTile(128, 64, 2), ManyRowsTile(64, 64, 3, 4, 2)))
+    for (form, words, group, kind), end in product(kinds, ends):
+        tile = next(tiles)
+        box = many_rows_tensor_kernels.codes_shape(form, tile.outputs, bool(end["NAME"]))
+        places = {"x": ([4, tile.rows, 32], "bf16", 16), "codes": (box, words, 8 if form == BYTES else 16)}
+        brought = {name: f"tensordesc<{dtype}{shape},{many_rows_tensor_kernels.shared(bits, len(shape))!r}>" for name, (shape, dtype, bits) in places.items()}
+        weight = {"FORM": form, "GROUP": group, "KIND": kind, "OUTER": True, **texts_of(form, f"*{words}", kind, 8)}
+        sizes = {"TILE": tile.outputs, "ROWS": tile.rows, "SPLIT": tile.split, "RING": tile.ring(form), "WARPS": tile.warps}
+        more = {"OUTPUTS": 2064, "INPUTS": 2080, "BIASED": True, "PARTS": 33, "DEPENDENT": True}
+        check(many_rows_tensor_kernels.multiply, tile.warps, types | brought, **sizes, **weight, **more, **end)
+
+
+def few_rows_by_parts() -> None:
+    types = {"words": "*i16", "meta": "*i32", "outer": "*fp32", "norm": "*bf16", "squares": "*fp32", "left_squares": "*fp32", "partial": "*fp32", "counters": "*i32"}
+    types |= dict.fromkeys(("rows", "stride", "y_stride"), "i32") | {"k_pool": "*fp8e4nv", "v_pool": "*fp8e4nv"}
+    none = {"NAME": "", "ADDED": False, "READY": False, "QUERIES": 0, "KEYS": 0, "DIM": 0, "NORMED": True}
+    ends = (none | {"NAME": "silu"}, none | {"NORMED": False, "ADDED": True, "READY": True}, none | {"QUERIES": 8, "KEYS": 4, "DIM": 128})
+    kinds = (("nibbles", "zeros, scaled"), ("nibbles", "plain"), ("nibbles", "table, scaled"), ("nibbles", "floats"), ("int8", "plain"), ("e4m3", "scaled"))
+    shapes = ((8, (64, 4, 2, 4, 2, 2, 2)), (16, (32, 16, 1, 1, 1, 1)), (32, (128, 2, 4, 4, 2, 1)))
+    for (form, kind), end, (rows, shape) in zip(kinds, cycle(ends), cycle(shapes), strict=False):
+        tile = PartsTile(*shape)
+        sizes = {"TILE": tile.outputs, "ROWS": rows, "SPLIT": tile.split, "SIDE": tile.side, "SLICES": tile.slices, "AHEAD": tile.ahead, "MOST_WAITS": tile.waits, "PROGRAMS": 4 * tile.slices}
+        words = {"nibbles": NIBBLES, "int8": BYTES, "e4m3": BYTES}[form] if not kind.startswith(("table", "floats")) else TABLE_FORM
+        texts = texts_of_few_rows(SimpleNamespace(form=words, kind=kind, zero=8, table=TABLE, words=torch.empty(0, dtype=torch.int8 if form == "int8" else torch.int16)))
+        more = {"OUTPUTS": 2048, "INPUTS": 2112, "GROUP": 64, "TEXTS": texts, "KIND": kind, "FORM": form, "OUTER": True, "BIASED": True, "SQUARES": 33, "DEPENDENT": True}
+        check(few_rows_parts_kernels.multiply, tile.split * tile.side, types | ({} if form == "nibbles" else {"x": "*i32"}), **sizes, **more, **end)
+
+
+def decodes() -> None:
+    types = dict.fromkeys(("rows_ptr", "contexts_ptr", "table_ptr", "counter_ptr"), "*i32")
+    types |= dict.fromkeys(("partial_ptr", "maxima_ptr", "sums_ptr"), "*fp32") | dict.fromkeys(("scale", "inner"), "fp32")
+    types |= dict.fromkeys(("sequences", "extra", "q_token", "q_head", "kv_slot", "kv_head", "table_row"), "i32")
+    sizes = {"KV_HEADS": 8, "GROUP": 4, "GROUP_P2": 4, "DIM": 128, "DIM_P2": 128, "PAGE": 16, "WINDOW": 0, "CHUNK": 0, "CAPPED": False, "SEQUENCES_P2": 16}
+    sizes |= {"BLOCK_M": 16, "BLOCK_N": 64, "SHORTEST": 64, "MERGED": 8, "STAGES": 3, "PRECISION": "tf32", "skip_ptr": None, "lse_ptr": None, "sinks_ptr": None}
+    check(attention_decode.decode_kernel, 4, types, **sizes, DEPENDENT=True)
+
+
 def one_row_by_tensor_cores() -> None:
     types, flags = {"words": "*i16", "meta": "*i32", "outer": "*fp32", "norm": "*bf16"}, {"NORMED": True, "BIASED": True, "DEPENDENT": True}
     kinds = (("plain", 2**30), ("zeros", 2**30), ("shifted", 64), ("scaled", 128), ("zeros, scaled", 32))
@@ -213,7 +330,10 @@ def routers() -> None:
         types |= scores | {"weight": kept}
         check(routing_kernels.score_tiles, 4, types, INPUTS=2048, ROWS=16, EXPERTS=16, DEPTH=128, BIASED=True, PRECISION="tf32x3")
     check(routing_kernels.score_rows, 4, types, INPUTS=2048, BLOCK=2048, EXPERTS=4, BIASED=False, NORMED=True, CHOOSING=True, **constants)
-    check(expert_blocks._sort, 4, dict.fromkeys(("chosen", "pairs", "experts", "total"), "*i32") | {"count": "i32"}, EXPERTS=128, BINS=256, ROWS=32, CHUNK=1024)
+    check(expert_blocks._sort, 4, dict.fromkeys(("chosen", "pairs", "experts", "total"), "*i32") | {"count": "i32"}, EXPERTS=128, BINS=256, ROWS=32, CHUNK=1024, DEPENDENT=True)
+    ints = dict.fromkeys(("chosen", "counts", "pairs", "experts", "total"), "*i32") | dict.fromkeys(("count", "chunks"), "i32")
+    check(expert_blocks._count, 4, ints, EXPERTS=128, BINS=256, CHUNK=2048, DEPENDENT=True)
+    check(expert_blocks._place, 4, ints, EXPERTS=128, BINS=256, ROWS=128, CHUNK=2048, CHUNKS=32, DEPENDENT=True)
 
 
 def experts() -> None:
@@ -221,15 +341,19 @@ def experts() -> None:
     types |= dict.fromkeys(("pairs", "experts", "total"), "*i32")
     cut = {"SIZE": 2048, "TOP": 8, "ROWS": 4, "BLOCK": 1024, "VECTOR": 8, "BIASED": True, "WEIGHED": True, "DEPENDENT": True}
     besides = {"SHARED": True, "SWITCHED": True, "ADDED": True}
-    check(expert_kernels.gather_up, 4, types, NAME="silu", LIMITED=True, **cut)
-    check(expert_kernels.gather_down, 4, types, **cut, **besides)
-    check(expert_kernels.combine, 4, types, TOP=8, BLOCK=1024, WEIGHED=True, **besides)
-    for tile in (*TILES.values(), MANY, FIXED, SMALL):
+    check(expert_gather_kernels.gather_up, 4, types, NAME="silu", LIMITED=True, GROUPS=3, **cut)
+    for top, size in ((8, 768), (6, 1408)):
+        check(expert_gather_kernels.gather_down, 4, types, LANES=8, **cut | {"TOP": top, "SIZE": size, "ROWS": 2}, **besides)
+    check(expert_kernels.combine, 4, types, TOP=8, BLOCK=1024, WEIGHED=True, DEPENDENT=True, **besides)
+    check(expert_kernels.combine_norm, 4, types, TOP=8, BLOCK=2048, WEIGHED=True, SHARED=True, SWITCHED=True, DEPENDENT=True)
+    for tile in (*TILES.values(), MANY, *SECOND.values(), FIXED, SMALL, replace(MANY, resident=True)):
         shape = {"ROWS": tile.rows, "OUTPUTS": tile.outputs, "DEPTH": tile.depth, "GROUP": 8, "DESCRIBED": tile.described, "EVEN": tile.described}
         weight = {"weight": f"tensordesc<bf16[{tile.outputs},{tile.depth}]>"} if tile.described else {}
-        for name in ("", "quick_gelu"):
-            flags = {"TOP": 8 if name else 1, "NAME": name, "LIMITED": bool(name), "BIASED": not tile.described, "WEIGHED": bool(name) and not tile.described}
-            check(expert_kernels.grouped, tile.warps, types | weight, stages=tile.stages, **shape, **flags)
+        for name in ("", "quick_gelu") if tile not in SECOND.values() else ("",):
+            taken = {"x": f"tensordesc<bf16[{tile.rows},{tile.depth}]>"} if tile.described and not name else {}
+            flags = {"TOP": 8, "NAME": name, "LIMITED": bool(name), "BIASED": not tile.described, "WEIGHED": bool(name) and not tile.described}
+            more = {"FLATTEN": tile.resident, "DEPENDENT": True}
+            check(expert_kernels.grouped, tile.warps, types | weight | taken, stages=tile.stages, **shape, **flags, **more)
 
 
 def experts_in_main_memory() -> None:
@@ -259,16 +383,25 @@ def adapters() -> None:
     for rows, rank in ((adapter_blocks.FEW, 16), (adapter_blocks.FEW, 128), (adapter_blocks.MANY, 64)):
         depth = adapter_kernels.depth_for(rank)
         for grain in (1, adapter_kernels.GRAIN):
-            check(adapter_kernels.shrink, 4, types, ROWS=rows, RANK=rank, DEPTH=depth, CUT=adapter_kernels.CUT, GRAIN=grain)
+            check(adapter_kernels.shrink, 4, types, ROWS=rows, RANK=rank, DEPTH=depth, CUT=adapter_kernels.CUT, GRAIN=grain, BY_TOKEN=False, LEADS=False)
             for steps in (1, adapter_kernels.LONG // adapter_kernels.OUTPUTS):
                 check(adapter_kernels.expand, 4, types, ROWS=rows, RANK=rank, OUTPUTS=adapter_kernels.OUTPUTS, STEPS=steps, PARTS=14, GRAIN=grain)
+    for rank in (16, 128):
+        check(adapter_kernels.shrink, 4, types, ROWS=adapter_blocks.FEW, RANK=rank, DEPTH=adapted.DEPTH, CUT=adapted.CUT, GRAIN=16, BY_TOKEN=True, LEADS=True)
+        check(adapted.find, 4, types | {"places": "*i32", "groups": "*i32", "shapes": "*i32", "room": "i32"}, RANK=rank, BLOCK=1024)
+        for tile in {matmul.tile_for(rows, outputs, torch.bfloat16, (9, 0), 132) for rows in (1, 64) for outputs in (4096, 28672)}:
+            parts = {"x": f"tensordesc<bf16[{tile.rows},{tile.depth}]>", "weight": f"tensordesc<bf16[{adapted.OUTPUTS},{tile.depth}]>"}
+            parts |= dict.fromkeys(("places", "groups", "group_of", "piece_of"), "*i32") | dict.fromkeys(("room", "rows"), "i32")
+            sizes = {"ROWS": tile.rows, "OUTPUTS": adapted.OUTPUTS, "DEPTH": tile.depth, "RANK": rank, "PARTS": 2, "INNER": adapted.INNER}
+            check(adapted.multiply, tile.warps, types | parts, stages=tile.stages, **sizes, BIAS=True, DEPENDENT=True)
 
 
-def main() -> None:
+def all_forms() -> None:
     adapters()
     latents()
     choices()
     recurrences()
+    states_with_what_stands_around()
     routers()
     experts()
     experts_in_few_bits()
@@ -278,14 +411,23 @@ def main() -> None:
     one_row_bits()
     one_row_by_tensor_cores()
     few_rows_by_tensor_cores()
+    many_rows_by_tensor_cores()
+    few_rows_by_parts()
+    decodes()
     joins()
     all_heads()
     activations()
     for on in (False, True):
-        check(embed._embed, SCALED=on, PAGE=16, BLOCK=1024, types={"scale": "fp32"})
+        check(embed._embed, SCALED=on, WINDOWED=on, PAGE=16, BLOCK=1024, types={"scale": "fp32"})
         check(logits._adjust, CAPPED=on, BLOCK=1024, types={"scale": "fp32"})
     check(embed._pages, 1, PAGE=16)
 
 
+def main(most: int | None) -> None:
+    all_forms()
+    for source, options in chosen(most):
+        compile_form(source, options)
+
+
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else None)

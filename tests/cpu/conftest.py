@@ -24,6 +24,25 @@ def tiny(tmp_path_factory) -> Path:
     return write_checkpoint(tmp_path_factory.mktemp("tiny"), tokenizer=True)
 
 
+@pytest.fixture(scope="session")
+def other_weights(tmp_path_factory) -> list[Path]:
+    """Two models like `tiny` of other weights; the second lacks a tensor of its last layer."""
+    from safetensors.torch import load_file, save_file
+
+    whole, damaged = (write_checkpoint(tmp_path_factory.mktemp("other"), tokenizer=True, seed=7) for _ in range(2))
+    for file in damaged.glob("*.safetensors"):
+        save_file({name: tensor for name, tensor in load_file(file).items() if "layers.2.mlp.down" not in name}, file)
+    return [whole, damaged]
+
+
+@pytest.fixture(scope="session")
+def adapters(tiny, tmp_path_factory) -> list[Path]:
+    """64 adapters of `tiny`."""
+    from ranks_adapters import write_adapters
+
+    return write_adapters(tiny, tmp_path_factory.mktemp("adapters"), 64)
+
+
 @pytest.fixture(params=[False, True], ids=["in-step", "ahead"])
 def open_engine(tiny, request) -> Iterator[Callable[..., Engine]]:
     """Opens engines in float32 whose every step is followed by a walk over tree, pages and sequences.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from test_speculation import PROMPTS
+from draft_rig import PROMPTS
 
 from sgl.grammars import compile_json_schema, compile_regex
 from sgl.runtime import Engine, SamplingParams

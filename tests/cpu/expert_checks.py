@@ -182,6 +182,29 @@ def check_mixture(
     near(found, expected)
 
 
+def check_spread(rows: int, experts: int, top_k: int, hidden: int, inner: int, dtype: torch.dtype, device: str) -> None:
+    """What is not added up yet: its total, and its addition to a sum with the norm behind it."""
+    from sgl.runtime.kernels.experts import Besides, Choice, mixture, spread
+    from sgl.runtime.kernels.norm import rms_norm
+
+    stacks, wide = stacks_of(experts, hidden, inner, dtype, device), torch.randn(rows, hidden + 7, device=device).to(dtype)
+    x, every = (torch.randn(rows, hidden, device=device).to(dtype) for _ in range(2))
+    weight = torch.randn(hidden, device=device).to(dtype)
+    chosen = torch.stack([torch.randperm(experts)[:top_k] for _ in range(rows)]).int().to(device)
+    choice = Choice(chosen, torch.rand(rows, top_k, device=device))
+    for besides in (Besides(), Besides(every), Besides(every, torch.randn(rows, device=device))):
+        found = spread(x, stacks, choice, besides)
+        assert found is not None and torch.equal(found.total(), mixture(x, stacks, choice, besides))
+        total = wide[:, :hidden].clone()
+        expected = (total.double() + found.total().double()).to(dtype)
+        y = found.join(total, weight, 1e-5)
+        near(total, expected.double())
+        near(y, rms_norm(expected, weight, 1e-5).double())
+        view = wide.clone()
+        assert torch.equal(found.join(view[:, :hidden], weight, 1e-5), y) and torch.equal(view[:, hidden:], wide[:, hidden:])
+    assert spread(x[:3], stacks, choice, besides) is None
+
+
 FORMS = {"plain": 64, "zeros": 32, "floats": 32, "bytes": 64, "float8": 128, "offset": 64}  # and the inputs of a group
 
 

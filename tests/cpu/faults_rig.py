@@ -21,6 +21,7 @@ from sgl.runtime.process import remote
 
 OPTIONS = {"dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 8, "heartbeat": 4.0}
 KINDS: dict[str, dict[str, int]] = {"tensor parallel": {"tensor_parallel": 2}, "pipeline parallel": {"pipeline_parallel": 2}, "replicas": {"replicas": 2}}
+EXPERTS = {"experts that move": {"tensor_parallel": 2, "expert_parallel": True, "redundant_experts": 2, "rebalance_every": 3}}  # of a mixture
 WALKS = 6  # different ones
 WHOLE = 6  # that end as they should, at least
 FAULTS = ("kill", "stop", "delay", "delay", "delays of all")
@@ -120,7 +121,7 @@ def soak(path: Path, kind: str, seconds: float, seed: int, folder: Path, monkeyp
     shared = set(os.listdir("/dev/shm"))
     with Engine(path, **OPTIONS | {"heartbeat": None}) as one:
         expected = [walk(one, which) for which in range(WALKS)]
-    with Engine(path, **OPTIONS | KINDS[kind]) as engine:
+    with Engine(path, **OPTIONS | (KINDS | EXPERTS)[kind]) as engine:
         found = Soak(engine, expected, seed)
         found.run(seconds, faults=faults)
         assert engine.generate("abc", max_tokens=4, temperature=0).token_ids

@@ -10,9 +10,12 @@ import piecewise_checks as checks
 import pytest
 import torch
 
+from sgl.runtime.attention import AttentionLayout
+from sgl.runtime.attention.by_layer import AttentionByLayer
+from sgl.runtime.attention.over_windows import OverWindows
 from sgl.runtime.attention.torch_native import TorchNativeAttention
 from sgl.runtime.executor import cuda_runner
-from sgl.runtime.loop import assemble, kv_pool
+from sgl.runtime.loop import assemble
 from sgl.runtime.models import decoder
 
 
@@ -41,10 +44,17 @@ class Graphs:
 
 
 def runner(model: Any, attention: Any, config: Any, choice: Any, context: int, states: Any, windows: Any, team: Any) -> cuda_runner.CudaRunner:
-    assert windows is None and team is None
+    assert team is None
     return cuda_runner.CudaRunner(
-        model, attention, choice.device, context=context, page_size=config.page_size, max_running=config.max_running, memory=states
+        model, attention, choice.device, context=context, page_size=config.page_size, max_running=config.max_running, memory=states, windows=windows
     )
+
+
+def attention_of(config: Any, pool: Any, layout: AttentionLayout, context: int, dtype: torch.dtype) -> Any:
+    if len(layout.groups) == 1 and None not in layout.layers and not layout.windowed:
+        return Attention(pool, layout.groups[0])
+    plain = [Attention(pool.parts[home], shape) for home, shape in zip(layout.homes, layout.groups, strict=True)]
+    return AttentionByLayer(pool, layout, [OverWindows(each) if layout.is_windowed(group) else each for group, each in enumerate(plain)])
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,5 +66,4 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_runner, "GraphPool", Graphs)
     monkeypatch.setattr(decoder, "_can_fuse", lambda device: True)
     monkeypatch.setattr(assemble, "make_runner", runner)
-    monkeypatch.setattr(kv_pool, "windows_refused", lambda *of: "pages of windows are given back on a CPU only")
-    monkeypatch.setattr(assemble, "_attention", lambda config, pool, layout, context, dtype: Attention(pool, layout.groups[0]))
+    monkeypatch.setattr(assemble, "_attention", attention_of)

@@ -334,7 +334,7 @@ def lay_plain(model: Decoder) -> None:
         for holder, name in layer.products():
             sealed = getattr(holder, name)
             setattr(holder, name, Linear(loaded_weight(sealed), sealed.bias))
-    model.head.product = Linear(loaded_weight(model.head.product))
+    model.head.product = Linear(loaded_weight(model.head.product), model.head.product.bias)
 
 
 def loaded_weight(layer: Linear) -> Tensor:

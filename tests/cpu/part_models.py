@@ -108,7 +108,8 @@ MODELS: dict[str, Model] = {
     "kda": model(*[Layer(Norms.pre(RMS), mixer, Gated(INNER)) for mixer in (attention(), Delta(2, 2, 8, 8, 3, 1e-5, rank=6, gate="sigmoid"))]),
     "latent attention": model(*[Layer(Norms.pre(RMS), mixer, ffn) for mixer, ffn in ((LATENT, Gated(INNER)), (attention(), Gated(INNER)),
         (replace(LATENT, query_rank=None, rope=None), Experts(6, 2, Gated(20), Router("sigmoid", correction=True, normalise=True), shared=Gated(30))))]),
-    "latent attention, norms behind": model(*[Layer(Norms.both(ONE), LATENT, Gated(INNER, "gelu_tanh"), branch=0.5)] * 2, norm=ONE),
+    "latent attention, norms behind": model(*[Layer(Norms.both(ONE), replace(LATENT, temperature=warm), Gated(INNER, "gelu_tanh"), branch=0.5)
+        for warm in (None, Temperature(0.4, 4.0))], norm=ONE),
     "latent attention, chosen tokens": model(*[Layer(Norms.pre(RMS), replace(CHOOSES, indexer=replace(CHOOSES.indexer, shared=shared)), Gated(INNER)) for shared in (False, True, False)]),
     "three branches": model(*[Layer(Norms.pre(RMS), mixer, Gated(INNER)) for mixer in (SPARSE, attention(), replace(SPARSE, rope=None))]),
     "mamba": model(*[Layer(Norms.pre(RMS), mixer, Gated(INNER)) for mixer in (Mamba1(30, 4, 5, 4, norm=RMS), MAMBA, attention())]),
@@ -121,9 +122,9 @@ MODELS: dict[str, Model] = {
 
 CHOOSING = ["latent attention, chosen tokens", "three branches"]  # what they choose among few is another choice where it is rounded otherwise
 BY_LAW = {"no attention": [1], "beside": [0, 1], "layers of one part": [0, 1, 2], "embeddings of each layer": [0, 1], "a layer by the law": [1], "the last by the law": [1]}
+UNCUT = ["gated heads", "gated delta net", "kda", "mamba", "no attention"]  # steps of these are not cut where layers attend, for states or gates
 MIXER_BY_LAW = {
-    "gated heads": [0, 1], "gated delta net": [0], "kda": [1], "mamba": [0, 1], "no attention": [0], "values of their own width": [0, 1],
-    "latent attention": [0, 2], "latent attention, norms behind": [0, 1],
+    "mamba": [0], "values of their own width": [0, 1],
     "latent attention, chosen tokens": [0, 1, 2], "three branches": [0, 2],
 }  # fmt: skip
 

@@ -74,8 +74,17 @@ class PooledOracle:
 
     def plan(self, batch: Batch) -> None: ...
 
+    def stored(self, layer: int) -> tuple[Tensor, Tensor]:
+        return self.layout.stored(self.pool, layer)
+
+    def scales(self, layer: int) -> Any:
+        return self.layout.scales(self.pool, layer)
+
+    def slots(self, layer: int, batch: Batch) -> Tensor:
+        return batch.slots
+
     def attend_into(self, out: Tensor, q: Tensor, layer: int, batch: Batch, sinks: Tensor | None = None) -> None:
-        attend_pool(out, q, *self.layout.stored(self.pool, layer), self.layout.layers[layer], batch, sinks)
+        attend_pool(out, q, *self.stored(layer), self.layout.layers[layer], batch, sinks)
 
 
 def attend_pool(

@@ -14,6 +14,7 @@ from rig import Rig
 from sgl.runtime.attention import attention_backend
 from sgl.runtime.layers.rotary import Rope
 from sgl.runtime.models.decoder import Decoder
+from sgl.runtime.models.recurrent_spec import Delta, Mamba1, Mamba2
 from sgl.runtime.models.spec import (
     Attention,
     Experts,
@@ -21,11 +22,13 @@ from sgl.runtime.models.spec import (
     Gated,
     HeadNorm,
     Layer,
+    Mixer,
     Model,
     Norm,
     Norms,
     Plain,
     Router,
+    ShortConv,
 )
 
 VOCABULARY = 70
@@ -60,6 +63,24 @@ def random_attention(rng: random.Random) -> Attention:
     return replace(found, gate=found.clip is None and not found.value_is_key and rng.random() < 0.5)
 
 
+def random_state(rng: random.Random) -> Mixer:
+    """A mixer with a state, as in the layers that keep one."""
+    shared, width = rng.choice([1, 2]), rng.choice([2, 3, 4])
+    activation = rng.choice(["silu", "gelu", "relu"])
+    kind = rng.choice(["delta", "kda", "mamba 2", "mamba 1", "convolution"])
+    if kind in ("delta", "kda"):
+        rank, gate = (rng.choice([6, 16]), "sigmoid") if kind == "kda" else (None, rng.choice(["silu", "sigmoid"]))
+        heads = shared * rng.choice([1, 2, 3])
+        return Delta(heads, heads // shared, rng.choice([8, 15, 33]), 2 * rng.choice([4, 20, 33]), width, 1e-5, activation, rank, rng.choice([1.0, 2.0]), gate)
+    if kind == "mamba 2":
+        groups, limits = rng.choice([1, 2]), rng.choice([(0.0, math.inf), (0.01, 0.5)])
+        return Mamba2(groups * shared, 2 * rng.choice([4, 17]), rng.choice([8, 15]), groups, width, rng.choice([None, 1e-5]), activation, rng.random() < 0.5,
+            rng.random() < 0.5, rng.random() < 0.5, *limits, rng.random() < 0.5)  # fmt: skip
+    if kind == "mamba 1":
+        return Mamba1(2 * rng.choice([8, 25]), rng.choice([6, 16]), rng.choice([4, 6]), width, activation, rng.random() < 0.5, rng.random() < 0.5, rng.choice([None, random_norm(rng)]))
+    return ShortConv(2 * rng.choice([12, 30]), width, rng.random() < 0.5)
+
+
 def random_experts(rng: random.Random) -> Experts:
     def gated() -> Gated:
         return Gated(rng.choice([20, 32, 66]), rng.choice(ACTIVATIONS), rng.random() < 0.4, rng.choice([None, None, 0.6]))
@@ -87,11 +108,26 @@ def random_layer(rng: random.Random) -> Layer:
     return Layer(random_norms(rng), random_attention(rng), ffn, rng.choice([1.0, 1.0, 0.4]), rng.random() < 0.3)
 
 
-def random_model(seed: int, count: int = 5) -> Model:
-    """The last layer reads what an earlier one stored, now and then."""
+def with_state(layer: Layer, rng: random.Random) -> Layer:
+    """Maybe another mixer, maybe no feedforward network, or no mixer."""
+    if rng.random() < 0.3:
+        return layer
+    layer = replace(layer, mixer=random_state(rng) if rng.random() < 0.8 else layer.mixer)
+    if layer.norms.parallel or rng.random() < 0.6:
+        return layer
+    norms = layer.norms
+    if rng.random() < 0.5:
+        return replace(layer, ffn=None, norms=replace(norms, before_ffn=None, after_ffn=None))
+    return replace(layer, mixer=None, norms=replace(norms, before_mixer=None, after_mixer=None))
+
+
+def random_model(seed: int, count: int = 5, states: bool = False) -> Model:
+    """The last layer reads what an earlier one stored, now and then. states: most layers keep some, or have one part only."""
     rng = random.Random(seed)
     layers = [random_layer(rng) for _ in range(count)]
-    if rng.random() < 0.5:
+    if states:
+        layers = [with_state(layer, rng) for layer in layers]
+    elif rng.random() < 0.5:
         layers[-1] = replace(layers[-1], mixer=replace(layers[1].mixer, source=1, value_is_key=False))
     return Model(
         "Test", VOCABULARY, rng.choice([48, 66]), 512, tuple(layers), rng.choice([None, random_norm(rng)]), rng.random() < 0.5,
@@ -118,4 +154,5 @@ class RandomRig(Rig):
         self.pool = spec.attention.pool(slots, dtype, "cpu")
         self.attention = attention_backend(attention, self.pool, spec.attention)
         self.free = list(np.random.default_rng(0).permutation(np.arange(1, slots)))
+        self.keep_states(slots, dtype, "cpu")
         self.pool.fill_nan(self.free)

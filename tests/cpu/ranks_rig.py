@@ -6,15 +6,20 @@ import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
 import torch
 from rig import Rig, Row
 
 from sgl.grammars import compile_regex
 from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.errors import CheckpointError
 from sgl.runtime.parallel.ranks import joined
 from sgl.runtime.parallel.share import load_share
 from sgl.runtime.parallel.split import Split
+from sgl.runtime.parallel.whole_experts import WholeExperts
 from sgl.runtime.sequences.ops import Generation
 
 CPU = torch.device("cpu")
@@ -40,15 +45,22 @@ class ThreadRanks:
         return found
 
 
-def steps_of_ranks(path: Path, ranks: int, work: list[list[tuple[Row, int]]], dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-    """Rank 0's logits of each step's every row, computed by so many ranks."""
+def steps_of_ranks(
+    path: Path, ranks: int, work: list[list[tuple[Row, int]]], dtype: torch.dtype = torch.float32, whole: WholeExperts | None = None, before: Any = None
+) -> list[torch.Tensor]:
+    """Rank 0's logits of each step's every row, computed by so many ranks. whole: see `Split`.  before: gets each rank's model, the rank and the step's number before it."""
     table, meet = [None] * ranks, threading.Barrier(ranks)
 
     def compute(rank: int) -> list[torch.Tensor]:
-        model = joined(load_share(path, dtype, CPU, Split(rank, ranks)), ThreadRanks(rank, table, meet))
+        model = joined(load_share(path, dtype, CPU, Split(rank, ranks, whole)), ThreadRanks(rank, table, meet))
         rig, rows = Rig(path, dtype, model=model), {}
+        found = []
         with torch.inference_mode():
-            return [rig.step([(rows.setdefault(id(row), Row(row.tokens)), count) for row, count in step], every_row=True) for step in work]
+            for number, step in enumerate(work):
+                if before is not None:
+                    before(model, rank, number)
+                found.append(rig.step([(rows.setdefault(id(row), Row(row.tokens)), count) for row, count in step], every_row=True))
+        return found
 
     with ThreadPoolExecutor(ranks) as pool:
         found = list(pool.map(compute, range(ranks)))
@@ -78,6 +90,59 @@ def walk(engine: Engine, seed: int) -> list:
     for sequence in live:
         sequence.close()
     return [result.token_ids if isinstance(result, Generation) else [pair for scores in result for pair in scores] for result in found]
+
+
+def updated(one: Engine, several: Engine, before: Path, others: list[Path]) -> None:
+    """One engine and one of several ranks get the first of `others`, of which the second has a damaged layer behind the others, and `before` again."""
+
+    def told(engine: Engine) -> list:
+        return [engine.generate(prompt, max_tokens=6, temperature=0, ignore_eos=True).token_ids for prompt in ("words", "a b " * 40)]
+
+    expected = told(one)
+    running = several.open()
+    running.extend([5, 6, 7])
+    going_on = running.generate(SamplingParams(max_tokens=300, ignore_eos=True))
+    with pytest.raises(CheckpointError, match=r"layers\.2\."):
+        several.update_weights(others[1])
+    assert told(several) == expected
+    sizes = one.update_weights(others[0]), several.update_weights(others[0])
+    assert sizes[1] >= sizes[0] and told(several) == told(one) != expected
+    one.update_weights(before)
+    several.update_weights(before)
+    assert told(several) == expected and len(going_on.result(60).token_ids) == 300
+
+
+def two_tiers(one: Engine, tiny: Path, ranks: dict[str, int]) -> None:
+    """With a pool that is too small for what is asked again and again, and main memory for the rest."""
+    small = {"dtype": "float32", "threads": 1, "kv_tokens": 256, "page_size": 4, "max_running": 8, "host_kv": "500KB", "poison_freed": True}
+    rng = random.Random(1)
+    prompts = [[rng.randrange(4, 250) for _ in range(90)] for _ in range(8)]
+    asked = rng.choices(prompts, k=24)
+
+    def told(engine: Engine) -> list[list[int]]:
+        found = []
+        for prompt in asked:
+            sequence = engine.open()
+            sequence.extend(prompt)
+            found.append(sequence.generate(SamplingParams(max_tokens=5, temperature=0, ignore_eos=True)).result(60).token_ids)
+            sequence.close()
+        return found
+
+    expected = told(one)
+    with Engine(tiny, **small) as alone, Engine(tiny, **small, **ranks) as several:
+        for _ in range(2):
+            assert told(several) == told(alone) == expected
+            ours, theirs = several.stats(), alone.stats()
+            assert (ours.host_hits, ours.host_tokens, ours.cached_tokens) == (theirs.host_hits, theirs.host_tokens, theirs.cached_tokens) and ours.host_hits > 0
+            for engine in (alone, several):
+                assert engine.sleep() > 0
+                engine.wake()
+
+
+def same(ours: list, asked: list) -> None:
+    """Of two walks."""
+    for mine, theirs in zip(ours, asked, strict=True):
+        np.testing.assert_allclose(np.array(mine), np.array(theirs), atol=1e-3)
 
 
 def alive(pid: int) -> bool:

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import edit_json
+from family_cases import FAMILIES
 from family_checks import logits_of, prompt, reference
 from peft_adapters import make_adapter
+from plain_adapters import write_adapter
 from rig import Rig, Row
 from safetensors.torch import load_file, save_file
 
@@ -51,7 +53,7 @@ def adapted_rig(rig: Rig, *adapters: Path, law: str = "compiled") -> tuple[Slots
     for path in adapters:
         adapter = reader.read(path)
         assert slots.take(adapter.digest, adapter, False)
-    rig.model.adapted = Shadow(rig.model, sites, CompiledLaw(slots, sites) if law == "compiled" else Law(slots, law == "by row"))
+    rig.model.adapted = Shadow(rig.model, sites, CompiledLaw(slots, sites, len(rig.model.layers)) if law == "compiled" else Law(slots, law == "by row"))
     return slots, reader
 
 
@@ -168,11 +170,30 @@ def test_the_digest_is_of_the_contents(made, tmp_path):
     assert reader.read(path).digest == reader.read(tmp_path / "a").digest
 
 
+def test_adapters_made_without_peft_have_its_tensors(made, tmp_path):
+    _, reader, path, model = made
+    make_adapter(model, tmp_path / "its", target_modules="all-linear")
+    write_adapter(path.parent / "base", tmp_path / "ours")
+    shapes = [{name: tensor.shape for name, tensor in load_file(tmp_path / each / "adapter_model.safetensors").items()} for each in ("its", "ours")]
+    assert shapes[0] == shapes[1] and reader.read(tmp_path / "ours").places.min() >= 0
+
+
+def varied(folder: Path, target: Path, seed: int, rank: int) -> Path:
+    """An adapter with other numbers, of another rank."""
+    torch.manual_seed(seed)
+    shutil.copytree(folder, target)
+    edit_json(target / "adapter_config.json", r=rank)
+    tensors = load_file(folder / "adapter_model.safetensors")
+    shapes = {name: (rank, tensor.shape[1]) if "lora_A" in name else (tensor.shape[0], rank) for name, tensor in tensors.items()}
+    save_file({name: torch.randn(shape) * 0.2 for name, shape in shapes.items()}, target / "adapter_model.safetensors")
+    return target
+
+
 def test_rows_of_many_adapters_are_what_each_is_alone(made, tmp_path):
     rig, _, _, model = made
-    paths = [tmp_path / str(i) for i in range(64)]
-    for i, path in enumerate(paths):
-        make_adapter(model, path, seed=i, r=2 + i % 7, target_modules=["q_proj", "v_proj", "gate_proj"] if i % 2 else "all-linear")
+    for kind, modules in enumerate(("all-linear", ["q_proj", "v_proj", "gate_proj"])):
+        make_adapter(model, tmp_path / f"kind {kind}", target_modules=modules)
+    paths = [varied(tmp_path / f"kind {i % 2}", tmp_path / str(i), i, 2 + i % 7) for i in range(64)]
     adapted_rig(rig, *paths)
     owners = [int(slot) for slot in np.random.default_rng(0).permutation(64)] + [-1, 3, 3]
     prompts = [prompt(320, 3 + i % 9, i) for i in range(len(owners))]
@@ -194,6 +215,10 @@ def test_the_compiled_kernels_give_a_row_the_same_bits_in_any_batch_and_outside_
     rig.adapters = owners
     together = rig.step([(Row(tokens), len(tokens)) for tokens in prompts])
     assert rig.model.step is not None and torch.equal(torch.stack(alone), together)
+    shadow = rig.model.adapted
+    shadow.law.in_step = False
+    shadow._made.clear()
+    assert torch.equal(rig.step([(Row(tokens), len(tokens)) for tokens in prompts]), together)
     adapted_rig(rig, path, tmp_path, law="torch")
     law = rig.step([(Row(tokens), len(tokens)) for tokens in prompts])
     assert (law - together).abs().max() < 0.03 * law.abs().max()
@@ -205,3 +230,16 @@ def test_rows_of_a_step_know_their_slots():
     assert [(slot, group.tolist()) for slot, group in rows.groups(6)] == [(0, [5]), (2, [0, 1, 2])]
     assert [(slot, group.tolist()) for slot, group in rows.groups(2)] == [(0, [1]), (2, [0])]
     assert rows.of(2).dtype == np.int32
+
+
+def test_every_layer_has_its_pairs_in_the_table_also_without_a_site(tmp_path):
+    """The compiled step fetches the pair of the product that comes next, whichever layer that is in."""
+    architecture, keys = FAMILIES["nemotron h"]
+    model = reference(architecture, **keys)
+    model.save_pretrained(tmp_path / "base")
+    adapted, rig, tokens = make_adapter(model, tmp_path / "adapter", target_modules=["up_proj", "down_proj"]), Rig(tmp_path / "base"), prompt(320)
+    last = max(site.layer for site in sites_of(rig.model.config))
+    adapted_rig(rig, tmp_path / "adapter")
+    wanted = logits_of(adapted, tokens)
+    assert (logits_with(rig, tokens, 0) - wanted).abs().max() < TOLERANCE * wanted.abs().max()
+    assert len(rig.model.adapted.law._structs(0)) == len(rig.model.layers) > last + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import time
@@ -17,7 +18,8 @@ from server_rig import serving
 from sgl.runtime import Engine
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.sampling.params import SamplingParams
-from sgl.runtime.server.adapters import is_usable
+from sgl.runtime.server.adapters import ServedAdapters, is_usable
+from sgl.runtime.server.caller import ADAPTER
 from sgl.runtime.server.settings import ServerSettings
 
 PROMPT = "Say what the weather is like: "
@@ -220,3 +222,26 @@ def test_vectors_of_adapters(engine, folder):
         mixed = encode(["given", None, "sql"], [PROMPT] * 3).json()
         assert [one["embedding"] for one in mixed[:2]] == [vectors[2], vectors[0]] and opened(engine)
         assert encode("nope").status_code == 404 and "lora_path" in encode(["sql"], [PROMPT] * 2).text
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_many_who_ask_at_once_have_it_read_once(engine, folder, pinned, monkeypatch):
+    """And where an admin loads it meanwhile, it stays pinned."""
+    served, kind, reads = ServedAdapters(engine, ServerSettings(adapters=str(folder))), type(engine.adapters), []
+    real = kind.load
+
+    def slow(self, name, path, pin=False):
+        reads.append(pin)
+        time.sleep(0.1)
+        return real(self, name, path, pin=pin)
+
+    async def wanted() -> list[str | None]:
+        admin = asyncio.create_task(asyncio.to_thread(served.load, "sql", True)) if pinned else None
+        await asyncio.sleep(0.02)
+        ADAPTER.set("sql")
+        found = await asyncio.gather(*(served.ready() for _ in range(6)))
+        return found if admin is None else [*found, (await admin).name]
+
+    monkeypatch.setattr(kind, "load", slow)
+    assert set(asyncio.run(wanted())) == {"sql"} and reads == [pinned]
+    assert [info.pinned for info in engine.adapters.list() if info.name == "sql"] == [pinned]

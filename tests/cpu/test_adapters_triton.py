@@ -17,12 +17,15 @@ from sgl.runtime.adapters.adapter import Packing
 from sgl.runtime.adapters.product import Law, rows_of
 from sgl.runtime.adapters.sites import Run, Site
 from sgl.runtime.adapters.slots import Slots
+from sgl.runtime.layers.linear import Linear
 from sgl.runtime.step.adapter_blocks import FEW, StaticRows, blocks_for, laid_out
 
 fused = pytest.importorskip("sgl.runtime.adapters.fused")
 kernels = pytest.importorskip("sgl.runtime.kernels.adapters")
+adapted = pytest.importorskip("sgl.runtime.kernels.adapted")
 pretend = pytest.importorskip("gpu_runner").pretend
 CPU = torch.device("cpu")
+HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def site(number: int, inputs: int, sizes: tuple[int, ...]) -> Site:
@@ -36,18 +39,18 @@ def site(number: int, inputs: int, sizes: tuple[int, ...]) -> Site:
 SITES = (site(0, 72, (40, 24, 24)), site(1, 1100, (130,)), site(2, 1040, (1072, 32, 16)))
 
 
-def slots_with(dtype: torch.dtype, ranks: tuple[int, ...]) -> tuple[Slots, fused.FusedLaw]:
+def slots_with(dtype: torch.dtype, ranks: tuple[int, ...], sites: tuple[Site, ...] = SITES, device: torch.device = CPU) -> tuple[Slots, fused.FusedLaw]:
     """An adapter of each rank in slots of two classes; the second leaves a piece and a site as they are."""
-    slots = Slots(SITES, dtype, CPU, {8: 2, 32: len(ranks)}, False)
-    law = fused.FusedLaw(slots, SITES)
+    slots = Slots(sites, dtype, device, {8: 2, 32: len(ranks)}, False)
+    law = fused.FusedLaw(slots, sites)
     for number, rank in enumerate(ranks):
         torch.manual_seed(number)
         pairs = {
             module: (torch.randn(rank, each.inputs) / 8, torch.randn(size, rank) / 4, 0.5 + number)
-            for each in SITES for module, size in zip(each.modules, each.sizes, strict=True)
+            for each in sites for module, size in zip(each.modules, each.sizes, strict=True)
             if number != 1 or module in ("0.0", "0.2")
         }  # fmt: skip
-        adapter = Packing(SITES, dtype).pack(pairs)
+        adapter = Packing(sites, dtype).pack(pairs)
         assert slots.take(adapter.digest, adapter, False)
     return slots, law
 
@@ -74,16 +77,56 @@ def test_rows_get_what_the_law_gives_them(owners, tiles, dtype, monkeypatch):
             assert torch.equal(found[none], y[none])
 
 
+WHOLE = (site(0, 144, (128, 64, 64)), site(1, 2080, (64,)), site(2, 160, (192, 64)))  # pieces are whole tiles
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("owners", [*OWNERS, "static", "all"])
+@pytest.mark.parametrize("ranks", [(4, 8, 20), (8,) * 9])
+def test_a_product_goes_on_through_the_adapters_of_its_rows(owners, ranks, dtype):
+    slots, law = slots_with(dtype, ranks, WHOLE, HERE)
+    places = [slot.number for slot in slots.slots if slot.there is not None]
+    numbers = range(len(ranks)) if owners == "all" else OWNERS["mixed" if owners == "static" else owners]
+    owned = [places[owner] if owner >= 0 else -1 for owner in numbers]
+    rows, oracle = rows_of(owned, [1] * len(owned), list(range(len(owned)))), Law(slots)
+    oracle.begin(rows)
+    if owners == "static":
+        static = StaticRows(len(owned), 8, [torch.zeros(size, dtype=torch.int32, device=HERE) for size in StaticRows.sizes(len(owned), 8)])
+        blocks = static.rows.device[len(owned)]
+        for target, array in zip((blocks.order, blocks.table.view(-1), blocks.groups, blocks.group_of), static.arrays(owned), strict=True):
+            target.copy_(torch.from_numpy(array))
+        rows = static.rows
+    law.begin(rows)
+    blocks = law.rows.device[len(owned)]
+    assert adapted.suits(len(owned), law.pairs, blocks) == (0 < len(blocks.table) <= adapted.MOST_BLOCKS)
+    for each in WHOLE if len(blocks.table) else ():
+        x, weight = torch.randn(len(owned), each.inputs, device=HERE).to(dtype), (torch.randn(each.outputs, each.inputs, device=HERE) / 8).to(dtype)
+        base, product = Linear(weight, torch.randn(each.outputs, device=HERE).to(dtype)), law._products[each.number]
+        assert adapted.fits(product)
+        with products_as_on_a_tensor_core():
+            places = adapted.found(law.pairs, blocks, law._shapes)
+            found = adapted.multiplied(x, base.weight, base.bias, product, law.pairs, blocks, places)
+        expected = oracle.add(base(x), x, each)
+        assert (found - expected).abs().max() < 0.02 * expected.abs().max()
+
+
+def test_tiles_of_several_pieces_are_not_fused():
+    assert adapted.pieces_of([(0, 0, 128), (1, 128, 192)]).tolist() == [0, 0, 1]
+    assert adapted.pieces_of([(0, 0, 100), (1, 100, 192)]) is None
+    _, law = slots_with(torch.bfloat16, (8,))
+    assert all(product.piece_of is None for product in law._products)
+
+
 def test_a_static_grid_fits_any_mix_and_bits_do_not_depend_on_it():
     slots, law = slots_with(torch.bfloat16, (8, 8, 16))
     places = [slot.number for slot in slots.slots if slot.there is not None]
     x, y = torch.randn(8, SITES[0].inputs).bfloat16(), torch.randn(8, SITES[0].outputs).bfloat16()
-    order, table = torch.zeros(8, dtype=torch.int32), torch.zeros(24, dtype=torch.int32)
-    static = StaticRows(8, 8, order, table)
+    parts = [torch.zeros(size, dtype=torch.int32) for size in StaticRows.sizes(8, 8)]
+    static = StaticRows(8, 8, parts)
     with products_as_on_a_tensor_core():
         for owners in ([0, 1, 2, -1, -1], [0] * 8, [2, 1], [0, 0, 0, 1]):
             owned = [places[owner] if owner >= 0 else -1 for owner in owners]
-            for target, array in zip((order, table), static.arrays(owned), strict=True):
+            for target, array in zip(parts, static.arrays(owned), strict=True):
                 target.copy_(torch.from_numpy(array))
             law.begin(static.rows)
             found = law.add(y.clone(), x, SITES[0])

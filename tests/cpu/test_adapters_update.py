@@ -79,8 +79,18 @@ def test_what_cannot_be_used_leaves_the_adapter_as_it_was(open_engine, trained, 
         assert engine.adapters.get("a").digest == digest and not list(tmp_path.glob("sgl-adapter-*"))
     with pytest.raises(ConfigError, match="give config="):
         engine.adapters.update("b", tensors)
-    with pytest.raises(CheckpointError, match="use_dora"):
-        engine.adapters.update("a", tensors, config_of(model) | {"use_dora": True})
+    for key, value in {"use_dora": True, "modules_to_save": ["lm_head"], "trainable_token_indices": [3], "lora_bias": True}.items():
+        with pytest.raises(CheckpointError, match=key):
+            engine.adapters.update("a", tensors, config_of(model) | {key: value})
+
+
+@pytest.mark.parametrize("keys", [{"use_dora": True}, {"modules_to_save": ["lm_head"]}, {"target_modules": ["embed_tokens", "q_proj"]}, {"trainable_token_indices": [40, 41]}])
+def test_what_lies_beside_the_pairs_comes_as_tensors_too(open_engine, tiny, tmp_path, keys):
+    model = make_adapter(transformers.AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32), tmp_path, **keys)
+    engine = open_engine(adapters={"a": tmp_path})
+    for tensors in (model.state_dict(), get_peft_model_state_dict(model)):
+        assert engine.adapters.update("now", tensors, config_of(model)).digest == engine.adapters.get("a").digest
+    assert text_of(engine, "now") == text_of(engine, "a")
 
 
 def test_a_training_of_many_steps_leaves_no_files(open_engine, trained, tmp_path, monkeypatch):

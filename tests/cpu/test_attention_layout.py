@@ -10,10 +10,10 @@ import torch
 
 from sgl.runtime.attention import AttentionLayout, LayerAttention
 from sgl.runtime.attention.by_layer import listed
+from sgl.runtime.cache.host_pages import HostPages
 from sgl.runtime.cache.kv import PAD_SLOT, KVPool
 from sgl.runtime.cache.pools import KVPools
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.executor.host_pages import HostPages
 from sgl.runtime.layers import cpu
 
 FULL = LayerAttention(4, 2, 16, 16, 0.25)

@@ -12,8 +12,7 @@ from sgl.runtime.attention import AttentionLayout, AttentionShape, LayerAttentio
 from sgl.runtime.layers import cpu
 from sgl.runtime.layers.float8 import FP8
 
-CPU = torch.device("cpu")
-DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if cpu.can_multiply(dtype, CPU)]
+DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if cpu.has_tiles(dtype)]
 pytestmark = pytest.mark.skipif(not DTYPES, reason="needs the compiled kernels and AVX-512")
 
 

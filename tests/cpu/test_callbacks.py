@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from concurrent.futures import Future
 from typing import Any
 
@@ -200,10 +201,15 @@ def test_a_loop_that_ends_tells_everybody(open_engine, error):
     engine.close()
 
 
-def test_a_thread_that_is_told_to_end_tells_everybody(open_engine):
+@pytest.mark.parametrize("when", ["as it begins", "later"])
+def test_a_thread_that_is_told_to_end_tells_everybody(open_engine, monkeypatch, when):
     """As a debugger, or a library that kills threads, does it."""
     import ctypes
 
+    from sgl.runtime.loop import core
+
+    if when == "as it begins":
+        monkeypatch.setattr(core, "go_first", lambda: time.sleep(0.2))
     engine = open_engine()
     future = prompted(engine, [5, 6]).generate(SamplingParams(max_tokens=500, ignore_eos=True))
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(engine._core._thread.ident), ctypes.py_object(SystemExit))

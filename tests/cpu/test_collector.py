@@ -84,14 +84,30 @@ def test_steps_are_free_of_full_collections(tiny: Path) -> None:
 
 
 @alone
-def test_garbage_of_a_long_run_goes_between_steps(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector, "SELDOM", 0.0)
+@pytest.mark.parametrize("sooner", ["OFTEN", "MANY"])
+def test_garbage_of_a_long_run_goes_between_steps_and_what_outlives_it_later(tiny: Path, monkeypatch: pytest.MonkeyPatch, sooner: str) -> None:
+    monkeypatch.setattr(collector, sooner, 0)
+    monkeypatch.setattr(collector, "QUIET", 1000.0)
+    looked = threading.Event()
+    all_of_it = collector._look_at_all
+    monkeypatch.setattr(collector, "_look_at_all", lambda: (all_of_it(), looked.set()))
     with Engine(tiny, kv_tokens=2000) as engine:
+        held: list[object] = []
+
+        def work() -> None:
+            engine.generate("a", SamplingParams(max_tokens=200, ignore_eos=True), on_chunk=lambda _: held.append([[] for _ in range(1000)]))
+
+        lost, kept, frozen = weakref.ref(Cycle()), Cycle(), gc.get_freeze_count()
+        work()  # the young collections by which an old one becomes due
+        assert lost() is None and gc.get_freeze_count() > frozen + 10_000 and not looked.is_set()
+        lost = weakref.ref(kept)
+        del kept
+        gc.collect()
+        assert lost() is not None, "it was not frozen"
+        assert looked.wait(30) and lost() is None
         lost = weakref.ref(Cycle())
-        held = []
-
-        def make(chunk: object) -> None:
-            held.append([[] for _ in range(1000)])  # young collections, by which the old one becomes due
-
-        engine.generate("a", SamplingParams(max_tokens=200, ignore_eos=True), on_chunk=make)
+        gc.freeze()
+        monkeypatch.setattr(collector, "WHOLE", 0.0)
+        work()
         assert lost() is None
+    assert gc.get_freeze_count() == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from draft_heads import KINDS, LAYERS, Made, eagle, eagle3
 from safetensors.torch import load_file, save_file
 
@@ -16,6 +17,8 @@ from sgl.grammars import compile_regex
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import CheckpointError, ConfigError, RequestAborted
 from sgl.runtime.sequences.draft import Draft
+from sgl.runtime.sequences.sequence import SequenceState, Work
+from sgl.runtime.speculative.head_shadow import HeadShadows
 
 OPTIONS: dict[str, Any] = {"dtype": "float32", "threads": 1, "kv_tokens": 4096, "device": "cpu", "speculation": "auto", "poison_freed": True}
 
@@ -215,3 +218,22 @@ def test_dummy_weights(made: Made) -> None:
     with Engine(made.target, **options) as engine:
         sequence_of(engine, prompt(1, 20)).generate(SamplingParams(max_tokens=20, ignore_eos=True)).result(60)
         assert engine.stats().drafted_tokens
+
+
+def test_states_are_of_the_tokens_that_stand_there_now() -> None:
+    """A text was cut and written anew, with what others had computed of it: states of the old tokens are not taken for the new ones'."""
+    shadows = HeadShadows.__new__(HeadShadows)
+    shadows._states, shadows._round = {}, 1
+    seq, rows = SequenceState(3), torch.arange(40.0)[:, None]
+    seq.tokens.extend(list(range(10, 30)))
+    shadows._observe([Work(seq, 0, 12)], rows[:12])
+    seq.tokens.truncate(6)
+    seq.tokens.extend([7] * 9)
+    assert shadows._states[3].of(seq.tokens.array).end == 6
+    shadows._observe([Work(seq, 9, 11)], rows[20:22])
+    found = shadows._states[3]
+    assert found.first == 9 and found.rows[:, 0].tolist() == [20, 21] and found.tokens.tolist() == [7, 7]
+    shadows._observe([Work(seq, 11, 12)], rows[30:31])
+    assert shadows._states[3].first == 9 and shadows._states[3].rows[:, 0].tolist() == [20, 21, 30]
+    shadows._observe([Work(seq, 12, 13)], torch.zeros(500, 1))
+    assert shadows._states[3].rows.untyped_storage().nbytes() < 64, "of a step's states only its own are held"

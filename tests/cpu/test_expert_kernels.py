@@ -46,9 +46,15 @@ def test_few_rows_are_routed_by_one_kernel(name: str) -> None:
     checks.check_few_rows(name, 3, 12, 70, torch.bfloat16 if name == "softmax" else torch.float32, "cpu", name == "softmax")
 
 
-@pytest.mark.parametrize("tokens, top_k, experts, rows", [(1, 2, 5, 16), (40, 3, 8, 16), (600, 4, 9, 32), (2100, 4, 5, 64)])
+@pytest.mark.parametrize("tokens, top_k, experts, rows", [(1, 2, 5, 16), (40, 3, 8, 16), (600, 4, 9, 32), (2100, 4, 5, 64), (1500, 3, 33, 16)])
 def test_blocks(tokens: int, top_k: int, experts: int, rows: int) -> None:
     checks.check_blocks(tokens, top_k, experts, rows, "cpu")
+
+
+def test_blocks_of_more_experts_and_pairs_than_a_program_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sgl.runtime.kernels.expert_blocks.PLACED", 255)
+    monkeypatch.setattr("sgl.runtime.kernels.expert_blocks._place", None)
+    checks.check_blocks(1500, 3, 33, 16, "cpu")
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:2])
@@ -57,6 +63,12 @@ def test_blocks(tokens: int, top_k: int, experts: int, rows: int) -> None:
 def test_mixtures(options: str, rows: int, dtype: torch.dtype) -> None:
     with products_as_on_a_tensor_core():
         checks.check_mixture(checks.PRODUCTS[options], rows, 5, 2, 48, 40, dtype, "cpu")
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:2])
+def test_what_is_not_added_up_yet(dtype: torch.dtype) -> None:
+    with products_as_on_a_tensor_core():
+        checks.check_spread(11, 5, 2, 48, 40, dtype, "cpu")
 
 
 @pytest.mark.parametrize("form", checks.FORMS)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 
@@ -15,6 +18,7 @@ from sgl.runtime.models import decoder
 from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.models.executors import Ran
 from sgl.runtime.models.explain import slower, table
+from sgl.runtime.models.over_ranks import Summed
 from sgl.runtime.models.spec import Experts, Feedforward, Gated, Layer, Norms, Router
 from sgl.runtime.quantization.few_bits import FewBitsLinear, FixedFewBitsLinear
 from sgl.runtime.quantization.rounding import nearest
@@ -22,8 +26,8 @@ from sgl.runtime.quantization.rounding import nearest
 HALF = torch.bfloat16
 
 
-def made(dtype: torch.dtype = HALF, norms: Norms | None = None, ffn: Feedforward | None = None) -> Decoder:
-    found = PartsRig(model(*[Layer(norms or Norms.pre(RMS), attention(), ffn or Gated(32))] * 2), dtype).model
+def made(dtype: torch.dtype = HALF, norms: Norms | None = None, ffn: Feedforward | None = None, **heads: Any) -> Decoder:
+    found = PartsRig(model(*[Layer(norms or Norms.pre(RMS), attention(**heads), ffn or Gated(32))] * 2), dtype).model
     checks.lay_plain(found)
     return found
 
@@ -82,10 +86,36 @@ def test_norms_behind_branches_and_experts() -> None:
     check(packed(made(ffn=Experts(3, 2, Gated(32), Router()))), "router of layer 0 is kept as Linear")
 
 
+def test_sums_over_ranks() -> None:
+    found = packed(made())
+    for block in found.layers:
+        block.attention.output = Summed(block.attention.output, SimpleNamespace())  # type: ignore[arg-type]
+    check(found, "the sums of layer 0 are over ranks")
+
+
 def test_layers_by_torch_keep_their_own_reason() -> None:
-    spec = model(Layer(Norms.pre(RMS), attention(), Gated(32)), Layer(Norms.pre(RMS), attention(gate=True), Gated(32)))
+    spec = model(Layer(Norms.pre(RMS), attention(), Gated(32)), Layer(Norms.pre(RMS), attention(value_dim=8), Gated(32)))
     found = PartsRig(spec, HALF).model
     checks.lay_plain(found)
     runs = packed(found).executors()
     assert runs[0].why is not None and "torch computes layer 1 or its mixer" in runs[0].why
     assert runs[1].why is not None and runs[1].why.startswith("torch's operations compute the mixer")
+
+
+def test_heads_go_where_the_attention_of_their_layer_keeps_them() -> None:
+    """In layers with a window other slots than those of all layers."""
+    few = packed(made()).course.few
+    assert few is not None
+    own = [torch.tensor([3]), torch.tensor([5])]
+    step: Any = SimpleNamespace(
+        batch=SimpleNamespace(positions=torch.tensor([7]), slots=torch.tensor([9])), attention=SimpleNamespace(slots=lambda layer, batch: own[layer]),
+        keys=[torch.empty(0)] * 2, values=[torch.empty(0)] * 2, scales=[(1.0, 1.0)] * 2,
+    )  # fmt: skip
+    assert [int(layer._heads(step).slots) for layer in few] == [3, 5]
+
+
+@pytest.mark.parametrize("gate", [False, True])
+def test_heads_with_gates_behind_them_are_not_stored_by_their_product(gate: bool) -> None:
+    found = packed(made(gate=gate))
+    assert found.course.few is not None
+    assert [layer.turns for layer in found.course.few] == [not gate] * 2

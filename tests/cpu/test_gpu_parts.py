@@ -21,7 +21,8 @@ from rig import Rig
 
 from sgl.runtime.models import decoder
 from sgl.runtime.models.executors import expected
-from sgl.runtime.models.gpu_layers import FusedLayer, LawLayer, MixerByLaw
+from sgl.runtime.models.gpu_layers import LawLayer, MixerByLaw
+from sgl.runtime.models.lone_layers import AnyFused
 from sgl.runtime.models.mamba1 import Mamba1Part
 from sgl.runtime.models.mamba2 import Mamba2Part
 from sgl.runtime.models.spec import Experts, Gated, Layer, Model, Norms, Router
@@ -63,7 +64,7 @@ def test_single_rows_equal_those_of_the_law(law_and_kernels: tuple[LawRig, Parts
     checks.check_decoder(law, rig, 1e-5, [((0, 0, 2, 0), False), ((0, 0, 1, 0), False), ((0, 0, 1, 0), True)])
 
 
-@pytest.mark.parametrize("law_and_kernels", ["gemma", "granite", "neox"], indirect=True, ids=str)
+@pytest.mark.parametrize("law_and_kernels", ["gemma", "granite", "neox", "gated delta net", "kda"], indirect=True, ids=str)
 def test_single_rows_with_float8_weights(law_and_kernels: tuple[LawRig, PartsRig], monkeypatch: pytest.MonkeyPatch) -> None:
     from sgl.runtime.kernels import one_row
 
@@ -146,7 +147,7 @@ def test_which_layers_the_kernels_take(name: str, monkeypatch: pytest.MonkeyPatc
     layers, runs = found.course.layers, expected(found, torch.device("cuda"))
     by_law, mixers = ([index for index, layer in enumerate(layers) if isinstance(layer, kind)] for kind in (LawLayer, MixerByLaw))
     assert by_law == BY_LAW.get(name, []) and mixers == MIXER_BY_LAW.get(name, [])
-    assert all(isinstance(layer, FusedLayer) or layer.refusal for layer in layers)
+    assert all(isinstance(layer, AnyFused) or layer.refusal for layer in layers)
     assert [run.by for run in runs] == ["torch" if index in by_law else "fused" for index in range(len(layers))]
     assert all((run.why or "").startswith("torch's operations compute the mixer: ") == (index in mixers) for index, run in enumerate(runs))
 

@@ -16,9 +16,9 @@ from test_engine import prompt
 from test_engine_machine import EngineMachine
 
 from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.cache.host_pages import HostPages
 from sgl.runtime.cache.kv import PAD_SLOT, KVPool
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.executor.host_pages import HostPages
 
 TOKEN = 3 * 2 * 2 * 16 * 4  # bytes of the tiny model's keys and values
 GREEDY = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True, logprobs=True)

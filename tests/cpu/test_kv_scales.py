@@ -15,6 +15,9 @@ from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.layers.float8 import Scales
 from sgl.runtime.loading import load_model
+from sgl.runtime.parallel.follower import Follower
+from sgl.runtime.parallel.line import Begin, Room
+from sgl.runtime.parallel.part import Part
 
 GREEDY = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
 WEIGHTS = "model.safetensors"
@@ -83,6 +86,25 @@ def test_an_engine_uses_them_and_the_text_stays(scaled: Path, attention: str) ->
             assert "the checkpoint has scales for keys and values in float8: kv_dtype='fp8' uses them, no other kv_dtype does" in info["notes"]
         tokens = [list(one.generate("The quick brown fox", GREEDY).token_ids) for one in (engine, plain)]
         assert tokens[0][:3] == tokens[1][:3]
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_ranks_divide_by_those_of_their_layers(scaled: Path, tmp_path: Path, stages: int) -> None:
+    """And by others once these are loaded."""
+    begin = Begin(1, 2, "", str(scaled), torch.float32, torch.device("cpu"), 1, None, "auto", None, "auto", False, stages)
+    part, room = Part(begin, None), Room(64, torch.float8_e4m3fn, "auto", 1, 4, 64, False)
+    follower = Follower(part, part.load())
+    follower.make_room(room)
+
+    def used() -> list[Scales]:
+        layout = follower.model.config.attention
+        return [layout.scales(follower._pool, layer) for layer in layout.places]
+
+    said = load_model(scaled).kv_scales
+    assert used() == list(said[-len(used()) :]) and len(used()) == (3 if stages == 1 else len(follower.model.layers))
+    follower.plan(written(tmp_path / "m", scales(WRITERS["attn"], [Scales(4.0, 3.0)] * 3)))
+    follower.fill()
+    assert set(used()) == {Scales(4.0, 3.0)}
 
 
 def test_other_weights_bring_their_own(scaled: Path, tmp_path: Path) -> None:

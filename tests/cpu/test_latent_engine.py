@@ -11,14 +11,18 @@ import pytest
 import torch
 from checkpoints import write_tokenizer
 from family_cases import write_family
+from states_rig import Walk, settled
 from test_scheduler_pressure import FOREVER, some
 from test_scheduler_random import Mix
+from test_states_programs import soak, unlogged
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.calibration.quantize import quantize
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.layers import cpu
 from sgl.runtime.loading import describe
+
+__all__ = ["unlogged"]
 
 Make = Callable[..., Engine]
 ROW = 32 + 8  # numbers of a token and layer
@@ -31,7 +35,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
     def path(case: str) -> Path:
         if case not in found:
-            found[case] = write_tokenizer(write_family(case, tmp_path_factory.mktemp("latent")))
+            found[case] = write_tokenizer(write_family(case, tmp_path_factory.mktemp("latent"), max_position_embeddings=512))
         return found[case]
 
     return path
@@ -52,6 +56,25 @@ def make(paths: Callable[[str], Path]) -> Iterator[Make]:
         engine.close()
 
 
+def walk(make: Make, case: str, seed: int, moves: int) -> int:
+    """How many texts of random requests on too small a pool were compared with those of an engine with room."""
+    engine = make(case, kv_tokens=300, page_size=(1, 3)[seed % 2], step_tokens=24, max_running=5, run_ahead=seed % 4 > 1)
+    mix = Walk(engine, make(case, kv_tokens=4096), seed)
+    mix.play(moves)
+    compared = mix.settle()
+    mix.sequences.clear()
+    for pin in mix.pins:
+        pin.release()
+    settled(engine)
+    assert not engine._core.life.scheduler.counters.present
+    return compared
+
+
+def programs(make: Make, case: str, seed: int, count: int) -> int:
+    """The same of programs in the language."""
+    return soak(lambda case, states=0, **options: make(case, **{"kv_tokens": 4096} | options), case, seed, count)
+
+
 def prompt(seed: int, length: int) -> list[int]:
     return random.Random(seed).choices(range(4, 320), k=length)
 
@@ -70,6 +93,17 @@ def test_everything_at_once(case: str, seed: int, make: Make) -> None:
     mix = Mix(engine, make(case), seed)
     mix.play(60)
     assert mix.settle() > 5
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_requests_with_stops_leave_nothing(seed: int, make: Make) -> None:
+    """More of it in tests/slow."""
+    assert walk(make, "deepseek v3", seed, 40) > 3
+
+
+def test_programs_side_by_side_are_those_alone(make: Make) -> None:
+    for seed in range(2):
+        assert programs(make, "deepseek v3", seed, 8) > 5
 
 
 def test_a_prompt_that_is_there_is_not_computed_again(make: Make) -> None:

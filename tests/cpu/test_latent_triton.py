@@ -14,9 +14,15 @@ from attention_oracle import World, works
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interpreted import products_as_on_a_tensor_core
-from latent_checks import MIXED, layer, layers, layout
+from latent_checks import MIXED, check_rows, layer, layers, layout
 
-from sgl.runtime.attention import AttentionBackend, BackendUnavailable, LayerAttention, attention_backend
+from sgl.runtime.attention import (
+    AttentionBackend,
+    BackendUnavailable,
+    LayerAttention,
+    attention_backend,
+    triton_latent,
+)
 from sgl.runtime.attention.by_layer import AttentionByLayer
 from sgl.runtime.attention.triton_latent import TritonLatentAttention
 from sgl.runtime.errors import ConfigError
@@ -77,6 +83,13 @@ def test_a_padded_batch_of_a_graph() -> None:
     torch.testing.assert_close(backend.attend(q, None, None, 0, padded)[:4], expected)
 
 
+@pytest.mark.parametrize("room, stages", [(True, 3), (False, 2)])
+def test_more_is_under_way_where_there_is_room(room: bool, stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_latent, "has_room", lambda device: room)
+    backend = World(layout(layer(20, 32, 16)), DECODES, torch.bfloat16).backend("triton")
+    assert backend.decode_tile.stages == stages and backend.extend_tile.stages == 2
+
+
 def test_what_the_kernels_refuse() -> None:
     wide, usual = layout(layer(2, 600, 64)), layout(layer(2, 32, 16))
     with pytest.raises(BackendUnavailable, match="latents of at most 512 numbers, not 600"):
@@ -85,3 +98,10 @@ def test_what_the_kernels_refuse() -> None:
         attention_backend("triton", usual.pool(9, torch.float32), usual, deterministic=True)
     with pytest.raises(ConfigError, match="called 'tritton'"):
         attention_backend("tritton", usual.pool(9, torch.float32), usual)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_and_what_turns(dtype: torch.dtype) -> None:
+    """In float8 on a GPU only: the interpreter does not round to it."""
+    check_rows(5, 3, 16, 32, 16, dtype, dtype, "cpu")
+    check_rows(3, 20, 8, 24, 12, dtype, dtype, "cpu", turns=False)

@@ -109,12 +109,20 @@ def test_what_is_slower_is_logged_once_for_all_layers(tiny: Path, caplog: pytest
     "options, why",
     [
         ({"dtype": "float16"}, "compute float32 and bfloat16, not float16"),
-        ({"deterministic": True}, "deterministic=True multiplies a fixed number of rows"),
     ],
 )
 def test_strict_refuses_what_is_slower(tiny: Path, options: dict[str, Any], why: str, process: bool) -> None:
     with pytest.raises(ConfigError, match=rf"Engine\(strict=True\): \d of \d layers use the torch executor: .*{why}"):
         sgl.Engine(tiny, strict=True, process=process, **OPTIONS | options)
+
+
+@needs_kernels
+def test_deterministic_is_compiled_where_rows_do_not_depend_on_each_other(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with sgl.Engine(tiny, strict=True, deterministic=True, **OPTIONS) as engine:
+        assert {layer["executor"] for layer in engine.info()["layers"]} == {"compiled"}
+    monkeypatch.setattr(cpu, "most_rows", lambda dtype: 32)  # as with AMX, which takes many rows
+    with pytest.raises(ConfigError, match="deterministic=True multiplies a fixed number of rows"):
+        sgl.Engine(tiny, strict=True, deterministic=True, **OPTIONS)
 
 
 def test_layers_that_differ_have_rows_of_their_own(tmp_path: Path) -> None:

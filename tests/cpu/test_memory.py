@@ -39,7 +39,7 @@ def test_what_none_means_depends_on_the_device():
     cpu, gpu = resolved("cpu"), resolved("cuda")
     assert (cpu.step_tokens, cpu.max_running, cpu.run_ahead, cpu.graphs, cpu.memory) == (1024, 64, False, False, None)
     assert (gpu.step_tokens, gpu.max_running, gpu.run_ahead, gpu.graphs, gpu.memory) == (8192, 256, True, True, 0.92)
-    assert not resolved("cuda", speculation={}).run_ahead, "a dict that says nothing drafts"
+    assert resolved("cuda", speculation={}).run_ahead and not resolved("cuda", speculation={}, draft="x").run_ahead
     own = resolved("cuda", step_tokens=7, max_running=3, run_ahead=False, graphs=False, memory=0.5)
     assert (own.step_tokens, own.max_running, own.run_ahead, own.graphs, own.memory) == (7, 3, False, False, 0.5)
 
@@ -109,6 +109,7 @@ def test_on_the_cpu_a_quarter_of_what_is_free(monkeypatch):
     monkeypatch.setattr(memory, "free_memory", lambda: 4 * GB)
     cpu = torch.device("cpu")
     assert memory.with_kv(plan(), resolved("cpu"), 10**6, cpu).kv == GB
+    assert memory.with_kv(plan(adapters=GB), resolved("cpu"), 10**6, cpu).kv == 3 * GB // 4
     assert memory.with_kv(plan(), resolved("cpu"), 10, cpu).kv == 10 * memory.CPU_TOKENS
     assert memory.with_kv(plan(weights=GB), resolved("cpu", memory=0.5), 10**6, cpu).kv == 44 * GB
 

@@ -18,6 +18,7 @@ from one_row_oracle import (
     check_head,
     check_linear,
     check_linear_add,
+    check_normed_heads,
     check_qkv,
     layer,
     stored,
@@ -35,6 +36,7 @@ LAUNCHES = [None, Launch(8, 16, 1)]
 def test_qkv_rotate_store(case: Case, launch: Launch | None):
     check_qkv(case, "cpu", launch)
     check_qkv(case, "cpu", launch, normed=False)
+    check_normed_heads(case, "cpu", launch)
 
 
 @pytest.mark.parametrize("launch", LAUNCHES, ids=str)
@@ -58,10 +60,12 @@ def test_weights_of_four_bits(case: Case, launch: Launch | None):
 
 def test_the_padding_slot_is_not_written():
     check_qkv(CASES[2], "cpu", None, slot=0)
+    check_normed_heads(CASES[2], "cpu", None, slot=0)
 
 
 def test_scaled_pool():
     check_qkv(CASES[2], "cpu", None, scales=(0.5, 4.0))
+    check_normed_heads(CASES[2], "cpu", None, scales=(0.5, 4.0))
 
 
 @pytest.mark.parametrize("shape", [(6144, 4096), (4096, 14336), (5120, 5120), (1152, 896), (288, 96), (10, 7)])

@@ -36,6 +36,22 @@ def test_pages_come_from_the_table_and_from_new_slots(page_size, new):
     assert out[int(indptr[-1]) :].tolist() == [-1] * 5
 
 
+def test_pages_behind_a_window_are_the_padding_page():
+    world = World(SHAPE, 300, 4, rows=8, most=80, dtype=torch.float32, device="cpu")
+    slots, new = [world.sequence(length) for length in (70, 20, 9)], [3, 1, 9]
+    batch, reach = world.batch(slots, new), 10
+    counts = [-(-len(own) // 4) for own in slots]
+    indptr = torch.tensor([0, *np.cumsum(counts)], dtype=torch.int32)
+    out, around = torch.full((int(indptr[-1]),), -1, dtype=torch.int32), batch.device
+    page_indices(
+        out, indptr, torch.arange(3, dtype=torch.int32), max(counts),
+        around.rows, around.starts, around.contexts, batch.slots, around.table, 4, reach,
+    )  # fmt: skip
+    for own, count, begin, pages in zip(slots, new, indptr.tolist(), counts, strict=False):
+        first = max(0, len(own) - count - reach + 1) // 4
+        assert out[begin : begin + pages].tolist() == [0] * first + (own[::4] // 4)[first:].tolist()
+
+
 def test_padding_reads_the_padding_slot():
     world = World(SHAPE, 50, 4, rows=4, most=20, dtype=torch.float32, device="cpu")
     batch = world.batch([world.sequence(9)], [1], pad_to=3)

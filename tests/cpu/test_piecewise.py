@@ -43,9 +43,19 @@ def test_mixed_steps_of_other_parts_equal_whole_ones(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(BY_LAW | MIXER_BY_LAW))
 def test_steps_with_layers_by_the_law_are_not_cut(name: str) -> None:
-    half = checks.Half(MODELS[name], "cpu", torch.float32, "oracle", None)
     layer = (BY_LAW | MIXER_BY_LAW)[name][0]
-    assert piecewise.refusal(half.model, half.attention).startswith(f"torch's operations compute layer {layer}: ")
+    why = refused(name)
+    assert why is not None and (why.startswith(f"torch's operations compute layer {layer}: ") or why == "layer 0 keeps a state")
+
+
+@pytest.mark.parametrize("name, why", [("gated delta net", "layer 0 keeps a state"), ("kda", "layer 1 keeps a state"), ("gated heads", "layer 0 has gated heads"), ("latent attention", "layer 0 attends to latents")])
+def test_steps_with_states_latents_or_gated_heads_are_not_cut(name: str, why: str) -> None:
+    assert refused(name) == why
+
+
+def refused(name: str) -> str | None:
+    half = checks.Half(MODELS[name], "cpu", torch.float32, "oracle", None)
+    return piecewise.refusal(half.model, half.attention)
 
 
 def test_a_size_is_captured_when_it_comes_again_and_runs_without_if_that_fails(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import gc
 import os
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ OPTIONS = {"dtype": "float32", "threads": 1, "kv_tokens": 4096, "process": True}
 
 @pytest.fixture(scope="module")
 def engine(tiny):
-    with Engine(tiny, **OPTIONS) as engine:
+    with Engine(tiny, **OPTIONS, grammar_process=True) as engine:
         yield engine
 
 
@@ -65,6 +66,13 @@ def test_grammars_travel_as_recipes(engine, local, kind):
     found = [e.generate("hello", params, grammar=make(e)) for e in (engine, local)]
     assert found[0].text == found[1].text and found[0].token_ids == found[1].token_ids
     assert found[0].finish_reason == found[1].finish_reason
+
+
+def test_each_process_has_another_that_compiles_its_grammars(engine):
+    number = engine.info()["pid"]
+    (compiles,) = Path(f"/proc/{number}/task/{number}/children").read_text().split()
+    assert b"sgl.grammars.worker.serving" in Path(f"/proc/{compiles}/cmdline").read_bytes()
+    assert engine.info()["grammars"]["compiled"] == "in a process of their own"
 
 
 def test_a_generation_begins_once_however_fast_its_grammar_is(engine, local):

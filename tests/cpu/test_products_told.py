@@ -13,11 +13,20 @@ import layer_checks as checks
 from part_models import RMS, PartsRig, attention, model
 from test_few_bits_kernels import draw
 
-from sgl.runtime.kernels import one_row
+from sgl.runtime.kernels import many_rows_tensor, one_row
 from sgl.runtime.layers.linear import Linear
 from sgl.runtime.models import decoder
 from sgl.runtime.models.decoder import Decoder
-from sgl.runtime.models.products import FOLDED, PACKED, RESTORED, TENSOR, Product, products_of
+from sgl.runtime.models.products import (
+    FOLDED,
+    PACKED,
+    RESTORED,
+    TENSOR,
+    WIDE,
+    WIDE_RESTORED,
+    Product,
+    products_of,
+)
 from sgl.runtime.models.spec import Gated, Layer, Norms
 from sgl.runtime.quantization import Fp8Linear
 from sgl.runtime.quantization.few_bits import FewBitsLinear, FixedFewBitsLinear, Int8RowsLinear
@@ -85,3 +94,11 @@ def test_eight_bits_with_a_scale_an_output() -> None:
 def test_fixed_sums() -> None:
     same = f"{PACKED}, one order of sums"
     check(told("zeros", 64, FixedFewBitsLinear), same, same, same, None)
+
+
+def test_more_rows_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(many_rows_tensor, "fits", lambda weight, gated=False: True)
+    wide = FOLDED.replace(PACKED, WIDE)
+    check(told("zeros", 32), TENSOR, f"{FOLDED} up to 32 rows, then {wide}", WIDE_RESTORED, None)
+    check(told("float8 an output"), "one_row", f"{FOLDED} up to 32 rows, then {wide}", "torch._scaled_mm of rows in float8", None)
+    check(told("offset"), TENSOR, FOLDED, RESTORED, None)

@@ -18,7 +18,7 @@ from sgl.runtime.errors import ConfigError
 from sgl.runtime.executor.device import DeviceChoice
 from sgl.runtime.layers import cpu
 from sgl.runtime.layers import float8 as values
-from sgl.runtime.layers.linear import Linear
+from sgl.runtime.layers.linear import BlockedLinear, Linear
 from sgl.runtime.loading import load_model
 from sgl.runtime.loop.assemble import _arithmetic
 from sgl.runtime.loop.config import EngineConfig
@@ -99,7 +99,7 @@ def test_what_is_left_alone() -> None:
     assert transform is not None
     down, head = transform("down", Linear(random(8, 16))), transform("head", Linear(random(8, 16)))
     assert isinstance(down, FixedRowsLinear) and isinstance(down.inner, Fp8Linear)
-    assert isinstance(head, FixedRowsLinear) and type(head.inner) is Linear
+    assert type(head.inner if isinstance(head, FixedRowsLinear) else head) is Linear
 
 
 def test_what_cannot_be_is_said() -> None:
@@ -144,15 +144,22 @@ def test_the_plain_engine_changes_no_projection() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("outputs, inputs", [(70, 100), (640, 384), (256, 1024)])
 @pytest.mark.parametrize("name", ["qkv", "head"])
-@pytest.mark.parametrize("weights", ["auto", "fp8"])
+@pytest.mark.parametrize("weights, compiled", [("auto", True), ("auto", False), ("fp8", True), ("fp8", False)])
 def test_bits_of_a_row_do_not_depend_on_the_batch(
-    weights: str, name: str, outputs: int, inputs: int, dtype: torch.dtype
+    weights: str, compiled: bool, name: str, outputs: int, inputs: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if not compiled:
+        monkeypatch.setattr(cpu, "can_multiply", lambda dtype, device: False)
     transform = transform_for(weights, True, CPU)
     assert transform is not None
     bias = random(outputs, seed=3).to(dtype)
     weight = (random(outputs, inputs) / inputs**0.5).to(dtype)
-    layer = transform(name, Linear(weight, bias))
+    layer = transform(name, given := Linear(weight, bias))
+    if layer is given:
+        layer = layer.seal(False)
+    plain = weights == "auto" or name == "head"
+    by_rows = compiled and plain and cpu.can_multiply(dtype, CPU) and cpu.most_rows(dtype) is None
+    assert isinstance(layer, BlockedLinear if by_rows else FixedRowsLinear)
     x = random(67, inputs, seed=1).to(dtype)
     alone = torch.cat([layer(row[None]) for row in x])
     rng = np.random.default_rng(0)

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ranks_rig import alive, walk
+from ranks_adapters import refuses_bad_adapters, with_adapters
+from ranks_rig import alive, same, two_tiers, updated, walk
 from server_rig import await_true
 
 import sgl
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.errors import ConfigError, EngineDied, RuntimeFailure
+from sgl.runtime.errors import ConfigError, EngineDied
 
 OPTIONS = {"dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 8}
 RANKS = OPTIONS | {"tensor_parallel": 2}
@@ -36,8 +37,7 @@ def two(tiny):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_sequences_write_what_they_write_on_one(one, two, seed):
-    for ours, asked in zip(walk(two, seed), walk(one, seed), strict=True):
-        np.testing.assert_allclose(np.array(ours), np.array(asked), atol=1e-3)
+    same(walk(two, seed), walk(one, seed))
 
 
 def test_programs_embeddings_and_log_probabilities(one, two):
@@ -55,6 +55,10 @@ def test_what_it_says_of_itself(one, two):
     assert all(row["why"] == "its sums are over ranks" for row in info["layers"] if row["executor"] == "torch")
 
 
+def test_prefixes_leave_and_come_back(one, tiny):
+    two_tiers(one, tiny, {"tensor_parallel": 2})
+
+
 def test_it_sleeps_and_wakes(two):
     before = two.generate("words", max_tokens=5, temperature=0).token_ids
     assert two.sleep() > 0
@@ -62,10 +66,13 @@ def test_it_sleeps_and_wakes(two):
     assert two.generate("words", max_tokens=5, temperature=0).token_ids == before
 
 
-def test_its_weights_are_not_updated(two, tiny):
-    with pytest.raises(RuntimeFailure, match="tensor_parallel"):
-        two.update_weights(tiny)
-    assert two.generate("x", max_tokens=2).token_ids
+def test_adapters_one_by_one_and_64_in_a_batch(one, two, adapters, tmp_path):
+    with_adapters(one, two, adapters[:64])
+    refuses_bad_adapters(two, adapters[0], tmp_path)
+
+
+def test_other_weights_and_back(one, two, tiny, other_weights):
+    updated(one, two, tiny, other_weights)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +80,7 @@ def test_its_weights_are_not_updated(two, tiny):
     [
         ({"tensor_parallel": 0}, "positive whole number"),
         ({"tensor_parallel": 3}, "query heads cannot be shared out among 3 ranks"),
-        ({"host_kv": "1GB"}, "host_kv='1GB'"),
-        ({"adapters": {"a": "nowhere"}}, "adapters="),
+        ({"run_ahead": True}, "run_ahead=True"),
         ({"weights": "int4_gptq", "calibration": ["x"]}, "int4_gptq"),
         ({"load_format": "sharded_state"}, "sharded_state"),
     ],
@@ -93,7 +99,8 @@ def test_a_rank_of_torchrun_starts_no_ranks(tiny, monkeypatch):
 
 @pytest.mark.parametrize("number, words", [(signal.SIGKILL, "killed by SIGKILL"), (signal.SIGSTOP, "no sign of life")])
 def test_a_rank_that_ends_or_is_silent_ends_all_and_they_come_back(tiny, number, words):
-    with Engine(tiny, **RANKS, heartbeat=1.5) as engine:
+    with Engine(tiny, **RANKS | {"kv_tokens": None, "kv_memory": 4_000_000}, heartbeat=1.5) as engine:
+        assert 3_900_000 < engine.info()["kv_bytes"] <= 4_000_000 * 1.01  # of both ranks; the page of the padding slot comes on top
         expected, pids = engine.generate("abc", max_tokens=4, temperature=0).token_ids, engine.info()["rank_pids"]
         running = engine.open()
         running.extend([5, 6, 7])

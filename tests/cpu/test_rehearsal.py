@@ -107,3 +107,11 @@ def _counts(engine: Engine) -> tuple[int, ...]:
 def _stored(pool: Any) -> list[torch.Tensor]:
     """Keys and values of all slots but the one of padding."""
     return [kept.movedim(kept.shape.index(pool.slots), 0)[1:].nan_to_num(9.0).clone() for kept in stored(pool)]
+
+
+def test_no_step_is_longer_than_what_stages_make_room_for():
+    """Those of nobody may have more tokens than the engine's steps."""
+    for rows, context, step_tokens in ((1, 512, 16), (8, 512, 16), (3, 40, 4), (256, 4096, 8192)):
+        runner = SimpleNamespace(context=context, rows=rows)
+        lengths = [sum(item.hi - item.lo for item in rehearsal.prompts(runner, tokens)) for tokens in rehearsal.FIRST]
+        assert max(lengths) <= rehearsal.longest_step(step_tokens, rows)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import random
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from server_rig import await_true
 from test_ranks_engine import alive, walk
 
 import sgl
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import ConfigError, EngineDied
+from sgl.runtime.loop.config import EngineConfig
+from sgl.runtime.process.child import Beginning
+from sgl.runtime.replicas.core import cards, shares
 from sgl.runtime.replicas.routing import BLOCK, RUNNING, Router, Shadow, Text
 
 OPTIONS = {"dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 8}
@@ -23,6 +28,21 @@ LONG = SamplingParams(max_tokens=400, temperature=0, ignore_eos=True)
 def text(*parts: tuple[int, int]) -> Text:
     """Of (seed, tokens) after each other."""
     return Text("", np.concatenate([np.random.default_rng(seed).integers(0, 99, count) for seed, count in parts]).astype(np.int32))
+
+
+@pytest.mark.parametrize("seen, names", [(None, ["0", "1"]), ("3, 5,7", ["3", "5"]), ("GPU-a,GPU-b", ["GPU-a", "GPU-b"])])
+def test_each_replica_sees_a_card_of_its_own(monkeypatch, seen, names):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if seen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+    options = shares(EngineConfig(replicas=2))
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in cards(options)] == names and {each.device for each in options} == {"cuda"}
+    assert Beginning.here(Path("model"), options[0], cards(options)[1]).environment["CUDA_VISIBLE_DEVICES"] == names[1]
+    assert cards(shares(EngineConfig(replicas=2, device="cpu", threads=1))) == [{}, {}]
+    with pytest.raises(ConfigError, match="torch sees 3 CUDA devices"):
+        shares(EngineConfig(replicas=4))
 
 
 def test_a_text_s_numbers_are_those_of_its_beginnings():

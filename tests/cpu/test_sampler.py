@@ -329,3 +329,19 @@ def test_end_tokens_wait_for_min_tokens() -> None:
     for expected in (2, 2, 1):
         output += sampler.sample(logits, batch, [len(output)]).ids
         assert output[-1] == expected
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_greedy_rows_need_no_mask_where_the_largest_logit_is_allowed(seed: int) -> None:
+    """As with masks laid over all rows: ties, infinities, NaN, masks that are too short, and masks that allow nothing."""
+    draw = np.random.default_rng(seed)
+    logits = torch.from_numpy(draw.integers(-3, 3, (8, V)).astype(np.float32))
+    for _ in range(seed % 4):
+        logits[draw.integers(8), draw.integers(V)] = float(draw.choice([np.nan, np.inf, -np.inf]))
+    masks = [None if draw.random() < 0.2 else pack(draw.random(V) < draw.choice([0.0, 0.1, 0.9]))[: draw.choice([2, 3])] for _ in range(8)]
+    batch, sampler = SamplingBatch([SamplingRow(SamplingParams(temperature=0), seed=n) for n in range(8)]), Sampler()
+    found, peaks = sampler._greedy(logits.numpy(), masks)
+    wanted, highest = sampler._chosen(logits, batch, range(8), masks)
+    finite = np.isfinite(highest)
+    assert (np.isfinite(peaks) == finite).all() and np.array(found)[finite].tolist() == wanted[finite].tolist()
+    assert [np.isnan(peak) or peak for peak in peaks] == [np.isnan(peak) or peak for peak in highest.tolist()]

@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from family_checks import reference
 
 from sgl.cli import main
 from sgl.runtime.executor.cards import grouped, matrix
 from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.loop.config import EngineConfig
 from sgl.runtime.loop.spread import best, ways
+from sgl.runtime.parallel.share import load_share
+from sgl.runtime.parallel.split import Split
 from sgl.runtime.parallel.stages import Place, load_stage
+from sgl.runtime.parallel.whole_experts import WholeExperts
 
 CONFIGS = json.loads((Path(__file__).parent / "published_configs.json").read_text())
 TOPOLOGY = """\
@@ -64,6 +68,17 @@ def test_nothing_is_taken_that_the_engine_refuses_or_that_does_not_fit(llama: Pa
     taken = best(small)
     assert taken is None or (taken.refused is None and taken.tokens > 0)
     assert best(spread(llama, 1, 4)) is None
+
+
+@pytest.mark.parametrize("cards", [2, 3, 4])
+def test_whole_experts_on_cards_are_told_and_never_taken(cards: int, tmp_path: Path) -> None:
+    sizes = {"num_attention_heads": 12, "num_key_value_heads": 12, "intermediate_size": 96, "head_dim": 16, "num_local_experts": 5}
+    reference("MixtralForCausalLM", **sizes).save_pretrained(tmp_path)
+    found = [way for way in spread(tmp_path, cards, 80) if way.experts]
+    assert [way.options for way in found] == [{**({"replicas": cards // tensor} if cards > tensor else {}), "tensor_parallel": tensor, "expert_parallel": True} for tensor in (2, 3, 4) if cards % tensor == 0]
+    assert all("not supported there" in way.refused for way in found) and not best(spread(tmp_path, cards, 80)).experts
+    held = [load_share(tmp_path, torch.bfloat16, torch.device("cpu"), Split(rank, cards, WholeExperts())).parameter_count for rank in range(cards)]
+    assert found[-1].weights == pytest.approx(2 * max(held), rel=0.02)
 
 
 def test_what_does_not_divide_is_told(llama: Path) -> None:

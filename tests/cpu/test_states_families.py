@@ -110,12 +110,13 @@ def test_bits_do_not_depend_on_the_batch(case: str, make: Make) -> None:
     assert together(cut) == expected and embedded(cut) == embedded(engine)
 
 
-@pytest.mark.parametrize("case", ["qwen 3.5", "falcon h1, multipliers"])
-def test_deterministic_is_refused_where_prompts_run_in_chunks(case: str, paths: Any) -> None:
-    model = load_config(paths(case))
-    with pytest.raises(ConfigError, match=r"deterministic=True\): layer 0 \((Delta|Mamba2)\) computes prompts by chunks of tokens on cuda"):
-        require_exact(model, torch.device("cuda"))
+def test_deterministic_is_refused_where_prompts_run_in_chunks(paths: Any) -> None:
+    pytest.importorskip("triton")
+    model = load_config(paths("falcon h1, multipliers"))
+    with pytest.raises(ConfigError, match=r"deterministic=True\): layer 0 \(Mamba2\) computes prompts by chunks of tokens on cuda \(Beside is none of its parts\)"):
+        require_exact(model, torch.device("cuda"), torch.bfloat16)
     for other in (model, load_config(paths("mamba"))):
         if cpu.kernels is not None:
-            require_exact(other, torch.device("cpu"))
-    require_exact(load_config(paths("mamba")), torch.device("cuda"))
+            require_exact(other, torch.device("cpu"), torch.float32)
+    for case in ("mamba", "qwen 3.5"):
+        require_exact(load_config(paths(case)), torch.device("cuda"), torch.bfloat16)

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 
-@pytest.fixture(autouse=True)
-def _unrehearsed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.node.get_closest_marker("rehearsed") is None:
-        from sgl.runtime.loop.assemble import Assembly
+@pytest.fixture(autouse=True, scope="session")
+def _asked() -> Iterator[set[str]]:
+    """Not empty while a test runs that is marked as rehearsed. Engines of a whole module are not rehearsed either."""
+    from sgl.runtime.loop.assemble import Assembly
 
-        monkeypatch.setattr(Assembly, "rehearse", lambda self, core: None)
+    asked, usual = set[str](), Assembly.rehearse
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Assembly, "rehearse", lambda self, core: usual(self, core) if asked else None)
+        yield asked
+
+
+@pytest.fixture(autouse=True)
+def _rehearsed(request: Any, _asked: set[str]) -> Iterator[None]:
+    if request.node.get_closest_marker("rehearsed") is not None:
+        _asked.add(request.node.nodeid)
+    yield
+    _asked.clear()

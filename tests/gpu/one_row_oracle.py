@@ -10,6 +10,8 @@ from torch import Tensor
 
 from sgl.runtime.kernels import one_row
 from sgl.runtime.kernels.few_bits_packed import Packed
+from sgl.runtime.kernels.heads import HeadWeights
+from sgl.runtime.kernels.one_row_heads import qkv_norm_rotate_store
 from sgl.runtime.kernels.one_row_launch import Launch, TensorLaunch
 from sgl.runtime.layers import float8 as values
 from sgl.runtime.layers.activation import ACTIVATIONS
@@ -151,6 +153,34 @@ def check_qkv(
         k_wanted[slot], v_wanted[slot] = rotated(k, table[7]) / scales[0], v / scales[1]
     close(k_pool, k_wanted, pool_dtype)
     close(v_pool, v_wanted, pool_dtype)
+
+
+def check_normed_heads(case: Case, device: str, launch: Launch | None, slot: int = 3, scales: tuple[float, float] = (1.0, 1.0), pool_dtype: torch.dtype | None = None) -> None:
+    """The same with norms of queries and keys, twice: what counts programs starts anew."""
+    torch.manual_seed(2)
+    heads, turned = case.queries + 2 * case.keys, case.queries + case.keys
+    x, weights = random(case, device, 1, case.hidden), random(case, device, case.hidden)
+    weight, bias = layer(case, device, heads * case.dim, case.hidden)
+    weight, scale, restored = stored(case, weight)
+    head_norm = HeadWeights(random(case, device, turned, case.dim), EPS, counters=torch.zeros(turned, dtype=torch.int32, device=device))
+    table, pool_dtype = angles(case, device, 9), pool_dtype or case.dtype
+    k_pool, v_pool = (random(case, device, 5, case.keys, case.dim).to(pool_dtype) for _ in range(2))
+    k_wanted, v_wanted = k_pool.float(), v_pool.float()
+    positions, slots = (torch.tensor([n], dtype=torch.int32, device=device) for n in (7, slot))
+    for _ in range(2):
+        q = qkv_norm_rotate_store(
+            x, weights, EPS, weight, bias, case.queries, case.keys, head_norm, table, positions, slots, k_pool, v_pool, *scales,
+            launch=launch, weight_scale=scale,
+        )  # fmt: skip
+    qkv = product(norm(x, weights), restored, bias).view(heads, case.dim)
+    unit = qkv[:turned] * (qkv[:turned].square().mean(1, keepdim=True) + EPS).rsqrt() * head_norm.weight.float()
+    q_wanted, k = unit.split([case.queries, case.keys])
+    close(q, rotated(q_wanted, table[7])[None], case.dtype)
+    if slot:
+        k_wanted[slot], v_wanted[slot] = rotated(k, table[7]) / scales[0], qkv[turned:] / scales[1]
+    close(k_pool, k_wanted, pool_dtype)
+    close(v_pool, v_wanted, pool_dtype)
+    assert not head_norm.counters.any()
 
 
 def check_linear_add(case: Case, device: str, launch: Launch | TensorLaunch | None) -> None:

@@ -11,12 +11,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
 from checkpoints import write_checkpoint
+from plain_adapters import write_adapter
 
 from sgl.runtime import Engine, SamplingParams
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
-transformers = pytest.importorskip("transformers")
-peft_adapters = pytest.importorskip("peft_adapters")
 GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
 OWNERS = [None, "0", "1", "2", "0", None, "3", "3", "2", "1"]
 
@@ -25,10 +24,7 @@ OWNERS = [None, "0", "1", "2", "0", None, "3", "3", "2", "1"]
 def made(tmp_path_factory) -> tuple[Path, dict[str, Path]]:
     path = tmp_path_factory.mktemp("adapters")
     base = write_checkpoint(path / "base", tokenizer=True, head_dim=64, num_hidden_layers=2)
-    model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    for i in range(4):
-        peft_adapters.make_adapter(model, path / str(i), seed=i, r=8 + 8 * (i % 2))
-    return base, {str(i): path / str(i) for i in range(4)}
+    return base, {str(i): write_adapter(base, path / str(i), i, 8 + 8 * (i % 2)) for i in range(4)}
 
 
 def texts(engine: Engine) -> list[list[int]]:
@@ -53,6 +49,32 @@ def test_texts_are_those_of_the_cpu_whatever_lies_in_the_slots(made, options):
             engine.wake()
             assert texts(engine) == expected
             assert engine.stats().adapters["slots_held"] == 0
+
+
+def scores(engine: Engine) -> list[list[tuple[int, float]]]:
+    sequences = [engine.open(adapter=owner) for owner in OWNERS]
+    for i, sequence in enumerate(sequences):
+        sequence.extend(list(range(30 + i, 50 + i)))
+    asked = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True, logprobs=True)
+    found = [future.result(60) for future in [sequence.generate(asked) for sequence in sequences]]
+    return [[(token, score) for score, token in each.logprobs] for each in found]
+
+
+def test_products_that_go_on_through_the_adapters_score_as_those_that_are_added_to(tmp_path, monkeypatch):
+    base = write_checkpoint(tmp_path / "base", tokenizer=True, head_dim=64, num_hidden_layers=2, hidden_size=128, intermediate_size=192)
+    folders = {str(i): write_adapter(base, tmp_path / str(i), i, 8 + 8 * (i % 2)) for i in range(4)}
+    options: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "kv_tokens": 4096, "adapter_slots": 4, "adapters": folders}
+    monkeypatch.setattr("sgl.runtime.kernels.adapted.ON", True)
+    with Engine(base, **options) as engine:
+        found = [scores(engine) for _ in range(4)]
+    monkeypatch.setattr("sgl.runtime.kernels.adapted.ON", False)
+    with Engine(base, **options) as engine:
+        expected = scores(engine)
+    for each in found:
+        same = [one == other for ours, theirs in zip(each, expected, strict=True) for (one, _), (other, _) in zip(ours, theirs, strict=True)]
+        assert sum(same) > 0.7 * len(same)
+        for ours, theirs in zip(each, expected, strict=True):
+            assert ours[0][1] == pytest.approx(theirs[0][1], abs=0.1)
 
 
 def test_without_slots_an_adapter_is_refused(made):

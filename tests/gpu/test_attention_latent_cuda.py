@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
 
 from attention_cases import Work, with_padding  # noqa: E402
 from attention_oracle import World  # noqa: E402
-from latent_checks import MIXED, layer, layout  # noqa: E402
+from latent_checks import MIXED, check_rows, layer, layout  # noqa: E402
 
 from sgl.runtime.attention import attention_backend  # noqa: E402
 from sgl.runtime.attention.triton_latent import TritonLatentAttention  # noqa: E402
@@ -65,3 +65,10 @@ def test_a_captured_decode_follows_growing_contexts() -> None:
         batch.device.contexts[:4] = torch.tensor(contexts, dtype=torch.int32)
         graph.replay()
         torch.testing.assert_close(out, backend.attend(q, None, None, 0, batch))
+
+
+@pytest.mark.parametrize("kept", [None, FP8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_rows_and_what_turns(dtype: torch.dtype, kept: torch.dtype | None) -> None:
+    check_rows(300, 16, 128, 512, 64, dtype, kept or dtype, "cuda")
+    check_rows(3, 20, 8, 24, 12, dtype, kept or dtype, "cuda", turns=False)

@@ -79,6 +79,12 @@ def test_sizes_of_models(experts: int, top_k: int, hidden: int, inner: int) -> N
         checks.check_mixture({"bias": True}, rows, experts, top_k, hidden, inner, torch.bfloat16, "cuda")
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [9, 300])
+def test_what_is_not_added_up_yet(rows: int, dtype: torch.dtype) -> None:
+    checks.check_spread(rows, 16, 4, 272, 176, dtype, "cuda")
+
+
 @pytest.mark.parametrize("form", checks.FORMS)
 @pytest.mark.parametrize("rows", [1, 8, 40, 700])
 def test_mixtures_in_few_bits(form: str, rows: int) -> None:

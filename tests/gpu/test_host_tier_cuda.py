@@ -22,8 +22,8 @@ from test_engine_machine import EngineMachine
 from test_host_tier import TOKEN, Found, cached, conversations, push_out, slots
 
 from sgl.runtime import Engine
+from sgl.runtime.cache.host_pages import HostPages
 from sgl.runtime.cache.kv import KVPool
-from sgl.runtime.executor.host_pages import HostPages
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

@@ -21,6 +21,7 @@ from one_row_oracle import (
     check_head,
     check_linear,
     check_linear_add,
+    check_normed_heads,
     check_qkv,
     layer,
     random,
@@ -59,6 +60,7 @@ def overlap(request, monkeypatch) -> bool:
 def test_every_kernel(case: Case, launch: Launch | None, overlap):
     check_qkv(case, "cuda", launch)
     check_qkv(case, "cuda", launch, normed=False)
+    check_normed_heads(case, "cuda", launch)
     check_linear(case, "cuda", launch)
     check_linear_add(case, "cuda", launch)
     check_gate_up(case, "cuda", launch)
@@ -93,6 +95,8 @@ def test_weights_of_four_bits(case: Case, launch: Launch | TensorLaunch | None, 
 def test_padding_slot_and_scaled_fp8_pool(overlap):
     check_qkv(LLAMA_8B, "cuda", None, slot=0)
     check_qkv(LLAMA_8B, "cuda", None, scales=(0.05, 0.1), pool_dtype=torch.float8_e4m3fn)
+    check_normed_heads(LLAMA_8B, "cuda", None, slot=0)
+    check_normed_heads(LLAMA_8B, "cuda", None, scales=(0.05, 0.1), pool_dtype=torch.float8_e4m3fn)
 
 
 class Chain:

@@ -1,10 +1,11 @@
-"""Random programs with a draft model, and with heads: SGL_DRAWS=20 says how many walks of each, without it none."""
+"""Random programs with a draft model, with heads, and with steps that run ahead: SGL_DRAWS=20 says how many walks of each, without it none."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,15 @@ def test_a_draft_model(drafts: dict[str, Path], alone: bool, size: int) -> None:
     ):
         for seed in SEEDS:
             assert walk(engine, seed, 20) == walk(plain, seed, 20), seed
+
+
+@pytest.mark.parametrize("options", [{"speculation": {"control": False}, "page_size": 4}, {"speculation": "auto"}], ids=["every draft", "under control"])
+def test_running_ahead(options: dict[str, Any]) -> None:
+    alike: dict[str, Any] = {"dtype": "float32", "threads": 1, "kv_tokens": 2048, "deterministic": True, "poison_freed": True}
+    with Engine(**alike) as plain, Engine(run_ahead=True, **options, **alike) as engine:
+        engine._core.after_step = engine._core.check
+        for seed in SEEDS:
+            assert walk(engine, seed, 14) == walk(plain, seed, 14), seed
 
 
 @pytest.mark.parametrize("kind", KINDS)

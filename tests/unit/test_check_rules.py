@@ -31,3 +31,10 @@ def test_examples(rule: str) -> None:
     assert {problem.rule for problem in found} == {rule}
     assert {problem.severity for problem in found} == {severity}
     assert check_source(good, "good.py") == []
+
+
+def test_a_grammar_that_speaks_of_tokens_is_left_to_the_model():
+    from sgl.lang.check.constraints import _may_write, refusal
+
+    grammar = 'start: "a" <|mark|>'
+    assert refusal("ebnf", grammar) == (None, False) and _may_write("ebnf", grammar, "b")

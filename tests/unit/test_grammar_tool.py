@@ -41,6 +41,17 @@ def test_ebnf_by_file_ending(tmp_path, capsys):
     assert "may end here" in capsys.readouterr().out
 
 
+def test_special_tokens_are_typed_by_their_names(capsys, tmp_path):
+    ebnf = ["grammar", "--ebnf", 'start: /[ab]+/ <|tool|> "x" <|end|>']
+    assert main([*ebnf, "--text", "ab<|tool|>x"]) == 0
+    out = capsys.readouterr().out
+    assert "next special tokens: <|end|>" in out and "shortest end: not known" in out
+    assert main([*ebnf, "--text", "ab<|user|>"]) == 1
+    assert "refused: '<' after 'ab'" in capsys.readouterr().out
+    assert main([*ebnf, "--svg", str(tmp_path / "a.svg")]) == 1
+    assert "a picture of a grammar with tokens as terminals" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -295,7 +295,7 @@ def test_chat_apis_get_types_that_they_know():
 
 def test_what_cannot_be_enforced_names_type_and_field():
     class Order(BaseModel):
-        counts: Annotated[dict[str, int], Field(min_length=2)]
+        counts: Annotated[dict[Annotated[str, Field(pattern="^x")], int], Field(min_length=2)]
 
     class Shop(BaseModel):
         orders: list[Order]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from grammar_support import accepts, allowed, byte_vocabulary, walk
@@ -283,6 +284,16 @@ def test_a_folder_that_cannot_be_written_costs_nothing_but_a_warning(folder, cap
     folder.write_text("a file")
     assert accepts(COMPILED["regex"](byte_vocabulary()), "x")
     assert "cannot be written" in caplog.text
+
+
+def test_every_file_of_the_grammars_counts():
+    """A network that an older reader made is not taken for one of this reader's."""
+    read = []
+    with pytest.MonkeyPatch.context() as patch:
+        bytes_of = Path.read_bytes
+        patch.setattr(Path, "read_bytes", lambda file: read.append(file.name) or bytes_of(file))
+        assert disk_cache._package.__wrapped__() == disk_cache._package()
+    assert {"lark_syntax.py", "builder.py", "parser.py", "lowering.py"} <= set(read)
 
 
 def test_the_environment_turns_it_on(tmp_path):

@@ -146,8 +146,8 @@ def test_malformed_grammars_name_what_and_where(text, what, place):
 REFUSED = [
     ('root ::= (= "a") "b"', "lookahead assertion"),
     ('root ::= TagDispatch(("a", b))\nb ::= "b"', "macro TagDispatch"),
-    ('root ::= <think> "a"', "token literal <think>"),
-    ('root ::= !<[12]> "a"', "token literal !<[12]>"),
+    ('root ::= <think> "a"', "token <think> in a grammar that is read without a vocabulary"),
+    ('root ::= !<[12]> "a"', "token <[12]> in a grammar that is read without a vocabulary"),
     ('root ::= "a"{2000000}', "a repeat of more than"),
     ("start: /(?=a(?!b))a/", "look-around in look-around"),
     ("start: /a*?$/", "anchor $"),
@@ -157,7 +157,7 @@ REFUSED = [
     ('start: "a"\n%llguidance {"ignore_once": true}', "option 'ignore_once'"),
     ("%import python.NAME", "%import from 'python'"),
     ("%import .mine.NAME", "%import from '.mine'"),
-    ("start: <think>", "special token <think>"),
+    ("start: <think>", "token <think> in a grammar that is read without a vocabulary"),
     ("start: @other", "reference to another grammar @other"),
     ('start: %regex {"pattern": "a"}', "%regex pattern"),
     ('start[max_tokens=3]: "a"', "rule attribute max_tokens"),
@@ -235,6 +235,23 @@ def test_long_chains_of_rules(rule, last, good, bad):
     text = "\n".join(["root ::= r0", *rules, last.format(3000)])
     grammar = compile_ebnf(text, VOCABULARY)
     assert all(accepts(grammar, t) for t in good) and not any(accepts(grammar, t) for t in bad)
+
+
+@pytest.mark.parametrize("rule", ['r{0}: r{1} "+" r{0} | r{1}', 'r{0}: r{1} | r{1} "+" r{0}', 'r{0}: r{1} "+" r{0} | r{1} "-" r{0} | r{1} | "u" r{0}'])
+def test_chains_of_rules_that_go_on_in_two_ways(rule):
+    def chain(levels: int) -> Grammar:
+        rules = [rule.format(i, i + 1) for i in range(levels)]
+        return compile_ebnf("\n".join(["start: r0", *rules, f'r{levels}: "x" | "(" r0 ")"']), VOCABULARY)
+
+    grammar = chain(200)
+    assert accepts(grammar, "x+(x+(x))+x") and not accepts(grammar, "x+") and not accepts(grammar, "x)")
+    assert accepts(chain(12), "(x+x)+" * 20 + "(" * 20 + "x" + ")" * 20)
+
+
+def test_too_long_chains_are_told_at_once_and_not_within_a_text():
+    rules = [f'r{i}: r{i + 1} "+" r{i} | r{i + 1} "-" r{i} | r{i + 1} | "u" r{i}' for i in range(2500)]
+    with pytest.raises(GrammarLimitError):
+        compile_ebnf("\n".join(["start: r0", *rules, 'r2500: "x"']), VOCABULARY)
 
 
 @pytest.mark.parametrize("text", ["root ::= {}", "root ::= ({}) [0-9] |", "start: {}", 'start: {}\n%ignore " "'])

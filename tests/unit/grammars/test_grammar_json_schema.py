@@ -136,7 +136,7 @@ REFUSED = [
     ({"properties": {"a/b": {"contains": {}, "uniqueItems": True, "items": {"type": "boolean"}}}}, "uniqueItems", "#/properties/a~1b"),
     ({"type": "string", "pattern": "a(?=b)"}, "look-ahead (?=", "#/pattern"),
     ({"$ref": "http://elsewhere/schema"}, "$ref", "#"),
-    ({"type": "object", "minProperties": 3}, "minProperties", "#"),
+    ({"type": "object", "minProperties": 3, "patternProperties": {"^a": {}}}, "minProperties", "#"),
     ({"type": "number", "multipleOf": 1.0001}, "multipleOf", "#"),
     ({"oneOf": [{"properties": {"a": INT}}, {"patternProperties": {"b": STR}}]}, "oneOf", "#"),
     ({"not": {"additionalProperties": INT}}, "not", "#"),

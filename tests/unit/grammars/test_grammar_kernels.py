@@ -26,7 +26,7 @@ from sgl.grammars import GrammarLimitError, Matcher, compile_json_schema, compil
 from sgl.grammars.automaton.automaton import Automaton  # noqa: E402
 from sgl.grammars.automaton.twin import NEED  # noqa: E402
 from sgl.grammars.device import DevicePool  # noqa: E402
-from sgl.grammars.device.codes import ENDED, LANES, NO_MASK, REFUSED, UNKNOWN, UNSEEN  # noqa: E402
+from sgl.grammars.device.codes import ENDED, LANES, NO_MASK, NO_PLACE, REFUSED, UNKNOWN, UNSEEN  # noqa: E402
 from sgl.grammars.device.tokens import TokenBlocks  # noqa: E402
 from sgl.grammars.network.network import Network  # noqa: E402
 from sgl.grammars.regex import parse_regex  # noqa: E402
@@ -72,6 +72,9 @@ def test_token_blocks_hold_every_token():
     for token, place in enumerate(blocks.places.tolist()):
         if token in vocabulary.eos_ids:
             assert place < -1
+            continue
+        if token not in vocabulary.text_ids:
+            assert place == NO_PLACE and vocabulary.tokens[token][0] >= 0xF8
             continue
         block, lane = divmod(place, LANES)
         length, offset = blocks.lengths[block], blocks.offsets[block]

@@ -23,6 +23,7 @@ from sgl.grammars.algebra.expr import (
     Bytes,
     Call,
     Chars,
+    Expr,
     Graph,
     Joined,
     Literal,
@@ -288,3 +289,33 @@ def test_names_that_many_schemas_have():
         good, bad = ("null", "true") if name in names else ("true", "null")
         assert accepts(grammar, "{" + json.dumps(name) + ": " + good + "}"), name
         assert not accepts(grammar, "{" + json.dumps(name) + ": " + bad + "}"), name
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize(("least", "levels"), [(1, 4), (0, 5), (2, 4), (3, 5)])
+def test_repeats_of_repeats_beyond_some_copies_are_counted(core, least, levels):
+    expr: Expr = Literal(b"a")
+    for _ in range(levels):
+        expr = Repeat(expr, max(least, 1), 3)
+    machine = automaton(Alt((expr, EMPTY)) if not least else Seq((expr, Literal(b"b"))), VOCABULARY, core)
+    state, ends = machine.start, []
+    for count in range(3**levels + 2):
+        if state < 0:
+            break
+        after = machine.advance(state, b"b") if least else state
+        if after >= 0 and machine.final(after):
+            ends.append(count)
+        state = machine.advance(state, b"a")
+    assert ends == list(range(max(least, 1) ** levels if least else 0, 3**levels + 1))
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_deep_repeats_of_repeats_make_few_nodes(core):
+    expr = Literal(b"a")
+    for _ in range(40):
+        expr = Repeat(Seq((expr, Literal(b"b"))), 1, 3)
+    network = Network(expr)
+    machine = automaton(expr, VOCABULARY, core)
+    assert machine.advance(machine.start, b"a" + b"b" * 40) >= 0
+    network.build(0)
+    assert len(network.nodes) < 40_000

@@ -31,6 +31,9 @@ WRONG = {
 }  # fmt: skip
 
 
+TYPES = {"flag": "boolean", "maybe": "null", "inner": "object"}
+
+
 def style_of(name, schema=SCHEMA, **more):
     return compile_structural({"type": "json_schema", "json_schema": schema, "style": name, **more}, BYTES)
 
@@ -38,7 +41,7 @@ def style_of(name, schema=SCHEMA, **more):
 def written(name, key, text, is_text):
     style = STYLES[name]
     naming = style.naming if is_text or style.typed is None else style.typed
-    return f"{style.opening}{key}{''.join(naming)}{text}{style.closing}"
+    return f"{style.opening}{key}{''.join(naming).format(TYPES.get(key, 'number'))}{text}{style.closing}"
 
 
 def is_text(key, text):
@@ -76,6 +79,22 @@ def test_lines_of_their_own_and_python_words_are_those_of_qwen():
     assert not accepts(style_of("minimax_xml"), written("minimax_xml", "text", "x", True) + written("minimax_xml", "flag", "True", False))
 
 
+def test_marks_tell_the_type_of_each_value():
+    def one(key, kind, text):
+        return f'<|open|>argument key="{key}" type="{kind}"<|sep|>{text}<|close|>argument<|sep|>'
+
+    schema = {"type": "object", "properties": {'q"&': {"type": ["string", "null", "array"]}, "e": {"enum": ["x", 1, True]}}}
+    grammar = style_of("kimi_k3_xml", {**schema, "additionalProperties": True})
+    right = {"string": "<|close|>", "null": "null", "array": "[1]"}
+    for kind, text in right.items():
+        assert accepts(grammar, one("q&quot;&amp;", kind, text)) and accepts(grammar, one("free", kind, text)), kind
+        assert not accepts(grammar, one('q"&', kind, text)) and not accepts(grammar, one("q&quot;&amp;", "number", text))
+    assert not accepts(grammar, one("q&quot;&amp;", "number", "1")) and not accepts(grammar, one("q&quot;&amp;", "null", "x"))
+    for kind, text in {"string": "x", "number": "1", "boolean": "true"}.items():
+        assert accepts(grammar, one("e", kind, text)) and not accepts(grammar, one("e", "object", text))
+    assert not accepts(grammar, one("e", "string", "1")) and not accepts(grammar, one("e", "boolean", "1"))
+
+
 def test_blanks_are_bounded():
     one, two = written("glm_xml", "text", "x", True), written("glm_xml", "count", "2", False)
     assert accepts(style_of("glm_xml"), f"\n{one}\n\n{two}\n") and not accepts(style_of("glm_xml"), f"{one}{' ' * 5}{two}")
@@ -91,7 +110,7 @@ def test_generated_values_fit(name):
     style, whole = STYLES[name], compile_json_schema(schema, BYTES)
     for seed in range(5):
         text = walk(style_of(name, schema), random.Random(seed), 20)
-        naming = (style.typed or style.naming)[-1]
+        naming = (style.typed or style.naming)[-1].rpartition("{}")[2]
         found = {key: json.loads(part.split(naming, 1)[1].split(style.closing)[0]) for key, part in zip("no", text.split(style.opening)[1:], strict=True)}
         assert accepts(whole, json.dumps(found)), text
 
@@ -110,7 +129,7 @@ def test_every_field_of_a_dumped_model_may_be_there():
 @pytest.mark.parametrize(
     ("more", "message", "kind"),
     [
-        ({"style": "kimi_k3_xml"}, "kimi_k3_xml.*known are json, qwen_xml", UnsupportedGrammarError),
+        ({"style": "minimax_m3_xml"}, "minimax_m3_xml.*known are json, qwen_xml", UnsupportedGrammarError),
         ({"style": 3}, "style must be a string, not 3", InvalidGrammarError),
         ({"max_whitespace_cnt": -1}, "max_whitespace_cnt is -1", InvalidGrammarError),
         ({"max_whitespace_cnt": "1"}, "must be an integer", InvalidGrammarError),

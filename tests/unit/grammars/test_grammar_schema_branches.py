@@ -77,7 +77,7 @@ def test_hundreds_of_branches(keyword, count):
 
 @pytest.mark.parametrize("keyword, count", [("anyOf", 3000), ("oneOf", 3000)])
 def test_more_are_refused_at_once(keyword, count):
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(UnsupportedGrammarError) as caught:
         compile_json_schema(_tagged(keyword, count), VOCABULARY)
-    assert caught.value.keyword == keyword and time.perf_counter() - started < 3
+    assert caught.value.keyword == keyword and time.process_time() - started < 3

@@ -1,8 +1,10 @@
 """Numbers and fractions of seconds end: by default, as far as is asked for, and not at all."""
 
 import json
+import math
 import random
 import re
+import struct
 
 import pytest
 from grammar_support import JSON_PIECES, accepts, byte_vocabulary
@@ -116,3 +118,45 @@ def test_numbers_of_thousands_of_digits_are_named(keyword):
 def test_the_option_is_checked(digits):
     with pytest.raises(GrammarError, match="digits="):
         compiled(True, digits=digits)
+
+
+FINITE = [
+    {"type": "number"}, {}, {"type": "number", "minimum": 0}, {"type": "number", "maximum": 0}, {"type": "number", "minimum": 2.5},
+    {"type": "number", "multipleOf": 0.5}, {"type": "number", "minimum": 0, "multipleOf": 4}, {"type": "integer"}, {"type": "number", "not": {"type": "integer"}},
+]  # fmt: skip
+
+
+def with_power(dice):
+    """Numbers whose exponents bring them near the largest double, or anywhere."""
+    whole = dice.choice(["0", "1", str(dice.randrange(1, 10)), str(dice.randrange(10, 1000)), "1" * dice.randrange(2, 60)])
+    fraction = dice.choice(["", f".{dice.randrange(10**4)}", ".7976931348623157", ".79769313486231" + str(dice.randrange(10**6)), ".7" + "9" * dice.randrange(30)])
+    power = max(0, dice.choice([308, 308, 309, 307, dice.randrange(400)]) - dice.choice([0, len(whole) - 1]))
+    return dice.choice(["", "-"]) + whole + fraction + dice.choice("eE") + dice.choice(["", "+", "+0", "0", "-"]) + str(power)
+
+
+@pytest.mark.parametrize("digits", [40, None], ids=str)
+@pytest.mark.parametrize("schema", FINITE, ids=json.dumps)
+def test_no_exponent_leads_beyond_the_doubles(schema, digits):
+    dice = random.Random(json.dumps(schema))
+    grammar = compiled(schema, digits=digits)
+    for text in (with_power(dice) for _ in range(400)):
+        assert not accepts(grammar, text) or math.isfinite(float(text)), text
+
+
+@pytest.mark.parametrize("digits", [40, None], ids=str)
+def test_exponents_that_lead_to_doubles_are_written_in_many_ways(digits):
+    grammar, dice = compiled({"type": "number"}, digits=digits), random.Random(7)
+    for bits in (dice.getrandbits(64) for _ in range(1000)):
+        (number,) = struct.unpack("d", struct.pack("Q", bits))
+        assert not math.isfinite(number) or accepts(grammar, json.dumps(number)), number
+    for number in (math.nextafter(math.inf, 0), math.nextafter(1e308, 0), 1.79e308, 1.7e308, 9.9e307, 5e-324):
+        assert accepts(grammar, json.dumps(number)) and accepts(grammar, json.dumps(-number).replace("e", "E"))
+    for text in (with_power(dice) for _ in range(3000)):
+        whole, _, power = re.split("[.eE]", text.lstrip("-"))[0], *re.split("[eE]", text)
+        if len(whole) <= 40 and len(text) < 40 and int(power) <= (307 if len(whole) == 1 else 199):
+            assert accepts(grammar, text), text
+    for text in ("12.5e3", "0.001E+5", "100e2", "1e0005", "1e308", "1.0E+0308", "123456789e199", "7e-0300", "0e0"):
+        assert accepts(grammar, text), text
+    assert accepts(grammar, "1e00000005") == (digits is None)
+    for text in ("1e309", "2e308", "1.8e308", "1.7976931348623159e308", "10e308", "1e0400", "9" * 41 + "e1"):
+        assert not accepts(grammar, text), text

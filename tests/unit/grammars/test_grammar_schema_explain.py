@@ -59,7 +59,7 @@ def test_a_keyword_is_weakened_only_where_it_stands_as_one():
     "first,second",
     [
         ({"uniqueItems": True, "contains": {}}, {"pattern": "(?<=a)b"}),
-        ({"minProperties": 5}, {"uniqueItems": True, "contains": {}}),
+        ({"minProperties": 5, "patternProperties": {"^a": {}}}, {"uniqueItems": True, "contains": {}}),
         ({"$ref": "http://elsewhere/schema"}, {"minLenght": 3}),
         ({"multipleOf": 1.0001, "type": "number"}, {"propertyNames": {"pattern": "(?!a)"}}),
     ],
@@ -75,7 +75,7 @@ def test_a_refusal_that_hides_another_is_found_with_it(first, second):
 
 
 def test_two_refused_keywords_of_one_schema_are_both_found():
-    schema = {"items": {"uniqueItems": True, "contains": {}, "minProperties": 3}}
+    schema = {"items": {"uniqueItems": True, "contains": {}, "minProperties": 3, "patternProperties": {"^a": {}}}}
     assert refusals(schema) == {("#/items", "uniqueItems"), ("#/items", "minProperties")}
 
 
@@ -121,3 +121,12 @@ def test_what_is_refused_in_the_cases_is_what_explain_refuses():
 def test_formats_that_are_written_in_part_are_told():
     details = {f.keyword: f.detail for f in explain({"type": "string", "format": "hostname", "maxLength": 20})}
     assert "not all" in details["format"] and not details["maxLength"]
+
+
+def test_what_is_not_told_of_contents_and_of_numbers_without_a_bound_is_said():
+    (told,) = explain({"contentEncoding": "quoted-printable"}, content="enforced")
+    assert (told.verdict, told.detail) == ("annotation", "quoted-printable is not enforced")
+    schema = {"type": ["null", "number"]}
+    (bound,), (free,) = explain(schema), explain(schema, digits=None)
+    assert bound.verdict == free.verdict == "exact" and not bound.detail and "308 plain digits" in free.detail
+    assert [*explain(schema, digits=309)] == [free] and [*explain(schema, digits=308)] == [bound]

@@ -31,10 +31,10 @@ def test_a_number_beyond_doubles_in_a_dict_is_told():
 
 @pytest.mark.parametrize("step", [1e-300, 5e-324, 1e-41, 1.5e-50])
 def test_steps_of_too_many_places_are_refused_at_once(step):
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(UnsupportedGrammarError) as caught:
         compile_json_schema({"type": "number", "multipleOf": step}, VOCABULARY)
-    assert caught.value.keyword == "multipleOf" and time.perf_counter() - started < 1
+    assert caught.value.keyword == "multipleOf" and time.process_time() - started < 1
 
 
 def test_small_steps_still_count():

@@ -139,7 +139,7 @@ def test_explain_gives_each_keyword_a_verdict():
 
 
 def test_explain_finds_several_refusals_and_says_why():
-    schema = {"items": {"uniqueItems": True, "contains": {}, "pattern": "(?=a)"}, "minProperties": 4, "not": {"additionalProperties": INT}}
+    schema = {"items": {"uniqueItems": True, "contains": {}, "pattern": "(?=a)"}, "minProperties": 4, "patternProperties": {"^a": {}}, "not": {"additionalProperties": INT}}
     lines = [str(f) for f in explain(schema) if f.verdict == "refused"]
     assert len(lines) == 4
     assert any("look-ahead" in line and "#/items" in line for line in lines)

@@ -97,8 +97,38 @@ def test_malformed_resources_are_told(resources):
         compile_json_schema({}, VOCABULARY, resources=resources)
 
 
+def _chain(step, length):
+    defs = {f"a{i}": step({"$ref": f"#/$defs/a{i + 1}"}, i) for i in range(length)}
+    return {"$ref": "#/$defs/a0", "$defs": {**defs, f"a{length}": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda ref, i: ref,
+        lambda ref, i: {"title": "next", "anyOf": [ref]},
+        lambda ref, i: {"allOf": [ref, {"minimum": i}]},
+        lambda ref, i: {"allOf": [{"$ref": f"#/$defs/a{i + 2}"} if i % 7 == 0 else ref, {"maximum": 5000 - i}]},
+        lambda ref, i: {"oneOf": [ref, {"const": f"x{i}"}]},
+    ],
+    ids=["plain", "anyOf", "allOf", "forks", "oneOf"],
+)
+def test_chains_of_references_may_be_long(step):
+    length = 30 if step({}, 0).get("oneOf") else 1500
+    grammar = compile_json_schema(_chain(step, length), VOCABULARY)
+    assert accepts(grammar, "2000") and not accepts(grammar, "null")
+
+
+@pytest.mark.parametrize("step", [lambda ref, i: ref, lambda ref, i: {"allOf": [ref, {"minimum": i}]}], ids=["plain", "allOf"])
+def test_a_long_circle_of_references_is_refused(step):
+    schema = _chain(step, 500)
+    schema["$defs"]["a500"] = {"$ref": "#/$defs/a100"}
+    with pytest.raises(GrammarError, match="back to itself"):
+        compile_json_schema(schema, VOCABULARY)
+
+
 def test_other_documents_obey_the_options():
-    given = {"http://x.org/u": {"type": "object", "format": "date", "x-y": 1, "minProperties": 3}}
+    given = {"http://x.org/u": {"type": "object", "format": "date", "x-y": 1, "minProperties": 3, "patternProperties": {"^a": {}}}}
     schema = {"$ref": "http://x.org/u"}
     with pytest.raises(UnsupportedGrammarError, match=r"http://x\.org/u#"):
         compile_json_schema(schema, VOCABULARY, resources=given)

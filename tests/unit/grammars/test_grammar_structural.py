@@ -18,6 +18,8 @@ from sgl.grammars import (
 )
 from sgl.grammars.algebra.expr import PLAIN_ALWAYS, Literal
 from sgl.grammars.regex import parse_regex
+from sgl.grammars.schema.builder import SchemaOptions
+from sgl.grammars.structural.format import format_expr
 from sgl.grammars.structural.free_text import until
 from sgl.grammars.structural.tags import structural_expr, tag
 
@@ -101,6 +103,55 @@ def test_masks_are_those_of_brute_force(name, core):
             state = machine.advance(machine.start, text)
             if state >= 0:
                 assert allowed(machine.mask(state)) == tokens_by_bytes(machine, state), text
+
+
+def dispatches(text, rules, loop, excludes):
+    """Whether free text with patterns in it, each followed by its content, is in order."""
+    whole = [*(pattern for pattern, _ in rules), *excludes]
+    end = next((e for e in range(1, len(text) + 1) if any(text[:e].endswith(one) for one in whole)), None)
+    if end is None:
+        return True
+    contents = [content for pattern, content in rules if text[:end].endswith(pattern)]
+    rests = [text[end + size :] for content in contents for size in range(len(text) - end + 1) if re.fullmatch(content, text[end : end + size])]
+    return any(dispatches(rest, rules, loop, excludes) if loop else not rest for rest in rests)
+
+
+@pytest.mark.parametrize("seed", range(many(20)))
+def test_random_dispatch(seed):
+    rng = random.Random(seed)
+    alphabet = rng.choice(["ab", "abc", "éa"])
+    rules = [("".join(rng.choices(alphabet, k=rng.randint(1, 3))), rng.choice(["", "a", "a*", "(ab|b)?"])) for _ in range(rng.randint(1, 3))]
+    excludes = [e for e in ("".join(rng.choices(alphabet, k=2)) for _ in range(rng.randint(0, 2))) if not any(e in pattern for pattern, _ in rules)]
+    loop = rng.random() < 0.6
+    spec = formatted(type="dispatch", rules=[[pattern, {"type": "regex", "pattern": content}] for pattern, content in rules], loop=loop, excludes=excludes)
+    vocabulary = byte_vocabulary([b"ab", b"aab", b"xx"])
+    machine = automaton(format_expr(spec, SchemaOptions(), vocabulary), vocabulary, CORES[0])
+    for letters in (letters for size in range(6) for letters in itertools.product(alphabet, repeat=size)):
+        text = "".join(letters)
+        state = machine.advance(machine.start, text.encode())
+        assert (state >= 0 and machine.final(state)) == dispatches(text, rules, loop, excludes), text
+        if state >= 0:
+            assert allowed(machine.mask(state)) == tokens_by_bytes(machine, state), text
+
+
+def test_dispatch_ends_with_the_tag_around_it():
+    inner = {"type": "dispatch", "rules": [["<f>", NUMBER]], "excludes": ["</r>", "!"]}
+    grammar = compile_structural(formatted(type="tag", begin="<r>", content=inner, end="</r>"), VOCABULARY)
+    for text in ("<r></r>", "<r>a<f>1b<f>2</r>"):
+        assert accepts(grammar, text)
+    for text in ("<r>", "<r>a<f>x</r>", "<r>!</r>", "<r></r></r>"):
+        assert not accepts(grammar, text)
+    grammar = compile_structural(formatted(type="sequence", elements=[{**inner, "loop": False}, {"type": "const_string", "value": "</r>"}]), VOCABULARY)
+    assert accepts(grammar, "a<f>1</r>") and accepts(grammar, "a</r>") and not accepts(grammar, "a<f>1a</r>")
+
+
+def test_what_ends_free_text_may_begin_with_what_free_text_excludes():
+    content = {"type": "any_text", "excludes": ["<|close|>", "<|sep|>", "</think>"]}
+    grammar = compile_structural(formatted(type="tag", begin="", content=content, end=["<|close|>think<|sep|>", "</think>"]), VOCABULARY)
+    for text in ("<|close|>think<|sep|>", "a<|close<|close|>think<|sep|>", "hm</think>"):
+        assert accepts(grammar, text)
+    for text in ("<|close|>a<|close|>think<|sep|>", "<|sep|><|close|>think<|sep|>", "<|close|>think<|sep|>a"):
+        assert not accepts(grammar, text)
 
 
 def random_case(rng):
@@ -276,6 +327,7 @@ def test_generated_texts_are_in_order():
     assert names == {"time", "weather"}
 
 
+OPENED = {"begin": {"type": "token", "token": 1}, "content": NUMBER, "end": "x"}
 BAD = [
     ([], "JSON object", InvalidGrammarError),
     ("{", "not JSON", InvalidGrammarError),
@@ -289,7 +341,19 @@ BAD = [
     (LEGACY | {"structures": [{"begin": 3, "schema": {}, "end": ""}]}, "not 3.*#/structures/0/begin", InvalidGrammarError),
     (LEGACY | {"structures": [{"begin": "<", "schema": 3, "end": ""}]}, "not 3.*#/structures/0/schema", InvalidGrammarError),
     (LEGACY | {"structures": [{"begin": "<"}]}, "begin, schema and end.*#/structures/0", InvalidGrammarError),
-    (formatted(type="token", token=3), "'token' is not supported .at #/format", UnsupportedGrammarError),
+    (formatted(type="dispatch", rules=[]), "at least one rule .at #/format/rules", InvalidGrammarError),
+    (formatted(type="dispatch", rules=[["<", ANY]]), "any_text before free text.*#/format/rules/0/1", UnsupportedGrammarError),
+    (formatted(type="dispatch", rules=[["<"]]), "a rule is a pair.*#/format/rules/0", InvalidGrammarError),
+    (formatted(type="dispatch", rules=[[3, NUMBER]]), "not 3 .at #/format/rules/0/0", InvalidGrammarError),
+    (formatted(type="dispatch", rules=[["", NUMBER]]), "empty literal", InvalidGrammarError),
+    (formatted(type="dispatch", rules=[["<", NUMBER]], loop=1), "loop must be true or false", InvalidGrammarError),
+    (formatted(type="dispatch", rules=[["<a", NUMBER]], excludes=["a"]), "'<a' can never occur", InvalidGrammarError),
+    (formatted(type="token_dispatch", rules=[]), "at least one rule .at #/format/rules", InvalidGrammarError),
+    (formatted(type="token_dispatch", rules=[[999, NUMBER]]), "999 of <.999.> is outside.*#/format/rules/0", InvalidGrammarError),
+    (formatted(type="token_triggered_tags", trigger_tokens=[1], tags=XY), "begins with one, not with '<.*tags/0/begin", InvalidGrammarError),
+    (formatted(type="token_triggered_tags", trigger_tokens=[1], tags=[]), "at least one tag", InvalidGrammarError),
+    (formatted(type="token_triggered_tags", trigger_tokens=[1, 2], tags=[OPENED]), "no tag begins with the token 2 .at #/format/trigger_tokens/1", InvalidGrammarError),
+    (formatted(type="token_triggered_tags", trigger_tokens=[2], tags=[OPENED]), "token 1 is none of the trigger_tokens", InvalidGrammarError),
     (formatted(type="any_txt"), "did you mean 'any_text'", UnsupportedGrammarError),
     (formatted(type=["tag"]), "a type", InvalidGrammarError),
     (formatted(type="regex", patern="a"), "no field 'patern'; did you mean 'pattern'", InvalidGrammarError),
@@ -299,10 +363,15 @@ BAD = [
     (formatted(type="regex", pattern="(?=a)"), "look-ahead.*#/format/pattern", UnsupportedGrammarError),
     (formatted(type="json_schema", json_schema={"type": "strin"}), "strin.*#/format/json_schema, #", InvalidGrammarError),
     (formatted(type="json_schema", json_schema=3), "#/format/json_schema", InvalidGrammarError),
-    (formatted(type="json_schema", json_schema={}, style="kimi_k3_xml"), "kimi_k3_xml", UnsupportedGrammarError),
+    (formatted(type="json_schema", json_schema={}, style="minimax_m3_xml"), "minimax_m3_xml", UnsupportedGrammarError),
+    (formatted(type="json_schema", json_schema={}, excludes=["<"]), "excludes", UnsupportedGrammarError),
     (formatted(type="json_schema", json_schema={}, any_order=1), "any_order must be true or false", InvalidGrammarError),
     (formatted(type="any_text", max_tokens=3), "max_tokens", UnsupportedGrammarError),
-    (formatted(type="tag", begin={"type": "token", "token": 1}, content=ANY, end="x"), "a token as begin", UnsupportedGrammarError),
+    (formatted(type="tag", begin={"type": "token", "token": 999}, content=ANY, end="x"), "999 of <.999.> is outside", InvalidGrammarError),
+    (formatted(type="token", token=True), "token must be a token's number or text, not True", InvalidGrammarError),
+    (formatted(type="any_tokens", exclude_tokens=[-1]), "#/format/exclude_tokens/0", InvalidGrammarError),
+    (formatted(type="any_tokens", max_tokens=-1), "#/format/max_tokens", InvalidGrammarError),
+    (formatted(type="triggered_tags", triggers=["<"], tags=[{"begin": {"type": "token", "token": 1}, "content": ANY, "end": "x"}]), "a token as begin", UnsupportedGrammarError),
     (formatted(type="tag", begin="<", content=ANY, end=["", "x"]), "several that are not empty.*#/format/end", InvalidGrammarError),
     (formatted(type="tag", begin="<", content=ANY, end=[]), "one end", InvalidGrammarError),
     (formatted(type="tag", begin=3, content=ANY, end=""), "begin must be a string, not 3", InvalidGrammarError),
@@ -370,3 +439,16 @@ def test_keywords_that_are_ignored_are_named():
     assert grammar.weakened == ("#/json_schema/maxLength",) and accepts(grammar, '"abcdef"')
     assert compile_json_schema(schema, VOCABULARY, weaken=["maxLength"]).weakened == ("#/maxLength",)
     assert compile_json_schema(schema, VOCABULARY).weakened == ()
+
+
+@pytest.mark.parametrize("name", ["min", "max", "max_tokens"])
+def test_counts_that_do_not_fit_are_named(name):
+    def spec(count):
+        if name == "max_tokens":
+            return {"type": "any_tokens", "max_tokens": count}
+        return {"type": "repeat", "content": {"type": "const_string", "value": "a"}, "min": 0, "max": -1, name: count}
+
+    assert compile_structural(spec(2**31 - 1), VOCABULARY).matcher().accept(97)
+    for count in (2**31, 10**30):
+        with pytest.raises(UnsupportedGrammarError, match=f"a count above 2147483647 is not supported .at #/{name}"):
+            compile_structural(spec(count), VOCABULARY)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from sgl.grammars import UnsupportedGrammarError, Vocabulary, compile_json_schema
+from sgl.grammars.automaton.texts import Texts
 from sgl.grammars.compile import Grammar
 from sgl.grammars.schema.builder import SchemaOptions, schema_expr
 
@@ -82,9 +83,9 @@ def test_texts_are_accepted_where_all_items_differ(schema, values):
 @pytest.mark.parametrize(("schema", "_"), CASES)
 def test_masks_are_what_is_accepted_and_every_text_can_be_finished(schema, _):
     grammar, rng = compile_json_schema(schema, VOCABULARY, order="any"), random.Random(2)
-    for _ in range(4):
+    for _ in range(12):
         matcher, text = grammar.matcher(), b""
-        for _ in range(rng.randint(1, 16)):
+        for _ in range(rng.randint(1, 24)):
             allowed = ids(matcher.mask())
             taken = {i for i in range(VOCABULARY.size) if i != 256 and matcher.copy().accept(i)}
             assert allowed - {256} == taken and (256 in allowed) == matcher.can_end, text
@@ -114,6 +115,18 @@ def test_a_value_that_can_become_nothing_new_is_not_begun():
     matcher.rollback(1)
     twin = matcher.copy()
     assert matcher.accept(ord('"')) and twin.accept(ord("[")) and twin.accept(ord("]")) and twin.can_end is False
+
+
+@pytest.mark.parametrize("text", ['[{"a": 1, "b": 2}, {"b": 2, "a": 1.5}]', '[{"é": ["é", "e"]}, {"é": ["é", "e", 1]}, "é", "éa"]'])
+def test_a_mask_looks_at_few_texts(monkeypatch, text):
+    steps, step = [], Texts.step
+    monkeypatch.setattr(Texts, "step", lambda *given: steps.append(1) or step(*given))
+    matcher = compile_json_schema({"uniqueItems": True}, VOCABULARY, order="any", digits=39).matcher()
+    for byte in text.encode():
+        steps.clear()
+        matcher.mask()
+        assert matcher.accept(byte) and len(steps) < 4000, text
+    assert matcher.can_end
 
 
 def test_all_of_a_short_array_of_few_texts():

@@ -6,8 +6,8 @@ from ..attention import AttentionLayout
 from ..cache.pools import Pool
 from ..errors import CheckpointError
 from ..layers.float8 import FP8, Scales
-from ..models.decoder import Decoder
-from ..models.generic import AnyDecoder
+from .decoder import Decoder
+from .generic import AnyDecoder
 
 
 def take_scales(pool: Pool, model: AnyDecoder, layout: AttentionLayout) -> None:

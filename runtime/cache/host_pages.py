@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..cache import Ints
-from ..cache.pools import Pool
 from ..step.locked import aligned, lock
 from ..step.staging import upload
+from .pools import Pool
+from .row import Ints
 
 STAGING = 32 * 2**20  # bytes on the device, for keys and values together
 ELEMENTS = (torch.int64, torch.int32, torch.int16, torch.int8)  # what is copied has no meaning here: the widest is fastest

@@ -1,0 +1,183 @@
+"""What a process and the one that compiles its grammars say to each other: pickles behind a number and their length.
+
+A question carries a number of its own, an answer that of its question. NOBODY asks for no answer.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import pickle
+import struct
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from sgl.grammars import errors
+from sgl.grammars.algebra.parts import Subset
+
+NOBODY = 0
+_HEAD = struct.Struct("<QQ")
+Thread = tuple[int, int, int]
+
+
+class Words(NamedTuple):
+    """The tokens of a vocabulary, which some grammars depend on. It is not answered."""
+
+    vocabulary: int
+    tokens: Sequence[bytes]
+    eos_ids: Sequence[int]
+    special_ids: Sequence[int]
+
+
+class Make(NamedTuple):
+    """A fresh network of a recipe; answered by `Grown`. vocabulary: NOBODY where it does not matter.
+
+    folder: of the disk cache, None without one.
+    """
+
+    network: int
+    kind: str
+    source: Any
+    shown: frozenset[int]
+    vocabulary: int
+    folder: str | None
+
+
+class Build(NamedTuple):
+    """Lower a rule, answered by `Grown`."""
+
+    network: int
+    rule: int
+
+
+class Finish(NamedTuple):
+    """Build every rule but those that know their end, as far as there are not too many nodes; answered by `Finished`."""
+
+    network: int
+    most: int
+
+
+class End(NamedTuple):
+    """A shortest text from a state, which is told by its threads, to an end; answered by bytes."""
+
+    network: int
+    threads: list[Thread]
+    frames: dict[int, list[Thread]]
+    subsets: dict[int, Subset]
+
+
+class Name(NamedTuple):
+    """The name of a rule, answered by a text."""
+
+    network: int
+    rule: int
+
+
+class Forget(NamedTuple):
+    """Networks that nobody reads any more. It is not answered."""
+
+    networks: list[int]
+
+
+class Grown(NamedTuple):
+    """What was added to the tables of a network, and the entries of all rules.
+
+    All in a few long pieces, which are copied at once: whoever decodes waits as long as Python works on them.
+    """
+
+    nodes: bytes
+    edges: bytes
+    classes: bytes
+    entries: bytes
+
+
+class Finished(NamedTuple):
+    grown: Grown
+    ends: dict[int, bytes]
+
+
+class Unread(NamedTuple):
+    """The answer to what cannot be read there, such as an instance of a class that only the program that asks has."""
+
+
+class Lost(NamedTuple):
+    """The answer where a network is not held any more."""
+
+
+class Told(NamedTuple):
+    """An error as it travels."""
+
+    name: str
+    arguments: tuple[Any, ...]
+    attributes: dict[str, Any]
+
+    @classmethod
+    def of(cls, error: BaseException) -> Told:
+        known = getattr(errors, type(error).__name__, None) or getattr(builtins, type(error).__name__, None)
+        if known is type(error) and _travels(error):
+            return cls(type(error).__name__, error.args, dict(vars(error)))
+        return cls("RuntimeError", (f"{type(error).__name__}: {error}",), {})
+
+    def error(self) -> BaseException:
+        kind = getattr(errors, self.name, None) or getattr(builtins, self.name)
+        made = kind.__new__(kind, *self.arguments)
+        made.args = self.arguments
+        made.__dict__.update(self.attributes)
+        return made
+
+
+def _travels(error: BaseException) -> bool:
+    try:
+        pickle.dumps((error.args, vars(error)))
+    except Exception:  # whatever holds it may do anything
+        return False
+    return True
+
+
+class Unsent(Exception):
+    """A question that was not answered: it holds what cannot be sent, or there is no process that could."""
+
+
+def packed(asked: Any) -> bytes:
+    try:
+        return pickle.dumps(asked)
+    except Exception as error:  # whatever is in it may do anything
+        raise Unsent from error
+
+
+class _Unpickler(pickle.Unpickler):
+    """Of what is loaded here already: a module of the program that asks may do anything when it is imported."""
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        if module == "__main__" or module not in sys.modules:
+            raise pickle.UnpicklingError(f"{module}.{name} is not known here")
+        return super().find_class(module, name)
+
+
+def unpacked(data: bytes) -> Any:
+    """What was asked; Unread where it cannot be read."""
+    try:
+        return _Unpickler(io.BytesIO(data)).load()
+    except Exception:  # whatever is in it may do anything
+        return Unread()
+
+
+class Source(Protocol):
+    def read(self, count: int, /) -> bytes: ...
+
+
+def frame(number: int, data: bytes) -> bytes:
+    return _HEAD.pack(number, len(data)) + data
+
+
+def read(source: Source) -> tuple[int, bytes]:
+    """The next message and its number. Raises EOFError when the other side has ended, also in the middle of one."""
+    head = source.read(_HEAD.size)
+    if len(head) < _HEAD.size:
+        raise EOFError
+    number, size = _HEAD.unpack(head)
+    data = source.read(size)
+    if len(data) < size:
+        raise EOFError
+    return number, data

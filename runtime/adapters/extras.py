@@ -1,0 +1,127 @@
+"""What an adapter may have beside the pairs of its layers: factors and biases of products, and changes of the embedding and the head."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .mixture_targets import Key
+
+
+@dataclass(frozen=True)
+class Table:
+    """An embedding [vocabulary, hidden], or a head of that shape, as an adapter has it.
+
+    whole: in place of the base's.  first [rank, inputs], second [outputs, rank]: scale * second first more, of the head; of the embedding
+    its transpose.  rows: int64 [n], tokens whose rows are those of `values` [n, hidden].
+    """
+
+    whole: Tensor | None = None
+    first: Tensor | None = None
+    second: Tensor | None = None
+    scale: float = 1.0
+    rows: Tensor | None = None
+    values: Tensor | None = None
+
+    def looked_up(self, found: Tensor, ids: Tensor) -> Tensor:
+        """found [T, hidden]: the base's rows of the tokens ids [T]."""
+        if self.whole is not None:
+            found = self.whole.index_select(0, ids)
+        if self.first is not None and self.second is not None:
+            found = found + (self.first.index_select(1, ids).T @ self.second.T) * self.scale
+        if self.rows is not None and self.values is not None:
+            hit = ids[:, None] == self.rows[None, :]
+            found = torch.where(hit.any(1)[:, None], self.values.index_select(0, hit.int().argmax(1)), found)
+        return found
+
+    def scored(self, found: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
+        """found [R, vocabulary]: the base's products with x [R, hidden], bias included."""
+        if self.whole is not None:
+            found = torch.nn.functional.linear(x, self.whole, bias)
+        if self.first is not None and self.second is not None:
+            found = found + ((x @ self.first.T) @ self.second.T) * self.scale
+        return found
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield from (part for part in (self.whole, self.first, self.second, self.rows, self.values) if part is not None)
+
+
+class Delta(NamedTuple):
+    """What a pair adds to the outputs of a product that its module has: scale * second (first x). first: [rank, inputs].  second: [outputs, rank].
+
+    start: of the module's outputs the first, which follow each other; or `rows`: int64 [outputs], where each of them is.
+    """
+
+    start: int
+    first: Tensor
+    second: Tensor
+    scale: float
+    rows: Tensor | None = None
+
+
+Mixture = dict[Key, list[Delta]]  # by product
+
+
+@dataclass(frozen=True)
+class Extras:
+    """By number of a site, float32 [outputs]: the base's y becomes y + gain * y + offset, before the pair's part is added.
+
+    gains: of DoRA, whose other factor lies in the pairs.  offsets: of biases.
+    mixtures: by layer, what is added to the products of its mixture of experts.
+    """
+
+    gains: dict[int, Tensor] = field(default_factory=dict)
+    offsets: dict[int, Tensor] = field(default_factory=dict)
+    embedding: Table | None = None
+    head: Table | None = None
+    mixtures: dict[int, Mixture] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.gains or self.offsets or self.embedding or self.head or self.mixtures)
+
+    @property
+    def bytes(self) -> int:
+        return sum(tensor.nbytes for _, tensor in self._named())
+
+    @property
+    def kinds(self) -> list[str]:
+        """For people."""
+        found = {"DoRA": self.gains, "biases": self.offsets, "the embedding": self.embedding, "the head": self.head, "a mixture of experts": self.mixtures}
+        return [kind for kind, there in found.items() if there]
+
+    def changes(self, site: int) -> bool:
+        return site in self.gains or site in self.offsets
+
+    def changed(self, y: Tensor, site: int) -> Tensor:
+        """y [T, outputs], which is not written into."""
+        found = y.float()
+        if site in self.gains:
+            found = found + found * self.gains[site]
+        if site in self.offsets:
+            found = found + self.offsets[site]
+        return found.to(y.dtype)
+
+    def digest_into(self, found: hashlib._Hash) -> None:
+        for name, tensor in self._named():
+            found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            found.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+        found.update(repr([None if table is None else table.scale for table in (self.embedding, self.head)]).encode())
+        found.update(repr([(layer, key, delta.start, delta.scale) for layer, key, delta in self._deltas()]).encode())
+
+    def _named(self) -> Iterator[tuple[str, Tensor]]:
+        for name, by_site in (("gain", self.gains), ("offset", self.offsets)):
+            yield from ((f"{name} {site}", tensor) for site, tensor in sorted(by_site.items()))
+        for name, table in (("embedding", self.embedding), ("head", self.head)):
+            yield from () if table is None else ((name, tensor) for tensor in table.tensors())
+        for layer, key, delta in self._deltas():
+            yield from ((f"{layer} {key}", tensor) for tensor in (delta.first, delta.second, delta.rows) if tensor is not None)
+
+    def _deltas(self) -> Iterator[tuple[int, Key, Delta]]:
+        for layer, mixture in sorted(self.mixtures.items()):
+            for key, deltas in sorted(mixture.items(), key=repr):
+                yield from ((layer, key, delta) for delta in deltas)

@@ -1,0 +1,104 @@
+"""Reads an adapter out of a GGUF file, for a base in Hugging Face's format.
+
+Such a file names its architecture and `adapter.lora.alpha`, and has two tensors for each matrix: A [rank, inputs] behind its name with `.lora_a`,
+B [outputs, rank] with `.lora_b`. Rows of B lie as those of the matrix do in GGUF files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import CheckpointError
+from ..loading.gguf_config import Architecture, architecture_of
+from ..loading.gguf_file import read_gguf
+from ..loading.gguf_names import places_of
+from ..loading.header import FLOATS, Stored
+from ..loading.source import FileSource, Source
+from ..models.names import Merged
+from ..models.spec import Attention, Model
+from ..values import shown
+from .sites import WEIGHT
+
+A, B = ".lora_a", ".lora_b"
+SAME = {"LlamaForCausalLM": ("LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM")}  # models of one of the format's architectures
+UNUSED = ("adapter.type", "adapter.lora.alpha", "adapter.lora.task_name", "adapter.lora.prompt_prefix")
+MOST_RANK = 1024
+
+Shapes = dict[str, tuple[int, int]]
+Pairs = dict[str, tuple[Tensor, Tensor, float]]
+
+
+def read_adapter(file: Path, model: Model, shapes: Shapes, tensor: Callable[[Source, Stored], Tensor]) -> Pairs:
+    """By module as the model calls it (A, B, scale). shapes: [outputs, inputs] of the modules that can be adapted.  tensor: reads one in float32.
+
+    Raises CheckpointError for what is damaged, of another kind of model, or not supported.
+    """
+    header = read_gguf(file)
+    found, alpha = _checked(header.metadata, model, str(file))
+    source = FileSource(file, header.tensors)
+    halves: dict[str, dict[str, Stored]] = {}
+    for stored in header.tensors:
+        end = stored.name[-len(A) :]
+        if end not in (A, B):
+            raise _error(source, stored, "it is no half of a pair")
+        halves.setdefault(stored.name[: -len(A)], {})[end] = stored
+    return dict(_pair(source, name, pair, model, found, shapes, alpha, tensor) for name, pair in halves.items())
+
+
+def _checked(metadata: dict[str, Any], model: Model, where: str) -> tuple[Architecture, float]:
+    if metadata.get("general.type") != "adapter" or metadata.get("adapter.type") != "lora":
+        told = f"general.type={shown(metadata.get('general.type'))}, adapter.type={shown(metadata.get('adapter.type'))}"
+        raise CheckpointError(f"{where}: {told}: the file holds no LoRA adapter")
+    _, found = architecture_of(metadata | {"general.type": "model"}, where)
+    if model.architecture not in SAME.get(found.name, (found.name,)):
+        raise CheckpointError(f"{where}: the adapter is for {found.name}, the model is {model.architecture}")
+    strange = next((key for key, value in metadata.items() if key.startswith("adapter.") and key not in UNUSED and value), None)
+    if strange is not None:
+        raise CheckpointError(f"{where}: {strange}={shown(metadata[strange])} is not supported; an adapter that may mean something else is not loaded")
+    alpha = metadata.get("adapter.lora.alpha", 0.0)
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
+        raise CheckpointError(f"{where}: adapter.lora.alpha={shown(alpha)} must be a number")
+    return found, float(alpha)
+
+
+def _pair(
+    source: Source, name: str, pair: dict[str, Stored], model: Model, found: Architecture, shapes: Shapes, alpha: float, tensor: Callable[[Source, Stored], Tensor]
+) -> tuple[str, tuple[Tensor, Tensor, float]]:
+    stored = next(iter(pair.values()))
+    if len(pair) < 2:
+        raise CheckpointError(f"{source.name} lacks the other half of {shown(stored.name)}")
+    module = places_of(model, [stored._replace(name=name)], source.name, found.roles).get(name, "").removesuffix(WEIGHT)
+    if module not in shapes:
+        raise _error(source, stored, "adapters change the products of attention and of dense feedforward networks here")
+    if model.names.transposed or (name.split(".")[2] == "attn_qkv" and (found.interleaved or _order(model) != "rows")):
+        raise _error(source, stored, f"GGUF files hold the rows of this matrix of {model.architecture} in another order; take PEFT's directory")
+    (outputs, inputs), rank = shapes[module], pair[A].shape[0]
+    for end, shape in ((A, [rank, inputs]), (B, [outputs, rank])):
+        if pair[end].shape != shape or not 1 <= rank <= MOST_RANK or pair[end].dtype not in FLOATS:
+            raise CheckpointError(f"{source.name}: tensor {shown(pair[end].name)} holds {pair[end].dtype} of shape {pair[end].shape}; the model asks for floats of {shape}, of rank up to {MOST_RANK}")
+    first, second = tensor(source, pair[A]), tensor(source, pair[B])
+    return module, (first, _rows(second, name, model) if found.interleaved else second, alpha / rank if alpha else 1.0)
+
+
+def _order(model: Model) -> str:
+    merged = model.names.qkv
+    return merged.order if isinstance(merged, Merged) else "rows"
+
+
+def _rows(second: Tensor, name: str, model: Model) -> Tensor:
+    """B of queries and keys, whose heads hold numbers that turn together side by side in the file, and half a head apart here."""
+    _, layer, part, *_ = name.split(".")
+    mixer = model.layers[int(layer)].mixer
+    if part not in ("attn_q", "attn_k") or not isinstance(mixer, Attention):
+        return second
+    heads = mixer.heads if part == "attn_q" else mixer.kv_heads
+    return second.view(heads, mixer.dim // 2, 2, -1).transpose(1, 2).reshape(second.shape)
+
+
+def _error(source: Source, stored: Stored, why: str) -> CheckpointError:
+    return CheckpointError(f"{source.name}: tensor {shown(stored.name)} is not supported: {why}")

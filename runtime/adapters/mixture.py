@@ -1,0 +1,75 @@
+"""Mixtures of experts that adapters add to: the rows of such adapters by the law, the others as without adapters."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..layers.linear import Linear
+from ..models.experts import ExpertsPart
+from .extras import Delta, Mixture
+from .mixture_targets import Key, names_of
+from .product import Law
+
+
+class AdaptedMixture(ExpertsPart):
+    """See `ExpertsPart`, whose weights it has. added: what the adapter of all rows adds that are computed at the moment."""
+
+    def __init__(self, base: ExpertsPart, layer: int, law: Law) -> None:
+        vars(self).update(vars(base))
+        self._base, self._layer, self._law = base, layer, law
+        self.added: Mixture = {}
+        self.experts = [self._around(network, index) for index, network in enumerate(base.experts)]
+        self.shared = None if base.shared is None else self._around(base.shared, "shared")
+        for name in names_of(base):
+            setattr(self, name, AddedTo(getattr(base, name), self, ("", name)))
+
+    def inner(self, x: Tensor) -> Tensor:
+        y, others = torch.empty_like(x), torch.ones(len(x), dtype=torch.bool)
+        for extras, rows in self._law.special_rows(len(x)):
+            if self._layer in extras.mixtures:
+                self.added = extras.mixtures[self._layer]
+                y[rows], others[rows] = self.by_torch(x[rows]), False
+        if others.all():
+            return self._base.inner(x)
+        if others.any():
+            y[others] = self._base.inner(x[others])
+        return y
+
+    def _around(self, network: Any, key: int | str) -> Any:
+        found = copy.copy(network)
+        for name in names_of(network):
+            setattr(found, name, AddedTo(getattr(network, name), self, (key, name)))
+        return found
+
+
+class AddedTo(Linear):
+    """A product of a mixture."""
+
+    __slots__ = ("_base", "_key", "_mixture")
+
+    def __init__(self, base: Linear, mixture: AdaptedMixture, key: Key) -> None:
+        super().__init__(base.weight, base.bias)
+        self._base, self._mixture, self._key = base, mixture, key
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = self._base(x)
+        for delta in self._mixture.added.get(self._key, ()):
+            y = added(y, x, delta)
+        return y
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield from self._base.tensors()
+
+
+def added(y: Tensor, x: Tensor, delta: Delta) -> Tensor:
+    """y [T, outputs] with what a pair makes of x [T, inputs]."""
+    more = ((x @ delta.first.T.to(x.dtype)) @ delta.second.T.to(x.dtype)) * delta.scale
+    if delta.rows is not None:
+        return y.index_add(1, delta.rows, more)
+    y[:, delta.start : delta.start + more.shape[1]] += more
+    return y

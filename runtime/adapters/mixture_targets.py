@@ -1,0 +1,90 @@
+"""Which products of mixtures of experts an adapter's tensors are of: modules of single experts, and parameters with the rows of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from ..models.decoder import Decoder
+from ..models.experts import ExpertsPart
+from ..models.feedforward import GatedPart, PlainPart
+from ..models.spec import Model
+from .sites import WEIGHT
+
+DOWN = ("down", "output", "w2")  # in the names of parameters with the rows of all experts' last products
+ROUTER = "mlp.gate"  # what transformers calls the router, whatever the checkpoint does
+Key = tuple[int | str, str]  # an expert's number, "shared", or "" for the mixture itself; and the product's name
+
+
+class ExpertTarget(NamedTuple):
+    """Of a layer's product the loaded rows from `start` on. order: where the product has its rows in another order, which they are, int64."""
+
+    layer: int
+    key: Key
+    start: int
+    outputs: int
+    inputs: int
+    order: torch.Tensor | None
+
+
+class Mixtures:
+    """modules: by their names, those of the mixtures.  layers: by how the names of its parts begin, layers that have a mixture."""
+
+    def __init__(self, model: Model) -> None:
+        twin = Decoder(model, torch.float32, "cpu", allocate=False)
+        self.modules: dict[str, ExpertTarget] = {}
+        self.layers: dict[str, int] = {}
+        self._parts: dict[int, ExpertsPart] = {}
+        for block in twin.layers:
+            if isinstance(part := block.ffn, ExpertsPart):
+                prefix = model.names.layer.format(block.index)
+                self.layers[prefix], self._parts[block.index] = block.index, part
+                self.modules.update(_targets(part, prefix, block.index))
+                self.modules.setdefault(prefix + ROUTER, self.modules[prefix + model.names.experts.router])
+
+    def layer_of(self, module: str) -> int | None:
+        return next((layer for prefix, layer in self.layers.items() if module.startswith(prefix)), None)
+
+    def fused(self, layer: int, parameter: str, outputs: int, inputs: int) -> list[ExpertTarget]:
+        """Of each expert the product whose rows a parameter has, if they are of this shape; otherwise nothing."""
+        part = self._parts[layer]
+        name = "down" if any(word in parameter for word in DOWN) else part.experts[0].into
+        if tuple(getattr(part.experts[0], name).weight.shape) != (outputs, inputs):
+            return []
+        return [ExpertTarget(layer, (index, name), 0, outputs, inputs, _order(network, name)) for index, network in enumerate(part.experts)]
+
+
+@lru_cache(maxsize=4)
+def mixtures_of(model: Model) -> Mixtures:
+    """Nothing of the weights is needed."""
+    return Mixtures(model)
+
+
+def _targets(part: ExpertsPart, prefix: str, layer: int) -> Iterator[tuple[str, ExpertTarget]]:
+    holders: list[tuple[int | str, Any]] = [*enumerate(part.experts), ("shared", part.shared), ("", part)]
+    keys = {id(getattr(holder, name)): (key, holder, name) for key, holder in holders if holder is not None for name in names_of(holder)}
+    exact = {id(part.router.weight): part.router} | ({} if part.switch is None else {id(part.switch.weight): part.switch})
+    for place in part.places(prefix):
+        product = place.layer or exact.get(id(place.target))
+        if product is None or not place.name.endswith(WEIGHT) or id(product) not in keys:
+            continue
+        key, holder, name = keys[id(product)]
+        outputs, inputs = place.target.shape if product.weight.is_contiguous() else place.target.shape[::-1]
+        yield place.name.removesuffix(WEIGHT), ExpertTarget(layer, (key, name), place.start, outputs, inputs, _order(holder, name))
+
+
+def names_of(holder: object) -> Iterator[str]:
+    """Of the products that it holds itself."""
+    if isinstance(holder, ExpertsPart):
+        yield from (name for name in ("router", "switch", "narrow", "widen") if getattr(holder, name) is not None)
+    elif isinstance(holder, GatedPart | PlainPart):
+        yield from (holder.into, "down")
+
+
+def _order(holder: object, name: str) -> torch.Tensor | None:
+    if isinstance(holder, GatedPart) and name == "gate_up" and holder.row_order is not None:
+        return torch.from_numpy(holder.row_order)
+    return None

@@ -1,0 +1,73 @@
+"""The GPU's runner of a rank of a stage: a step in micro-batches, whose states come from the stage before and go to the next one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..kernels.ahead import is_compiling
+from ..models.decoder import Decoder
+from ..parallel.cuda_links import CudaLinks
+from ..step.batch import Batch
+from .micro_batches import FIXED_ON_GPUS, pieces
+from .team_cuda_runner import FollowerRunner, RankCudaRunner, TeamCudaRunner
+from .wanted import logit_rows, pools
+
+if TYPE_CHECKING:
+    from ..sequences.sequence import Work
+
+
+class Staged(RankCudaRunner):
+    """links: to the other stages."""
+
+    def __init__(self, *args: Any, links: CudaLinks, **options: Any) -> None:
+        self.links = links
+        super().__init__(*args, **options)
+        assert isinstance(self.model, Decoder)
+        self.stage = self.model.config.stage
+
+    def _mixed_steps(self, pool: Any) -> None:
+        """Steps of several tokens are not cut where layers attend: they begin with what another stage sends."""
+
+    def computed(self, work: list[Work]) -> Tensor | None:
+        """Rank 0: see `CudaRunner.forward`; it is queued once all stages have theirs. Others: nothing that anybody reads."""
+        if is_compiling():
+            return super().computed(work)
+        self.links.begin()
+        parts = pieces(work, self.links.stages, FIXED_ON_GPUS)
+        for part in parts:
+            self._hand_on(super().computed(part), part)
+        self.links.end()
+        return self._collected(parts)
+
+    def _hand_on(self, found: Tensor | None, part: list[Work]) -> None:
+        if found is not None and (not self.stage.ends or logit_rows(part)):
+            self.links.post(found)
+        if self.stage.ends and self.sums is not None:
+            self.links.post(self.sums)
+
+    def _collected(self, parts: list[list[Work]]) -> Tensor | None:
+        return None
+
+    def _enter(self, batch: Batch, tokens: int) -> None:
+        batch.keeps = not self.stage.ends
+        if self.stage.begins:
+            return
+        if batch.entering is None:
+            batch.entering = torch.zeros(len(batch.token_ids), self.model.config.hidden_size, dtype=self.model.dtype, device=self.device)
+        self.links.take(batch.entering[:tokens])
+
+
+class StagedTeamRunner(TeamCudaRunner, Staged):
+    """Of rank 0, in the first stage."""
+
+    def _collected(self, parts: list[list[Work]]) -> Tensor | None:
+        found = [self.links.result(len(logit_rows(part)), len(pools(part))) for part in parts]
+        self.sums = found[0][1]
+        return torch.cat([logits for logits, _ in found]) if len(found) > 1 else found[0][0]
+
+
+class StagedFollower(FollowerRunner, Staged):
+    """Of another rank."""

@@ -1,0 +1,114 @@
+"""The GPU's runner of a rank: all ranks take the same plans in the same order, rank 0 says which."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..kernels.ahead import compiled, is_compiling
+from ..parallel.cuda_ranks import CudaRanks
+from ..parallel.progress import Progress
+from ..parallel.team import Team
+from .cuda_runner import CudaRunner
+from .page_table import MirroredTable, PageTable
+from .work_words import Mirrors, to_words
+
+if TYPE_CHECKING:
+    from ..attention.base import AttentionBackend
+    from ..sequences.sequence import Work
+
+
+class RankCudaRunner(CudaRunner):
+    """ranks: with whom it computes. Tokens that were sampled last are rank 0's to tell."""
+
+    def __init__(self, *args: Any, ranks: CudaRanks, **options: Any) -> None:
+        self.ranks, self.progress = ranks, Progress(_mark, compiled)
+        super().__init__(*args, **options)
+
+    def forward(self, work: list[Work]) -> Tensor | None:
+        if self.last is not None and any(hi > seq.known for seq, _, hi in work):
+            self.ranks.told(self.last)
+        logits = self.computed(work) if work else None
+        if work and not is_compiling():
+            self.progress.launch()
+        return logits
+
+    def computed(self, work: list[Work]) -> Tensor | None:
+        return super().forward(work)
+
+    def _wanted_apart(self, work: list[Work]) -> list[int]:
+        """Steps of several tokens are computed as they are: what a stage hands on is of all of them."""
+        return []
+
+
+def _mark() -> torch.cuda.Event:
+    event = torch.cuda.Event()
+    event.record()
+    return event
+
+
+class TeamCudaRunner(RankCudaRunner):
+    """Of rank 0. team: the others."""
+
+    def __init__(self, *args: Any, team: Team, **options: Any) -> None:
+        self.team, self._told = team, False
+        super().__init__(*args, **options)
+
+    def forward(self, work: list[Work]) -> Tensor | None:
+        """See `CudaRunner`. A step that breaks off here is under way elsewhere: then all ranks end."""
+        if not (work and not is_compiling()):
+            return super().forward(work)
+        if not self._told:
+            self.team.step(to_words(work, self.table.rows_of(work)))
+        try:
+            return super().forward(work)
+        except BaseException as error:
+            self.team.broke_off(error)
+            raise
+
+    def compiled(self) -> None:
+        self.team.compile()
+
+    def begin_rehearsing(self) -> None:
+        """From now on no step compiles anything for long: one that is not done in time hangs."""
+        super().begin_rehearsing()
+        self.team.watch_steps(self.progress)
+
+    def rehearse(self) -> bool:
+        if self._ahead is None:
+            return False
+        self.team.rehearse()
+        self._told = True  # the others do the same by themselves
+        try:
+            return super().rehearse()
+        finally:
+            self._told = False
+
+    def release(self) -> None:
+        self.team.sleep()
+        super().release()
+
+    def restore(self, attention: AttentionBackend) -> None:
+        self.team.wake()
+        super().restore(attention)
+
+    def close(self) -> None:
+        """The others end once nothing waits for them any more."""
+        with suppress(RuntimeError):
+            self._stream.synchronize()
+        self.team.close()
+        super().close()
+
+
+class FollowerRunner(RankCudaRunner):
+    """Of another rank. mirrors: stand for rank 0's sequences in the plans that it takes."""
+
+    def __init__(self, *args: Any, mirrors: Mirrors, **options: Any) -> None:
+        self._mirrors = mirrors
+        super().__init__(*args, **options)
+
+    def _new_table(self, max_running: int, context: int, page_size: int) -> PageTable:
+        return MirroredTable(max_running, context, page_size, self.device, self._mirrors.rows)

@@ -1,0 +1,87 @@
+"""A plan as rank 0 tells it to others whose runners take plans: whole numbers, of which the slots are only those that they do not know yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..sequences.draft import Draft, Source
+from ..sequences.ops import Op
+from ..sequences.sequence import SequenceState, Work
+
+ROW = 10  # numbers of a sequence in front of its tokens and slots
+
+
+class Asked(Op):
+    """Wants what the operation of rank 0's sequence wants: spans of positions."""
+
+    def __init__(self, rows: range, pool: range) -> None:
+        super().__init__()
+        self._rows, self._pool = rows, pool
+
+    def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
+        return _within(self._rows, lo, hi)
+
+    def pool(self, seq: SequenceState, lo: int, hi: int) -> range:
+        return _within(self._pool, lo, hi)
+
+
+def _within(span: range, lo: int, hi: int) -> range:
+    """A step may be cut."""
+    return range(max(span.start, lo), max(min(span.stop, hi), span.start, lo))
+
+
+def to_words(work: Sequence[Work], rows: Sequence[int]) -> bytes:
+    """rows: the row of each sequence. What the others know of its slots is what the row's mirror has: `slots.mirrored`."""
+    parts: list[np.ndarray] = []
+    for (seq, lo, hi), row in zip(work, rows, strict=True):
+        op, known, stop = seq.ops[0], min(seq.slots.mirrored, hi), min(hi, seq.known)
+        wanted, pool = op.rows(seq, lo, hi), op.pool(seq, lo, hi)
+        parts.append(np.array((row, lo, hi, known, stop, wanted.start, wanted.stop, pool.start, pool.stop, seq.draft is not None), np.int32))
+        parts += (seq.tokens.reaching(stop)[lo:stop], seq.slots.array[known:hi])
+    return np.concatenate(parts).astype(np.int32, copy=False).tobytes()
+
+
+class Told(NamedTuple):
+    """A sequence of a step, as it was told."""
+
+    row: int
+    lo: int
+    hi: int
+    known: int
+    stop: int
+    wanted: range
+    pool: range
+    drafted: bool
+
+
+class Mirrors:
+    """What a rank knows of rank 0's sequences: one for each row. count: rows."""
+
+    def __init__(self, count: int) -> None:
+        self.rows = {SequenceState(row): row for row in range(count)}
+        self._all = list(self.rows)
+
+    def work(self, words: bytes) -> list[Work]:
+        """Equal to what the words were made of, for a runner. Sequences are those of the rows."""
+        values, at, found = np.frombuffer(words, np.int32), 0, []
+        while at < len(values):
+            row, lo, hi, known, stop, *spans = values[at : at + ROW].tolist()
+            tokens = max(0, stop - lo)
+            at += ROW
+            told = Told(row, lo, hi, known, stop, range(*spans[:2]), range(*spans[2:4]), bool(spans[4]))
+            found.append(self._mirrored(told, values[at : at + tokens], values[at + tokens : at + tokens + hi - known]))
+            at += tokens + hi - known
+        return found
+
+    def _mirrored(self, told: Told, tokens: np.ndarray, slots: np.ndarray) -> Work:
+        seq = self._all[told.row]
+        seq.tokens.put(told.lo, tokens)
+        seq.slots.truncate(told.known)
+        seq.slots.extend(slots)
+        seq.draft = Draft([], Source("told")) if told.drafted else None  # steps are cut by it; its tokens are among the others
+        seq.ops.clear()
+        seq.ops.append(Asked(told.wanted, told.pool))
+        return Work(seq, told.lo, told.hi)

@@ -1,0 +1,88 @@
+"""What the chosen experts of few rows give, their weights read in place: how the two kernels are cut, and their launches."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+from torch import Tensor
+
+from . import expert_gather_kernels as kernels
+from .expert_parts import Besides, Choice, Stacks, Weights, besides_of, flags_of
+from .one_row_launch import block_of
+
+ROWS_AT_ONCE = 8  # that a program of the second product reads, of all experts together
+
+
+class Gather(NamedTuple):
+    """Powers of 2 but for groups. rows: of each weight that a program reads at once; block: columns a step; warps: of a program.
+
+    groups: of rows, one after the other.  registers: most that a thread may use, 0: the compiler's choice.
+    """
+
+    rows: int
+    block: int
+    warps: int
+    groups: int = 1
+    registers: int = 0
+
+
+# By (outputs, inputs, top_k), measured on an H100 inside chains of launches that overlap.
+TUNED_UP: dict[tuple[int, int, int], Gather] = {(1536, 2048, 8): Gather(4, 2048, 4)}
+TUNED_DOWN: dict[tuple[int, int, int], Gather] = {(2048, 768, 8): Gather(1, 256, 1)}
+
+
+def best_up(outputs: int, inputs: int, top_k: int) -> Gather:
+    """The measured cut of gate and up [outputs, inputs] of so many experts of one row, or a sound guess."""
+    block = block_of(inputs)
+    return TUNED_UP.get((outputs, inputs, top_k)) or Gather(4, block, max(1, block // 512))
+
+
+def best_down(outputs: int, inputs: int, top_k: int) -> Gather:
+    """The same of the second product, of which a program reads the rows of all experts at once."""
+    rows = max(1, ROWS_AT_ONCE // triton.next_power_of_2(top_k))
+    return TUNED_DOWN.get((outputs, inputs, top_k)) or Gather(rows, min(256, triton.next_power_of_2(inputs)), 1)
+
+
+def gathered(x: Tensor, stacks: Stacks, choice: Choice, besides: Besides, out: Tensor, overlap: bool) -> Tensor:
+    """`out` [T, hidden], of few rows: the sum of what each row's experts give, and of `besides`."""
+    inner = gather_up(x, stacks, choice, overlap=overlap)
+    return gather_down(inner, stacks, choice, besides, out, overlap=overlap)
+
+
+def gather_up(x: Tensor, stacks: Stacks, choice: Choice, cut: Gather | None = None, overlap: bool = False) -> Tensor:
+    """activation(gate) * up of every pair [T * k, inner], each by programs of its own."""
+    assert isinstance(stacks.gate_up, Weights)
+    (weight, bias), inner, pairs = stacks.gate_up, stacks.inner, choice.experts.numel()
+    out = x.new_empty(pairs, inner)
+    cut = cut or best_up(2 * inner, x.shape[1], choice.top_k)
+    kernels.gather_up[triton.cdiv(2 * inner, cut.rows * cut.groups), pairs](
+        x, weight, x if bias is None else bias, choice.experts, choice.weights, out, x.stride(0), inner, stacks.limit or 0.0,
+        TOP=choice.top_k, GROUPS=cut.groups, NAME=stacks.name, LIMITED=stacks.limit is not None, BIASED=bias is not None,
+        WEIGHED=choice.of_input, **_constants(weight, cut, overlap),
+    )  # fmt: skip
+    return out
+
+
+def gather_down(
+    inner: Tensor, stacks: Stacks, choice: Choice, besides: Besides, out: Tensor, cut: Gather | None = None, overlap: bool = False
+) -> Tensor:
+    """Of what `gather_up` gives the sums [T, hidden], in `out`."""
+    assert isinstance(stacks.down, Weights)
+    (weight, bias), (rows, outputs) = stacks.down, out.shape
+    cut = cut or best_down(outputs, stacks.inner, choice.top_k)
+    kernels.gather_down[triton.cdiv(outputs, cut.rows), rows](
+        inner, weight, inner if bias is None else bias, choice.experts, choice.weights, *besides_of(besides, inner), out, outputs,
+        TOP=choice.top_k, LANES=triton.next_power_of_2(choice.top_k), BIASED=bias is not None, WEIGHED=not choice.of_input,
+        **flags_of(besides), **_constants(weight, cut, overlap),
+    )  # fmt: skip
+    return out
+
+
+def _constants(weight: Tensor, cut: Gather, overlap: bool) -> dict[str, Any]:
+    """The keywords that both kernels take."""
+    size = weight.shape[2]
+    block = min(cut.block, triton.next_power_of_2(size))
+    told = {"SIZE": size, "ROWS": cut.rows, "BLOCK": block, "VECTOR": min(16 // weight.element_size(), block), "DEPENDENT": overlap}
+    told |= {"num_warps": cut.warps} | ({"maxnreg": cut.registers} if cut.registers else {})
+    return told | ({"launch_pdl": True} if overlap else {})

@@ -1,0 +1,184 @@
+"""Products of 2 to 16 rows with weights of four and eight bits, whose programs have a slice of the inputs each; see few_rows_parts_kernels."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from . import few_rows_parts_kernels as kernels
+from .few_bits_packed import BYTES, Packed
+from .few_rows_assembly import texts_of
+from .few_rows_parts_kernels import block_of, steps_of
+from .matmul import processors
+from .one_row_launch import SHARED, has_room, tiles_of
+
+MOST_ROWS = 16  # of 17 to 32 few_rows_tensor_kernels are faster
+FORMS = {torch.int16: "nibbles", torch.int8: "int8", torch.float8_e4m3fn: "e4m3"}  # of a weight's words
+WORDS_RATE, OTHER_RATE = 25.0, 45.0  # bytes a nanosecond that a multiprocessor reads: from memory, and from the L2 cache
+WARPS = 16  # of a multiprocessor, that have as many words under way as the memory needs
+FINISH, TURN = 1500.0, 150.0  # nanoseconds: sums of slices added up, and those of warps
+
+
+class Readied(NamedTuple):
+    """x [T, in] times a norm's weight, still to be divided by the root of its mean square.
+
+    squares: float32 [parts, T], which add up to the sum of the squares of each row; eps: the norm's.
+    """
+
+    y: Tensor
+    squares: Tensor
+    eps: float
+
+
+class Heads(NamedTuple):
+    """What becomes of outputs that are heads: see `heads.rotate_and_store`, all arguments of which are given."""
+
+    queries: int
+    keys: int
+    angles: Tensor
+    positions: Tensor
+    slots: Tensor
+    k_pool: Tensor
+    v_pool: Tensor
+    k_scale: float
+    v_scale: float
+
+    @property
+    def dim(self) -> int:
+        return self.k_pool.shape[-1]
+
+
+class PartsTile(NamedTuple):
+    """Powers of 2 but `full`. outputs: of a program at a time; split: parts of its inputs; side: warps along the outputs, 16 or more each;
+    slices: of the inputs, each of programs of its own; full: programs a multiprocessor; ahead: blocks of a warp under way;
+    waits: 2: a program begins when half of its x is there.
+    """
+
+    outputs: int
+    split: int
+    side: int
+    slices: int
+    full: int
+    ahead: int = 2
+    waits: int = 1
+
+    def room(self, rows: int, inputs: int, form: str) -> int:
+        """Bytes of shared memory."""
+        steps = steps_of(inputs, form, self.slices, self.split)
+        block = block_of(form)
+        return 2 * block * steps * self.split * rows + 4 * self.outputs * rows * self.split + 1024
+
+    def expected(self, rows: int, outputs: int, inputs: int, form: str, half: int, many: int) -> float:
+        """About the nanoseconds of a product, by what a multiprocessor reads."""
+        tiles = tiles_of(outputs, half, self.outputs)
+        stride = self.stride(tiles, many)
+        turns, programs = triton.cdiv(tiles, stride), triton.cdiv(stride * self.slices, many)
+        slice = inputs / self.slices
+        words = turns * self.outputs * slice * (0.5625 if form == "nibbles" else 1)
+        sums = 8 * turns * self.outputs * rows if self.slices > 1 else 0
+        idle = max(1.0, WARPS / (min(self.full, programs) * self.split * self.side))
+        return programs * (idle * words / WORDS_RATE + (2 * slice * rows + sums) / OTHER_RATE) + (FINISH if self.slices > 1 else 0) + TURN * turns
+
+    def stride(self, tiles: int, processors: int) -> int:
+        """Programs of a slice, which have about equally many tiles each."""
+        most = max(1, self.full * processors // self.slices)
+        return triton.cdiv(tiles, triton.cdiv(tiles, most))
+
+
+CUTS = [
+    PartsTile(outputs, split, side, slices, full, 1 if outputs // side == 32 else 2)
+    for outputs, split, side, full in ((32, 4, 2, 2), (64, 4, 2, 2), (64, 2, 4, 2), (128, 2, 4, 2), (32, 8, 2, 1), (64, 4, 4, 1), (32, 16, 1, 1), (128, 4, 4, 1))
+    for slices in (1, 2, 4, 7, 8, 14, 16, 32)
+]  # fmt: skip
+SMALLEST = PartsTile(16, 8, 1, 64, 2)
+TUNED: dict[tuple[int, int, bool], PartsTile] = {  # by outputs, inputs, and whether it is of bytes; measured on an H100 at 16 rows, float8 of the bytes
+    (28672, 4096, False): PartsTile(64, 4, 4, 1, 1),
+    (4096, 14336, False): PartsTile(128, 4, 4, 4, 1, 1),
+    (6144, 4096, False): PartsTile(32, 4, 2, 4, 2, waits=2),
+    (4096, 4096, False): PartsTile(64, 4, 2, 4, 2, 1),
+    (28672, 4096, True): PartsTile(32, 8, 2, 1, 1),
+    (4096, 14336, True): PartsTile(128, 4, 4, 8, 1, 1),
+    (6144, 4096, True): PartsTile(64, 4, 4, 4, 1, waits=2),
+    (4096, 4096, True): PartsTile(128, 4, 4, 4, 1, waits=2),
+    (128256, 4096, True): PartsTile(32, 8, 2, 1, 1),
+}
+
+
+def columns(rows: int) -> int:
+    """Of the tensor cores' right operand."""
+    return next(count for count in (8, 16, 32) if rows <= count)
+
+
+def tile_for(rows: int, weight: Packed, dim: int = 0) -> PartsTile:
+    """What is expected to take the least time. dim: of heads, if the outputs are these."""
+    count, form = columns(rows), FORMS[weight.words.dtype]
+    return _best(count, weight.outputs, weight.inputs, form, dim, processors(weight.words.device))
+
+
+@cache
+def _best(count: int, outputs: int, inputs: int, form: str, dim: int, many: int) -> PartsTile:
+    """The tile of those that fit; half a tile of heads lies within half a head."""
+    if (tuned := TUNED.get((outputs, inputs, form != "nibbles"))) is not None and count <= 16:
+        return tuned
+    fitting = [tile for tile in CUTS if tile.room(count, inputs, form) <= SHARED // tile.full - 1024 and (not dim or tile.outputs <= dim)]
+    return min(fitting or [SMALLEST], key=lambda tile: tile.expected(count, outputs, inputs, form, dim // 2, many))
+
+
+def takes(weight: Packed) -> bool:
+    """Whether `matmul` takes the weight: four bits in blocks of 128 inputs without shifts, or bytes in steps of 64, for bfloat16, on a GPU with the room."""
+    if weight.form == BYTES:
+        whole = weight.inputs % block_of("bytes") == 0 and weight.outputs * weight.inputs < 2**32
+        known = whole and weight.kind in ("plain", "scaled") and (weight.kind == "plain" or weight.group % block_of("bytes") == 0)
+    else:
+        known = weight.block == block_of("nibbles") and weight.kind != "shifted"
+    return known and weight.dtype == torch.bfloat16 and weight.words.data_ptr() % 16 == 0 and has_room(weight.words.device)
+
+
+def suits(x: Tensor, weight: Packed) -> bool:
+    """Whether `qkv_rotate_store` takes them: x's rows lie at multiples of 32 bytes, its columns in the weight's order."""
+    placed = x.data_ptr() % 16 == 0 and x.stride(0) % 16 == 0 and x.stride(1) == 1
+    return placed and 0 < x.shape[0] <= MOST_ROWS and weight.order is None and takes(weight)
+
+
+def matmul(
+    x: Tensor, weight: Packed, y: Tensor, bias: Tensor | None, squares: Tensor | None, eps: float, *, added: bool, ready: tuple[Tensor, float] | None,
+    name: str, overlap: bool, tile: PartsTile, heads: Heads | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Writes y, see `few_bits.matmul`; -> y times the norm's weight and the squares of each program's outputs, or what is not of use."""
+    rows, outputs, form = x.shape[0], weight.outputs, FORMS[weight.words.dtype]
+    count = columns(rows)
+    tiles = tiles_of(outputs, heads.dim // 2 if heads else outputs // 2 if name else 0, tile.outputs)
+    stride = tile.stride(tiles, processors(x.device))
+    words, warps = weight.words.view(torch.int16), tile.split * tile.side
+    x = x if form == "nibbles" else x.view(torch.int32)
+    left = torch.empty(tiles if ready else 0, rows, dtype=torch.float32, device=x.device)
+    partial = torch.empty(tile.slices * tiles * count * tile.outputs if tile.slices > 1 else 0, dtype=torch.float32, device=x.device)
+    after = torch.empty_like(y) if ready else y
+    kernels.multiply[(stride * tile.slices,)](
+        x, words, words if weight.meta is None else weight.meta, words if weight.outer is None else weight.outer, y if bias is None else bias,
+        words if squares is None else squares, y, ready[0] if ready else y, after, left, partial, weight.counters,
+        *((y, weight.counters, weight.counters, y, y) if heads is None else heads[2:7]), rows, x.stride(0), y.stride(0), eps, *((1.0, 1.0) if heads is None else heads[7:]),
+        OUTPUTS=outputs, INPUTS=weight.inputs, GROUP=weight.group, KIND=weight.kind, FORM=form, OUTER=weight.outer is not None,
+        TEXTS=texts_of(weight), BIASED=bias is not None,
+        NORMED=squares is not None, SQUARES=1 if squares is None else len(squares), ADDED=added, READY=ready is not None, NAME=name,
+        **({"QUERIES": 0, "KEYS": 0, "DIM": 0} if heads is None else {"QUERIES": heads.queries, "KEYS": heads.keys, "DIM": heads.dim}),
+        TILE=tile.outputs, ROWS=count, SPLIT=tile.split, SIDE=tile.side, SLICES=tile.slices, AHEAD=tile.ahead, MOST_WAITS=tile.waits, PROGRAMS=stride * tile.slices,
+        DEPENDENT=overlap, num_warps=warps, maxnreg=128, **({"launch_pdl": True} if overlap else {}),
+    )  # fmt: skip
+    return after, left
+
+
+def qkv_rotate_store(x: Tensor | Readied, weight: Packed, bias: Tensor | None, heads: Heads, *, overlap: bool, tile: PartsTile | None = None) -> Tensor:
+    """Queries of x [T, in], rotated: [T, queries, dim]; keys and values go to their slots."""
+    (x, squares, eps) = x if isinstance(x, Readied) else (x, None, 0.0)
+    q = x.new_empty(x.shape[0], heads.queries * heads.dim)
+    tile = tile or tile_for(len(x), weight, heads.dim)
+    matmul(x, weight, q, bias, squares, eps, added=False, ready=None, name="", overlap=overlap, tile=tile, heads=heads)
+    return q.view(len(q), heads.queries, heads.dim)
+
+
+__all__ = ["MOST_ROWS", "Heads", "PartsTile", "Readied", "matmul", "qkv_rotate_store", "suits", "takes", "tile_for"]

@@ -1,0 +1,389 @@
+"""A Gluon kernel that multiplies tens to hundreds of rows with a weight of 4 or 8 bits by Hopper's wide tensor core instructions (wgmma).
+
+The weight is the left operand, which these instructions take from registers: codes come to shared memory as they lie, each thread reads
+those of its place in the operand, restores them there, scaled, and nothing that was restored goes back through memory. While a quarter of a
+block is multiplied, the next is restored. x is the right operand, in shared memory. Codes and x of the next blocks are brought by the
+copy engine into a ring, one barrier each. Inputs may be split over programs, which run at the same time: each
+adds what all of a tile left of some of its rows, in their order.
+"""
+
+# mypy: disable-error-code="assignment,var-annotated"
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from .activation import activated
+from .ahead import entry
+from .few_bits_packed import BYTES as OF_BYTES
+from .one_row_tensor_kernels import outputs_of
+
+BLOCK = gl.constexpr(128)  # inputs
+QUARTER = gl.constexpr(32)
+AHEAD = gl.constexpr(6)  # blocks, of scales
+BYTES = gl.constexpr(OF_BYTES)  # a form, see few_bits_packed
+bring = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared  # as older Tritons call it
+OLDER = gl.constexpr(not hasattr(gl.shared_memory_descriptor, "reinterpret"))
+all_threads = getattr(gl, "barrier", None) or gl.thread_barrier
+
+
+@gluon.constexpr_function
+def pieces(group, kind):
+    """Groups in a block; 0: there are no scales of groups."""
+    return 0 if kind in ("plain", "floats", "table") else max(1, 128 // group)
+
+
+@gluon.constexpr_function
+def sums_layout(warps, rows):
+    """Of [outputs, rows]."""
+    return gl.NVMMADistributedLayout([3, 0], [warps, 1], [16, rows, 16])
+
+
+@gluon.constexpr_function
+def _weight_layout(warps, rows):
+    """Of [outputs, QUARTER]."""
+    return gl.DotOperandLayout(0, sums_layout(warps, rows), 2)
+
+
+@gluon.constexpr_function
+def shared(bits, rank):
+    """Of tiles with rows of QUARTER numbers of so many bits."""
+    return gl.NVMMASharedLayout(4 * bits, bits, rank)
+
+
+@gluon.constexpr_function
+def _written(outputs, warps):
+    """Of [outputs, rows]: eight outputs side by side."""
+    lanes = min(32, outputs // 8)
+    return gl.BlockedLayout([8, 1], [lanes, 32 // lanes], [1, warps], [0, 1])
+
+
+@gluon.constexpr_function
+def codes_shape(form, tile, gated):
+    """Of what the copy engine brings of a block of codes."""
+    outputs = (tile // 16, 2, 8) if gated else (tile,)
+    return [4, *outputs, 32] if form == OF_BYTES else [*outputs, 32]
+
+
+@gluon.constexpr_function
+def _some(rows, split):
+    """Rows that a program finishes at a time."""
+    return max(16, min(64, 1 << (rows // split).bit_length() - 1))
+
+
+@gluon.jit
+def _bring_codes(
+    codes, to_codes, full, slot, tile, block, more, FORM: gl.constexpr, TILE: gl.constexpr, GATED: gl.constexpr, OUTPUTS: gl.constexpr, STEP: gl.constexpr
+):
+    """Begins to bring a block of codes; its barrier waits for STEP bytes, those of x too."""
+    bar = full.index(slot)
+    mbarrier.expect(bar, STEP, more)
+    if FORM == BYTES and GATED:
+        bring(codes, [block * 4, tile * (TILE // 16), 0, 0, 0], bar, to_codes.index(slot), more)
+    elif FORM == BYTES:
+        bring(codes, [block * 4, tile * TILE, 0], bar, to_codes.index(slot), more)
+    elif GATED:
+        bring(codes, [tile * (TILE // 16), 2 * block, 0, 0], bar, to_codes.index(slot), more)
+    else:
+        bring(codes, [block * OUTPUTS + tile * TILE, 0], bar, to_codes.index(slot), more)
+
+
+@gluon.jit
+def _metas(meta, output, block, OUTPUTS: gl.constexpr, GROUP: gl.constexpr, PIECES: gl.constexpr):
+    """Of the groups of each quarter of a block, at these outputs."""
+    if PIECES == 0:
+        return output, output, output, output
+    else:
+        start = meta + block * BLOCK // (GROUP * PIECES) * (PIECES * OUTPUTS) + output
+        m0 = gl.load(start)
+        m1 = gl.load(start + OUTPUTS) if PIECES == 4 else m0
+        m2 = gl.load(start + PIECES // 2 * OUTPUTS) if PIECES > 1 else m0
+        m3 = gl.load(start + 3 * OUTPUTS) if PIECES == 4 else m2
+        return m0, m1, m2, m3
+
+
+@gluon.jit
+def _prefetch(meta, output, block, BLOCKS: gl.constexpr, OUTPUTS: gl.constexpr, GROUP: gl.constexpr, PIECES: gl.constexpr):
+    """Begins to bring scales into the L2 cache."""
+    block = gl.minimum(block, BLOCKS - 1)
+    for piece in gl.static_range(PIECES):
+        places = meta + (block * BLOCK // (GROUP * PIECES) * PIECES + piece) * OUTPUTS + output
+        gl.inline_asm_elementwise("prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [places.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def _tiles(place, COUNT: gl.constexpr, SIZE: gl.constexpr, DTYPE: gl.constexpr, BITS: gl.constexpr):
+    """What the copy engine brought, as [COUNT, SIZE, QUARTER]."""
+    if OLDER:
+        return place._reinterpret(DTYPE, [COUNT, SIZE, QUARTER], shared(BITS, 2))
+    else:
+        return place.reinterpret(DTYPE, [COUNT, SIZE, QUARTER], shared(BITS, 2))
+
+
+@gluon.jit
+def _half(meta, LOW: gl.constexpr, DTYPE: gl.constexpr):
+    """One half of each number's bits."""
+    return (meta if LOW else meta >> 16).to(gl.int16).to(DTYPE, bitcast=True)
+
+
+@gluon.jit
+def _restored(codes, meta, TEXT: gl.constexpr, GROUPED: gl.constexpr, FORM: gl.constexpr, DTYPE: gl.constexpr):
+    """Codes [outputs, QUARTER] as what they stand for, in DTYPE; meta: of the same shape, or not used."""
+    if GROUPED:
+        scale, second = _half(meta, True, DTYPE), _half(meta, False, DTYPE)
+        operands: gl.constexpr = "=r,h,r,r" if FORM == BYTES else "=r,r,r,r"
+        found = gl.inline_asm_elementwise(TEXT, operands, [codes, scale, second], dtype=gl.int16, is_pure=True, pack=2)
+    else:
+        alone: gl.constexpr = "=r,h" if FORM == BYTES else "=r,r"
+        found = gl.inline_asm_elementwise(TEXT, alone, [codes], dtype=gl.int16, is_pure=True, pack=2)
+    return found.to(DTYPE, bitcast=True)
+
+
+@gluon.jit
+def _quarter(
+    words, bytes_, meta, AT: gl.constexpr, TEXT: gl.constexpr, FORM: gl.constexpr, GROUPED: gl.constexpr, TILE: gl.constexpr, LEFT: gl.constexpr,
+    DTYPE: gl.constexpr,
+):  # fmt: skip
+    """A quarter of a block's inputs [TILE, QUARTER] in DTYPE. words: each holds a code of every quarter; bytes_: place of codes in shared memory; meta [TILE]."""
+    found = bytes_.index(AT).load(LEFT) if FORM == BYTES else words
+    return _restored(found, meta[:, None].broadcast_to(TILE, QUARTER), TEXT, GROUPED, FORM, DTYPE)
+
+
+@gluon.jit
+def _factor(squares, row, rows, eps, INPUTS: gl.constexpr, PARTS: gl.constexpr):
+    """1 / the root of the mean square of each row, from sums [PARTS, rows] of its squares."""
+    total = gl.load(squares + row, row < rows, other=0.0)
+    for part in range(1, PARTS):
+        total += gl.load(squares + part * rows + row, row < rows, other=0.0)
+    return gl.rsqrt(total / INPUTS + eps)
+
+
+@gluon.jit
+def _finished(
+    total, outer, bias, squares, output, row, rows, eps, INPUTS: gl.constexpr, OUTER: gl.constexpr, BIASED: gl.constexpr, NORMED: gl.constexpr,
+    PARTS: gl.constexpr,
+):  # fmt: skip
+    """total [outputs, rows] times what belongs to each output and to each row, and the bias."""
+    if OUTER:
+        total *= gl.load(outer + output)[:, None]
+    if NORMED:
+        total *= _factor(squares, row, rows, eps, INPUTS, PARTS)[None, :]
+    if BIASED:
+        total += gl.load(bias + output).to(gl.float32)[:, None]
+    return total
+
+
+@gluon.jit
+def _gated(total, NAME: gl.constexpr, TILE: gl.constexpr, ROWS: gl.constexpr):
+    """Gates and ups in turns of eight [TILE, ROWS] -> activation(gate) * up [TILE / 2, ROWS]."""
+    gate, up = gl.split(gl.permute(gl.reshape(total, [TILE // 16, 2, 8, ROWS]), [0, 2, 3, 1]))
+    return gl.reshape(activated(gate, NAME) * up, [TILE // 2, ROWS])
+
+
+@gluon.jit
+def _write(
+    total, y, norm, ready, left_squares, tile, output, row, rows, y_stride, OUTPUTS: gl.constexpr, ADDED: gl.constexpr, READY: gl.constexpr
+):
+    """total [outputs, rows] to its place in y, and all that is wanted of it."""
+    inside = (output < OUTPUTS)[:, None] & (row < rows)[None, :]
+    place = y + row.to(gl.int64)[None, :] * y_stride + output[:, None]
+    if ADDED:
+        total = total.to(gl.float32) + gl.load(place, inside, other=0.0).to(gl.float32)
+    stored = total.to(y.dtype.element_ty)
+    gl.store(place, stored, inside)
+    if READY:
+        total = gl.where(inside, stored.to(gl.float32), 0.0)
+        weighed = gl.load(norm + output, output < OUTPUTS, other=0.0).to(gl.float32)[:, None]
+        gl.store(ready + row.to(gl.int64)[None, :] * OUTPUTS + output[:, None], (total * weighed).to(y.dtype.element_ty), inside)
+        gl.store(left_squares + tile * rows + row, gl.sum(total * total, 0), row < rows)
+
+
+@gluon.jit
+def _leave(total, partial, split, rows, TILE: gl.constexpr, ROWS: gl.constexpr, SUMS: gl.constexpr):
+    """Sums of a part of the inputs [TILE, ROWS] to memory, outputs side by side."""
+    lane = gl.arange(0, TILE, layout=gl.SliceLayout(1, SUMS))[:, None]
+    column = gl.arange(0, ROWS, layout=gl.SliceLayout(0, SUMS))[None, :]
+    gl.store(partial + split * (TILE * ROWS) + column * TILE + lane, total, (column < rows) & (lane >= 0))
+
+
+@gluon.jit
+def _meet(counter, SPLIT: gl.constexpr):
+    """Returns when all programs of a tile have come here: the grid is no larger than what runs at the same time."""
+    all_threads()
+    here = gl.atomic_add(counter, 1, sem="acq_rel") + 1
+    while here < SPLIT:
+        here = gl.atomic_add(counter, 0, sem="acquire")
+
+
+@gluon.jit
+def _depart(counter, SPLIT: gl.constexpr):
+    """The last one leaves the counter as it was."""
+    all_threads()
+    if gl.atomic_add(counter, 1, sem="acq_rel") == 2 * SPLIT - 1:
+        gl.store(counter, 0)
+
+
+@gluon.jit
+def _sum_of_parts(places, inside, PART: gl.constexpr, SPLIT: gl.constexpr):
+    """In the order of the inputs, whoever adds them."""
+    total = gl.load(places, inside, other=0.0, cache_modifier=".cg")
+    for part in gl.static_range(1, SPLIT):
+        total += gl.load(places + part * PART, inside, other=0.0, cache_modifier=".cg")
+    return total
+
+
+@gluon.jit
+def _finish_parts(
+    partial, split, outer, bias, squares, y, norm, ready, left_squares, tile, row_tile, rows, y_stride, eps, OUTPUTS: gl.constexpr,
+    INPUTS: gl.constexpr, OUTER: gl.constexpr, BIASED: gl.constexpr, NORMED: gl.constexpr, PARTS: gl.constexpr, ADDED: gl.constexpr,
+    READY: gl.constexpr, NAME: gl.constexpr, TILE: gl.constexpr, ROWS: gl.constexpr, SPLIT: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
+    """Each program of a tile finishes some of its rows."""
+    SOME: gl.constexpr = _some(ROWS, SPLIT)
+    WIDE: gl.constexpr = TILE // 2 if NAME != "" else TILE
+    WRITTEN: gl.constexpr = OUTPUTS // 2 if NAME != "" else OUTPUTS
+    OUT: gl.constexpr = _written(WIDE, WARPS)
+    lane = gl.arange(0, WIDE, layout=gl.SliceLayout(1, OUT))
+    output = tile * WIDE + lane
+    known = gl.minimum(output, WRITTEN - 1)
+    for start in range(split * SOME, ROWS, SPLIT * SOME):
+        column = start + gl.arange(0, SOME, layout=gl.SliceLayout(0, OUT))
+        row = row_tile * ROWS + column
+        inside = (row < rows)[None, :] & (lane >= 0)[:, None]
+        if NAME != "":
+            places = partial + column[None, :] * TILE + (lane // 8 * 16 + lane % 8)[:, None]
+            gate, up = _sum_of_parts(places, inside, TILE * ROWS, SPLIT), _sum_of_parts(places + 8, inside, TILE * ROWS, SPLIT)
+            gate = _finished(gate, outer, bias, squares, known, row, rows, eps, INPUTS, OUTER, BIASED, NORMED, PARTS)
+            up = _finished(up, outer, bias, squares, known + WRITTEN, row, rows, eps, INPUTS, OUTER, BIASED, NORMED, PARTS)
+            total = activated(gate, NAME) * up
+        else:
+            total = _sum_of_parts(partial + column[None, :] * TILE + lane[:, None], inside, TILE * ROWS, SPLIT)
+            total = _finished(total, outer, bias, squares, known, row, rows, eps, INPUTS, OUTER, BIASED, NORMED, PARTS)
+        _write(total, y, norm, ready, left_squares, tile, output, row, rows, y_stride, WRITTEN, ADDED, READY)
+
+
+@gluon.jit
+def _finish(
+    total, outer, bias, squares, y, norm, ready, left_squares, tile, row_tile, rows, y_stride, eps, OUTPUTS: gl.constexpr, INPUTS: gl.constexpr,
+    OUTER: gl.constexpr, BIASED: gl.constexpr, NORMED: gl.constexpr, PARTS: gl.constexpr, ADDED: gl.constexpr, READY: gl.constexpr,
+    NAME: gl.constexpr, TILE: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
+    """Sums of all inputs [TILE, ROWS]; they change hands so that a thread writes outputs that lie side by side."""
+    SUMS: gl.constexpr = sums_layout(WARPS, ROWS)
+    WIDE: gl.constexpr = TILE // 2 if NAME != "" else TILE
+    OUT: gl.constexpr = _written(WIDE, WARPS)
+    output = outputs_of(gl.arange(0, TILE, layout=gl.SliceLayout(1, SUMS)), tile, OUTPUTS, OUTPUTS // 2 if NAME != "" else 0, TILE)
+    row = row_tile * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(0, SUMS))
+    total = _finished(total, outer, bias, squares, output, row, rows, eps, INPUTS, OUTER, BIASED, NORMED, PARTS)
+    if NAME != "":
+        total = _gated(total, NAME, TILE, ROWS)
+    if not ADDED:
+        total = total.to(y.dtype.element_ty)
+    total = gl.convert_layout(total, OUT)
+    output = tile * WIDE + gl.arange(0, WIDE, layout=gl.SliceLayout(1, OUT))
+    row = row_tile * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(0, OUT))
+    _write(total, y, norm, ready, left_squares, tile, output, row, rows, y_stride, OUTPUTS * WIDE // TILE, ADDED, READY)
+
+
+@entry
+@gluon.jit(do_not_specialize=["rows"])
+def multiply(
+    x, codes, meta, outer, bias, squares, y, norm, ready, left_squares, partial, counters, rows, y_stride, eps,
+    OUTPUTS: gl.constexpr, INPUTS: gl.constexpr, FORM: gl.constexpr, GROUP: gl.constexpr, KIND: gl.constexpr, OUTER: gl.constexpr,
+    TEXT0: gl.constexpr, TEXT1: gl.constexpr, TEXT2: gl.constexpr, TEXT3: gl.constexpr,
+    BIASED: gl.constexpr, NORMED: gl.constexpr, PARTS: gl.constexpr, ADDED: gl.constexpr, READY: gl.constexpr, NAME: gl.constexpr,
+    TILE: gl.constexpr, ROWS: gl.constexpr, SPLIT: gl.constexpr, RING: gl.constexpr, WARPS: gl.constexpr, DEPENDENT: gl.constexpr,
+):  # fmt: skip
+    """y [rows, OUTPUTS] = x [rows, INPUTS] W^T + bias; see `few_bits_kernels.multiply` for what may stand around it. Grid (row tiles * output tiles, SPLIT).
+
+    x, codes: what the copy engine brings a block of at a time, see `many_rows_tensor`.
+    """
+    SUMS: gl.constexpr = sums_layout(WARPS, ROWS)
+    LEFT: gl.constexpr = _weight_layout(WARPS, ROWS)
+    DTYPE: gl.constexpr = x.dtype
+    GATED: gl.constexpr = NAME != ""
+    HALF: gl.constexpr = OUTPUTS // 2 if NAME != "" else 0
+    PIECES: gl.constexpr = pieces(GROUP, KIND)
+    GROUPED: gl.constexpr = PIECES > 0
+    BLOCKS: gl.constexpr = (INPUTS + BLOCK - 1) // BLOCK
+    BITS: gl.constexpr = 8 if FORM == BYTES else 16
+    CODES: gl.constexpr = codes_shape(FORM, TILE, NAME != "")
+    STEP: gl.constexpr = ROWS * BLOCK * 2 + TILE * (128 if FORM == BYTES else 64)
+    row_tiles = (rows + ROWS - 1) // ROWS
+    row_tile, tile = gl.program_id(0) % row_tiles, gl.program_id(0) // row_tiles
+    split = gl.program_id(1)
+    COUNT: gl.constexpr = (BLOCKS + SPLIT - 1) // SPLIT  # of a program; those behind the last have no x, and add nothing
+    first = split * COUNT
+
+    to_x = gl.allocate_shared_memory(DTYPE, [RING, 4, ROWS, QUARTER], shared(16, 3))
+    to_codes = gl.allocate_shared_memory(codes.dtype, [RING] + CODES, shared(BITS, len(CODES)))
+    full = gl.allocate_shared_memory(gl.int64, [RING, 1], mbarrier.MBarrierLayout())
+    for at in gl.static_range(RING):
+        mbarrier.init(full.index(at), count=1)
+    for at in gl.static_range(RING - 1):
+        _bring_codes(codes, to_codes, full, at, tile, first + at, at < COUNT, FORM, TILE, GATED, OUTPUTS, STEP)
+    own = outputs_of(gl.arange(0, TILE, layout=gl.SliceLayout(1, LEFT)), tile, OUTPUTS, HALF, TILE)
+    for at in gl.static_range(1, AHEAD if GROUPED else 1):
+        _prefetch(meta, own, first + at, BLOCKS, OUTPUTS, GROUP, PIECES)
+    m0, m1, m2, m3 = _metas(meta, own, gl.minimum(first, BLOCKS - 1), OUTPUTS, GROUP, PIECES)
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    for at in gl.static_range(RING - 1):
+        bring(x, [(first + at) * 4, row_tile * ROWS, 0], full.index(at), to_x.index(at), at < COUNT)
+
+    sums = warpgroup_mma_init(gl.zeros([TILE, ROWS], gl.float32, SUMS))
+    for item in range(COUNT):
+        slot = item % RING
+        mbarrier.wait(full.index(slot), (item // RING) & 1)
+        values = _tiles(to_x.index(slot), 4, ROWS, DTYPE, 16)
+        if FORM == BYTES:
+            here = _tiles(to_codes.index(slot), 4, TILE, codes.dtype, BITS)
+            words = 0
+        else:
+            here = _tiles(to_codes.index(slot), 1, TILE, codes.dtype, BITS)
+            words = here.index(0).load(LEFT)
+        part = _quarter(words, here, m0, 0, TEXT0, FORM, GROUPED, TILE, LEFT, DTYPE)
+        sums = warpgroup_mma(part, values.index(0).permute((1, 0)), sums, is_async=True)
+        sums = warpgroup_mma_wait(1, deps=[sums])  # the block before is done with
+        ahead = item + RING - 1
+        free = ahead % RING
+        _bring_codes(codes, to_codes, full, free, tile, first + ahead, ahead < COUNT, FORM, TILE, GATED, OUTPUTS, STEP)
+        bring(x, [(first + ahead) * 4, row_tile * ROWS, 0], full.index(free), to_x.index(free), ahead < COUNT)
+        n0, n1, n2, n3 = _metas(meta, own, gl.minimum(first + item + 1, BLOCKS - 1), OUTPUTS, GROUP, PIECES)
+        if GROUPED:
+            _prefetch(meta, own, first + item + AHEAD, BLOCKS, OUTPUTS, GROUP, PIECES)
+        part = _quarter(words, here, m1, 1, TEXT1, FORM, GROUPED, TILE, LEFT, DTYPE)
+        sums = warpgroup_mma(part, values.index(1).permute((1, 0)), sums, is_async=True)
+        part = _quarter(words, here, m2, 2, TEXT2, FORM, GROUPED, TILE, LEFT, DTYPE)
+        sums = warpgroup_mma(part, values.index(2).permute((1, 0)), sums, is_async=True)
+        part = _quarter(words, here, m3, 3, TEXT3, FORM, GROUPED, TILE, LEFT, DTYPE)
+        sums = warpgroup_mma(part, values.index(3).permute((1, 0)), sums, is_async=True)
+        m0, m1, m2, m3 = n0, n1, n2, n3
+    total = warpgroup_mma_wait(0, deps=[sums])
+    for at in gl.static_range(RING):
+        mbarrier.invalidate(full.index(at))
+
+    if SPLIT > 1:
+        place = partial + gl.program_id(0).to(gl.int64) * (SPLIT * TILE * ROWS)
+        _leave(total, place, split, rows - row_tile * ROWS, TILE, ROWS, SUMS)
+        _meet(counters + gl.program_id(0), SPLIT)
+        _finish_parts(
+            place, split, outer, bias, squares, y, norm, ready, left_squares, tile, row_tile, rows, y_stride, eps, OUTPUTS, INPUTS, OUTER,
+            BIASED, NORMED, PARTS, ADDED, READY, NAME, TILE, ROWS, SPLIT, WARPS,
+        )  # fmt: skip
+        _depart(counters + gl.program_id(0), SPLIT)
+    else:
+        _finish(
+            total, outer, bias, squares, y, norm, ready, left_squares, tile, row_tile, rows, y_stride, eps, OUTPUTS, INPUTS, OUTER, BIASED,
+            NORMED, PARTS, ADDED, READY, NAME, TILE, ROWS, WARPS,
+        )  # fmt: skip

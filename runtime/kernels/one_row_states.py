@@ -1,0 +1,83 @@
+"""The product in front of a recurrent layer for one row, with the convolution of its outputs behind it; see `one_row`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .activation import activated
+from .ahead import entry
+from .one_row import planned
+from .one_row_kernels import begin, products, values_at
+from .one_row_launch import best_launch
+
+
+@entry
+@triton.jit
+def _convolved(
+    x, norm, weight, scale, bias, taps, taps_bias, memory, read, write, mixed, rest, outputs, eps,
+    FIRST: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, SEEN: tl.constexpr, TAPS_BIASED: tl.constexpr, NAME: tl.constexpr,
+    SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, SCALED: tl.constexpr, NORMED: tl.constexpr,
+    BIASED: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """Outputs FIRST to FIRST + CHANNELS go through the convolution to `mixed`, the others to `rest`. SEEN: WIDTH or the next power of 2."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = rows < outputs
+    rows = tl.minimum(rows, outputs - 1)
+    channel, back = rows - FIRST, tl.arange(0, SEEN)[:, None]
+    convolved = inside & (channel >= 0) & (channel < CHANNELS)
+    block = begin(weight, rows, SIZE, BLOCK, VECTOR, DEPENDENT)
+    old = convolved[None, :] & (back < WIDTH - 1)
+    before = memory + tl.load(read).to(tl.int64) * (WIDTH - 1) * CHANNELS + back * CHANNELS + channel[None, :]
+    window = tl.load(before, old, other=0.0)
+    sums = tl.sum(window.to(tl.float32) * tl.load(taps + back * CHANNELS + channel[None, :], old, other=0.0), 0)
+    latest = tl.load(taps + (WIDTH - 1) * CHANNELS + channel, convolved, other=0.0)
+    if TAPS_BIASED:
+        sums += tl.load(taps_bias + channel, convolved, other=0.0)
+    y = values_at(bias, rows, BIASED)
+    y += products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
+    y = y.to(rest.dtype.element_ty)
+    tl.debug_barrier()  # a slot may be read and written
+    behind = memory + tl.load(write).to(tl.int64) * (WIDTH - 1) * CHANNELS
+    tl.store(behind + (back - 1) * CHANNELS + channel[None, :], window, old & (back >= 1))
+    tl.store(behind + (WIDTH - 2) * CHANNELS + channel, y, convolved)
+    tl.store(rest + tl.where(rows < FIRST, rows, rows - CHANNELS), y, inside & ((channel < 0) | (channel >= CHANNELS)))
+    sums += y.to(tl.float32) * latest
+    if NAME != "":
+        sums = activated(sums, NAME)
+    tl.store(mixed + channel, sums, convolved)
+
+
+class Taps(NamedTuple):
+    """A convolution behind a product: weight float32 [width, channels], bias float32 [channels], the activation's name, see `convolve`.
+
+    first: the output of the product that is its first channel.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    name: str | None
+    first: int = 0
+
+
+def convolved(
+    x: Tensor, norm_weight: Tensor | None, eps: float, weight: Tensor, bias: Tensor | None, taps: Taps, memory: Tensor, read: Tensor, write: Tensor,
+    weight_scale: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """norm(x [1, in]) @ weight[out, in].T + bias: what the convolution gives of its channels, float32 [1, channels], and the other outputs [1, others].
+
+    memory: [slots, width - 1, channels]; read, write: int [1], see `convolve`.  norm_weight: None for no norm.
+    """
+    (outputs, inputs), (width, channels) = weight.shape, taps.weight.shape
+    mixed, rest = taps.weight.new_empty(1, channels), x.new_empty(1, outputs - channels)
+    plan = planned(weight, weight_scale, best_launch(outputs, inputs, weight.element_size()), 0)
+    _convolved[plan.grid](
+        x, x if norm_weight is None else norm_weight, *plan.parts, x if bias is None else bias, taps.weight,
+        taps.weight if taps.bias is None else taps.bias, memory, read, write, mixed, rest, outputs, eps,
+        FIRST=taps.first, CHANNELS=channels, WIDTH=width, SEEN=triton.next_power_of_2(max(width - 1, 1)), TAPS_BIASED=taps.bias is not None,
+        NAME=taps.name or "", NORMED=norm_weight is not None, BIASED=bias is not None, **plan.cut,
+    )  # fmt: skip
+    return mixed, rest

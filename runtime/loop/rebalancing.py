@@ -1,0 +1,30 @@
+"""Experts move between ranks while an engine runs: a few between two steps, when somebody asks, or every so many steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..parallel.expert_ranks import ExpertRanks
+
+
+class Rebalancer:
+    """On the scheduler thread, between steps. every: steps from one rebalancing to the next; None: only when asked."""
+
+    def __init__(self, experts: ExpertRanks, every: int | None) -> None:
+        self._experts, self._every, self._steps = experts, every, 0
+
+    def rebalance(self, begin: bool) -> dict[str, Any] | None:
+        """Move some; what it did once nothing is left, see `Rebalanced`. begin: by what was chosen since the last time, where none is under way."""
+        if begin and not self._experts.busy:
+            self._experts.begin()
+        self._experts.turn()
+        return None if self._experts.busy else self._experts.last._asdict()
+
+    def stepped(self) -> None:
+        """A step was computed."""
+        self._steps += 1
+        if self._experts.busy:
+            self._experts.turn()
+        elif self._every is not None and self._steps >= self._every:
+            self._steps = 0
+            self._experts.begin()

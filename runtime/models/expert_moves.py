@@ -1,0 +1,71 @@
+"""What an expert is made of, as tensors that another expert of its layer can take in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..layers.linear import BlockedLinear, Linear, PackedLinear, TransposedLinear
+from ..quantization.deterministic import FixedRowsLinear
+from ..quantization.floats import FloatBlockedLinear
+from ..quantization.int4 import Int4BlockedLinear, Int8GroupedLinear
+from ..quantization.int8 import Int8BlockedLinear
+from .feedforward import GatedPart, PlainPart
+
+PLAIN = (Linear, TransposedLinear, PackedLinear, BlockedLinear, Int8BlockedLinear, Int4BlockedLinear, Int8GroupedLinear, FloatBlockedLinear)
+Form = tuple[Any, ...]
+
+
+def form_of(network: GatedPart | PlainPart) -> Form | None:
+    """What two experts must have in common for one to take the other's place; None: they cannot be told."""
+    forms = [_form(product) for product in _products(network)]
+    return None if None in forms or getattr(network, "_learned", None) is not None else tuple(forms)
+
+
+def _form(product: Linear) -> Form | None:
+    if isinstance(product, FixedRowsLinear):
+        return _form(product.inner)
+    if type(product) not in PLAIN:
+        return None
+    numbers = tuple(product._grouping[3:].tolist()) if isinstance(product, Int4BlockedLinear | Int8GroupedLinear | FloatBlockedLinear) else ()  # behind addresses
+    return (type(product).__name__, numbers, *((str(tensor.dtype), tuple(tensor.shape)) for tensor in product.tensors()))
+
+
+def tensors_of(network: GatedPart | PlainPart) -> list[Tensor]:
+    """Contiguous, of the memory itself where it is; oneDNN's own layouts as rows."""
+    return [_as_rows(tensor).contiguous() for product in _products(network) for tensor in product.tensors()]
+
+
+def put(network: GatedPart | PlainPart, tensors: list[Tensor]) -> None:
+    """Let it be the expert of the same form that these are of; where its own lie, they are written over."""
+    left = iter(tensors)
+    for product in _products(network):
+        _put(product, left)
+
+
+def _put(product: Linear, left: Iterator[Tensor]) -> None:
+    if isinstance(product, FixedRowsLinear):
+        _put(product.inner, left)
+        product.weight = product.inner.weight
+        return
+    own, many = product.tensors(), getattr(product, "many", None)
+    if isinstance(product, PackedLinear):
+        product.weight = torch.ops.mkldnn._reorder_linear_weight(next(left), None)
+        own = iter(() if product.bias is None else (product.bias,))
+    elif many is not None:
+        own = Linear.tensors(product)
+    for tensor in own:
+        tensor.copy_(next(left))
+    if many is not None:
+        _put(many, left)
+
+
+def _as_rows(tensor: Tensor) -> Tensor:
+    return tensor.to_dense() if tensor.is_mkldnn else tensor
+
+
+def _products(network: GatedPart | PlainPart) -> Iterator[Linear]:
+    yield from (getattr(network, name) for name in (network.into, "down"))

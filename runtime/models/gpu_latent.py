@@ -1,0 +1,98 @@
+"""Latent attention on a GPU: norm, rotation and storing in one kernel between the products. See models/latent.py, the law."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..kernels.latent_rows import latent_rows
+from ..kernels.norm import rms_norm
+from ..layers.norm import LayerNorm
+from .attention import temperatures
+from .block import Block
+from .experts import ExpertsPart
+from .gpu_experts import FusedExperts
+from .gpu_layers import Step, behind_mixer, middle_of
+from .joins import AnyJoin, Pending, between, exact_in, weights_of
+from .latent import LatentPart
+
+if TYPE_CHECKING:
+    from ..layers.rotary import Rope, Rotary
+
+
+@dataclass(frozen=True, slots=True)
+class FusedLatent:
+    """A sealed mixer as the kernels take it. norm: of latents; query_norm: of queries' latents; both in the model's type where that is exact."""
+
+    part: LatentPart
+    table: Tensor | None
+    norm: Tensor
+    query_norm: Tensor | None
+
+    @classmethod
+    def of(cls, part: LatentPart, rotaries: dict[Rope, Rotary], dtype: torch.dtype) -> FusedLatent:
+        rope, few = part.part.rope, part.query_norm
+        assert not isinstance(part.norm, LayerNorm)
+        return cls(part, None if rope is None else rotaries[rope].table, exact_in(part.norm.weight, dtype), None if few is None else exact_in(few.weight, dtype))
+
+    def attend(self, x: Tensor, step: Step) -> Tensor:
+        """x [T, hidden], normed -> what each token mixes, [T, heads * value_dim]; rows are written."""
+        own, spec = self.part, self.part.part
+        query, latent = own.query(self._query_latent(x)), own.latent(x)
+        q = x.new_empty(len(x), spec.heads, spec.rank + spec.turned)
+        self._write(query, latent, q, step)
+        heads = query[:, : spec.heads * spec.dim].unflatten(1, (spec.heads, spec.dim))
+        _by_head(heads, own.absorb.weight, q[..., : spec.rank])
+        if spec.temperature is not None:
+            q.mul_(temperatures(spec.temperature, step.batch.positions)[:, None, None].to(q.dtype))
+        mixed = step.attention.attend(q, None, None, own.index, step.batch)
+        out = x.new_empty(len(x), spec.heads, spec.value_dim)
+        _by_head(mixed, own.expand.weight, out)
+        return out.flatten(1)
+
+    def _write(self, query: Tensor, latent: Tensor, q: Tensor, step: Step) -> None:
+        batch, index = step.batch, self.part.index
+        latent_rows(
+            query, latent, self.norm, self.part.norm.eps, self.table, batch.positions, step.attention.slots(index, batch), step.keys[index], q, step.scales[index].k
+        )  # fmt: skip
+
+    def _query_latent(self, x: Tensor) -> Tensor:
+        down, norm = self.part.query_down, self.part.query_norm
+        if down is None or norm is None or self.query_norm is None:
+            return x
+        return rms_norm(down(x), self.query_norm, norm.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class LatentLayer:
+    """A layer with latent attention; see `FusedLayer`."""
+
+    block: Block
+    entry: AnyJoin
+    middle: AnyJoin
+    experts: FusedExperts | None
+    mixer: FusedLatent
+
+    @classmethod
+    def of(cls, block: Block, behind: Block | None, rotaries: dict[Rope, Rotary], dtype: torch.dtype) -> LatentLayer:
+        before = weights_of(block.before_mixer, dtype)
+        experts = FusedExperts.of(block.ffn) if isinstance(block.ffn, ExpertsPart) else None
+        assert isinstance(block.mixer, LatentPart)
+        return cls(block, between(behind, before, dtype), middle_of(block, before, dtype), experts, FusedLatent.of(block.mixer, rotaries, dtype))
+
+    def run(self, x: Tensor, delta: Pending, step: Step, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
+        mixed, slots = self.mixer.attend(self.entry(x, delta), step), step.batch.slots
+        if rows is not None:
+            x, mixed, slots = (part.index_select(0, rows) for part in (x, mixed, slots))
+        return x, behind_mixer(self, x, mixed, slots)
+
+    def write(self, x: Tensor, delta: Pending, step: Step) -> None:
+        self.mixer.attend(self.entry(x, delta), step)
+
+
+def _by_head(x: Tensor, weight: Tensor, out: Tensor) -> None:
+    """out [T, heads, outputs] = x [T, heads, inputs] of each head times its own of weight [heads, inputs, outputs]."""
+    torch.bmm(x.transpose(0, 1), weight, out=out.transpose(0, 1))

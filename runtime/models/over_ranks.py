@@ -1,0 +1,88 @@
+"""Products whose inputs or outputs lie on several ranks, and sums that wait for the addition and norm behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from ..layers.linear import Linear
+
+
+class Sums(Protocol):
+    """What ranks compute together. All of them call the same methods in the same order, with the same shapes."""
+
+    def summed(self, x: Tensor) -> Tensor:
+        """The sum of the ranks' x [T, size], the same bits on all of them; x may be written over."""
+
+    def joined(self, x: Tensor, part: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x += the sum of the ranks' parts, in place; then as `kernels.norm.rms_norm` of x. On a GPU."""
+
+    def gathered(self, x: Tensor, columns: int) -> Tensor:
+        """[R, columns] on rank 0, of the ranks' columns beside each other; elsewhere x."""
+
+
+class OverRanks(Linear):
+    """product: this rank's part of it."""
+
+    __slots__ = ("product", "ranks")
+
+    def __init__(self, product: Linear, ranks: Sums) -> None:
+        super().__init__(product.weight, product.bias)
+        self.product, self.ranks = product, ranks
+
+    def whole(self, part: Tensor) -> Tensor:
+        """What all ranks' products give together. part: what this one's gives."""
+        raise NotImplementedError
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.whole(self.product(x))
+
+    def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
+        return residual.add_(self(x))
+
+    def tensors(self) -> Iterator[Tensor]:
+        return self.product.tensors()
+
+
+class Summed(OverRanks):
+    """A product whose inputs lie on several ranks: their sum."""
+
+    __slots__ = ()
+
+    def whole(self, part: Tensor) -> Tensor:
+        return self.ranks.summed(part)
+
+
+class Gathered(OverRanks):
+    """A product whose outputs lie on several ranks: all of them on rank 0. columns: of all ranks."""
+
+    __slots__ = ("columns",)
+
+    def __init__(self, product: Linear, ranks: Sums, columns: int) -> None:
+        super().__init__(product, ranks)
+        self.columns = columns
+
+    def whole(self, part: Tensor) -> Tensor:
+        return self.ranks.gathered(part, self.columns)
+
+
+class Unsummed(NamedTuple):
+    """[T, size], of which each rank has a part."""
+
+    part: Tensor
+    ranks: Sums
+
+    def sum(self) -> Tensor:
+        return self.ranks.summed(self.part)
+
+
+def pending(product: Linear, x: Tensor) -> Tensor | Unsummed:
+    """product(x), whose sum over ranks may wait for what is done with it."""
+    return Unsummed(product.product(x), product.ranks) if isinstance(product, Summed) else product(x)
+
+
+def here(product: Linear) -> Linear:
+    """This rank's part of a product."""
+    return product.product if isinstance(product, OverRanks) else product

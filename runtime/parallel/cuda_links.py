@@ -1,0 +1,75 @@
+"""What stages on GPUs hand each other: hidden states into the next stage's memory, logits to rank 0 by NCCL."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..errors import ConfigError
+from ..kernels.ahead import is_compiling
+from ..kernels.mailbox import Mailbox
+from ..models.decoder import Decoder
+from .cuda_ranks import CudaRanks
+
+MOST_PARTS = 64  # micro-batches of a step
+
+
+class CudaLinks:
+    """A rank's ends. model: its stage.  tokens: of a step, at most.
+
+    Each rank sends to the one of the same place in the next stage. Called by all ranks at the same time: they exchange addresses.
+    """
+
+    stays_on_device = True
+
+    def __init__(self, ranks: CudaRanks, model: Decoder, tokens: int) -> None:
+        if ranks.why:
+            raise ConfigError(f"Engine(pipeline_parallel={ranks.place.stages}): {ranks.why}, which stages need; take device='cpu'")
+        self.place, self._device, self.model = ranks.place, ranks.device, model
+        self.stages = ranks.place.stages
+        each = ranks.place.split.ranks
+        self.first_of_last = (self.stages - 1) * each
+        own = ranks.place.stage * each + ranks.place.split.rank
+        numbers = tokens * model.config.hidden_size * model.dtype.itemsize // 4 + 4 * MOST_PARTS
+        with torch.cuda.device(self._device):
+            self._memory, addresses = ranks.share(2 * Mailbox.bytes_for(numbers, MOST_PARTS))
+        half = Mailbox.bytes_for(numbers, MOST_PARTS)
+        into, out = self._memory[:half].view(torch.int32), self._memory[half:].view(torch.int32)
+        self._before = None if model.config.stage.begins else Mailbox(into, addresses[own : own + 1], addresses[own - each : own - each + 1] + half, numbers, MOST_PARTS)
+        self._next = None if model.config.stage.ends else Mailbox(out, addresses[own : own + 1] + half, addresses[own + each : own + each + 1], numbers, MOST_PARTS)
+
+    def begin(self) -> None:
+        """A step begins."""
+        for end in (self._before, self._next):
+            if end is not None:
+                end.begin()
+
+    def take(self, out: Tensor) -> None:
+        """The hidden states [T, hidden] of the next micro-batch, from the stage before."""
+        if self._before is not None and not is_compiling():
+            self._before.take(out)
+
+    def end(self) -> None:
+        """All micro-batches of the step are taken."""
+        if self._before is not None:
+            self._before.read()
+
+    def post(self, x: Tensor) -> None:
+        """To the next stage, or logits and sums of the last one to rank 0."""
+        if is_compiling() or not len(x):
+            return
+        if self._next is not None:
+            self._next.post(x.contiguous())
+        elif self.place.split.rank == 0:
+            dist.send(x.contiguous(), 0)
+
+    def result(self, rows: int, pools: int) -> tuple[Tensor, Tensor | None]:
+        """On rank 0, of a micro-batch: logits [rows, vocabulary], and float64 [pools, hidden]."""
+        config, device = self.model.config, self._device
+        logits = torch.empty(rows, config.vocab_size, dtype=self.model.dtype, device=device)
+        sums = torch.empty(pools, config.hidden_size, dtype=torch.float64, device=device) if pools else None
+        for found in (logits, sums):
+            if found is not None and len(found):
+                dist.recv(found, self.first_of_last)
+        return logits, sums

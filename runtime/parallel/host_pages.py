@@ -1,0 +1,49 @@
+"""Pages of keys and values in main memory over ranks: each moves those of its own heads and layers, when rank 0 moves its."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ..cache import Ints
+from ..cache.host import PageCopies
+from ..cache.host_pages import HostPages
+from .team import Team
+
+
+class PagesMoved(PageCopies, Protocol):
+    def fill_nan(self, places: Ints) -> None: ...
+
+
+MOVES = {"save_pages": "save", "load_pages": "load", "fill_pages": "fill_nan", "release_pages": "release"}  # what rank 0 tells, by the methods of `HostPages`
+
+
+def calls_of(pages: HostPages) -> dict[str, Callable[..., Any]]:
+    return {told: getattr(pages, name) for told, name in MOVES.items()}
+
+
+class TeamPages:
+    """Of rank 0. The others are told first: what fails here is kept by nobody, and what fails there ends all."""
+
+    def __init__(self, own: PagesMoved, team: Team, page_size: int, places: int) -> None:
+        self._own, self._team = own, team
+        team.ask("keep_pages", page_size, places)
+
+    def save(self, pages: Ints, places: Ints) -> None:
+        self._team.tell("save_pages", pages, places)
+        self._own.save(pages, places)
+
+    def load(self, places: Ints, pages: Ints) -> None:
+        self._team.tell("load_pages", places, pages)
+        self._own.load(places, pages)
+
+    def fill_nan(self, places: Ints) -> None:
+        self._team.tell("fill_pages", places)
+        self._own.fill_nan(places)
+
+    def release(self) -> None:
+        self._team.tell("release_pages")
+        self._own.release()
+
+    def close(self) -> None:
+        self._own.close()

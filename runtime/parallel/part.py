@@ -1,0 +1,51 @@
+"""What a rank holds of the model: loaded at the start, and anew while it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..loading.checkpoint import Checkpoint, open_checkpoint
+from ..loading.plan import Plan
+from ..loading.weights import fill, plan_of
+from ..models.decoder import Decoder
+from ..models.spec import Model
+from .line import Begin
+from .ranks import RankOf, joined
+from .stages import Place, load_part, part_of
+
+
+class Part:
+    """Of a rank. whole: the model of all ranks, once loaded.  sums: with whom the rank's products are joined, once it has met them; None: nobody."""
+
+    whole: Model
+    sums: RankOf | None = None
+
+    def __init__(self, begin: Begin, transform: Any) -> None:
+        self.place, self._begin, self._transform = Place.of(begin.rank, begin.ranks, begin.stages, begin.whole), begin, transform
+        self._plan: Plan | None = None
+        self.deterministic = begin.deterministic
+
+    def load(self) -> Decoder:
+        begin = self._begin
+        checkpoint = open_checkpoint(Path(begin.path), begin.context, begin.seed is None, begin.load_format)
+        self.whole = checkpoint.model
+        return load_part(checkpoint, self.place, begin.dtype, begin.device, begin.seed, self._transform)
+
+    def opened(self, path: Path) -> Checkpoint:
+        """Another checkpoint, for all ranks."""
+        return open_checkpoint(path, self._begin.context, load_format=self._begin.load_format)
+
+    def plan(self, model: Decoder, checkpoint: Checkpoint) -> Plan:
+        """What of a checkpoint goes where in the rank's model; `fill` takes the newest."""
+        self._plan = plan_of(model, part_of(checkpoint, self.place, self._begin.device))
+        return self._plan
+
+    def fill(self, model: Decoder) -> None:
+        """Load it by the newest plan."""
+        assert self._plan is not None
+        fill(model, self._plan, self._transform)
+        self.join(model)
+
+    def join(self, model: Decoder) -> Decoder:
+        return model if self.sums is None else joined(model, self.sums)

@@ -1,0 +1,63 @@
+"""Expert parallelism: each rank holds whole experts of a mixture, and what of the checkpoint belongs to them.
+
+Everything else of the model is cut as for tensor parallelism: attention by heads, dense and shared networks by their width; the router is on every rank.
+After GShard (Lepikhin et al., 2020, arXiv 2006.16668), but that tokens are on every rank, so that none is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..models.experts import names_of_expert
+from ..models.spec import Experts, Held, Model
+from .placement import begin
+
+
+class WholeExperts(NamedTuple):
+    """How experts are shared out. redundant: copies, in each layer.  nodes: of ranks that follow each other, on one of which a router's group of experts lies.
+    ordered: see `Held`."""
+
+    redundant: int = 0
+    nodes: int = 1
+    ordered: bool = False
+
+    def held(self, part: Experts, rank: int, ranks: int) -> Held:
+        """Before anything is known of what is chosen."""
+        return Held(rank, begin(part.count, ranks, self.redundant), self.ordered, self.nodes, part.router.groups)
+
+    def refusal(self, part: Experts, ranks: int) -> str | None:
+        """Why a mixture cannot be shared out so, for people; None: it can."""
+        places = part.count + self.redundant
+        if places < ranks:
+            return f"{places} places for experts, copies counted in, over {ranks} ranks: each takes one at least"
+        if (most := part.count * (ranks - 1)) < self.redundant:
+            return f"redundant_experts={self.redundant}: with {most} copies all {part.count} experts lie on each of {ranks} ranks; take no more"
+        if self.nodes > 1 and places % ranks:
+            return f"{places} places for experts, copies counted in, over {ranks} ranks: with expert_nodes they must divide; change redundant_experts"
+        return None
+
+
+def require_mixtures(model: Model) -> str | None:
+    """Why a model has nothing to share out so; None: it has."""
+    return None if any(isinstance(layer.ffn, Experts) for layer in model.layers) else "it has no experts: leave expert_parallel out"
+
+
+def narrowed_experts(part: Experts, whole: WholeExperts, rank: int, ranks: int) -> Experts:
+    return replace(part, held=whole.held(part, rank, ranks))
+
+
+def elsewhere(model: Model) -> tuple[str, ...]:
+    """How the names of tensors begin, in the model, that belong to experts of other ranks. model: a rank's own."""
+    return tuple(dict.fromkeys(_elsewhere(model)))
+
+
+def _elsewhere(model: Model) -> Iterator[str]:
+    for index, layer in enumerate(model.layers):
+        if isinstance(layer.ffn, Experts) and layer.ffn.held is not None:
+            prefix = model.names.layer.format(model.stage.first + index)
+            for expert in {*range(layer.ffn.count)} - {*layer.ffn.here}:
+                names = names_of_expert(model.names, expert)
+                both = () if names.gate_up is None else (names.gate_up.name,)
+                yield from (f"{prefix}{name}." for name in (names.gate, names.up, names.down, *both))

@@ -1,0 +1,58 @@
+"""Drafts of what a grammar lets choose, as the text names it before: a prompt that lists the fields of a schema lists them in their order.
+
+Where few tokens are allowed, those that stand in the text behind the same token are the items of a list, and the first of them that may still come is guessed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..sequences.draft import Draft, Source
+from .drafter import may_build
+
+if TYPE_CHECKING:
+    from sgl.grammars import Matcher
+
+    from ..cache import Ints
+    from ..sequences.decoding import Decoding
+    from ..sequences.ops import Generate
+    from ..sequences.sequence import SequenceState
+
+FEW = 256  # tokens that a grammar allows: some for each choice, as its beginnings are allowed too
+PLACES = 512  # the first in the text that are looked at
+TOKENS = 7  # of a draft
+
+
+class NamedDrafter:
+    def propose(self, seq: SequenceState, op: Generate, most: int) -> Draft | None:
+        matcher = None if op.decoding is None else op.decoding.matcher
+        tokens = [] if matcher is None else self.onward(seq, [], matcher)
+        return Draft(tokens[:most], Source("named")) if tokens else None
+
+    def onward(self, seq: SequenceState, tokens: list[int], matcher: Matcher) -> list[int]:
+        """What follows behind a draft."""
+        mask = matcher.mask() if may_build(matcher) else matcher.known_mask()
+        if mask is None or not 1 < int.from_bytes(mask.tobytes()).bit_count() <= FEW:
+            return []
+        text = seq.tokens.array
+        place = first_item(text, np.flatnonzero(mask[np.minimum(text >> 5, len(mask) - 1)] >> (text & 31) & 1))
+        return text[place : place + TOKENS].tolist() if place else []
+
+    def learn(self, seq: SequenceState, decoding: Decoding) -> None:
+        """The text itself says it."""
+
+    def forget(self) -> None:
+        """Nothing is kept."""
+
+
+def first_item(text: Ints, places: np.ndarray) -> int:
+    """Of places in a text the first that stands behind the token behind which most different ones stand; 0: there are none."""
+    places = places[places > 0][:PLACES]
+    before, items = text[places - 1].tolist(), text[places].tolist()
+    if not before:
+        return 0
+    [(marker, _)] = Counter(mark for mark, _ in dict.fromkeys(zip(before, items, strict=True))).most_common(1)
+    return int(places[before.index(marker)])

@@ -1,0 +1,91 @@
+"""A rank of test_over_ranks.py: sums or letters, RANK RANKS FILE. The file, which all of them map, stands for the cards' memory."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import time
+
+os.environ["TRITON_INTERPRET"] = "1"
+import torch
+
+from sgl.runtime.kernels.mailbox import Mailbox
+from sgl.runtime.kernels.over_ranks import Rooms, sum_add_norm, sum_over_ranks
+
+ROWS, WIDTH, FIRST = 5, 48, 2**31 - 5  # turns begin so that they pass the largest number
+ROOM = 2 * ROWS * WIDTH * 4  # bytes that one other rank writes
+
+
+def mapped(path: str, size: int) -> torch.Tensor:
+    """Memory that lives as long as somebody has it."""
+    with open(path, "r+b") as file:
+        return torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=torch.uint8)
+
+
+def meet(rank: int, ranks: int, path: str) -> None:
+    open(f"{path}.{rank}", "w").close()
+    while not all(os.path.exists(f"{path}.{other}") for other in range(ranks)):
+        time.sleep(0.01)
+
+
+def rooms_of(rank: int, ranks: int, path: str) -> tuple[Rooms, torch.Tensor]:
+    each = ranks * (ROOM + ROWS * 4)
+    memory = mapped(path, each * ranks)
+    memory[each * rank + ranks * ROOM : each * (rank + 1)].view(torch.int32).fill_(FIRST)
+    places = memory.data_ptr() + each * torch.arange(ranks)
+    rooms = Rooms(rank, ranks, places, places + ranks * ROOM, torch.full((ROWS,), FIRST, dtype=torch.int32), WIDTH)
+    meet(rank, ranks, path)
+    return rooms, memory
+
+
+def letters(rank: int, ranks: int, path: str) -> None:
+    """Rank 0 posts steps of several parts, rank 1 reads them; the first one is more than two steps ahead only if it does not wait."""
+    numbers, most = 5000, 3
+    each = Mailbox.bytes_for(numbers, most)
+    memory = mapped(path, 2 * each)
+    own, address = memory[each * rank : each * (rank + 1)].view(torch.int32), memory.data_ptr() + each * torch.arange(2)
+    box = Mailbox(own, address[rank : rank + 1], address[1 - rank : 2 - rank], numbers, most)
+    meet(rank, ranks, path)
+    for step in range(9):
+        box.begin()
+        for part in range(1 + step % most):
+            x = torch.randn(1 + 7 * step % 5, (200, 33, 320)[part], generator=torch.Generator().manual_seed(10 * step + part))
+            if rank == 0:
+                box.post(x)
+            else:
+                found = torch.empty_like(x)
+                box.take(found)
+                assert torch.equal(found, x)
+        if rank == 1:
+            time.sleep(0.1 if step % 4 == 0 else 0)
+            box.read()
+    if rank == 0:
+        try:
+            box.begin()
+            box.post(torch.zeros(numbers + 1))
+        except RuntimeError:
+            return
+        raise AssertionError
+
+
+def sums(rank: int, ranks: int, path: str) -> None:
+    rooms, _memory = rooms_of(rank, ranks, path)
+    for call in range(14):
+        rows, size = 1 + call * 3 % 8, (48, 40, 33)[call % 3]
+        parts = [torch.randn(rows, size, generator=torch.Generator().manual_seed(100 * call + other)) for other in range(ranks)]
+        total = torch.zeros(rows, size)
+        for part in parts:
+            total += part
+        if call % 2:
+            x = torch.randn(rows, size, generator=torch.Generator().manual_seed(call))
+            y, weight = x + total, torch.arange(size) / 7
+            normed = sum_add_norm(x, parts[rank], weight, 1e-5, rooms)
+            assert torch.equal(x, y)
+            torch.testing.assert_close(normed, y * torch.rsqrt((y * y).mean(1, keepdim=True) + 1e-5) * weight)
+        else:
+            assert torch.equal(sum_over_ranks(parts[rank], rooms), total)
+
+
+if __name__ == "__main__":
+    {"sums": sums, "letters": letters}[sys.argv[1]](int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

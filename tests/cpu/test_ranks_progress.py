@@ -1,0 +1,69 @@
+"""Cards that hang are told from cards that are slow, idle or compile."""
+
+from __future__ import annotations
+
+from queue import SimpleQueue
+from types import SimpleNamespace
+
+import pytest
+
+from sgl.runtime.parallel import progress
+from sgl.runtime.parallel.algorithms import PUSHED, algorithm, most_pushed
+from sgl.runtime.parallel.progress import Moved, Progress, Stall
+from sgl.runtime.parallel.team import Team
+
+
+def test_steps_are_done_in_order():
+    marks = []
+
+    def mark():
+        marks.append(SimpleNamespace(there=False))
+        marks[-1].query = lambda mark=marks[-1]: mark.there
+        return marks[-1]
+
+    ours = Progress(mark, lambda: 7)
+    for _ in range(3):
+        ours.launch()
+    marks[1].there = True  # not before the first
+    assert ours.launched == 3 and ours.moved() == Moved(0, 7)
+    marks[0].there = True
+    assert ours.moved() == Moved(2, 7) and ours.moved() == Moved(2, 7)
+
+
+def test_what_does_not_move_hangs_and_nothing_else(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    stall = Stall(10.0)
+
+    def after(seconds: float, moved: Moved, steps: int) -> bool:
+        now[0] += seconds
+        return stall(moved, steps)
+
+    assert not after(50, Moved(0, 0), 0)  # nothing to do
+    assert not after(9, Moved(0, 0), 2) and not after(9, Moved(1, 0), 2)  # slow
+    assert not after(9, Moved(1, 4), 2) and not after(9, Moved(1, 5), 2)  # compiles
+    assert not after(9, Moved(1, 5), 2) and after(2, Moved(1, 5), 2)
+    assert not after(1, Moved(2, 5), 2) and not after(99, Moved(2, 5), 2) and not after(9, Moved(2, 5), 3) and after(2, Moved(2, 5), 3)
+
+
+def test_a_step_that_hangs_ends_all_ranks():
+    """Of rank 0, whose card does one of two steps."""
+    broken, left = SimpleQueue(), [True, False]
+    ours = Progress(lambda: SimpleNamespace(query=lambda there=left.pop(0): there))
+    team = Team(1, 0.5, broken.put)
+    try:
+        team.watch_steps(ours)
+        for _ in range(2):
+            ours.launch()
+        error = broken.get(timeout=30)
+    finally:
+        team.close()
+    assert "a step hangs: rank 0 has done nothing of it for 0.5 s" in str(error) and ours.moved().steps == 1
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8, 16])
+def test_small_sums_are_pushed(ranks):
+    most = most_pushed(ranks)
+    assert most in PUSHED.values() and most <= PUSHED[2]
+    assert algorithm(ranks, most, True, False) == "push" and algorithm(ranks, most + 1, True, False) == "nccl"
+    assert algorithm(ranks, 2**40, True, True) == "push" and algorithm(ranks, 1, False, False) == "nccl"

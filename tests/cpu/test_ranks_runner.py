@@ -1,0 +1,261 @@
+"""The GPU's runners of two ranks on the CPU, kernels interpreted: the second computes the plans that it is told, and the texts are those of one."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("triton")
+if torch.cuda.is_available():
+    pytest.skip("with GPUs, tests/gpu does the same", allow_module_level=True)
+
+from gpu_runner import Attention, pretend
+from test_piecewise_engine import found
+from turns import TurnRanks, Turns
+
+from sgl.runtime.executor import cuda_runner, stage_cuda_runner, team_cuda_runner
+from sgl.runtime.executor.micro_batches import pieces
+from sgl.runtime.executor.stage_cuda_runner import StagedFollower, StagedTeamRunner
+from sgl.runtime.executor.team_cuda_runner import FollowerRunner, TeamCudaRunner
+from sgl.runtime.executor.work_words import Mirrors, to_words
+from sgl.runtime.kernels.ahead import is_compiling
+from sgl.runtime.loop import assemble
+from sgl.runtime.parallel.ranks import joined
+from sgl.runtime.parallel.share import load_share
+from sgl.runtime.parallel.split import Split
+from sgl.runtime.parallel.stages import Place, load_stage
+from sgl.runtime.sequences.draft import Draft, Source
+from sgl.runtime.sequences.ops import Op
+from sgl.runtime.sequences.sequence import SequenceState, Work
+
+CPU = torch.device("cpu")
+
+
+class TurnLinks:
+    """Of two stages."""
+
+    stages = 2
+
+    def __init__(self, model: Any, turns: Turns, sent: tuple[deque, deque]) -> None:
+        self._model, self._turns, self.sent = model, turns, sent
+        self.parts: list[int] = []
+
+    def begin(self) -> None:
+        self.parts.append(0)
+
+    def end(self) -> None: ...
+
+    def _next(self, queue: deque) -> torch.Tensor:
+        assert self._turns.turn.wait_for(lambda: bool(queue), 20)
+        return queue.popleft()
+
+    def take(self, out: torch.Tensor) -> None:
+        if not is_compiling():
+            out.copy_(self._next(self.sent[0]))
+
+    def post(self, x: torch.Tensor) -> None:
+        self.parts[-1] += 1
+        self.sent[0 if self._model.config.stage.begins else 1].append(x.clone())
+        self._turns.turn.notify_all()
+
+    def result(self, rows: int, pools: int) -> tuple[Any, Any]:
+        logits = self._next(self.sent[1]) if rows else self._model.no_logits()
+        return logits, self._next(self.sent[1]) if pools else None
+
+
+def part_of(path: Any, rank: int, ranks: Any) -> Any:
+    """A rank's part of the model: of each layer, or with `ranks` None some of the layers."""
+    if ranks is None:
+        return load_stage(path, torch.float32, CPU, Place(rank, 2, Split(0, 1)))
+    return joined(load_share(path, torch.float32, CPU, Split(rank, 2)), ranks)
+
+
+class Follower(threading.Thread):
+    """Rank 1, in a thread."""
+
+    def __init__(self, path: Any, turns: Turns, pool: Any, config: Any, context: int, sent: Any = None) -> None:
+        super().__init__(daemon=True)
+        self._turns, self._words, self.error = turns, deque(), None
+        ranks, self._mirrors = TurnRanks(1, turns), Mirrors(config.max_running)
+        model = part_of(path, 1, None if sent else ranks)
+        model.fused = True
+        layout = model.config.attention
+        more = {"links": TurnLinks(model, turns, sent)} if sent else {}
+        if sent:
+            ranks.told = lambda x: None
+        self.runner = (StagedFollower if sent else FollowerRunner)(
+            model, Attention(layout.pool(pool.slots, torch.float32, CPU, 0), layout.groups[0]), CPU, context=context, page_size=config.page_size,
+            max_running=config.max_running, ranks=ranks, mirrors=self._mirrors, **more,
+        )  # fmt: skip
+        self.steps = 0
+        self.start()
+
+    def step(self, words: bytes) -> None:
+        self._words.append(words)
+
+    def broke_off(self, error: BaseException) -> None:
+        self.error = error
+
+    def close(self) -> None: ...
+
+    def run(self) -> None:
+        with self._turns.turn:
+            while True:
+                self._turns.turn.wait_for(lambda: bool(self._words))
+                try:
+                    self.runner.forward(self._mirrors.work(self._words.popleft()))
+                except BaseException as error:
+                    self.error = error
+                    raise
+                self.steps += 1
+                self._turns.turn.notify_all()
+
+
+class Led:
+    def forward(self, work: Any) -> Any:
+        with self.ranks._turns.turn:
+            result = super().forward(work)
+            assert self.ranks._turns.turn.wait_for(lambda: not self.team._words, 60)
+            return result
+
+
+class Leader(Led, TeamCudaRunner): ...
+
+
+class StagedLeader(Led, StagedTeamRunner): ...
+
+
+def test_two_stages_that_run_ahead_and_as_graphs(tiny, monkeypatch):
+    texts, scores, _ = found(tiny)
+    pretend(monkeypatch)
+    monkeypatch.setattr(team_cuda_runner, "_mark", lambda: SimpleNamespace(query=lambda: True))
+    monkeypatch.setattr(stage_cuda_runner, "FIXED_ON_GPUS", 2)  # so that short steps are cut
+    turns, made, sent = Turns(2), [], (deque(), deque())
+    ranks = TurnRanks(0, turns)
+    ranks.told = lambda x: None
+
+    def runner(model, attention, config, choice, context, states, windows, side):
+        made.append(Follower(tiny, turns, attention.pool, config, context, sent))
+        made.append(StagedLeader(
+            model, attention, CPU, context=context, page_size=config.page_size, max_running=config.max_running, team=made[0], ranks=ranks,
+            links=TurnLinks(model, turns, sent),
+        ))  # fmt: skip
+        return made[1]
+
+    monkeypatch.setattr(assemble, "make_runner", runner)
+    monkeypatch.setattr(assemble, "load_model", lambda path, *rest: part_of(path, 0, None))
+    ours, our_scores, _ = found(tiny)
+    follower, leader = made
+    with turns.turn:
+        assert turns.turn.wait_for(lambda: follower.error or follower.steps == leader.progress.launched, 60)
+    assert follower.error is None and ours == texts
+    assert np.allclose(our_scores, scores, atol=1e-4)
+    assert max(leader.links.parts) > 1 and not any(sent)
+    assert follower.runner._graphs._runs == leader._graphs._runs and len(leader._graphs)
+
+
+def test_two_ranks_that_run_mixed_steps_in_pieces_ahead_and_as_graphs(tiny, monkeypatch):
+    texts, scores, _ = found(tiny)
+    pretend(monkeypatch)
+    monkeypatch.setattr(team_cuda_runner, "_mark", lambda: SimpleNamespace(query=lambda: True))
+    turns, made = Turns(2), []
+    ranks = TurnRanks(0, turns)
+
+    def runner(model, attention, config, choice, context, states, windows, side):
+        made.append(Follower(tiny, turns, attention.pool, config, context))
+        made.append(Leader(
+            model, attention, CPU, context=context, page_size=config.page_size, max_running=config.max_running, memory=states, team=made[0], ranks=ranks
+        ))  # fmt: skip
+        return made[1]
+
+    monkeypatch.setattr(assemble, "make_runner", runner)
+    monkeypatch.setattr(assemble, "load_model", lambda path, dtype, *rest: part_of(path, 0, ranks))
+    ours, our_scores, runs = found(tiny)
+    follower, leader = made
+    with turns.turn:
+        assert turns.turn.wait_for(lambda: follower.error or follower.steps == leader.progress.launched, 60)
+    assert follower.error is None and follower.runner.progress.launched == leader.progress.launched and follower.steps > 10
+    assert ours == texts
+    assert np.allclose(our_scores, scores, atol=1e-4)
+    assert follower.runner._mixed._runs == runs and max(runs.values()) > 1
+    assert follower.runner._graphs._runs == leader._graphs._runs
+
+
+class Wants(Op):
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._count = count
+
+    def rows(self, seq, lo, hi):
+        return range(hi - min(self._count, hi - lo), hi)
+
+    def pool(self, seq, lo, hi):
+        return range(lo, hi if self._count > 1 else lo)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_mirrors_make_the_plans_of_rank_0(seed):
+    """Sequences grow, are cut, lose their rows and have drafts; some wait for a token of the step before."""
+    rng, mirrors = np.random.default_rng(seed), Mirrors(4)
+    tables = [cuda_runner.PageTable(4, 128, 2, CPU), None]
+    live = [SequenceState(number) for number in range(6)]
+    from sgl.runtime.executor.page_table import MirroredTable
+    from sgl.runtime.executor.step_arrays import StepArrays
+
+    tables[1] = MirroredTable(4, 128, 2, CPU, mirrors.rows)
+    for seq in live:
+        seq.tokens.extend(rng.integers(0, 99, 40))
+    for _ in range(30):
+        work = []
+        for seq in sorted(rng.choice(6, rng.integers(1, 5), replace=False)):
+            seq = live[seq]
+            if rng.random() < 0.3:
+                seq.computed = int(rng.integers(0, seq.computed + 1))
+                seq.slots.truncate(seq.computed)
+            lo = seq.computed
+            hi = min(120, lo + int(rng.integers(1, 7)))
+            seq.tokens.length = hi - int(rng.random() < 0.3)
+            seq.slots.extend(np.arange(2 * 100 * seq.id + 200 + len(seq.slots), 2 * 100 * seq.id + 200 + hi))
+            seq.ops.clear()
+            seq.ops.append(Wants(int(rng.integers(0, 3))))
+            work.append(Work(seq, lo, hi))
+            seq.computed = hi
+        work.sort(key=lambda item: item.hi - item.lo)
+        told = mirrors.work(to_words(work, tables[0].rows_of(work)))
+        rows = [table.place(each, lambda array: torch.from_numpy(np.ascontiguousarray(array))) for table, each in zip(tables, (work, told), strict=True)]
+        assert rows[0] == rows[1] and torch.equal(tables[0].pages, tables[1].pages)
+        ours, theirs = StepArrays.of(work, rows[0]), StepArrays.of(told, rows[1])
+        assert all(np.array_equal(a, b) for a, b in zip(ours.arrays, theirs.arrays, strict=True)) and ours.pools == theirs.pools
+        assert all(np.array_equal(a, b) for a, b in zip(ours.context_slots, theirs.context_slots, strict=True))
+
+
+def test_a_step_with_drafts_is_cut_alike_on_all_ranks():
+    """A sequence with a draft stays whole: the others have to know of it."""
+    mirrors, work = Mirrors(3), []
+    for number, (count, guesses) in enumerate([(4, 3), (5, 4), (4, 0)]):
+        seq = SequenceState(number)
+        seq.tokens.extend(np.arange(10 + count - guesses))
+        if guesses:
+            seq.draft = Draft(list(range(guesses)), Source("told"))
+            seq.tokens.lay_behind(seq.draft.tokens)
+        seq.slots.extend(np.arange(10 + count) + 20 * number)
+        seq.ops.append(Wants(1))
+        work.append(Work(seq, 10, 10 + count))
+
+    def cut(work):
+        return [[(lo, hi) for _, lo, hi in part] for part in pieces(work, 2, 1)]
+
+    for drafted in (True, False):
+        told = mirrors.work(to_words(work, [0, 1, 2]))
+        assert [seq.draft is not None for seq, *_ in told] == [drafted, drafted, False]
+        assert [seq.known for seq, *_ in told] == [seq.known for seq, *_ in work]
+        assert cut(told) == cut(work) and len(cut(work)) > 1
+        for seq, *_ in work:
+            seq.tokens.put(len(seq), seq.tokens.reaching(seq.known)[len(seq) :].copy())
+            seq.draft = None

@@ -1,0 +1,157 @@
+"""One model over two cards, by layers' widths and by layers: the texts of one card, whatever its sequences do; a rank that ends, or is silent, ends it
+aloud. And a replica on each card."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
+from checkpoints import write_checkpoint, write_tokenizer
+from family_cases import write_family
+from ranks_rig import alive, walk
+
+from sgl import grammars
+from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.errors import EngineDied
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")]
+
+OPTIONS: dict[str, Any] = {"device": "cuda", "dtype": "float32", "kv_tokens": 4096, "max_running": 8}
+ON_CPU = OPTIONS | {"device": "cpu", "threads": 1}
+RANKS = OPTIONS | {"tensor_parallel": 2}
+KINDS: list[dict[str, Any]] = [{}, {"graphs": False}, {"run_ahead": False}, {"attention": "triton", "page_size": 16}, {"deterministic": True}, {"step_tokens": 16, "max_running": 3}]
+STAGES: list[dict[str, Any]] = [{}, {"graphs": False, "step_tokens": 16}, {"run_ahead": False}]
+FAMILIES = ["qwen 3 moe", "deepseek v2 lite", "gpt-oss", "gemma2, low caps"]
+PROMPTS = ["The quick brown fox", "The quick", "1 + 1 =", '{"name": "Zoë"'] * 3
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("tiny"), tokenizer=True)
+
+
+def texts(engine: Engine) -> list[list[int]]:
+    grammar = grammars.compile_regex("[a-z]{3,9} [0-9]{2}", engine.vocabulary)
+    found = []
+    for _ in range(2):  # eager, then as graphs
+        free = engine.generate(PROMPTS, SamplingParams(max_tokens=20, temperature=0, ignore_eos=True))
+        bound = engine.generate(PROMPTS, SamplingParams(max_tokens=30, temperature=0), grammar=grammar)
+        found += [done.token_ids for done in [*free, *bound]]
+        engine.flush_cache()
+    return found
+
+
+@pytest.fixture(scope="module")
+def one(tiny):
+    """What a GPU writes too, see test_engine_cuda.py."""
+    with Engine(tiny, **ON_CPU) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("options", KINDS, ids=str)
+def test_two_cards_write_what_one_writes(tiny, one, options):
+    with Engine(tiny, **RANKS | options) as engine:
+        info = engine.info()
+        assert info["tensor_parallel"] == 2 and len(set(info["rank_pids"])) == 2
+        assert all(row["executor"] == "fused" for row in info["layers"])
+        assert texts(engine) == texts(one)
+
+
+@pytest.mark.parametrize("options", STAGES, ids=str)
+def test_two_stages_write_what_one_card_writes(tiny, one, options):
+    with Engine(tiny, **OPTIONS, pipeline_parallel=2, **options) as engine:
+        info = engine.info()
+        assert info["pipeline_parallel"] == 2 and len(info["stages"]) == 2 and info["kv_tokens"] == one.info()["kv_tokens"]
+        assert all(row["executor"] == "fused" for row in info["layers"]) and sum(row["count"] for row in info["layers"]) == 3
+        assert texts(engine) == texts(one)
+        for ours, asked in zip(walk(engine, 1), walk(one, 1), strict=True):
+            np.testing.assert_allclose(np.array(ours), np.array(asked), atol=1e-3)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_over_two_cards(family, tmp_path):
+    path = write_tokenizer(write_family(family, tmp_path))
+    with Engine(path, **ON_CPU) as engine:
+        expected = texts(engine)
+    with Engine(path, **RANKS) as engine:
+        assert texts(engine) == expected
+
+
+def test_weights_in_few_bits_over_two_cards(tmp_path):
+    path = write_checkpoint(tmp_path, tokenizer=True, hidden_size=256, intermediate_size=512)
+    with Engine(path, **RANKS | {"dtype": "bfloat16", "weights": "int4"}) as engine:
+        assert len(engine.generate("abc", max_tokens=8, temperature=0, ignore_eos=True).token_ids) == 8
+
+
+@pytest.fixture(scope="module")
+def two(tiny):
+    with Engine(tiny, **RANKS) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sequences_write_what_they_write_on_one(one, two, seed):
+    for ours, asked in zip(walk(two, seed), walk(one, seed), strict=True):
+        np.testing.assert_allclose(np.array(ours), np.array(asked), atol=1e-3)
+
+
+def test_embeddings_and_log_probabilities(one, two):
+    def told(engine):
+        made = engine.generate("one two three one", max_tokens=8, temperature=0, logprobs=2)
+        return made.token_ids, np.round(np.asarray(engine.embed("a few words")).ravel()[:4], 3).tolist()
+
+    (tokens, means), (asked, expected) = told(two), told(one)
+    assert tokens == asked
+    np.testing.assert_allclose(means, expected, atol=2e-3)
+
+
+def test_it_sleeps_and_wakes(two):
+    before = two.generate("words", max_tokens=5, temperature=0).token_ids
+    assert two.sleep() > 0
+    two.wake()
+    assert two.generate("words", max_tokens=5, temperature=0).token_ids == before
+
+
+def await_true(holds, seconds: float = 10.0) -> None:
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number, words", [(signal.SIGKILL, "killed by SIGKILL"), (signal.SIGSTOP, "no sign of life")])
+def test_a_rank_that_ends_or_is_silent_ends_all_and_they_come_back(tiny, number, words):
+    with Engine(tiny, **RANKS, heartbeat=3.0) as engine:
+        expected, pids = engine.generate("abc", max_tokens=4, temperature=0).token_ids, engine.info()["rank_pids"]
+        running = engine.open()
+        running.extend([5, 6, 7])
+        endless = running.generate(SamplingParams(max_tokens=400, ignore_eos=True))
+        began = time.monotonic()
+        os.kill(pids[1], number)
+        with pytest.raises(EngineDied, match=rf"rank 1 .*{words}"):
+            endless.result(30)
+            for _ in range(1000):
+                running.generate(SamplingParams(max_tokens=100, ignore_eos=True)).result(30)
+        print(f"told after {time.monotonic() - began:.2f} s", flush=True)
+        await_true(lambda: not any(map(alive, pids)))
+        print(f"all ended after {time.monotonic() - began:.2f} s", flush=True)
+        await_true(lambda: engine.info()["rank_pids"] != pids and engine._core.up, 90)
+        print(f"up again after {time.monotonic() - began:.2f} s", flush=True)
+        assert engine.generate("abc", max_tokens=4, temperature=0).token_ids == expected
+        last = engine.info()["rank_pids"]
+    await_true(lambda: not any(map(alive, last)))
+
+
+def test_replicas_write_what_one_writes(tiny, one):
+    with Engine(tiny, **OPTIONS, replicas=2) as engine:
+        assert texts(engine) == texts(one)
+        assert engine.info()["replicas"] == 2

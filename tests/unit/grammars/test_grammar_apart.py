@@ -1,0 +1,405 @@
+"""Grammars that a process of its own compiles: the same as those compiled here, and what happens when that process ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from grammar_support import JSON_PIECES, allowed, byte_vocabulary, many
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "cpu"))
+from hostile_requests import hostile
+
+import sgl.grammars.compile
+from sgl.grammars import (
+    Grammar,
+    GrammarError,
+    GrammarLimitError,
+    SchemaOptions,
+    Vocabulary,
+    compile_choices,
+    compile_ebnf,
+    compile_regex,
+    set_cache_dir,
+)
+from sgl.grammars.apart import helper, standing, wire
+from sgl.grammars.apart.network import NetworkApart
+from sgl.grammars.compile import Recipe
+from sgl.grammars.network.network import UNBUILT
+from sgl.grammars.worker import serving
+
+serving.MOST_BYTES = 1 << 60  # in this process, which has engines of other tests and must not end
+MARK = b"<|mark|>"
+TAGS = {"type": "structural_tag", "triggers": ["<f"], "structures": [{"begin": "<f>", "schema": {"type": "integer"}, "end": "</f>"}]}
+KINDS = [
+    ("regex", "[a-c]{2,5}(x|yé)*"),
+    ("choices", ("one", "two", "twelve")),
+    ("JSON schema", ('{"properties": {"a": {"$ref": "#"}, "b": {"type": "string", "minLength": 3, "maxLength": 900}}, "required": ["a"]}', SchemaOptions.of({}))),
+    ("JSON schema", ('{"type": "array", "items": {"type": "string"}, "uniqueItems": true, "minItems": 3}', SchemaOptions.of({}))),
+    ("JSON schema", ('{"$ref": "mem:one"}', SchemaOptions.of({"resources": {"mem:one": {"enum": ["far", 1]}}}))),
+    ("ebnf", ('start: "a" start "b" | X\n%import .more.X\n', "lark", None, (("more", 'X: "x"+ "é"?'),), None)),
+    ("structural tag", (json.dumps(TAGS), SchemaOptions.of({}))),
+]
+LAZY = Recipe("JSON schema", ('{"items": {"type": "string", "minLength": 20, "maxLength": 300, "pattern": "(a|b){9,40}"}}', SchemaOptions.of({})))
+
+
+def vocabulary() -> Vocabulary:
+    made = byte_vocabulary([*JSON_PIECES, MARK])
+    return Vocabulary.from_bytes(made.tokens, made.eos_ids, [made.tokens.index(MARK)])
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """Nobody uses it yet."""
+    monkeypatch.setattr(standing, "_STATE", standing._State())
+
+
+@pytest.fixture
+def use(alone):
+    found = standing.Use(True)
+    yield found
+    found.leave()
+
+
+@pytest.fixture(scope="module")
+def up():
+    """One process for many tests."""
+    found = standing.Use(True)
+    yield found
+    found.leave()
+
+
+def walk(make, seed: int, steps: int = 10) -> list[object]:
+    """What a random text meets: masks, what is forced, how far its end is; or the error of the grammar."""
+    draw, found = random.Random(seed), []
+    try:
+        matcher = make().matcher()
+        for _ in range(steps):
+            ids = sorted(allowed(matcher.mask()))
+            found.append(ids)
+            assert matcher.accept(draw.choice(ids))
+            if matcher.finished:
+                break
+        found += [matcher.forced(), matcher.can_end, len(matcher.shortest_end())]  # several may be equally short
+    except GrammarError as error:
+        found.append((type(error), str(error), vars(error)))
+    return found
+
+
+def here(recipe: Recipe, vocabulary: Vocabulary) -> Grammar:
+    """Compiled in this process."""
+    return Grammar(recipe.compile(vocabulary.bare).network, vocabulary.spelling(recipe.shown))
+
+
+@pytest.mark.parametrize("recipe", KINDS, ids=lambda kind: kind[0])
+def test_every_kind_is_the_same_grammar(up, recipe):
+    words = vocabulary()
+    apart = Recipe(*recipe).compile(words)
+    assert isinstance(apart.automaton.network, NetworkApart)
+    for seed in range(5):
+        assert walk(lambda: apart, seed) == walk(lambda: here(Recipe(*recipe), words), seed)
+
+
+def test_marks_that_are_text_are_the_same_grammar(up):
+    words = vocabulary()
+    recipe = Recipe("structural tag", (json.dumps({"type": "const_string", "value": "a" + MARK.decode()}), SchemaOptions.of({})), frozenset(words.special_ids))
+    assert walk(lambda: recipe.compile(words), 1) == walk(lambda: here(recipe, words), 1)
+    assert words.tokens.index(MARK) in walk(lambda: recipe.compile(words), 1)[1]
+
+
+def test_random_hostile_grammars_are_the_same(up):
+    draw, words, others = random.Random(5), vocabulary(), vocabulary()
+    for seed in range(many(12)):
+        request = hostile(draw)
+        assert walk(partial(request.compile, words), seed) == walk(lambda request=request: Grammar(request.compile(others.bare).network, others), seed)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe("regex", "a(?=b)"),
+        Recipe("regex", "(a"),
+        Recipe("regex", 3),
+        Recipe("choices", ()),
+        Recipe("JSON schema", ('{"minimum": "x"}', SchemaOptions.of({}))),
+        Recipe("ebnf", ("root ::= missing", "auto", None, None, None)),
+        Recipe("regex", "(" * 5000 + ")" * 5000),
+    ],
+    ids=str,
+)
+def test_errors_are_the_same(up, recipe):
+    words = vocabulary()
+    found = [walk(lambda make=make: make(recipe, words), 0) for make in (Recipe.compile, here)]
+    assert found[0] == found[1] and issubclass(found[0][0][0], GrammarError)
+
+
+def test_what_cannot_be_sent_is_compiled_here(up):
+    words = vocabulary()
+    with pytest.raises(GrammarError, match="a regex must be a string, not <function"):
+        Recipe("regex", lambda: "no text").compile(words)
+
+
+ONLY_HERE = sys.modules["only_here"] = ModuleType("only_here")  # it stands in no file, so that the other process has none
+exec("import enum\nclass Name(enum.StrEnum): ONE, TWO = 'one', 'two'\nclass Text(str): pass", ONLY_HERE.__dict__)
+Name, Text = ONLY_HERE.Name, ONLY_HERE.Text
+
+
+def test_texts_of_classes_of_the_program_are_texts(up):
+    words, running = vocabulary(), standing.process()
+    for make in (partial(compile_choices, [Name.ONE, Name.TWO]), partial(compile_regex, Text("one")), partial(compile_ebnf, Text('root ::= "one"'))):
+        found = make(words)
+        assert isinstance(found.automaton.network, NetworkApart) and all(map(found.matcher().accept, b"one"))
+    assert standing.process() is running
+
+
+def test_what_cannot_be_read_there_is_compiled_here_and_ends_nothing(up):
+    words, running = vocabulary(), standing.process()
+    found = Recipe("choices", (Text("one"), b"no text")), Recipe("regex", Text("a|b"))
+    with pytest.raises(GrammarError, match="a choice must be a string, not b'no text'"):
+        found[0].compile(words)
+    with pytest.raises(wire.Unsent):
+        running.ask(wire.Make(1 << 40, *found[1][:2], frozenset(), wire.NOBODY, None))
+    assert standing.process() is running and running.ended is None
+
+
+def test_a_forked_child_compiles_by_itself_and_asks_nobody(use):
+    words = vocabulary()
+    matcher = LAZY.compile(words).matcher()
+    assert all(map(matcher.accept, b'["ab'))
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if all(map(matcher.accept, b"ab" * 50)) else 1)
+        finally:
+            os._exit(2)
+    assert all(map(matcher.accept, b"ab" * 50))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_the_disk_cache_is_the_other_ones_too(up, tmp_path, monkeypatch):
+    recipe = Recipe("JSON schema", (json.dumps({"properties": {"kept": {"$ref": "#"}}}), SchemaOptions.of({})))
+    monkeypatch.setattr(sgl.grammars.compile, "WORTHWHILE", 0.0)
+    set_cache_dir(tmp_path / "kept")
+    try:
+        stored = walk(lambda: here(recipe, vocabulary()), 2)
+        (file,) = (tmp_path / "kept").glob("*.network")
+        os.utime(file, (1, 1))
+        assert walk(lambda: recipe.compile(vocabulary()), 2) == stored
+        assert file.stat().st_mtime > 1, "it was not read"
+    finally:
+        set_cache_dir(None)
+
+
+def test_ordinary_grammars_come_whole_and_what_has_very_many_rules_bit_by_bit(up):
+    assert UNBUILT not in Recipe(*KINDS[2]).compile(vocabulary()).automaton.network.entries
+    network = LAZY.compile(vocabulary()).automaton.network
+    assert UNBUILT in network.entries
+    before = len(network.entries)
+    network.build(network.entries.index(UNBUILT))
+    assert before < len(network.entries) < before + 9
+
+
+def child() -> int:
+    running = standing.process()
+    assert running is not None
+    return running._process.pid
+
+
+@pytest.mark.parametrize("recipe, begin, more", [(Recipe(*KINDS[2]), b'{"a": {"a', b'": {"a": {"a'), (LAZY, b'["ab', b"ab" * 50)], ids=["whole", "bit by bit"])
+def test_a_text_goes_on_when_the_process_ends(use, recipe, begin, more):
+    words = vocabulary()
+    texts = [recipe.compile(words).matcher() for _ in range(2)]
+    for byte in begin:
+        assert all(text.accept(byte) for text in texts)
+    before = child()
+    os.kill(before, signal.SIGKILL)
+    running = standing._STATE.helper._running
+    while running.ended is None:
+        time.sleep(0.01)
+    plain = here(recipe, words).matcher()
+    for byte in begin + more:
+        assert plain.accept(byte)
+    for byte in more:
+        assert all(text.accept(byte) for text in texts)
+    assert all((text.mask() == plain.mask()).all() for text in texts)
+    assert len({len(text.shortest_end()) for text in (*texts, plain)}) == 1
+    assert child() != before and texts[0].automaton is texts[1].automaton is recipe.compile(words).automaton
+
+
+def test_what_it_is_killed_over_fails_and_the_next_does_not(use):
+    running = standing.process()
+    Recipe("regex", "a").compile(vocabulary())
+    os.kill(running._process.pid, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(running.ask, wire.Name(1, 0))
+        while not running._waiting:
+            time.sleep(0.001)
+        os.kill(running._process.pid, signal.SIGKILL)
+        with pytest.raises(helper.Died, match="was killed by SIGKILL while it worked on this one; ask again"):
+            asked.result(60)
+    assert walk(lambda: Recipe("regex", "ab").compile(vocabulary()), 0)
+    assert standing.process() is not running and standing.told() == "in a process of their own"
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_grammar_fails_with_the_second_process_that_dies_over_it(up, monkeypatch, deaths):
+    told, left = sgl.grammars.compile._told, [helper.Died("it died")] * deaths
+
+    def dying(*asked):
+        if left:
+            raise left.pop()
+        return told(*asked)
+
+    monkeypatch.setattr(sgl.grammars.compile, "_told", dying)
+    if deaths == 1:
+        assert walk(lambda: Recipe("regex", "abc").compile(vocabulary()), 0)
+    else:
+        with pytest.raises(GrammarLimitError, match="it died"):
+            Recipe("regex", "abc").compile(vocabulary())
+    assert not left
+
+
+def test_what_takes_too_long_is_ended(use, monkeypatch):
+    words, running = vocabulary(), standing.process()
+    Recipe("regex", "a").compile(words)
+    os.kill(running._process.pid, signal.SIGSTOP)
+    monkeypatch.setattr(helper, "LONGEST", 0.05)
+    with pytest.raises(GrammarLimitError, match="takes more than 0 s to compile; simplify it"):
+        LAZY.compile(words)
+    monkeypatch.undo()
+    assert walk(lambda: Recipe("regex", "ab").compile(words), 0)
+
+
+def test_networks_that_are_dropped_are_forgotten_there(use):
+    words = vocabulary()
+    running = standing.process()
+    numbers = [Recipe("regex", f"a{i}b+").compile(words).automaton.network.number for i in range(3)]
+    words.compiled.clear()
+    while len(running.dropped) < 3:
+        time.sleep(0.001)
+    assert not isinstance(Recipe("regex", "x").compile(words), str)
+    assert all(isinstance(running.ask(wire.Name(number, 0)), wire.Lost) for number in numbers)
+
+
+def test_what_is_held_is_bounded(monkeypatch):
+    words, told = vocabulary(), []
+    server = serving.Server(type("Out", (), {"write": lambda _, data: told.append(data), "flush": lambda _: None})())
+    make = wire.Make(1, "JSON schema", KINDS[2][1], frozenset(), wire.NOBODY, None)
+    monkeypatch.setattr(serving, "MOST_BYTES", 1 << 60)
+    server._serve(1, make)
+    assert isinstance(server._answers[wire.Build](wire.Build(1, 0)), wire.Grown)
+    monkeypatch.setattr(serving, "MOST_BYTES", 1)
+    server._serve(2, make._replace(network=2))
+    assert all(isinstance(server._answers[wire.Build](wire.Build(network, 0)), wire.Lost) for network in (1, 2))
+    assert words.bare.masks is False and len(told) == 2
+
+
+def test_it_ends_where_forgetting_does_not_help_and_nobody_waits(monkeypatch):
+    ended, left = [], threading.Event()
+    server = serving.Server(type("Out", (), {"write": lambda *_: None, "flush": lambda _: None})())
+    monkeypatch.setattr(serving, "MOST_BYTES", 1)
+    monkeypatch.setattr(serving, "_end", lambda: ended.append(server._working) or left.set())
+    server._working = 1
+    server._make_room()
+    assert not ended
+    server._working = 0
+    server._begin(1, wire.Make(1, "regex", "a", frozenset(), wire.NOBODY, None))
+    assert left.wait(30) and ended == [0]
+
+
+def test_a_rule_does_not_wait_for_however_many_grammars_that_are_made():
+    read, named = threading.Event(), threading.Event()
+    server = serving.Server(type("Out", (), {"write": lambda *_: None, "flush": lambda _: None})())
+    server._answers |= {wire.Make: lambda _: read.wait(60), wire.Name: lambda _: named.set()}
+    for number in range(serving.THREADS + 5):
+        server._begin(number, wire.Make(number, "regex", "a", frozenset(), wire.NOBODY, None))
+    server._begin(99, wire.Name(1, 0))
+    try:
+        assert named.wait(5)
+    finally:
+        read.set()
+
+
+def test_a_grammar_for_which_there_is_no_memory_is_refused():
+    told = []
+    server = serving.Server(type("Out", (), {"write": lambda _, data: told.append(data), "flush": lambda _: None})())
+    server._answers[wire.Name] = lambda _: [0] * (1 << 60)
+    server._serve(1, wire.Name(1, 0))
+    answer = wire.unpacked(told[0][16:])
+    assert isinstance(answer.error(), GrammarLimitError) and "takes more memory" in str(answer.error())
+
+
+def test_it_ends_with_its_last_use(alone):
+    first, second, other = standing.Use(True), standing.Use(True), standing.Use(False)
+    running = standing.process()
+    Recipe("regex", "ab").compile(vocabulary())
+    first.leave()
+    assert standing.process() is running and running.ended is None
+    second.leave()  # the other one has compiled next to nothing
+    assert running._process.returncode == 0 and standing.process() is None and standing.told() == "in this process"
+    other.leave()
+
+
+def test_it_is_started_when_it_is_worthwhile(alone, monkeypatch):
+    use = standing.Use(False)
+    try:
+        words = vocabulary()
+        assert not isinstance(Recipe("regex", "a1").compile(words).automaton.network, NetworkApart) and standing._STATE.helper is None
+        monkeypatch.setattr(standing, "WORTHWHILE", 0.0)
+        Recipe("regex", "a2").compile(words)
+        assert standing._STATE.helper.running().ready.wait(30)
+        assert isinstance(Recipe("regex", "a3").compile(words).automaton.network, NetworkApart)
+    finally:
+        use.leave()
+
+
+def test_without_a_python_that_starts_it_grammars_are_compiled_here(alone, monkeypatch, caplog):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    use = standing.Use(True)
+    try:
+        words = vocabulary()
+        for i in range(9):
+            assert walk(lambda i=i: Recipe("regex", f"a{i}").compile(words), 0)
+            time.sleep(0.05)
+        assert "exit code 1" in standing.told() and "exit code 1" in caplog.text
+    finally:
+        use.leave()
+
+
+LEFT_ALONE = """
+import os, signal
+from sgl.grammars import Vocabulary, compile_regex
+from sgl.grammars.apart import standing
+use = standing.Use(True)
+compile_regex("a", Vocabulary.from_bytes([b"a", b"<eos>"], [1]))
+if os.fork() == 0:  # it holds the other end of the pipe open, and has none itself
+    assert standing.process() is None and compile_regex("aa", Vocabulary.from_bytes([b"a", b"<eos>"], [1]))
+    signal.pause()
+print(standing.process()._process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_it_ends_with_its_owner():
+    owner = subprocess.Popen([sys.executable, "-c", LEFT_ALONE], stdout=subprocess.PIPE, process_group=0)
+    number = int(owner.stdout.readline())
+    try:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and Path(f"/proc/{number}/stat").exists() and Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.05)
+        assert time.monotonic() < deadline
+    finally:
+        os.killpg(owner.pid, signal.SIGKILL)
+        owner.wait()
+        owner.stdout.close()
