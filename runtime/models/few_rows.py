@@ -1,4 +1,4 @@
-"""Layers of a step of few rows: additions, norms and activations are folded into their products.
+"""Layers of a step of few rows whose weights are in few bits: additions, norms and activations are folded into their products.
 
 A product that ends a branch adds it to x, and leaves x times the weight of the norm behind it, with the squares that the norm
 divides by; the product behind that norm divides when its sums are done, since every input of a row is divided by the same.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
-from ..kernels import few_rows_parts, few_rows_plain, one_row
+from ..kernels import few_rows_parts, one_row
 from ..kernels.few_bits import Readied, matmul
 from ..kernels.few_bits_packed import Packed
 from ..kernels.few_rows_parts import Heads
@@ -70,7 +70,7 @@ class FewRowsLayer:
         """All heads, where the product does not turn and store them itself; and the queries."""
         y, overlap = delta if isinstance(delta, Readied) else self.layer.entry(x, delta), one_row.overlaps(x.device)
         qkv = self.layer.block.attention.qkv
-        if self.turns and not as_it_is(qkv) and few_rows_parts.suits(y.y if isinstance(y, Readied) else y, packed_of(qkv)):
+        if self.turns and few_rows_parts.suits(y.y if isinstance(y, Readied) else y, packed_of(qkv)):
             return None, few_rows_parts.qkv_rotate_store(y, packed_of(qkv), qkv.bias, self._heads(step), overlap=overlap)
         heads = cast(Tensor, _times(qkv, y, overlap))
         return heads, self.layer.rotate(heads, step, overlap=overlap)
@@ -82,8 +82,8 @@ class FewRowsLayer:
 
 
 def few_rows(layers: Sequence[GpuLayer], last_norm: NormWeights | None, head: Head, dtype: torch.dtype) -> tuple[FewRowsLayer, ...] | None:
-    """The layers of a step of up to MOST_ROWS rows; None: some have parts that are not folded, or weights that the kernels do not read."""
-    if dtype != DTYPE or not all(isinstance(layer, FusedLayer) and folds(layer) and _readable(layer) for layer in layers):
+    """The layers of a step of up to MOST_ROWS rows; None: some have parts that are not folded, or weights that are not in few bits."""
+    if dtype != DTYPE or not all(isinstance(layer, FusedLayer) and folds(layer) and _in_few_bits(layer) for layer in layers):
         return None
     fused = cast(Sequence[FusedLayer], layers)
     behind = [cast(RmsJoin, layer.entry).before for layer in fused[1:]]
@@ -108,32 +108,25 @@ def _takes_readied(head: Head) -> bool:
     return readable(head.product) and head.project is None
 
 
-def _readable(layer: FusedLayer) -> bool:
-    return layer.experts is None and all(readable(getattr(*place)) for place in layer.block.products())
+def _in_few_bits(layer: FusedLayer) -> bool:
+    return all(readable(getattr(*place)) for place in layer.block.products())
 
 
 def readable(product: Linear) -> bool:
     """Whether the kernels that fold read its weight."""
-    return as_it_is(product) or type(product) is Fp8Linear or (isinstance(product, FewBitsLinear) and product.folds)
-
-
-def as_it_is(product: Linear) -> bool:
-    """Whether they read it as it lies, in DTYPE."""
-    return type(product) is Linear and few_rows_plain.takes(product.weight)
+    return type(product) is Fp8Linear or (isinstance(product, FewBitsLinear) and product.folds)
 
 
 def _times(
     product: Linear, y: Tensor | Readied, overlap: bool, added_to: Tensor | None = None, norm: NormWeights | None = None, name: str = ""
 ) -> Tensor | Readied:
     ready = None if norm is None else (norm.weight, norm.eps)
-    if as_it_is(product):
-        return few_rows_plain.matmul(y, product.weight, product.bias, added_to=added_to, ready=ready, name=name, overlap=overlap)
     return matmul(y, packed_of(product), product.bias, added_to=added_to, ready=ready, name=name, overlap=overlap)
 
 
 def packed_of(product: Linear) -> Packed:
-    """Of one that is readable, and not as it is."""
+    """Of one that is readable."""
     return cast(FewBitsLinear | Fp8Linear, product).packed
 
 
-__all__ = ["MOST_ROWS", "FewRowsLayer", "as_it_is", "few_rows", "of_head", "packed_of", "readable"]
+__all__ = ["MOST_ROWS", "FewRowsLayer", "few_rows", "of_head", "packed_of", "readable"]

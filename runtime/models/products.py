@@ -14,7 +14,7 @@ from ..kernels.few_bits_packed import BYTES, FLOATS, NIBBLES, TABLE, Packed
 from ..layers.linear import Linear
 from ..quantization import FewBitsLinear
 from .experts import ExpertsPart
-from .few_rows import as_it_is, packed_of, readable
+from .few_rows import packed_of, readable
 from .lone_layers import FoldedLayer, LoneLayer, lone
 from .over_ranks import here
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 PACKED = "few_bits.multiply"
 FOLDED = f"{PACKED}, norms and additions folded in"
-PLAIN = "few_rows_plain, norms and additions folded in"
 TENSOR = "one_row by tensor cores"
 RESTORED = f"{PACKED}, from {few_bits.RESTORED_ROWS} rows on cuBLAS with parts of the weight restored"
 WIDE = "many_rows_tensor"
@@ -80,9 +79,9 @@ def _row(name: str, product: Linear, course: Course, alone: bool, folded: bool =
     product = here(product)
     few, many = ALONE.get(type(product).__name__, (type(product).__name__,) * 2)
     if folded and course.few is not None:
-        few = PLAIN if as_it_is(product) else FOLDED
+        few = FOLDED
     single = few if not alone or (folded and course.few is not None and not course.folds) else _single(product)
-    if readable(product) and not as_it_is(product):
+    if readable(product):
         few = _few(packed_of(product), few)
     if type(product) is FewBitsLinear and many_rows_tensor.takes(product.packed):
         many = WIDE_RESTORED

@@ -35,7 +35,6 @@ from sgl.runtime.kernels import (
     few_bits_assembly,
     few_bits_kernels,
     few_rows_parts_kernels,
-    few_rows_plain,
     few_rows_tensor_kernels,
     gates,
     heads,
@@ -397,19 +396,8 @@ def adapters() -> None:
             check(adapted.multiply, tile.warps, types | parts, stages=tile.stages, **sizes, BIAS=True, DEPENDENT=True)
 
 
-def few_rows_as_they_are() -> None:
-    types = dict.fromkeys(("rows", "outputs", "inputs", "y_stride"), "i32") | {"squares": "*fp32", "left": "*fp32", "eps": "fp32", "norm": "*bf16"}
-    for rows, outputs, name in product((16, 32, 64), (4096, 28672), ("", "silu")):
-        tile = few_rows_plain.tile_for(rows, outputs, bool(name), 132)
-        parts = {"x": f"tensordesc<bf16[{rows},{tile.depth}]>", "weight": f"tensordesc<bf16[{tile.outputs},{tile.depth}]>"}
-        sizes = {"ROWS": rows, "OUTPUTS": tile.outputs, "DEPTH": tile.depth, "NORMED": 64 if name else 0, "TILES": 64, "LINES": tile.lines, "LINE": few_rows_plain.LINE}
-        flags = {"BIASED": True, "ADDED": not name, "READY": not name, "NAME": name, "DEPENDENT": True}
-        check(few_rows_plain.multiply, tile.warps, types | parts, stages=tile.stages, **sizes, **flags)
-
-
 def all_forms() -> None:
     adapters()
-    few_rows_as_they_are()
     latents()
     choices()
     recurrences()

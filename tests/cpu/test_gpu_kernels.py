@@ -27,7 +27,7 @@ from sgl.runtime.kernels.matmul import PLAIN
 from sgl.runtime.kernels.one_row_launch import Launch
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-PARTS = ("attention", "flashinfer", "fp8", "gated", "few_bits", "few_plain", "lab", "layers", "loading", "matmul", "mixed", "one_row", "roof", "sampler", "sizes", "steps")
+PARTS = ("attention", "flashinfer", "fp8", "gated", "few_bits", "lab", "layers", "loading", "matmul", "mixed", "one_row", "roof", "sampler", "sizes", "steps")
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.filterwarnings("ignore:(divide by zero|invalid value):RuntimeWarning")
 
@@ -71,13 +71,6 @@ def check(lab, rows: int, missing: int = 0) -> None:
     for row in lab.rows:
         assert all(seconds > 0 for seconds in row.ours.values()), row
         assert row.moved > 0 and lab.roof.seconds(row.moved, row.flops) > 0
-
-
-def test_few_rows_as_they_are(parts, lab, monkeypatch):
-    monkeypatch.setattr(parts.few_plain, "ROWS", (2,))
-    monkeypatch.setattr(parts.few_plain, "CUTS", dict.fromkeys(parts.few_plain.CUTS, ((32, 2, 0),)))
-    parts.few_plain.measure(lab)
-    assert not lab.failures and sum("us" in line and "TB/s" in line for line in lab.text) == 15
 
 
 def test_one_row(parts, lab, monkeypatch):

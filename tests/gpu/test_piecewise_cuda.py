@@ -49,10 +49,7 @@ def test_mixed_steps_equal_whole_ones(variant: str, tmp_path: Path) -> None:
     run(write_checkpoint(tmp_path, family, **overrides | WIDE), attention="triton", bound=5e-5)
 
 
-LATENT = {name for name in MODELS if name.startswith("latent attention")}  # refused: their attention has no `attend_into`
-
-
-@pytest.mark.parametrize("name", sorted(MODELS.keys() - BY_LAW - MIXER_BY_LAW.keys() - set(UNCUT) - LATENT))
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - BY_LAW - MIXER_BY_LAW.keys() - set(UNCUT)))
 def test_mixed_steps_of_other_parts_equal_whole_ones(name: str) -> None:
     run(MODELS[name], attention="triton", bound=1e-4)
 
