@@ -10,7 +10,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source benchmarks/lay_out.sh
-export PYTHONPATH="$site:$PWD/benchmarks"
 script=gpu_llama8b.py
 case "${1:-}" in
   demo) script=gpu_demo.py; shift ;;

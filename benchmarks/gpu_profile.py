@@ -49,6 +49,7 @@ class Profile:
 
 def profile(engine: sgl.Engine, batch: int, vocab: int, length: int = 512, steps: int = STEPS) -> Profile:
     """Profile `steps` steps while `batch` sequences decode greedily behind `length` tokens each."""
+    _captured(engine)
     _record(lambda: None)  # the tracing library's own start-up
     with decoding(engine, batch, vocab, length):
         step = _step_seconds(engine, steps)
@@ -63,6 +64,14 @@ def profile(engine: sgl.Engine, batch: int, vocab: int, length: int = 512, steps
     inside = within(kernels, marks[0][0], marks[1][0])
     trimmed = inside if 2 * len(inside) > len(kernels) else kernels  # else: the clocks are not the same
     return Profile(batch, 1e3 * step, max(1, marks[1][1] - marks[0][1]), busy(trimmed), trimmed)
+
+
+def _captured(engine: sgl.Engine, most: float = 120.0) -> None:
+    """Waits until the graphs of the rehearsal are there: the profiler waits for the device, which ends a capture."""
+    core: Any = engine._core
+    end = time.monotonic() + most
+    while getattr(core.runner, "_ahead", None) is not None and time.monotonic() < end:
+        time.sleep(0.05)
 
 
 @contextmanager
