@@ -69,12 +69,20 @@ def test_products_that_go_on_through_the_adapters_score_as_those_that_are_added_
         found = [scores(engine) for _ in range(4)]
     monkeypatch.setattr("sgl.runtime.kernels.adapted.ON", False)
     with Engine(base, **options) as engine:
-        expected = scores(engine)
+        added = scores(engine)
+    with Engine(base, **options | {"dtype": "float32"}) as engine:
+        exact = scores(engine)
+    usual = first_errors(added, exact)
     for each in found:
-        same = [one == other for ours, theirs in zip(each, expected, strict=True) for (one, _), (other, _) in zip(ours, theirs, strict=True)]
+        same = [one == other for ours, theirs in zip(each, added, strict=True) for (one, _), (other, _) in zip(ours, theirs, strict=True)]
         assert sum(same) > 0.7 * len(same)
-        for ours, theirs in zip(each, expected, strict=True):
-            assert ours[0][1] == pytest.approx(theirs[0][1], abs=0.1)
+        errors = first_errors(each, exact)
+        assert max(errors) < 0.3 and sum(errors) < 2 * sum(usual) + 0.1, (errors, usual)
+
+
+def first_errors(found: list[list[tuple[int, float]]], exact: list[list[tuple[int, float]]]) -> list[float]:
+    """Of the first tokens' scores, behind the same text."""
+    return [abs(ours[0][1] - theirs[0][1]) for ours, theirs in zip(found, exact, strict=True)]
 
 
 def test_without_slots_an_adapter_is_refused(made):
