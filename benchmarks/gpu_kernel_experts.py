@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from itertools import cycle, islice
 
+import gpu_kernel_roof as roof
 import torch
 from gpu_shapes import Shape
 
@@ -90,12 +91,9 @@ def _told(seconds: float, size: float) -> str:
     return f"{1e6 * seconds:.1f} us ({size / copy_rate() / seconds:.0%} of copies)"
 
 
-@cache
 def copy_rate() -> float:
     """Bytes that a large copy reads and writes in a second."""
-    source = torch.empty(2**30, dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
-    return 2 * len(source) / graph_seconds([lambda: target.copy_(source)], 0.05)
+    return roof.copy_rate(torch.device("cuda", torch.cuda.current_device()))
 
 
 def _gathered(x: torch.Tensor, stacks: Stacks, choices: list[Choice]) -> list[tuple[float, str, str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +38,7 @@ def roofline(shape: Shape, device: torch.device, dtype: torch.dtype, sizes: Size
         per_second = rows / (steady * shape.layers)
         lines.append([f"{rows} rows", card, float(flops / burst / 1e12), float(flops / steady / 1e12), float(per_second)])
     del layers
-    copy = _copy(device)
+    copy = copy_rate(device)
     head = ("products", "MHz, W, degrees under load", "burst TFLOP/s", f"after {sizes.roof_load:g} s", f"tokens/s, {shape.layers} layers")
     text = f"== roofline: copies {copy / 1e12:.2f} TB/s (read and written)\n" + text_table(head, lines)
     return Roof(copy, best, state), text
@@ -92,7 +93,9 @@ def _answer(asked: subprocess.Popen[str] | None) -> str:
     return said if said and not asked.returncode else "not known"
 
 
-def _copy(device: torch.device) -> float:
+@cache
+def copy_rate(device: torch.device) -> float:
+    """Bytes that large copies read and write in a second, one queued behind the other: alone in a graph one is slower."""
     size = 2**30 if device.type == "cuda" else 2**20
     source = torch.zeros(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
