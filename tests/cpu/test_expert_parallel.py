@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from expert_checks import drawn
 from family_cases import FAMILIES, write_family
 from family_checks import close, prompt, reference
 from ranks_rig import steps_of_ranks
@@ -40,13 +40,6 @@ from sgl.runtime.quantization import transform_for
 
 CPU = torch.device("cpu")
 MIXTURES = ["qwen3 moe", "gpt-oss", "deepseek v2", "mixtral, window", "llama 4", "qwen2 moe"]
-
-
-def drawn(rng: random.Random, count: int, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Any places that hold each expert, some of them twice."""
-    experts = [*range(count), *rng.choices(range(count), k=sum(sizes) - count)]
-    rng.shuffle(experts)
-    return tuple(tuple(experts.pop() for _ in range(size)) for size in sizes)
 
 
 @pytest.mark.parametrize("seed", range(20))
