@@ -263,9 +263,12 @@ def test_options_that_make_no_sense_are_told(options: dict[str, Any], why: str) 
         EngineConfig.from_options(options)
 
 
-def test_it_is_refused_on_gpus_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"expert_parallel=True.*not supported there"):
-        EngineConfig.from_options({"tensor_parallel": 2, "expert_parallel": True}).on("cuda")
+@pytest.mark.parametrize("beside", [{"deterministic": True}, {"weights": "int8"}], ids=str)
+def test_what_gpus_do_not_do_beside_it_is_refused_by_name(beside: dict[str, Any]) -> None:
+    asked = {"tensor_parallel": 2, "expert_parallel": True}
+    assert EngineConfig.from_options(asked).on("cuda").whole_experts is not None
+    with pytest.raises(ConfigError, match=rf"expert_parallel=True, {next(iter(beside))}=.*not supported on GPUs"):
+        EngineConfig.from_options(asked | beside).on("cuda")
 
 
 @pytest.mark.parametrize("whole, ranks, why", [(WholeExperts(7), 2, "take no more"), (WholeExperts(), 8, "each takes one at least"), (WholeExperts(1, nodes=2), 2, "must divide")])
