@@ -50,7 +50,7 @@ def gather_up(
     PAIRS: tl.constexpr = ROWS // 2
     pair, k = tl.program_id(1).to(tl.int64), tl.arange(0, BLOCK)[None, :]
     expert, first = tl.load(chosen + pair).to(tl.int64), tl.program_id(0) * (PAIRS * GROUPS)
-    if PARTIAL:
+    if PARTIAL:  # noqa: SIM102  # decided when it is compiled, the other when it runs
         if expert >= here:
             return
     block = read_block(weight, _halves(first, expert, inner, ROWS), k, SIZE, VECTOR, EVEN)
