@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,9 @@ class GpuFollower:
     def tell(self, name: str, arguments: tuple[Any, ...]) -> None:
         """Experts move, behind the steps that were told before."""
         assert self._mover is not None
+        called: dict[str, Callable[..., None]] = {"move": self._mover.take, "review": self._mover.review}
         with self.runner.on_device():
-            {"move": self._mover.take, "review": self._mover.review}[name](*arguments)
+            called[name](*arguments)
 
     def compile(self) -> None:
         """What rank 0 has compiled; it lies in the folder of compiled kernels."""
