@@ -67,7 +67,11 @@ def test_mixtures(options: str, rows: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("options", checks.PRODUCTS)
 @pytest.mark.parametrize("rows, fixed", [(1, False), (3, False), (21, False), (6, True)])
-def test_mixtures_of_which_some_experts_lie_elsewhere(options: str, rows: int, fixed: bool) -> None:
+def test_mixtures_of_which_some_experts_lie_elsewhere(options: str, rows: int, fixed: bool, request: pytest.FixtureRequest) -> None:
+    """What nothing was written to has no numbers: who reads it is found out."""
+    torch.use_deterministic_algorithms(True)
+    request.addfinalizer(lambda: torch.use_deterministic_algorithms(False))
+    assert torch.empty(3).isnan().all() and torch.ones(1).new_empty(2).isnan().all()
     with products_as_on_a_tensor_core():
         checks.check_partial(checks.PRODUCTS[options], rows, 48, 40, torch.float32 if rows % 2 else torch.bfloat16, "cpu", fixed=fixed)
 
