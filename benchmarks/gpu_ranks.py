@@ -1,10 +1,12 @@
 """Several cards beside one: sums over ranks by each way, then a model of Llama-3.1-8B's shape (dummy weights) on one card, over two, and copied.
 
     python benchmarks/gpu_ranks.py [--cards 2] [--what sums,one,tensor,pipeline,replicas,faults] [--shape llama8b] [--layers N]
+    python benchmarks/gpu_ranks.py --expert-parallel --shape qwen3-30b-a3b [--redundant-experts 8] [--what one,tensor]
 
 sums      all-reduce of 8 KB to 64 MB, microseconds alone and in CUDA graphs (gpu_ranks_sums.py)
 one, tensor, pipeline, replicas: seconds until it is ready; one sequence of 128 + 256 tokens; 256 x (512 + 128) at once; and 256 programs of
           3,000 shared tokens and 64 own ones, 32 written, with the share of prompt tokens that was cached
+experts   (--expert-parallel) as tensor, but that each rank holds whole experts; then experts move by what was chosen, and one sequence and the crowd again
 faults    of two ranks: a follower is killed and stopped while text is written; seconds until somebody is told, all have ended, it runs again
 """
 
@@ -23,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_shapes import SHAPES, shape_of, write_model
+from gpu_shapes import MIXTURES, SHAPES, shape_of, write_model
 from gpu_work import generate, prompts
 
 import sgl
@@ -32,7 +34,7 @@ from sgl.runtime.errors import EngineDied
 
 RUNS = 3
 SILENCE = 5.0  # seconds: heartbeat of the engine whose ranks are killed and stopped
-KINDS = {"one": {}, "tensor": "tensor_parallel", "pipeline": "pipeline_parallel", "replicas": "replicas"}
+KINDS = {"one": {}, "tensor": "tensor_parallel", "experts": "tensor_parallel", "pipeline": "pipeline_parallel", "replicas": "replicas"}
 HERE = Path(__file__).parent
 
 
@@ -40,13 +42,18 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cards", type=int, default=2)
     parser.add_argument("--what", default="sums,one,tensor,pipeline,replicas,faults")
-    parser.add_argument("--shape", choices=tuple(SHAPES), default="llama8b")
+    parser.add_argument("--shape", choices=(*SHAPES, *MIXTURES), default="llama8b")
+    parser.add_argument("--expert-parallel", action="store_true", help="measure whole experts on ranks beside the others, of a mixture")
+    parser.add_argument("--redundant-experts", type=int, default=0, help="copies of experts in each layer then")
     parser.add_argument("--layers", type=int)
     parser.add_argument("--together", action="store_true", help="open all engines at the same time, for which --option kv_tokens=N leaves room, and measure one by one")
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of every engine")
     parser.add_argument("--out", type=Path, help="write the figures as JSON here")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.expert_parallel and args.shape not in MIXTURES:
+        parser.error(f"--expert-parallel is for a mixture of experts, one of {', '.join(MIXTURES)}")
+    return args
 
 
 def say(text: str) -> None:
@@ -71,6 +78,8 @@ class Measured:
             name, _, value = pair.partition("=")
             chosen[name] = json.loads(value)
         chosen |= {KINDS[kind]: args.cards} if kind != "one" else {"process": True}
+        if kind == "experts":
+            chosen |= {"expert_parallel": True, "redundant_experts": args.redundant_experts}
         if kind == "tensor" and "faults" in args.what:
             chosen["heartbeat"] = SILENCE
         began = time.perf_counter()
@@ -86,6 +95,8 @@ class Measured:
         self.rate("crowd", 256, 512, 128)
         if self.kind in ("one", "replicas"):
             self.shared()
+        if self.kind == "experts":
+            self.rebalanced()
         return self.figures
 
     def rate(self, what: str, count: int, length: int, tokens: int, shared: int = 0) -> None:
@@ -94,6 +105,17 @@ class Measured:
         found = sorted(generate(self.engine, prompts(count, length, self.vocab, seed, shared), tokens).rate for seed in range(self.runs))
         self.figures[what] = found
         self.say(what, " ".join(f"{each:.0f}" for each in found) + " tokens/s")
+
+    def rebalanced(self) -> None:
+        """Random tokens of random weights choose some experts far more often than others."""
+        done = self.engine.rebalance_experts()
+        self.figures["rebalanced"] = done
+        size, share = f"{done['experts']} experts, {done['bytes'] / 1e9:.2f} GB in {done['seconds']:.2f} s between steps", f"{done['balance_before']:.3f}"
+        self.say("rebalanced", f"{size}; balance {share}, {done['balance_expected']:.3f} by the same rows")
+        self.rate("one, balanced", 1, 128, 256)
+        before = self.engine.stats()
+        self.rate("crowd, balanced", 256, 512, 128)
+        self.say("rebalanced", f"balance of the rows since {(self.engine.stats() - before).rank_balance:.3f}")
 
     def shared(self) -> None:
         self.rate("shared prefix", 256, 64, 32, 3000)
@@ -154,7 +176,7 @@ def main() -> None:
     args = options()
     card = torch.cuda.get_device_name() if torch.cuda.is_available() else "no card"
     say(f"{torch.cuda.device_count()} x {card}, torch {torch.__version__}")
-    what, figures = args.what.split(","), {}
+    what, figures = args.what.split(",") + ["experts"] * args.expert_parallel, {}
     if "sums" in what:
         sums(args.cards)
     with tempfile.TemporaryDirectory() as folder:

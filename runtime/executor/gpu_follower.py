@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,7 +15,8 @@ from ..models.explain import layers_of
 from ..parallel import follower
 from ..parallel.cuda_links import CudaLinks
 from ..parallel.cuda_ranks import CudaRanks, set_environment
-from ..parallel.line import COMPILE, POOL, REHEARSE, SLEEP, STEP, WAKE, Begin, Room
+from ..parallel.line import COMPILE, POOL, REHEARSE, SLEEP, STEP, TELL, WAKE, Begin, Room
+from ..parallel.moving import Mover
 from ..parallel.ranks import joined
 from ..parallel.share import load_share
 from ..parallel.stages import Place, load_stage
@@ -26,10 +29,10 @@ from .work_words import Mirrors
 
 
 class GpuFollower:
-    """model: the rank's share, joined with the others'. free: bytes of the card before it was loaded."""
+    """model: the rank's share, joined with the others'. free: bytes of the card before it was loaded.  mover: where experts lie whole on ranks."""
 
-    def __init__(self, model: Decoder, ranks: CudaRanks, free: int) -> None:
-        self.model, self.ranks, self._free = model, ranks, free
+    def __init__(self, model: Decoder, ranks: CudaRanks, free: int, mover: Mover | None = None) -> None:
+        self.model, self.ranks, self._free, self._mover = model, ranks, free, mover
         self._asleep: HostCopy | None = None
         self._runner: FollowerRunner | None = None
         self._takes = {COMPILE: self.compile, REHEARSE: self.rehearse, SLEEP: self.sleep, WAKE: self.wake}
@@ -46,6 +49,8 @@ class GpuFollower:
             self.step(payload)
         elif kind == POOL:
             return self.make_room(pickle.loads(payload))
+        elif kind == TELL:
+            self.tell(*pickle.loads(payload))
         else:
             self._takes[kind]()
         return b""
@@ -77,6 +82,13 @@ class GpuFollower:
     def step(self, words: bytes) -> None:
         with self.runner.on_device():
             self.runner.forward(self._mirrors.work(words))
+
+    def tell(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """Experts move, behind the steps that were told before."""
+        assert self._mover is not None
+        called: dict[str, Callable[..., None]] = {"move": self._mover.take, "review": self._mover.review}
+        with self.runner.on_device():
+            called[name](*arguments)
 
     def compile(self) -> None:
         """What rank 0 has compiled; it lies in the folder of compiled kernels."""
@@ -114,11 +126,12 @@ def _begun(begin: Begin) -> GpuFollower:
     torch.cuda.set_device(device)
     torch.set_num_threads(begin.threads)
     free, _ = torch.cuda.mem_get_info(device)
-    transform, place = transform_for(begin.weights, begin.deterministic, device), Place.of(begin.rank, begin.ranks, begin.stages)
+    transform, place = transform_for(begin.weights, begin.deterministic, device), Place.of(begin.rank, begin.ranks, begin.stages, begin.whole)
     path, options = Path(begin.path), (begin.seed, transform, begin.context, begin.load_format)
     if begin.stages == 1:
         model = load_share(path, begin.dtype, device, place.split, *options)
     else:
         model = load_stage(path, begin.dtype, device, place, *options)
     ranks = CudaRanks(begin.rank, begin.ranks, Path(begin.meeting), device, model.config.hidden_size, begin.dtype, begin.deterministic, begin.stages)
-    return GpuFollower(joined(model, ranks) if ranks.ranks > 1 else model, ranks, free)
+    model = joined(model, ranks) if ranks.ranks > 1 else model
+    return GpuFollower(model, ranks, free, None if begin.whole is None else Mover(model, begin.rank, begin.ranks))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..kernels.ahead import compiled, is_compiling
 from ..parallel.cuda_ranks import CudaRanks
+from ..parallel.expert_ranks import ExpertRanks
 from ..parallel.progress import Progress
 from ..parallel.team import Team
 from .cuda_runner import CudaRunner
@@ -51,10 +52,10 @@ def _mark() -> torch.cuda.Event:
 
 
 class TeamCudaRunner(RankCudaRunner):
-    """Of rank 0. team: the others."""
+    """Of rank 0. team: the others.  experts: where they lie whole on ranks."""
 
-    def __init__(self, *args: Any, team: Team, **options: Any) -> None:
-        self.team, self._told = team, False
+    def __init__(self, *args: Any, team: Team, experts: ExpertRanks | None = None, **options: Any) -> None:
+        self.team, self.experts, self._told = team, experts, False
         super().__init__(*args, **options)
 
     def forward(self, work: list[Work]) -> Tensor | None:

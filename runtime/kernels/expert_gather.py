@@ -57,9 +57,9 @@ def gather_up(x: Tensor, stacks: Stacks, choice: Choice, cut: Gather | None = No
     out = x.new_empty(pairs, inner)
     cut = cut or best_up(2 * inner, x.shape[1], choice.top_k)
     kernels.gather_up[triton.cdiv(2 * inner, cut.rows * cut.groups), pairs](
-        x, weight, x if bias is None else bias, choice.experts, choice.weights, out, x.stride(0), inner, stacks.limit or 0.0,
+        x, weight, x if bias is None else bias, choice.experts, choice.weights, out, x.stride(0), inner, stacks.count, stacks.limit or 0.0,
         TOP=choice.top_k, GROUPS=cut.groups, NAME=stacks.name, LIMITED=stacks.limit is not None, BIASED=bias is not None,
-        WEIGHED=choice.of_input, **_constants(weight, cut, overlap),
+        WEIGHED=choice.of_input, PARTIAL=choice.partial, **_constants(weight, cut, overlap),
     )  # fmt: skip
     return out
 
@@ -72,9 +72,9 @@ def gather_down(
     (weight, bias), (rows, outputs) = stacks.down, out.shape
     cut = cut or best_down(outputs, stacks.inner, choice.top_k)
     kernels.gather_down[triton.cdiv(outputs, cut.rows), rows](
-        inner, weight, inner if bias is None else bias, choice.experts, choice.weights, *besides_of(besides, inner), out, outputs,
+        inner, weight, inner if bias is None else bias, choice.experts, choice.weights, *besides_of(besides, inner), out, outputs, stacks.count,
         TOP=choice.top_k, LANES=triton.next_power_of_2(choice.top_k), BIASED=bias is not None, WEIGHED=not choice.of_input,
-        **flags_of(besides), **_constants(weight, cut, overlap),
+        PARTIAL=choice.partial, **flags_of(besides), **_constants(weight, cut, overlap),
     )  # fmt: skip
     return out
 

@@ -30,15 +30,16 @@ def _halves(start, expert, inner, ROWS: tl.constexpr):
 
 
 @entry
-@triton.jit
+@triton.jit(do_not_specialize=["here"])
 def gather_up(
-    x, weight, bias, chosen, weights, out, stride, inner, limit, SIZE: tl.constexpr, TOP: tl.constexpr, ROWS: tl.constexpr,
+    x, weight, bias, chosen, weights, out, stride, inner, here, limit, SIZE: tl.constexpr, TOP: tl.constexpr, ROWS: tl.constexpr,
     GROUPS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, NAME: tl.constexpr, LIMITED: tl.constexpr, BIASED: tl.constexpr,
-    WEIGHED: tl.constexpr, DEPENDENT: tl.constexpr,
+    WEIGHED: tl.constexpr, PARTIAL: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """out [pairs, inner] = activation(gate) * up, where an expert's weight [2 inner, SIZE] holds gate above up.
 
     A program owns GROUPS times ROWS / 2 numbers of a pair, one group after the other, with the next weights under way.
+    PARTIAL: of the experts that are `here` only; of pairs of others nothing is written.
     Grid (ceil(2 * inner / ROWS / GROUPS), pairs). `gather_down` may only begin behind the wait.
     """
     if DEPENDENT:
@@ -49,6 +50,9 @@ def gather_up(
     PAIRS: tl.constexpr = ROWS // 2
     pair, k = tl.program_id(1).to(tl.int64), tl.arange(0, BLOCK)[None, :]
     expert, first = tl.load(chosen + pair).to(tl.int64), tl.program_id(0) * (PAIRS * GROUPS)
+    if PARTIAL:  # noqa: SIM102  # decided when it is compiled, the other when it runs
+        if expert >= here:
+            return
     block = read_block(weight, _halves(first, expert, inner, ROWS), k, SIZE, VECTOR, EVEN)
     factor = tl.load(weights + pair)
     if WEIGHED:
@@ -91,16 +95,16 @@ def _of_pairs(weight, rows, k, real, SIZE: tl.constexpr, VECTOR: tl.constexpr, E
 
 
 @entry
-@triton.jit
+@triton.jit(do_not_specialize=["here"])
 def gather_down(
-    x, weight, bias, chosen, weights, every, switch, residual, out, outputs, SIZE: tl.constexpr, TOP: tl.constexpr, LANES: tl.constexpr,
+    x, weight, bias, chosen, weights, every, switch, residual, out, outputs, here, SIZE: tl.constexpr, TOP: tl.constexpr, LANES: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, BIASED: tl.constexpr, WEIGHED: tl.constexpr, SHARED: tl.constexpr,
-    SWITCHED: tl.constexpr, ADDED: tl.constexpr, DEPENDENT: tl.constexpr,
+    SWITCHED: tl.constexpr, ADDED: tl.constexpr, PARTIAL: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """out [rows, outputs] = the sum over a row's experts of x [pairs, SIZE] times their weights [outputs, SIZE].
 
     A program owns ROWS outputs of a row and reads those of all its experts at once; LANES: TOP or the power of 2 above it.
-    WEIGHED: times the router's weights.  Grid (ceil(outputs / ROWS), rows).  DEPENDENT: behind `gather_up`, which has waited for
+    WEIGHED: times the router's weights.  PARTIAL: of the experts that are `here` only.  Grid (ceil(outputs / ROWS), rows).  DEPENDENT: behind `gather_up`, which has waited for
     what chose before it lets this begin: the first weights are under way while it ends.
     """
     EVEN: tl.constexpr = SIZE % BLOCK == 0
@@ -108,8 +112,12 @@ def gather_down(
     row, lane, k = tl.program_id(1).to(tl.int64), tl.arange(0, LANES * ROWS), tl.arange(0, BLOCK)[None, :]
     choice, start = lane // ROWS, tl.program_id(0) * ROWS
     pairs, real = row * TOP + tl.minimum(choice, TOP - 1), choice < TOP
-    rows = tl.load(chosen + pairs).to(tl.int64) * outputs + tl.minimum(start + lane % ROWS, outputs - 1)
-    block = _of_pairs(weight, rows[:, None], k, real[:, None], SIZE, VECTOR, EVEN, LANES == TOP)
+    expert = tl.load(chosen + pairs).to(tl.int64)
+    if PARTIAL:
+        real = real & (expert < here)
+        expert = tl.where(real, expert, 0)
+    rows = expert * outputs + tl.minimum(start + lane % ROWS, outputs - 1)
+    block = _of_pairs(weight, rows[:, None], k, real[:, None], SIZE, VECTOR, EVEN, LANES == TOP and not PARTIAL)
     factor = tl.where(real, tl.load(weights + pairs) if WEIGHED else 1.0, 0.0)
     if DEPENDENT:
         gdc_launch_dependents()
@@ -118,8 +126,11 @@ def gather_down(
     for step in tl.static_range(STEPS):
         current = block
         if step + 1 < STEPS:
-            block = _of_pairs(weight, rows[:, None], k + (step + 1) * BLOCK, real[:, None], SIZE, VECTOR, EVEN, LANES == TOP)
-        values = read_shared(x, pairs[:, None] * SIZE + k + step * BLOCK, SIZE, True) if EVEN else _some(x, pairs[:, None], k + step * BLOCK, SIZE)
+            block = _of_pairs(weight, rows[:, None], k + (step + 1) * BLOCK, real[:, None], SIZE, VECTOR, EVEN, LANES == TOP and not PARTIAL)
+        if PARTIAL:
+            values = _some(x, pairs[:, None], k + step * BLOCK, SIZE, real[:, None])
+        else:
+            values = read_shared(x, pairs[:, None] * SIZE + k + step * BLOCK, SIZE, True) if EVEN else _some(x, pairs[:, None], k + step * BLOCK, SIZE, True)
         sums += lane_sums(current.to(tl.float32) * values, VECTOR)
     y = tl.sum(sums, 1)
     if BIASED:
@@ -132,5 +143,5 @@ def gather_down(
 
 
 @triton.jit
-def _some(x, pairs, k, SIZE: tl.constexpr):
-    return tl.load(x + pairs * SIZE + k, k < SIZE, other=0.0).to(tl.float32)
+def _some(x, pairs, k, SIZE: tl.constexpr, real):
+    return tl.load(x + pairs * SIZE + k, real & (k < SIZE), other=0.0).to(tl.float32)

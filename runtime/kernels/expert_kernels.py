@@ -129,29 +129,34 @@ def grouped(
 
 
 @triton.jit
-def _summed(each, weights, row, place, inside, outputs, TOP: tl.constexpr, BLOCK: tl.constexpr, WEIGHED: tl.constexpr):
-    """Of a row's pairs, in the order of choice: [BLOCK]."""
+def _summed(
+    each, chosen, weights, row, place, inside, outputs, here, TOP: tl.constexpr, BLOCK: tl.constexpr, WEIGHED: tl.constexpr, PARTIAL: tl.constexpr
+):  # fmt: skip
+    """Of a row's pairs, in the order of choice: [BLOCK]. PARTIAL: of those alone whose expert is one of those `here`."""
     total = tl.zeros([BLOCK], tl.float32)
     for choice in tl.static_range(TOP):
         pair = row * TOP + choice
-        given = tl.load(each + pair * outputs + place, inside, other=0.0).to(tl.float32)
+        there = inside
+        if PARTIAL:
+            there = place < tl.where(tl.load(chosen + pair) < here, outputs, 0)
+        given = tl.load(each + pair * outputs + place, there, other=0.0).to(tl.float32)
         total += given * tl.load(weights + pair) if WEIGHED else given
     return total
 
 
 @entry
-@triton.jit
+@triton.jit(do_not_specialize=["here"])
 def combine(
-    each, weights, every, switch, residual, out, outputs, TOP: tl.constexpr, BLOCK: tl.constexpr, WEIGHED: tl.constexpr,
-    SHARED: tl.constexpr, SWITCHED: tl.constexpr, ADDED: tl.constexpr, DEPENDENT: tl.constexpr,
+    each, chosen, weights, every, switch, residual, out, outputs, here, TOP: tl.constexpr, BLOCK: tl.constexpr, WEIGHED: tl.constexpr,
+    PARTIAL: tl.constexpr, SHARED: tl.constexpr, SWITCHED: tl.constexpr, ADDED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """out [rows, outputs] = the sum of `each` [rows * TOP, outputs], in the order of choice, times weights. Grid (rows, blocks of outputs)."""
+    """out [rows, outputs] = the sum of `each` [rows * TOP, outputs], in the order of choice, times weights. PARTIAL: see `_summed`.  Grid (rows, blocks of outputs)."""
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
     row, place = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = place < outputs
-    total = _summed(each, weights, row, place, inside, outputs, TOP, BLOCK, WEIGHED)
+    total = _summed(each, chosen, weights, row, place, inside, outputs, here, TOP, BLOCK, WEIGHED, PARTIAL)
     total = besides(total, every, switch, residual, row, place, inside, outputs, SHARED, SWITCHED, ADDED)
     tl.store(out + row * outputs + place, total, inside)
 
@@ -168,7 +173,7 @@ def combine_norm(
         gdc_wait()
     row, place = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     inside = place < outputs
-    total = _summed(each, weights, row, place, inside, outputs, TOP, BLOCK, WEIGHED)
+    total = _summed(each, weights, weights, row, place, inside, outputs, 0, TOP, BLOCK, WEIGHED, False)
     total = besides(total, every, switch, every, row, place, inside, outputs, SHARED, SWITCHED, False)
     stored = (tl.load(x + row * stride + place, inside, other=0.0).to(tl.float32) + total).to(x.dtype.element_ty)
     tl.store(x + row * stride + place, stored, inside)

@@ -62,15 +62,24 @@ class Besides(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """experts: int32 [T, k].  weights: float32 [T, k], of what experts give, or, `of_input`, of what they take."""
+    """experts: int32 [T, k].  weights: float32 [T, k], of what experts give, or, `of_input`, of what they take.
+
+    places: of all ranks, where experts lie whole on several: numbers that this one has no expert of give nothing here.  None: it has all.
+    """
 
     experts: Tensor
     weights: Tensor
     of_input: bool = False
+    places: int | None = None
 
     @property
     def top_k(self) -> int:
         return self.experts.shape[1]
+
+    @property
+    def partial(self) -> bool:
+        """Whether some of the chosen experts may lie elsewhere."""
+        return self.places is not None
 
 
 def besides_of(besides: Besides, none: Tensor) -> list[Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -71,7 +71,7 @@ class Spread(NamedTuple):
     def total(self) -> Tensor:
         """[T, hidden]"""
         out = self.each.new_empty(len(self.choice.experts), self.each.shape[1])
-        add_up(self.each, self.choice, self.besides, out, self.overlap)
+        add_up(self.each, self.choice, self.besides, out, 0, self.overlap)
         return out
 
     def join(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -112,15 +112,15 @@ def mixture(
         return gathered(x, stacks, choice, besides, out, overlap) if len(x) else out
     for start in range(0, len(x), MOST_ROWS):
         part = slice(start, start + MOST_ROWS)
-        own = Choice(choice.experts[part], choice.weights[part], choice.of_input)
+        own = replace(choice, experts=choice.experts[part], weights=choice.weights[part])
         each = _in_few_bits(x[part], stacks, own, fixed, overlap) if packed else _sorted(x[part], stacks, own, fixed, overlap)
-        add_up(each, own, Besides(*(None if given is None else given[part] for given in besides)), out[part], overlap)
+        add_up(each, own, Besides(*(None if given is None else given[part] for given in besides)), out[part], stacks.count, overlap)
     return out
 
 
 def _sorted(x: Tensor, stacks: Stacks, choice: Choice, fixed: bool, overlap: bool) -> Tensor:
     """What each pair gives, [T * k, hidden]."""
-    tile = tile_for(choice.experts.numel(), stacks.count, x.dtype, capability(x.device), fixed)
+    tile = tile_for(choice.experts.numel(), choice.places or stacks.count, x.dtype, capability(x.device), fixed)
     blocks = sorted_blocks(choice.experts, stacks.count, tile.rows, overlap)
     inner = grouped_up(x, stacks, choice, blocks, tile, overlap)
     return grouped_down(inner, stacks, choice, blocks, SECOND.get(tile, tile), overlap)
@@ -132,7 +132,7 @@ def _in_few_bits(x: Tensor, stacks: Stacks, choice: Choice, fixed: bool, overlap
     top, single = choice.top_k, len(x) <= FEW_ROWS and not fixed
     if choice.of_input:
         x, top = (x[:, None] * choice.weights[:, :, None].to(x.dtype)).flatten(0, 1), 1
-    tile = expert_few_bits.tile_for(choice.experts.numel(), stacks.count, single, fixed)
+    tile = expert_few_bits.tile_for(choice.experts.numel(), choice.places or stacks.count, single, fixed)
     blocks = None if single else sorted_blocks(choice.experts, stacks.count, tile.rows)
     inner = expert_few_bits.product(x, stacks.gate_up, choice, blocks, tile, top, stacks.name, stacks.limit, overlap=overlap)
     return expert_few_bits.product(inner, stacks.down, choice, blocks, tile, overlap=overlap)
@@ -173,13 +173,13 @@ def _grouped(
     )  # fmt: skip
 
 
-def add_up(each: Tensor, choice: Choice, besides: Besides, out: Tensor, overlap: bool = False) -> None:
-    """out [T, hidden] = the sums of what the pairs `each` [T * k, hidden] give."""
+def add_up(each: Tensor, choice: Choice, besides: Besides, out: Tensor, experts: int, overlap: bool = False) -> None:
+    """out [T, hidden] = the sums of what the pairs `each` [T * k, hidden] give. experts: that are here, where the choice is partial."""
     rows, outputs = out.shape
     block = min(COMBINED, triton.next_power_of_2(outputs))
     kernels.combine[rows, triton.cdiv(outputs, block)](
-        each, choice.weights, *besides_of(besides, each), out, outputs,
-        TOP=choice.top_k, BLOCK=block, WEIGHED=not choice.of_input, **flags_of(besides), **_launched(overlap), num_warps=4,
+        each, choice.experts, choice.weights, *besides_of(besides, each), out, outputs, experts,
+        TOP=choice.top_k, BLOCK=block, WEIGHED=not choice.of_input, PARTIAL=choice.partial, **flags_of(besides), **_launched(overlap), num_warps=4,
     )  # fmt: skip
 
 

@@ -96,7 +96,8 @@ def _assembled(assembly: Assembly, path: Path, options: EngineConfig) -> Assembl
     builder = _builder(again, pool, layout, assembly.context, model.dtype)
     core.sleeper = Sleeper(core, pool, builder, assembly.draft)
     if assembly.side is not None and assembly.side.experts is not None:
-        core.rebalancer = Rebalancer(assembly.side.experts, config.rebalance_every)
+        on_gpu = assembly.choice.device.type == "cuda"
+        core.rebalancer = Rebalancer(assembly.side.experts, config.rebalance_every, lambda: on_gpu and core.asleep)
     core.updater = Updater(core, pool, layout, None if config.dummy else path, assembly.opening, assembly.transform, builder, assembly.side)
     core.start()
     return Assembled(config, text.tokenizer, text.vocabulary, core, info)

@@ -102,7 +102,7 @@ class EngineConfig:
                  step together: on GPUs each on a card of its own. They run in and beside a process of the engine's own, as with `process`
     pipeline_parallel  so many stages, each with some of the layers, compute a step one after the other, cut into micro-batches so that
                  several stages compute at the same time. A process each, on GPUs with a card each; with tensor_parallel so many processes each
-    expert_parallel  of mixtures of experts with tensor_parallel: each rank holds whole experts, instead of a part of each one's width. On the CPU
+    expert_parallel  of mixtures of experts with tensor_parallel: each rank holds whole experts, instead of a part of each one's width
     redundant_experts  with it: so many copies of experts in each layer, which share the rows of those that are chosen most often
     rebalance_every  with it: after so many steps, experts move between ranks so that all have about as much to do, a few between two steps; None: only
                  when `engine.rebalance_experts()` asks for it
@@ -287,10 +287,9 @@ class EngineConfig:
             raise ConfigError(f"{self.ranks_asked}) is for CUDA devices and the CPU, here: {device}; leave it out, or take device='cpu'")
         if self.ranks > 1 and self.run_ahead and not gpu:
             raise ConfigError(f"{self.ranks_asked}, run_ahead=True): on a CPU several ranks do not run ahead; leave one of them out")
-        if self.expert_parallel and gpu:
-            raise ConfigError(
-                f"{self.ranks_asked}, expert_parallel=True): never ran on CUDA devices and is not supported there; leave it out, and each rank has a part of every expert, or take device='cpu'"
-            )
+        if self.expert_parallel and gpu and (self.deterministic or self.weights != "auto"):
+            beside = "deterministic=True" if self.deterministic else f"weights={self.weights!r}"
+            raise ConfigError(f"{self.ranks_asked}, expert_parallel=True, {beside}): not supported on GPUs; leave one of them out, or take device='cpu'")
         if self.ranks > 1 and gpu and (alone := [f"{name}={shown(getattr(self, name))}" for name in ON_CPUS if getattr(self, name)]):
             raise ConfigError(f"{self.ranks_asked}, {', '.join(alone)}): not supported with several ranks on GPUs; leave one of them out, or take device='cpu'")
         if self.expert_budget is not None and not gpu:

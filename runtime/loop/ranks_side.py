@@ -26,6 +26,7 @@ from ..parallel.moving import Mover
 from ..parallel.part import Part
 from ..parallel.ranks import joined
 from ..parallel.team import Team
+from ..parallel.whole_experts import require_kernels
 from ..quantization import Transform
 from .config import EngineConfig, Resolved
 from .memory import MemoryPlan, stored_dtype
@@ -75,6 +76,8 @@ class RanksSide:
         self._layout = model.config.attention
         if choice.device.type == "cuda" and any(scale is not None for scale in model.kv_scales) and config.kv_dtype == "fp8":
             raise ConfigError(f"{config.ranks_asked}, kv_dtype='fp8'): the checkpoint's scales of keys and values are not shared out on GPUs; leave kv_dtype at 'auto'")
+        if choice.device.type == "cuda" and config.expert_parallel:
+            require_kernels(model, config.ranks_asked)
         return model
 
     def plan(self, model: Decoder, path: Path) -> tuple[Plan, int]:
@@ -99,6 +102,9 @@ class RanksSide:
         self.ranks = CudaRanks(0, self.team.size, self.team.meeting, choice.device, model.config.hidden_size, choice.dtype, config.deterministic, stages)
         if self.ranks.ranks > 1:
             joined(model, self.ranks)
+        if config.expert_parallel:
+            with torch.cuda.device(choice.device):
+                self.experts = ExpertRanks(self.team, Mover(model, 0, self.team.size), self.team.size)
         self._cards = [pickle.loads(each) for each in self.team.wait()]
 
     def measuring(self) -> AbstractContextManager[None]:
@@ -109,6 +115,8 @@ class RanksSide:
         """By the card that has least room."""
         for free, weights in self._cards:
             plan = replace(plan, free=min(plan.free, free), weights=max(plan.weights, weights))
+        if self.experts is not None and self.ranks is not None:
+            plan = replace(plan, reserved=plan.reserved + self.experts.staged)
         return plan
 
     def layers_elsewhere(self) -> tuple[Layers, ...]:

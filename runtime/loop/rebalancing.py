@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from ..errors import RuntimeFailure
 from ..parallel.expert_ranks import ExpertRanks
 
 
 class Rebalancer:
-    """On the scheduler thread, between steps. every: steps from one rebalancing to the next; None: only when asked."""
+    """On the scheduler thread, between steps. every: steps from one rebalancing to the next; None: only when asked.  asleep: whether weights are elsewhere now."""
 
-    def __init__(self, experts: ExpertRanks, every: int | None) -> None:
-        self._experts, self._every, self._steps = experts, every, 0
+    def __init__(self, experts: ExpertRanks, every: int | None, asleep: Callable[[], bool]) -> None:
+        self._experts, self._every, self._asleep, self._steps = experts, every, asleep, 0
 
     def rebalance(self, begin: bool) -> dict[str, Any] | None:
-        """Move some; what it did once nothing is left, see `Rebalanced`. begin: by what was chosen since the last time, where none is under way."""
+        """Move some; what it did once nothing is left, see `Rebalanced`. begin: by what was chosen since the last time, where none is under way.
+
+        Raises RuntimeFailure where the weights are not there to be moved.
+        """
+        if self._asleep():
+            raise RuntimeFailure("the engine sleeps, and its experts lie in main memory: wake it before they move")
         if begin and not self._experts.busy:
             self._experts.begin()
         self._experts.turn()

@@ -54,5 +54,5 @@ def _on_cards(model: AnyDecoder, attention: AttentionBackend, config: Resolved, 
     more = {"links": side.links} if isinstance(side, StagesSide) else {}
     return (StagedTeamRunner if more else TeamCudaRunner)(
         model, attention, choice.device, context=context, page_size=config.page_size, max_running=config.max_running,
-        graphs=config.graphs and model.capturable, ranks=side.ranks, team=side.team, **more,
+        graphs=config.graphs and model.capturable, ranks=side.ranks, team=side.team, experts=side.experts, **more,
     )  # fmt: skip

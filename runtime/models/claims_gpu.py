@@ -42,7 +42,7 @@ FUSED: dict[type, set[str]] = {  # what of each part the kernels compute, or att
     },
     Norm: {"kind", "eps", "offset", "weight", "bias"},
     Gated: {"inner", "activation", "bias", "limit"},
-    Experts: {"count", "top_k", "expert", "router", "weighs_input", "shared", "switched"},
+    Experts: {"count", "top_k", "expert", "router", "weighs_input", "shared", "switched", "held"},
     Router: {
         "score", "best_first", "bias", "correction", "groups", "kept_groups", "group_score", "outside", "normalise", "floor", "scale", "jitter",
     },

@@ -11,18 +11,28 @@ from torch import Tensor
 from .spec import Held
 
 ELSEWHERE = -1
+CPU = torch.device("cpu")
 
 
 class Spread:
     """One rank's view. Of an expert with copies each takes its turn: the row number n of all that ever chose it goes to copy n % copies.
 
     All ranks count alike, so that they agree without a word. held: of each rank the expert of each of its places, as it stands now.
-    copies: int64 [experts].  table: int64 [experts, most copies], the place here of each copy, or ELSEWHERE.
+    copies: int64 [experts].  table: int64 [experts, most copies], the place here of each copy, or ELSEWHERE.  shared: int64 [places more than
+    experts], those with copies, then ELSEWHERE.  They keep their addresses: graphs have them.
     """
 
-    def __init__(self, held: Held, count: int) -> None:
+    def __init__(self, held: Held, count: int, device: torch.device = CPU) -> None:
         self.rank, self._count, self.ordered, self.nodes, self.groups = held.rank, count, held.ordered, held.nodes, held.groups
+        more = sum(map(len, held.experts)) - count
+        sizes = (count,), (count, 1 + more), (more,)
+        self.copies, self.table, self.shared = (torch.empty(size, dtype=torch.int64, device=device) for size in sizes)
         self.place(held.experts)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Places of this rank, and of all."""
+        return len(self.held[self.rank]), sum(map(len, self.held))
 
     def place(self, held: Sequence[Sequence[int]]) -> None:
         """From now on experts lie so."""
@@ -31,10 +41,9 @@ class Spread:
         for rank, own in enumerate(self.held):
             for place, expert in enumerate(own):
                 where[expert].append(place if rank == self.rank else ELSEWHERE)
-        self.copies = torch.tensor([len(each) for each in where])
-        self.table = torch.full((self._count, int(self.copies.max())), ELSEWHERE)
-        for expert, each in enumerate(where):
-            self.table[expert, : len(each)] = torch.tensor(each)
+        self.copies.copy_(torch.tensor([len(each) for each in where]))
+        self.table.copy_(torch.tensor([_filled(each, self.table.shape[1]) for each in where]))
+        self.shared.copy_(torch.tensor(_filled([expert for expert, each in enumerate(where) if len(each) > 1], len(self.shared)), dtype=torch.int64))
 
     def places(self, chosen: Tensor, counts: Tensor | None) -> Tensor:
         """Where here each row goes for each of the experts that it chose, or ELSEWHERE. chosen, and what is given: int64 [T, k].
@@ -45,10 +54,14 @@ class Spread:
         among = torch.bincount(flat, minlength=self._count)
         order, first = flat.argsort(stable=True), among.cumsum(0) - among
         number = torch.empty_like(flat)
-        number[order] = torch.arange(len(flat)) - first[flat[order]]
+        number[order] = torch.arange(len(flat), device=flat.device) - first[flat[order]]
         if counts is not None:
             number += (counts - among)[flat]
         return self.table[flat, number % self.copies[flat]].view_as(chosen)
+
+
+def _filled(places: list[int], size: int) -> list[int]:
+    return places + [ELSEWHERE] * (size - len(places))
 
 
 def rows_of(held: Sequence[Sequence[int]], since: Sequence[int], now: Sequence[int]) -> list[int]:

@@ -48,7 +48,7 @@ class ExpertsPart:
         self.compiled: ExpertWords | None = None
         self.host: HostExperts | None = None
         self.ranks: Sums | None = None
-        self.spread = None if part.held is None else Spread(part.held, part.count)
+        self.spread = None if part.held is None else Spread(part.held, part.count, device)
 
     @property
     def widest(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..kernels.expert_turns import Turns, take_turns
 from ..kernels.experts import Besides, Choice, Spread, Stacks, mixture, spread
 from ..kernels.join import NormWeights
 from ..kernels.routing import FEW_ROWS, Routing, logits, route
@@ -24,11 +25,12 @@ FIXED = (DeterministicLinear, FixedFewBitsLinear)
 
 @dataclass(frozen=True, slots=True)
 class FusedExperts:
-    """A sealed mixture as the kernels take it."""
+    """A sealed mixture as the kernels take it. turns: where its experts lie, if on several ranks."""
 
     part: ExpertsPart
     stacks: Stacks
     routing: Routing
+    turns: Turns | None
 
     @classmethod
     def of(cls, part: ExpertsPart) -> FusedExperts:
@@ -41,7 +43,7 @@ class FusedExperts:
             narrowed(router.weight, part.dtype), router.bias, part.correction, part.part.top_k, options_of(part.part.router), part.counts, counters,
             isinstance(part.experts[0].down, FIXED),
         )  # fmt: skip
-        return cls(part, Stacks(up, down, expert.activation, expert.limit), routing)
+        return cls(part, Stacks(up, down, expert.activation, expert.limit), routing, turns_of(part))
 
     @property
     def fixed(self) -> bool:
@@ -61,7 +63,7 @@ class FusedExperts:
         if self.part.ranks is not None:
             return self(y, slots, overlap)
         y, experts, weights = route(y, self.routing, slots, None, overlap)
-        choice, stacks = self._chosen(experts, weights, slots)
+        choice, stacks = self._chosen(experts, weights, slots, overlap)
         besides = Besides(*self._shared(y, overlap))
         found = spread(y, stacks, choice, besides, fixed=self.fixed, overlap=overlap)
         return mixture(y, stacks, choice, besides, fixed=self.fixed, overlap=overlap) if found is None else found
@@ -71,13 +73,15 @@ class FusedExperts:
         return self._mixed(x, *route(x, self.routing, slots, norm, overlap), slots, overlap)
 
     def _mixed(self, x: Tensor | None, y: Tensor, experts: Tensor, weights: Tensor, slots: Tensor | None, overlap: bool) -> Tensor:
-        choice, stacks = self._chosen(experts, weights, slots)
+        choice, stacks = self._chosen(experts, weights, slots, overlap)
         return mixture(y, stacks, choice, Besides(*self._shared(y, overlap), x), fixed=self.fixed, overlap=overlap)
 
-    def _chosen(self, experts: Tensor, weights: Tensor, slots: Tensor | None) -> tuple[Choice, Stacks]:
-        """With the weights of the chosen experts on the device."""
-        host = self.part.host
-        return Choice(experts, weights, self.part.part.weighs_input), self.stacks if host is None else host.bring(self.stacks, experts, slots)
+    def _chosen(self, experts: Tensor, weights: Tensor, slots: Tensor | None, overlap: bool) -> tuple[Choice, Stacks]:
+        """With the weights of the chosen experts on the device, or of those that this rank computes."""
+        host, turns, of_input = self.part.host, self.turns, self.part.part.weighs_input
+        if turns is not None:
+            return Choice(take_turns(experts, turns, self.part.counts, slots, overlap), weights, of_input, turns.places), self.stacks
+        return Choice(experts, weights, of_input), self.stacks if host is None else host.bring(self.stacks, experts, slots)
 
     def _shared(self, y: Tensor, overlap: bool) -> tuple[Tensor | None, Tensor | None]:
         """What the shared network gives [T, hidden], and by the sigmoid of what [T] it counts."""
@@ -86,6 +90,12 @@ class FusedExperts:
             return None, None
         every = shared.down(inner_of(shared, y))
         return every, None if switch is None else logits(y, switch.weight, None, self.fixed, overlap).view(-1)
+
+
+def turns_of(part: ExpertsPart) -> Turns | None:
+    """None: all experts are here, or a part of each."""
+    spread = part.spread
+    return None if spread is None else Turns(spread.copies, spread.table, spread.shared, *spread.sizes)
 
 
 def narrowed(weight: Tensor, dtype: torch.dtype) -> Tensor:

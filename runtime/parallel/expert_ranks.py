@@ -161,6 +161,11 @@ class ExpertRanks:
         return {listed(layers): [listed(sorted(own)) for own in held] for held, layers in found.items()}
 
     @property
+    def staged(self) -> int:
+        """Bytes of a rank's memory that are taken while the experts of a layer move."""
+        return max(max(map(len, layer.spread.held)) * bytes_of(layer.part) for layer in self.layers.values())
+
+    @property
     def fixed(self) -> list[int]:
         """Layers whose experts stay where they are, as they are kept in different forms."""
         return sorted({*self.layers} - {*self._mover.movable})

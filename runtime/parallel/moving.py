@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections import deque
 from typing import Any, NamedTuple
 
 import torch
@@ -30,7 +29,8 @@ class Slice(NamedTuple):
 
 
 class Mover:
-    """One rank's part. All ranks of the group make one at the same time, and take the same slices in the same order.
+    """One rank's part. All ranks of the group make one at the same time, and take the same slices in the same order. On a GPU all of it is
+    queued on the stream that computes, behind the steps that run, and the weights and the places stay at their addresses, which graphs have.
 
     movable: the layers whose experts have one form on all ranks.
     """
@@ -67,7 +67,7 @@ class Mover:
 
         Raises RuntimeFailure where this rank's router chose otherwise than rank 0's.
         """
-        part, sending = self.parts[slice.layer], deque[Any]()
+        part, travels = self.parts[slice.layer], list[dist.P2POp]()
         if told_apart(part) != slice.chosen:
             raise RuntimeFailure(f"rank {self._rank} chose other experts in layer {slice.layer} than rank 0: its router computes otherwise")
         if part is not self._under_way:
@@ -79,18 +79,15 @@ class Mover:
                 if target == source:
                     self._staged.append((into, [tensor.clone() for tensor in tensors]))
                 else:
-                    sending += [(dist.isend(raw(tensor), target, group=self._group), tensor) for tensor in tensors]
+                    travels += [dist.P2POp(dist.isend, raw(tensor), target, self._group) for tensor in tensors]
             elif target == self._rank:
-                self._staged.append((into, [self._received(like, source) for like in tensors_of(part.experts[into])]))
-        for work, _ in sending:
-            work.wait()
+                coming = [torch.empty_like(like) for like in tensors_of(part.experts[into])]
+                self._staged.append((into, coming))
+                travels += [dist.P2POp(dist.irecv, raw(tensor), source, self._group) for tensor in coming]
+        for work in dist.batch_isend_irecv(travels) if travels else ():
+            work.wait()  # on a GPU its stream does, not the host
         if slice.held is not None:
             self._settle(part, slice.held)
-
-    def _received(self, like: Tensor, source: int) -> Tensor:
-        found = torch.empty_like(like)
-        dist.recv(raw(found), source, group=self._group)
-        return found
 
     def _settle(self, part: ExpertsPart, held: Held) -> None:
         for place, tensors in self._staged:
@@ -102,7 +99,7 @@ class Mover:
 def told_apart(part: ExpertsPart) -> int:
     """A number of how often each expert was chosen: all ranks must have the same."""
     assert part.counts is not None
-    return zlib.crc32(part.counts.numpy().tobytes())
+    return zlib.crc32(part.counts.cpu().numpy().tobytes())
 
 
 def raw(x: Tensor) -> Tensor:

@@ -10,7 +10,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..models.experts import names_of_expert
+from ..errors import ConfigError
+from ..models.block import Block
+from ..models.claims_gpu import around_refusal
+from ..models.decoder import Decoder
+from ..models.expert_claims import PLAIN
+from ..models.experts import ExpertsPart, names_of_expert
 from ..models.spec import Experts, Held, Model
 from .placement import begin
 
@@ -42,6 +47,24 @@ class WholeExperts(NamedTuple):
 def require_mixtures(model: Model) -> str | None:
     """Why a model has nothing to share out so; None: it has."""
     return None if any(isinstance(layer.ffn, Experts) for layer in model.layers) else "it has no experts: leave expert_parallel out"
+
+
+def require_kernels(model: Decoder, asked: str) -> None:
+    """Raises ConfigError for a rank's mixtures that no kernels of a GPU take, or not where experts lie whole on ranks. asked: how its text begins."""
+    for block in model.layers:
+        if isinstance(block.ffn, ExpertsPart) and (why := _kernels_refusal(block, model)) is not None:
+            raise ConfigError(f"{asked}, expert_parallel=True): layer {block.index}: {why}; leave expert_parallel out, or take device='cpu'")
+
+
+def _kernels_refusal(block: Block, model: Decoder) -> str | None:
+    if not model.fused:
+        return "Triton is not there, by whose kernels GPUs compute experts of several ranks"
+    assert isinstance(block.ffn, ExpertsPart)
+    kinds = {type(product) for expert in block.ffn.experts for product in (getattr(expert, expert.into), expert.down)}
+    if not kinds <= {*PLAIN}:
+        return f"experts kept as {', '.join(sorted(kind.__name__ for kind in kinds))} do not lie whole on ranks of GPUs"
+    why = around_refusal(block, model.dtype)
+    return None if why is None else f"torch computes it on GPUs ({why}), and would wait for each step's choices"
 
 
 def narrowed_experts(part: Experts, whole: WholeExperts, rank: int, ranks: int) -> Experts:

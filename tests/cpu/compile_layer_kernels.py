@@ -32,6 +32,7 @@ from sgl.runtime.kernels import (
     expert_few_bits_kernels,
     expert_gather_kernels,
     expert_kernels,
+    expert_turns,
     few_bits_assembly,
     few_bits_kernels,
     few_rows_parts_kernels,
@@ -337,14 +338,15 @@ def routers() -> None:
 
 
 def experts() -> None:
-    types = {"chosen": "*i32", "weights": "*fp32", "inner": "i32", "limit": "fp32", "switch": "*fp32", "inputs": "i32", "count": "i32"}
+    types = {"chosen": "*i32", "weights": "*fp32", "inner": "i32", "here": "i32", "limit": "fp32", "switch": "*fp32", "inputs": "i32", "count": "i32"}
     types |= dict.fromkeys(("pairs", "experts", "total"), "*i32")
     cut = {"SIZE": 2048, "TOP": 8, "ROWS": 4, "BLOCK": 1024, "VECTOR": 8, "BIASED": True, "WEIGHED": True, "DEPENDENT": True}
     besides = {"SHARED": True, "SWITCHED": True, "ADDED": True}
-    check(expert_gather_kernels.gather_up, 4, types, NAME="silu", LIMITED=True, GROUPS=3, **cut)
-    for top, size in ((8, 768), (6, 1408)):
-        check(expert_gather_kernels.gather_down, 4, types, LANES=8, **cut | {"TOP": top, "SIZE": size, "ROWS": 2}, **besides)
-    check(expert_kernels.combine, 4, types, TOP=8, BLOCK=1024, WEIGHED=True, DEPENDENT=True, **besides)
+    for partial in (False, True):
+        check(expert_gather_kernels.gather_up, 4, types, NAME="silu", LIMITED=True, GROUPS=3, PARTIAL=partial, **cut)
+        for top, size in ((8, 768), (6, 1408)):
+            check(expert_gather_kernels.gather_down, 4, types, LANES=8, PARTIAL=partial, **cut | {"TOP": top, "SIZE": size, "ROWS": 2}, **besides)
+        check(expert_kernels.combine, 4, types, TOP=8, BLOCK=1024, WEIGHED=True, DEPENDENT=True, PARTIAL=partial, **besides)
     check(expert_kernels.combine_norm, 4, types, TOP=8, BLOCK=2048, WEIGHED=True, SHARED=True, SWITCHED=True, DEPENDENT=True)
     for tile in (*TILES.values(), MANY, *SECOND.values(), FIXED, SMALL, replace(MANY, resident=True)):
         shape = {"ROWS": tile.rows, "OUTPUTS": tile.outputs, "DEPTH": tile.depth, "GROUP": 8, "DESCRIBED": tile.described, "EVEN": tile.described}
@@ -354,6 +356,15 @@ def experts() -> None:
             flags = {"TOP": 8, "NAME": name, "LIMITED": bool(name), "BIASED": not tile.described, "WEIGHED": bool(name) and not tile.described}
             more = {"FLATTEN": tile.resident, "DEPENDENT": True}
             check(expert_kernels.grouped, tile.warps, types | weight | taken, stages=tile.stages, **shape, **flags, **more)
+
+
+def experts_elsewhere() -> None:
+    types = dict.fromkeys(("copies", "table", "shared", "counts"), "*i64") | dict.fromkeys(("chosen", "slots", "places"), "*i32")
+    for chunk, slots in ((expert_turns.FEW, "*i32"), (expert_turns.CHUNK, "*i64")):
+        check(
+            expert_turns._take_turns, 4 if chunk > 128 else 1, types | {"slots": slots, "count": "i32", "here": "i32"}, TOP=8, COPIES=33, CHUNK=chunk,
+            SLOTTED=True, COUNTED=True, DEPENDENT=True,
+        )  # fmt: skip
 
 
 def experts_in_main_memory() -> None:
@@ -406,6 +417,7 @@ def all_forms() -> None:
     experts()
     experts_in_few_bits()
     experts_in_main_memory()
+    experts_elsewhere()
     few_bits()
     int8_products()
     one_row_bits()

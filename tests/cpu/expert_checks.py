@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from itertools import product
 from typing import Any
@@ -205,6 +207,60 @@ def check_spread(rows: int, experts: int, top_k: int, hidden: int, inner: int, d
     assert spread(x[:3], stacks, choice, besides) is None
 
 
+def check_partial(options: dict[str, Any], rows: int, hidden: int, inner: int, dtype: torch.dtype, device: str, **how: Any) -> None:
+    """Experts that lie elsewhere give nothing, of rows that hold no numbers too, and what is nobody's is not read."""
+    from sgl.runtime.kernels.experts import Besides, Choice, mixture
+
+    options = dict(options)
+    shared, switched, added, of_input = (options.pop(name, False) for name in ("shared", "switched", "added", "of_input"))
+    stacks = stacks_of(4, hidden, inner, dtype, device, **options)
+    x, every, residual = (torch.randn(rows, hidden, device=device).to(dtype) for _ in range(3))
+    switch = torch.randn(rows, device=device) if switched else None
+    chosen = torch.stack([torch.randperm(10)[:3] for _ in range(rows)]).clamp(max=4).int().to(device)
+    chosen[::5] = 4
+    choice = Choice(chosen, torch.rand(rows, 3, device=device), of_input, 10)
+    x[1::7] = math.nan
+    expected = by_hand(x, stacks, choice)
+    expected = expected + (every.double() * (1 if switch is None else switch.double().sigmoid()[:, None]) if shared else 0)
+    expected = expected + residual.double() if added else expected
+    besides = Besides(every if shared else None, switch, residual if added else None)
+    near(mixture(x, stacks, choice, besides, **how), expected)
+
+
+def check_turns(seed: int, device: str, pairs: int = 40) -> None:
+    """Of several ranks, while experts move: what the law says; padding is nobody's and does not count."""
+    from sgl.runtime.kernels.expert_turns import Turns, take_turns
+    from sgl.runtime.models.expert_spread import Spread
+    from sgl.runtime.models.spec import Held
+
+    rng, count, top = random.Random(seed), 6, 2
+    sizes = rng.choice([[3, 3], [4, 4], [3, 2, 3], [5, 6]])
+    spreads = [Spread(Held(rank, drawn(rng, count, sizes)), count, torch.device(device)) for rank in range(len(sizes))]
+    turns = [Turns(spread.copies, spread.table, spread.shared, *spread.sizes) for spread in spreads]
+    counts = torch.zeros(count, dtype=torch.int64, device=device)
+    for _ in range(4):
+        held = drawn(rng, count, sizes)
+        chosen = torch.tensor([rng.sample(range(count), top) for _ in range(rng.randrange(1, pairs))], device=device)
+        slots = torch.tensor([rng.randrange(4) for _ in chosen], device=device) if rng.random() < 0.7 else None
+        real = torch.ones(len(chosen), dtype=torch.bool, device=device) if slots is None else slots != 0
+        counts += torch.bincount(chosen[real].flatten(), minlength=count)
+        for spread, own in zip(spreads, turns, strict=True):
+            spread.place(held)
+            wanted = torch.full_like(chosen, -1)
+            wanted[real] = spread.places(chosen[real], counts)
+            found = take_turns(chosen.int(), own, counts, slots)
+            assert torch.equal(found.long(), torch.where(wanted < 0, own.here, wanted))
+    first = spreads[0].places(chosen, None)
+    assert torch.equal(take_turns(chosen.int(), turns[0], None).long(), torch.where(first < 0, turns[0].here, first))
+
+
+def drawn(rng: random.Random, count: int, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Any places that hold each expert, some of them twice."""
+    experts = [*range(count), *rng.choices(range(count), k=sum(sizes) - count)]
+    rng.shuffle(experts)
+    return tuple(tuple(experts.pop() for _ in range(size)) for size in sizes)
+
+
 FORMS = {"plain": 64, "zeros": 32, "floats": 32, "bytes": 64, "float8": 128, "offset": 64}  # and the inputs of a group
 
 
@@ -282,6 +338,8 @@ def by_hand(x: Tensor, stacks: Any, choice: Any) -> Tensor:
     (up, up_bias), (down, down_bias) = stacks.gate_up, stacks.down
     for token, row in enumerate(x):
         for index, weight in zip(choice.experts[token].tolist(), choice.weights[token], strict=True):
+            if index >= len(up):
+                continue
             taken = (row * weight.to(row.dtype) if choice.of_input else row).double()
             y = up[index].double() @ taken + (0 if up_bias is None else up_bias[index].double())
             gate, other = y.chunk(2)

@@ -65,6 +65,28 @@ def test_mixtures(options: str, rows: int, dtype: torch.dtype) -> None:
         checks.check_mixture(checks.PRODUCTS[options], rows, 5, 2, 48, 40, dtype, "cpu")
 
 
+@pytest.mark.parametrize("options", checks.PRODUCTS)
+@pytest.mark.parametrize("rows, fixed", [(1, False), (3, False), (21, False), (6, True)])
+def test_mixtures_of_which_some_experts_lie_elsewhere(options: str, rows: int, fixed: bool, request: pytest.FixtureRequest) -> None:
+    """What nothing was written to has no numbers: who reads it is found out."""
+    torch.use_deterministic_algorithms(True)
+    request.addfinalizer(lambda: torch.use_deterministic_algorithms(False))
+    assert torch.empty(3).isnan().all() and torch.ones(1).new_empty(2).isnan().all()
+    with products_as_on_a_tensor_core():
+        checks.check_partial(checks.PRODUCTS[options], rows, 48, 40, torch.float32 if rows % 2 else torch.bfloat16, "cpu", fixed=fixed)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_copies_take_turns(seed: int) -> None:
+    checks.check_turns(seed, "cpu")
+
+
+def test_copies_take_turns_in_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sgl.runtime.kernels.expert_turns.FEW", 16)
+    monkeypatch.setattr("sgl.runtime.kernels.expert_turns.CHUNK", 32)
+    checks.check_turns(1, "cpu", 90)
+
+
 @pytest.mark.parametrize("dtype", DTYPES[:2])
 def test_what_is_not_added_up_yet(dtype: torch.dtype) -> None:
     with products_as_on_a_tensor_core():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from expert_checks import drawn
 from family_cases import FAMILIES, write_family
 from family_checks import close, prompt, reference
 from ranks_rig import steps_of_ranks
@@ -40,13 +40,6 @@ from sgl.runtime.quantization import transform_for
 
 CPU = torch.device("cpu")
 MIXTURES = ["qwen3 moe", "gpt-oss", "deepseek v2", "mixtral, window", "llama 4", "qwen2 moe"]
-
-
-def drawn(rng: random.Random, count: int, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Any places that hold each expert, some of them twice."""
-    experts = [*range(count), *rng.choices(range(count), k=sum(sizes) - count)]
-    rng.shuffle(experts)
-    return tuple(tuple(experts.pop() for _ in range(size)) for size in sizes)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -270,9 +263,12 @@ def test_options_that_make_no_sense_are_told(options: dict[str, Any], why: str) 
         EngineConfig.from_options(options)
 
 
-def test_it_is_refused_on_gpus_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"expert_parallel=True.*not supported there"):
-        EngineConfig.from_options({"tensor_parallel": 2, "expert_parallel": True}).on("cuda")
+@pytest.mark.parametrize("beside", [{"deterministic": True}, {"weights": "int8"}], ids=str)
+def test_what_gpus_do_not_do_beside_it_is_refused_by_name(beside: dict[str, Any]) -> None:
+    asked = {"tensor_parallel": 2, "expert_parallel": True}
+    assert EngineConfig.from_options(asked).on("cuda").whole_experts is not None
+    with pytest.raises(ConfigError, match=rf"expert_parallel=True, {next(iter(beside))}=.*not supported on GPUs"):
+        EngineConfig.from_options(asked | beside).on("cuda")
 
 
 @pytest.mark.parametrize("whole, ranks, why", [(WholeExperts(7), 2, "take no more"), (WholeExperts(), 8, "each takes one at least"), (WholeExperts(1, nodes=2), 2, "must divide")])

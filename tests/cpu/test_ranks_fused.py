@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,26 @@ if torch.cuda.is_available():
     pytest.skip("with GPUs, tests/gpu does the same", allow_module_level=True)
 
 import layer_checks as checks
+from expert_checks import drawn
 from family_cases import write_family
 from family_checks import close, prompt
 from ranks_rig import CPU
 from rig import Rig, Row
 from turns import TurnRanks, Turns
 
+from sgl.runtime.errors import ConfigError
+from sgl.runtime.loading import load_model
 from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.models import decoder
+from sgl.runtime.models.expert_moves import put, tensors_of
+from sgl.runtime.models.experts import ExpertsPart
 from sgl.runtime.models.gpu_layers import FusedLayer
 from sgl.runtime.models.lone_layers import LoneLayer
 from sgl.runtime.parallel.ranks import joined
 from sgl.runtime.parallel.share import load_share
 from sgl.runtime.parallel.split import Split
+from sgl.runtime.parallel.whole_experts import WholeExperts, require_kernels
+from sgl.runtime.quantization import transform_for
 
 FAMILIES = [
     "llama", "qwen2", "qwen3", "gemma2", "gemma3", "gptj", "gpt_neox", "cohere2", "hyperclovax", "opt", "falcon-7b", "phi3",
@@ -39,19 +47,41 @@ def walk(tokens: list[int]) -> list[list[tuple[Row, int]]]:
     return [[(one, 7), (other, 12)], [(other, 1), (one, 12)], [(one, 1)]]
 
 
-def steps_of_ranks(path: Path, work: list[list[tuple[Row, int]]]) -> tuple[list[torch.Tensor], Any]:
-    """Rank 0's logits of each step's every row, and its model."""
+class Shuffled:
+    """Experts of all ranks' models lie anywhere anew before each step, their weights and places written over where they are."""
+
+    def __init__(self, path: Path) -> None:
+        self._whole = load_model(path)
+        checks.lay_plain(self._whole)
+
+    def __call__(self, model: Any, rank: int, number: int) -> None:
+        for index, layer in enumerate(model.layers):
+            if isinstance(layer.ffn, ExpertsPart) and number:
+                sizes = [len(own) for own in layer.ffn.part.held.experts]
+                held = drawn(random.Random(f"{number} {index}"), layer.ffn.part.count, sizes)
+                for network, expert in zip(layer.ffn.experts, held[rank], strict=True):
+                    put(network, tensors_of(self._whole.layers[index].ffn.experts[expert]))
+                layer.ffn.lie(held)
+
+
+def steps_of_ranks(path: Path, work: list[list[tuple[Row, int]]], whole: WholeExperts | None = None, before: Any = None) -> tuple[list[torch.Tensor], Any]:
+    """Rank 0's logits of each step's every row, and its model. whole: see `Split`.  before: gets each rank's model, the rank and the step's number before it."""
     turns, found, errors = Turns(2), {}, []
 
     def compute(rank: int) -> None:
         with turns.turn:
             try:
-                model = load_share(path, torch.float32, CPU, Split(rank, 2))
+                model = load_share(path, torch.float32, CPU, Split(rank, 2, whole))
                 checks.lay_plain(model)
                 rows: dict[int, Row] = {}
                 rig = checks.FusedRig(path, model=joined(model, TurnRanks(rank, turns)), attention="torch_native")
+                logits = []
                 with torch.inference_mode():
-                    found[rank] = [rig.step([(rows.setdefault(id(row), Row(row.tokens)), count) for row, count in step], every_row=True) for step in work], model
+                    for number, step in enumerate(work):
+                        if before is not None:
+                            before(model, rank, number)
+                        logits.append(rig.step([(rows.setdefault(id(row), Row(row.tokens)), count) for row, count in step], every_row=True))
+                found[rank] = logits, model
             except BaseException as error:
                 errors.append(error)
                 turns.turn.notify_all()
@@ -78,3 +108,30 @@ def test_two_ranks_compute_what_one_computes(case: str, tmp_path: Path, monkeypa
         close(ours.float(), asked, 5e-5, case)
     assert all(isinstance(layer, FusedLayer) for layer in model.course.layers)
     assert any(isinstance(layer, LoneLayer | FusedLayer) for layer in model.course.alone)
+
+
+@pytest.mark.parametrize("case", ["qwen3 moe", "gpt-oss", "deepseek v2", "llama 4", "qwen2 moe"])
+def test_experts_that_lie_whole_on_two_ranks_give_what_one_gives(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_family(case, tmp_path)
+    tokens = prompt(open_checkpoint(path).model.vocab_size)
+    rig = Rig(path, attention="torch_native")
+    expected = [rig.step(step, every_row=True) for step in walk(tokens)]
+    before = Shuffled(path)
+    monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
+    found, model = steps_of_ranks(path, walk(tokens), WholeExperts(2), before)
+    for ours, asked in zip(found, expected, strict=True):
+        close(ours.float(), asked, 5e-5, case)
+    mixtures = [layer for layer in model.course.layers if layer.experts is not None]
+    assert mixtures and all(layer.experts.turns is not None for layer in mixtures)
+    require_kernels(model, "asked")
+
+
+def test_mixtures_that_the_kernels_leave_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_family("qwen3 moe", tmp_path)
+    model = load_share(path, torch.float32, CPU, Split(0, 2, WholeExperts()))
+    with pytest.raises(ConfigError, match="Triton is not there"):
+        require_kernels(model, "Engine(tensor_parallel=2")
+    monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
+    few = load_share(path, torch.float32, CPU, Split(0, 2, WholeExperts()), transform=transform_for("int8", False, CPU))
+    with pytest.raises(ConfigError, match=r"tensor_parallel=2, expert_parallel=True\): layer 0: experts kept as Int8GroupedLinear"):
+        require_kernels(few, "Engine(tensor_parallel=2")

@@ -16,6 +16,7 @@ if torch.cuda.is_available():
     pytest.skip("with GPUs, tests/gpu does the same", allow_module_level=True)
 
 from gpu_runner import Attention, pretend
+from layer_checks import lay_plain
 from test_piecewise_engine import found
 from turns import TurnRanks, Turns
 
@@ -69,21 +70,24 @@ class TurnLinks:
         return logits, self._next(self.sent[1]) if pools else None
 
 
-def part_of(path: Any, rank: int, ranks: Any) -> Any:
-    """A rank's part of the model: of each layer, or with `ranks` None some of the layers."""
+def part_of(path: Any, rank: int, ranks: Any, whole: Any = None) -> Any:
+    """A rank's part of the model: of each layer, or with `ranks` None some of the layers. whole: see `Split`."""
     if ranks is None:
         return load_stage(path, torch.float32, CPU, Place(rank, 2, Split(0, 1)))
-    return joined(load_share(path, torch.float32, CPU, Split(rank, 2)), ranks)
+    model = load_share(path, torch.float32, CPU, Split(rank, 2, whole))
+    if whole is not None:
+        lay_plain(model)
+    return joined(model, ranks)
 
 
 class Follower(threading.Thread):
     """Rank 1, in a thread."""
 
-    def __init__(self, path: Any, turns: Turns, pool: Any, config: Any, context: int, sent: Any = None) -> None:
+    def __init__(self, path: Any, turns: Turns, pool: Any, config: Any, context: int, sent: Any = None, whole: Any = None) -> None:
         super().__init__(daemon=True)
         self._turns, self._words, self.error = turns, deque(), None
         ranks, self._mirrors = TurnRanks(1, turns), Mirrors(config.max_running)
-        model = part_of(path, 1, None if sent else ranks)
+        self.model = model = part_of(path, 1, None if sent else ranks, whole)
         model.fused = True
         layout = model.config.attention
         more = {"links": TurnLinks(model, turns, sent)} if sent else {}
@@ -99,6 +103,9 @@ class Follower(threading.Thread):
     def step(self, words: bytes) -> None:
         self._words.append(words)
 
+    def tell(self, name: str, *arguments: Any) -> None:
+        self._words.append((name, arguments))
+
     def broke_off(self, error: BaseException) -> None:
         self.error = error
 
@@ -108,8 +115,12 @@ class Follower(threading.Thread):
         with self._turns.turn:
             while True:
                 self._turns.turn.wait_for(lambda: bool(self._words))
+                words = self._words.popleft()
                 try:
-                    self.runner.forward(self._mirrors.work(self._words.popleft()))
+                    if isinstance(words, tuple):
+                        getattr(self, words[0])(*words[1])
+                        continue
+                    self.runner.forward(self._mirrors.work(words))
                 except BaseException as error:
                     self.error = error
                     raise

@@ -85,6 +85,22 @@ def test_what_is_not_added_up_yet(rows: int, dtype: torch.dtype) -> None:
     checks.check_spread(rows, 16, 4, 272, 176, dtype, "cuda")
 
 
+@pytest.mark.parametrize("options", checks.PRODUCTS)
+@pytest.mark.parametrize("rows, fixed", [(1, False), (8, False), (300, False), (6, True)])
+def test_mixtures_of_which_some_experts_lie_elsewhere(options: str, rows: int, fixed: bool) -> None:
+    checks.check_partial(checks.PRODUCTS[options], rows, 272, 176, torch.bfloat16, "cuda", fixed=fixed)
+
+
+def test_many_pairs_of_which_some_experts_lie_elsewhere() -> None:
+    """More than one program sorts."""
+    checks.check_partial({}, 1500, 128, 64, torch.bfloat16, "cuda")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_copies_take_turns(seed: int) -> None:
+    checks.check_turns(seed, "cuda", 40 if seed % 2 else 5000)
+
+
 @pytest.mark.parametrize("form", checks.FORMS)
 @pytest.mark.parametrize("rows", [1, 8, 40, 700])
 def test_mixtures_in_few_bits(form: str, rows: int) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from ranks_rig import alive, walk
 
 from sgl import grammars
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.errors import EngineDied
+from sgl.runtime.errors import EngineDied, RuntimeFailure
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")]
 
@@ -155,3 +156,31 @@ def test_replicas_write_what_one_writes(tiny, one):
     with Engine(tiny, **OPTIONS, replicas=2) as engine:
         assert texts(engine) == texts(one)
         assert engine.info()["replicas"] == 2
+
+
+@pytest.mark.parametrize("family", ["qwen 3 moe", "deepseek v2 lite"])
+def test_whole_experts_on_two_cards_write_what_one_writes_while_they_move(family, tmp_path):
+    """Every few steps, and when asked while text is written; as graphs, which keep the addresses of weights and places; the second family has shared experts."""
+    path = write_tokenizer(write_family(family, tmp_path))
+    with Engine(path, **ON_CPU) as engine:
+        expected = texts(engine)
+    with Engine(path, **RANKS, expert_parallel=True, redundant_experts=2, rebalance_every=7) as engine:
+        info = engine.info()
+        assert info["expert_parallel"] and info["redundant_experts"] == 2 and info["fixed_experts"] == ""
+        assert all(row["executor"] == "fused" for row in info["layers"])
+        before = info["expert_places"]
+        assert texts(engine) == expected
+        written: list[Any] = []
+        writer = threading.Thread(target=lambda: written.append(texts(engine)))
+        writer.start()
+        asked = [engine.rebalance_experts() for _ in range(4)]
+        writer.join(60)
+        stats = engine.stats()
+        print(f"moved {stats.moved_experts} experts in {stats.rebalances} times, {asked[-1]}", flush=True)
+        assert written == [expected] and stats.moved_experts > 3 and stats.rebalances >= 4 and engine.info()["expert_places"] != before
+        assert [sum(rows) for rows in stats.rank_rows] == [sum(each) for each in stats.expert_counts if each]
+        assert engine.sleep() > 0 and "expert_places" not in engine.info()
+        with pytest.raises(RuntimeFailure, match="wake it before they move"):
+            engine.rebalance_experts()
+        engine.wake()
+        assert texts(engine) == expected

@@ -1,0 +1,110 @@
+"""The GPU's runners of two ranks that hold whole experts, on the CPU, kernels interpreted: experts move between their steps, and the texts are those of one."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("triton")
+if torch.cuda.is_available():
+    pytest.skip("with GPUs, tests/gpu does the same", allow_module_level=True)
+
+from checkpoints import write_tokenizer
+from family_cases import write_family
+from gpu_runner import pretend
+from test_piecewise_engine import found
+from test_ranks_runner import CPU, Follower, Led, part_of
+from turns import TurnRanks, Turns
+
+from sgl.runtime.executor import team_cuda_runner
+from sgl.runtime.executor.team_cuda_runner import TeamCudaRunner
+from sgl.runtime.loop import assemble
+from sgl.runtime.loop.rebalancing import Rebalancer
+from sgl.runtime.parallel import moving
+from sgl.runtime.parallel.expert_ranks import ExpertRanks
+from sgl.runtime.parallel.moving import Mover
+from sgl.runtime.parallel.whole_experts import WholeExperts
+
+WHOLE = WholeExperts(2)
+
+
+class TurnDist:
+    """What `moving` asks of torch.distributed, of two ranks: what one has sent the other finds in the same order."""
+
+    isend, irecv = "isend", "irecv"
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns, self._sent = turns, (deque(), deque())
+
+    def P2POp(self, kind: str, tensor: torch.Tensor, peer: int, group: None) -> Any:
+        return kind, tensor, peer
+
+    def batch_isend_irecv(self, travels: list[Any]) -> list[Any]:
+        for kind, tensor, peer in travels:
+            if kind == self.isend:
+                self._sent[peer].append(tensor.clone())
+        self._turns.turn.notify_all()
+        for kind, tensor, peer in travels:
+            if kind == self.irecv:
+                assert self._turns.turn.wait_for(lambda own=1 - peer: self._sent[own], 20)
+                tensor.copy_(self._sent[1 - peer].popleft())
+        return []
+
+    def all_gather_object(self, into: list[Any], own: Any, group: None) -> None:
+        into[:] = [own] * len(into)
+
+
+class MovingFollower(Follower):
+    def move(self, slice: moving.Slice) -> None:
+        self.mover.take(slice)
+
+
+class Leader(Led, TeamCudaRunner):
+    """Experts are balanced anew after every other step, those of the steps of nobody too."""
+
+    def forward(self, work: Any) -> Any:
+        result = super().forward(work)
+        with self.ranks._turns.turn:
+            self.rebalancer.stepped()
+            assert self.ranks._turns.turn.wait_for(lambda: not self.team._words or self.team.error, 60)
+        return result
+
+
+def test_experts_move_between_steps_that_run_ahead_and_as_graphs(tmp_path, monkeypatch):
+    path = write_tokenizer(write_family("qwen3 moe", tmp_path, num_hidden_layers=2))
+    texts, scores, _ = found(path)
+    pretend(monkeypatch)
+    monkeypatch.setattr(team_cuda_runner, "_mark", lambda: SimpleNamespace(query=lambda: True))
+    turns, made = Turns(2), []
+    ranks = TurnRanks(0, turns)
+    monkeypatch.setattr(moving, "dist", TurnDist(turns))
+
+    def runner(model, attention, config, choice, context, states, windows, side):
+        follower = MovingFollower(path, turns, attention.pool, config, context, whole=WHOLE)
+        follower.mover = Mover(follower.model, 1, 2)
+        experts = ExpertRanks(follower, Mover(model, 0, 2), 2)
+        leader = Leader(
+            model, attention, CPU, context=context, page_size=config.page_size, max_running=config.max_running, team=follower, experts=experts, ranks=ranks
+        )  # fmt: skip
+        leader.rebalancer = Rebalancer(experts, 2, lambda: False)
+        made.extend([follower, leader])
+        return leader
+
+    monkeypatch.setattr(assemble, "make_runner", runner)
+    monkeypatch.setattr(assemble, "load_model", lambda path, dtype, *rest: part_of(path, 0, ranks, WHOLE))
+    ours, our_scores, runs = found(path)
+    follower, leader = made
+    experts = leader.experts
+    with turns.turn:
+        assert turns.turn.wait_for(lambda: follower.error or follower.steps == leader.progress.launched, 60)
+    assert follower.error is None and ours == texts and np.allclose(our_scores, scores, atol=1e-4)
+    assert experts.moved > 10 and experts.count > 2 and experts.staged > 0
+    counts = [sum(layer) for layer in leader.model.expert_counts()]
+    assert counts == [sum(rows) for rows in experts.rows()] and counts == [sum(layer) for layer in follower.model.expert_counts()]
+    assert all(one.ffn.spread.held == other.ffn.spread.held for one, other in zip(leader.model.layers, follower.model.layers, strict=True))
+    assert follower.runner._graphs._runs == leader._graphs._runs and max(leader._graphs._runs.values()) > 1 and max(runs.values()) > 1
