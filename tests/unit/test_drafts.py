@@ -13,6 +13,7 @@ import pytest
 from sgl.grammars import Vocabulary, compile_regex
 from sgl.grammars.automaton.automaton import GUESSED, Automaton
 from sgl.runtime.cache import IntRow
+from sgl.runtime.layers import cpu
 from sgl.runtime.sequences.draft import Draft, Source
 from sgl.runtime.speculative import suffix
 from sgl.runtime.speculative.control import (
@@ -27,8 +28,9 @@ from sgl.runtime.speculative.control import (
 )
 from sgl.runtime.speculative.drafter import fitted, may_build
 from sgl.runtime.speculative.named import NamedDrafter, first_item
+from sgl.runtime.speculative.places import END, KEY, LONGEST, places, searched
 from sgl.runtime.speculative.states import UNREAD, StateDrafter
-from sgl.runtime.speculative.suffix import KEY, LONGEST, SuffixDrafter
+from sgl.runtime.speculative.suffix import SuffixDrafter
 from sgl.runtime.speculative.turns import Turns
 
 
@@ -69,6 +71,18 @@ def test_a_draft_follows_the_longest_match(seed: int) -> None:
         seen = [text[place : place + len(found.tokens)] for text in (tokens, *kept) for place in range(whole, len(text)) if text[place - whole : place] == tail]
         assert found.tokens in seen
         assert found.source == Source("suffix", max(least for least in suffix.CLASSES if least <= whole))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_kernels_find_the_places_that_the_plain_search_finds(seed: int) -> None:
+    assert cpu.kernels is not None
+    draw = random.Random(seed)
+    letters = draw.choice([1, 2, 3, 9])
+    text = np.array(draw.choices(range(letters), k=draw.choice([0, 1, 2, 3, 5, 40, 200])), np.int32)
+    others = np.array(draw.choices(range(END, letters), k=draw.randrange(0, 120)), np.int32) if draw.random() < 0.8 else None
+    for least in range(1, KEY + 2):
+        found, expected = ([(length, place, there is others) for length, place, there in each(text, others, least)] for each in (places, searched))
+        assert found == expected
 
 
 def test_finished_texts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
