@@ -329,6 +329,22 @@ static PyObject *py_places(PyObject *Py_UNUSED(self), PyObject *const *args, Py_
     return told;
 }
 
+/* named(text, mask, few): a place of the text or 0; int32 buffers, see cpu_places.h */
+static PyObject *py_named(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    Py_buffer text, mask;
+    if (n != 3) return PyErr_Format(PyExc_TypeError, "%zd arguments", n);
+    const long few = PyLong_AsLong(args[2]);
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &text, PyBUF_C_CONTIGUOUS)) return NULL;
+    if (PyObject_GetBuffer(args[1], &mask, PyBUF_C_CONTIGUOUS)) {
+        PyBuffer_Release(&text);
+        return NULL;
+    }
+    const long place = named_place(text.buf, text.len / 4, mask.buf, mask.len / 4, few);
+    PyBuffer_Release(&text);
+    PyBuffer_Release(&mask);
+    return PyLong_FromLong(place);
+}
+
 /* headwise(kind, x, x_row, x_head, weight, y, rows, heads, inputs, outputs): see the struct of this name */
 static PyObject *py_headwise(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
     long long a[10];
@@ -409,7 +425,7 @@ static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args
 
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
 static PyMethodDef methods[] = {METHOD(linear), METHOD(step), METHOD(adapt), METHOD(mixture), METHOD(norm), METHOD(activate), METHOD(activate_and_mul), METHOD(add), METHOD(rotate),
-                                METHOD(attend), METHOD(attend_latent), METHOD(choose_tokens), METHOD(places), METHOD(headwise), METHOD(store), METHOD(set_threads), METHOD(set_dense_way), METHOD(set_int4_way), METHOD(set_e4m3_way), METHOD(restore),
+                                METHOD(attend), METHOD(attend_latent), METHOD(choose_tokens), METHOD(places), METHOD(named), METHOD(headwise), METHOD(store), METHOD(set_threads), METHOD(set_dense_way), METHOD(set_int4_way), METHOD(set_e4m3_way), METHOD(restore),
                                 METHOD(use_huge_pages), METHOD(advance), METHOD(selective), METHOD(convolve), METHOD(gated), METHOD(rates), METHOD(gate), {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cpu", NULL, -1, methods, NULL, NULL, NULL, NULL};
 

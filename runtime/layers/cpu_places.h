@@ -55,3 +55,40 @@ static long find_places(const int32_t *text, long size, const int32_t *others, l
     }
     return count;
 }
+
+/* Of the first MOST_ITEMS places with a token that a mask allows: the first that stands behind the token behind which most different ones
+   stand; 0: none does, or the mask allows one token or more than `few`. See speculative/named.py. */
+
+enum { MOST_ITEMS = 512 };
+
+typedef struct { int32_t before, item, place, different; } Item;
+
+static long allowed_items(const int32_t *text, long size, const uint32_t *mask, long words, Item *items) {
+    long count = 0;
+    for (long place = 1; place < size && count < MOST_ITEMS; place++) {
+        const uint32_t token = (uint32_t)text[place];
+        const long word = token >> 5;
+        if (word < words && mask[word] >> (token & 31) & 1) items[count++] = (Item){text[place - 1], (int32_t)token, (int32_t)place, 0};
+    }
+    return count;
+}
+
+static long named_place(const int32_t *text, long size, const uint32_t *mask, long words, long few) {
+    long allowed = 0, best = 0;
+    for (long i = 0; i < words; i++) allowed += __builtin_popcount(mask[i]);
+    if (allowed < 2 || allowed > few) return 0;
+    Item items[MOST_ITEMS];
+    const long count = allowed_items(text, size, mask, words, items);
+    for (long i = 0; i < count; i++) {
+        long first = -1, seen = 0;
+        for (long j = 0; j < i && !seen; j++) {
+            if (items[j].before != items[i].before) continue;
+            if (first < 0) first = j;
+            seen = items[j].item == items[i].item;
+        }
+        if (!seen) items[first < 0 ? i : first].different++;
+    }
+    for (long i = 1; i < count; i++)
+        if (items[i].different > items[best].different) best = i;
+    return count ? items[best].place : 0;
+}

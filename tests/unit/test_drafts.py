@@ -15,7 +15,7 @@ from sgl.grammars.automaton.automaton import GUESSED, Automaton
 from sgl.runtime.cache import IntRow
 from sgl.runtime.layers import cpu
 from sgl.runtime.sequences.draft import Draft, Source
-from sgl.runtime.speculative import suffix
+from sgl.runtime.speculative import named, suffix
 from sgl.runtime.speculative.control import (
     ENOUGH,
     GAIN,
@@ -245,6 +245,17 @@ def test_the_first_item_stands_behind_what_most_different_ones_stand_behind(seed
         return
     assert different[text[found - 1]] == max(different.values())
     assert found == min(place for place, mark in behind.items() if mark == text[found - 1])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_kernels_find_the_list_that_the_plain_search_finds(seed: int) -> None:
+    draw = random.Random(seed)
+    letters = draw.choice([3, 20, 400])
+    text = np.array(draw.choices(range(letters), k=draw.choice([0, 1, 2, 40, 1500])), np.int32)
+    mask = np.zeros(draw.choice([2, 13]), np.int32)
+    for token in draw.sample(range(32 * len(mask)), draw.choice([0, 1, 2, 9, 30, 32 * len(mask)])):
+        mask.view(np.uint32)[token >> 5] |= np.uint32(1 << (token & 31))
+    assert named.named_place(text, mask) == named.searched(text, mask)
 
 
 def _decoding(grammar: Any) -> Any:
