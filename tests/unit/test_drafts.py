@@ -160,6 +160,26 @@ def test_drafts_are_asked_for_where_what_came_of_it_pays(texts: int) -> None:
     assert _asked(control, texts, 0, 3 * REMEMBERED) < 2 * REMEMBERED
 
 
+@pytest.mark.parametrize("texts", [1, 8, 64])
+def test_where_drafts_do_not_pay_most_steps_need_not_be_asked_about(texts: int) -> None:
+    """And as many drafts are tried as without such rests."""
+    tries = []
+    for rests in (False, True):
+        control, asked, left = Control(), 0, 0
+        for _ in range(MEASURED):
+            control.took(texts, texts, 1.0)
+        for _ in range(64 * PROBE):
+            if left:
+                left -= 1
+            elif control.worth(texts):
+                asked += 1
+                control.came(texts, texts + 4, 0.3, 0)
+            else:
+                left = control.rest(texts) if rests else 0
+        tries.append(asked)
+    assert tries[0] == tries[1] > 0
+
+
 def test_a_draft_goes_on_where_that_may_be_kept() -> None:
     control, told = Control(), Source("told", 14)
     for _ in range(100):
