@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -190,18 +191,44 @@ def test_a_draft_goes_on_where_that_may_be_kept() -> None:
     assert all(Control(by_outcome=False).goes_on(unsure) for _ in range(PROBE))
 
 
+def written(grammar: Any, text: bytes) -> Any:
+    """The generation of a text of a grammar, at its end."""
+    matcher = grammar.matcher()
+    assert all(map(matcher.accept, text))
+    return SimpleNamespace(matcher=matcher, prompt_tokens=1)
+
+
+def test_what_followed_is_counted_as_a_walk_through_the_grammar_counts_it() -> None:
+    draw, vocabulary = random.Random(5), Vocabulary([bytes([byte]) for byte in range(256)] + [b""], eos_ids=[256])
+    grammar, drafter = compile_regex("((ab|cd|a[x-z])*;)*", vocabulary), StateDrafter()
+    op: Any = SimpleNamespace(decoding=SimpleNamespace(matcher=grammar.matcher()))
+    expected: dict[tuple[int, int], Counter[int]] = {}
+    for _ in range(6):
+        text = b"".join(draw.choices([b"ab", b"cd", b"ax", b"az", b";"], k=8))
+        drafter.learn(sequence(list(text)), written(grammar, text))
+        matcher, last = grammar.matcher(), -1
+        for token in text:
+            for place in {(matcher.state, last), (matcher.state, -1)}:
+                expected.setdefault(place, Counter())[token] += 1
+            assert matcher.accept(token)
+            last = token
+    drafter.propose(sequence(list(b"x")), op, 2)
+    [home] = drafter._of[grammar.automaton].values()
+    assert home.followed == expected
+
+
 def test_finished_texts_of_a_grammar_are_walked_when_a_draft_is_asked_for() -> None:
     vocabulary = Vocabulary([bytes([byte]) for byte in range(256)] + [b""], eos_ids=[256])
     grammar, drafter = compile_regex("(ab|cd)*", vocabulary), StateDrafter()
     op: Any = SimpleNamespace(decoding=SimpleNamespace(matcher=grammar.matcher(), prompt_tokens=1))
-    for text in (b"xcd", b"xcdab", b"xcdcd"):
-        drafter.learn(sequence(list(text)), op.decoding)
+    for text in (b"cd", b"cdab", b"cdcd"):
+        drafter.learn(sequence(list(b"x" + text)), written(grammar, text))
     [home] = drafter._of[grammar.automaton].values()
     assert len(home.unread) == 3 and not home.followed
     found = drafter.propose(sequence(list(b"x")), op, 2)
     assert found is not None and bytes(found.tokens) == b"cd" and not home.unread
     for _ in range(3 * UNREAD):
-        drafter.learn(sequence(list(b"xcd")), op.decoding)
+        drafter.learn(sequence(list(b"xcd")), written(grammar, b"cd"))
     assert len(home.unread) == UNREAD
 
 
