@@ -31,6 +31,8 @@ TEXT = 32_768  # tokens of finished texts of a namespace; the older half goes wh
 ALL_TEXTS = 131_072  # of all namespaces, 4 bytes a token; those that were used last are kept
 LEAD = 16  # tokens of the prompt that are kept before a finished text, where all of them may be
 
+BORDER = np.array([END], np.int32)
+
 
 class Found(NamedTuple):
     """How many of the last tokens stood before somewhere, and what follows there."""
@@ -51,7 +53,7 @@ class Finished:
         return self.length
 
     def add(self, text: Ints) -> None:
-        self.fresh.append(np.append(text, np.int32(END)))
+        self.fresh += text.copy(), BORDER
         self.length += len(text) + 1
         if self.length > TEXT:
             self.joined, self.length = self.tokens()[-(TEXT // 2) :].copy(), TEXT // 2
