@@ -138,7 +138,8 @@ class Control:
 
     def chance(self, source: Source, later: bool = False) -> float:
         """That the first token is kept, or a later one where those before it are."""
-        return self._kept.get((source, later), FIRST.get(source.drafter, min(0.9, 0.4 + 0.04 * source.length)))
+        known = self._kept.get((source, later))
+        return FIRST.get(source.drafter, min(0.9, 0.4 + 0.04 * source.length)) if known is None else known
 
     def survival(self, source: Source, length: int) -> list[float]:
         """That each of so many tokens is kept."""

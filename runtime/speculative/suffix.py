@@ -116,5 +116,8 @@ def _copied(found: Found, most: int) -> list[int]:
     return tokens[: tokens.index(END)] if END in tokens else tokens
 
 
+CLASS_OF = [0, *(max(least for least in CLASSES if least <= length) for length in range(1, LONGEST + 1))]
+
+
 def _class(length: int) -> int:
-    return max(least for least in CLASSES if least <= length)
+    return CLASS_OF[length]
