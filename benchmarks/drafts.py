@@ -1,6 +1,6 @@
 """What drafts save: workloads with `speculation="auto"` and without, in turns, 1, 8 or 64 programs at a time.
 
-    python benchmarks/drafts.py [--only extraction agents ...] [--rows 1 8 64] [--rounds 5] [--cpu] [--keep]
+    python benchmarks/drafts.py [--only extraction agents ...] [--rows 1 8 64] [--rounds 5] [--cpu] [--noise] [--keep]
 
 How many times as fast with drafts: both engines get each group of programs one after the other, and a round's ratio is that of their
 sums; told is the median of the rounds. Prompts are cached, so that it is writing that is measured; what drafts learn of finished
@@ -31,6 +31,7 @@ from workloads.work import Item, Workload
 import sgl
 
 COLUMNS = ("workload", "at a time", "times as fast", "least", "most", "steps", "kept a step", "guessed of 100", "kept of 100", "same texts")
+MORE = 3  # rounds, of more than one program at a time
 OPTIONS: dict[str, Any] = {"kv_tokens": 131_072, "json_options": {"whitespace": "spaced"}, "threads": 1}
 
 
@@ -71,14 +72,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", choices=tuple(KINDS), default=tuple(KINDS), metavar="WORKLOAD", help=", ".join(KINDS))
     parser.add_argument("--rows", nargs="*", type=int, choices=(1, 8, 64), default=(1, 8, 64), help="programs at a time")
-    parser.add_argument("--rounds", type=int, default=5, help="at one program at a time; half as many for more")
+    parser.add_argument("--rounds", type=int, default=5, help=f"at one program at a time; {MORE} times as many for more, as these are short")
+    parser.add_argument("--noise", action="store_true", help="no drafts on either side: what the ratios are by chance")
     parser.add_argument("--cpu", action="store_true", help="seconds of this process's CPU time, for a busy machine")
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/drafts.txt")
     args = parser.parse_args()
     clock = time.process_time if args.cpu else time.perf_counter
-    with sgl.Engine(**OPTIONS) as plain, sgl.Engine(speculation="auto", **OPTIONS) as drafting:
+    with sgl.Engine(**OPTIONS) as plain, sgl.Engine(speculation=False if args.noise else "auto", **OPTIONS) as drafting:
         rows = [
-            compared(KINDS[name], count, plain, drafting, args.rounds if count == 1 else max(2, args.rounds // 2), clock)
+            compared(KINDS[name], count, plain, drafting, args.rounds if count == 1 else MORE * args.rounds, clock)
             for name in args.only
             for count in args.rows
         ]
@@ -127,7 +129,8 @@ def one_round(
 def forget(engine: sgl.Engine) -> None:
     """What drafts were learned, not the cached prompts."""
     core = engine._core
-    core.call(core.life.speculation.forget)
+    if core.life.speculation is not None:
+        core.call(core.life.speculation.forget)
 
 
 if __name__ == "__main__":

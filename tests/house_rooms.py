@@ -70,7 +70,7 @@ ROOMS: dict[str, Rows] = {
         "sampling": "errors values step kernels text",
         "sequences": "errors values cache text sampling",
         "scheduling": "errors cache sequences",
-        "speculative": "errors values cache sequences",
+        "speculative": "errors values step layers cache sequences",
         "executor": "errors step layers kernels quantization cache attention models loading adapters parallel sequences",
         "loop": "errors values step layers quantization cache attention models loading adapters parallel text calibration sampling sequences scheduling speculative executor",
         "process": "errors leash values adapters text sequences loop",

@@ -57,6 +57,11 @@ class Matcher(Place):
         """Of the automaton; below zero after the end."""
         return self._states[-1]
 
+    def trail(self, most: int) -> tuple[list[int], list[int]]:
+        """The first `most` tokens, and the states in which they came, of the automaton."""
+        tokens = self._tokens[:most]
+        return tokens, self._states[: len(tokens)]
+
     def rollback(self, count: int) -> None:
         """Take back the last `count` tokens.
 

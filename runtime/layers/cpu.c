@@ -86,6 +86,7 @@ INLINE float share_of_keys(const Attention *job, long head, float most, float to
 #include "cpu_layer.h"
 #include "cpu_recurrent.h"
 #include "cpu_adapt_wide.h"
+#include "cpu_places.h"
 
 #define TYPE float
 #define NAME(f) f##_f32
@@ -305,6 +306,45 @@ static PyObject *py_choose_tokens(PyObject *Py_UNUSED(self), PyObject *const *ar
     Py_RETURN_NONE;
 }
 
+/* places(text, others or None, least): (length, 0 or 1, place) of each match, flat; int32 buffers, see cpu_places.h */
+static PyObject *py_places(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    Py_buffer text, others = {.buf = NULL, .len = 0};
+    if (n != 3) return PyErr_Format(PyExc_TypeError, "%zd arguments", n);
+    const long least = PyLong_AsLong(args[2]);
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &text, PyBUF_C_CONTIGUOUS)) return NULL;
+    if (args[1] != Py_None && PyObject_GetBuffer(args[1], &others, PyBUF_C_CONTIGUOUS)) {
+        PyBuffer_Release(&text);
+        return NULL;
+    }
+    Match matches[2 * SOUGHT * PLACES];
+    const long count = text.len < 4 ? 0 : find_places(text.buf, text.len / 4, others.buf, others.len / 4, least, matches);
+    PyBuffer_Release(&text);
+    if (others.buf) PyBuffer_Release(&others);
+    PyObject *told = PyTuple_New(3 * count);
+    for (long i = 0; told && i < 3 * count; i++) {
+        PyObject *number = PyLong_FromLong(((long *)matches)[i]);
+        if (!number) Py_CLEAR(told);
+        else PyTuple_SET_ITEM(told, i, number);
+    }
+    return told;
+}
+
+/* named(text, mask, few): a place of the text or 0; int32 buffers, see cpu_places.h */
+static PyObject *py_named(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    Py_buffer text, mask;
+    if (n != 3) return PyErr_Format(PyExc_TypeError, "%zd arguments", n);
+    const long few = PyLong_AsLong(args[2]);
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &text, PyBUF_C_CONTIGUOUS)) return NULL;
+    if (PyObject_GetBuffer(args[1], &mask, PyBUF_C_CONTIGUOUS)) {
+        PyBuffer_Release(&text);
+        return NULL;
+    }
+    const long place = named_place(text.buf, text.len / 4, mask.buf, mask.len / 4, few);
+    PyBuffer_Release(&text);
+    PyBuffer_Release(&mask);
+    return PyLong_FromLong(place);
+}
+
 /* headwise(kind, x, x_row, x_head, weight, y, rows, heads, inputs, outputs): see the struct of this name */
 static PyObject *py_headwise(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
     long long a[10];
@@ -385,7 +425,7 @@ static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args
 
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
 static PyMethodDef methods[] = {METHOD(linear), METHOD(step), METHOD(adapt), METHOD(mixture), METHOD(norm), METHOD(activate), METHOD(activate_and_mul), METHOD(add), METHOD(rotate),
-                                METHOD(attend), METHOD(attend_latent), METHOD(choose_tokens), METHOD(headwise), METHOD(store), METHOD(set_threads), METHOD(set_dense_way), METHOD(set_int4_way), METHOD(set_e4m3_way), METHOD(restore),
+                                METHOD(attend), METHOD(attend_latent), METHOD(choose_tokens), METHOD(places), METHOD(named), METHOD(headwise), METHOD(store), METHOD(set_threads), METHOD(set_dense_way), METHOD(set_int4_way), METHOD(set_e4m3_way), METHOD(restore),
                                 METHOD(use_huge_pages), METHOD(advance), METHOD(selective), METHOD(convolve), METHOD(gated), METHOD(rates), METHOD(gate), {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cpu", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
@@ -418,7 +458,7 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     if (made) PyModule_AddIntConstant(made, "BLOCK", BLOCK);
     if (made) PyModule_AddIntConstant(made, "STEP_ROWS", STEP_ROWS);
     if (made) PyModule_AddIntConstant(made, "CHUNK", CHUNK); /* of what tiles of attention take, the width is a multiple */
-    if (made) PyModule_AddIntConstant(made, "VERSION", 20); /* of the functions and structs: the same in cpu.py */
+    if (made) PyModule_AddIntConstant(made, "VERSION", 21); /* of the functions and structs: the same in cpu.py */
     if (made) PyModule_AddIntConstant(made, "LAYER_BYTES", sizeof(Layer));
     if (made) PyModule_AddIntConstant(made, "MODEL_BYTES", sizeof(Model));
     if (made) PyModule_AddIntConstant(made, "EXPERTS_BYTES", sizeof(Experts));

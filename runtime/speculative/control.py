@@ -28,6 +28,7 @@ LIKELY = 0.12  # least chance that what a draft goes on with is kept, for which 
 ENOUGH = 64  # drafts that were asked for, before what came of them says whether to ask
 REMEMBERED, RECENT = 200, 16  # of which it is the mean, and where it does not pay
 RUN = 8  # of them in a row, where asking is tried again
+REST, RENEWED = 16, 8  # steps that need neither be asked about nor be told, where drafts do not pay; before a trial so many are
 
 
 @dataclass(slots=True)
@@ -75,6 +76,11 @@ class Outcome:
         if self.turn >= self.wait + max(2, RUN // texts) - 1:
             self.turn, self.wait = 0, min(LONG_PROBE, 2 * self.wait)
         return True
+
+    def rest(self) -> int:
+        steps = 0 if self.pays or not self.turn else max(0, min(REST, self.wait - RENEWED - self.turn))
+        self.turn += steps
+        return steps
 
 
 class Control:
@@ -132,7 +138,8 @@ class Control:
 
     def chance(self, source: Source, later: bool = False) -> float:
         """That the first token is kept, or a later one where those before it are."""
-        return self._kept.get((source, later), FIRST.get(source.drafter, min(0.9, 0.4 + 0.04 * source.length)))
+        known = self._kept.get((source, later))
+        return FIRST.get(source.drafter, min(0.9, 0.4 + 0.04 * source.length)) if known is None else known
 
     def survival(self, source: Source, length: int) -> list[float]:
         """That each of so many tokens is kept."""
@@ -160,6 +167,17 @@ class Control:
             return False
         of = self._outcomes.get(bisect_left(BOUNDS, rows))
         return self._may_pay(rows) if of is None or of.asked < ENOUGH or not self._by_outcome else of.asks(rows)
+
+    def rest(self, rows: int) -> int:
+        """For how many steps of so many rows, which count as refused, it need not be asked again, as they are not `worth` it; 0: for none."""
+        of = self._outcomes.get(bisect_left(BOUNDS, rows))
+        if not self.measured(rows):
+            return 0
+        if of is None or of.asked < ENOUGH or not self._by_outcome:
+            steps = max(0, min(REST, PROBE - RENEWED - self._skipped)) if self._skipped else 0
+            self._skipped += steps
+            return steps
+        return of.rest()
 
     def _may_pay(self, rows: int) -> bool:
         best = max(self._kept.values(), default=0.9)

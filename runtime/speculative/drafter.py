@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from sgl.grammars.automaton.automaton import GUESSED
@@ -53,20 +53,22 @@ def fitted(draft: Draft, decoding: Decoding, most: int, onward: Onward | None = 
     """
     if decoding.matcher is None:
         return draft.cut(most)
-    found, matcher, given, turns = Draft([], draft.source), decoding.matcher, list(draft.tokens), 0 if onward is None else TURNS
+    found, matcher, given, turns = Draft([], draft.source), decoding.matcher, draft.tokens[::-1], 0 if onward is None else TURNS
     builds, jumps = may_build(matcher), decoding.life.text.jumps if decoding.jumps and decoding.life.may_jump else None
     while len(found.tokens) < most:
         before, matcher = matcher, matcher.copy()
-        if not given or not follow(matcher, given[0], builds):
+        if not given or not follow(matcher, given[-1], builds):
             if onward is None or not (turns and 0 < len(found.tokens) < ENOUGH):
                 break
-            given, matcher, turns = onward(found, before), before, turns - 1
+            given, matcher, turns = onward(found, before)[::-1], before, turns - 1
             found.joints.append(len(found.tokens))
             continue
-        token = given.pop(0)
+        token = given.pop()
         if matcher.finished or not (builds or matcher.known_mask() is not None):
             break
-        _add(found, [token], [token], [matcher])
+        found.tokens.append(token)
+        found.choices.append(token)
+        found.matchers.append(matcher)
         if jumps is None or not builds or len(matcher.forced()) < MIN_BYTES:
             continue
         behind = matcher.copy()
@@ -74,15 +76,16 @@ def fitted(draft: Draft, decoding: Decoding, most: int, onward: Onward | None = 
         if jump is not None and (jump.drop or behind.finished):
             break
         if jump is not None:
-            _add(found, jump.token_ids, [None] * len(jump.token_ids), _along(matcher, jump.token_ids))
+            _add_forced(found, jump.token_ids, matcher)
             matcher, given = behind, _rest(given, jump.token_ids)
     return found.cut(most) if found.tokens else None
 
 
-def _add(draft: Draft, tokens: list[int], choices: Sequence[int | None], matchers: list[Matcher]) -> None:
+def _add_forced(draft: Draft, tokens: list[int], matcher: Matcher) -> None:
+    """Tokens that nobody chooses, behind a matcher."""
     draft.tokens += tokens
-    draft.choices += choices
-    draft.matchers += matchers
+    draft.choices += [None] * len(tokens)
+    draft.matchers += _along(matcher, tokens)
 
 
 def _along(matcher: Matcher, tokens: list[int]) -> list[Matcher]:
@@ -95,9 +98,9 @@ def _along(matcher: Matcher, tokens: list[int]) -> list[Matcher]:
     return found
 
 
-def _rest(tokens: list[int], forced: list[int]) -> list[int]:
-    """What is said to come behind forced tokens, if they were said to come."""
-    return tokens[len(forced) :] if tokens[: len(forced)] == forced else []
+def _rest(given: list[int], forced: list[int]) -> list[int]:
+    """What is said to come behind forced tokens, if they were said to come; given: the last first."""
+    return given[: len(given) - len(forced)] if given[-1 : -len(forced) - 1 : -1] == forced else []
 
 
 def may_build(matcher: Matcher) -> bool:

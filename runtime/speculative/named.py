@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..layers import cpu
 from ..sequences.draft import Draft, Source
 from .drafter import may_build
 
@@ -35,10 +36,8 @@ class NamedDrafter:
     def onward(self, seq: SequenceState, tokens: list[int], matcher: Matcher) -> list[int]:
         """What follows behind a draft."""
         mask = matcher.mask() if may_build(matcher) else matcher.known_mask()
-        if mask is None or not 1 < int.from_bytes(mask.tobytes()).bit_count() <= FEW:
-            return []
         text = seq.tokens.array
-        place = first_item(text, np.flatnonzero(mask[np.minimum(text >> 5, len(mask) - 1)] >> (text & 31) & 1))
+        place = 0 if mask is None else named_place(text, mask)
         return text[place : place + TOKENS].tolist() if place else []
 
     def learn(self, seq: SequenceState, decoding: Decoding) -> None:
@@ -46,6 +45,18 @@ class NamedDrafter:
 
     def forget(self) -> None:
         """Nothing is kept."""
+
+
+def named_place(text: Ints, mask: np.ndarray) -> int:
+    """Where in the text a list begins of what a mask allows; 0: nowhere, or it allows one token or more than FEW."""
+    return searched(text, mask) if cpu.kernels is None else cpu.kernels.named(text, mask, FEW)
+
+
+def searched(text: Ints, mask: np.ndarray) -> int:
+    """The same by plain Python."""
+    if not 1 < int.from_bytes(mask.tobytes()).bit_count() <= FEW:
+        return 0
+    return first_item(text, np.flatnonzero((text >> 5 < len(mask)) & (mask[np.minimum(text >> 5, len(mask) - 1)] >> (text & 31) & 1)))
 
 
 def first_item(text: Ints, places: np.ndarray) -> int:

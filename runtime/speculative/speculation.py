@@ -54,20 +54,41 @@ class Speculation:
         self._cache, self._failures = cache, 0
         self._texts, self._rows, self._began = 0, 0, 0.0  # of the step under way; 0: it is of no kind that is measured
         self._asking, self._kept = 0.0, 0  # of the step under way: seconds in which drafts were asked for, and guesses that were kept
+        self._laid: list[SequenceState] = []  # that have drafts in the step under way
+        self._resting = 0, 0  # beside how many texts drafts do not pay, and for how many more steps that was said
         self.turns, self.known = Turns(), True  # known: no step is under way whose tokens the host lacks
 
     def extend(self, work: dict[SequenceState, Work], budget: int) -> None:
         """Draft for sequences that get a token in this step, up to `budget` tokens together."""
+        self._drop_laid()
+        if self._rests(len(work)):
+            return
         self._began, self._asking, self._kept = self._clock(), 0.0, 0
-        for seq in work:
-            seq.draft = None  # of a step that failed
         alone = all(item.hi - item.lo == 1 for item in work.values())
-        hopes = any(map(_may_be_drafted, work)) and (self.turns.waits or self.control is None or self.control.worth(len(work)))
+        could = any(map(_may_be_drafted, work))
+        hopes = could and (self.turns.waits or self.control is None or self.control.worth(len(work)))
         if self.known:
             self._draft(work, budget, hopes)
         self.turns.planned(self.known, hopes, any(seq.draft is not None for seq in work))
         self._texts = len(work)
         self._rows = sum(item.hi - item.lo for item in work.values()) if alone else 0
+        if could and not hopes and self.control is not None and self.model is None:
+            self._resting = self._texts, self.control.rest(self._texts)
+
+    def _rests(self, texts: int) -> bool:
+        """Whether the control said that drafts do not pay for so many texts, for this step too."""
+        resting, left = self._resting
+        if left <= 0 or texts != resting or self.turns.waits:
+            return False
+        self._resting, self._rows = (texts, left - 1), 0
+        self.turns.planned(self.known, False, False)
+        return True
+
+    def _drop_laid(self) -> None:
+        """What is left of a step that failed."""
+        for seq in self._laid:
+            seq.draft = None
+        self._laid.clear()
 
     def _draft(self, work: dict[SequenceState, Work], budget: int, worth: bool) -> None:
         if not (worth or self.model is not None):
@@ -93,6 +114,7 @@ class Speculation:
             if self._asking:
                 self.control.came(self._texts, self._rows, self._asking, self._kept)
         self._rows = 0
+        self._drop_laid()
 
     def tried(self, draft: Draft, kept: int) -> None:
         if self.control is not None:
@@ -169,6 +191,7 @@ class Speculation:
             return False
         seq.tokens.lay_behind(draft.tokens)
         seq.draft = draft
+        self._laid.append(seq)
         return True
 
 

@@ -7,18 +7,19 @@ et al., 2024, arXiv 2403.06988). Learned from finished texts of the namespace an
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from sgl.grammars import Matcher
+from sgl.grammars.automaton.twin import DEAD
 
 from ..sequences.draft import Draft, Source
 from .drafter import follow, may_build
 from .suffix import home_of
 
 if TYPE_CHECKING:
+    from sgl.grammars import Matcher
     from sgl.grammars.automaton.automaton import Automaton
 
     from ..cache import Space
@@ -36,15 +37,15 @@ HOMES = 16  # namespaces of a grammar, the newest
 UNREAD = 8  # finished texts of a namespace, the newest, which are not walked before somebody asks
 
 Place = tuple[int, int]  # a state, and the token that led there or ANY
-Followed = dict[Place, Counter[int] | None]  # how often each token came next; None: too many kinds did
+Followed = dict[Place, dict[int, int] | None]  # how often each token came next; None: too many kinds did
 
 
 @dataclass(slots=True)
 class Home:
-    """What is known of a grammar's texts of a namespace and tenant.  unread: texts whose tokens are not counted in `followed` yet."""
+    """What is known of a grammar's texts of a namespace and tenant.  unread: tokens of texts that are not counted in `followed` yet, and the states in which they came."""
 
     followed: Followed = field(default_factory=dict)
-    unread: deque[list[int]] = field(default_factory=lambda: deque(maxlen=UNREAD))
+    unread: deque[tuple[list[int], list[int]]] = field(default_factory=lambda: deque(maxlen=UNREAD))
 
 
 class StateDrafter:
@@ -73,7 +74,7 @@ class StateDrafter:
         home = homes.setdefault(home_of(seq), Home())
         if len(homes) > HOMES:
             del homes[next(iter(homes))]
-        home.unread.append(seq.tokens.array[decoding.prompt_tokens :][:PLACES].tolist())
+        home.unread.append(decoding.matcher.trail(PLACES))
 
     def forget(self) -> None:
         self._of.clear()
@@ -81,19 +82,19 @@ class StateDrafter:
     def _followed(self, seq: SequenceState, automaton: Automaton) -> Followed | None:
         home = self._of.get(automaton, {}).get(home_of(seq))
         while home is not None and home.unread:
-            _walk(home.followed, Matcher(automaton), home.unread.popleft())
+            _walk(home.followed, *home.unread.popleft())
         return None if home is None else home.followed
 
 
-def _walk(followed: Followed, matcher: Matcher, text: list[int]) -> None:
+def _walk(followed: Followed, tokens: list[int], states: list[int]) -> None:
     """Count what followed in each state of a finished text."""
     last = ANY
-    for token in text:
-        for place in {(matcher.state, last), (matcher.state, ANY)}:
-            if place in followed or len(followed) < PLACES:
-                _count(followed, place, token)
-        if not matcher.accept(token):
+    for token, state in zip(tokens, states, strict=True):
+        if state == DEAD:
             return
+        _count(followed, (state, ANY), token)
+        if last != ANY:
+            _count(followed, (state, last), token)
         last = token
 
 
@@ -116,14 +117,19 @@ def _next(followed: Followed, state: int, last: int) -> int | None:
 
 
 def _count(followed: Followed, place: Place, token: int) -> None:
-    tokens = followed.setdefault(place, Counter())
-    if tokens is not None and (token in tokens or len(tokens) < KINDS):
-        tokens[token] += 1
-    else:
-        followed[place] = None
+    if place not in followed:
+        if len(followed) < PLACES:
+            followed[place] = {token: 1}
+    elif (tokens := followed[place]) is not None:
+        if token in tokens:
+            tokens[token] += 1
+        elif len(tokens) < KINDS:
+            tokens[token] = 1
+        else:
+            followed[place] = None
 
 
-def _likely(tokens: Counter[int] | None) -> int | None:
+def _likely(tokens: dict[int, int] | None) -> int | None:
     if not tokens:
         return None
     token = max(tokens, key=tokens.__getitem__)

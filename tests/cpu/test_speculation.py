@@ -291,7 +291,7 @@ def test_nothing_of_a_text_that_is_left_out_is_kept_with_later_ones() -> None:
         later = [sequence.generate(params).result(60).token_ids, child.generate(params).result(60).token_ids]
         assert len(first.result(60).token_ids) == 10
         [kept] = drafter._finished.values()
-        assert kept.tolist() == [*later[0], END, *later[1], END]
+        assert kept.tokens().tolist() == [*later[0], END, *later[1], END]
 
 
 def test_exact_is_plain_masked_sampling_token_for_token() -> None:

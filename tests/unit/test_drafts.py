@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +14,9 @@ import pytest
 from sgl.grammars import Vocabulary, compile_regex
 from sgl.grammars.automaton.automaton import GUESSED, Automaton
 from sgl.runtime.cache import IntRow
+from sgl.runtime.layers import cpu
 from sgl.runtime.sequences.draft import Draft, Source
-from sgl.runtime.speculative import suffix
+from sgl.runtime.speculative import named, suffix
 from sgl.runtime.speculative.control import (
     ENOUGH,
     GAIN,
@@ -27,8 +29,9 @@ from sgl.runtime.speculative.control import (
 )
 from sgl.runtime.speculative.drafter import fitted, may_build
 from sgl.runtime.speculative.named import NamedDrafter, first_item
+from sgl.runtime.speculative.places import END, KEY, LONGEST, places, searched
 from sgl.runtime.speculative.states import UNREAD, StateDrafter
-from sgl.runtime.speculative.suffix import KEY, LONGEST, SuffixDrafter
+from sgl.runtime.speculative.suffix import SuffixDrafter
 from sgl.runtime.speculative.turns import Turns
 
 
@@ -69,6 +72,18 @@ def test_a_draft_follows_the_longest_match(seed: int) -> None:
         seen = [text[place : place + len(found.tokens)] for text in (tokens, *kept) for place in range(whole, len(text)) if text[place - whole : place] == tail]
         assert found.tokens in seen
         assert found.source == Source("suffix", max(least for least in suffix.CLASSES if least <= whole))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_kernels_find_the_places_that_the_plain_search_finds(seed: int) -> None:
+    assert cpu.kernels is not None
+    draw = random.Random(seed)
+    letters = draw.choice([1, 2, 3, 9])
+    text = np.array(draw.choices(range(letters), k=draw.choice([0, 1, 2, 3, 5, 40, 200])), np.int32)
+    others = np.array(draw.choices(range(END, letters), k=draw.randrange(0, 120)), np.int32) if draw.random() < 0.8 else None
+    for least in range(1, KEY + 2):
+        found, expected = ([(length, place, there is others) for length, place, there in each(text, others, least)] for each in (places, searched))
+        assert found == expected
 
 
 def test_finished_texts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,6 +161,26 @@ def test_drafts_are_asked_for_where_what_came_of_it_pays(texts: int) -> None:
     assert _asked(control, texts, 0, 3 * REMEMBERED) < 2 * REMEMBERED
 
 
+@pytest.mark.parametrize("texts", [1, 8, 64])
+def test_where_drafts_do_not_pay_most_steps_need_not_be_asked_about(texts: int) -> None:
+    """And as many drafts are tried as without such rests."""
+    tries = []
+    for rests in (False, True):
+        control, asked, left = Control(), 0, 0
+        for _ in range(MEASURED):
+            control.took(texts, texts, 1.0)
+        for _ in range(64 * PROBE):
+            if left:
+                left -= 1
+            elif control.worth(texts):
+                asked += 1
+                control.came(texts, texts + 4, 0.3, 0)
+            else:
+                left = control.rest(texts) if rests else 0
+        tries.append(asked)
+    assert tries[0] == tries[1] > 0
+
+
 def test_a_draft_goes_on_where_that_may_be_kept() -> None:
     control, told = Control(), Source("told", 14)
     for _ in range(100):
@@ -156,18 +191,44 @@ def test_a_draft_goes_on_where_that_may_be_kept() -> None:
     assert all(Control(by_outcome=False).goes_on(unsure) for _ in range(PROBE))
 
 
+def written(grammar: Any, text: bytes) -> Any:
+    """The generation of a text of a grammar, at its end."""
+    matcher = grammar.matcher()
+    assert all(map(matcher.accept, text))
+    return SimpleNamespace(matcher=matcher, prompt_tokens=1)
+
+
+def test_what_followed_is_counted_as_a_walk_through_the_grammar_counts_it() -> None:
+    draw, vocabulary = random.Random(5), Vocabulary([bytes([byte]) for byte in range(256)] + [b""], eos_ids=[256])
+    grammar, drafter = compile_regex("((ab|cd|a[x-z])*;)*", vocabulary), StateDrafter()
+    op: Any = SimpleNamespace(decoding=SimpleNamespace(matcher=grammar.matcher()))
+    expected: dict[tuple[int, int], Counter[int]] = {}
+    for _ in range(6):
+        text = b"".join(draw.choices([b"ab", b"cd", b"ax", b"az", b";"], k=8))
+        drafter.learn(sequence(list(text)), written(grammar, text))
+        matcher, last = grammar.matcher(), -1
+        for token in text:
+            for place in {(matcher.state, last), (matcher.state, -1)}:
+                expected.setdefault(place, Counter())[token] += 1
+            assert matcher.accept(token)
+            last = token
+    drafter.propose(sequence(list(b"x")), op, 2)
+    [home] = drafter._of[grammar.automaton].values()
+    assert home.followed == expected
+
+
 def test_finished_texts_of_a_grammar_are_walked_when_a_draft_is_asked_for() -> None:
     vocabulary = Vocabulary([bytes([byte]) for byte in range(256)] + [b""], eos_ids=[256])
     grammar, drafter = compile_regex("(ab|cd)*", vocabulary), StateDrafter()
     op: Any = SimpleNamespace(decoding=SimpleNamespace(matcher=grammar.matcher(), prompt_tokens=1))
-    for text in (b"xcd", b"xcdab", b"xcdcd"):
-        drafter.learn(sequence(list(text)), op.decoding)
+    for text in (b"cd", b"cdab", b"cdcd"):
+        drafter.learn(sequence(list(b"x" + text)), written(grammar, text))
     [home] = drafter._of[grammar.automaton].values()
     assert len(home.unread) == 3 and not home.followed
     found = drafter.propose(sequence(list(b"x")), op, 2)
     assert found is not None and bytes(found.tokens) == b"cd" and not home.unread
     for _ in range(3 * UNREAD):
-        drafter.learn(sequence(list(b"xcd")), op.decoding)
+        drafter.learn(sequence(list(b"xcd")), written(grammar, b"cd"))
     assert len(home.unread) == UNREAD
 
 
@@ -231,6 +292,17 @@ def test_the_first_item_stands_behind_what_most_different_ones_stand_behind(seed
         return
     assert different[text[found - 1]] == max(different.values())
     assert found == min(place for place, mark in behind.items() if mark == text[found - 1])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_kernels_find_the_list_that_the_plain_search_finds(seed: int) -> None:
+    draw = random.Random(seed)
+    letters = draw.choice([3, 20, 400])
+    text = np.array(draw.choices(range(letters), k=draw.choice([0, 1, 2, 40, 1500])), np.int32)
+    mask = np.zeros(draw.choice([2, 13]), np.int32)
+    for token in draw.sample(range(32 * len(mask)), draw.choice([0, 1, 2, 9, 30, 32 * len(mask)])):
+        mask.view(np.uint32)[token >> 5] |= np.uint32(1 << (token & 31))
+    assert named.named_place(text, mask) == named.searched(text, mask)
 
 
 def _decoding(grammar: Any) -> Any:
