@@ -231,10 +231,9 @@ class Engine:
         why a layer does not use the machine's fastest path, empty if all do.
         `grammars`: the core of their masks, and which process compiles them.
         `pid` is the computing process; `restarts` counts how often it died and was restarted.
-        `expert_places`, with `expert_parallel`: which rank holds which experts now, of layers where they lie alike; not while a GPU's engine sleeps.
+        `expert_places`, with `expert_parallel`: which rank holds which experts now, of layers where they lie alike.
         """
-        gone = self.asleep and self._info["device"] != "cpu"  # the counts on the card
-        experts = {"expert_places": self.glance().expert_places} if self.config.expert_parallel and not gone else {}
+        experts = {"expert_places": self.glance().expert_places} if self.config.expert_parallel else {}
         return self._info | experts | {"grammars": {"core": core_name(), "compiled": standing.told()}}
 
     # giving the device's memory away for a while

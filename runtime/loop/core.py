@@ -176,6 +176,8 @@ class EngineCore:
         """Finish what runs, take every page back and compute nothing until `resume`."""
         if self._flying is not None:
             self._finish()
+        if self.rebalancer is not None:
+            self.rebalancer.settle()
         self.scheduler.pause()
         self.cache.move_out()
 
@@ -188,7 +190,8 @@ class EngineCore:
         self.scheduler.check()
 
     def snapshot(self) -> Stats:
-        return gathered(self.stats, self.cache, self.scheduler, vars(self).get("runner"), self.life.adapters)  # no runner behind the end
+        experts = None if self.sleeper is None else self.sleeper.experts
+        return gathered(self.stats, self.cache, self.scheduler, vars(self).get("runner"), self.life.adapters, experts)  # no runner behind the end
 
     def tree(self) -> Snapshot:
         """Of the prefix cache and the sequences that hold pages."""

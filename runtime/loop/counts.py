@@ -12,8 +12,8 @@ from ..scheduling.scheduler import Scheduler
 from .metrics import Stats, of_windows
 
 
-def gathered(stats: Stats, cache: PrefixCache, scheduler: Scheduler, runner: Any, adapters: Adapters | None = None) -> Stats:
-    """stats: the totals.  runner: None behind the end.  adapters: None where the engine takes none."""
+def gathered(stats: Stats, cache: PrefixCache, scheduler: Scheduler, runner: Any, adapters: Adapters | None = None, experts: dict[str, Any] | None = None) -> Stats:
+    """stats: the totals.  runner: None behind the end.  adapters: None where the engine takes none.  experts: see `of_experts`; None: they can be asked now."""
     pool, host, trails = cache.pool, cache.host, cache.trails
     return dataclasses.replace(
         stats,
@@ -34,12 +34,15 @@ def gathered(stats: Stats, cache: PrefixCache, scheduler: Scheduler, runner: Any
         **of_windows(cache),
         host_tokens=host.tokens if host else 0,
         host_hits=host.loaded if host else 0,
-        expert_counts=_expert_counts(runner),
         **_pipeline(runner),
-        **_experts(runner),
+        **(of_experts(runner) if experts is None else experts),
         adapters={} if adapters is None else adapters.told(),
-        expert_bytes=_brought(runner),
     )
+
+
+def of_experts(runner: Any) -> dict[str, Any]:
+    """What was counted where experts are computed, on a GPU in its memory, and where they lie."""
+    return {"expert_counts": _expert_counts(runner), "expert_bytes": _brought(runner), **_experts(runner)}
 
 
 def _expert_counts(runner: Any) -> list[list[int]]:

@@ -26,7 +26,7 @@ from ..parallel.moving import Mover
 from ..parallel.part import Part
 from ..parallel.ranks import joined
 from ..parallel.team import Team
-from ..parallel.whole_experts import require_kernels
+from ..parallel.whole_experts import require_alike, require_kernels
 from ..quantization import Transform
 from .config import EngineConfig, Resolved
 from .memory import MemoryPlan, stored_dtype
@@ -105,6 +105,7 @@ class RanksSide:
         if config.expert_parallel:
             with torch.cuda.device(choice.device):
                 self.experts = ExpertRanks(self.team, Mover(model, 0, self.team.size), self.team.size)
+            require_alike(self.experts.fixed, config.ranks_asked)
         self._cards = [pickle.loads(each) for each in self.team.wait()]
 
     def measuring(self) -> AbstractContextManager[None]:

@@ -27,6 +27,10 @@ class Rebalancer:
         self._experts.turn()
         return None if self._experts.busy else self._experts.last._asdict()
 
+    def settle(self) -> None:
+        """Before weights go elsewhere: no rank keeps experts on their way beside them."""
+        self._experts.settle()
+
     def stepped(self) -> None:
         """A step was computed."""
         self._steps += 1

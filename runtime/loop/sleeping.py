@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -13,6 +14,7 @@ from ..errors import RuntimeFailure
 from ..executor.offload import HostCopy, tensors_of
 from .config import free_memory
 from .core import EngineCore
+from .counts import of_experts
 from .draft_side import DraftSide
 
 
@@ -22,6 +24,7 @@ class Sleeper:
     def __init__(self, core: EngineCore, pool: Pool, make_attention: Callable[[], AttentionBackend], draft: DraftSide | None = None) -> None:
         self._core, self._pool, self._make_attention, self._draft = core, pool, make_attention, draft
         self._weights: HostCopy | None = None
+        self.experts: dict[str, Any] | None = None  # what was counted of them, while the counts are not on the device; see `of_experts`
         self.asleep = False
 
     def sleep(self) -> int:
@@ -33,8 +36,10 @@ class Sleeper:
         _check_room(tensors)
         try:
             core.pause()
+            self.experts = of_experts(core.runner) if tensors else None
             self._weights = HostCopy(tensors)
         except BaseException:
+            self.experts = None
             core.resume()  # nothing is released yet
             raise
         core.runner.release()
@@ -63,7 +68,7 @@ class Sleeper:
             if not isinstance(error, torch.OutOfMemoryError):
                 raise
             raise RuntimeFailure(f"no room to wake up ({error}); free memory on the device and wake again") from error
-        self._weights, self.asleep = None, False
+        self._weights, self.experts, self.asleep = None, None, False
         self._core.resume()
 
     def _release(self) -> None:

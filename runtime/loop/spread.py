@@ -13,6 +13,8 @@ import torch
 from ..errors import ConfigError
 from ..executor.cards import cards as cards_here
 from ..loading.checkpoint import open_checkpoint
+from ..loading.files import quantization_of
+from ..loading.gguf import is_gguf
 from ..models.decoder import Decoder
 from ..models.spec import Model
 from ..parallel.share import require
@@ -91,6 +93,8 @@ def read(path: Path, options: EngineConfig, cards: int, card: int) -> Spread:
         raise ConfigError("--gpus tries every way: leave tensor_parallel, pipeline_parallel and replicas out")
     context = context_of(model, options)
     found = ways(model, options, cards, card, dtype, context)
+    if is_gguf(path) or quantization_of(path)[0] is not None:
+        found = [_refused_in_few_bits(way) for way in found]
     return Spread(str(path), cards, card, context, str(dtype).removeprefix("torch."), found, best(found))
 
 
@@ -100,6 +104,13 @@ def ways(model: Model, options: EngineConfig, cards: int, card: int, dtype: torc
     if require_mixtures(model) is None:
         found += [replace(way, experts=True) for way in found if way.tensor > 1 and way.stages == 1]
     return [_way(model, options, way, card, dtype, context) for way in found]
+
+
+def _refused_in_few_bits(way: Way) -> Way:
+    """Of a checkpoint that says that weights are quantised, as the engine does once it has read them: see `whole_experts.require_kernels`."""
+    if not way.experts or way.refused is not None:
+        return way
+    return replace(way, refused=f"Engine(tensor_parallel={way.tensor}, expert_parallel=True): quantised experts do not lie whole on ranks of GPUs")
 
 
 def best(found: list[Way]) -> Way | None:

@@ -117,6 +117,11 @@ class ExpertRanks:
             self._plan(*self._windows.popleft())
         self._done()
 
+    def settle(self) -> None:
+        """The layer whose experts are on their way is done at once."""
+        while self._slices:
+            self.turn()
+
     def _plan(self, index: int, weights: list[int]) -> None:
         layer = self.layers[index]
         held = better(layer.spread, weights)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from ..attention.by_layer import listed
 from ..errors import ConfigError
 from ..models.block import Block
 from ..models.claims_gpu import around_refusal
@@ -54,6 +55,12 @@ def require_kernels(model: Decoder, asked: str) -> None:
     for block in model.layers:
         if isinstance(block.ffn, ExpertsPart) and (why := _kernels_refusal(block, model)) is not None:
             raise ConfigError(f"{asked}, expert_parallel=True): layer {block.index}: {why}; leave expert_parallel out, or take device='cpu'")
+
+
+def require_alike(fixed: list[int], asked: str) -> None:
+    """Raises ConfigError where other ranks of GPUs keep experts otherwise than rank 0. fixed: layers of which that is so.  asked: as for `require_kernels`."""
+    if fixed:
+        raise ConfigError(f"{asked}, expert_parallel=True): layers {listed(fixed)}: experts kept in different forms do not lie whole on ranks of GPUs; leave expert_parallel out, or take device='cpu'")
 
 
 def _kernels_refusal(block: Block, model: Decoder) -> str | None:

@@ -24,6 +24,7 @@ from sgl.runtime.layers.linear import PackedLinear
 from sgl.runtime.loading import load_model
 from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.loop.config import EngineConfig
+from sgl.runtime.loop.rebalancing import Rebalancer
 from sgl.runtime.models.expert_moves import form_of, put, tensors_of
 from sgl.runtime.models.expert_spread import Spread, rows_of
 from sgl.runtime.models.expert_words import ExpertWords
@@ -237,6 +238,16 @@ def test_weights_that_are_loaded_anew_end_what_was_under_way(mover: Mover) -> No
         assert not experts.busy and told == ["review"]
     experts.begin()
     assert experts.last.balance_before <= 1 and experts.busy
+
+
+def test_no_rank_keeps_experts_on_their_way_when_weights_go_elsewhere(mover: Mover) -> None:
+    experts, spread = ExpertRanks(SimpleNamespace(tell=lambda *told: None), mover, 2), mover.parts[0].spread
+    after = spread.held[0][::-1], spread.held[1]
+    experts._slices += slices(0, spread.held, after, 2**30)
+    experts.turn()
+    assert mover._staged and experts._slices and spread.held != after
+    Rebalancer(experts, None, lambda: False).settle()
+    assert not (mover._staged or experts._slices) and spread.held == after
 
 
 def test_the_groups_of_a_router_stay_on_one_node() -> None:

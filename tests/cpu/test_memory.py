@@ -6,16 +6,19 @@ import dataclasses
 import time
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from checkpoints import write_tokenizer
+from family_cases import write_family
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.cache.kv import KVPool
 from sgl.runtime.errors import ConfigError, EngineClosed
 from sgl.runtime.executor.offload import HostCopy, tensors_of
 from sgl.runtime.loading import load_model
-from sgl.runtime.loop import memory
+from sgl.runtime.loop import memory, sleeping
 from sgl.runtime.loop.config import EngineConfig
 
 GREEDY = SamplingParams(max_tokens=20, temperature=0, ignore_eos=True)
@@ -192,6 +195,21 @@ def test_the_same_text_after_a_sleep(open_engine):
     engine.wake()
     assert not engine.asleep
     assert [done.text for done in engine.generate(PROMPTS, GREEDY)] == expected
+
+
+def test_what_experts_counted_is_told_while_the_counts_are_not_on_the_device(open_engine, tmp_path, monkeypatch):
+    engine = open_engine(model=write_tokenizer(write_family("qwen3 moe", tmp_path, num_hidden_layers=2)))
+    engine.generate(PROMPTS[0], GREEDY)
+    before, counts = engine.stats().expert_counts, [layer.ffn.counts for layer in engine._core.runner.model.layers]
+    monkeypatch.setattr(sleeping, "tensors_of", lambda roots: [SimpleNamespace(device=CUDA)])
+    monkeypatch.setattr(sleeping, "_check_room", lambda tensors: None)
+    monkeypatch.setattr(sleeping, "HostCopy", lambda tensors: HostCopy(counts))
+    engine.sleep()
+    with pytest.raises(RuntimeError, match="unallocated"):
+        engine._core.runner.model.expert_counts()
+    assert sum(before[0]) > 0 and engine.stats().expert_counts == engine.glance().expert_counts == before
+    engine.wake()
+    assert engine.stats().expert_counts == before and engine._core.sleeper.experts is None
 
 
 def test_what_is_asked_for_asleep_waits(open_engine):

@@ -30,10 +30,13 @@ from sgl.runtime.models.expert_moves import put, tensors_of
 from sgl.runtime.models.experts import ExpertsPart
 from sgl.runtime.models.gpu_layers import FusedLayer
 from sgl.runtime.models.lone_layers import LoneLayer
+from sgl.runtime.parallel import moving
+from sgl.runtime.parallel.expert_ranks import ExpertRanks
+from sgl.runtime.parallel.moving import Mover
 from sgl.runtime.parallel.ranks import joined
 from sgl.runtime.parallel.share import load_share
 from sgl.runtime.parallel.split import Split
-from sgl.runtime.parallel.whole_experts import WholeExperts, require_kernels
+from sgl.runtime.parallel.whole_experts import WholeExperts, require_alike, require_kernels
 from sgl.runtime.quantization import transform_for
 
 FAMILIES = [
@@ -135,3 +138,17 @@ def test_mixtures_that_the_kernels_leave_are_refused_by_name(tmp_path: Path, mon
     few = load_share(path, torch.float32, CPU, Split(0, 2, WholeExperts()), transform=transform_for("int8", False, CPU))
     with pytest.raises(ConfigError, match=r"tensor_parallel=2, expert_parallel=True\): layer 0: experts kept as Int8GroupedLinear"):
         require_kernels(few, "Engine(tensor_parallel=2")
+
+
+def test_other_ranks_whose_experts_are_kept_otherwise_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a checkpoint of which some experts are in few bits, rank 0 may have plain ones alone."""
+    path, forms = write_family("qwen3 moe", tmp_path), []
+    monkeypatch.setattr(moving.dist, "all_gather_object", lambda found, own, group: forms.append(own) or found.__setitem__(slice(None), [forms[0], own]))
+    monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
+    models = [load_share(path, torch.float32, CPU, Split(rank, 2, WholeExperts()), transform=(rank and transform_for("int8", False, CPU)) or None) for rank in range(2)]
+    checks.lay_plain(models[0])
+    require_kernels(models[0], "Engine(tensor_parallel=2")
+    require_alike(ExpertRanks(None, Mover(models[0], 0, 2), 2).fixed, "Engine(tensor_parallel=2")
+    fixed = ExpertRanks(None, Mover(models[1], 1, 2), 2).fixed
+    with pytest.raises(ConfigError, match=r"expert_parallel=True\): layers 0-3: experts kept in different forms"):
+        require_alike(fixed, "Engine(tensor_parallel=2")

@@ -13,7 +13,7 @@ from sgl.cli import main
 from sgl.runtime.executor.cards import grouped, matrix
 from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.loop.config import EngineConfig
-from sgl.runtime.loop.spread import best, ways
+from sgl.runtime.loop.spread import best, read, ways
 from sgl.runtime.parallel.share import load_share
 from sgl.runtime.parallel.split import Split
 from sgl.runtime.parallel.stages import Place, load_stage
@@ -79,6 +79,16 @@ def test_whole_experts_on_cards_are_told_and_not_taken_where_parts_of_them_do_as
     assert all(way.refused is None for way in found) and not best(spread(tmp_path, cards, 80)).experts
     held = [load_share(tmp_path, torch.bfloat16, torch.device("cpu"), Split(rank, cards, WholeExperts())).parameter_count for rank in range(cards)]
     assert found[-1].weights == pytest.approx(2 * max(held), rel=0.02)
+
+
+def test_quantised_experts_are_not_spread_whole_over_cards(tmp_path: Path) -> None:
+    told = []
+    for left_out in ("", "quantization_config"):
+        config = {name: value for name, value in CONFIGS["gpt-oss-20b"]["config"].items() if name != left_out}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        told += [way.refused for way in read(tmp_path, EngineConfig.from_options({}), 2, 80 * 10**9).ways if way.experts]
+    few, plain = told
+    assert "tensor_parallel=2, expert_parallel=True): quantised experts do not lie whole" in few and plain is None
 
 
 def test_what_does_not_divide_is_told(llama: Path) -> None:
