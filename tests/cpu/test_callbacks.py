@@ -52,11 +52,13 @@ def works(engine: Engine) -> bool:
     return engine.up and engine.generate("still here", GREEDY).completion_tokens == 8
 
 
-def raising(error: BaseException, at: int = 1) -> Any:
+def raising(error: BaseException, at: int = 1, behind: threading.Event | None = None) -> Any:
+    """behind: is waited for before the error is raised."""
     calls = iter(range(1, 10**6))
 
     def call(*_: Any) -> None:
         if next(calls) >= at:
+            assert behind is None or behind.wait(SECONDS)
             raise error
 
     return call
@@ -67,8 +69,10 @@ def raising(error: BaseException, at: int = 1) -> Any:
 def test_a_chunk_callback_may_raise_anything(engine, error, at):
     alone = prompted(engine, [7, 8]).generate(LONGER).result(SECONDS)
     beside, spoiled = prompted(engine, [7, 8]), prompted(engine, [5, 6])
-    running, failed = beside.generate(LONGER), spoiled.generate(LONGER, None, raising(error, at))
+    asked = threading.Event()
+    running, failed = beside.generate(LONGER), spoiled.generate(LONGER, None, raising(error, at, asked))
     behind = spoiled.generate(GREEDY)
+    asked.set()
     assert type(failed.exception(SECONDS)) is type(error)
     assert behind.exception(SECONDS) is not None
     assert running.result(SECONDS).token_ids == alone.token_ids
