@@ -14,7 +14,13 @@ beside=()
 [ "${WORKERS:-0}" = 0 ] || beside=(-n "$WORKERS" --dist worksteal)
 python3 -c 'import sys, torch, transformers; print(sys.version.split()[0], "torch", torch.__version__, "transformers", transformers.__version__, torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA")'
 # test_compat_programs.py starts Python with paths of its own
+rm -f "$logs/gpu_tests.outcomes"
+ended=0
 OUTCOMES="$logs/gpu_tests.outcomes" timeout -s INT -k 5 "${SECONDS_AT_MOST:-3600}" python3 -m pytest -q -p no:cacheprovider -p outcomes -W ignore --timeout 200 --tb short \
-  --ignore tests/cpu/test_compat_programs.py "${beside[@]}" "${what[@]}" >"$logs/gpu_tests.log" 2>&1 || true
-cut -d' ' -f1 "$logs/gpu_tests.outcomes" | grep -E '^(passed|failed|skipped)$' | sort | uniq -c
-grep -E '^failed ' "$logs/gpu_tests.outcomes" || tail -3 "$logs/gpu_tests.log"
+  --ignore tests/cpu/test_compat_programs.py "${beside[@]}" "${what[@]}" >"$logs/gpu_tests.log" 2>&1 || ended=$?
+if [ -f "$logs/gpu_tests.outcomes" ]; then
+  grep -oE '^(passed|failed|skipped) ' "$logs/gpu_tests.outcomes" | sort | uniq -c
+  grep -E '^failed ' "$logs/gpu_tests.outcomes" || true
+fi
+[ "$ended" = 0 ] || tail -20 "$logs/gpu_tests.log"
+exit "$ended"
