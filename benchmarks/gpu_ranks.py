@@ -1,32 +1,40 @@
 """Several cards beside one: sums over ranks by each way, then a model of Llama-3.1-8B's shape (dummy weights) on one card, over two, and copied.
 
-    python benchmarks/gpu_ranks.py [--cards 2] [--what sums,one,tensor,pipeline,replicas,faults] [--shape llama8b] [--layers N]
+    python benchmarks/gpu_ranks.py [--cards 2] [--what sums,one,tensor,pipeline,both,replicas,faults] [--shape llama8b] [--layers N]
     python benchmarks/gpu_ranks.py --expert-parallel --shape qwen3-30b-a3b [--redundant-experts 8] [--what one,tensor]
 
 sums      all-reduce of 8 KB to 64 MB, microseconds alone and in CUDA graphs (gpu_ranks_sums.py)
-one, tensor, pipeline, replicas: seconds until it is ready; one sequence of 128 + 256 tokens; 256 x (512 + 128) at once; and 256 programs of
-          3,000 shared tokens and 64 own ones, 32 written, with the share of prompt tokens that was cached
+one, tensor, pipeline, both, replicas: seconds until it is ready; one sequence of 128 + 256 tokens; 256 x (512 + 128) at once ("both": stages of two
+          ranks each). Of one and replicas also programs, 256 a card in 16 groups: 3,000 tokens that a group shares and 64 own ones, 32 written, with
+          the share of prompt tokens that was cached
 experts   (--expert-parallel) as tensor, but that each rank holds whole experts; then experts move by what was chosen, and one sequence and the crowd again
-faults    of two ranks: a follower is killed and stopped while text is written; seconds until somebody is told, all have ended, it runs again
+faults    (with tensor) a rank is killed and stopped while 256 sequences are written; seconds until all are told, all ranks have ended, it runs again;
+          and what is left in the cards' memory when it is closed
+
+Scripts that run beside each other share cards if --option kv_tokens=N leaves room: with the same file as --turn they open at once and measure one by one.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from gpu_shapes import MIXTURES, SHAPES, shape_of, write_model
-from gpu_work import generate, prompts
+from gpu_work import generate, opened, prompts
 
 import sgl
 from sgl.runtime import SamplingParams
@@ -34,8 +42,22 @@ from sgl.runtime.errors import EngineDied
 
 RUNS = 3
 SILENCE = 5.0  # seconds: heartbeat of the engine whose ranks are killed and stopped
-KINDS = {"one": {}, "tensor": "tensor_parallel", "experts": "tensor_parallel", "pipeline": "pipeline_parallel", "replicas": "replicas"}
+GROUPS, SHARED, OWN, WRITTEN = 16, 3000, 64, 32  # of the programs
+KINDS = ("one", "tensor", "experts", "pipeline", "both", "replicas")
 HERE = Path(__file__).parent
+
+
+def spread_over(kind: str, cards: int, redundant: int) -> dict[str, Any]:
+    """The options of an engine of that kind."""
+    found: dict[str, dict[str, Any]] = {
+        "one": {"process": True},
+        "tensor": {"tensor_parallel": cards},
+        "experts": {"tensor_parallel": cards, "expert_parallel": True, "redundant_experts": redundant},
+        "pipeline": {"pipeline_parallel": cards},
+        "both": {"pipeline_parallel": 2, "tensor_parallel": cards // 2},
+        "replicas": {"replicas": cards},
+    }
+    return found[kind]
 
 
 def options() -> argparse.Namespace:
@@ -46,7 +68,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--expert-parallel", action="store_true", help="measure whole experts on ranks beside the others, of a mixture")
     parser.add_argument("--redundant-experts", type=int, default=0, help="copies of experts in each layer then")
     parser.add_argument("--layers", type=int)
-    parser.add_argument("--together", action="store_true", help="open all engines at the same time, for which --option kv_tokens=N leaves room, and measure one by one")
+    parser.add_argument("--turn", type=Path, help="a file that scripts beside each other lock in turn to measure")
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of every engine")
     parser.add_argument("--out", type=Path, help="write the figures as JSON here")
@@ -72,14 +94,12 @@ class Measured:
     """One kind of engine."""
 
     def __init__(self, args: argparse.Namespace, model: Path, kind: str) -> None:
-        self.kind, self.runs, self.vocab = kind, args.runs, shape_of(args.shape, args.layers).vocab
+        self.kind, self.cards, self.runs, self.vocab = kind, args.cards, args.runs, shape_of(args.shape, args.layers).vocab
         chosen: dict[str, Any] = {"device": "cuda", "dummy": True, "context": 8192, "max_running": 256}
         for pair in args.option:
             name, _, value = pair.partition("=")
             chosen[name] = json.loads(value)
-        chosen |= {KINDS[kind]: args.cards} if kind != "one" else {"process": True}
-        if kind == "experts":
-            chosen |= {"expert_parallel": True, "redundant_experts": args.redundant_experts}
+        chosen |= spread_over(kind, args.cards, args.redundant_experts)
         if kind == "tensor" and "faults" in args.what:
             chosen["heartbeat"] = SILENCE
         began = time.perf_counter()
@@ -118,13 +138,20 @@ class Measured:
         self.say("rebalanced", f"balance of the rows since {(self.engine.stats() - before).rank_balance:.3f}")
 
     def shared(self) -> None:
-        self.rate("shared prefix", 256, 64, 32, 3000)
+        """Programs in a random order, so that those of a group come apart."""
+        self.programs(GROUPS, 1)
+        found = [self.programs(256 * self.cards, seed) for seed in range(self.runs)]
+        rates = sorted(rate for rate, _ in found)
+        self.figures["programs"], self.figures["cached"] = rates, [cached for _, cached in found]
+        self.say("programs", " ".join(f"{rate:.1f}" for rate in rates) + " a second; cached " + ", ".join(f"{100 * cached:.2f} %" for _, cached in found))
+
+    def programs(self, count: int, seed: int) -> tuple[float, float]:
+        """So many a second, and the share of their tokens that was cached."""
+        rows = [row for group in range(GROUPS) for row in grouped(count // GROUPS, self.vocab, 100 * seed + group)]
+        random.Random(seed).shuffle(rows)
         before = self.engine.stats()
-        generate(self.engine, prompts(256, 64, self.vocab, 77, 3000), 32)
-        after = self.engine.stats()
-        cached = (after.cached_tokens - before.cached_tokens) / (256 * 3064)
-        self.figures["cached"] = cached
-        self.say("shared prefix", f"{100 * cached:.1f} % of the prompts' tokens cached")
+        run = generate(self.engine, rows, WRITTEN)
+        return count / run.seconds, (self.engine.stats() - before).cached_tokens / (count * (SHARED + OWN))
 
     def faults(self) -> None:
         for number in (signal.SIGKILL, signal.SIGSTOP):
@@ -133,18 +160,16 @@ class Measured:
     def fault(self, number: signal.Signals) -> None:
         engine = self.engine
         pids = engine.info()["rank_pids"]
-        sequence = engine.open()
-        sequence.extend([5, 6, 7])
-        endless = sequence.generate(SamplingParams(max_tokens=8000, ignore_eos=True))
-        time.sleep(0.5)
-        began = time.perf_counter()
-        os.kill(pids[1], number)
-        try:
-            endless.result(60)
-            self.say(number.name, "nobody was told")
-        except EngineDied as error:
+        rows = prompts(256, 128, self.vocab, 5)
+        with opened(engine, rows) as sequences:
+            endless = [each.generate(SamplingParams(max_tokens=4000, ignore_eos=True)) for each in sequences]
+            time.sleep(2)
+            began = time.perf_counter()
+            os.kill(pids[1], number)
+            errors = [future.exception(60) for future in endless]
             told = time.perf_counter() - began
-            self.say(number.name, f"told after {told:.2f} s: {str(error)[:150]}")
+        died = sum(isinstance(error, EngineDied) for error in errors)
+        self.say(number.name, f"{died} of {len(errors)} told after {told:.2f} s: {str(errors[0])[:150]}")
         ended = until(lambda: not any(os.path.exists(f"/proc/{pid}") and "Z" not in status(pid) for pid in pids))
         self.say(number.name, f"all ended {ended - began:.2f} s after")
         again = until(lambda: engine.info()["rank_pids"] != pids and engine._core.up)
@@ -168,6 +193,26 @@ def until(holds: Any, seconds: float = 90.0) -> float:
     return time.perf_counter()
 
 
+def grouped(count: int, vocab: int, seed: int) -> list[Any]:
+    return prompts(count, OWN, vocab, seed, SHARED)
+
+
+def used_memory() -> str:
+    """Of the cards, as their driver tells it."""
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader"]
+    return ", ".join(subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\n")).strip(", ")
+
+
+@contextlib.contextmanager
+def turn(path: Path | None) -> Iterator[None]:
+    if path is None:
+        yield
+        return
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def rounded(seconds: dict[str, float]) -> dict[str, float]:
     return {name: round(value, 1) for name, value in seconds.items()}
 
@@ -182,18 +227,27 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         shape = shape_of(args.shape, args.layers)
         model = write_model(Path(folder) / shape.name, shape)
-        kinds = [kind for kind in KINDS if kind in what]
-        together = [kinds] if args.together else [[kind] for kind in kinds]
-        for group in together:
-            with ThreadPoolExecutor(len(group)) as pool:
-                opened = list(pool.map(lambda kind: Measured(args, model, kind), group))
-            for measured in opened:
-                figures[measured.kind] = measured.run()
-                if measured.kind == "tensor" and "faults" in what:
-                    measured.faults()
-                measured.engine.close()
-                if args.out:
-                    args.out.write_text(json.dumps(figures, indent=1))
+        for kind in [kind for kind in KINDS if kind in what]:
+            try:
+                figures[kind] = measured(args, model, kind, "faults" in what)
+            except Exception:  # the other kinds are measured
+                traceback.print_exc()
+            if args.out:
+                args.out.write_text(json.dumps(figures, indent=1))
+
+
+def measured(args: argparse.Namespace, model: Path, kind: str, faults: bool) -> dict[str, Any]:
+    opened = Measured(args, model, kind)
+    try:
+        with turn(args.turn):
+            opened.run()
+            if kind == "tensor" and faults:
+                opened.faults()
+    finally:
+        opened.engine.close()
+    if faults:
+        opened.say("closed", f"memory in use on the cards: {used_memory()}")
+    return opened.figures
 
 
 if __name__ == "__main__":
