@@ -245,7 +245,7 @@ def measured(args: argparse.Namespace, model: Path, kind: str, faults: bool) -> 
                 opened.faults()
     finally:
         opened.engine.close()
-    if faults:
+    if kind == "tensor" and faults:
         opened.say("closed", f"memory in use on the cards: {used_memory()}")
     return opened.figures
 
