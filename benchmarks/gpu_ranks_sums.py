@@ -10,15 +10,20 @@ import torch
 import torch.distributed as dist
 
 from sgl.runtime.kernels.norm import add_rms_norm
-from sgl.runtime.kernels.over_ranks import sum_add_norm, sum_over_ranks
+from sgl.runtime.kernels.over_ranks import Rooms, sum_add_norm, sum_over_ranks
 from sgl.runtime.parallel import cuda_ranks
-from sgl.runtime.parallel.algorithms import MB
+from sgl.runtime.parallel.algorithms import MB, Limits
 
 WIDTH, LARGEST = 4096, 64 * MB
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192)  # of WIDTH numbers in bfloat16: 8 KB to 64 MB
-PUSHED, ONE_SHOT = 16 * MB, 8 * MB
+PUSHED, MESSAGES, ONE_SHOT = 64 * MB, MB, 8 * MB
 
 Work = Callable[[], object]
+
+
+class Owners(Rooms):
+    def few(self, rows: torch.Tensor) -> bool:
+        return False
 
 
 class Table:
@@ -26,7 +31,7 @@ class Table:
 
     def __init__(self, rank: int, ranks: int, meeting: Path) -> None:
         cuda_ranks.set_environment()
-        cuda_ranks.most_pushed = lambda count: PUSHED
+        cuda_ranks.limits = lambda count: Limits(MESSAGES, PUSHED)
         self.device = torch.device("cuda", rank)
         torch.cuda.set_device(self.device)
         self.rank = rank
@@ -52,11 +57,20 @@ class Table:
         weight = torch.ones(WIDTH, dtype=torch.bfloat16, device=self.device)
         state = torch.zeros_like(x)
         yield "nccl + add and norm", lambda: (dist.all_reduce(y), add_rms_norm(state, y, weight, 1e-5)), right
-        if size <= PUSHED and (rooms := self.ranks._rooms) is not None:
-            yield "push", lambda: sum_over_ranks(x, rooms), bool((sum_over_ranks(x, rooms) == total).all())
+        for words, rooms in self.rooms(size):
+            yield f"push, {words}", lambda rooms=rooms: sum_over_ranks(x, rooms), bool((sum_over_ranks(x, rooms) == total).all())
             sum_add_norm(state, x, weight, 1e-5, rooms)
-            yield "push with add and norm", lambda: sum_add_norm(state, x, weight, 1e-5, rooms), bool((state == total).all())
+            yield f"push, {words}, with add and norm", lambda rooms=rooms: sum_add_norm(state, x, weight, 1e-5, rooms), bool((state == total).all())
+            state.zero_()
         yield from self.symmetric(x, total, size)
+
+    def rooms(self, size: int) -> Iterator[tuple[str, Rooms]]:
+        """The same memory and turns, with and without messages; all ranks take the same one."""
+        rooms = self.ranks._rooms
+        if rooms is not None and size <= MESSAGES:
+            yield "messages", rooms
+        if rooms is not None and size <= PUSHED:
+            yield "owners", Owners(rooms.rank, rooms.sizes, rooms.places, rooms.counted)
 
     def symmetric(self, x: torch.Tensor, total: float, size: int) -> Iterator[tuple[str, Work, bool]]:
         from torch.distributed import _symmetric_memory as symm
@@ -83,7 +97,7 @@ class Table:
             found = f"{self.timed(work, runs):9.1f}{self.graphed(work, 20 if rows <= 1024 else 5):9.1f}"
         except RuntimeError as error:
             found = f"  {str(error)[:60]}"
-        self.say(f"{rows * WIDTH * 2 // 1024:6d} KB  {name:28}{found}  {'right' if right else 'WRONG'}")
+        self.say(f"{rows * WIDTH * 2 // 1024:6d} KB  {name:38}{found}  {'right' if right else 'WRONG'}")
 
     def others(self) -> None:
         """What a step needs besides."""

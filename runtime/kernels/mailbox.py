@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .ahead import entry
-from .over_ranks import _reached
+from .over_ranks_kernels import _reached
 
 PROGRAMS, BLOCK = 64, 2048  # of a part; a program has every PROGRAMS-th block
 

@@ -1,109 +1,83 @@
-"""Sums over ranks whose GPUs reach each other's memory: each rank pushes its part to all others, and adds up what came, in one kernel.
-
-A row of a rank's room is written by one other rank and read by the owner. A number beside it, its turn, says which call it is of. Rows of
-even and odd turns lie apart: a rank that is in its turn t has heard of turn t - 1 of all others, so that these have read what came in t - 2.
-"""
+"""Sums over ranks whose GPUs reach each other's memory, with the addition and norm behind them, in one kernel. See `over_ranks_kernels`."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
-from .ahead import entry
-from .norm import _normalised, block_of
+from .norm import block_of
+from .one_row_launch import overlaps
+from .over_ranks_kernels import PROGRAMS, by_messages, by_owners
 
-PROGRAMS = 264  # at most: all of them must run at the same time on the card
+MOST = int(PROGRAMS)
 
 
-class Rooms(NamedTuple):
-    """One rank's view of the memory that all ranks write to.
+@dataclass(frozen=True)
+class Sizes:
+    """Of the memory that each of so many ranks shares with the others, for rows of `width` numbers of so many bytes each.
 
-    places, turns: int64 [ranks], addresses of each rank's room, [2, ranks, rows, width] of the type of what is summed, and of the turns of its
-    rows, int32 [ranks, rows], zero at first.  counted: int32 [rows], the turns of this rank's own calls.  width: the most numbers of a row.
+    few: rows that travel as messages.  rows: that a call adds up at most.
+    """
+
+    ranks: int
+    width: int
+    itemsize: int
+    few: int
+    rows: int
+
+    @property
+    def words(self) -> int:
+        """Messages of a row."""
+        return self.width * self.itemsize // 4
+
+    @property
+    def slots(self) -> int:
+        """Rows that one rank sends another."""
+        return self.rows if self.ranks == 2 else -(-self.rows // (self.ranks * MOST)) * MOST
+
+    @cached_property
+    def starts(self) -> tuple[int, int, int, int, int]:
+        """Bytes up to parts, sums, the turns of both, and the end. Messages come first."""
+        row, sides = self.width * self.itemsize, 2 if self.ranks == 2 else 1
+        parts = 2 * self.ranks * self.few * self.words * 8
+        totals = parts + sides * self.ranks * self.slots * row
+        said = totals + (0 if self.ranks == 2 else self.rows * row)
+        return parts, totals, said, said + 4 * self.ranks * MOST, said + 8 * self.ranks * MOST
+
+    @property
+    def bytes(self) -> int:
+        return self.starts[-1]
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """One rank's view of that memory.
+
+    places: int64 [ranks], addresses of each rank's, multiples of 16; of zeros at first.  counted: int32 [MOST], the turns of this rank's own calls.
     """
 
     rank: int
-    ranks: int
+    sizes: Sizes
     places: Tensor
-    turns: Tensor
     counted: Tensor
-    width: int
+
+    @cached_property
+    def parts(self) -> Tensor:
+        return self.places + self.sizes.starts[0]
+
+    def few(self, rows: Tensor) -> bool:
+        """Whether they travel as messages."""
+        return len(rows) <= self.sizes.few
 
 
-@triton.jit
-def _reached(turn, wanted):
-    return tl.atomic_add(turn, 0, sem="acquire", scope="sys") - wanted >= 0
-
-
-@triton.jit
-def _row_over_ranks(
-    part, places, turns, counted, row, rows, width, columns, inside, RANK: tl.constexpr, RANKS: tl.constexpr
-):  # fmt: skip
-    """The sum of all ranks' rows, float32 [BLOCK], in the order of the ranks. part: this rank's, [BLOCK]."""
-    kind: tl.constexpr = tl.pointer_type(part.dtype)
-    turn = tl.load(counted + row) + 1
-    side = (turn & 1).to(tl.int64) * RANKS
-    for other in tl.static_range(RANKS):
-        if other != RANK:
-            room = tl.multiple_of(tl.load(places + other), 16).to(kind)
-            tl.store(room + ((side + RANK) * rows + row) * width + columns, part, inside)
-    tl.debug_barrier()
-    for other in tl.static_range(RANKS):
-        if other != RANK:
-            theirs = tl.load(turns + other).to(tl.pointer_type(tl.int32))
-            tl.atomic_xchg(theirs + RANK * rows + row, turn, sem="release", scope="sys")
-    tl.store(counted + row, turn)
-    total = tl.zeros_like(part.to(tl.float32))
-    own = tl.multiple_of(tl.load(places + RANK), 16).to(kind)
-    heard = tl.load(turns + RANK).to(tl.pointer_type(tl.int32))
-    for other in tl.static_range(RANKS):
-        if other == RANK:
-            total += part.to(tl.float32)
-        else:
-            while not _reached(heard + other * rows + row, turn):
-                pass
-            tl.debug_barrier()
-            total += tl.load(own + ((side + other) * rows + row) * width + columns, inside, other=0.0, cache_modifier=".cg").to(tl.float32)
-    return total
-
-
-@entry
-@triton.jit
-def _sum(
-    parts, out, places, turns, counted, part_stride, count, size, rows, width,
-    RANK: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    columns = tl.arange(0, BLOCK)
-    inside = columns < size
-    for row in range(tl.program_id(0), count, tl.num_programs(0)):
-        at = tl.full((), 0, tl.int64) + row
-        part = tl.load(parts + at * part_stride + columns, inside, other=0.0)
-        total = _row_over_ranks(part, places, turns, counted, at, rows, width, columns, inside, RANK, RANKS)
-        tl.store(out + at * size + columns, total, inside)
-
-
-@entry
-@triton.jit
-def _sum_add_norm(
-    parts, states, weights, out, places, turns, counted, part_stride, stride, count, size, rows, width, eps,
-    RANK: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """What is normalised is the sum as it is stored, rounded; the sum over ranks is rounded before, as if it were stored too."""
-    columns = tl.arange(0, BLOCK)
-    inside = columns < size
-    for row in range(tl.program_id(0), count, tl.num_programs(0)):
-        at = tl.full((), 0, tl.int64) + row
-        part = tl.load(parts + at * part_stride + columns, inside, other=0.0)
-        place = states + at * stride + columns
-        x = tl.load(place, inside, other=0.0).to(tl.float32)
-        total = _row_over_ranks(part, places, turns, counted, at, rows, width, columns, inside, RANK, RANKS)
-        stored = (x + total.to(part.dtype).to(tl.float32)).to(states.dtype.element_ty)
-        tl.store(place, stored, inside)
-        tl.store(out + at * size + columns, _normalised(stored.to(tl.float32), weights, columns, inside, size, eps), inside)
+def suits(width: int, itemsize: int) -> bool:
+    """Whether rows of so many numbers travel like this: as whole words of 32 bits."""
+    return width * itemsize % 4 == 0
 
 
 def sum_over_ranks(part: Tensor, rooms: Rooms) -> Tensor:
@@ -112,31 +86,36 @@ def sum_over_ranks(part: Tensor, rooms: Rooms) -> Tensor:
     All ranks call it at the same place of one stream each, with parts of the same shape and type.
     """
     out = torch.empty_like(part, memory_format=torch.contiguous_format)
-    size, block, warps = part.shape[1], *block_of(part.shape[1])
     for rows, made in _calls(part, out, rooms):
-        _sum[(min(len(rows), PROGRAMS),)](
-            rows, made, rooms.places, rooms.turns, rooms.counted, rows.stride(0), len(rows), size, len(rooms.counted), rooms.width,
-            RANK=rooms.rank, RANKS=rooms.ranks, BLOCK=block, num_warps=warps,
-        )  # fmt: skip
+        _launch(rows, rows, rows, made, 0.0, rooms, False)
     return out
 
 
 def sum_add_norm(x: Tensor, part: Tensor, weight: Tensor, eps: float, rooms: Rooms) -> Tensor:
     """x += the sum of all ranks' parts in place, then as `norm.rms_norm` of x: bits of `sum_over_ranks` and `norm.add_rms_norm`."""
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    size, block, warps = part.shape[1], *block_of(part.shape[1])
-    start = 0
+    out, start = torch.empty_like(x, memory_format=torch.contiguous_format), 0
     for rows, made in _calls(part, out, rooms):
-        states = x[start : start + len(rows)]
+        _launch(rows, x[start : start + len(rows)], weight, made, eps, rooms, True)
         start += len(rows)
-        _sum_add_norm[(min(len(rows), PROGRAMS),)](
-            rows, states, weight, made, rooms.places, rooms.turns, rooms.counted, rows.stride(0), states.stride(0), len(rows), size,
-            len(rooms.counted), rooms.width, eps, RANK=rooms.rank, RANKS=rooms.ranks, BLOCK=block, num_warps=warps,
-        )  # fmt: skip
     return out
 
 
-def _calls(part: Tensor, out: Tensor, rooms: Rooms) -> list[tuple[Tensor, Tensor]]:
-    """What each call computes: no more rows than a room has."""
-    most = len(rooms.counted)
-    return list(zip(part.split(most), out.split(most), strict=True)) if len(part) else []
+def _calls(part: Tensor, out: Tensor, rooms: Rooms) -> Iterator[tuple[Tensor, Tensor]]:
+    """What each call computes: no more rows than there is room for."""
+    if len(part):
+        yield from zip(part.split(rooms.sizes.rows), out.split(rooms.sizes.rows), strict=True)
+
+
+def _launch(rows: Tensor, states: Tensor, weight: Tensor, out: Tensor, eps: float, rooms: Rooms, normed: bool) -> None:
+    sizes, size, overlap = rooms.sizes, rows.shape[1], overlaps(rows.device)
+    block, warps = block_of(size)
+    told: dict[str, Any] = {
+        "RANK": rooms.rank, "RANKS": sizes.ranks, "BLOCK": block, "NORMED": normed, "DEPENDENT": overlap, "num_warps": warps,
+    } | ({"launch_pdl": True} if overlap else {})  # fmt: skip
+    grid, strides = (min(len(rows), MOST),), (rows.stride(0), states.stride(0), len(rows), size)
+    if rooms.few(rows):
+        by_messages[grid](rows, states, weight, out, rooms.places, rooms.counted, *strides, sizes.few, sizes.words, eps, **told)
+        return
+    parts, *others = sizes.starts[:4]
+    totals, said, heard = (each - parts for each in others)
+    by_owners[grid](rows, states, weight, out, rooms.parts, rooms.counted, *strides, sizes.slots, sizes.width, totals, said, heard, eps, **told)

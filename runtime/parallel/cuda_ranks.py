@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ..kernels.ahead import is_compiling
 from ..kernels.norm import add_rms_norm
-from ..kernels.over_ranks import Rooms, sum_add_norm, sum_over_ranks
-from .algorithms import Algorithm, algorithm, most_pushed
+from ..kernels.over_ranks import MOST, Rooms, Sizes, suits, sum_add_norm, sum_over_ranks
+from .algorithms import Algorithm, algorithm, limits
 from .ranks import LIMIT
 from .stages import Place
 
@@ -54,7 +54,7 @@ class CudaRanks:
         firsts = range(0, ranks, self.ranks) if 1 < self.ranks < ranks else ()
         groups = [dist.new_group(range(first, first + self.ranks)) for first in firsts]
         self.group = groups[self.place.stage] if groups else None
-        self.why = _unreachable(device, ranks)
+        self.why = _unreachable(device, ranks) or (None if suits(width, dtype.itemsize) else f"rows of {width} numbers are no whole words")
         self._memory: list[Any] = []
         with torch.cuda.device(device):
             self._rooms = None if self.why or self.ranks == 1 else self._make_rooms(width, dtype)
@@ -76,11 +76,10 @@ class CudaRanks:
 
     def _make_rooms(self, width: int, dtype: torch.dtype) -> Rooms:
         width = -(-width // 16) * 16
-        rows = max(1, most_pushed(self.ranks) // (width * dtype.itemsize))
-        room, turns = 2 * self.ranks * rows * width * dtype.itemsize, 4 * self.ranks * rows
-        first = self.place.stage * self.ranks
-        places = self.share(room + turns)[1][first : first + self.ranks]
-        return Rooms(self.rank, self.ranks, places, places + room, torch.zeros(rows, dtype=torch.int32, device=self.device), width)
+        few, rows = (max(1, size // (width * dtype.itemsize)) for size in limits(self.ranks))
+        sizes, first = Sizes(self.ranks, width, dtype.itemsize, few, rows), self.place.stage * self.ranks
+        places = self.share(sizes.bytes)[1][first : first + self.ranks].contiguous()
+        return Rooms(self.rank, sizes, places, torch.zeros(MOST, dtype=torch.int32, device=self.device))
 
     def algorithm(self, x: Tensor) -> Algorithm:
         return algorithm(self.ranks, x.numel() * x.itemsize, self._rooms is not None, self._deterministic)
@@ -132,7 +131,7 @@ class CudaRanks:
         """How they add up, for people."""
         if self._rooms is None:
             return f"NCCL: {self.why}" if self.why else "none: each rank has whole layers"
-        return "pushed" if self._deterministic else f"pushed up to {most_pushed(self.ranks) // 1024} KB, then NCCL"
+        return "pushed" if self._deterministic else f"pushed up to {limits(self.ranks).pushed // 1024} KB, then NCCL"
 
 
 def _unreachable(device: torch.device, ranks: int) -> str | None:

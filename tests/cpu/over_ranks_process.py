@@ -9,12 +9,14 @@ import time
 
 os.environ["TRITON_INTERPRET"] = "1"
 import torch
+import triton.language as tl
 
+from sgl.runtime.kernels import over_ranks, over_ranks_kernels
 from sgl.runtime.kernels.mailbox import Mailbox
-from sgl.runtime.kernels.over_ranks import Rooms, sum_add_norm, sum_over_ranks
+from sgl.runtime.kernels.over_ranks import Rooms, Sizes, sum_add_norm, sum_over_ranks
 
-ROWS, WIDTH, FIRST = 5, 48, 2**31 - 5  # turns begin so that they pass the largest number
-ROOM = 2 * ROWS * WIDTH * 4  # bytes that one other rank writes
+WIDTH, FIRST, PROGRAMS = 48, 2**31 - 5, 2  # turns begin so that they pass the largest number
+over_ranks_kernels.PROGRAMS, over_ranks.MOST = tl.constexpr(PROGRAMS), PROGRAMS  # so that each has several rows
 
 
 def mapped(path: str, size: int) -> torch.Tensor:
@@ -29,12 +31,15 @@ def meet(rank: int, ranks: int, path: str) -> None:
         time.sleep(0.01)
 
 
-def rooms_of(rank: int, ranks: int, path: str) -> tuple[Rooms, torch.Tensor]:
-    each = ranks * (ROOM + ROWS * 4)
+def rooms_of(rank: int, ranks: int, path: str, dtype: torch.dtype) -> tuple[Rooms, torch.Tensor]:
+    """Room for 2 rows that travel as messages, and for 7 at once."""
+    sizes = Sizes(ranks, WIDTH, dtype.itemsize, 2, 7)
+    each = -(-sizes.bytes // 16) * 16
     memory = mapped(path, each * ranks)
-    memory[each * rank + ranks * ROOM : each * (rank + 1)].view(torch.int32).fill_(FIRST)
+    mine = memory[each * rank : each * (rank + 1)]
+    mine[sizes.starts[2] : sizes.bytes].view(torch.int32).fill_(FIRST)
     places = memory.data_ptr() + each * torch.arange(ranks)
-    rooms = Rooms(rank, ranks, places, places + ranks * ROOM, torch.full((ROWS,), FIRST, dtype=torch.int32), WIDTH)
+    rooms = Rooms(rank, sizes, places, torch.full((PROGRAMS,), FIRST, dtype=torch.int32))
     meet(rank, ranks, path)
     return rooms, memory
 
@@ -70,19 +75,23 @@ def letters(rank: int, ranks: int, path: str) -> None:
 
 
 def sums(rank: int, ranks: int, path: str) -> None:
-    rooms, _memory = rooms_of(rank, ranks, path)
-    for call in range(14):
-        rows, size = 1 + call * 3 % 8, (48, 40, 33)[call % 3]
-        parts = [torch.randn(rows, size, generator=torch.Generator().manual_seed(100 * call + other)) for other in range(ranks)]
+    dtype = (torch.float32, torch.float16)[ranks % 2]
+    rooms, _memory = rooms_of(rank, ranks, path, dtype)
+    for call in range(16):
+        rows, size = 1 + call * 3 % 11, (48, 40, 34)[call % 3]
+        drawn = [torch.Generator().manual_seed(100 * call + other) for other in range(ranks)]
+        parts = [torch.randn(rows, size, generator=each).to(dtype) for each in drawn]
         total = torch.zeros(rows, size)
         for part in parts:
-            total += part
-        if call % 2:
-            x = torch.randn(rows, size, generator=torch.Generator().manual_seed(call))
+            total += part.float()
+        total = total.to(dtype)
+        if call // 2 % 2:
+            x = torch.randn(rows, size, generator=torch.Generator().manual_seed(call)).to(dtype)
             y, weight = x + total, torch.arange(size) / 7
             normed = sum_add_norm(x, parts[rank], weight, 1e-5, rooms)
             assert torch.equal(x, y)
-            torch.testing.assert_close(normed, y * torch.rsqrt((y * y).mean(1, keepdim=True) + 1e-5) * weight)
+            y = y.float()
+            torch.testing.assert_close(normed, (y * torch.rsqrt((y * y).mean(1, keepdim=True) + 1e-5) * weight).to(dtype))
         else:
             assert torch.equal(sum_over_ranks(parts[rank], rooms), total)
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from sgl.runtime.parallel import progress
-from sgl.runtime.parallel.algorithms import PUSHED, algorithm, most_pushed
+from sgl.runtime.parallel.algorithms import LIMITS, algorithm, limits
 from sgl.runtime.parallel.progress import Moved, Progress, Stall
 from sgl.runtime.parallel.team import Team
 
@@ -63,7 +63,7 @@ def test_a_step_that_hangs_ends_all_ranks():
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8, 16])
 def test_small_sums_are_pushed(ranks):
-    most = most_pushed(ranks)
-    assert most in PUSHED.values() and most <= PUSHED[2]
+    most = limits(ranks).pushed
+    assert limits(ranks) in LIMITS.values() and limits(ranks).messages < most
     assert algorithm(ranks, most, True, False) == "push" and algorithm(ranks, most + 1, True, False) == "nccl"
     assert algorithm(ranks, 2**40, True, True) == "push" and algorithm(ranks, 1, False, False) == "nccl"
