@@ -16,7 +16,7 @@ from sgl.runtime.parallel.algorithms import MB, Limits
 
 WIDTH, LARGEST = 4096, 64 * MB
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192)  # of WIDTH numbers in bfloat16: 8 KB to 64 MB
-PUSHED, MESSAGES, ONE_SHOT = 64 * MB, MB, 8 * MB
+PUSHED, MESSAGES, ONE_SHOT = 32 * MB, MB, 8 * MB
 
 Work = Callable[[], object]
 
@@ -67,10 +67,10 @@ class Table:
     def rooms(self, size: int) -> Iterator[tuple[str, Rooms]]:
         """The same memory and turns, with and without messages; all ranks take the same one."""
         rooms = self.ranks._rooms
-        if rooms is not None and size <= MESSAGES:
-            yield "messages", rooms
-        if rooms is not None and size <= PUSHED:
-            yield "owners", Owners(rooms.rank, rooms.sizes, rooms.places, rooms.counted)
+        if rooms is not None and size <= (PUSHED if self.ranks.ranks == 2 else MESSAGES):
+            yield "to all", rooms
+        if rooms is not None and size <= PUSHED and self.ranks.ranks > 2:
+            yield "by owners", Owners(rooms.rank, rooms.sizes, rooms.places, rooms.counted)
 
     def symmetric(self, x: torch.Tensor, total: float, size: int) -> Iterator[tuple[str, Work, bool]]:
         from torch.distributed import _symmetric_memory as symm

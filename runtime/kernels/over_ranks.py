@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .norm import block_of
 from .one_row_launch import overlaps
-from .over_ranks_kernels import PROGRAMS, by_messages, by_owners
+from .over_ranks_kernels import PROGRAMS, by_owners, to_all
 
 MOST = int(PROGRAMS)
 
@@ -21,7 +21,7 @@ MOST = int(PROGRAMS)
 class Sizes:
     """Of the memory that each of so many ranks shares with the others, for rows of `width` numbers of so many bytes each.
 
-    few: rows that travel as messages.  rows: that a call adds up at most.
+    few: rows that go to all ranks; with two ranks, all of them do.  rows: that a call adds up at most.
     """
 
     ranks: int
@@ -36,22 +36,23 @@ class Sizes:
         return self.width * self.itemsize // 4
 
     @property
-    def slots(self) -> int:
-        """Rows that one rank sends another."""
-        return self.rows if self.ranks == 2 else -(-self.rows // (self.ranks * MOST)) * MOST
+    def most(self) -> int:
+        """Rows that go to all ranks at most."""
+        return self.rows if self.ranks == 2 else self.few
 
-    @cached_property
-    def starts(self) -> tuple[int, int, int, int, int]:
-        """Bytes up to parts, sums, the turns of both, and the end. Messages come first."""
-        row, sides = self.width * self.itemsize, 2 if self.ranks == 2 else 1
-        parts = 2 * self.ranks * self.few * self.words * 8
-        totals = parts + sides * self.ranks * self.slots * row
-        said = totals + (0 if self.ranks == 2 else self.rows * row)
-        return parts, totals, said, said + 4 * self.ranks * MOST, said + 8 * self.ranks * MOST
+    @property
+    def slots(self) -> int:
+        """Rows that go from one rank to another that owns them."""
+        return 0 if self.ranks == 2 else -(-self.rows // (self.ranks * MOST)) * MOST
+
+    @property
+    def start(self) -> int:
+        """Bytes up to what goes to owners and comes from them."""
+        return 2 * self.ranks * self.most * self.words * 8
 
     @property
     def bytes(self) -> int:
-        return self.starts[-1]
+        return self.start + (0 if self.ranks == 2 else (self.ranks * self.slots + self.rows) * self.words * 8)
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,12 @@ class Rooms:
     counted: Tensor
 
     @cached_property
-    def parts(self) -> Tensor:
-        return self.places + self.sizes.starts[0]
+    def owned(self) -> Tensor:
+        return self.places + self.sizes.start
 
     def few(self, rows: Tensor) -> bool:
-        """Whether they travel as messages."""
-        return len(rows) <= self.sizes.few
+        """Whether they go to all ranks."""
+        return len(rows) <= self.sizes.most
 
 
 def suits(width: int, itemsize: int) -> bool:
@@ -114,8 +115,6 @@ def _launch(rows: Tensor, states: Tensor, weight: Tensor, out: Tensor, eps: floa
     } | ({"launch_pdl": True} if overlap else {})  # fmt: skip
     grid, strides = (min(len(rows), MOST),), (rows.stride(0), states.stride(0), len(rows), size)
     if rooms.few(rows):
-        by_messages[grid](rows, states, weight, out, rooms.places, rooms.counted, *strides, sizes.few, sizes.words, eps, **told)
-        return
-    parts, *others = sizes.starts[:4]
-    totals, said, heard = (each - parts for each in others)
-    by_owners[grid](rows, states, weight, out, rooms.parts, rooms.counted, *strides, sizes.slots, sizes.width, totals, said, heard, eps, **told)
+        to_all[grid](rows, states, weight, out, rooms.places, rooms.counted, *strides, sizes.most, sizes.words, eps, **told)
+    else:
+        by_owners[grid](rows, states, weight, out, rooms.owned, rooms.counted, *strides, sizes.slots, sizes.words, eps, **told)

@@ -10,13 +10,13 @@ KB, MB = 2**10, 2**20
 
 
 class Limits(NamedTuple):
-    """Bytes of the largest sum that travels as messages, and of the largest that is pushed at all (kernels/over_ranks.py)."""
+    """Bytes of the largest sum whose rows each rank sends to all others, and of the largest that is pushed at all (kernels/over_ranks.py)."""
 
-    messages: int
+    to_all: int
     pushed: int
 
 
-LIMITS = {2: Limits(128 * KB, 16 * MB), 4: Limits(128 * KB, 32 * MB), 8: Limits(64 * KB, 32 * MB)}
+LIMITS = {2: Limits(128 * KB, 16 * MB), 4: Limits(256 * KB, 8 * MB), 8: Limits(64 * KB, 8 * MB)}
 
 
 def algorithm(ranks: int, size: int, reach: bool, deterministic: bool) -> Algorithm:

@@ -32,12 +32,11 @@ def meet(rank: int, ranks: int, path: str) -> None:
 
 
 def rooms_of(rank: int, ranks: int, path: str, dtype: torch.dtype) -> tuple[Rooms, torch.Tensor]:
-    """Room for 2 rows that travel as messages, and for 7 at once."""
+    """Room for 2 rows that go to all, and for 7 at once."""
     sizes = Sizes(ranks, WIDTH, dtype.itemsize, 2, 7)
     each = -(-sizes.bytes // 16) * 16
     memory = mapped(path, each * ranks)
-    mine = memory[each * rank : each * (rank + 1)]
-    mine[sizes.starts[2] : sizes.bytes].view(torch.int32).fill_(FIRST)
+    memory[each * rank : each * (rank + 1)].view(torch.int32).fill_(FIRST)
     places = memory.data_ptr() + each * torch.arange(ranks)
     rooms = Rooms(rank, sizes, places, torch.full((PROGRAMS,), FIRST, dtype=torch.int32))
     meet(rank, ranks, path)
