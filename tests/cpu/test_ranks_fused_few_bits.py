@@ -81,7 +81,7 @@ def check(path: Path, by_law: Rig, tokens: list[int]) -> Any:
         alone = [rig.step(step, every_row=True) for step in walk(tokens)]
         found, model = steps_of_ranks(path, walk(tokens), dtype=HALF, lay=lay)
     errors = [[float((each.float() - law).norm() / law.norm()) for each, law in zip(logits, asked, strict=True)] for logits in (alone, found)]
-    assert max(errors[1]) < 1.3 * max(errors[0]) + 0.01 and max(errors[0]) < 0.06, errors
+    assert max(errors[1]) < 1.3 * max(errors[0]) + 0.01 and max(errors[0]) < 0.1, errors
     return model
 
 
