@@ -15,12 +15,14 @@ if torch.cuda.is_available():
 import layer_checks as checks
 from family_checks import prompt, reference
 from interpreted import products_as_on_a_tensor_core
+from ranks_rig import CPU
 from rig import Rig, Row
 from test_experts import in_mxfp4
 from test_few_bits_loading import FORMATS, write
 from test_ranks_few_bits import without_order
 from test_ranks_fused import steps_of_ranks
 
+from sgl.runtime.errors import CheckpointError
 from sgl.runtime.kernels import few_bits
 from sgl.runtime.layers.linear import BlockedLinear, Linear
 from sgl.runtime.loading import load_model
@@ -28,6 +30,9 @@ from sgl.runtime.models import decoder, fused
 from sgl.runtime.models.experts import ExpertsPart
 from sgl.runtime.models.gpu_layers import FusedLayer
 from sgl.runtime.models.over_ranks import here
+from sgl.runtime.parallel.line import Begin
+from sgl.runtime.parallel.part import Part
+from sgl.runtime.parallel.whole_experts import WholeExperts
 from sgl.runtime.quantization import FewBitsLinear, keeping
 from sgl.runtime.quantization.fp8 import Fp8Linear
 
@@ -108,3 +113,6 @@ def test_experts_in_mxfp4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reque
     experts = [expert for layer in model.layers if isinstance(layer.ffn, ExpertsPart) for expert in layer.ffn.experts]
     assert experts and all(isinstance(expert.down, FewBitsLinear) for expert in experts)
     assert all(layer.experts is not None for layer in model.course.layers)
+    part = Part(Begin(0, 2, "", str(tmp_path), torch.float32, CPU, 1, None, "auto", None, "auto", False, 1, WholeExperts()), None)
+    with pytest.raises(CheckpointError, match="in few bits, which expert_parallel does not take on GPUs"):
+        part.plan(part.load(), part.opened(tmp_path))

@@ -20,6 +20,7 @@ if torch.cuda.is_available():
 from checkpoints import write_checkpoint
 from gpu_runner import pretend
 from plain_adapters import write_adapter
+from test_kv_scales import LAYERS, WRITERS, scales, written
 from test_ranks_runner import Follower, Leader, StagedLeader, TurnLinks
 from turns import TurnRanks, Turns
 
@@ -28,6 +29,7 @@ from sgl.runtime.errors import CheckpointError
 from sgl.runtime.executor import team_cuda_runner
 from sgl.runtime.executor.gpu_follower import GpuFollower
 from sgl.runtime.executor.work_words import Mirrors, to_words
+from sgl.runtime.layers.float8 import Scales
 from sgl.runtime.loop import adapting, assemble
 from sgl.runtime.loop.ranks_side import RanksSide
 from sgl.runtime.loop.updating import Updater
@@ -38,8 +40,8 @@ from sgl.runtime.sequences.terms import USUAL
 from sgl.runtime.step.adapter_rows import NONE
 
 CPU = torch.device("cpu")
-GREEDY = SamplingParams(max_tokens=5, temperature=0, ignore_eos=True)
-OWNERS = [None, "0", "1", "0", "2", None, "2"]
+GREEDY = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True)
+OWNERS = [None, "0", "1", "0", "2"]
 
 
 @pytest.fixture(scope="module")
@@ -178,11 +180,29 @@ def test_adapters_come_and_go_and_weights_are_others_and_back(made, stages, monk
         engine.update_weights(bases[1])
         assert member.told[-3:] == ["plan", "let_go", "fill"] and not leader._static
         assert texts(engine) == expected[1]
-        engine.update_weights(bases[0])
+        engine.update_weights(bases[0])  # and a graph that is captured anew
         assert texts(engine) == expected[0]
     with member._turns.turn:
         assert member._turns.turn.wait_for(lambda: member.error or member.steps == leader.progress.launched, 60)
     assert member.error is None
+
+
+def test_a_follower_divides_by_the_scales_of_its_checkpoint_and_of_others(tmp_path, monkeypatch):
+    pretend(monkeypatch)
+    path, other = (written(tmp_path / name, scales(WRITERS["attn"], layers)) for name, layers in (("a", LAYERS), ("b", [Scales(4.0, 3.0)] * 3)))
+    part = Part(Begin(1, 2, "", str(path), torch.float32, CPU, 1, None, "auto", None, "auto", False), None)
+    follower = GpuFollower(part, part.load(), SimpleNamespace(place=part.place, ranks=2), 0)
+    follower.make_room(Room(64, torch.float8_e4m3fn, "torch_native", 1, 4, 64, False))
+    layout = follower.model.config.attention
+
+    def ask(name: str, *arguments: Any) -> Any:
+        return pickle.loads(follower.take(ASK, pickle.dumps((name, arguments))))
+
+    assert [layout.scales(follower._pool, layer) for layer in layout.places] == LAYERS
+    size, error = ask("plan", other)
+    assert size > 0 and error is None and ask("fill") == (None, None)
+    assert {layout.scales(follower._pool, layer) for layer in layout.places} == {Scales(4.0, 3.0)}
+    assert isinstance(ask("plan", tmp_path / "nowhere")[1], CheckpointError)
 
 
 @pytest.mark.parametrize("seed", range(5))
