@@ -185,6 +185,9 @@ def test_adapters_come_and_go_and_weights_are_others_and_back(made, stages, monk
     with member._turns.turn:
         assert member._turns.turn.wait_for(lambda: member.error or member.steps == leader.progress.launched, 60)
     assert member.error is None
+    assert member.model.adapted._made  # whose layers are those of the last weights
+    member.model.allocate(1)
+    assert not member.model.adapted._made
 
 
 def test_a_follower_divides_by_the_scales_of_its_checkpoint_and_of_others(tmp_path, monkeypatch):
