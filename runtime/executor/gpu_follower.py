@@ -44,7 +44,7 @@ class GpuFollower:
         self._takes = {COMPILE: self.compile, REHEARSE: self.rehearse, SLEEP: self.sleep, WAKE: self.wake}
         self._called: dict[str, Callable[..., Any]] = {"plan": self.plan, "let_go": self.let_go, "fill": self.fill, "set_aside": self.set_aside, "place": self.place}
         if mover is not None:
-            self._called |= {"move": mover.take, "review": mover.review}
+            self._called |= {"move": mover.take, "review": mover.review, "drop": mover.drop}
 
     def ready(self) -> bytes:
         """What rank 0 shares out memory by: bytes that were free, and what the weights take."""

@@ -83,7 +83,9 @@ class RanksSide:
         return plan, plan.bytes + sum(self.team.ask("plan", path))
 
     def let_go(self, runner: Any) -> None:
-        """Before other weights are loaded: what steps keep beside them. runner: rank 0's."""
+        """Before other weights are loaded: what is kept of those of before. runner: rank 0's."""
+        if self.experts is not None:
+            self.experts.let_go()
         (runner.release if self.ranks is None else runner.let_go)()
 
     def fill(self, model: Decoder) -> None:

@@ -63,7 +63,7 @@ class Follower:
         self.part, self.model, self.pipeline, self._rows = part, model, pipeline, Rows(0)
         self._called: dict[str, Callable[..., Any]] = {"plan": self.plan, "fill": self.fill, "place": self.place, "keep_pages": self.keep_pages}
         if mover is not None:
-            self._called |= {"move": mover.take, "review": mover.review}
+            self._called |= {"move": mover.take, "review": mover.review, "drop": mover.drop}
         self._adapter_slots: Slots | None = None
         self._memory: StateMemory | None = None
         self._room: Room | None = None
