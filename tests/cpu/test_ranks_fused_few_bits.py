@@ -90,7 +90,7 @@ def check(path: Path, by_law: Rig, tokens: list[int]) -> Any:
     return model
 
 
-@pytest.mark.parametrize("name, leave", [*((name, ()) for name in FORMATS), *((name, SOME) for name in ("awq", "fp8 blocks"))], ids=str)
+@pytest.mark.parametrize("name, leave", [*((name, SOME if name == "nf4" else ()) for name in FORMATS), ("awq", SOME)], ids=str)
 def test_two_ranks_compute_what_the_restored_twin_computes(name: str, leave: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     few, whole = write(tmp_path, *FORMATS[name], leave=leave, num_hidden_layers=1)
     few, whole = (without_order(few), few) if name == "gptq" else (few, whole)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,13 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2,
 ON_CPU: dict[str, Any] = {"device": "cpu", "dtype": "float32", "threads": 1, "kv_tokens": 4096, "max_running": 8}
 ON_GPU = ON_CPU | {"device": "cuda"}
 WAYS: dict[str, dict[str, Any]] = {"ranks": {"tensor_parallel": 2}, "stages": {"pipeline_parallel": 2}}
+TEXTS = ["The quick brown fox", "1 + 1 =", "a b " * 40]
 GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
 PROMPTS = [list(range(40, 52)), list(range(200, 230)), [5, 6, 7], list(range(60, 140))]
 OWNERS = [None, "0", "1", "2", "0", None, "3", "3", "2", "1"]
 WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2}
 NEAR = 0.12  # of the scores' spread, that one card and two usually differ by in bfloat16 at most, and never by three times that: a wrong part differs by 1 and more
-ROUNDED = {"fp8 outputs": 0.25, "experts in mxfp4": 0.2}  # of which many rows are rounded to fp8 too, or where a token may go to another expert
+ROUNDED = {"fp8 outputs": 0.25, "experts in mxfp4": 0.2, "plain": 0.2}  # of which many rows are rounded to fp8 too, or where a token may go to another expert
 
 
 @contextmanager
@@ -69,127 +71,6 @@ def told(engine: Engine) -> None:
 def same(ours: Any, asked: Any, what: str) -> None:
     wrong = [(index, one, other) for index, (one, other) in enumerate(zip(ours, asked, strict=True)) if one != other]
     assert not wrong, f"{what}: {len(wrong)} of {len(asked)} differ, such as {wrong[:2]}"
-
-
-# few bits
-
-
-def scored(engine: Engine) -> np.ndarray:
-    """[runs, prompts, tokens], log-probabilities of some first tokens behind each prompt; in the last runs as CUDA graphs, of the tokens that follow."""
-    found = []
-    for _ in range(3):
-        sequences = [engine.open() for _ in PROMPTS]
-        for sequence, prompt in zip(sequences, PROMPTS, strict=True):
-            sequence.extend(prompt)
-        rows = [sequence.score([[token] for token in range(4, 244, 6)]) for sequence in sequences]
-        found.append([[pair[0] for score in row.result(60) for pair in score] for row in rows])
-        for sequence in sequences:
-            sequence.generate(GREEDY).result(60)
-            sequence.close()
-        engine.flush_cache()
-    return np.array(found, np.float64)
-
-
-def near(engine: Engine, expected: np.ndarray, bound: float = NEAR) -> None:
-    found = scored(engine)
-    told(engine)
-    middle = expected - expected.mean(-1, keepdims=True)
-    errors = np.linalg.norm(found - expected, axis=-1) / np.linalg.norm(middle, axis=-1)
-    print(f"  errors by run and prompt:\n{errors.round(4)}", flush=True)
-    assert np.isfinite(errors).all() and np.median(errors) < bound and errors.max() < 3 * bound, errors.round(4).tolist()
-
-
-def one_card(path: Path, **options: Any) -> tuple[np.ndarray, set[str]]:
-    with opened(path, **ON_GPU | {"dtype": "bfloat16"} | options) as engine:
-        print(f"  one card: {engine.info()['few_bits']}", flush=True)
-        return scored(engine), restored(engine)
-
-
-def restored(engine: Engine) -> set[str]:
-    """Formats that are not kept, and why; whatever the number of projections."""
-    return {kept.partition(" projections of ")[2] for kept in engine.info()["few_bits"] if "restored" in kept}
-
-
-def in_format(name: str, leave: tuple[str, ...] = ()) -> Callable[[Path], Path]:
-    def make(place: Path) -> Path:
-        few, _ = write(place, *FORMATS[name], leave=leave, num_hidden_layers=2, **WIDE)
-        return few
-
-    return make
-
-
-def gguf(place: Path) -> Path:
-    twin = write_checkpoint(place / "twin", tokenizer=True, num_hidden_layers=2, **WIDE)
-    return file_of(twin, "Q4_K")
-
-
-def mxfp4(place: Path) -> Path:
-    keys = {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 64, "intermediate_size": 256, "hidden_size": 256, "num_hidden_layers": 2}
-    model = reference("GptOssForCausalLM", **keys)
-    model.save_pretrained(place / "experts")
-    in_mxfp4(place / "experts", model)
-    return write_tokenizer(place / "experts")
-
-
-MADE: dict[str, tuple[Callable[[Path], Path], list[str]]] = {
-    "awq": (in_format("awq"), ["ranks", "stages"]),
-    "gptq, inputs in order": (lambda place: without_order(in_format("gptq")(place)), ["ranks"]),
-    "gptq": (in_format("gptq"), ["stages"]),
-    "compressed-tensors": (in_format("compressed-tensors"), ["ranks"]),
-    "fp8 blocks": (in_format("fp8 blocks"), ["ranks"]),
-    "fp8 outputs": (in_format("fp8 outputs"), ["ranks"]),
-    "nf4, some plain": (in_format("nf4", ("k_proj.weight", "layers.1.mlp.down_proj.weight")), ["ranks"]),
-    "gguf Q4_K": (gguf, ["ranks"]),
-    "experts in mxfp4": (mxfp4, ["ranks", "stages"]),
-}
-
-
-@pytest.mark.parametrize("name", MADE)
-def test_few_bits_of_the_checkpoint(name: str, tmp_path: Path) -> None:
-    """Scores, not texts: each card rounds what it has. The restored weights would have no fewer bytes, so what became of them is asked too."""
-    make, ways = MADE[name]
-    path = make(tmp_path)
-    expected, left = one_card(path)
-    assert np.abs(expected - expected.mean(-1, keepdims=True)).mean() > 0.1
-    for way in ways:
-        with opened(path, **ON_GPU | {"dtype": "bfloat16"} | WAYS[way]) as engine:
-            assert engine.info()["few_bits"] and restored(engine) <= left, engine.info()["few_bits"]
-            near(engine, expected, ROUNDED.get(name, NEAR))
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_few_bits_that_are_asked_for(way: str, tmp_path: Path) -> None:
-    path = write_checkpoint(tmp_path / "plain", tokenizer=True, num_hidden_layers=2, **WIDE)
-    expected, _ = one_card(path, weights="int4")
-    with opened(path, **ON_GPU | {"dtype": "bfloat16", "weights": "int4"} | WAYS[way]) as engine:
-        near(engine, expected, 0.25)  # each rank finds scales of its own groups
-
-
-def test_few_bits_that_float32_restores_write_what_the_dense_twin_writes(tmp_path: Path) -> None:
-    few, whole = write(tmp_path, *FORMATS["awq"], num_hidden_layers=2, **WIDE)
-    with opened(whole, **ON_CPU) as engine:
-        expected = [engine.generate(prompt, GREEDY).token_ids for prompt in ("The quick brown fox", "1 + 1 =", "a b " * 40)]
-    with opened(few, **ON_GPU, tensor_parallel=2) as engine:
-        assert all("restored" in kept for kept in engine.info()["few_bits"])
-        same([engine.generate(prompt, GREEDY).token_ids for prompt in ("The quick brown fox", "1 + 1 =", "a b " * 40)], expected, "texts")
-
-
-def test_inputs_in_the_order_of_their_activations_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises((CheckpointError, ConfigError), match="desc_act"), Engine(in_format("gptq")(tmp_path), **ON_GPU | {"dtype": "bfloat16"}, tensor_parallel=2):
-        pass
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_scales_of_fp8_keys_and_values(way: str, tmp_path: Path) -> None:
-    """So small that large numbers do not fit: without them the scores would be others."""
-    more = scales(WRITERS["compressed-tensors"], [Scales(0.002, 0.003)] * 3)
-    path = written(tmp_path / "scaled", more, kv_cache_scheme={"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False})
-    expected, _ = one_card(path, kv_dtype="fp8")
-    with opened(path, **ON_GPU | {"dtype": "bfloat16", "kv_dtype": "fp8"} | WAYS[way]) as engine:
-        assert "from the checkpoint" in engine.info()["kv_scales"]
-        near(engine, expected)
-    with pytest.raises(AssertionError), opened(path, **ON_GPU | {"dtype": "bfloat16"}) as engine:
-        near(engine, expected)
 
 
 # adapters and other weights
@@ -329,46 +210,209 @@ def test_other_weights_while_text_is_written(several: Engine, made) -> None:
     assert found and set(found) == {12}
 
 
-def test_other_weights_in_few_bits(tmp_path: Path) -> None:
-    first, _ = write(tmp_path / "a", *FORMATS["awq"], num_hidden_layers=2, **WIDE)
-    second, _ = write(tmp_path / "b", *FORMATS["awq"], num_hidden_layers=2, seed=3, **WIDE)
-    expected, _ = one_card(second)
-    with opened(first, **ON_GPU | {"dtype": "bfloat16"}, tensor_parallel=2) as engine:
-        before = scored(engine)
-        engine.update_weights(second)
+def scored(engine: Engine) -> np.ndarray:
+    """[runs, prompts, tokens], log-probabilities of some first tokens behind each prompt; in the last runs as CUDA graphs, of the tokens that follow."""
+    found = []
+    for _ in range(3):
+        sequences = [engine.open() for _ in PROMPTS]
+        for sequence, prompt in zip(sequences, PROMPTS, strict=True):
+            sequence.extend(prompt)
+        rows = [sequence.score([[token] for token in range(4, 244, 6)]) for sequence in sequences]
+        found.append([[pair[0] for score in row.result(60) for pair in score] for row in rows])
+        for sequence in sequences:
+            sequence.generate(GREEDY).result(60)
+            sequence.close()
+        engine.flush_cache()
+    return np.array(found, np.float64)
+
+
+def near(engine: Engine, expected: np.ndarray, bound: float = NEAR) -> None:
+    found = scored(engine)
+    told(engine)
+    middle = expected - expected.mean(-1, keepdims=True)
+    errors = np.linalg.norm(found - expected, axis=-1) / np.linalg.norm(middle, axis=-1)
+    print(f"  errors by run and prompt:\n{errors.round(4)}", flush=True)
+    assert np.isfinite(errors).all() and np.median(errors) < bound and errors.max() < 3 * bound, errors.round(4).tolist()
+
+
+def one_card(path: Path, **options: Any) -> tuple[np.ndarray, set[str]]:
+    with opened(path, **ON_GPU | {"dtype": "bfloat16"} | options) as engine:
+        print(f"  one card: {engine.info()['few_bits']}", flush=True)
+        return scored(engine), restored(engine)
+
+
+def restored(engine: Engine) -> set[str]:
+    """Formats that are not kept, and why; whatever the number of projections."""
+    return {kept.partition(" projections of ")[2] for kept in engine.info()["few_bits"] if "restored" in kept}
+
+
+def in_format(name: str, leave: tuple[str, ...] = ()) -> Callable[[Path], Path]:
+    def make(place: Path) -> Path:
+        few, _ = write(place, *FORMATS[name], leave=leave, num_hidden_layers=2, **WIDE)
+        return few
+
+    return make
+
+
+def gguf(place: Path) -> Path:
+    twin = write_checkpoint(place / "twin", tokenizer=True, num_hidden_layers=2, **WIDE)
+    return file_of(twin, "Q4_K")
+
+
+def mxfp4(place: Path) -> Path:
+    keys = {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 64, "intermediate_size": 256, "hidden_size": 256, "num_hidden_layers": 2}
+    model = reference("GptOssForCausalLM", **keys)
+    model.save_pretrained(place / "experts")
+    in_mxfp4(place / "experts", model)
+    return write_tokenizer(place / "experts")
+
+
+def scaled(place: Path) -> Path:
+    scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
+    return written(place / "scaled", scales(WRITERS["compressed-tensors"], [Scales(0.002, 0.003)] * 3), kv_cache_scheme=scheme)
+
+
+# few bits and scales: engines are opened beside each other, before their tests come
+
+
+CHECKPOINTS: dict[str, Callable[[Path], Path]] = {
+    "awq": in_format("awq"),
+    "gptq, in order": lambda place: without_order(in_format("gptq")(place)),
+    "gptq": in_format("gptq"),
+    "compressed-tensors": in_format("compressed-tensors"),
+    "fp8 blocks": in_format("fp8 blocks"),
+    "fp8 outputs": in_format("fp8 outputs"),
+    "nf4, some plain": in_format("nf4", ("k_proj.weight", "layers.1.mlp.down_proj.weight")),
+    "gguf Q4_K": gguf,
+    "experts in mxfp4": mxfp4,
+    "plain": lambda place: write_checkpoint(place / "plain", tokenizer=True, num_hidden_layers=2, **WIDE),
+    "scales": scaled,
+    "mixture": lambda place: write_tokenizer(write_family("qwen 3 moe", place / "mixture")),
+    "base": lambda place: write_checkpoint(place / "base", tokenizer=True, head_dim=64),
+}
+HALF: dict[str, Any] = {"dtype": "bfloat16"}
+ENGINES: dict[str, dict[str, Any]] = {
+    **{f"{name} / ranks": HALF for name in CHECKPOINTS if name not in ("gptq", "plain", "scales", "mixture", "base")},
+    "awq / stages": HALF,
+    "gptq / stages": HALF,
+    "plain / stages": HALF | {"weights": "int4"},
+    "scales / ranks": HALF | {"kv_dtype": "fp8"},
+    "scales / stages": HALF | {"kv_dtype": "fp8"},
+    "mixture / ranks": {"expert_parallel": True, "redundant_experts": 2, "rebalance_every": 7},
+    "base / ranks": {"deterministic": True, "adapter_slots": {16: 4}},
+}
+FEW_BITS = [key for key in ENGINES if key.partition(" / ")[0] not in ("scales", "mixture", "base")]
+
+
+class Fleet:
+    """keys: of ENGINES. A few are opened at a time."""
+
+    def __init__(self, place: Path, keys: list[str]) -> None:
+        self.paths = {name: CHECKPOINTS[name](place / f"checkpoint{number}") for number, name in enumerate(dict.fromkeys(key.partition(" / ")[0] for key in keys))}
+        self._pool = ThreadPoolExecutor(4)
+        self._opening = {key: self._pool.submit(self._open, key) for key in keys}
+
+    def _open(self, key: str) -> Engine:
+        name, _, way = key.partition(" / ")
+        began = time.monotonic()
+        engine = Engine(self.paths[name], **ON_GPU | ENGINES[key] | WAYS[way])
+        print(f"\n{key} opened after {time.monotonic() - began:.1f} s", flush=True)
+        return engine
+
+    @contextmanager
+    def take(self, key: str) -> Iterator[tuple[Path, Engine]]:
+        with self._opening.pop(key).result(200) as engine:
+            yield self.paths[key.partition(" / ")[0]], engine
+
+    def close(self) -> None:
+        for each in self._opening.values():
+            if not each.cancel():
+                each.result(200).close()
+
+
+@pytest.fixture(scope="module")
+def fleet(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Of the tests that are asked for."""
+    here = [item.callspec.params for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    made = Fleet(tmp_path_factory.mktemp("fleet"), [params["key"] for params in here if "key" in params])
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("key", FEW_BITS)
+def test_few_bits(key: str, fleet: Fleet) -> None:
+    """Scores, not texts: each card rounds what it has. Restored weights would give them too, so what became of them is asked."""
+    with fleet.take(key) as (path, engine):
+        name, more = key.partition(" / ")[0], {"weights": "int4"} if key.startswith("plain") else {}
+        expected, left = one_card(path, **more)
+        assert np.abs(expected - expected.mean(-1, keepdims=True)).mean() > 0.1
+        assert (more or engine.info()["few_bits"]) and restored(engine) <= left, engine.info()["few_bits"]
+        near(engine, expected, ROUNDED.get(name, NEAR))
+        if key == "fp8 blocks / ranks":
+            other, _ = write(path.parent / "other", *FORMATS["fp8 blocks"], num_hidden_layers=2, seed=3, **WIDE)
+            wanted, _ = one_card(other)
+            with pytest.raises(AssertionError):
+                near(engine, wanted)
+            engine.update_weights(other)
+            near(engine, wanted)
+            engine.update_weights(path)
+            near(engine, expected)
+
+
+@pytest.mark.parametrize("key", ["scales / ranks", "scales / stages"])
+def test_scales_of_fp8_keys_and_values(key: str, fleet: Fleet) -> None:
+    """So small that large numbers do not fit: without them the scores are others."""
+    with fleet.take(key) as (path, engine):
+        expected, _ = one_card(path, kv_dtype="fp8")
+        assert "from the checkpoint" in engine.info()["kv_scales"]
         near(engine, expected)
-        engine.update_weights(first)
-        near(engine, before)
+        with pytest.raises(AssertionError), opened(path, **ON_GPU | HALF) as plain:
+            near(plain, expected)
 
 
-def test_other_weights_of_whole_experts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["base / ranks"])
+def test_bits_with_adapters_do_not_depend_on_the_batch(key: str, fleet: Fleet, made) -> None:
+    with fleet.take(key) as (_, engine):
+        for name, folder in made[1].items():
+            engine.adapters.load(name, folder)
+        alone = [texts(engine, [owner])[0] for owner in ("0", "1")]
+        same(texts(engine, ["0", "0", "1", None, "2", "3"])[:1], alone[:1], "first")
+
+
+@pytest.mark.parametrize("key", ["mixture / ranks"])
+def test_other_weights_of_whole_experts(key: str, fleet: Fleet, tmp_path: Path) -> None:
     """They lie as at the start then, and go on moving."""
-    base = write_tokenizer(write_family("qwen 3 moe", tmp_path / "base"))
-    other = shutil.copytree(base, tmp_path / "other")
-    for file in other.glob("*.safetensors"):
-        save_file({name: tensor.flip(0).contiguous() if "mlp.experts" in name else tensor for name, tensor in load_file(file).items()}, file)
-    prompts = ["The quick brown fox", "1 + 1 =", "a b " * 40]
+    with fleet.take(key) as (base, two):
+        other = shutil.copytree(base, tmp_path / "other")
+        for file in other.glob("*.safetensors"):
+            save_file({name: tensor.flip(0).contiguous() if "mlp.experts" in name else tensor for name, tensor in load_file(file).items()}, file)
 
-    def written_by(engine: Engine) -> list[list[int]]:
-        return [engine.generate(prompt, GREEDY).token_ids for prompt in prompts * 2]
+        def written_by(engine: Engine) -> list[list[int]]:
+            return [engine.generate(prompt, GREEDY).token_ids for prompt in TEXTS * 2]
 
-    with opened(base, **ON_CPU) as engine, opened(base, **ON_GPU, tensor_parallel=2, expert_parallel=True, redundant_experts=2, rebalance_every=7) as two:
-        for path in (None, other, base):
-            if path is not None:
-                engine.update_weights(path)
-                two.update_weights(path)
-            expected = written_by(engine)
-            same(written_by(two), expected, str(path))
-            same(written_by(two), expected, str(path))
+        with opened(base, **ON_CPU) as engine:
+            for path in (None, other, base):
+                if path is not None:
+                    engine.update_weights(path)
+                    two.update_weights(path)
+                expected = written_by(engine)
+                same(written_by(two), expected, str(path))
+                same(written_by(two), expected, str(path))
         print(f"  {two.stats().rebalanced}", flush=True)
 
 
-def test_bits_with_adapters_do_not_depend_on_the_batch(made) -> None:
-    bases, folders = made
-    with opened(bases[0], **ON_GPU, tensor_parallel=2, deterministic=True, adapters=folders, adapter_slots={16: 4}) as engine:
-        alone = [texts(engine, [owner])[0] for owner in ("0", "1")]
-        together = texts(engine, ["0", "0", "1", None, "2", "3"])
-        same(together[:1], alone[:1], "first")
+def test_few_bits_that_float32_restores_write_what_the_dense_twin_writes(tmp_path: Path) -> None:
+    few, whole = write(tmp_path, *FORMATS["awq"], num_hidden_layers=2, **WIDE)
+    with opened(whole, **ON_CPU) as engine:
+        expected = [engine.generate(prompt, GREEDY).token_ids for prompt in TEXTS]
+    with opened(few, **ON_GPU, tensor_parallel=2) as engine:
+        assert all("restored" in kept for kept in engine.info()["few_bits"])
+        same([engine.generate(prompt, GREEDY).token_ids for prompt in TEXTS], expected, "texts")
+
+
+def test_inputs_in_the_order_of_their_activations_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises((CheckpointError, ConfigError), match="desc_act"), Engine(in_format("gptq")(tmp_path), **ON_GPU | HALF, tensor_parallel=2):
+        pass
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 4, reason="needs four CUDA devices")
