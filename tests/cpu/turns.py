@@ -19,7 +19,7 @@ class Turns:
         laid = self.laid.setdefault(number, {})
         laid[rank] = x.clone()
         self.turn.notify_all()
-        assert self.turn.wait_for(lambda: len(laid) == self.ranks, 20)
+        assert self.turn.wait_for(lambda: len(laid) == self.ranks, 60)
         self.laid.pop(number - 2, None)
         return [laid[each] for each in range(self.ranks)]
 
