@@ -46,7 +46,7 @@ class FusedLaw(Law):
         )
         self._folds = adapted.can_fold(memory)
         self._places: dict[int, Tensor] = {}  # of the step at hand, by how many rows
-        slots.placed = self._placed  # type: ignore[method-assign]
+        self._tell, slots.placed = slots.placed, self._placed  # type: ignore[method-assign]
 
     def begin(self, rows: AdapterRows) -> None:
         super().begin(rows)
@@ -95,3 +95,4 @@ class FusedLaw(Law):
         upload_into(self.pairs.starts[slot.number], np.where(places >= 0, places + shift, -1))
         upload_into(self.pairs.ranks[slot.number : slot.number + 1], np.array([slot.there.rank], np.int32))
         upload_into(self.pairs.scales[slot.number], slot.there.scales)
+        self._tell(slot)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-from ..step.adapter_rows import NONE, AdapterRows
+from ..step.adapter_rows import NONE
 from ..values import shown
-from .product import rows_of
+from .of_step import OfStep
 from .shadow import Shadow
 from .slots import Slots
 from .store import HostStore, Kept
@@ -54,13 +54,13 @@ class Named:
     outside: str
 
 
-class Adapters:
+class Adapters(OfStep):
     """What stands above `take` is thread-safe; the rest is the scheduler thread's. strict: adapters whose steps run outside of the compiled step are refused."""
 
     def __init__(self, store: HostStore, slots: Slots, shadow: Shadow, strict: bool = False) -> None:
-        self.store, self.slots, self.shadow, self._strict = store, slots, shadow, strict
+        super().__init__(slots, shadow)
+        self.store, self._strict = store, strict
         self._names: dict[str, Named] = {}
-        self._newest: tuple[object, AdapterRows | None] | None = None
 
     def load(self, name: str, path: str, pin: bool = False) -> AdapterInfo:
         """Read an adapter; the name means it from here on, whatever it meant before."""
@@ -141,16 +141,7 @@ class Adapters:
         self.slots.drop(digest)
 
     def slots_for(self, digests: Iterable[str]) -> Sequence[int]:
-        """Of the sequences of a step; "" has none."""
         return [self.slots.slot_of(digest) if digest else NONE for digest in digests]
-
-    def rows(self, digests: Iterable[str], lengths: Sequence[int], wanted: Sequence[int]) -> AdapterRows | None:
-        """Of a step, sequence by sequence; "" has none. None: no row of it has one."""
-        asked = list(digests), tuple(lengths), tuple(wanted), self.slots.version
-        if self._newest is None or self._newest[0] != asked:  # of decode steps one is like the next, and slots that are held stay
-            slots = self.slots_for(asked[0])
-            self._newest = asked, None if all(slot == NONE for slot in slots) else rows_of(slots, lengths, wanted)
-        return self._newest[1]
 
     def close(self) -> None:
         """Hold nothing of the model and the device any more."""

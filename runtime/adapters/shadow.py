@@ -36,6 +36,11 @@ class Shadow:
         self.law.begin(batch.adapters)
         return self._model(bool(self.law.special)).forward_base(batch, attention, memory)
 
+    def forget(self) -> None:
+        """The base's weights are going to be others: nothing here may keep those of before."""
+        self._made.clear()
+        self._of = []
+
     def close(self) -> None:
         self._base.adapted = None
         del self._base, self._made, self._of, self.law

@@ -159,6 +159,10 @@ class Slots:
     def placed(self, slot: Slot) -> None:
         """What lies in a slot is another now."""
 
+    def wait_for(self, number: int) -> None:
+        """Have steps from here on find what was laid in a slot."""
+        self._is_ready(self.slots[number], waits=False)
+
     def mirror(self, ranks: Sequence[int], number: int, adapter: Adapter) -> None:
         """Do as the slots that another rank has: theirs are of these `ranks`, and in this one lies the adapter now."""
         self._make(ranks[len(self.slots) :])

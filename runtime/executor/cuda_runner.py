@@ -33,7 +33,7 @@ from .wanted import logit_rows, pools
 from .windows import context_slots as context_slots_of_windows
 
 if TYPE_CHECKING:
-    from ..adapters.room import Adapters
+    from ..adapters.of_step import OfStep
     from ..cache import WindowPages
     from ..models.generic import AnyDecoder
     from ..sequences.sequence import SequenceState, Work
@@ -73,7 +73,7 @@ class CudaRunner:
         self._with_graphs = graphs
         idle = _idle_streams.setdefault(device, [])
         self.sums: Tensor | None = None
-        self.adapters: Adapters | None = None
+        self.adapters: OfStep | None = None
         self._stream = idle.pop() if idle else torch.cuda.Stream(device)
         self._allocate()
         self._stream.wait_stream(torch.cuda.current_stream(device))  # weights and buffers may still be on their way
@@ -188,7 +188,7 @@ class CudaRunner:
             return None
         self.sums = None
         rows = self.table.place(work, lambda array: upload(array, self.device))
-        adapted = self.adapters is not None and any(seq.terms.adapter for seq, *_ in work)
+        adapted = self._adapts(work)
         if self._graphs is not None and not (adapted and not self._captures_adapters):
             if _is_decode(work):
                 return self._decode(self._graphs, work, rows, self._slots(work) if adapted else [])
@@ -205,6 +205,10 @@ class CudaRunner:
         if all(seq.draft is None for seq, *_ in work) or self.memory is not None or self.windows is not None or pools(work):
             return []
         return logit_rows(work)
+
+    def _adapts(self, work: list[Work]) -> bool:
+        """Whether a sequence has an adapter."""
+        return self.adapters is not None and any(seq.terms.adapter for seq, *_ in work)
 
     @property
     def _captures_adapters(self) -> bool:

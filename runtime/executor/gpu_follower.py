@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..adapters.adapter import Adapter
+from ..adapters.laws import law_for
+from ..adapters.of_step import ByNumber
+from ..adapters.shadow import Shadow
+from ..adapters.sites import sites_of
+from ..adapters.slots import Slots
 from ..attention import AttentionBackend, attention_backend
 from ..models.decoder import Decoder
 from ..models.explain import layers_of
+from ..models.kv_scales import take_scales
 from ..parallel import follower
 from ..parallel.cuda_links import CudaLinks
 from ..parallel.cuda_ranks import CudaRanks, set_environment
-from ..parallel.line import COMPILE, POOL, REHEARSE, SLEEP, STEP, TELL, WAKE, Begin, Room
+from ..parallel.line import ASK, COMPILE, POOL, REHEARSE, SLEEP, STEP, TELL, WAKE, Begin, Room
 from ..parallel.moving import Mover
-from ..parallel.ranks import joined
-from ..parallel.share import load_share
-from ..parallel.stages import Place, load_stage
+from ..parallel.part import Part
 from ..quantization import transform_for
-from .offload import HostCopy, tensors_of
+from .offload import HostCopy, collect, tensors_of
 from .rehearsal import compile_all
 from .stage_cuda_runner import StagedFollower
 from .team_cuda_runner import FollowerRunner
@@ -29,13 +35,16 @@ from .work_words import Mirrors
 
 
 class GpuFollower:
-    """model: the rank's share, joined with the others'. free: bytes of the card before it was loaded.  mover: where experts lie whole on ranks."""
+    """part: what the rank holds.  model: that, joined with the others'. free: bytes of the card before it was loaded.  mover: where experts lie whole on ranks."""
 
-    def __init__(self, model: Decoder, ranks: CudaRanks, free: int, mover: Mover | None = None) -> None:
-        self.model, self.ranks, self._free, self._mover = model, ranks, free, mover
+    def __init__(self, part: Part, model: Decoder, ranks: CudaRanks, free: int, mover: Mover | None = None) -> None:
+        self.part, self.model, self.ranks, self._free = part, model, ranks, free
         self._asleep: HostCopy | None = None
         self._runner: FollowerRunner | None = None
         self._takes = {COMPILE: self.compile, REHEARSE: self.rehearse, SLEEP: self.sleep, WAKE: self.wake}
+        self._called: dict[str, Callable[..., Any]] = {"plan": self.plan, "let_go": self.let_go, "fill": self.fill, "set_aside": self.set_aside, "place": self.place}
+        if mover is not None:
+            self._called |= {"move": mover.take, "review": mover.review, "drop": mover.drop}
 
     def ready(self) -> bytes:
         """What rank 0 shares out memory by: bytes that were free, and what the weights take."""
@@ -49,6 +58,9 @@ class GpuFollower:
             self.step(payload)
         elif kind == POOL:
             return self.make_room(pickle.loads(payload))
+        elif kind == ASK:
+            with self.runner.on_device():
+                return follower.answer(self._called, *pickle.loads(payload))
         elif kind == TELL:
             self.tell(*pickle.loads(payload))
         else:
@@ -58,6 +70,7 @@ class GpuFollower:
     def make_room(self, room: Room) -> bytes:
         self._room, self._mirrors = room, Mirrors(room.max_running)
         self._pool = self.model.config.attention.pool(room.slots, room.dtype, self.model.device, 0)
+        self._scale()
         attention, options = self._attention(), {}
         if self.ranks.place.stages > 1:
             options["links"] = CudaLinks(self.ranks, self.model, room.tokens)
@@ -66,6 +79,9 @@ class GpuFollower:
             graphs=room.graphs and self.model.capturable, ranks=self.ranks, mirrors=self._mirrors, **options,
         )  # fmt: skip
         return pickle.dumps(layers_of(self.model, attention))
+
+    def _scale(self) -> None:
+        take_scales(self._pool, self.model, self.model.config.attention)
 
     def _attention(self) -> AttentionBackend:
         room = self._room
@@ -84,11 +100,33 @@ class GpuFollower:
             self.runner.forward(self._mirrors.work(words))
 
     def tell(self, name: str, arguments: tuple[Any, ...]) -> None:
-        """Experts move, behind the steps that were told before."""
-        assert self._mover is not None
-        called: dict[str, Callable[..., None]] = {"move": self._mover.take, "review": self._mover.review}
+        """Behind the steps that were told before: experts move, adapters come."""
         with self.runner.on_device():
-            called[name](*arguments)
+            self._called[name](*arguments)
+
+    def plan(self, path: Path) -> int:
+        """See `Part.plan`. Bytes that it will read."""
+        return self.part.plan(self.model, self.part.opened(path)).bytes
+
+    def let_go(self) -> None:
+        """Other weights are going to be loaded: graphs and buffers go, until `wake`."""
+        self.runner.release()
+        collect()
+
+    def fill(self) -> None:
+        self.part.fill(self.model)
+        self._scale()
+
+    def set_aside(self, ranks: list[int]) -> None:
+        """Slots for adapters of these ranks, as rank 0 has them."""
+        sites, model = sites_of(self.model.config), self.model
+        self._slots = Slots(sites, model.dtype, model.device, Counter(ranks), grows=False)
+        model.adapted = shadow = Shadow(model, sites, law_for(model, self._slots, sites, self.part.deterministic))
+        self.runner.adapters = ByNumber(self._slots, shadow)
+
+    def place(self, ranks: list[int], number: int, adapter: Adapter) -> None:
+        """An adapter's part into a slot, see `Slots.mirror`."""
+        self._slots.mirror(ranks, number, adapter)
 
     def compile(self) -> None:
         """What rank 0 has compiled; it lies in the folder of compiled kernels."""
@@ -105,13 +143,14 @@ class GpuFollower:
         self._asleep = HostCopy([tensor for tensor in tensors_of([self.model]) if tensor.device.type == "cuda"])
         self.runner.release()
         self._pool.release()
-        torch.cuda.empty_cache()
+        collect()
 
     def wake(self) -> None:
-        assert self._asleep is not None
-        self._pool.restore()
-        self._asleep.restore()
-        self._asleep = None
+        """From a sleep, or once other weights are there."""
+        if self._asleep is not None:
+            self._pool.restore()
+            self._asleep.restore()
+            self._asleep = None
         self.runner.restore(self._attention())
 
 
@@ -126,12 +165,8 @@ def _begun(begin: Begin) -> GpuFollower:
     torch.cuda.set_device(device)
     torch.set_num_threads(begin.threads)
     free, _ = torch.cuda.mem_get_info(device)
-    transform, place = transform_for(begin.weights, begin.deterministic, device), Place.of(begin.rank, begin.ranks, begin.stages, begin.whole)
-    path, options = Path(begin.path), (begin.seed, transform, begin.context, begin.load_format)
-    if begin.stages == 1:
-        model = load_share(path, begin.dtype, device, place.split, *options)
-    else:
-        model = load_stage(path, begin.dtype, device, place, *options)
+    part = Part(begin._replace(device=device), transform_for(begin.weights, begin.deterministic, device))
+    model = part.load()
     ranks = CudaRanks(begin.rank, begin.ranks, Path(begin.meeting), device, model.config.hidden_size, begin.dtype, begin.deterministic, begin.stages)
-    model = joined(model, ranks) if ranks.ranks > 1 else model
-    return GpuFollower(model, ranks, free, None if begin.whole is None else Mover(model, begin.rank, begin.ranks))
+    part.sums = ranks if ranks.ranks > 1 else None
+    return GpuFollower(part, part.join(model), ranks, free, None if begin.whole is None else Mover(model, begin.rank, begin.ranks))

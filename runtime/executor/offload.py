@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -29,6 +30,12 @@ def tensors_of(root: object) -> Iterator[Tensor]:
             yield item
         else:
             stack += _held(item)
+
+
+def collect() -> None:
+    """Captured steps are cycles that hold what they were captured with."""
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def _held(item: Any) -> list[Any]:

@@ -19,7 +19,7 @@ from .wanted import logit_rows, pools
 from .windows import window_slots
 
 if TYPE_CHECKING:
-    from ..adapters.room import Adapters
+    from ..adapters.of_step import OfStep
     from ..cache import WindowPages
     from ..models.generic import AnyDecoder
     from ..sequences.sequence import SequenceState, Work
@@ -45,7 +45,7 @@ class Runner:
         self.rows = RowMap(rows or 0)
         self.last = None if rows is None else torch.zeros(rows, dtype=torch.int32, device=device)
         self.sums: Tensor | None = None
-        self.adapters: Adapters | None = None
+        self.adapters: OfStep | None = None
 
     def on_device(self) -> AbstractContextManager[object]:
         """Where the scheduler thread runs."""
@@ -131,7 +131,7 @@ def state_slots(work: list[Work]) -> tuple[list[int], list[int]]:
     return [read_slot(seq) for seq, *_ in work], [write_slot(seq) for seq, *_ in work]
 
 
-def adapter_rows(adapters: Adapters | None, work: list[Work], lengths: list[int], wanted: list[int]) -> AdapterRows | None:
+def adapter_rows(adapters: OfStep | None, work: list[Work], lengths: list[int], wanted: list[int]) -> AdapterRows | None:
     """None: no row of the step has one."""
     if adapters is None or not any(digests := [seq.terms.adapter for seq, *_ in work]):
         return None

@@ -14,6 +14,7 @@ from ..parallel.expert_ranks import ExpertRanks
 from ..parallel.progress import Progress
 from ..parallel.team import Team
 from .cuda_runner import CudaRunner
+from .offload import collect
 from .page_table import MirroredTable, PageTable
 from .work_words import Mirrors, to_words
 
@@ -63,7 +64,8 @@ class TeamCudaRunner(RankCudaRunner):
         if not (work and not is_compiling()):
             return super().forward(work)
         if not self._told:
-            self.team.step(to_words(work, self.table.rows_of(work)))
+            slots = self._slots(work) if self._adapts(work) else ()
+            self.team.step(to_words(work, self.table.rows_of(work), slots))
         try:
             return super().forward(work)
         except BaseException as error:
@@ -91,6 +93,11 @@ class TeamCudaRunner(RankCudaRunner):
     def release(self) -> None:
         self.team.sleep()
         super().release()
+
+    def let_go(self) -> None:
+        """As `release`, on all ranks, where weights stay on their cards to be loaded anew."""
+        self.team.ask("let_go", meanwhile=super().release)
+        collect()
 
     def restore(self, attention: AttentionBackend) -> None:
         self.team.wake()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -10,8 +11,10 @@ import numpy as np
 from ..sequences.draft import Draft, Source
 from ..sequences.ops import Op
 from ..sequences.sequence import SequenceState, Work
+from ..sequences.terms import USUAL, Terms
+from ..step.adapter_rows import NONE
 
-ROW = 10  # numbers of a sequence in front of its tokens and slots
+ROW = 11  # numbers of a sequence in front of its tokens and slots
 
 
 class Asked(Op):
@@ -33,15 +36,21 @@ def _within(span: range, lo: int, hi: int) -> range:
     return range(max(span.start, lo), max(min(span.stop, hi), span.start, lo))
 
 
-def to_words(work: Sequence[Work], rows: Sequence[int]) -> bytes:
-    """rows: the row of each sequence. What the others know of its slots is what the row's mirror has: `slots.mirrored`."""
+def to_words(work: Sequence[Work], rows: Sequence[int], adapters: Sequence[int] = ()) -> bytes:
+    """rows: the row of each sequence.  adapters: the slot of each one's adapter, or NONE; empty: nobody has one. What the others know of its slots is what the row's mirror has: `slots.mirrored`."""
     parts: list[np.ndarray] = []
-    for (seq, lo, hi), row in zip(work, rows, strict=True):
+    for (seq, lo, hi), row, slot in zip(work, rows, adapters or [NONE] * len(work), strict=True):
         op, known, stop = seq.ops[0], min(seq.slots.mirrored, hi), min(hi, seq.known)
         wanted, pool = op.rows(seq, lo, hi), op.pool(seq, lo, hi)
-        parts.append(np.array((row, lo, hi, known, stop, wanted.start, wanted.stop, pool.start, pool.stop, seq.draft is not None), np.int32))
+        parts.append(np.array((row, lo, hi, known, stop, wanted.start, wanted.stop, pool.start, pool.stop, seq.draft is not None, slot), np.int32))
         parts += (seq.tokens.reaching(stop)[lo:stop], seq.slots.array[known:hi])
     return np.concatenate(parts).astype(np.int32, copy=False).tobytes()
+
+
+@cache
+def _terms_of(slot: int) -> Terms:
+    """Adapters are called by their slots here, see `adapters.of_step.ByNumber`."""
+    return USUAL if slot == NONE else USUAL._replace(adapter=str(slot))
 
 
 class Told(NamedTuple):
@@ -55,6 +64,7 @@ class Told(NamedTuple):
     wanted: range
     pool: range
     drafted: bool
+    adapter: int
 
 
 class Mirrors:
@@ -71,7 +81,7 @@ class Mirrors:
             row, lo, hi, known, stop, *spans = values[at : at + ROW].tolist()
             tokens = max(0, stop - lo)
             at += ROW
-            told = Told(row, lo, hi, known, stop, range(*spans[:2]), range(*spans[2:4]), bool(spans[4]))
+            told = Told(row, lo, hi, known, stop, range(*spans[:2]), range(*spans[2:4]), bool(spans[4]), spans[5])
             found.append(self._mirrored(told, values[at : at + tokens], values[at + tokens : at + tokens + hi - known]))
             at += tokens + hi - known
         return found
@@ -82,6 +92,7 @@ class Mirrors:
         seq.slots.truncate(told.known)
         seq.slots.extend(slots)
         seq.draft = Draft([], Source("told")) if told.drafted else None  # steps are cut by it; its tokens are among the others
+        seq.terms = _terms_of(told.adapter)
         seq.ops.clear()
         seq.ops.append(Asked(told.wanted, told.pool))
         return Work(seq, told.lo, told.hi)

@@ -19,7 +19,7 @@ from ..loading.gguf import is_gguf
 from ..models.attention import AttentionPart
 from ..models.decoder import Decoder
 from ..models.feedforward import GatedPart, PlainPart
-from ..parallel.adapter_parts import PartsPacking, TeamSlots, bytes_of_ranks
+from ..parallel.adapter_parts import PartsPacking, TeamSlots, bytes_of_ranks, most_of_a_rank
 from .config import Resolved, parse_memory
 from .core import EngineCore
 from .ranks_side import RanksSide
@@ -31,17 +31,17 @@ def refusal(model: Any, path: Path, config: Resolved) -> str | None:
         return f"{model.config.architecture} runs by transformers' own implementation"
     if is_gguf(path):
         return "the model is a GGUF file, whose rows may lie in another order than the adapters were trained for; take the checkpoint in Hugging Face's format"
-    if model.config.is_share and model.device.type == "cuda":
-        return "with tensor_parallel or pipeline_parallel, adapters are not supported on GPUs: merge the adapter into its base, or take device='cpu'"
     return None if sites_of(model.config, by_law(model, config)) else f"{model.config.architecture} has no product that adapters are added to"
 
 
 def slot_bytes(model: Decoder, config: Resolved, side: RanksSide | None = None) -> int:
-    """That the slots take which were asked for, of all ranks that share this memory."""
-    if not config.adapter_slots or (side is not None and model.device.type == "cuda"):  # there none are made over ranks
+    """That the slots take which were asked for: of all ranks that share this memory, on GPUs of the fullest card."""
+    if not config.adapter_slots:
         return 0
     if side is None:
         return bytes_of(sites_of(model.config, by_law(model, config)), counts(config), model.dtype.itemsize)
+    if model.device.type == "cuda":
+        return most_of_a_rank(side.part.whole, config.pipeline_parallel, config.tensor_parallel, counts(config), model.dtype.itemsize)
     return _of_ranks(side, config, model)(counts(config))
 
 
@@ -72,7 +72,7 @@ def counts(config: Resolved) -> dict[int, int]:
 def make_adapters(model: Decoder, config: Resolved, choice: DeviceChoice, side: RanksSide | None = None) -> Adapters:
     gpu = choice.device.type == "cuda"
     sites: tuple[Site, ...] = sites_of(model.config, by_law(model, config))
-    made_by = Slots if side is None else partial(TeamSlots, side.team, _of_ranks(side, config, model))
+    made_by = Slots if side is None else partial(TeamSlots, side.team, _of_ranks(side, config, model), model.fused)
     slots = made_by(sites, model.dtype, choice.device, counts(config), grows=not gpu and config.adapter_slots is None)
     shadow = Shadow(model, sites, law_for(model, slots, sites, config.deterministic))
     reader = _reader(model, sites, config, side)

@@ -24,7 +24,6 @@ from ..parallel.expert_ranks import ExpertRanks
 from ..parallel.line import Begin, Room
 from ..parallel.moving import Mover
 from ..parallel.part import Part
-from ..parallel.ranks import joined
 from ..parallel.team import Team
 from ..parallel.whole_experts import require_alike, require_kernels
 from ..quantization import Transform
@@ -74,8 +73,6 @@ class RanksSide:
         self.team.begin(begin)
         model = self.part.load()
         self._layout = model.config.attention
-        if choice.device.type == "cuda" and any(scale is not None for scale in model.kv_scales) and config.kv_dtype == "fp8":
-            raise ConfigError(f"{config.ranks_asked}, kv_dtype='fp8'): the checkpoint's scales of keys and values are not shared out on GPUs; leave kv_dtype at 'auto'")
         if choice.device.type == "cuda" and config.expert_parallel:
             require_kernels(model, config.ranks_asked)
         return model
@@ -84,6 +81,12 @@ class RanksSide:
         """Every rank settles what it will load of another checkpoint: rank 0's plan, and bytes of all. Raises what one of them finds wrong, and nothing is another then."""
         plan = self.part.plan(model, self.part.opened(path))
         return plan, plan.bytes + sum(self.team.ask("plan", path))
+
+    def let_go(self, runner: Any) -> None:
+        """Before other weights are loaded: what is kept of those of before. runner: rank 0's."""
+        if self.experts is not None:
+            self.experts.let_go()
+        (runner.release if self.ranks is None else runner.let_go)()
 
     def fill(self, model: Decoder) -> None:
         """Every rank loads that. Raises what one of them could not do, when all are done."""
@@ -100,8 +103,8 @@ class RanksSide:
 
         choice = self._choice
         self.ranks = CudaRanks(0, self.team.size, self.team.meeting, choice.device, model.config.hidden_size, choice.dtype, config.deterministic, stages)
-        if self.ranks.ranks > 1:
-            joined(model, self.ranks)
+        self.part.sums = self.ranks if self.ranks.ranks > 1 else None
+        self.part.join(model)
         if config.expert_parallel:
             with torch.cuda.device(choice.device):
                 self.experts = ExpertRanks(self.team, Mover(model, 0, self.team.size), self.team.size)

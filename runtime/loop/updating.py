@@ -48,8 +48,6 @@ class Updater:
         model = self._core.runner.model
         if not isinstance(model, Decoder):
             raise RuntimeFailure(f"{model.config.architecture} runs by transformers' own implementation, whose weights cannot be updated; open a new engine")
-        if self._side is not None and model.device.type == "cuda":
-            raise RuntimeFailure("update_weights with tensor_parallel or pipeline_parallel is not supported on GPUs: the ranks load their shares only when they start; open a new engine")
         if self._core.asleep:
             raise RuntimeFailure("the engine sleeps; wake it before its weights are updated")
         plan, size = self._planned(origin, model)
@@ -85,7 +83,7 @@ class Updater:
         """Computes nothing more where neither the new weights nor those of before can be loaded, until an update succeeds."""
         runner = self._core.runner
         if not self._core.halted:
-            runner.release()
+            runner.release() if self._side is None else self._side.let_go(runner)
         self._core.halted = True
         try:
             self._fill(model, plan)

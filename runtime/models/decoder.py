@@ -37,6 +37,8 @@ class WithAdapters(Protocol):
 
     def forward(self, batch: Batch, attention: AttentionBackend, memory: StateMemory | None) -> Tensor: ...
 
+    def forget(self) -> None: ...
+
 
 class Decoder:
     """Weights are allocated empty; fill what `places` names, then call `seal` once.
@@ -84,6 +86,8 @@ class Decoder:
     def allocate(self, index: int) -> None:
         """Give a part memory to be loaded into; a tied head takes the embedding's table, which must be there. Nothing runs before `finish`."""
         vars(self).pop("course", None)  # it would keep the weights of before
+        if self.adapted is not None:
+            self.adapted.forget()
         self.step = None
         if index == 0:
             self.embedding = Embedding(self.config, self.dtype, self.device)

@@ -61,6 +61,11 @@ def bytes_of_ranks(model: Model, stages: int, ranks: int, counts: Mapping[int, i
     return ranks * sum(bytes_of(sites, counts, itemsize) for sites in sites_by_stage(model, stages, ranks))
 
 
+def most_of_a_rank(model: Model, stages: int, ranks: int, counts: Mapping[int, int], itemsize: int) -> int:
+    """Bytes that slots take on the rank whose stage has most to adapt. model: the whole one."""
+    return max(bytes_of(sites, counts, itemsize) for sites in sites_by_stage(model, stages, ranks))
+
+
 def _kept(model: Model, split: Split) -> dict[str, Kept]:
     """By the names of modules in the model."""
     if split.ranks == 1:
@@ -74,15 +79,20 @@ def _kept(model: Model, split: Split) -> dict[str, Kept]:
 
 
 class TeamSlots(Slots):
-    """Of rank 0. What it lays in a slot, the other ranks lay in theirs, each its own part. all_bytes: that slots of these classes take on all ranks."""
+    """Of rank 0. What it lays in a slot, the other ranks lay in theirs, each its own part. all_bytes: that slots of these classes take on all ranks.
 
-    def __init__(self, team: Team, all_bytes: Callable[[Mapping[int, int]], int], *args: Any, **options: Any) -> None:
+    On GPUs the others set theirs aside at once: graphs have the addresses.
+    """
+
+    def __init__(self, team: Team, all_bytes: Callable[[Mapping[int, int]], int], at_once: bool, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._team, self._all_bytes = team, all_bytes
+        if at_once and self.slots:
+            team.ask("set_aside", [slot.rank for slot in self.slots])
 
     @property
     def bytes(self) -> int:
-        """On all ranks together; the others make theirs when the first adapter is laid in one."""
+        """On all ranks together; on a CPU the others make theirs when the first adapter is laid in one."""
         return self._all_bytes(Counter(slot.rank for slot in self.slots))
 
     def placed(self, slot: Slot) -> None:

@@ -34,7 +34,12 @@ class Rebalanced(NamedTuple):
 
 
 class _Layer:
-    """counted: of each expert, how often it was chosen before it last moved.  planned: before `window` was asked last.  rows: of each rank, before experts last moved."""
+    """counted: of each expert, how often it was chosen before it last moved.  planned: before `window` was asked last.  rows: of each rank, before experts last moved.
+
+    part: None while its weights are loaded anew.
+    """
+
+    part: ExpertsPart | None
 
     def __init__(self, part: ExpertsPart, ranks: int) -> None:
         self.rows = [0] * ranks
@@ -62,6 +67,16 @@ class _Layer:
     def moving(self) -> None:
         """Its experts are about to lie elsewhere."""
         self.rows, self.counted = self.rows_now(), self.counts
+
+    def let_go(self) -> None:
+        """Its weights are going to be others: nothing here keeps those of before."""
+        self.moving()
+        self.part = None
+
+    @property
+    def here(self) -> ExpertsPart:
+        assert self.part is not None
+        return self.part
 
     def window(self) -> list[int]:
         """How often each expert was chosen since this was asked last."""
@@ -97,6 +112,12 @@ class ExpertRanks:
             self._windows.clear()
             self._together("review", self._mover.review)
 
+    def let_go(self) -> None:
+        """Weights are going to be loaded anew."""
+        for layer in self.layers.values():
+            layer.let_go()
+        self._together("drop", self._mover.drop)
+
     def begin(self) -> None:
         """By what was chosen since the last time."""
         assert not self.busy
@@ -127,16 +148,16 @@ class ExpertRanks:
         held = better(layer.spread, weights)
         self._expected.append(loads(held or layer.spread.held, weights))
         if held is not None:
-            self._slices += slices(index, layer.spread.held, held, bytes_of(layer.part))
+            self._slices += slices(index, layer.spread.held, held, bytes_of(layer.here))
             self._now = self._now._replace(layers=self._now.layers + 1)
 
     def _move(self, slice: Slice) -> None:
         layer, began, count = self.layers[slice.layer], time.perf_counter(), len(slice.moves)
         if slice.held is not None:
             layer.moving()
-        slice = slice._replace(chosen=told_apart(layer.part))
+        slice = slice._replace(chosen=told_apart(layer.here))
         self._together("move", self._mover.take, slice)
-        now, size = self._now, count * bytes_of(layer.part)
+        now, size = self._now, count * bytes_of(layer.here)
         self.moved += count
         self._now = now._replace(experts=now.experts + count, bytes=now.bytes + size, seconds=now.seconds + time.perf_counter() - began)
 
@@ -168,7 +189,7 @@ class ExpertRanks:
     @property
     def staged(self) -> int:
         """Bytes of a rank's memory that are taken while the experts of a layer move."""
-        return max(max(map(len, layer.spread.held)) * bytes_of(layer.part) for layer in self.layers.values())
+        return max(max(map(len, layer.spread.held)) * bytes_of(layer.here) for layer in self.layers.values())
 
     @property
     def fixed(self) -> list[int]:

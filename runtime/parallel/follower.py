@@ -11,7 +11,7 @@ import signal
 import socket
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -63,7 +63,7 @@ class Follower:
         self.part, self.model, self.pipeline, self._rows = part, model, pipeline, Rows(0)
         self._called: dict[str, Callable[..., Any]] = {"plan": self.plan, "fill": self.fill, "place": self.place, "keep_pages": self.keep_pages}
         if mover is not None:
-            self._called |= {"move": mover.take, "review": mover.review}
+            self._called |= {"move": mover.take, "review": mover.review, "drop": mover.drop}
         self._adapter_slots: Slots | None = None
         self._memory: StateMemory | None = None
         self._room: Room | None = None
@@ -84,18 +84,11 @@ class Follower:
         elif kind in (SLEEP, WAKE):
             self.sleep() if kind == SLEEP else self.wake()
         elif kind == ASK:
-            return self._answer(*pickle.loads(payload))
+            return answer(self._called, *pickle.loads(payload))
         elif kind == TELL:
             name, arguments = pickle.loads(payload)
             self._called[name](*arguments)
         return b""
-
-    def _answer(self, name: str, arguments: tuple[Any, ...]) -> bytes:
-        """What a method gives, or the error that it raises: rank 0 goes on with either."""
-        try:
-            return pickle.dumps((self._called[name](*arguments), None))
-        except Exception as error:
-            return pickle.dumps((None, _sendable(error)))
 
     def plan(self, path: Path) -> int:
         """See `Part.plan`. Bytes that it will read."""
@@ -207,6 +200,14 @@ def _begun(begin: Begin) -> Follower:
     ranks = StageRanks(begin.rank, begin.ranks, Path(begin.meeting), begin.stages)
     part.sums = ranks if ranks.ranks > 1 else None
     return Follower(part, part.join(model), Pipeline(model, Links(ranks)))
+
+
+def answer(called: Mapping[str, Callable[..., Any]], name: str, arguments: tuple[Any, ...]) -> bytes:
+    """What a method gives, or the error that it raises: rank 0 goes on with either."""
+    try:
+        return pickle.dumps((called[name](*arguments), None))
+    except Exception as error:
+        return pickle.dumps((None, _sendable(error)))
 
 
 def _sendable(error: Exception) -> Exception:

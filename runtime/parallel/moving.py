@@ -50,6 +50,10 @@ class Mover:
         """Find out anew what can move: all ranks do so at the same time, once weights were loaded."""
         self.movable = self._movable()
 
+    def drop(self) -> None:
+        """Weights are going to be loaded anew: what is under way comes to nothing, and nothing here keeps those of before."""
+        self._under_way, self._staged = None, []
+
     def _movable(self) -> list[int]:
         """A mixture that one rank does not compute by the kernels is computed by torch on all: where routers differ in a last bit, a row's expert may be nobody's."""
         own = {index: (part.compiled is not None, {form_of(expert) for expert in part.experts}) for index, part in self.parts.items()}

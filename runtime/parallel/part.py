@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ..errors import CheckpointError
 from ..loading.checkpoint import Checkpoint, open_checkpoint
 from ..loading.plan import Plan
 from ..loading.weights import fill, plan_of
@@ -38,8 +39,10 @@ class Part:
 
     def plan(self, model: Decoder, checkpoint: Checkpoint) -> Plan:
         """What of a checkpoint goes where in the rank's model; `fill` takes the newest."""
-        self._plan = plan_of(model, part_of(checkpoint, self.place, self._begin.device))
-        return self._plan
+        plan = self._plan = plan_of(model, part_of(checkpoint, self.place))
+        if plan.coded and self._begin.whole is not None and model.fused:
+            raise CheckpointError(f"{min(plan.coded)} comes in few bits, which expert_parallel does not take on GPUs; take the model as it was before")
+        return plan
 
     def fill(self, model: Decoder) -> None:
         """Load it by the newest plan."""

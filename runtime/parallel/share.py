@@ -26,8 +26,6 @@ from .few_bits import ShareReaders, coded
 from .split import Cut, Split, cuts, narrowed, refusal
 from .whole_experts import WholeExperts, elsewhere
 
-CPU = torch.device("cpu")
-
 
 class ShareSource:
     """A source whose tensors have what a rank keeps of them. cuts: by the tensors' own names.  absent: says of which it keeps nothing.
@@ -79,8 +77,8 @@ def _bytes(stored: Stored, axis: int) -> int:
     return math.prod(stored.shape[axis:]) * DTYPES[stored.dtype].itemsize
 
 
-def share_of(checkpoint: Checkpoint, split: Split, device: torch.device = CPU) -> Checkpoint:
-    """What a rank loads. Raises ConfigError for what cannot be shared out, or not on this device."""
+def share_of(checkpoint: Checkpoint, split: Split) -> Checkpoint:
+    """What a rank loads. Raises ConfigError for what cannot be shared out."""
     model = checkpoint.model
     require(model, split.ranks, split.whole)
     if checkpoint.packed:
@@ -90,8 +88,6 @@ def share_of(checkpoint: Checkpoint, split: Split, device: torch.device = CPU) -
     own = narrowed(model, split)
     begins = elsewhere(own)
     few = coded([stored for source in cut_apart for stored in source.tensors], model, found)
-    if few and device.type == "cuda":
-        raise ConfigError(f"Engine(tensor_parallel={split.ranks}): {shown(min(few))} comes in few bits, which are not shared out on GPUs; take the model as it was before, or device='cpu'")
     plain = {name: each for name, each in found.items() if name not in few}
     sources = [ShareSource(source, _by_own_names(source, plain, model), lambda name: name.startswith(begins) or renamed(name, model, found).startswith(begins)) for source in cut_apart]
     readers = ShareReaders(checkpoint.readers, model, {name: found[name] for name in few})
@@ -109,7 +105,7 @@ def load_share(
     path: Path, dtype: torch.dtype, device: torch.device, split: Split, seed: int | None = None, transform: Any = None, context: int | None = None, load_format: str = "auto"
 ) -> Decoder:
     """As `loading.load_model`, a rank's part of it. seed: of random weights, which are another model than one rank's."""
-    checkpoint = share_of(open_checkpoint(path, context, seed is None, load_format), split, device)
+    checkpoint = share_of(open_checkpoint(path, context, seed is None, load_format), split)
     if seed is not None:
         return dummy_model(checkpoint.model, dtype, device, seed, transform)
     return load_checkpoint(checkpoint, dtype, device, transform)

@@ -24,7 +24,7 @@ from ..loading.weights import dummy_model, load_checkpoint
 from ..models.decoder import Decoder
 from ..models.latent_spec import Latent
 from ..models.spec import Attention, Beside, Layer, Mixer, Model, Stage, attention_of
-from .share import CPU, share_of
+from .share import share_of
 from .split import Split
 from .whole_experts import WholeExperts
 
@@ -163,18 +163,18 @@ def load_stage(
 
 def load_part(checkpoint: Checkpoint, place: Place, dtype: torch.dtype, device: torch.device, seed: int | None = None, transform: Any = None) -> Decoder:
     """The model of a rank. seed: of random weights."""
-    mine = part_of(checkpoint, place, device)
+    mine = part_of(checkpoint, place)
     if seed is not None:
         return dummy_model(mine.model, dtype, device, seed, transform)
     return load_checkpoint(mine, dtype, device, transform)
 
 
-def part_of(checkpoint: Checkpoint, place: Place, device: torch.device = CPU) -> Checkpoint:
-    """What a rank loads. Raises ConfigError for what cannot be shared out, or not on this device."""
+def part_of(checkpoint: Checkpoint, place: Place) -> Checkpoint:
+    """What a rank loads. Raises ConfigError for what cannot be shared out."""
     if place.stages == 1:
-        return share_of(checkpoint, place.split, device)
+        return share_of(checkpoint, place.split)
     if checkpoint.packed:
         raise ConfigError("Engine(pipeline_parallel=...): a sharded state has its weights packed for one rank: open the model that it was made of")
     cuts = borders(checkpoint.model, place.stages)
     apart = replace(checkpoint, sources=[cut(source, checkpoint.model) for source in checkpoint.sources])
-    return of_stage(apart if place.split.ranks == 1 else share_of(checkpoint, place.split, device), cuts, place.stage)
+    return of_stage(apart if place.split.ranks == 1 else share_of(checkpoint, place.split), cuts, place.stage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,8 +37,8 @@ class Graphs:
         self.seconds = seconds
 
     def capture(self, compute: Callable[[], torch.Tensor]) -> tuple[Any, torch.Tensor]:
-        result = compute()
-        return SimpleNamespace(replay=lambda: result.copy_(compute())), result
+        result, replays = compute(), count()  # a step is captured and replayed: both are one run here, as what comes in may be written over
+        return SimpleNamespace(replay=lambda: next(replays) and result.copy_(compute())), result
 
     def replay_of(self, compute: Callable[[], None]) -> Callable[[], None]:
         return compute

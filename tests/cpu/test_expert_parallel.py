@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -238,6 +240,26 @@ def test_weights_that_are_loaded_anew_end_what_was_under_way(mover: Mover) -> No
         assert not experts.busy and told == ["review"]
     experts.begin()
     assert experts.last.balance_before <= 1 and experts.busy
+
+
+def test_nothing_keeps_the_weights_of_before_while_others_are_loaded(mover: Mover) -> None:
+    """And rows are counted on."""
+    told: list[str] = []
+    experts, spread = ExpertRanks(SimpleNamespace(tell=lambda name, *rest: told.append(name)), mover, 2), mover.parts[0].spread
+    mover.parts[0].by_torch(torch.randn(50, 48, generator=torch.Generator().manual_seed(0)))
+    experts._slices += slices(0, spread.held, (spread.held[0][::-1], spread.held[1]), 2**30)
+    experts.turn()
+    assert mover._staged
+    before = weakref.ref(mover.parts[0])
+    experts.let_go()
+    mover._model.layers[0].ffn = ranks_of(mixture("plain"), begin(COUNT, 2, 2))[0]
+    gc.collect()
+    assert before() is None and not mover._staged and sum(experts.rows()[0]) == 150
+    experts.look()
+    mover.parts[0].by_torch(torch.randn(10, 48))
+    assert not experts.busy and told == ["move", "drop", "review"] and sum(experts.rows()[0]) == 180
+    experts.begin()
+    assert experts.busy
 
 
 def test_no_rank_keeps_experts_on_their_way_when_weights_go_elsewhere(mover: Mover) -> None:

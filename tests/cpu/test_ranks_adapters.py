@@ -16,7 +16,7 @@ from sgl.runtime.adapters.slots import Slots
 from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.loading.plan import renamed
 from sgl.runtime.models.spec import Model
-from sgl.runtime.parallel.adapter_parts import PartsPacking, bytes_of_ranks
+from sgl.runtime.parallel.adapter_parts import PartsPacking, bytes_of_ranks, most_of_a_rank
 from sgl.runtime.parallel.split import refusal
 from sgl.runtime.parallel.stages import Place, load_part
 
@@ -67,14 +67,15 @@ def test_parts_are_those_of_a_merged_checkpoint(case: str, stages: int, tmp_path
     whole = PartsPacking(model, stages, 2, torch.float32).pack(pairs)
     parts = [whole, *whole.elsewhere]
     assert len(parts) == 2 * stages and len({part.digest for part in parts}) == 1
-    there = 0
+    there = []
     for rank, part in enumerate(parts):
         place = Place.of(rank, len(parts), stages)
         base, more = (load_part(open_checkpoint(each), place, torch.float32, CPU) for each in (path, other))
         sites = sites_of(base.config)
         assert sites
-        there += Slots(sites, torch.float32, CPU, {8: 2, 16: 1}, grows=False).bytes
+        there.append(Slots(sites, torch.float32, CPU, {8: 2, 16: 1}, grows=False).bytes)
         for site in sites:
             before, after = (getattr(getattr(each.layers[site.layer], site.holder), site.name).dense() for each in (base, more))
             close(matrix(part, site), after - before, 1e-4, f"rank {rank}: {site.modules}")
-    assert bytes_of_ranks(model, stages, 2, {8: 2, 16: 1}, 4) == there > 0
+    assert bytes_of_ranks(model, stages, 2, {8: 2, 16: 1}, 4) == sum(there) > 0
+    assert most_of_a_rank(model, stages, 2, {8: 2, 16: 1}, 4) == max(there)

@@ -16,11 +16,9 @@ from test_experts import in_mxfp4
 from test_few_bits_loading import FORMATS, WEIGHTS, needs_product, restored, write
 
 from sgl.runtime.adapters.sites import sites_of
-from sgl.runtime.errors import CheckpointError, ConfigError
-from sgl.runtime.loading.checkpoint import open_checkpoint
+from sgl.runtime.errors import CheckpointError
 from sgl.runtime.parallel.share import load_share
 from sgl.runtime.parallel.split import Split
-from sgl.runtime.parallel.stages import Place, load_part, part_of
 from sgl.runtime.quantization.grouped import Grouped
 
 __all__ = ["restored"]
@@ -99,16 +97,3 @@ def test_any_inputs_are_those_of_the_whole() -> None:
         if group < 192:
             with pytest.raises(ValueError, match=f"groups of {group} inputs"):
                 whole.of_inputs(torch.arange(8, 40))
-
-
-@pytest.mark.parametrize("stages", [1, 2])
-def test_they_are_not_shared_out_on_gpus(stages: int, tmp_path: Path) -> None:
-    few, whole = write(tmp_path, *FORMATS["awq"])
-    place, gpu = Place.of(0, 2 * stages, stages), torch.device("cuda")
-    with pytest.raises(ConfigError, match=r"model\.layers\.0\..*in few bits, which are not shared out on GPUs.*device='cpu'"):
-        part_of(open_checkpoint(few), place, gpu)
-    with pytest.raises(ConfigError, match="not shared out on GPUs"):
-        load_part(open_checkpoint(few), place, torch.bfloat16, gpu)
-    with pytest.raises(ConfigError, match="not shared out on GPUs"):
-        load_share(few, torch.bfloat16, gpu, Split(0, 2))
-    assert part_of(open_checkpoint(whole), place, gpu).sources and part_of(open_checkpoint(few), place).sources

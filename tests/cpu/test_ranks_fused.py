@@ -67,17 +67,19 @@ class Shuffled:
                 layer.ffn.lie(held)
 
 
-def steps_of_ranks(path: Path, work: list[list[tuple[Row, int]]], whole: WholeExperts | None = None, before: Any = None) -> tuple[list[torch.Tensor], Any]:
-    """Rank 0's logits of each step's every row, and its model. whole: see `Split`.  before: gets each rank's model, the rank and the step's number before it."""
+def steps_of_ranks(
+    path: Path, work: list[list[tuple[Row, int]]], whole: WholeExperts | None = None, before: Any = None, dtype: torch.dtype = torch.float32, lay: Any = checks.lay_plain
+) -> tuple[list[torch.Tensor], Any]:
+    """Rank 0's logits of each step's every row, and its model. whole: see `Split`.  before: gets each rank's model, the rank and the step's number before it.  lay: has weights lie as on a GPU."""
     turns, found, errors = Turns(2), {}, []
 
     def compute(rank: int) -> None:
         with turns.turn:
             try:
-                model = load_share(path, torch.float32, CPU, Split(rank, 2, whole))
-                checks.lay_plain(model)
+                model = load_share(path, dtype, CPU, Split(rank, 2, whole))
+                lay(model)
                 rows: dict[int, Row] = {}
-                rig = checks.FusedRig(path, model=joined(model, TurnRanks(rank, turns)), attention="torch_native")
+                rig = checks.FusedRig(path, dtype, model=joined(model, TurnRanks(rank, turns)), attention="torch_native")
                 logits = []
                 with torch.inference_mode():
                     for number, step in enumerate(work):

@@ -1,0 +1,39 @@
+"""Which adapter each row of a step has: of rank 0's sequences (room.py), and of those that another rank is told of."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+
+from ..step.adapter_rows import NONE, AdapterRows
+from .product import rows_of
+from .shadow import Shadow
+from .slots import Slots
+
+
+class OfStep(ABC):
+    def __init__(self, slots: Slots, shadow: Shadow) -> None:
+        self.slots, self.shadow = slots, shadow
+        self._newest: tuple[object, AdapterRows | None] | None = None
+
+    @abstractmethod
+    def slots_for(self, digests: Iterable[str]) -> Sequence[int]:
+        """Of the sequences of a step; "" has none."""
+
+    def rows(self, digests: Iterable[str], lengths: Sequence[int], wanted: Sequence[int]) -> AdapterRows | None:
+        """Of a step, sequence by sequence; "" has none. None: no row of it has one."""
+        asked = list(digests), tuple(lengths), tuple(wanted), self.slots.version
+        if self._newest is None or self._newest[0] != asked:  # of decode steps one is like the next, and slots that are held stay
+            slots = self.slots_for(asked[0])
+            self._newest = asked, None if all(slot == NONE for slot in slots) else rows_of(slots, lengths, wanted)
+        return self._newest[1]
+
+
+class ByNumber(OfStep):
+    """On a rank above 0, which knows of adapters only the slots that they lie in: these are what its sequences call them by."""
+
+    def slots_for(self, digests: Iterable[str]) -> Sequence[int]:
+        found = [int(digest) if digest else NONE for digest in digests]
+        for slot in {*found} - {NONE}:
+            self.slots.wait_for(slot)
+        return found
