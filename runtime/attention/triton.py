@@ -121,7 +121,7 @@ class TritonAttention(OnePool):
             q, *self._kv(layer), out, device.rows, device.contexts[:sequences], device.table,
             page_size=device.page_size, scratch=self._scratch,
             tile=self.lone_tile if sequences == 1 else self.decode_tile, skip=skip, lse=lse, sinks=sinks,
-            k_scale=k_scale, v_scale=v_scale, overlap=skip is None and overlaps(q.device), **self._asked[layer],
+            k_scale=k_scale, v_scale=v_scale, overlap=skip is None and not batch.waits and overlaps(q.device), **self._asked[layer],
         )  # fmt: skip
 
     def attend_prefills(

@@ -21,6 +21,7 @@ from .joins import Pending, RmsJoin
 from .over_ranks import OverRanks, Summed, Unsummed, here
 
 KINDS = (Linear, Fp8Linear)  # of products; not of a subclass
+LONG = 32 * 2**20  # bytes of a weight; attention that starts under the product of a larger one takes more from it than it gains
 Read = tuple[Tensor | Packed, Tensor | None]
 
 
@@ -133,6 +134,10 @@ def times(product: Linear, y: Tensor, norm: NormWeights | None = None) -> Tensor
     return one_row.norm_linear(y, norm.weight, norm.eps, weight, product.bias, weight_scale=scale)
 
 
+def weight_bytes(product: Linear) -> int:
+    return sum(tensor.nbytes for tensor in here(product).tensors())
+
+
 def read(product: Linear) -> Read:
     """The weight as the kernels read it, and the scales that it has besides."""
     if not isinstance(product, FewBitsLinear):
@@ -151,6 +156,7 @@ def _mixed(layer: Foldable, x: Tensor, norm: NormWeights | None, step: Step) -> 
     if isinstance(layer, StateLayer):
         return layer.mixer.alone(x, norm, step, times)
     qkv, q = _query(layer, x, norm, step)
+    step.batch.waits = weight_bytes(layer.block.attention.qkv) > LONG
     mixed = step.attention.attend(q, q, q, layer.block.index, step.batch, *layer.sinks)  # one row reads the pool only
     return layer.gated(mixed.view(1, -1), qkv, one_row.overlaps(x.device))
 

@@ -26,6 +26,7 @@ ENVIRONMENT = {
     "NCCL_SOCKET_IFNAME": "lo",  # nothing leaves this machine
     "TORCH_NCCL_ENABLE_MONITORING": "0",  # that a rank hangs is noticed by those who listen to it (see team.py)
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false",  # what stages send has the group's stream to itself
 }
 
 

@@ -59,6 +59,7 @@ class Batch:
     windows: of models whose windowed layers have slots of their own.
     adapters: which rows have one; None: none has.
     entering: of a stage behind the first one, [T, hidden]: what comes from the stage before; it may be written over.
+    waits: attention is to start when what stands in front of it has ended, not under its tail.
     """
 
     token_ids: Tensor
@@ -80,6 +81,7 @@ class Batch:
     windows: WindowSlots | None = None
     adapters: AdapterRows | None = None
     entering: Tensor | None = None
+    waits: bool = False
 
     @property
     def whole(self) -> bool:
