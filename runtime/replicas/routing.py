@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,9 +32,14 @@ class Text:
 
     @property
     def keys(self) -> list[int]:
-        for start in range(len(self._keys) * BLOCK, len(self.tokens) - BLOCK + 1, BLOCK):
-            above = self._keys[-1] if self._keys else hash(self._space)
-            self._keys.append(hash((above, self.tokens.array[start : start + BLOCK].tobytes())))
+        known, whole = len(self._keys), len(self.tokens) // BLOCK
+        if known == whole:
+            return self._keys
+        new = self.tokens.array[known * BLOCK : whole * BLOCK].tobytes()
+        above, size = self._keys[-1] if known else hash(self._space), len(new) // (whole - known)
+        for start in range(0, len(new), size):
+            above = hash((above, new[start : start + size]))
+            self._keys.append(above)
         return self._keys
 
 
@@ -49,10 +55,7 @@ class Shadow:
 
     def matched(self, keys: Sequence[int]) -> int:
         """Tokens of the longest beginning that is there."""
-        known = 0
-        while known < len(keys) and keys[known] in self._keys:
-            known += 1
-        return known * BLOCK
+        return BLOCK * bisect_left(keys, True, key=lambda key: key not in self._keys)  # where a block is, all before it are, see `add`
 
     def add(self, keys: Sequence[int]) -> None:
         """The tree drops ends before beginnings: of a text the first block is the one used last."""
