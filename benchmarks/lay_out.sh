@@ -5,6 +5,11 @@
 #   pip download --only-binary=:all: --python-version 3.12 --platform manylinux2014_x86_64 -d build/wheels pydantic jsonschema
 # (flashinfer_python and apache_tvm_ffi with --no-deps), and flashinfer's kernels, built before for this machine's
 # GPU, in build/flashinfer_aot.tgz (NAME/NAME.so of its cached_ops folder). All are optional.
+# SGL_LAID=1: who calls has laid it out, and others may be reading it.
+if [ -n "${SGL_LAID:-}" ]; then
+  site=/tmp/sgl_site
+  return 0
+fi
 if [ -f build/gpu_bundle.tar.xz ]; then
   site=/tmp/sgl_site
   [ -f "$site/.whole" ] || { mkdir -p "$site" && tar xJf build/gpu_bundle.tar.xz -C "$site" && touch "$site/.whole"; }
