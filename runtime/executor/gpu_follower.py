@@ -10,12 +10,16 @@ from typing import Any
 import torch
 
 from ..attention import AttentionBackend, attention_backend
+from ..cache.host_pages import HostPages
+from ..cache.states import StateMemory
+from ..models.capture import Capture
 from ..models.decoder import Decoder
 from ..models.explain import layers_of
 from ..parallel import follower
 from ..parallel.cuda_links import CudaLinks
 from ..parallel.cuda_ranks import CudaRanks, set_environment
-from ..parallel.line import COMPILE, POOL, REHEARSE, SLEEP, STEP, TELL, WAKE, Begin, Room
+from ..parallel.host_pages import calls_of
+from ..parallel.line import ASK, COMPILE, POOL, REHEARSE, SLEEP, STEP, TELL, WAKE, Begin, Room
 from ..parallel.moving import Mover
 from ..parallel.ranks import joined
 from ..parallel.share import load_share
@@ -34,7 +38,11 @@ class GpuFollower:
     def __init__(self, model: Decoder, ranks: CudaRanks, free: int, mover: Mover | None = None) -> None:
         self.model, self.ranks, self._free, self._mover = model, ranks, free, mover
         self._asleep: HostCopy | None = None
+        self._memory: StateMemory | None = None
         self._runner: FollowerRunner | None = None
+        self._called: dict[str, Callable[..., Any]] = {"keep_pages": self.keep_pages}
+        if mover is not None:
+            self._called |= {"move": mover.take, "review": mover.review}
         self._takes = {COMPILE: self.compile, REHEARSE: self.rehearse, SLEEP: self.sleep, WAKE: self.wake}
 
     def ready(self) -> bytes:
@@ -50,7 +58,9 @@ class GpuFollower:
         elif kind == POOL:
             return self.make_room(pickle.loads(payload))
         elif kind == TELL:
-            self.tell(*pickle.loads(payload))
+            self.call(*pickle.loads(payload))
+        elif kind == ASK:
+            return follower.answered(self.call, *pickle.loads(payload))
         else:
             self._takes[kind]()
         return b""
@@ -58,12 +68,15 @@ class GpuFollower:
     def make_room(self, room: Room) -> bytes:
         self._room, self._mirrors = room, Mirrors(room.max_running)
         self._pool = self.model.config.attention.pool(room.slots, room.dtype, self.model.device, 0)
+        self._memory = StateMemory(self.model.config.states, room.states, self.model.dtype, self.model.device) if room.states else None
+        if room.captured is not None:  # as rank 0 does, for the sums' sake
+            self.model.capture = Capture(room.captured)
         attention, options = self._attention(), {}
         if self.ranks.place.stages > 1:
             options["links"] = CudaLinks(self.ranks, self.model, room.tokens)
         self._runner = (StagedFollower if options else FollowerRunner)(
             self.model, attention, self.model.device, context=room.context, page_size=room.page_size, max_running=room.max_running,
-            graphs=room.graphs and self.model.capturable, ranks=self.ranks, mirrors=self._mirrors, **options,
+            graphs=room.graphs and self.model.capturable, memory=self._memory, ranks=self.ranks, mirrors=self._mirrors, **options,
         )  # fmt: skip
         return pickle.dumps(layers_of(self.model, attention))
 
@@ -83,12 +96,14 @@ class GpuFollower:
         with self.runner.on_device():
             self.runner.forward(self._mirrors.work(words))
 
-    def tell(self, name: str, arguments: tuple[Any, ...]) -> None:
-        """Experts move, behind the steps that were told before."""
-        assert self._mover is not None
-        called: dict[str, Callable[..., None]] = {"move": self._mover.take, "review": self._mover.review}
+    def call(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """A method of the rank's; what it queues on the card stands behind the steps that were told before."""
         with self.runner.on_device():
-            called[name](*arguments)
+            return self._called[name](*arguments)
+
+    def keep_pages(self, page_size: int, places: int) -> None:
+        """Lock main memory for pages that rank 0 says are to be saved."""
+        self._called |= calls_of(HostPages(self._pool, page_size, places))
 
     def compile(self) -> None:
         """What rank 0 has compiled; it lies in the folder of compiled kernels."""
@@ -105,11 +120,16 @@ class GpuFollower:
         self._asleep = HostCopy([tensor for tensor in tensors_of([self.model]) if tensor.device.type == "cuda"])
         self.runner.release()
         self._pool.release()
+        if self._memory is not None:
+            self._memory.release()
         torch.cuda.empty_cache()
 
     def wake(self) -> None:
         assert self._asleep is not None
-        self._pool.restore()
+        with self.runner.on_device():
+            self._pool.restore()
+            if self._memory is not None:
+                self._memory.restore()
         self._asleep.restore()
         self._asleep = None
         self.runner.restore(self._attention())

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..cache.trail import Mark, read_slot, write_slot
 from ..sequences.draft import Draft, Source
 from ..sequences.ops import Op
 from ..sequences.sequence import SequenceState, Work
 
-ROW = 10  # numbers of a sequence in front of its tokens and slots
+ROW = 12  # numbers of a sequence in front of its tokens and slots
 
 
 class Asked(Op):
@@ -39,13 +40,13 @@ def to_words(work: Sequence[Work], rows: Sequence[int]) -> bytes:
     for (seq, lo, hi), row in zip(work, rows, strict=True):
         op, known, stop = seq.ops[0], min(seq.slots.mirrored, hi), min(hi, seq.known)
         wanted, pool = op.rows(seq, lo, hi), op.pool(seq, lo, hi)
-        parts.append(np.array((row, lo, hi, known, stop, wanted.start, wanted.stop, pool.start, pool.stop, seq.draft is not None), np.int32))
+        parts.append(np.array((row, lo, hi, known, stop, wanted.start, wanted.stop, pool.start, pool.stop, seq.draft is not None, read_slot(seq), write_slot(seq)), np.int32))
         parts += (seq.tokens.reaching(stop)[lo:stop], seq.slots.array[known:hi])
     return np.concatenate(parts).astype(np.int32, copy=False).tobytes()
 
 
 class Told(NamedTuple):
-    """A sequence of a step, as it was told."""
+    """A sequence of a step, as it was told. read, write: slots of its states, of models that keep some."""
 
     row: int
     lo: int
@@ -55,6 +56,8 @@ class Told(NamedTuple):
     wanted: range
     pool: range
     drafted: bool
+    read: int
+    write: int
 
 
 class Mirrors:
@@ -71,7 +74,7 @@ class Mirrors:
             row, lo, hi, known, stop, *spans = values[at : at + ROW].tolist()
             tokens = max(0, stop - lo)
             at += ROW
-            told = Told(row, lo, hi, known, stop, range(*spans[:2]), range(*spans[2:4]), bool(spans[4]))
+            told = Told(row, lo, hi, known, stop, range(*spans[:2]), range(*spans[2:4]), bool(spans[4]), *spans[5:])
             found.append(self._mirrored(told, values[at : at + tokens], values[at + tokens : at + tokens + hi - known]))
             at += tokens + hi - known
         return found
@@ -82,6 +85,7 @@ class Mirrors:
         seq.slots.truncate(told.known)
         seq.slots.extend(slots)
         seq.draft = Draft([], Source("told")) if told.drafted else None  # steps are cut by it; its tokens are among the others
+        seq.trail, seq.into = [Mark(told.lo, told.read)], told.write
         seq.ops.clear()
         seq.ops.append(Asked(told.wanted, told.pool))
         return Work(seq, told.lo, told.hi)

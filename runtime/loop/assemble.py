@@ -179,6 +179,7 @@ class Assembly:
             pool, plan, self.windows = make_pool(model, self.config, self.choice, plan, self.context, beside)
             if self.side is not None:
                 self.side.make_room(self.config, pool, self.context, self.states.slots if self.states else 0)
+                plan = self.side.stored(plan, pool)
             return pool, plan if self.draft is None else replace(plan, kv=plan.kv + self.draft.take(pool.slots).bytes)
 
     def put_together(self, model: AnyDecoder, text: TextSide, pool: Pool) -> tuple[EngineCore, AttentionBackend]:

@@ -26,7 +26,7 @@ CHOICES = {
     "implementation": ("auto", "sgl", "transformers"),
 }
 COUNTS = ("tensor_parallel", "pipeline_parallel", "replicas", "expert_nodes")  # of processes; nothing is chosen for who leaves them open
-ON_CPUS = ("adapters", "adapter_slots", "draft", "host_kv")  # what several ranks do on CPUs alone
+ON_CPUS = ("adapters", "adapter_slots")  # what several ranks do on CPUs alone
 BATCH_DEPENDENT = ("flashinfer", "torch_native")  # attention whose bits depend on the other sequences of a step
 
 

@@ -48,6 +48,7 @@ class RanksSide:
     def __init__(self, team: Team, config: Resolved, choice: DeviceChoice, path: Path) -> None:
         self.team, self._config, self._choice, self._path = team, config, choice, path
         self._cards: list[tuple[int, int]] = []  # on GPUs, of each of the others: bytes that were free, and of its weights
+        self._weights: list[int] = []  # on CPUs, of each of the others
         self._rows: list[bytes] = []  # of each of the others, who computes its layers
 
     def load(self, config: Resolved, transform: Transform | None, context: int, seed: int | None) -> Decoder:
@@ -60,8 +61,12 @@ class RanksSide:
             self.part.join(model)
             if config.expert_parallel:
                 self.experts = ExpertRanks(self.team, Mover(model, 0, self.team.size), self.team.size)
-            self.team.wait()
+            self._met()
         return model
+
+    def _met(self) -> None:
+        """On CPUs: all have loaded."""
+        self._weights = [pickle.loads(each) for each in self.team.wait()]
 
     def _begin(self, config: Resolved, transform: Transform | None, context: int, seed: int | None, stages: int = 1) -> Decoder:
         """Rank 0's part, while the others load theirs."""
@@ -72,7 +77,7 @@ class RanksSide:
         )  # fmt: skip
         self.part = Part(begin, transform)
         self.team.begin(begin)
-        model = self.part.load()
+        self._model = model = self.part.load()
         self._layout = model.config.attention
         if choice.device.type == "cuda" and any(scale is not None for scale in model.kv_scales) and config.kv_dtype == "fp8":
             raise ConfigError(f"{config.ranks_asked}, kv_dtype='fp8'): the checkpoint's scales of keys and values are not shared out on GPUs; leave kv_dtype at 'auto'")
@@ -113,7 +118,8 @@ class RanksSide:
         return nullcontext() if self.ranks is None else self.ranks.measuring()
 
     def planned(self, plan: MemoryPlan) -> MemoryPlan:
-        """By the card that has least room."""
+        """On GPUs by the card that has least room, on CPUs of all ranks together."""
+        plan = replace(plan, weights=plan.weights + sum(self._weights))
         for free, weights in self._cards:
             plan = replace(plan, free=min(plan.free, free), weights=max(plan.weights, weights))
         if self.experts is not None and self.ranks is not None:
@@ -132,15 +138,20 @@ class RanksSide:
         """Bytes that the other ranks store of a token. pool: rank 0's."""
         return pool.bytes // pool.slots * (self.team.size - 1)
 
+    def stored(self, plan: MemoryPlan, pool: Pool) -> MemoryPlan:
+        """With the keys and values of the others, where they lie in the same memory. pool: rank 0's."""
+        return plan if self.ranks is not None else replace(plan, kv=plan.kv + self.elsewhere(pool) * pool.slots)
+
     def states(self, own: StateShapes) -> StateShapes:
-        """What the layers of all stages keep. own: those of rank 0's."""
+        """What the layers of all stages keep, on GPUs those of the stage that keeps most. own: those of rank 0's."""
         return own
 
     def make_room(self, config: Resolved, pool: Pool, context: int, states: int = 0) -> None:
         """states: slots of them."""
-        dtype = stored_dtype(config, self._choice.dtype)
+        dtype, capture = stored_dtype(config, self._choice.dtype), self._model.capture
         room = Room(
-            pool.slots, dtype, config.attention, config.page_size, config.max_running, context, config.deterministic, states, config.graphs, longest_step(config.step_tokens, config.max_running)
+            pool.slots, dtype, config.attention, config.page_size, config.max_running, context, config.deterministic, states,
+            config.graphs and capture is None, longest_step(config.step_tokens, config.max_running), None if capture is None else capture.layers,
         )  # fmt: skip
         self._rows = self.team.make_room(room, lambda: self._link(room.tokens))
 

@@ -70,7 +70,8 @@ class Follower:
         self._attention: AttentionBackend | None = None
 
     def ready(self) -> bytes:
-        return b""
+        """Bytes of its weights."""
+        return pickle.dumps(self.model.weight_bytes)
 
     def told(self) -> bytes:
         return b"" if self.pipeline is None else pickle.dumps(self.pipeline.done())
@@ -84,18 +85,14 @@ class Follower:
         elif kind in (SLEEP, WAKE):
             self.sleep() if kind == SLEEP else self.wake()
         elif kind == ASK:
-            return self._answer(*pickle.loads(payload))
+            return answered(self.call, *pickle.loads(payload))
         elif kind == TELL:
-            name, arguments = pickle.loads(payload)
-            self._called[name](*arguments)
+            self.call(*pickle.loads(payload))
         return b""
 
-    def _answer(self, name: str, arguments: tuple[Any, ...]) -> bytes:
-        """What a method gives, or the error that it raises: rank 0 goes on with either."""
-        try:
-            return pickle.dumps((self._called[name](*arguments), None))
-        except Exception as error:
-            return pickle.dumps((None, _sendable(error)))
+    def call(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """A method of the rank's, as rank 0 names it."""
+        return self._called[name](*arguments)
 
     def plan(self, path: Path) -> int:
         """See `Part.plan`. Bytes that it will read."""
@@ -207,6 +204,14 @@ def _begun(begin: Begin) -> Follower:
     ranks = StageRanks(begin.rank, begin.ranks, Path(begin.meeting), begin.stages)
     part.sums = ranks if ranks.ranks > 1 else None
     return Follower(part, part.join(model), Pipeline(model, Links(ranks)))
+
+
+def answered(call: Callable[[str, tuple[Any, ...]], Any], name: str, arguments: tuple[Any, ...]) -> bytes:
+    """What a method of a rank gives, or the error that it raises: rank 0 goes on with either."""
+    try:
+        return pickle.dumps((call(name, arguments), None))
+    except Exception as error:
+        return pickle.dumps((None, _sendable(error)))
 
 
 def _sendable(error: Exception) -> Exception:
