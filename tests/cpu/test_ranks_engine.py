@@ -52,6 +52,8 @@ def test_what_it_says_of_itself(one, two):
     info = two.info()
     assert info["tensor_parallel"] == 2 and len(set(info["rank_pids"])) == 2 and info["pid"] == info["rank_pids"][0]
     assert info["parameters"] == one.info()["parameters"] and info["kv_bytes"] == one.info()["kv_bytes"]
+    planned, alone = info["memory"], one.info()["memory"]
+    assert planned["kv"] == alone["kv"] and planned["weights"] >= 4 * info["parameters"], "of both ranks"
     assert all(row["why"] == "its sums are over ranks" for row in info["layers"] if row["executor"] == "torch")
 
 
