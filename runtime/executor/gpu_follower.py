@@ -12,6 +12,7 @@ import torch
 from ..attention import AttentionBackend, attention_backend
 from ..cache.host_pages import HostPages
 from ..cache.states import StateMemory
+from ..cache.window_pages import WindowPlaces
 from ..models.capture import Capture
 from ..models.decoder import Decoder
 from ..models.explain import layers_of
@@ -66,8 +67,11 @@ class GpuFollower:
         return b""
 
     def make_room(self, room: Room) -> bytes:
-        self._room, self._mirrors = room, Mirrors(room.max_running)
-        self._pool = self.model.config.attention.pool(room.slots, room.dtype, self.model.device, 0)
+        layout = self.model.config.attention
+        self._layout = layout.apart(room.context) if room.window_slots else layout
+        windows = WindowPlaces(room.slots // room.page_size, room.page_size, self._layout.reach) if room.window_slots else None
+        self._room, self._mirrors = room, Mirrors(room.max_running, windows)
+        self._pool = self._layout.pool(room.slots, room.dtype, self.model.device, room.window_slots)
         self._memory = StateMemory(self.model.config.states, room.states, self.model.dtype, self.model.device) if room.states else None
         if room.captured is not None:  # as rank 0 does, for the sums' sake
             self.model.capture = Capture(room.captured)
@@ -76,14 +80,14 @@ class GpuFollower:
             options["links"] = CudaLinks(self.ranks, self.model, room.tokens)
         self._runner = (StagedFollower if options else FollowerRunner)(
             self.model, attention, self.model.device, context=room.context, page_size=room.page_size, max_running=room.max_running,
-            graphs=room.graphs and self.model.capturable, memory=self._memory, ranks=self.ranks, mirrors=self._mirrors, **options,
+            graphs=room.graphs and self.model.capturable, memory=self._memory, windows=windows, ranks=self.ranks, mirrors=self._mirrors, **options,
         )  # fmt: skip
         return pickle.dumps(layers_of(self.model, attention))
 
     def _attention(self) -> AttentionBackend:
         room = self._room
         return attention_backend(
-            room.attention, self._pool, self.model.config.attention, page_size=room.page_size, max_running=room.max_running,
+            room.attention, self._pool, self._layout, page_size=room.page_size, max_running=room.max_running,
             context=room.context, deterministic=room.deterministic, dtype=self.model.dtype,
         )  # fmt: skip
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..cache import WindowPages
 from ..kernels.ahead import compiled, is_compiling
 from ..parallel.cuda_ranks import CudaRanks
 from ..parallel.expert_ranks import ExpertRanks
@@ -63,7 +64,7 @@ class TeamCudaRunner(RankCudaRunner):
         if not (work and not is_compiling()):
             return super().forward(work)
         if not self._told:
-            self.team.step(to_words(work, self.table.rows_of(work)))
+            self.team.step(to_words(work, self.table.rows_of(work), self.windows.moved() if isinstance(self.windows, WindowPages) else None))
         try:
             return super().forward(work)
         except BaseException as error:
@@ -112,4 +113,4 @@ class FollowerRunner(RankCudaRunner):
         super().__init__(*args, **options)
 
     def _new_table(self, max_running: int, context: int, page_size: int) -> PageTable:
-        return MirroredTable(max_running, context, page_size, self.device, self._mirrors.rows)
+        return MirroredTable(max_running, context, page_size, self.device, self._mirrors.rows, self.windows)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..cache import Ints, WindowPlaces
 from ..cache.trail import Mark, read_slot, write_slot
 from ..sequences.draft import Draft, Source
 from ..sequences.ops import Op
@@ -34,9 +35,12 @@ def _within(span: range, lo: int, hi: int) -> range:
     return range(max(span.start, lo), max(min(span.stop, hi), span.start, lo))
 
 
-def to_words(work: Sequence[Work], rows: Sequence[int]) -> bytes:
-    """rows: the row of each sequence. What the others know of its slots is what the row's mirror has: `slots.mirrored`."""
-    parts: list[np.ndarray] = []
+def to_words(work: Sequence[Work], rows: Sequence[int], moved: tuple[Ints, Ints] | None = None) -> bytes:
+    """rows: the row of each sequence. What the others know of its slots is what the row's mirror has: `slots.mirrored`.
+
+    moved: see `WindowPages.moved`, of models whose windowed layers have places of their own.
+    """
+    parts: list[np.ndarray] = [np.array((0,), np.int32)] if moved is None else [np.array((len(moved[0]),), np.int32), *moved]
     for (seq, lo, hi), row in zip(work, rows, strict=True):
         op, known, stop = seq.ops[0], min(seq.slots.mirrored, hi), min(hi, seq.known)
         wanted, pool = op.rows(seq, lo, hi), op.pool(seq, lo, hi)
@@ -61,15 +65,20 @@ class Told(NamedTuple):
 
 
 class Mirrors:
-    """What a rank knows of rank 0's sequences: one for each row. count: rows."""
+    """What a rank knows of rank 0's sequences: one for each row. count: rows.  windows: where the places of windowed layers are put."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, windows: WindowPlaces | None = None) -> None:
+        self._windows = windows
         self.rows = {SequenceState(row): row for row in range(count)}
         self._all = list(self.rows)
 
     def work(self, words: bytes) -> list[Work]:
         """Equal to what the words were made of, for a runner. Sequences are those of the rows."""
-        values, at, found = np.frombuffer(words, np.int32), 0, []
+        values, found = np.frombuffer(words, np.int32), []
+        moved = int(values[0])
+        at = 1 + 2 * moved
+        if self._windows is not None:
+            self._windows.put(values[1 : 1 + moved], values[1 + moved : at])
         while at < len(values):
             row, lo, hi, known, stop, *spans = values[at : at + ROW].tolist()
             tokens = max(0, stop - lo)

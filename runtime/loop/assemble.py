@@ -178,7 +178,7 @@ class Assembly:
             beside = (0 if self.draft is None else self.draft.per_token) + (0 if self.side is None else self.side.beside())
             pool, plan, self.windows = make_pool(model, self.config, self.choice, plan, self.context, beside)
             if self.side is not None:
-                self.side.make_room(self.config, pool, self.context, self.states.slots if self.states else 0)
+                self.side.make_room(self.config, pool, self.context, self.states.slots if self.states else 0, self.windows.tokens)
                 plan = self.side.stored(plan, pool)
             return pool, plan if self.draft is None else replace(plan, kv=plan.kv + self.draft.take(pool.slots).bytes)
 

@@ -40,7 +40,7 @@ def _tokens(
         return plan, memory.tokens_without_keys(config, choice.device), WindowPlan(layout)
     why = None
     if any(layer.reach is not None and layer.reach < context for layer in layout.attending):
-        why = windows_refused(apart, config, bool(plan.states))
+        why = windows_refused(apart, config, bool(plan.states), choice.device.type == "cuda")
         if why is None:
             share = share_of(apart, config, context)
             each = beside + apart.bytes_per_slot(dtype, windowed=False) + math.ceil(share * apart.bytes_per_slot(dtype, windowed=True))

@@ -146,12 +146,12 @@ class RanksSide:
         """What the layers of all stages keep, on GPUs those of the stage that keeps most. own: those of rank 0's."""
         return own
 
-    def make_room(self, config: Resolved, pool: Pool, context: int, states: int = 0) -> None:
-        """states: slots of them."""
+    def make_room(self, config: Resolved, pool: Pool, context: int, states: int = 0, window_tokens: int = 0) -> None:
+        """states: slots of them.  window_tokens: see `WindowPlan`."""
         dtype, capture = stored_dtype(config, self._choice.dtype), self._model.capture
         room = Room(
             pool.slots, dtype, config.attention, config.page_size, config.max_running, context, config.deterministic, states,
-            config.graphs and capture is None, longest_step(config.step_tokens, config.max_running), None if capture is None else capture.layers,
+            config.graphs and capture is None, longest_step(config.step_tokens, config.max_running), None if capture is None else capture.layers, window_tokens and window_tokens + config.page_size,
         )  # fmt: skip
         self._rows = self.team.make_room(room, lambda: self._link(room.tokens))
 

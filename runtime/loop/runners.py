@@ -24,7 +24,7 @@ def make_runner(
     states: StateMemory | None = None, windows: WindowPages | None = None, side: RanksSide | None = None,
 ) -> Any:  # fmt: skip
     if side is not None and side.ranks is not None:
-        return _on_cards(model, attention, config, choice, context, states, side)
+        return _on_cards(model, attention, config, choice, context, states, windows, side)
     if isinstance(side, StagesSide):
         assert isinstance(model, Decoder)
         return PipelineRunner(
@@ -45,7 +45,7 @@ def make_runner(
     )  # fmt: skip
 
 
-def _on_cards(model: AnyDecoder, attention: AttentionBackend, config: Resolved, choice: DeviceChoice, context: int, states: StateMemory | None, side: RanksSide) -> Any:
+def _on_cards(model: AnyDecoder, attention: AttentionBackend, config: Resolved, choice: DeviceChoice, context: int, states: StateMemory | None, windows: WindowPages | None, side: RanksSide) -> Any:
     """Rank 0's, of ranks on GPUs."""
     from ..executor.stage_cuda_runner import StagedTeamRunner
     from ..executor.watched_cuda_runner import TeamCudaRunner, WatchedTeamCudaRunner
@@ -55,5 +55,5 @@ def _on_cards(model: AnyDecoder, attention: AttentionBackend, config: Resolved, 
     watched = model.capture is not None
     return (StagedTeamRunner if more else WatchedTeamCudaRunner if watched else TeamCudaRunner)(
         model, attention, choice.device, context=context, page_size=config.page_size, max_running=config.max_running,
-        graphs=config.graphs and model.capturable and not watched, memory=states, ranks=side.ranks, team=side.team, experts=side.experts, **more,
+        graphs=config.graphs and model.capturable and not watched, memory=states, windows=windows, ranks=side.ranks, team=side.team, experts=side.experts, **more,
     )  # fmt: skip

@@ -32,12 +32,12 @@ class WindowPlan:
         return f"{count} of {len(self.layout.attending)} layers see at most {reach:,} tokens, and have rows for {self.tokens:,}"
 
 
-def windows_refused(layout: AttentionLayout, config: Resolved, states: bool) -> str | None:
+def windows_refused(layout: AttentionLayout, config: Resolved, states: bool, gpu: bool = False) -> str | None:
     """Why this engine keeps all tokens in all layers, though some see a window only."""
     if states:
         return "the model has layers with states beside them"
-    if config.ranks > 1:
-        return "ranks keep all tokens in all layers"
+    if config.pipeline_parallel > 1 or (config.ranks > 1 and not gpu):
+        return "stages and ranks on CPUs keep all tokens in all layers"
     if parse_memory(config.host_kv, "host_kv"):
         return "host_kv keeps whole pages"
     if config.window_tokens is not None and config.kv_tokens is not None and config.window_tokens >= config.kv_tokens:

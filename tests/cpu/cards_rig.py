@@ -10,9 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gpu_runner
 import pytest
 import torch
-import gpu_runner
 from gpu_runner import attention_of, pretend
 from test_ranks_runner import CPU, TurnLinks, part_of
 from turns import TurnRanks, Turns
@@ -149,14 +149,17 @@ def cards(path: Path, monkeypatch: pytest.MonkeyPatch, stages: int = 1) -> list[
         return part_of(path, rank, None if stages > 1 else ranks[rank])
 
     def runner(model: Any, attention: Any, config: Any, choice: Any, context: int, states: Any, windows: Any, side: Any) -> Any:
-        capture = model.capture
+        capture, rows = model.capture, 0 if windows is None else (windows.total + 1) * config.page_size
         card = Card(GpuFollower(part(1), ranks[1], 0), turns)
-        room = Room(attention.pool.slots, torch.float32, "auto", config.page_size, config.max_running, context, config.deterministic, states.slots if states else 0, capture is None, 0, capture and capture.layers)
+        room = Room(
+            attention.pool.slots, torch.float32, "auto", config.page_size, config.max_running, context, config.deterministic, states.slots if states else 0,
+            capture is None, 0, capture and capture.layers, rows,
+        )  # fmt: skip
         card.take(POOL, pickle.dumps(room))
         card.idle()
         more = {"links": TurnLinks(model, turns, sent)} if stages > 1 else {}
         made[:] = [card, (FirstStage if more else Leader if capture is None else Watching)(
-            model, attention, CPU, context=context, page_size=config.page_size, max_running=config.max_running, graphs=capture is None, memory=states,
+            model, attention, CPU, context=context, page_size=config.page_size, max_running=config.max_running, graphs=capture is None and model.capturable, memory=states, windows=windows,
             team=card, ranks=ranks[0], **more,
         )]  # fmt: skip
         return made[1]

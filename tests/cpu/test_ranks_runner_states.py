@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,10 +20,13 @@ from checkpoints import write_checkpoint, write_tokenizer
 from draft_heads import Made, eagle3, mtp
 from states_rig import write_case
 from test_draft_heads import drafter, opened_with
+from windows_rig import Make, make, paths, quiet
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.executor.watched_cuda_runner import WatchedTeamCudaRunner
 from sgl.runtime.parallel.line import TELL
+
+__all__ = ["make", "paths"]
 
 OPTIONS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "threads": 1, "kv_tokens": 128, "page_size": 4, "max_running": 4, "run_ahead": True, "poison_freed": True}
 
@@ -143,3 +147,21 @@ def test_a_draft_model_on_the_first_card(stages: int, path: Path, monkeypatch: p
     with Engine(path, **options, draft=path, speculation="auto") as engine:
         assert texts(engine, prompts, 3, 10) == expected
         assert engine.stats().accepted_tokens > 3 and engine.info()["draft"]["kind"] == "model"
+
+
+@pytest.mark.parametrize("case, page_size", [("mistral", 1), ("gpt-oss", 4)])
+def test_two_ranks_keep_the_rows_of_windows_apart(case: str, page_size: int, make: Make, paths: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are given to others while texts go on; what is asked again is there up to a window."""
+    prompts = [*drawn(2, 60), *drawn(1, 50, 2), drawn(1, 60)[0][:50] + [5, 6], drawn(1, 60)[0]]
+    cold = quiet(make, case)
+    expected = texts(cold, prompts, 2, 5) + forks(cold)
+    made = cards(paths(case), monkeypatch)
+    engine = make(case, kv_tokens=400, window_tokens=160, page_size=page_size, step_tokens=24, max_running=4, run_ahead=True)
+    assert engine.info()["window_tokens"] == 160
+    assert texts(engine, prompts, 2, 5) + forks(engine) == expected
+    assert engine.stats().window_given_back and engine.stats().cached_tokens
+    card, leader = made
+    card.idle()
+    theirs = card.follower.runner.windows
+    pages, _ = leader.windows.moved()
+    assert theirs is not leader.windows and np.delete(theirs.where, pages).tolist() == np.delete(leader.windows.where, pages).tolist() and theirs.where.any()

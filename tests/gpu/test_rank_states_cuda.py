@@ -1,4 +1,4 @@
-"""What two cards keep beside pages of their own: prefixes in main memory, states of stages, draft models and heads. The texts are those of one process."""
+"""What two cards keep beside pages of their own: prefixes in main memory, windows apart, states of stages, draft models and heads. The texts are those of one process."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
 sys.path.insert(0, str(Path(__file__).parent))
 from checkpoints import write_checkpoint, write_tokenizer
 from draft_heads import Made, eagle3, mtp
+from family_cases import FAMILIES
 from family_checks import reference
 from ranks_rig import alive, walk
 from states_rig import write_case
@@ -145,6 +146,37 @@ def test_a_rank_that_ends_with_pages_in_main_memory(one: Engine, tiny: Path) -> 
         await_true(lambda: not any(map(alive, pids)))
         await_true(lambda: engine.info()["rank_pids"] != pids and engine._core.up, 90)
         same(engine, written(engine, PROMPTS[:8] * 2), expected * 2, "behind")
+
+
+# windows
+
+
+@pytest.mark.parametrize("case", ["gemma3", "mistral", "gpt-oss"])
+def test_two_ranks_keep_the_rows_of_windows_apart(case: str, tmp_path: Path) -> None:
+    """Layers with a window alone, and beside others; rows are given to others while texts go on."""
+    path, again = write_windowed(case, tmp_path), drawn(5, 90) * 2
+    with Engine(path, **ON_CPU) as alone:
+        expected, asked, at_random = texts(alone), written(alone, again, 16, 2), walk(alone, 5)
+    for options in ({"page_size": 4, "step_tokens": 64}, {"graphs": False, "step_tokens": 32}):
+        with Engine(path, **OPTIONS | {"kv_tokens": 1024, "window_tokens": 400, "max_running": 4, "tensor_parallel": 2} | options) as engine:
+            info = engine.info()
+            print(f"{case}, {options}: {info['windows']}", flush=True)
+            assert info["window_tokens"] == 400
+            same(engine, texts(engine), expected, "texts")
+            for turn in range(2):
+                same(engine, written(engine, again, 16, 2), asked, f"again {turn}")
+            stats = engine.stats()
+            print(f"{stats.window_given_back} tokens given back, {stats.window_missed} missed, {stats.cached_tokens} cached", flush=True)
+            assert stats.window_given_back > 0 and engine.sleep() > 0
+            engine.wake()
+            same(engine, written(engine, again, 16, 2), asked, "woken")
+            close(walk(engine, 5), at_random)
+
+
+def write_windowed(case: str, path: Path) -> Path:
+    architecture, keys = FAMILIES[case]
+    reference(architecture, **keys | {"max_position_embeddings": 512}).save_pretrained(path)
+    return write_tokenizer(path)
 
 
 # drafts
