@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..attention.base import AttentionLayout
 from ..attention.by_layer import listed
 from ..cache.pools import Pool
 from ..cache.states import StateShapes
@@ -133,6 +134,10 @@ class RanksSide:
     def beside(self) -> int:
         """Bytes a token that other ranks store, of the memory that rank 0 shares out: on GPUs each has a card of its own."""
         return 0 if self.ranks is not None else (self.team.size - 1) * self._layout.bytes_per_slot(stored_dtype(self._config, self._choice.dtype))
+
+    def layouts(self) -> list[AttentionLayout]:
+        """On GPUs, where they differ: of what each card stores, rank 0's first."""
+        return []
 
     def elsewhere(self, pool: Pool) -> int:
         """Bytes that the other ranks store of a token. pool: rank 0's."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..attention.base import AttentionLayout
 from ..attention.by_layer import listed
 from ..cache.pools import Pool
 from ..cache.state_slots import FIRST_SLOT
@@ -75,12 +76,19 @@ class StagesSide(RanksSide):
     def elsewhere(self, pool: Pool) -> int:
         return sum(self._per_token()) - pool.bytes // pool.slots
 
-    def _per_token(self) -> list[int]:
-        """Bytes that the ranks of each stage store of a token."""
+    def layouts(self) -> list[AttentionLayout]:
+        return [] if self.ranks is None else self._stored()
+
+    def _stored(self) -> list[AttentionLayout]:
+        """Of each stage what a rank stores."""
         split = self._place.split
         model = self.whole if split.ranks == 1 else narrowed(self.whole, split)
+        return [stage_of(model, self.cuts, number).attention for number in range(len(self.layers))]
+
+    def _per_token(self) -> list[int]:
+        """Bytes that the ranks of each stage store of a token."""
         dtype = stored_dtype(self._config, self._choice.dtype)
-        return [split.ranks * stage_of(model, self.cuts, number).attention.bytes_per_slot(dtype) for number in range(len(self.layers))]
+        return [self._place.split.ranks * layout.bytes_per_slot(dtype) for layout in self._stored()]
 
     def states(self, own: StateShapes) -> StateShapes:
         if self.ranks is None:
@@ -95,9 +103,18 @@ class StagesSide(RanksSide):
             {"layers": listed(range(first, stop)), "parameters": sum(numbers[first:stop]), "pids": found["rank_pids"][at * width : (at + 1) * width]}
             for at, (first, stop) in enumerate(zip(self.cuts, self.cuts[1:], strict=False))
         ]
-        slots = info["kv_tokens"] + info["page_size"]
         states = info["states"] and (info["states"] + FIRST_SLOT) * bytes_per_state(self.whole.states, self._choice.dtype)
-        return found | {"kv_bytes": slots * sum(self._per_token()), "state_bytes": states, "pipeline_parallel": len(stages), "stages": stages}
+        return found | {"kv_bytes": self._bytes(info), "state_bytes": states, "pipeline_parallel": len(stages), "stages": stages}
+
+    def _bytes(self, info: dict[str, Any]) -> int:
+        """Of the keys and values of all stages."""
+        dtype, page = stored_dtype(self._config, self._choice.dtype), info["page_size"]
+        slots, windows = info["kv_tokens"] + page, info["window_tokens"] and info["window_tokens"] + page
+        if not windows:
+            return int(slots * sum(self._per_token()))
+        apart = [layout.apart(info["context"]) for layout in self._stored()]
+        found = [slots * layout.bytes_per_slot(dtype, windowed=False) + windows * layout.bytes_per_slot(dtype, windowed=True) for layout in apart]
+        return self._place.split.ranks * int(sum(found))
 
     def layers_elsewhere(self) -> tuple[Layers, ...]:
         width = self._place.split.ranks

@@ -149,13 +149,15 @@ def test_a_draft_model_on_the_first_card(stages: int, path: Path, monkeypatch: p
         assert engine.stats().accepted_tokens > 3 and engine.info()["draft"]["kind"] == "model"
 
 
-@pytest.mark.parametrize("case, page_size", [("mistral", 1), ("gpt-oss", 4)])
-def test_two_ranks_keep_the_rows_of_windows_apart(case: str, page_size: int, make: Make, paths: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("case, page_size, stages", [("mistral", 1, 1), ("gpt-oss", 4, 1), ("gemma2", 4, 2), ("gpt-oss", 1, 2)])
+def test_both_cards_keep_the_rows_of_windows_apart(
+    case: str, page_size: int, stages: int, make: Make, paths: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows are given to others while texts go on; what is asked again is there up to a window."""
     prompts = [*drawn(2, 60), *drawn(1, 50, 2), drawn(1, 60)[0][:50] + [5, 6], drawn(1, 60)[0]]
     cold = quiet(make, case)
     expected = texts(cold, prompts, 2, 5) + forks(cold)
-    made = cards(paths(case), monkeypatch)
+    made = cards(paths(case), monkeypatch, stages)
     engine = make(case, kv_tokens=400, window_tokens=160, page_size=page_size, step_tokens=24, max_running=4, run_ahead=True)
     assert engine.info()["window_tokens"] == 160
     assert texts(engine, prompts, 2, 5) + forks(engine) == expected

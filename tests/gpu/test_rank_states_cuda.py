@@ -151,26 +151,35 @@ def test_a_rank_that_ends_with_pages_in_main_memory(one: Engine, tiny: Path) -> 
 # windows
 
 
-@pytest.mark.parametrize("case", ["gemma3", "mistral", "gpt-oss"])
-def test_two_ranks_keep_the_rows_of_windows_apart(case: str, tmp_path: Path) -> None:
+WINDOWED: list[tuple[str, dict[str, int], dict[str, Any]]] = [
+    ("gemma3", SPREADS[0], {"page_size": 4, "step_tokens": 64}),
+    ("gemma3", SPREADS[1], {"page_size": 4, "step_tokens": 64}),
+    ("gemma3", SPREADS[0], {"graphs": False, "step_tokens": 32}),
+    ("mistral", SPREADS[0], {"step_tokens": 32}),
+    ("gpt-oss", SPREADS[0], {"attention": "triton", "page_size": 16, "step_tokens": 64}),
+    ("gpt-oss", SPREADS[1], {"graphs": False, "step_tokens": 64}),
+]
+
+
+@pytest.mark.parametrize("case, spread, options", WINDOWED, ids=str)
+def test_both_cards_keep_the_rows_of_windows_apart(case: str, spread: dict[str, int], options: dict[str, Any], tmp_path: Path) -> None:
     """Layers with a window alone, and beside others; rows are given to others while texts go on."""
     path, again = write_windowed(case, tmp_path), drawn(5, 90) * 2
     with Engine(path, **ON_CPU) as alone:
         expected, asked, at_random = texts(alone), written(alone, again, 16, 2), walk(alone, 5)
-    for options in ({"page_size": 4, "step_tokens": 64}, {"graphs": False, "step_tokens": 32}):
-        with Engine(path, **OPTIONS | {"kv_tokens": 1024, "window_tokens": 400, "max_running": 4, "tensor_parallel": 2} | options) as engine:
-            info = engine.info()
-            print(f"{case}, {options}: {info['windows']}", flush=True)
-            assert info["window_tokens"] == 400
-            same(engine, texts(engine), expected, "texts")
-            for turn in range(2):
-                same(engine, written(engine, again, 16, 2), asked, f"again {turn}")
-            stats = engine.stats()
-            print(f"{stats.window_given_back} tokens given back, {stats.window_missed} missed, {stats.cached_tokens} cached", flush=True)
-            assert stats.window_given_back > 0 and engine.sleep() > 0
-            engine.wake()
-            same(engine, written(engine, again, 16, 2), asked, "woken")
-            close(walk(engine, 5), at_random)
+    with Engine(path, **OPTIONS | {"kv_tokens": 1024, "window_tokens": 512, "max_running": 4} | spread | options) as engine:
+        info = engine.info()
+        print(f"{case}, {options}: {info['windows']}, {info['kv_bytes']} bytes, attention {info['attention']}", flush=True)
+        assert info["window_tokens"] == 512
+        same(engine, texts(engine), expected, "texts")
+        for turn in range(2):
+            same(engine, written(engine, again, 16, 2), asked, f"again {turn}")
+        stats = engine.stats()
+        print(f"{stats.window_given_back} tokens given back, {stats.window_missed} missed, {stats.cached_tokens} cached", flush=True)
+        assert stats.window_given_back > 0 and engine.sleep() > 0
+        engine.wake()
+        same(engine, written(engine, again, 16, 2), asked, "woken")
+        close(walk(engine, 5), at_random)
 
 
 def write_windowed(case: str, path: Path) -> Path:
