@@ -148,8 +148,8 @@ class RanksSide:
         return plan if self.ranks is not None else replace(plan, kv=plan.kv + self.elsewhere(pool) * pool.slots)
 
     def states(self, own: StateShapes) -> StateShapes:
-        """What the layers of all stages keep, on GPUs those of the stage that keeps most. own: those of rank 0's."""
-        return own
+        """What the layers of all ranks keep, on GPUs those of the card that keeps most. own: those of rank 0's."""
+        return own if self.ranks is not None else self.part.whole.states
 
     def make_room(self, config: Resolved, pool: Pool, context: int, states: int = 0, window_tokens: int = 0) -> None:
         """states: slots of them.  window_tokens: see `WindowPlan`."""
@@ -167,7 +167,7 @@ class RanksSide:
         """What `Engine.info` says of all ranks together. model: the whole one."""
         pids = [info["pid"], *(member.process.pid for member in self.team.members)]
         whole = Decoder(model, self._choice.dtype, "meta")
-        return {"tensor_parallel": self._config.tensor_parallel, "rank_pids": pids, "parameters": whole.parameter_count, "kv_bytes": info["kv_bytes"] * self.team.size} | self._sums_told() | self._experts_told()
+        return {"tensor_parallel": self._config.tensor_parallel, "rank_pids": pids, "parameters": whole.parameter_count, "kv_bytes": info["kv_bytes"] * self.team.size, "state_bytes": info["state_bytes"] * self.team.size} | self._sums_told() | self._experts_told()
 
     def _experts_told(self) -> dict[str, Any]:
         if self.experts is None:

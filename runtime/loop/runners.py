@@ -32,7 +32,7 @@ def make_runner(
         )  # fmt: skip
     watched = isinstance(model, Decoder) and model.capture is not None
     if side is not None:
-        return (WatchedTeamRunner if watched else TeamRunner)(model, attention, choice.device, team=side.team, most=config.max_running, experts=side.experts)
+        return (WatchedTeamRunner if watched else TeamRunner)(model, attention, choice.device, None, states, team=side.team, most=config.max_running, experts=side.experts)
     if choice.device.type != "cuda":
         kind = WatchedRunner if watched else Runner
         return kind(model, attention, choice.device, config.max_running if config.run_ahead else None, states, windows)

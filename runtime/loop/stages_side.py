@@ -76,14 +76,18 @@ class StagesSide(RanksSide):
     def elsewhere(self, pool: Pool) -> int:
         return sum(self._per_token()) - pool.bytes // pool.slots
 
+    @property
+    def _narrow(self) -> Model:
+        """What the ranks of one place in all stages hold."""
+        split = self._place.split
+        return self.whole if split.ranks == 1 else narrowed(self.whole, split)
+
     def layouts(self) -> list[AttentionLayout]:
         return [] if self.ranks is None else self._stored()
 
     def _stored(self) -> list[AttentionLayout]:
         """Of each stage what a rank stores."""
-        split = self._place.split
-        model = self.whole if split.ranks == 1 else narrowed(self.whole, split)
-        return [stage_of(model, self.cuts, number).attention for number in range(len(self.layers))]
+        return [stage_of(self._narrow, self.cuts, number).attention for number in range(len(self.layers))]
 
     def _per_token(self) -> list[int]:
         """Bytes that the ranks of each stage store of a token."""
@@ -93,7 +97,7 @@ class StagesSide(RanksSide):
     def states(self, own: StateShapes) -> StateShapes:
         if self.ranks is None:
             return self.whole.states
-        stages = [stage_of(self.whole, self.cuts, number).states for number in range(len(self.layers))]
+        stages = [stage_of(self._narrow, self.cuts, number).states for number in range(len(self.layers))]
         return max(stages, key=lambda shapes: bytes_per_state(shapes, self._choice.dtype))
 
     def told(self, model: Model, info: dict[str, Any]) -> dict[str, Any]:

@@ -145,7 +145,7 @@ class Follower:
         if self.pipeline is not None:
             self.pipeline.run(batch, self._attention, self._memory)
         else:
-            self.model.forward(batch, self._attention)
+            self.model.forward(batch, self._attention, self._memory)
 
     def sleep(self) -> None:
         self._attention = None
