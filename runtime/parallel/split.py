@@ -72,7 +72,7 @@ def _reasons(layer: Layer, names: Names, ranks: int, whole: WholeExperts | None)
     if isinstance(part, Attention | Latent) and part.heads % ranks:
         yield f"{part.heads} query heads cannot be shared out among {ranks} ranks: take a number that divides them"
     if isinstance(part, Recurrent):
-        yield from (f"{count} {what} cannot be shared out among {ranks} ranks: take a number that divides them" for what, count in recurrent_split.divided(part).items() if count % ranks)
+        yield from (f"{what}: {count}, which cannot be shared out among {ranks} ranks: take a number that divides them" for what, count in recurrent_split.divided(part).items() if count % ranks)
     if isinstance(part, Attention):
         if names.qkv is not None and (part.gate or part.source is not None or part.value_is_key):
             yield "one tensor for queries, keys and values, of which not all are there"
