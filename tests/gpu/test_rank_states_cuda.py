@@ -1,4 +1,4 @@
-"""What two cards keep beside pages of their own: prefixes in main memory, windows apart, states of stages, draft models and heads. The texts are those of one process."""
+"""What two cards keep beside pages of their own: prefixes in main memory, windows apart, states, draft models and heads. The texts are those of one process."""
 
 from __future__ import annotations
 
@@ -253,16 +253,20 @@ def write_lfm2(path: Path, kinds: list[str], context: int = 512) -> Path:
     return write_tokenizer(path)
 
 
-@pytest.mark.parametrize("case", ["lfm2", "qwen 3.5", "olmo hybrid", "jamba", "lfm2, states behind", "lfm2, states in front"])
-def test_stages_keep_states_of_their_own_layers(case: str, tmp_path: Path) -> None:
+OVER_RANKS = ["lfm2", "qwen 3.5", "qwen3 next, dense layers", "granite 4, dense", "nemotron h, experts"]
+OVER_STAGES = ["lfm2", "qwen 3.5", "olmo hybrid", "jamba", "lfm2, states behind", "lfm2, states in front"]
+
+
+@pytest.mark.parametrize("case, spread", [*((case, SPREADS[1]) for case in OVER_STAGES), *((case, SPREADS[0]) for case in OVER_RANKS)], ids=str)
+def test_both_cards_keep_states_of_their_own(case: str, spread: dict[str, int], tmp_path: Path) -> None:
     """Texts with and without grammars, prompts that are asked again and longer, too few states for all, a sleep, and at random."""
     path, again = write_hybrid(case, tmp_path), drawn(3, 90) * 2 + [drawn(1, 90)[0][:60] + [7, 8, 9]]
     with Engine(path, **ON_CPU) as alone:
         expected, asked, at_random = texts(alone), written(alone, again, 8, 2), walk(alone, 5)
-    with Engine(path, **OPTIONS, pipeline_parallel=2, states=24, state_every=32) as engine:
+    with Engine(path, **OPTIONS, **spread, states=24, state_every=32) as engine:
         info = engine.info()
-        print(f"{case}: {info['states']} states of {info['state_bytes']} bytes, stages {[stage['layers'] for stage in info['stages']]}, layers {[(row['layers'], row['executor'], row['why']) for row in info['layers']]}", flush=True)
-        assert info["states"] == 24 and info["state_bytes"] > 0 and len(info["stages"]) == 2
+        print(f"{case}: {info['states']} states of {info['state_bytes']} bytes, stages {[stage['layers'] for stage in info.get('stages', [])]}, layers {[(row['layers'], row['executor'], row['why']) for row in info['layers']]}", flush=True)
+        assert info["states"] == 24 and info["state_bytes"] > 0 and len(set(info["rank_pids"])) == 2
         same(engine, texts(engine), expected, "texts")
         for turn in range(2):
             same(engine, written(engine, again, 8, 2), asked, f"again {turn}")
@@ -273,12 +277,13 @@ def test_stages_keep_states_of_their_own_layers(case: str, tmp_path: Path) -> No
         close(walk(engine, 5), at_random)
 
 
+@pytest.mark.parametrize("spread", SPREADS, ids=["ranks", "stages"])
 @pytest.mark.parametrize("options", [{"graphs": False, "step_tokens": 16}, {"run_ahead": False, "page_size": 16}, {"deterministic": True}], ids=str)
-def test_states_of_stages_however_steps_are(options: dict[str, Any], tmp_path: Path) -> None:
+def test_states_however_steps_are(options: dict[str, Any], spread: dict[str, int], tmp_path: Path) -> None:
     path, prompts = write_hybrid("lfm2", tmp_path), drawn(6, 70)
     with Engine(path, **ON_CPU) as alone:
         expected = written(alone, prompts, 8, 3)
-    with Engine(path, **OPTIONS | options, pipeline_parallel=2) as engine:
+    with Engine(path, **OPTIONS | options, **spread) as engine:
         same(engine, written(engine, prompts, 8, 3), expected, str(options))
         same(engine, written(engine, prompts, 8, 3), expected, f"{options}, from states that were left")
 
