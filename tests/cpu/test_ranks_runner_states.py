@@ -78,8 +78,8 @@ def test_prefixes_leave_both_cards_and_come_back(stages: int, path: Path, monkey
 def test_both_cards_keep_states_of_their_own(case: str, stages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forks, prefixes that are asked again, prompts that are cut in steps and between stages; too few states for all of it."""
     path = write_tokenizer(write_case(case, tmp_path))
-    prompts = [*drawn(3, 40), *drawn(2, 3), *drawn(3, 40), drawn(1, 40)[0][:25] + [7, 8, 9]]
-    options = OPTIONS | {"kv_tokens": 512, "step_tokens": 24, "states": 8, "state_every": 16}
+    prompts = [*drawn(2, 30), *drawn(1, 3), *drawn(2, 30), drawn(1, 30)[0][:19] + [7, 8, 9]]
+    options = OPTIONS | {"kv_tokens": 512, "step_tokens": 20, "states": 8, "state_every": 12}
     with Engine(path, **options | {"states": 80}) as roomy:
         expected = texts(roomy, prompts) + forks(roomy)
     made = cards(path, monkeypatch, stages)
@@ -89,7 +89,7 @@ def test_both_cards_keep_states_of_their_own(case: str, stages: int, tmp_path: P
         card, leader = made
         assert engine.sleep() > 0
         engine.wake()
-        assert texts(engine, prompts[:3]) == expected[:3]
+        assert texts(engine, prompts[:2]) == expected[:2]
         assert leader.memory.tensors and card.follower._memory.tensors and (stages == 1 or max(leader.links.parts) > 1)
 
 
@@ -109,7 +109,7 @@ def forks(engine: Engine) -> list[list[int]]:
 @pytest.mark.parametrize("kind", [eagle3, mtp])
 def test_a_head_on_the_states_of_two_ranks(kind: Callable[[Path], Made], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made_head = kind(tmp_path)
-    prompts, options = drawn(3, 12), OPTIONS | {"kv_tokens": 512, "run_ahead": None}
+    prompts, options = drawn(2, 12), OPTIONS | {"kv_tokens": 512, "run_ahead": None}
     with Engine(made_head.target, **options) as alone:
         expected = texts(alone, prompts, 3, 8)
     made = cards(made_head.target, monkeypatch)
@@ -149,12 +149,12 @@ def test_a_draft_model_on_the_first_card(stages: int, path: Path, monkeypatch: p
         assert engine.stats().accepted_tokens > 3 and engine.info()["draft"]["kind"] == "model"
 
 
-@pytest.mark.parametrize("case, page_size, stages", [("mistral", 1, 1), ("gpt-oss", 4, 1), ("gemma2", 4, 2), ("gpt-oss", 1, 2)])
+@pytest.mark.parametrize("case, page_size, stages", [("gpt-oss", 4, 1), ("gemma2", 4, 1), ("gemma2", 1, 2), ("gpt-oss", 1, 2)])
 def test_both_cards_keep_the_rows_of_windows_apart(
     case: str, page_size: int, stages: int, make: Make, paths: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are given to others while texts go on; what is asked again is there up to a window."""
-    prompts = [*drawn(2, 60), *drawn(1, 50, 2), drawn(1, 60)[0][:50] + [5, 6], drawn(1, 60)[0]]
+    prompts = [*drawn(2, 50), drawn(1, 50)[0][:40] + [5, 6]]
     cold = quiet(make, case)
     expected = texts(cold, prompts, 2, 5) + forks(cold)
     made = cards(paths(case), monkeypatch, stages)

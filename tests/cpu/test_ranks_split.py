@@ -11,6 +11,7 @@ from family_cases import FAMILIES, write_family
 from family_checks import close, prompt
 from ranks_rig import steps_of_ranks
 from rig import Rig, Row
+from test_gguf_states import twin
 
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.loading.checkpoint import open_checkpoint
@@ -82,6 +83,13 @@ def test_recurrent_layers_are_cut_evenly_and_advance_alike(case: str, ranks: int
     expected = [rig.step(step, every_row=True) for step in walk(tokens)]
     for ours, asked in zip(steps_of_ranks(path, ranks, walk(tokens)), expected, strict=True):
         close(ours, asked, 5e-5, case)
+
+
+@pytest.mark.parametrize("case", ["mamba 2", "qwen3 next", "granite 4, dense"])
+def test_recurrent_layers_out_of_gguf_files(case: str, tmp_path: Path) -> None:
+    path, tokens = twin(case, tmp_path), prompt(320)
+    expected = Rig(path, attention="torch_native").step([(Row(tokens), len(tokens))], every_row=True)
+    close(steps_of_ranks(path, 2, [[(Row(tokens), len(tokens))]])[0], expected, 2e-5, case)
 
 
 @pytest.mark.parametrize("ranks, why", [(3, "4 query heads"), (8, "4 query heads")])
