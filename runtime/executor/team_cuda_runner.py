@@ -15,6 +15,7 @@ from ..parallel.expert_ranks import ExpertRanks
 from ..parallel.progress import Progress
 from ..parallel.team import Team
 from .cuda_runner import CudaRunner
+from .head_runner import Watched
 from .page_table import MirroredTable, PageTable
 from .work_words import Mirrors, to_words
 
@@ -103,6 +104,10 @@ class TeamCudaRunner(RankCudaRunner):
             self._stream.synchronize()
         self.team.close()
         super().close()
+
+
+class WatchedTeamCudaRunner(Watched, TeamCudaRunner):
+    """Of rank 0, of a target whose states are wanted by a head that it has whole. Without graphs, see `WatchedCudaRunner`; the states are alike on all ranks."""
 
 
 class FollowerRunner(RankCudaRunner):

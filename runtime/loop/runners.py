@@ -48,7 +48,7 @@ def make_runner(
 def _on_cards(model: AnyDecoder, attention: AttentionBackend, config: Resolved, choice: DeviceChoice, context: int, states: StateMemory | None, windows: WindowPages | None, side: RanksSide) -> Any:
     """Rank 0's, of ranks on GPUs."""
     from ..executor.stage_cuda_runner import StagedTeamRunner
-    from ..executor.watched_cuda_runner import TeamCudaRunner, WatchedTeamCudaRunner
+    from ..executor.team_cuda_runner import TeamCudaRunner, WatchedTeamCudaRunner
 
     assert isinstance(model, Decoder)
     more = {"links": side.links} if isinstance(side, StagesSide) else {}

@@ -20,7 +20,7 @@ from turns import TurnRanks, Turns
 from sgl.runtime.executor import cuda_runner, gpu_follower, stage_cuda_runner, team_cuda_runner
 from sgl.runtime.executor.gpu_follower import GpuFollower
 from sgl.runtime.executor.stage_cuda_runner import StagedTeamRunner
-from sgl.runtime.executor.watched_cuda_runner import TeamCudaRunner, WatchedTeamCudaRunner
+from sgl.runtime.executor.team_cuda_runner import TeamCudaRunner, WatchedTeamCudaRunner
 from sgl.runtime.loop import assemble, caches
 from sgl.runtime.parallel.line import ASK, POOL, SLEEP, STEP, TELL, WAKE, Room
 from sgl.runtime.parallel.stages import Place

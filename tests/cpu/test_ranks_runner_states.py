@@ -23,7 +23,7 @@ from test_draft_heads import drafter, opened_with
 from windows_rig import Make, make, paths, quiet
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.executor.watched_cuda_runner import WatchedTeamCudaRunner
+from sgl.runtime.executor.team_cuda_runner import WatchedTeamCudaRunner
 from sgl.runtime.parallel.line import TELL
 
 __all__ = ["make", "paths"]
