@@ -9,9 +9,9 @@ from .state_cache import StateCache
 from .state_slots import StateSlots
 from .trail import Mark
 from .window_cache import WindowCache
-from .window_pages import WindowPages
+from .window_pages import WindowPages, WindowPlaces
 
 __all__ = [
     "WORTH_LOADING", "HostTier", "IntRow", "Ints", "Mark", "Match", "Node", "PageCopies", "PagePool", "PrefixCache", "RadixTree", "Space", "StateCache", "StateSlots",
-    "WindowCache", "WindowPages", "common_prefix",
+    "WindowCache", "WindowPages", "WindowPlaces", "common_prefix",
 ]  # fmt: skip

@@ -20,26 +20,67 @@ from .row import Ints
 SLACK = 32  # tokens behind the window that stay held, for who goes back a little
 LOT = 32  # tokens that are given back at once
 
+NONE: Ints = np.zeros(0, np.int32)
+
 
 def span(reach: int, page_size: int) -> int:
     """Tokens that a sequence holds between two steps at most."""
     return reach + max(SLACK, page_size) + max(LOT, page_size) + page_size
 
 
-class WindowPages:
+class WindowPlaces:
+    """Where the rows of windowed layers lie, for who reads and writes them: `where` of all pages."""
+
+    def __init__(self, pages: int, page_size: int, reach: int) -> None:
+        self.page_size, self.reach = page_size, reach
+        self.where = np.zeros(pages, np.int32)
+
+    def first(self, length: int) -> int:
+        """The first page that the token behind the first `length` sees."""
+        return max(0, length - self.reach + 1) // self.page_size
+
+    def slots(self, slots: Ints, done: int) -> Ints:
+        """Slots of all tokens of a sequence -> the same for windowed layers, 0 for those that tokens from `done` on do not see.
+
+        Raises RuntimeError where rows that they see are gone.
+        """
+        start, size = self.first(done) * self.page_size, self.page_size
+        seen = slots[start:]
+        places = self.where[seen if size == 1 else seen // size]
+        if not places.all():
+            raise RuntimeError(f"rows within the window of a sequence were given to others, behind {done} of {len(slots)} tokens")
+        found = np.zeros(len(slots), np.int32)
+        found[start:] = places if size == 1 else places * size + seen % size
+        return found
+
+    def slots_of(self, slots: Ints) -> Ints:
+        """Slots of new tokens -> the same for windowed layers; slot 0 stays 0. Raises RuntimeError where a token has no place."""
+        found: Ints = self.where[slots // self.page_size] * self.page_size + slots % self.page_size
+        if ((found == 0) != (slots == 0)).any():
+            raise RuntimeError("a new token has no place in the layers with a window")
+        return found
+
+    def put(self, pages: Ints, places: Ints) -> None:
+        """As another process says."""
+        self.where[pages] = places
+
+
+class WindowPages(WindowPlaces):
     """pages: of the pool of all layers, with its padding page.  total: pages for windowed layers, without that.
 
     reach: tokens that a query of a windowed layer sees at most, its own included.
     slack, lot: SLACK in tokens and LOT in pages, no less than a page.
     on_free: sees each array of places as it is freed (the tests fill them with NaN).
     given_back: tokens so far that fell behind the window of who computed them.
+    changed: pages whose place is another since `moved` was asked last; None: nobody asks.
     """
 
     def __init__(self, pages: int, total: int, page_size: int, reach: int, on_free: Callable[[Ints], None] | None = None) -> None:
-        self.total, self.page_size, self.reach = total, page_size, reach
-        self.where = np.zeros(pages, np.int32)
+        super().__init__(pages, page_size, reach)
+        self.total = total
         self.slack, self.lot = max(SLACK, page_size), max(1, LOT // page_size)
         self.given_back = 0
+        self.changed: list[Ints] | None = None
         self._holds = np.zeros(pages, np.int32)
         self._ends = np.zeros(pages, bool)
         self._free = list(range(total, 0, -1))
@@ -66,10 +107,6 @@ class WindowPages:
         wanted = step + sum(min(most, length) + self.page_size for length in lengths)
         return wanted <= (self.total - pinned) * self.page_size
 
-    def first(self, length: int) -> int:
-        """The first page that the token behind the first `length` sees."""
-        return max(0, length - self.reach + 1) // self.page_size
-
     def usable(self, pages: Ints) -> int:
         """The most tokens of whole pages, in order from the first, that somebody can go on from; changes nothing."""
         there = self.where[pages] != 0
@@ -80,26 +117,11 @@ class WindowPages:
         firsts = np.maximum(0, ends * self.page_size - self.reach + 1) // self.page_size
         return int(np.flatnonzero(gaps[ends] == gaps[firsts])[-1]) * self.page_size
 
-    def slots(self, slots: Ints, done: int) -> Ints:
-        """Slots of all tokens of a sequence -> the same for windowed layers, 0 for those that tokens from `done` on do not see.
-
-        Raises RuntimeError where rows that they see are gone.
-        """
-        start, size = self.first(done) * self.page_size, self.page_size
-        seen = slots[start:]
-        places = self.where[seen if size == 1 else seen // size]
-        if not places.all():
-            raise RuntimeError(f"rows within the window of a sequence were given to others, behind {done} of {len(slots)} tokens")
-        found = np.zeros(len(slots), np.int32)
-        found[start:] = places if size == 1 else places * size + seen % size
-        return found
-
-    def slots_of(self, slots: Ints) -> Ints:
-        """Slots of new tokens -> the same for windowed layers; slot 0 stays 0. Raises RuntimeError where a token has no place."""
-        found: Ints = self.where[slots // self.page_size] * self.page_size + slots % self.page_size
-        if ((found == 0) != (slots == 0)).any():
-            raise RuntimeError("a new token has no place in the layers with a window")
-        return found
+    def moved(self) -> tuple[Ints, Ints]:
+        """Pages whose place is another since the last time, and their places: what `put` is told elsewhere. From the first call on they are noted."""
+        changed, self.changed = self.changed, []
+        pages: Ints = np.flatnonzero(self.where).astype(np.int32) if changed is None else np.unique(np.concatenate([NONE, *changed]))
+        return pages, self.where[pages]
 
     def make_room(self, count: int) -> bool:
         """Have `count` places free, taken from what nobody holds. False: there is not enough, and nothing was taken."""
@@ -118,6 +140,7 @@ class WindowPages:
         self.where[pages] = self._free[: -count - 1 : -1]
         del self._free[len(self._free) - count :]
         self._holds[pages] = 1
+        self._note(pages)
 
     def hold(self, pages: Ints) -> None:
         """Pages with rows: nobody else gets their places."""
@@ -169,10 +192,15 @@ class WindowPages:
     def _queue(self, page: int) -> OrderedDict[int, None]:
         return self._kept if self._ends[page] else self._behind
 
+    def _note(self, pages: Ints) -> None:
+        if self.changed is not None:
+            self.changed.append(pages)
+
     def _clear(self, pages: Ints) -> None:
         places = self.where[pages]
         self._free += places.tolist()
         self.where[pages] = 0
         self._ends[pages] = False
+        self._note(pages)
         if self._on_free is not None:
             self._on_free(places)

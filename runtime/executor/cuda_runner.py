@@ -34,7 +34,7 @@ from .windows import context_slots as context_slots_of_windows
 
 if TYPE_CHECKING:
     from ..adapters.of_step import OfStep
-    from ..cache import WindowPages
+    from ..cache import WindowPlaces
     from ..models.generic import AnyDecoder
     from ..sequences.sequence import SequenceState, Work
     from .piecewise import MixedSteps, PooledAttention
@@ -60,7 +60,7 @@ class CudaRunner:
         max_running: int,
         graphs: bool = True,
         memory: StateMemory | None = None,
-        windows: WindowPages | None = None,
+        windows: WindowPlaces | None = None,
     ) -> None:
         self.model, self.attention, self.device, self.memory, self.windows = model, attention, device, memory, windows
         self.vocab_size = model.config.vocab_size

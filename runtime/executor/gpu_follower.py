@@ -17,12 +17,17 @@ from ..adapters.shadow import Shadow
 from ..adapters.sites import sites_of
 from ..adapters.slots import Slots
 from ..attention import AttentionBackend, attention_backend
+from ..cache.host_pages import HostPages
+from ..cache.states import StateMemory
+from ..cache.window_pages import WindowPlaces
+from ..models.capture import Capture
 from ..models.decoder import Decoder
 from ..models.explain import layers_of
 from ..models.kv_scales import take_scales
 from ..parallel import follower
 from ..parallel.cuda_links import CudaLinks
 from ..parallel.cuda_ranks import CudaRanks, set_environment
+from ..parallel.host_pages import calls_of
 from ..parallel.line import ASK, COMPILE, POOL, REHEARSE, SLEEP, STEP, TELL, WAKE, Begin, Room
 from ..parallel.moving import Mover
 from ..parallel.part import Part
@@ -40,9 +45,11 @@ class GpuFollower:
     def __init__(self, part: Part, model: Decoder, ranks: CudaRanks, free: int, mover: Mover | None = None) -> None:
         self.part, self.model, self.ranks, self._free = part, model, ranks, free
         self._asleep: HostCopy | None = None
+        self._memory: StateMemory | None = None
         self._runner: FollowerRunner | None = None
         self._takes = {COMPILE: self.compile, REHEARSE: self.rehearse, SLEEP: self.sleep, WAKE: self.wake}
-        self._called: dict[str, Callable[..., Any]] = {"plan": self.plan, "let_go": self.let_go, "fill": self.fill, "set_aside": self.set_aside, "place": self.place}
+        calls: list[Callable[..., Any]] = [self.keep_pages, self.plan, self.let_go, self.fill, self.set_aside, self.place]
+        self._called = {call.__name__: call for call in calls}
         if mover is not None:
             self._called |= {"move": mover.take, "review": mover.review, "drop": mover.drop}
 
@@ -58,25 +65,30 @@ class GpuFollower:
             self.step(payload)
         elif kind == POOL:
             return self.make_room(pickle.loads(payload))
-        elif kind == ASK:
-            with self.runner.on_device():
-                return follower.answer(self._called, *pickle.loads(payload))
         elif kind == TELL:
-            self.tell(*pickle.loads(payload))
+            self.call(*pickle.loads(payload))
+        elif kind == ASK:
+            return follower.answered(self.call, *pickle.loads(payload))
         else:
             self._takes[kind]()
         return b""
 
     def make_room(self, room: Room) -> bytes:
-        self._room, self._mirrors = room, Mirrors(room.max_running)
-        self._pool = self.model.config.attention.pool(room.slots, room.dtype, self.model.device, 0)
+        layout = self.model.config.attention
+        self._layout = layout.apart(room.context) if room.window_slots else layout
+        windows = WindowPlaces(room.slots // room.page_size, room.page_size, self._layout.reach) if room.window_slots else None
+        self._room, self._mirrors = room, Mirrors(room.max_running, windows)
+        self._pool = self._layout.pool(room.slots, room.dtype, self.model.device, room.window_slots)
         self._scale()
+        self._memory = StateMemory(self.model.config.states, room.states, self.model.dtype, self.model.device) if room.states else None
+        if room.captured is not None:  # as rank 0 does, for the sums' sake
+            self.model.capture = Capture(room.captured)
         attention, options = self._attention(), {}
         if self.ranks.place.stages > 1:
             options["links"] = CudaLinks(self.ranks, self.model, room.tokens)
         self._runner = (StagedFollower if options else FollowerRunner)(
             self.model, attention, self.model.device, context=room.context, page_size=room.page_size, max_running=room.max_running,
-            graphs=room.graphs and self.model.capturable, ranks=self.ranks, mirrors=self._mirrors, **options,
+            graphs=room.graphs and self.model.capturable, memory=self._memory, windows=windows, ranks=self.ranks, mirrors=self._mirrors, **options,
         )  # fmt: skip
         return pickle.dumps(layers_of(self.model, attention))
 
@@ -86,7 +98,7 @@ class GpuFollower:
     def _attention(self) -> AttentionBackend:
         room = self._room
         return attention_backend(
-            room.attention, self._pool, self.model.config.attention, page_size=room.page_size, max_running=room.max_running,
+            room.attention, self._pool, self._layout, page_size=room.page_size, max_running=room.max_running,
             context=room.context, deterministic=room.deterministic, dtype=self.model.dtype,
         )  # fmt: skip
 
@@ -99,10 +111,14 @@ class GpuFollower:
         with self.runner.on_device():
             self.runner.forward(self._mirrors.work(words))
 
-    def tell(self, name: str, arguments: tuple[Any, ...]) -> None:
-        """Behind the steps that were told before: experts move, adapters come."""
+    def call(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """A method of the rank's; what it queues on the card stands behind the steps that were told before."""
         with self.runner.on_device():
-            self._called[name](*arguments)
+            return self._called[name](*arguments)
+
+    def keep_pages(self, page_size: int, places: int) -> None:
+        """Lock main memory for pages that rank 0 says are to be saved."""
+        self._called |= calls_of(HostPages(self._pool, page_size, places))
 
     def plan(self, path: Path) -> int:
         """See `Part.plan`. Bytes that it will read."""
@@ -143,12 +159,17 @@ class GpuFollower:
         self._asleep = HostCopy([tensor for tensor in tensors_of([self.model]) if tensor.device.type == "cuda"])
         self.runner.release()
         self._pool.release()
+        if self._memory is not None:
+            self._memory.release()
         collect()
 
     def wake(self) -> None:
         """From a sleep, or once other weights are there."""
         if self._asleep is not None:
-            self._pool.restore()
+            with self.runner.on_device():
+                self._pool.restore()
+                if self._memory is not None:
+                    self._memory.restore()
             self._asleep.restore()
             self._asleep = None
         self.runner.restore(self._attention())

@@ -12,7 +12,7 @@ from torch import Tensor
 from .rows import RowMap
 
 if TYPE_CHECKING:
-    from ..cache import IntRow, WindowPages
+    from ..cache import IntRow, WindowPlaces
     from ..sequences.sequence import SequenceState, Work
 
 Upload = Callable[[np.ndarray], Tensor]
@@ -28,7 +28,7 @@ class PageTable:
     a page does not change while it is held: what stands in a row is right as long as the row's own pages are.
     """
 
-    def __init__(self, rows: int, context: int, page_size: int, device: torch.device, windows: WindowPages | None = None) -> None:
+    def __init__(self, rows: int, context: int, page_size: int, device: torch.device, windows: WindowPlaces | None = None) -> None:
         self.page_size, self.windows = page_size, windows
         self.padding = rows
         self.pages = torch.zeros(rows + 1, -(-context // page_size) + 1, dtype=torch.int32, device=device)
@@ -78,8 +78,8 @@ class MirroredTable(PageTable):
     rows_by: of the sequences that stand for rank 0's rows.
     """
 
-    def __init__(self, rows: int, context: int, page_size: int, device: torch.device, rows_by: Mapping[SequenceState, int]) -> None:
-        super().__init__(rows, context, page_size, device)
+    def __init__(self, rows: int, context: int, page_size: int, device: torch.device, rows_by: Mapping[SequenceState, int], windows: WindowPlaces | None = None) -> None:
+        super().__init__(rows, context, page_size, device, windows)
         self._rows_by = rows_by
 
     def __getitem__(self, seq: SequenceState) -> int:

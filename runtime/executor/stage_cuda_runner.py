@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from ..cache.trail import Mark, write_slot
 from ..kernels.ahead import is_compiling
 from ..models.decoder import Decoder
 from ..parallel.cuda_links import CudaLinks
@@ -16,7 +19,7 @@ from .team_cuda_runner import FollowerRunner, RankCudaRunner, TeamCudaRunner
 from .wanted import logit_rows, pools
 
 if TYPE_CHECKING:
-    from ..sequences.sequence import Work
+    from ..sequences.sequence import SequenceState, Work
 
 
 class Staged(RankCudaRunner):
@@ -36,9 +39,10 @@ class Staged(RankCudaRunner):
         if is_compiling():
             return super().computed(work)
         self.links.begin()
-        parts = pieces(work, self.links.stages, FIXED_ON_GPUS)
+        parts, begun = pieces(work, self.links.stages, FIXED_ON_GPUS), {item.seq: item.lo for item in work}
         for part in parts:
-            self._hand_on(super().computed(part), part)
+            with going_on([item.seq for item in part if item.lo > begun[item.seq]]):
+                self._hand_on(super().computed(part), part)
         self.links.end()
         return self._collected(parts)
 
@@ -58,6 +62,19 @@ class Staged(RankCudaRunner):
         if batch.entering is None:
             batch.entering = torch.zeros(len(batch.token_ids), self.model.config.hidden_size, dtype=self.model.dtype, device=self.device)
         self.links.take(batch.entering[:tokens])
+
+
+@contextmanager
+def going_on(seqs: list[SequenceState]) -> Iterator[None]:
+    """Within, these sequences read their states where an earlier part of the same step has left them."""
+    kept = [seq.trail for seq in seqs]
+    for seq in seqs:
+        seq.trail = [Mark(seq.computed, write_slot(seq))]
+    try:
+        yield
+    finally:
+        for seq, trail in zip(seqs, kept, strict=True):
+            seq.trail = trail
 
 
 class StagedTeamRunner(TeamCudaRunner, Staged):

@@ -17,7 +17,7 @@ from .wanted import logit_rows, pools
 from .windows import context_slots
 
 if TYPE_CHECKING:
-    from ..cache import WindowPages
+    from ..cache import WindowPlaces
     from ..sequences.sequence import Work
 
 PER_TOKEN = 4  # the first ones of `arrays`
@@ -41,7 +41,7 @@ class StepArrays:
     windows: Sequence[np.ndarray] | None = None
 
     @classmethod
-    def of(cls, work: list[Work], rows: list[int], states: bool = False, windows: WindowPages | None = None) -> StepArrays:
+    def of(cls, work: list[Work], rows: list[int], states: bool = False, windows: WindowPlaces | None = None) -> StepArrays:
         """The step of `work`, whose sequences have these rows of the page table. states: the model keeps some.
 
         windows: where rows of windowed layers lie; there are none beside states.

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..cache import WindowPages
 from ..kernels.ahead import compiled, is_compiling
 from ..parallel.cuda_ranks import CudaRanks
 from ..parallel.expert_ranks import ExpertRanks
 from ..parallel.progress import Progress
 from ..parallel.team import Team
 from .cuda_runner import CudaRunner
+from .head_runner import Watched
 from .offload import collect
 from .page_table import MirroredTable, PageTable
 from .work_words import Mirrors, to_words
@@ -65,7 +67,8 @@ class TeamCudaRunner(RankCudaRunner):
             return super().forward(work)
         if not self._told:
             slots = self._slots(work) if self._adapts(work) else ()
-            self.team.step(to_words(work, self.table.rows_of(work), slots))
+            moved = self.windows.moved() if isinstance(self.windows, WindowPages) else None
+            self.team.step(to_words(work, self.table.rows_of(work), slots, moved))
         try:
             return super().forward(work)
         except BaseException as error:
@@ -111,6 +114,10 @@ class TeamCudaRunner(RankCudaRunner):
         super().close()
 
 
+class WatchedTeamCudaRunner(Watched, TeamCudaRunner):
+    """Of rank 0, of a target whose states are wanted by a head that it has whole. Without graphs, see `WatchedCudaRunner`; the states are alike on all ranks."""
+
+
 class FollowerRunner(RankCudaRunner):
     """Of another rank. mirrors: stand for rank 0's sequences in the plans that it takes."""
 
@@ -119,4 +126,4 @@ class FollowerRunner(RankCudaRunner):
         super().__init__(*args, **options)
 
     def _new_table(self, max_running: int, context: int, page_size: int) -> PageTable:
-        return MirroredTable(max_running, context, page_size, self.device, self._mirrors.rows)
+        return MirroredTable(max_running, context, page_size, self.device, self._mirrors.rows, self.windows)

@@ -16,7 +16,7 @@ from ..sequences.sequence import Work
 from ..step.batch import Batch
 from .head_runner import Watched
 from .rows import RowMap
-from .runner import Runner
+from .runner import Runner, states_for
 
 
 class TeamRunner(Runner):
@@ -36,7 +36,7 @@ class TeamRunner(Runner):
         self.attention.plan(batch)
         self.team.step(to_words(batch, self._news(work, batch)))
         try:
-            logits = self.model.forward(batch, self.attention)
+            logits = self.model.forward(batch, self.attention, *states_for(self.memory))
         except BaseException as error:
             self.team.broke_off(error)
             raise

@@ -8,13 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..cache import Ints, WindowPlaces
+from ..cache.trail import Mark, read_slot, write_slot
 from ..sequences.draft import Draft, Source
 from ..sequences.ops import Op
 from ..sequences.sequence import SequenceState, Work
 from ..sequences.terms import USUAL, Terms
 from ..step.adapter_rows import NONE
 
-ROW = 11  # numbers of a sequence in front of its tokens and slots
+ROW = 13  # numbers of a sequence in front of its tokens and slots
 
 
 class Asked(Op):
@@ -36,13 +38,18 @@ def _within(span: range, lo: int, hi: int) -> range:
     return range(max(span.start, lo), max(min(span.stop, hi), span.start, lo))
 
 
-def to_words(work: Sequence[Work], rows: Sequence[int], adapters: Sequence[int] = ()) -> bytes:
-    """rows: the row of each sequence.  adapters: the slot of each one's adapter, or NONE; empty: nobody has one. What the others know of its slots is what the row's mirror has: `slots.mirrored`."""
-    parts: list[np.ndarray] = []
+def to_words(work: Sequence[Work], rows: Sequence[int], adapters: Sequence[int] = (), moved: tuple[Ints, Ints] | None = None) -> bytes:
+    """rows: the row of each sequence. What the others know of its slots is what the row's mirror has: `slots.mirrored`.
+
+    adapters: the slot of each one's adapter, or NONE; empty: nobody has one.  moved: see `WindowPages.moved`, of models whose windowed layers have
+    places of their own.
+    """
+    parts: list[np.ndarray] = [np.array((0,), np.int32)] if moved is None else [np.array((len(moved[0]),), np.int32), *moved]
     for (seq, lo, hi), row, slot in zip(work, rows, adapters or [NONE] * len(work), strict=True):
         op, known, stop = seq.ops[0], min(seq.slots.mirrored, hi), min(hi, seq.known)
         wanted, pool = op.rows(seq, lo, hi), op.pool(seq, lo, hi)
-        parts.append(np.array((row, lo, hi, known, stop, wanted.start, wanted.stop, pool.start, pool.stop, seq.draft is not None, slot), np.int32))
+        spans = (wanted.start, wanted.stop, pool.start, pool.stop)
+        parts.append(np.array((row, lo, hi, known, stop, *spans, seq.draft is not None, slot, read_slot(seq), write_slot(seq)), np.int32))
         parts += (seq.tokens.reaching(stop)[lo:stop], seq.slots.array[known:hi])
     return np.concatenate(parts).astype(np.int32, copy=False).tobytes()
 
@@ -54,7 +61,7 @@ def _terms_of(slot: int) -> Terms:
 
 
 class Told(NamedTuple):
-    """A sequence of a step, as it was told."""
+    """A sequence of a step, as it was told. read, write: slots of its states, of models that keep some."""
 
     row: int
     lo: int
@@ -65,23 +72,30 @@ class Told(NamedTuple):
     pool: range
     drafted: bool
     adapter: int
+    read: int
+    write: int
 
 
 class Mirrors:
-    """What a rank knows of rank 0's sequences: one for each row. count: rows."""
+    """What a rank knows of rank 0's sequences: one for each row. count: rows.  windows: where the places of windowed layers are put."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, windows: WindowPlaces | None = None) -> None:
+        self._windows = windows
         self.rows = {SequenceState(row): row for row in range(count)}
         self._all = list(self.rows)
 
     def work(self, words: bytes) -> list[Work]:
         """Equal to what the words were made of, for a runner. Sequences are those of the rows."""
-        values, at, found = np.frombuffer(words, np.int32), 0, []
+        values, found = np.frombuffer(words, np.int32), []
+        moved = int(values[0])
+        at = 1 + 2 * moved
+        if self._windows is not None:
+            self._windows.put(values[1 : 1 + moved], values[1 + moved : at])
         while at < len(values):
             row, lo, hi, known, stop, *spans = values[at : at + ROW].tolist()
             tokens = max(0, stop - lo)
             at += ROW
-            told = Told(row, lo, hi, known, stop, range(*spans[:2]), range(*spans[2:4]), bool(spans[4]), spans[5])
+            told = Told(row, lo, hi, known, stop, range(*spans[:2]), range(*spans[2:4]), bool(spans[4]), *spans[5:])
             found.append(self._mirrored(told, values[at : at + tokens], values[at + tokens : at + tokens + hi - known]))
             at += tokens + hi - known
         return found
@@ -93,6 +107,7 @@ class Mirrors:
         seq.slots.extend(slots)
         seq.draft = Draft([], Source("told")) if told.drafted else None  # steps are cut by it; its tokens are among the others
         seq.terms = _terms_of(told.adapter)
+        seq.trail, seq.into = [Mark(told.lo, told.read)], told.write
         seq.ops.clear()
         seq.ops.append(Asked(told.wanted, told.pool))
         return Work(seq, told.lo, told.hi)

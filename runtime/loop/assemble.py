@@ -175,10 +175,14 @@ class Assembly:
         with self._phase("kv"):
             plan, self.states = _states(model, self.config, self.choice, plan, self.side)
             self.config = places_for(self.config, self.states.slots - FIRST_SLOT if self.states else 0)
-            beside = (0 if self.draft is None else self.draft.per_token) + (0 if self.side is None else self.side.beside())
-            pool, plan, self.windows = make_pool(model, self.config, self.choice, plan, self.context, beside)
+            beside = 0 if self.draft is None else self.draft.per_token
+            layouts = [] if self.side is None else self.side.layouts()
+            if self.side is not None and not layouts:
+                beside += self.side.beside()
+            pool, plan, self.windows = make_pool(model, self.config, self.choice, plan, self.context, beside, layouts)
             if self.side is not None:
-                self.side.make_room(self.config, pool, self.context, self.states.slots if self.states else 0)
+                self.side.make_room(self.config, pool, self.context, self.states.slots if self.states else 0, self.windows.tokens)
+                plan = self.side.stored(plan, pool)
             return pool, plan if self.draft is None else replace(plan, kv=plan.kv + self.draft.take(pool.slots).bytes)
 
     def put_together(self, model: AnyDecoder, text: TextSide, pool: Pool) -> tuple[EngineCore, AttentionBackend]:

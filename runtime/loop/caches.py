@@ -49,10 +49,10 @@ def _each(first: Callable[[Ints], None], second: Callable[[Ints], None] | None) 
 def window_pages(config: Resolved, plan: WindowPlan, pool: Pool) -> WindowPages | None:
     if not plan.tokens:
         return None
-    assert isinstance(pool, KVPools)
-    poison = _poison(weakref.ref(pool), config.page_size, "fill_windows_nan") if config.poison_freed else None
+    here = isinstance(pool, KVPools)  # not where other stages have all the windows
+    poison = _poison(weakref.ref(pool), config.page_size, "fill_windows_nan") if config.poison_freed and here else None
     size = config.page_size
-    return WindowPages(pool.slots // size, plan.tokens // size, size, plan.layout.reach, poison)
+    return WindowPages(pool.slots // size, plan.tokens // size, size, plan.reach, poison)
 
 
 def _state_slots(config: Resolved, states: StateMemory | None) -> StateSlots | None:

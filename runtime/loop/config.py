@@ -26,7 +26,6 @@ CHOICES = {
     "implementation": ("auto", "sgl", "transformers"),
 }
 COUNTS = ("tensor_parallel", "pipeline_parallel", "replicas", "expert_nodes")  # of processes; nothing is chosen for who leaves them open
-ON_CPUS = ("draft", "host_kv")  # what several ranks do on CPUs alone
 BATCH_DEPENDENT = ("flashinfer", "torch_native")  # attention whose bits depend on the other sequences of a step
 
 
@@ -290,8 +289,6 @@ class EngineConfig:
         if self.expert_parallel and gpu and (self.deterministic or self.weights != "auto"):
             beside = "deterministic=True" if self.deterministic else f"weights={self.weights!r}"
             raise ConfigError(f"{self.ranks_asked}, expert_parallel=True, {beside}): not supported on GPUs; leave one of them out, or take device='cpu'")
-        if self.ranks > 1 and gpu and (alone := [f"{name}={shown(getattr(self, name))}" for name in ON_CPUS if getattr(self, name)]):
-            raise ConfigError(f"{self.ranks_asked}, {', '.join(alone)}): not supported with several ranks on GPUs; leave one of them out, or take device='cpu'")
         if self.expert_budget is not None and not gpu:
             raise ConfigError(f"Engine(expert_memory={shown(self.expert_memory)}) is for CUDA devices, here: {device}, whose experts lie in main memory anyway; leave it out")
         if self.grammar_process and device != "cpu":

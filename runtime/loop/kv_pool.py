@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -14,17 +15,25 @@ from ..models.generic import AnyDecoder
 from ..models.kv_scales import take_scales
 from . import memory
 from .config import Resolved
-from .window_plan import WindowPlan, check_options, plan_windows, share_of, windows_refused
+from .window_plan import (
+    WindowPlan,
+    check_options,
+    plan_windows,
+    reach_of,
+    sees_less,
+    share_of,
+    windows_refused,
+)
 
 
 def make_pool(
-    model: AnyDecoder, config: Resolved, choice: DeviceChoice, plan: memory.MemoryPlan, context: int, beside: int = 0
+    model: AnyDecoder, config: Resolved, choice: DeviceChoice, plan: memory.MemoryPlan, context: int, beside: int = 0, layouts: Sequence[AttentionLayout] = ()
 ) -> tuple[Pool, memory.MemoryPlan, WindowPlan]:
-    """beside: bytes a token that are stored elsewhere, of the same memory."""
-    layout, page = model.config.attention, config.page_size
-    check_options(config, layout)
+    """beside: bytes a token that are stored elsewhere, of the same memory.  layouts: of what lies on each card, rank 0's first; (): the model's."""
+    page, layouts = config.page_size, layouts or [model.config.attention]
+    check_options(config, layouts)
     dtype = memory.stored_dtype(config, choice.dtype)
-    plan, tokens, windows = _tokens(layout, config, choice, plan, context, dtype, beside)
+    plan, tokens, windows = _tokens(layouts, config, choice, plan, context, dtype, beside)
     layout = windows.layout
     pool = layout.pool(tokens + page, dtype, choice.device, windows.tokens + page)  # the page of the padding slot comes on top
     take_scales(pool, model, layout)
@@ -32,22 +41,27 @@ def make_pool(
 
 
 def _tokens(
-    layout: AttentionLayout, config: Resolved, choice: DeviceChoice, plan: memory.MemoryPlan, context: int, dtype: torch.dtype, beside: int
+    layouts: Sequence[AttentionLayout], config: Resolved, choice: DeviceChoice, plan: memory.MemoryPlan, context: int, dtype: torch.dtype, beside: int
 ) -> tuple[memory.MemoryPlan, int, WindowPlan]:
     """How many the pool holds, and how many of them in layers with a window."""
-    per_token, apart = layout.bytes_per_slot(dtype), layout.apart(context)
+    per_token, apart = max(layout.bytes_per_slot(dtype) for layout in layouts), [layout.apart(context) for layout in layouts]
     if not per_token + beside:
-        return plan, memory.tokens_without_keys(config, choice.device), WindowPlan(layout)
+        return plan, memory.tokens_without_keys(config, choice.device), WindowPlan(layouts[0])
     why = None
-    if any(layer.reach is not None and layer.reach < context for layer in layout.attending):
-        why = windows_refused(apart, config, bool(plan.states))
+    if any(sees_less(layout, context) for layout in layouts):
+        why = windows_refused(apart, config, context, bool(plan.states), choice.device.type == "cuda")
         if why is None:
-            share = share_of(apart, config, context)
-            each = beside + apart.bytes_per_slot(dtype, windowed=False) + math.ceil(share * apart.bytes_per_slot(dtype, windowed=True))
+            share = share_of(reach_of(apart), config, context)
+            each = beside + max(_bytes(layout, share, dtype) for layout in apart)
             shared = memory.with_kv(plan, config, each, choice.device)
             windows = plan_windows(apart, config, share, shared.kv // each)
             if windows.tokens:
                 return shared, shared.kv // each, windows
             why = windows.why
     plan = memory.with_kv(plan, config, beside + per_token, choice.device)
-    return plan, plan.kv // (beside + per_token), WindowPlan(layout, why=why)
+    return plan, plan.kv // (beside + per_token), WindowPlan(layouts[0], why=why)
+
+
+def _bytes(layout: AttentionLayout, share: float, dtype: torch.dtype) -> int:
+    """A token's on a card, where windowed layers keep a share of the tokens."""
+    return layout.bytes_per_slot(dtype, windowed=False) + math.ceil(share * layout.bytes_per_slot(dtype, windowed=True))

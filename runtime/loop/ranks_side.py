@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..attention.base import AttentionLayout
 from ..attention.by_layer import listed
 from ..cache.pools import Pool
 from ..cache.states import StateShapes
@@ -47,6 +48,7 @@ class RanksSide:
     def __init__(self, team: Team, config: Resolved, choice: DeviceChoice, path: Path) -> None:
         self.team, self._config, self._choice, self._path = team, config, choice, path
         self._cards: list[tuple[int, int]] = []  # on GPUs, of each of the others: bytes that were free, and of its weights
+        self._weights: list[int] = []  # on CPUs, of each of the others
         self._rows: list[bytes] = []  # of each of the others, who computes its layers
 
     def load(self, config: Resolved, transform: Transform | None, context: int, seed: int | None) -> Decoder:
@@ -59,8 +61,12 @@ class RanksSide:
             self.part.join(model)
             if config.expert_parallel:
                 self.experts = ExpertRanks(self.team, Mover(model, 0, self.team.size), self.team.size)
-            self.team.wait()
+            self._met()
         return model
+
+    def _met(self) -> None:
+        """On CPUs: all have loaded."""
+        self._weights = [pickle.loads(each) for each in self.team.wait()]
 
     def _begin(self, config: Resolved, transform: Transform | None, context: int, seed: int | None, stages: int = 1) -> Decoder:
         """Rank 0's part, while the others load theirs."""
@@ -71,7 +77,7 @@ class RanksSide:
         )  # fmt: skip
         self.part = Part(begin, transform)
         self.team.begin(begin)
-        model = self.part.load()
+        self._model = model = self.part.load()
         self._layout = model.config.attention
         if choice.device.type == "cuda" and config.expert_parallel:
             require_kernels(model, config.ranks_asked)
@@ -116,7 +122,8 @@ class RanksSide:
         return nullcontext() if self.ranks is None else self.ranks.measuring()
 
     def planned(self, plan: MemoryPlan) -> MemoryPlan:
-        """By the card that has least room."""
+        """On GPUs by the card that has least room, on CPUs of all ranks together."""
+        plan = replace(plan, weights=plan.weights + sum(self._weights))
         for free, weights in self._cards:
             plan = replace(plan, free=min(plan.free, free), weights=max(plan.weights, weights))
         if self.experts is not None and self.ranks is not None:
@@ -131,19 +138,28 @@ class RanksSide:
         """Bytes a token that other ranks store, of the memory that rank 0 shares out: on GPUs each has a card of its own."""
         return 0 if self.ranks is not None else (self.team.size - 1) * self._layout.bytes_per_slot(stored_dtype(self._config, self._choice.dtype))
 
+    def layouts(self) -> list[AttentionLayout]:
+        """On GPUs, where they differ: of what each card stores, rank 0's first."""
+        return []
+
     def elsewhere(self, pool: Pool) -> int:
         """Bytes that the other ranks store of a token. pool: rank 0's."""
         return pool.bytes // pool.slots * (self.team.size - 1)
 
-    def states(self, own: StateShapes) -> StateShapes:
-        """What the layers of all stages keep. own: those of rank 0's."""
-        return own
+    def stored(self, plan: MemoryPlan, pool: Pool) -> MemoryPlan:
+        """With the keys and values of the others, where they lie in the same memory. pool: rank 0's."""
+        return plan if self.ranks is not None else replace(plan, kv=plan.kv + self.elsewhere(pool) * pool.slots)
 
-    def make_room(self, config: Resolved, pool: Pool, context: int, states: int = 0) -> None:
-        """states: slots of them."""
-        dtype = stored_dtype(config, self._choice.dtype)
+    def states(self, own: StateShapes) -> StateShapes:
+        """What the layers of all ranks keep, on GPUs those of the card that keeps most. own: those of rank 0's."""
+        return own if self.ranks is not None else self.part.whole.states
+
+    def make_room(self, config: Resolved, pool: Pool, context: int, states: int = 0, window_tokens: int = 0) -> None:
+        """states: slots of them.  window_tokens: see `WindowPlan`."""
+        dtype, capture = stored_dtype(config, self._choice.dtype), self._model.capture
         room = Room(
-            pool.slots, dtype, config.attention, config.page_size, config.max_running, context, config.deterministic, states, config.graphs, longest_step(config.step_tokens, config.max_running)
+            pool.slots, dtype, config.attention, config.page_size, config.max_running, context, config.deterministic, states,
+            config.graphs and capture is None, longest_step(config.step_tokens, config.max_running), None if capture is None else capture.layers, window_tokens and window_tokens + config.page_size,
         )  # fmt: skip
         self._rows = self.team.make_room(room, lambda: self._link(room.tokens))
 
@@ -154,7 +170,7 @@ class RanksSide:
         """What `Engine.info` says of all ranks together. model: the whole one."""
         pids = [info["pid"], *(member.process.pid for member in self.team.members)]
         whole = Decoder(model, self._choice.dtype, "meta")
-        return {"tensor_parallel": self._config.tensor_parallel, "rank_pids": pids, "parameters": whole.parameter_count, "kv_bytes": info["kv_bytes"] * self.team.size} | self._sums_told() | self._experts_told()
+        return {"tensor_parallel": self._config.tensor_parallel, "rank_pids": pids, "parameters": whole.parameter_count, "kv_bytes": info["kv_bytes"] * self.team.size, "state_bytes": info["state_bytes"] * self.team.size} | self._sums_told() | self._experts_told()
 
     def _experts_told(self) -> dict[str, Any]:
         if self.experts is None:

@@ -24,7 +24,6 @@ from ..parallel.whole_experts import WholeExperts, require_mixtures
 from . import memory
 from .assemble import context_of
 from .config import EngineConfig, Resolved
-from .stages_side import require_no_states
 from .survey import weights_by_kind
 
 ACTIVATIONS = 12  # numbers a token, in hidden states, that a step holds beside weights and KV: a guess, an engine measures it
@@ -160,8 +159,6 @@ def _settled(model: Model, options: EngineConfig, way: Way) -> tuple[str | None,
         asked = replace(options, tensor_parallel=way.tensor, pipeline_parallel=way.stages, replicas=way.replicas, expert_parallel=way.experts)
         asked.validate()
         asked.on("cuda")
-        if way.stages > 1:
-            require_no_states(model, asked)
     except ConfigError as error:
         return str(error), alone
     return None, alone

@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..attention.base import AttentionLayout
 from ..attention.by_layer import listed
 from ..cache.pools import Pool
-from ..cache.states import StateShapes
+from ..cache.state_slots import FIRST_SLOT
+from ..cache.states import StateShapes, bytes_per_state
 from ..errors import ConfigError
 from ..executor.device import DeviceChoice
 from ..models.decoder import Decoder
@@ -23,7 +25,7 @@ from ..parallel.split import narrowed
 from ..parallel.stages import Place, borders, sizes, stage_of
 from ..parallel.team import ON_CPUS, ON_GPUS, Team
 from ..quantization import Transform
-from .config import EngineConfig, Resolved
+from .config import Resolved
 from .memory import stored_dtype
 from .ranks_side import RanksSide
 
@@ -36,7 +38,6 @@ class StagesSide(RanksSide):
 
     pipeline: Pipeline
     links: CudaLinks
-    _model: Decoder | None = None
 
     def __init__(self, team: Team, config: Resolved, choice: DeviceChoice, path: Path, whole: Model, cuts: list[int]) -> None:
         super().__init__(team, config, choice, path)
@@ -53,19 +54,17 @@ class StagesSide(RanksSide):
         model = self._begin(config, transform, context, seed, stages)
         if self._choice.device.type == "cuda":
             self._meet_cards(model, config, stages)
-            self._model = model
             return model
         ranks = StageRanks(0, self.team.size, self.team.meeting, stages)
         self.part.sums = ranks if ranks.ranks > 1 else None
         self.pipeline = Pipeline(self.part.join(model), Links(ranks))
-        self.team.wait()
+        self._met()
         return model
 
     def _link(self, tokens: int) -> None:
         if self.ranks is not None:
             from ..parallel.cuda_links import CudaLinks
 
-            assert self._model is not None
             self.links = CudaLinks(self.ranks, self._model, tokens)
 
     def beside(self) -> int:
@@ -77,15 +76,29 @@ class StagesSide(RanksSide):
     def elsewhere(self, pool: Pool) -> int:
         return sum(self._per_token()) - pool.bytes // pool.slots
 
+    @property
+    def _narrow(self) -> Model:
+        """What the ranks of one place in all stages hold."""
+        split = self._place.split
+        return self.whole if split.ranks == 1 else narrowed(self.whole, split)
+
+    def layouts(self) -> list[AttentionLayout]:
+        return [] if self.ranks is None else self._stored()
+
+    def _stored(self) -> list[AttentionLayout]:
+        """Of each stage what a rank stores."""
+        return [stage_of(self._narrow, self.cuts, number).attention for number in range(len(self.layers))]
+
     def _per_token(self) -> list[int]:
         """Bytes that the ranks of each stage store of a token."""
-        split = self._place.split
-        model = self.whole if split.ranks == 1 else narrowed(self.whole, split)
         dtype = stored_dtype(self._config, self._choice.dtype)
-        return [split.ranks * stage_of(model, self.cuts, number).attention.bytes_per_slot(dtype) for number in range(len(self.layers))]
+        return [self._place.split.ranks * layout.bytes_per_slot(dtype) for layout in self._stored()]
 
     def states(self, own: StateShapes) -> StateShapes:
-        return self.whole.states
+        if self.ranks is None:
+            return self.whole.states
+        stages = [stage_of(self._narrow, self.cuts, number).states for number in range(len(self.layers))]
+        return max(stages, key=lambda shapes: bytes_per_state(shapes, self._choice.dtype))
 
     def told(self, model: Model, info: dict[str, Any]) -> dict[str, Any]:
         """Beside what all ranks say: which layers, how many weights and which processes each stage has."""
@@ -94,8 +107,18 @@ class StagesSide(RanksSide):
             {"layers": listed(range(first, stop)), "parameters": sum(numbers[first:stop]), "pids": found["rank_pids"][at * width : (at + 1) * width]}
             for at, (first, stop) in enumerate(zip(self.cuts, self.cuts[1:], strict=False))
         ]
-        slots = info["kv_tokens"] + info["page_size"]
-        return found | {"kv_bytes": slots * sum(self._per_token()), "pipeline_parallel": len(stages), "stages": stages}
+        states = info["states"] and (info["states"] + FIRST_SLOT) * bytes_per_state(self.whole.states, self._choice.dtype)
+        return found | {"kv_bytes": self._bytes(info), "state_bytes": states, "pipeline_parallel": len(stages), "stages": stages}
+
+    def _bytes(self, info: dict[str, Any]) -> int:
+        """Of the keys and values of all stages."""
+        dtype, page = stored_dtype(self._config, self._choice.dtype), info["page_size"]
+        slots, windows = info["kv_tokens"] + page, info["window_tokens"] and info["window_tokens"] + page
+        if not windows:
+            return int(slots * sum(self._per_token()))
+        apart = [layout.apart(info["context"]) for layout in self._stored()]
+        found = [slots * layout.bytes_per_slot(dtype, windowed=False) + windows * layout.bytes_per_slot(dtype, windowed=True) for layout in apart]
+        return self._place.split.ranks * int(sum(found))
 
     def layers_elsewhere(self) -> tuple[Layers, ...]:
         width = self._place.split.ranks
@@ -118,12 +141,4 @@ def ranks_side(config: Resolved, choice: DeviceChoice, model: Model | GenericMod
         module = ON_CPUS if choice.device.type == "cpu" else ON_GPUS
         return RanksSide(Team(config.ranks, config.heartbeat, broken, module), config, choice, path)
     cuts, module = borders(model, config.pipeline_parallel), ON_CPUS if choice.device.type == "cpu" else ON_GPUS
-    if module == ON_GPUS:
-        require_no_states(model, config)
     return StagesSide(Team(config.ranks, config.heartbeat, broken, module), config, choice, path, model, cuts)
-
-
-def require_no_states(model: Model, config: EngineConfig) -> None:
-    """Of stages on GPUs. Raises ConfigError."""
-    if model.states:
-        raise ConfigError(f"{config.ranks_asked}): {model.architecture} has recurrent layers, whose states stages on GPUs do not keep; take device='cpu', or leave it out")

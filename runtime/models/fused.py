@@ -31,7 +31,7 @@ from .few_claims import in_few_bits, unfolded
 from .few_rows import MOST_ROWS, FewRowsLayer, few_rows, of_head
 from .gpu_latent import LatentLayer
 from .gpu_layers import FusedLayer, LawLayer, MixerByLaw, StateLayer, Step
-from .joins import AnyJoin, Pending, between, weights_of
+from .joins import AnyJoin, Pending, between, here_summed, weights_of
 from .latent import LatentPart
 from .lone_layers import AnyFused, AnyLayer, FoldedLayer, GpuLayer, LoneLayer, alone, times
 from .lone_layers import lone as has_kernel
@@ -112,6 +112,7 @@ def forward(
     delta: Pending = None
     for index, layer in enumerate(layers):
         if index in kept[0]:
+            delta = here_summed(delta)
             kept[1][index] = _state(layers[index - 1], x, delta, model.dtype)
         if index < len(layers) - 1:
             x, delta = layer.run(x, delta, step)

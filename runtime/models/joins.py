@@ -66,6 +66,16 @@ class RmsJoin:
 AnyJoin = Join | RmsJoin
 
 
+def here_summed(delta: Pending) -> Pending:
+    """Without sums over ranks, which are taken once and may then be added twice."""
+    if delta is None or isinstance(delta, Tensor | Spread | Readied):
+        return delta
+    if isinstance(delta, Unsummed):
+        return delta.sum()
+    first, other = (each.sum() if isinstance(each, Unsummed) else each for each in delta)
+    return first, other
+
+
 def _whole(delta: Tensor | Unsummed | None) -> Tensor | None:
     return delta.sum() if isinstance(delta, Unsummed) else delta
 

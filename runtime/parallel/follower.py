@@ -11,7 +11,7 @@ import signal
 import socket
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -70,7 +70,8 @@ class Follower:
         self._attention: AttentionBackend | None = None
 
     def ready(self) -> bytes:
-        return b""
+        """Bytes of its weights."""
+        return pickle.dumps(self.model.weight_bytes)
 
     def told(self) -> bytes:
         return b"" if self.pipeline is None else pickle.dumps(self.pipeline.done())
@@ -84,11 +85,14 @@ class Follower:
         elif kind in (SLEEP, WAKE):
             self.sleep() if kind == SLEEP else self.wake()
         elif kind == ASK:
-            return answer(self._called, *pickle.loads(payload))
+            return answered(self.call, *pickle.loads(payload))
         elif kind == TELL:
-            name, arguments = pickle.loads(payload)
-            self._called[name](*arguments)
+            self.call(*pickle.loads(payload))
         return b""
+
+    def call(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """A method of the rank's, as rank 0 names it."""
+        return self._called[name](*arguments)
 
     def plan(self, path: Path) -> int:
         """See `Part.plan`. Bytes that it will read."""
@@ -141,7 +145,7 @@ class Follower:
         if self.pipeline is not None:
             self.pipeline.run(batch, self._attention, self._memory)
         else:
-            self.model.forward(batch, self._attention)
+            self.model.forward(batch, self._attention, self._memory)
 
     def sleep(self) -> None:
         self._attention = None
@@ -202,10 +206,10 @@ def _begun(begin: Begin) -> Follower:
     return Follower(part, part.join(model), Pipeline(model, Links(ranks)))
 
 
-def answer(called: Mapping[str, Callable[..., Any]], name: str, arguments: tuple[Any, ...]) -> bytes:
-    """What a method gives, or the error that it raises: rank 0 goes on with either."""
+def answered(call: Callable[[str, tuple[Any, ...]], Any], name: str, arguments: tuple[Any, ...]) -> bytes:
+    """What a method of a rank gives, or the error that it raises: rank 0 goes on with either."""
     try:
-        return pickle.dumps((called[name](*arguments), None))
+        return pickle.dumps((call(name, arguments), None))
     except Exception as error:
         return pickle.dumps((None, _sendable(error)))
 

@@ -40,7 +40,9 @@ class Begin(NamedTuple):
 
 class Room(NamedTuple):
     """Of keys and values. slots: token slots of the pool; the rest as of `attention_backend`.  states: slots of states, 0 where no layer keeps any.
-    graphs: steps are replayed as CUDA graphs.  tokens: of a step, at most."""
+    graphs: steps are replayed as CUDA graphs.  tokens: of a step, at most.
+    captured: layers before which rank 0 keeps the states of every token, see `Capture`; None: it keeps none.
+    window_slots: of layers that see a window and have slots of their own; 0: none has."""
 
     slots: int
     dtype: torch.dtype
@@ -52,6 +54,8 @@ class Room(NamedTuple):
     states: int = 0
     graphs: bool = False
     tokens: int = 0
+    captured: tuple[int, ...] | None = None
+    window_slots: int = 0
 
 
 class Line:

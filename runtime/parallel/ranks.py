@@ -69,10 +69,11 @@ class RankOf(Sums, Protocol):
 def joined(model: Decoder, ranks: RankOf) -> Decoder:
     """The sealed model of a rank, whose products give what all ranks compute together."""
     for layer in model.layers:
-        _join(layer.mixer, "output", ranks)
+        if layer.mixer is not None:
+            _join(layer.mixer, "output", ranks)
         if isinstance(layer.ffn, ExpertsPart):
             _join_experts(layer.ffn, ranks)
-        else:
+        elif layer.ffn is not None:
             _join(layer.ffn, "down", ranks)
     if model.config.stage.ends:
         model.head.product = Gathered(model.head.product, ranks, model.config.vocab_size)

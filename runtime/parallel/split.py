@@ -1,6 +1,6 @@
 """Tensor parallelism: a rank's share of a model, which is a narrower model, and which parts of the checkpoint belong to it.
 
-Queries, keys and values are cut by heads, networks and each of the experts by their inner width, the head by the vocabulary; norms,
+Queries, keys, values and states are cut by heads, networks and each of the experts by their inner width, the head by the vocabulary; norms,
 routers, the rows of latent attention and the embedding are whole on every rank. After Megatron-LM (Shoeybi et al., 2019, arXiv 1909.08053).
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from ..models.spec import (
     Plain,
     Router,
 )
+from . import recurrent_split
+from .cuts import Cut, Split, numbers
+from .recurrent_split import Recurrent
 from .whole_experts import WholeExperts, narrowed_experts, require_mixtures
 
 Network = TypeVar("Network", bound=Gated | Plain)
@@ -51,38 +54,7 @@ SPLIT: dict[type, set[str]] = {  # what of each part is cut, or is whole on ever
     Router: {
         "score", "best_first", "bias", "correction", "groups", "kept_groups", "group_score", "outside", "normalise", "floor", "scale", "jitter",
     },
-}  # fmt: skip
-
-
-class Split(NamedTuple):
-    """rank: from 0.  whole: experts lie whole on ranks; None: each rank has a part of every expert's width."""
-
-    rank: int
-    ranks: int
-    whole: WholeExperts | None = None
-
-    def of(self, count: int) -> range:
-        """This rank's part of `count` things that divide."""
-        each = count // self.ranks
-        return range(self.rank * each, (self.rank + 1) * each)
-
-    def kv_heads(self, count: int) -> range:
-        """Heads of keys and values; with fewer heads than ranks several ranks hold the same one."""
-        return self.of(count) if count >= self.ranks else range(self.rank * count // self.ranks, self.rank * count // self.ranks + 1)
-
-    def tokens(self, count: int) -> range:
-        """Rows of the head: as many on each rank, but for the last ones."""
-        each = -(-count // self.ranks)
-        return range(min(self.rank * each, count), min((self.rank + 1) * each, count))
-
-
-class Cut(NamedTuple):
-    """What of a tensor is kept: of this axis, which has so many places, these, int64, in their order. inputs: of a product's; otherwise of its outputs."""
-
-    axis: int
-    places: int
-    kept: np.ndarray
-    inputs: bool = False
+} | recurrent_split.KNOWN  # fmt: skip
 
 
 def refusal(model: Model, ranks: int, whole: WholeExperts | None = None) -> str | None:
@@ -95,10 +67,12 @@ def refusal(model: Model, ranks: int, whole: WholeExperts | None = None) -> str 
 
 
 def _reasons(layer: Layer, names: Names, ranks: int, whole: WholeExperts | None) -> Iterator[str]:
-    yield from unknown(layer, SPLIT)
+    yield from unknown(layer, SPLIT, one=True)
     part = layer.mixer
     if isinstance(part, Attention | Latent) and part.heads % ranks:
         yield f"{part.heads} query heads cannot be shared out among {ranks} ranks: take a number that divides them"
+    if isinstance(part, Recurrent):
+        yield from (f"{what}: {count}, which cannot be shared out among {ranks} ranks: take a number that divides them" for what, count in recurrent_split.divided(part).items() if count % ranks)
     if isinstance(part, Attention):
         if names.qkv is not None and (part.gate or part.source is not None or part.value_is_key):
             yield "one tensor for queries, keys and values, of which not all are there"
@@ -132,6 +106,8 @@ def _narrow_layer(layer: Layer, split: Split) -> Layer:
         mixer = replace(mixer, heads=len(split.of(mixer.heads)))
     elif isinstance(mixer, Attention):
         mixer = _narrow(mixer, split)
+    elif isinstance(mixer, Recurrent):
+        mixer = recurrent_split.narrow(mixer, split)
     if isinstance(ffn, Experts):
         ffn = replace(ffn, shared=ffn.shared and _narrow_network(ffn.shared, split))
         ffn = narrowed_experts(ffn, split.whole, split.rank, split.ranks) if split.whole is not None else replace(ffn, expert=_narrow_network(ffn.expert, split))
@@ -164,6 +140,8 @@ def _mixer_cuts(part: Mixer | None, names: Names, split: Split) -> Iterator[tupl
         yield from _attention_cuts(part, names, split)
     elif isinstance(part, Latent):
         yield from _latent_cuts(part, names, split)
+    elif isinstance(part, Recurrent):
+        yield from recurrent_split.pieces(part, names, split)
 
 
 def _head_cuts(model: Model, split: Split) -> Iterator[tuple[str, Cut]]:
@@ -179,10 +157,10 @@ def _attention_cuts(part: Attention, names: Names, split: Split) -> Iterator[tup
         yield from _outputs(names.qkv.name, sum(part.rows), _merged(part, names, split), names)
     else:
         query = part.dim * (2 if part.gate else 1)
-        yield from _outputs(names.q, part.heads * query, _numbers(heads, query), names)
-        yield from _outputs(names.k, part.kv_heads * part.dim, _numbers(kv_heads, part.dim), names)
-        yield from _outputs(names.v, part.kv_heads * part.values, _numbers(kv_heads, part.values), names)
-    yield from _inputs(names.output, part.heads * part.values, _numbers(heads, part.values), names)
+        yield from _outputs(names.q, part.heads * query, numbers(heads, query), names)
+        yield from _outputs(names.k, part.kv_heads * part.dim, numbers(kv_heads, part.dim), names)
+        yield from _outputs(names.v, part.kv_heads * part.values, numbers(kv_heads, part.values), names)
+    yield from _inputs(names.output, part.heads * part.values, numbers(heads, part.values), names)
     yield names.sinks, Cut(0, part.heads, np.asarray(heads))
 
 
@@ -193,7 +171,7 @@ def _merged(part: Attention, names: Names, split: Split) -> np.ndarray:
     plain, narrow = (rows_in_file(replace(each, rope=None), names.qkv.order) for each in (part, own))  # turning is within a head
     queries, keys, _ = part.rows
     heads, kv_heads = split.of(part.heads), split.kv_heads(part.kv_heads)
-    chosen = [_numbers(heads, part.dim), queries + _numbers(kv_heads, part.dim), queries + keys + _numbers(kv_heads, part.values)]
+    chosen = [numbers(heads, part.dim), queries + numbers(kv_heads, part.dim), queries + keys + numbers(kv_heads, part.values)]
     kept = np.empty(len(narrow), np.int64)
     kept[narrow] = plain[np.concatenate(chosen)]
     return kept
@@ -205,8 +183,8 @@ def _latent_cuts(part: Latent, names: Names, split: Split) -> Iterator[tuple[str
     widths = {(names.q if part.query_rank is None else own.query_up): part.dim + part.turned}
     widths |= {own.up: part.dim + part.value_dim} if own.halves is None else dict(zip(own.halves, (part.rank, part.value_dim), strict=True))
     for name, width in widths.items():
-        yield f"{name}.weight", Cut(0, part.heads * width, _numbers(heads, width))
-    yield f"{names.output}.weight", Cut(1, part.heads * part.value_dim, _numbers(heads, part.value_dim), inputs=True)
+        yield f"{name}.weight", Cut(0, part.heads * width, numbers(heads, width))
+    yield f"{names.output}.weight", Cut(1, part.heads * part.value_dim, numbers(heads, part.value_dim), inputs=True)
 
 
 def _ffn_cuts(part: Feedforward | None, names: Names, split: Split) -> Iterator[tuple[str, Cut]]:
@@ -239,8 +217,3 @@ def _outputs(name: str, count: int, rows: np.ndarray, names: Names) -> Iterator[
 def _inputs(name: str, count: int, columns: np.ndarray, names: Names) -> Iterator[tuple[str, Cut]]:
     """The bias of such a product is whole: one rank adds it."""
     yield f"{name}.weight", Cut(0 if names.transposed else 1, count, columns, inputs=True)
-
-
-def _numbers(heads: range, width: int) -> np.ndarray:
-    return np.arange(heads.start * width, heads.stop * width)
-

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from checkpoints import write_tokenizer
 from ranks_adapters import refuses_bad_adapters, with_adapters
 from ranks_rig import alive, same, two_tiers, updated, walk
 from server_rig import await_true
+from states_rig import write_case
 
 import sgl
 from sgl.runtime import Engine, SamplingParams
@@ -52,7 +54,21 @@ def test_what_it_says_of_itself(one, two):
     info = two.info()
     assert info["tensor_parallel"] == 2 and len(set(info["rank_pids"])) == 2 and info["pid"] == info["rank_pids"][0]
     assert info["parameters"] == one.info()["parameters"] and info["kv_bytes"] == one.info()["kv_bytes"]
+    planned, alone = info["memory"], one.info()["memory"]
+    assert planned["kv"] == alone["kv"] and planned["weights"] >= 4 * info["parameters"], "of both ranks"
     assert all(row["why"] == "its sums are over ranks" for row in info["layers"] if row["executor"] == "torch")
+
+
+@pytest.mark.parametrize("case", ["lfm2", "qwen 3.5 moe", "nemotron h, experts"])
+def test_states_are_shared_out(case, tmp_path):
+    """In steps that are cut, forks and snapshots, with too few states for all; the plan counts those of both ranks."""
+    path, few = write_tokenizer(write_case(case, tmp_path)), OPTIONS | {"states": 24, "state_every": 32, "step_tokens": 32, "poison_freed": True}
+    with Engine(path, **few) as one, Engine(path, **few, tensor_parallel=2) as two:
+        same(walk(two, 1), walk(one, 1))
+        assert (two.info()["states"], two.info()["state_bytes"]) == (24, one.info()["state_bytes"]) and two.info()["memory"]["states"] == one.info()["memory"]["states"]
+        assert two.sleep() > 0
+        two.wake()
+        same(walk(two, 3), walk(one, 3))
 
 
 def test_prefixes_leave_and_come_back(one, tiny):

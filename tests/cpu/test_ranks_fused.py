@@ -23,12 +23,13 @@ from rig import Rig, Row
 from turns import TurnRanks, Turns
 
 from sgl.runtime.errors import ConfigError
+from sgl.runtime.kernels import one_row
 from sgl.runtime.loading import load_model
 from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.models import decoder
 from sgl.runtime.models.expert_moves import put, tensors_of
 from sgl.runtime.models.experts import ExpertsPart
-from sgl.runtime.models.gpu_layers import FusedLayer
+from sgl.runtime.models.gpu_layers import FusedLayer, StateLayer
 from sgl.runtime.models.lone_layers import LoneLayer
 from sgl.runtime.parallel import moving
 from sgl.runtime.parallel.expert_ranks import ExpertRanks
@@ -113,6 +114,22 @@ def test_two_ranks_compute_what_one_computes(case: str, tmp_path: Path, monkeypa
         close(ours.float(), asked, 5e-5, case)
     assert all(isinstance(layer, FusedLayer) for layer in model.course.layers)
     assert any(isinstance(layer, LoneLayer | FusedLayer) for layer in model.course.alone)
+
+
+@pytest.mark.parametrize("case", ["lfm2", "qwen 3.5", "qwen3 next, dense layers", "granite 4, dense", "mamba 2"])
+def test_two_ranks_advance_the_states_that_one_advances(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In chunks and row by row; the last family has layers without a network."""
+    path = write_family(case, tmp_path)
+    tokens = prompt(open_checkpoint(path).model.vocab_size)
+    rig = Rig(path, attention="torch_native")
+    expected = [rig.step(step, every_row=True) for step in walk(tokens)]
+    monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
+    monkeypatch.setattr(one_row, "suits", lambda x: len(x) == 1)
+    monkeypatch.setattr(one_row, "best_launch", lambda *shape: one_row.Launch(16, 64, 1))
+    found, model = steps_of_ranks(path, walk(tokens))
+    for ours, asked in zip(found, expected, strict=True):
+        close(ours.float(), asked, 1e-4, case)
+    assert any(isinstance(layer, StateLayer) for layer in model.course.layers) != (case == "mamba 2")
 
 
 @pytest.mark.parametrize("case", ["qwen3 moe", "gpt-oss", "deepseek v2", "llama 4", "qwen2 moe"])

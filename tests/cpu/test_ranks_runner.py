@@ -20,9 +20,13 @@ from layer_checks import lay_plain
 from test_piecewise_engine import found
 from turns import TurnRanks, Turns
 
+from sgl.runtime.cache import Mark, WindowPages, WindowPlaces
+from sgl.runtime.cache.state_slots import SCRAP_SLOT
 from sgl.runtime.executor import cuda_runner, stage_cuda_runner, team_cuda_runner
 from sgl.runtime.executor.micro_batches import pieces
+from sgl.runtime.executor.page_table import MirroredTable
 from sgl.runtime.executor.stage_cuda_runner import StagedFollower, StagedTeamRunner
+from sgl.runtime.executor.step_arrays import StepArrays
 from sgl.runtime.executor.team_cuda_runner import FollowerRunner, TeamCudaRunner
 from sgl.runtime.executor.work_words import Mirrors, to_words
 from sgl.runtime.kernels.ahead import is_compiling
@@ -213,13 +217,11 @@ class Wants(Op):
 @pytest.mark.parametrize("seed", range(20))
 def test_mirrors_make_the_plans_of_rank_0(seed):
     """Sequences grow, are cut, lose their rows and have drafts; some wait for a token of the step before."""
-    rng, mirrors = np.random.default_rng(seed), Mirrors(4)
-    tables = [cuda_runner.PageTable(4, 128, 2, CPU), None]
+    rng, apart = np.random.default_rng(seed), seed % 2 == 1  # windows apart, or states
+    windows, theirs = (WindowPages(1000, 200, 2, 9), WindowPlaces(1000, 2, 9)) if apart else (None, None)
+    mirrors = Mirrors(4, theirs)
+    tables = [cuda_runner.PageTable(4, 128, 2, CPU, windows), MirroredTable(4, 128, 2, CPU, mirrors.rows, theirs)]
     live = [SequenceState(number) for number in range(6)]
-    from sgl.runtime.executor.page_table import MirroredTable
-    from sgl.runtime.executor.step_arrays import StepArrays
-
-    tables[1] = MirroredTable(4, 128, 2, CPU, mirrors.rows)
     for seq in live:
         seq.tokens.extend(rng.integers(0, 99, 40))
     for _ in range(30):
@@ -235,15 +237,32 @@ def test_mirrors_make_the_plans_of_rank_0(seed):
             seq.slots.extend(np.arange(2 * 100 * seq.id + 200 + len(seq.slots), 2 * 100 * seq.id + 200 + hi))
             seq.ops.clear()
             seq.ops.append(Wants(int(rng.integers(0, 3))))
+            seq.trail, seq.into = [Mark(lo, int(slot)) for slot in rng.integers(2, 50, rng.integers(0, 3))], int(rng.choice([0, SCRAP_SLOT, 60]))
             work.append(Work(seq, lo, hi))
             seq.computed = hi
         work.sort(key=lambda item: item.hi - item.lo)
-        told = mirrors.work(to_words(work, tables[0].rows_of(work)))
+        held = [] if windows is None else placed(windows, work)
+        told = mirrors.work(to_words(work, tables[0].rows_of(work), None if windows is None else windows.moved()))
         rows = [table.place(each, lambda array: torch.from_numpy(np.ascontiguousarray(array))) for table, each in zip(tables, (work, told), strict=True)]
         assert rows[0] == rows[1] and torch.equal(tables[0].pages, tables[1].pages)
-        ours, theirs = StepArrays.of(work, rows[0]), StepArrays.of(told, rows[1])
-        assert all(np.array_equal(a, b) for a, b in zip(ours.arrays, theirs.arrays, strict=True)) and ours.pools == theirs.pools
-        assert all(np.array_equal(a, b) for a, b in zip(ours.context_slots, theirs.context_slots, strict=True))
+        ours, mirrored = (StepArrays.of(each, own, not apart, places) for each, own, places in ((work, rows[0], windows), (told, rows[1], theirs)))
+        assert len(ours.arrays) == (9 if apart else 10)
+        assert all(np.array_equal(a, b) for a, b in zip(ours.arrays, mirrored.arrays, strict=True)) and ours.pools == mirrored.pools
+        assert all(np.array_equal(a, b) for a, b in zip(ours.context_slots, mirrored.context_slots, strict=True))
+        if windows is not None:
+            assert torch.equal(tables[0].window_pages, tables[1].window_pages) and np.array_equal(windows.where, theirs.where)
+            assert all(np.array_equal(a, b) for a, b in zip(ours.windows, mirrored.windows, strict=True))
+            windows.let_go(held)
+
+
+def placed(windows, work):
+    """Every page that the step sees has a place, held once; others lose theirs."""
+    seen = np.unique(np.concatenate([seq.slots.array[windows.first(lo) * 2 : hi] // 2 for seq, lo, hi in work]))
+    there = windows.where[seen] != 0
+    windows.hold(seen[there])
+    assert windows.make_room(int((~there).sum()))
+    windows.give(seen[~there])
+    return seen
 
 
 def test_a_step_with_drafts_is_cut_alike_on_all_ranks():

@@ -11,6 +11,7 @@ from family_cases import FAMILIES, write_family
 from family_checks import close, prompt
 from ranks_rig import steps_of_ranks
 from rig import Rig, Row
+from test_gguf_states import twin
 
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.loading.checkpoint import open_checkpoint
@@ -57,6 +58,38 @@ def test_heads_of_keys_are_held_twice_where_there_are_too_few(kv_heads: int, tmp
     expected = [rig.step(step, every_row=True) for step in walk(tokens)]
     for found, asked in zip(steps_of_ranks(tmp_path, 4, walk(tokens)), expected, strict=True):
         close(found, asked, 2e-5, "four ranks")
+
+
+RECURRENT: list[tuple[str, int, dict]] = [
+    ("kimi linear", 2, {"linear_num_heads": 4}),  # KDA, whose decay and gate spread few numbers that are whole on each rank
+    ("qwen3 next", 4, {"linear_num_key_heads": 4, "linear_num_value_heads": 8, "num_attention_heads": 4}),  # rows lie by heads of keys
+    ("qwen 3.5", 4, {"linear_num_key_heads": 4, "linear_num_value_heads": 8}),
+    ("mamba 2", 2, {}),
+    ("lfm2, wide, biases, untied", 4, {}),
+]
+
+
+@pytest.mark.parametrize("case, ranks, more", RECURRENT)
+def test_recurrent_layers_are_cut_evenly_and_advance_alike(case: str, ranks: int, more: dict, tmp_path: Path) -> None:
+    path = write_family(case, tmp_path, **more)
+    model = open_checkpoint(path).model
+    found = [cuts(model, Split(rank, ranks)) for rank in range(ranks)]
+    for name, cut in found[0].items():
+        held = torch.bincount(torch.cat([torch.from_numpy(each[name].kept) for each in found]), minlength=cut.places)
+        assert len(held) == cut.places and held.unique().tolist() == [ranks * len(cut.kept) // cut.places], name
+    tokens, own = prompt(model.vocab_size), narrowed(model, Split(0, ranks)).states
+    assert sum(part.bytes(torch.float32) for parts in own.values() for part in parts) * ranks == sum(part.bytes(torch.float32) for parts in model.states.values() for part in parts)
+    rig = Rig(path, attention="torch_native")
+    expected = [rig.step(step, every_row=True) for step in walk(tokens)]
+    for ours, asked in zip(steps_of_ranks(path, ranks, walk(tokens)), expected, strict=True):
+        close(ours, asked, 5e-5, case)
+
+
+@pytest.mark.parametrize("case", ["mamba 2", "qwen3 next", "granite 4, dense"])
+def test_recurrent_layers_out_of_gguf_files(case: str, tmp_path: Path) -> None:
+    path, tokens = twin(case, tmp_path), prompt(320)
+    expected = Rig(path, attention="torch_native").step([(Row(tokens), len(tokens))], every_row=True)
+    close(steps_of_ranks(path, 2, [[(Row(tokens), len(tokens))]])[0], expected, 2e-5, case)
 
 
 @pytest.mark.parametrize("ranks, why", [(3, "4 query heads"), (8, "4 query heads")])

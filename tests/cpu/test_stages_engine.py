@@ -56,6 +56,8 @@ def test_what_it_says_of_itself(one, several):
     stages, width = info["pipeline_parallel"], info["tensor_parallel"]
     assert len(set(info["rank_pids"])) == stages * width and [pid for stage in info["stages"] for pid in stage["pids"]] == info["rank_pids"]
     assert info["parameters"] == alone["parameters"] and info["kv_bytes"] == alone["kv_bytes"] and info["kv_tokens"] == alone["kv_tokens"]
+    own = 0 if info["draft"] is None else info["draft"]["weight_bytes"]
+    assert info["memory"]["weights"] - own >= 4 * info["parameters"] and info["memory"]["kv"] == alone["memory"]["kv"] + (info["draft"] or {"kv_bytes": 0})["kv_bytes"], "of all"
     assert sum(row["count"] for row in info["layers"]) == 3 and ", ".join(stage["layers"] for stage in info["stages"]).startswith("0")
     if width == 1:
         assert {row["executor"] for row in info["layers"]} == {row["executor"] for row in alone["layers"]}
@@ -94,9 +96,11 @@ def test_other_weights_and_back(one, several, tiny, other_weights):
 def test_models_with_states_latents_and_experts(case, tmp_path):
     path = write_tokenizer(write_case(case, tmp_path))
     with Engine(path, **OPTIONS, poison_freed=True) as one:
-        expected = walk(one, 5), sum(map(sum, one.stats().expert_counts))
+        expected, alone = (walk(one, 5), sum(map(sum, one.stats().expert_counts))), one.info()
     with Engine(path, **STAGES, poison_freed=True) as two:
         same(walk(two, 5), expected[0])
+        assert (two.info()["states"], two.info()["state_bytes"]) == (alone["states"], alone["state_bytes"])
+        assert two.info()["memory"]["states"] == alone["memory"]["states"] and two.info()["memory"]["weights"] >= 4 * two.info()["parameters"]
         await_true(lambda: sum(map(sum, two.stats().expert_counts)) >= expected[1], 5)
 
 
