@@ -63,9 +63,11 @@ def _awaited(places, rank, at, turn, size, KIND: tl.constexpr, BLOCK: tl.constex
         messages = tl.load(come, there, other=nothing, volatile=True)
     words = messages.to(tl.int32)
     if each == 1:
-        return words.to(KIND, bitcast=True).to(tl.float32)
-    pairs = tl.join(words.to(tl.int16), (words >> 16).to(tl.int16))
-    return tl.reshape(pairs, (BLOCK,)).to(KIND, bitcast=True).to(tl.float32)
+        numbers = words.to(KIND, bitcast=True)
+    else:
+        pairs = tl.join(words.to(tl.int16), (words >> 16).to(tl.int16))
+        numbers = tl.reshape(pairs, (BLOCK,)).to(KIND, bitcast=True)
+    return numbers.to(tl.float32)
 
 
 @triton.jit

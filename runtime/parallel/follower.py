@@ -5,6 +5,7 @@ It decides nothing: it loads its share of the model, computes the steps that it 
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import pickle
 import signal
@@ -167,6 +168,7 @@ def begin(descriptor: str) -> None:
 
 def main(descriptor: int, begun: Callable[[Begin], Following]) -> None:
     """begun: loads the model and meets the others."""
+    faulthandler.enable()  # rank 0 asks for it where somebody hangs
     for number in (signal.SIGINT, signal.SIGTERM):  # rank 0's affair
         signal.signal(number, signal.SIG_IGN)
     line = Line(socket.socket(fileno=descriptor))

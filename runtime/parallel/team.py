@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import pickle
@@ -46,6 +47,7 @@ log = logging.getLogger("sgl.runtime")
 LOADING = 10.0  # times the limit of silence, while models are loaded: a process may hold Python's lock
 GRACE = 1.0  # seconds in which rank 0 may find for itself what made another end while it began, or end by itself
 STEP_LIMIT = 10.0  # seconds that a card may take for a step, less where the limit of silence is less
+WRITING = 0.2  # seconds in which a process writes where it is
 ENDING = 10.0  # seconds that ending takes at most
 ON_CPUS, ON_GPUS = "sgl.runtime.parallel.follower", "sgl.runtime.executor.gpu_follower"
 TURN = 0.2  # seconds between two looks at who was heard when
@@ -217,10 +219,12 @@ class Team:
         if not self._closing:
             time.sleep(ENDING)
 
-    def fail(self, error: BaseException) -> None:
-        """The ranks no longer stand at the same place: all of them end, and so does this process."""
+    def fail(self, error: BaseException, hung: bool = False) -> None:
+        """The ranks no longer stand at the same place: all of them end, and so does this process. hung: all write first where they are, to stderr."""
         if self._closing or not self._failed.acquire(blocking=False):
             return
+        if hung:
+            self._write_stacks()
         for member in self.members:
             member.process.kill()
         until = time.monotonic() + GRACE
@@ -283,16 +287,27 @@ class Team:
             limit = self._silence * (LOADING if self._loading else 1)
             for member in self.members:
                 if time.monotonic() - member.heard > limit:
-                    return self.fail(RuntimeFailure(f"rank {member.rank} (pid {member.process.pid}) was stopped or hung: it gave no sign of life for {limit:g} s, and was killed"))
+                    words = f"rank {member.rank} (pid {member.process.pid}) was stopped or hung: it gave no sign of life for {limit:g} s, and was killed"
+                    return self.fail(RuntimeFailure(words), hung=True)
             if self._progress is not None:
                 self._watch_cards(self._progress)
+
+    def _write_stacks(self) -> None:
+        """Of several that wait for each other the silent one need not be at fault."""
+        faulthandler.dump_traceback()
+        for member in self.members:
+            print(f"rank {member.rank} (pid {member.process.pid}), which is ended:", file=sys.stderr, flush=True)
+            member.process.send_signal(signal.SIGABRT)
+            with suppress(subprocess.TimeoutExpired):
+                member.process.wait(WRITING)
 
     def _watch_cards(self, progress: Progress) -> None:
         own = progress.moved()
         others = [pickle.loads(member.told) if member.told else Moved() for member in self.members]
         hung = [rank for rank, (moved, stall) in enumerate(zip((own, *others), self._stalls, strict=True)) if stall(moved, progress.launched)]
         if hung:
-            self.fail(RuntimeFailure(f"a step hangs: {' and '.join(f'rank {rank}' for rank in hung)} has done nothing of it for {self._stalls[0].limit:g} s; all ranks were killed"))
+            names = " and ".join(f"rank {rank}" for rank in hung)
+            self.fail(RuntimeFailure(f"a step hangs: {names} has done nothing of it for {self._stalls[0].limit:g} s; all ranks were killed"), hung=True)
 
 
 def _how(code: int | None) -> str:

@@ -42,6 +42,7 @@ from sgl.runtime.kernels import (
     join,
     latent_rows,
     logits,
+    mailbox,
     many_rows_tensor_kernels,
     matmul,
     one_row_bits_kernels,
@@ -49,6 +50,7 @@ from sgl.runtime.kernels import (
     one_row_kernels,
     one_row_states,
     one_row_tensor_kernels,
+    over_ranks_kernels,
     quantize,
     recurrent,
     routing_kernels,
@@ -118,6 +120,18 @@ def joins() -> None:
             join._join, **usual | {"DEPENDENT": of_sum}, OTHER=not of_sum, BRANCH=not of_sum, OF_SUM=of_sum, SCALAR=of_sum,
             AFTER=after, AFTER_BIAS=after == 2, BEFORE=before, BEFORE_BIAS=before == 2,
         )  # fmt: skip
+
+
+def sums_over_ranks() -> None:
+    for kind, ranks, block, normed in (("fp32", 2, 64, True), ("bf16", 4, 4096, False), ("fp16", 8, 8192, True), ("bf16", 4, 8192, True), ("fp32", 3, 128, False)):
+        types = dict.fromkeys(("parts", "states", "out", "weights"), f"*{kind}") | {"places": "*i64", "counted": "*i32"}
+        types |= dict.fromkeys(("part_stride", "count", "rows", "slots", "words"), "i32")
+        for kernel in (over_ranks_kernels.to_all, over_ranks_kernels.by_owners):
+            check(kernel, max(1, min(block // 512, 16)), types, RANK=1, RANKS=ranks, BLOCK=block, NORMED=normed, DEPENDENT=normed)
+    numbers = dict.fromkeys(("side", "room", "first", "turn", "wanted", "count"), "i32") | {"numbers": "*i32", "reads": "*i32", "out": "*i32", "rooms": "*i64", "turns": "*i64"}
+    for kernel in (mailbox._post, mailbox._take):
+        check(kernel, 8, numbers, BLOCK=mailbox.BLOCK)
+    check(mailbox._tell, 4, numbers | {"reads": "*i64"})
 
 
 def all_heads() -> None:
@@ -428,6 +442,7 @@ def all_forms() -> None:
     decodes()
     joins()
     all_heads()
+    sums_over_ranks()
     activations()
     for on in (False, True):
         check(embed._embed, SCALED=on, WINDOWED=on, PAGE=16, BLOCK=1024, types={"scale": "fp32"})

@@ -114,7 +114,7 @@ def test_a_rank_of_torchrun_starts_no_ranks(tiny, monkeypatch):
 
 
 @pytest.mark.parametrize("number, words", [(signal.SIGKILL, "killed by SIGKILL"), (signal.SIGSTOP, "no sign of life")])
-def test_a_rank_that_ends_or_is_silent_ends_all_and_they_come_back(tiny, number, words):
+def test_a_rank_that_ends_or_is_silent_ends_all_and_they_come_back(tiny, number, words, capfd):
     with Engine(tiny, **RANKS | {"kv_tokens": None, "kv_memory": 4_000_000}, heartbeat=1.5) as engine:
         assert 3_900_000 < engine.info()["kv_bytes"] <= 4_000_000 * 1.01  # of both ranks; the page of the padding slot comes on top
         expected, pids = engine.generate("abc", max_tokens=4, temperature=0).token_ids, engine.info()["rank_pids"]
@@ -128,6 +128,7 @@ def test_a_rank_that_ends_or_is_silent_ends_all_and_they_come_back(tiny, number,
             running.generate(SamplingParams(max_tokens=400, ignore_eos=True)).result(30)
         assert time.monotonic() - began < (4 if number == signal.SIGKILL else 8)
         await_true(lambda: not any(map(alive, pids)))
+        assert (f"rank 1 (pid {pids[1]}), which is ended:" in capfd.readouterr().err) == (number == signal.SIGSTOP)  # where everybody is
         await_true(lambda: engine.info()["rank_pids"] != pids and engine._core.up, 60)
         assert engine.generate("abc", max_tokens=4, temperature=0).token_ids == expected
         last = engine.info()["rank_pids"]

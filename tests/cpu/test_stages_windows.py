@@ -19,7 +19,7 @@ CARD: Any = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16)
 
 
 def planned(layouts: list[AttentionLayout], context: int = 4096, **options: Any) -> Any:
-    config = EngineConfig.from_options({"pipeline_parallel": len(layouts), "kv_memory": MEMORY, "step_tokens": 256} | options).on("cuda")
+    config = EngineConfig.from_options({"pipeline_parallel": 2, "kv_memory": MEMORY, "step_tokens": 256} | options).on("cuda")
     plan = memory.MemoryPlan(total=10 * MEMORY, free=10 * MEMORY)
     return kv_pool._tokens(layouts, config, CARD, plan, context, torch.bfloat16, 0)[1:]
 

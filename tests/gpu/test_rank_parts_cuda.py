@@ -413,14 +413,3 @@ def test_few_bits_that_float32_restores_write_what_the_dense_twin_writes(tmp_pat
 def test_inputs_in_the_order_of_their_activations_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises((CheckpointError, ConfigError), match="desc_act"), Engine(in_format("gptq")(tmp_path), **ON_GPU | HALF, tensor_parallel=2):
         pass
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 4, reason="needs four CUDA devices")
-def test_all_at_once_over_four_cards(one: Engine, made) -> None:
-    bases, folders = made
-    with opened(bases[0], **ON_GPU, tensor_parallel=2, pipeline_parallel=2, adapters=folders, adapter_slots={8: 1, 16: 2}) as engine:
-        expected = texts(one)
-        same(texts(engine), expected, "before")
-        engine.update_weights(bases[1])
-        engine.update_weights(bases[0])
-        same(texts(engine), expected, "after")
