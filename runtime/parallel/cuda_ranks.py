@@ -15,7 +15,7 @@ from torch import Tensor
 from ..kernels.ahead import is_compiling
 from ..kernels.norm import add_rms_norm
 from ..kernels.over_ranks import MOST, Rooms, Sizes, suits, sum_add_norm, sum_over_ranks
-from .algorithms import Algorithm, algorithm, limits
+from .algorithms import ORDERED, Algorithm, algorithm, limits
 from .ranks import LIMIT
 from .stages import Place
 
@@ -77,7 +77,8 @@ class CudaRanks:
 
     def _make_rooms(self, width: int, dtype: torch.dtype) -> Rooms:
         width = -(-width // 16) * 16
-        few, rows = (max(1, size // (width * dtype.itemsize)) for size in limits(self.ranks))
+        to_all, pushed = limits(self.ranks)
+        few, rows = (max(1, size // (width * dtype.itemsize)) for size in (to_all, max(ORDERED, pushed) if self._deterministic else pushed))
         sizes, first = Sizes(self.ranks, width, dtype.itemsize, few, rows), self.place.stage * self.ranks
         places = self.share(sizes.bytes)[1][first : first + self.ranks].contiguous()
         return Rooms(self.rank, sizes, places, torch.zeros(MOST, dtype=torch.int32, device=self.device))
