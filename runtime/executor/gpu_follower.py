@@ -44,6 +44,7 @@ class GpuFollower:
 
     def __init__(self, part: Part, model: Decoder, ranks: CudaRanks, free: int, mover: Mover | None = None) -> None:
         self.part, self.model, self.ranks, self._free = part, model, ranks, free
+        self._layout = model.config.attention
         self._asleep: HostCopy | None = None
         self._memory: StateMemory | None = None
         self._runner: FollowerRunner | None = None
@@ -93,7 +94,7 @@ class GpuFollower:
         return pickle.dumps(layers_of(self.model, attention))
 
     def _scale(self) -> None:
-        take_scales(self._pool, self.model, self.model.config.attention)
+        take_scales(self._pool, self.model, self._layout)
 
     def _attention(self) -> AttentionBackend:
         room = self._room

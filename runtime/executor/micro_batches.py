@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ..cache.state_slots import SCRAP_SLOT
+from ..cache.trail import write_slot
 from .wanted import pools
 
 if TYPE_CHECKING:
@@ -23,23 +25,24 @@ def micro_batches(tokens: int, stages: int, fixed: int = FIXED) -> int:
     return min(range(1, max(1, min(tokens, MOST * stages)) + 1), key=lambda n: (stages + n - 1) * (fixed + tokens / n))
 
 
-def pieces(work: list[Work], stages: int, fixed: int = FIXED) -> list[list[Work]]:
+def pieces(work: list[Work], stages: int, fixed: int = FIXED, states: bool = False) -> list[list[Work]]:
     """The work of a step in its order, in micro-batches of about as many tokens; prompts are cut where it falls. fixed: see `FIXED`.
 
-    What is summed over tokens stays whole, and so does a sequence with a draft.
+    What is summed over tokens stays whole, and so does a sequence with a draft, and, of models with `states`, one that leaves none, from which a later
+    part could go on.
     """
     tokens = sum(hi - lo for _, lo, hi in work)
     count = 1 if pools(work) else micro_batches(tokens, stages, fixed)
-    return _cut(work, [tokens * number // count for number in range(1, count)])
+    return _cut(work, [tokens * number // count for number in range(1, count)], states)
 
 
-def _cut(work: Iterable[Work], places: list[int]) -> list[list[Work]]:
+def _cut(work: Iterable[Work], places: list[int], states: bool) -> list[list[Work]]:
     found: list[list[Work]] = [[]]
     done = 0
     for item in work:
-        rest = item
+        rest, stays = item, item.seq.draft is not None or (states and write_slot(item.seq) == SCRAP_SLOT)
         while places and places[0] <= done + rest.hi - rest.lo and rest.hi > rest.lo:
-            count = rest.hi - rest.lo if item.seq.draft is not None else places[0] - done
+            count = rest.hi - rest.lo if stays else places[0] - done
             places = [place for place in places if place > done + count]
             if count:
                 found[-1].append(rest._replace(hi=rest.lo + count))

@@ -43,7 +43,7 @@ class PipelineRunner(TeamRunner):
         _, fresh = self._places.place([seq for seq, *_ in work])
         for index in fresh:
             work[index].seq.slots.mirrored = 0
-        parts = [(part, self._batch(part, work)) for part in pieces(work, self._stages)]
+        parts = [(part, self._batch(part, work)) for part in pieces(work, self._stages, states=self.memory is not None)]
         try:
             logits = self._compute(parts)
         except BaseException as error:

@@ -39,7 +39,7 @@ class Staged(RankCudaRunner):
         if is_compiling():
             return super().computed(work)
         self.links.begin()
-        parts, begun = pieces(work, self.links.stages, FIXED_ON_GPUS), {item.seq: item.lo for item in work}
+        parts, begun = pieces(work, self.links.stages, FIXED_ON_GPUS, self.memory is not None), {item.seq: item.lo for item in work}
         for part in parts:
             with going_on([item.seq for item in part if item.lo > begun[item.seq]]):
                 self._hand_on(super().computed(part), part)

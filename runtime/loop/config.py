@@ -100,7 +100,7 @@ class EngineConfig:
     tensor_parallel  so many processes, ranks, share the model out, each with some of the heads and of the networks' width, and compute every
                  step together: on GPUs each on a card of its own. They run in and beside a process of the engine's own, as with `process`
     pipeline_parallel  so many stages, each with some of the layers, compute a step one after the other, cut into micro-batches so that
-                 several stages compute at the same time. A process each, on GPUs with a card each; with tensor_parallel so many processes each
+                 several stages compute at the same time. A process each, with tensor_parallel so many processes each; on GPUs two, with a card each
     expert_parallel  of mixtures of experts with tensor_parallel: each rank holds whole experts, instead of a part of each one's width
     redundant_experts  with it: so many copies of experts in each layer, which share the rows of those that are chosen most often
     rebalance_every  with it: after so many steps, experts move between ranks so that all have about as much to do, a few between two steps; None: only

@@ -32,6 +32,8 @@ class Sleeper:
         if self.asleep:
             return 0
         core, before = self._core, self._held()
+        if core.halted:
+            raise RuntimeFailure("sleep(): an update of the weights broke off, and the engine computes nothing until update_weights succeeds; call that, or open a new one")
         tensors = [tensor for tensor in tensors_of([core.runner.model, self._draft and self._draft.model]) if tensor.device.type not in ("cpu", "meta")]
         _check_room(tensors)
         try:

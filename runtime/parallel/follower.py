@@ -34,7 +34,22 @@ from ..models.explain import layers_of
 from ..models.kv_scales import take_scales
 from ..quantization import transform_for
 from .host_pages import calls_of
-from .line import ALIVE, ASK, FAILED, POOL, READY, SLEEP, STEP, TELL, UNANSWERED, WAKE, Begin, Line, Room
+from .line import (
+    ALIVE,
+    ASK,
+    FAILED,
+    POOL,
+    READY,
+    SLEEP,
+    STEP,
+    TELL,
+    UNANSWERED,
+    WAKE,
+    WHERE,
+    Begin,
+    Line,
+    Room,
+)
 from .moving import Mover
 from .part import Part
 from .pipeline import Links, Pipeline, StageRanks
@@ -168,7 +183,7 @@ def begin(descriptor: str) -> None:
 
 def main(descriptor: int, begun: Callable[[Begin], Following]) -> None:
     """begun: loads the model and meets the others."""
-    faulthandler.enable()  # rank 0 asks for it where somebody hangs
+    faulthandler.register(WHERE)
     for number in (signal.SIGINT, signal.SIGTERM):  # rank 0's affair
         signal.signal(number, signal.SIG_IGN)
     line = Line(socket.socket(fileno=descriptor))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import signal
 import socket
 import struct
 import threading
@@ -16,6 +17,7 @@ BEGIN, POOL, STEP, SLEEP, WAKE, COMPILE, REHEARSE = range(7)  # from rank 0
 READY, ALIVE, FAILED = range(7, 10)  # to it
 ASK, TELL = range(10, 12)  # from rank 0: a method of the rank's by its name, and what it is given
 UNANSWERED = (STEP, REHEARSE, TELL)
+WHERE = signal.SIGUSR1  # a rank writes to stderr where its threads are
 _HEAD = struct.Struct("<BQ")
 
 

@@ -35,6 +35,7 @@ from .line import (
     STEP,
     TELL,
     WAKE,
+    WHERE,
     Begin,
     Line,
     Room,
@@ -47,7 +48,7 @@ log = logging.getLogger("sgl.runtime")
 LOADING = 10.0  # times the limit of silence, while models are loaded: a process may hold Python's lock
 GRACE = 1.0  # seconds in which rank 0 may find for itself what made another end while it began, or end by itself
 STEP_LIMIT = 10.0  # seconds that a card may take for a step, less where the limit of silence is less
-WRITING = 0.2  # seconds in which a process writes where it is
+STDERR, WRITING = 2, 0.2  # the descriptor, whatever sys.stderr is; seconds in which a process writes where it is
 ENDING = 10.0  # seconds that ending takes at most
 ON_CPUS, ON_GPUS = "sgl.runtime.parallel.follower", "sgl.runtime.executor.gpu_follower"
 TURN = 0.2  # seconds between two looks at who was heard when
@@ -224,7 +225,9 @@ class Team:
         if self._closing or not self._failed.acquire(blocking=False):
             return
         if hung:
-            self._write_stacks()
+            writing = threading.Thread(target=self._write_stacks, daemon=True)  # stderr may be full, and nobody reads it
+            writing.start()
+            writing.join(WRITING * (2 + len(self.members)))
         for member in self.members:
             member.process.kill()
         until = time.monotonic() + GRACE
@@ -294,12 +297,11 @@ class Team:
 
     def _write_stacks(self) -> None:
         """Of several that wait for each other the silent one need not be at fault."""
-        faulthandler.dump_traceback()
+        faulthandler.dump_traceback(file=STDERR)
         for member in self.members:
-            print(f"rank {member.rank} (pid {member.process.pid}), which is ended:", file=sys.stderr, flush=True)
-            member.process.send_signal(signal.SIGABRT)
-            with suppress(subprocess.TimeoutExpired):
-                member.process.wait(WRITING)
+            os.write(STDERR, f"rank {member.rank} (pid {member.process.pid}), which is ended:\n".encode())
+            member.process.send_signal(WHERE)
+            time.sleep(WRITING)
 
     def _watch_cards(self, progress: Progress) -> None:
         own = progress.moved()

@@ -123,7 +123,7 @@ def joins() -> None:
 
 
 def sums_over_ranks() -> None:
-    for kind, ranks, block, normed in (("fp32", 2, 64, True), ("bf16", 4, 4096, False), ("fp16", 8, 8192, True), ("bf16", 4, 8192, True), ("fp32", 3, 128, False)):
+    for kind, ranks, block, normed in (("fp32", 2, 64, True), ("bf16", 4, 4096, False), ("fp16", 8, 8192, True), ("fp32", 3, 128, False), ("bf16", 4, 8192, True)):
         types = dict.fromkeys(("parts", "states", "out", "weights"), f"*{kind}") | {"places": "*i64", "counted": "*i32"}
         types |= dict.fromkeys(("part_stride", "count", "rows", "slots", "words"), "i32")
         for kernel in (over_ranks_kernels.to_all, over_ranks_kernels.by_owners):

@@ -76,7 +76,7 @@ def letters(rank: int, ranks: int, path: str) -> None:
 def sums(rank: int, ranks: int, path: str) -> None:
     dtype = (torch.float32, torch.float16)[ranks % 2]
     rooms, _memory = rooms_of(rank, ranks, path, dtype)
-    for call in range(16):
+    for call in range(12):
         rows, size = 1 + call * 3 % 11, (48, 40, 34)[call % 3]
         drawn = [torch.Generator().manual_seed(100 * call + other) for other in range(ranks)]
         parts = [torch.randn(rows, size, generator=each).to(dtype) for each in drawn]

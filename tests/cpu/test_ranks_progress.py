@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from queue import SimpleQueue
 from types import SimpleNamespace
 
@@ -46,8 +47,9 @@ def test_what_does_not_move_hangs_and_nothing_else(monkeypatch):
     assert not after(1, Moved(2, 5), 2) and not after(99, Moved(2, 5), 2) and not after(9, Moved(2, 5), 3) and after(2, Moved(2, 5), 3)
 
 
-def test_a_step_that_hangs_ends_all_ranks():
-    """Of rank 0, whose card does one of two steps."""
+def test_a_step_that_hangs_ends_all_ranks(monkeypatch):
+    """Of rank 0, whose card does one of two steps; whatever stands for stderr."""
+    monkeypatch.setattr("sys.stderr", io.StringIO())
     broken, left = SimpleQueue(), [True, False]
     ours = Progress(lambda: SimpleNamespace(query=lambda there=left.pop(0): there))
     team = Team(1, 0.5, broken.put)

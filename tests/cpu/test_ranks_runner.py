@@ -242,7 +242,7 @@ def test_mirrors_make_the_plans_of_rank_0(seed):
             seq.computed = hi
         work.sort(key=lambda item: item.hi - item.lo)
         held = [] if windows is None else placed(windows, work)
-        told = mirrors.work(to_words(work, tables[0].rows_of(work), None if windows is None else windows.moved()))
+        told = mirrors.work(to_words(work, tables[0].rows_of(work), moved=None if windows is None else windows.moved()))
         rows = [table.place(each, lambda array: torch.from_numpy(np.ascontiguousarray(array))) for table, each in zip(tables, (work, told), strict=True)]
         assert rows[0] == rows[1] and torch.equal(tables[0].pages, tables[1].pages)
         ours, mirrored = (StepArrays.of(each, own, not apart, places) for each, own, places in ((work, rows[0], windows), (told, rows[1], theirs)))

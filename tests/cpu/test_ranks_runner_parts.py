@@ -17,7 +17,8 @@ pytest.importorskip("triton")
 if torch.cuda.is_available():
     pytest.skip("with GPUs, tests/gpu does the same", allow_module_level=True)
 
-from checkpoints import write_checkpoint
+from checkpoints import write_checkpoint, write_tokenizer
+from family_cases import write_family
 from gpu_runner import pretend
 from plain_adapters import write_adapter
 from test_kv_scales import LAYERS, WRITERS, scales, written
@@ -206,6 +207,19 @@ def test_a_follower_divides_by_the_scales_of_its_checkpoint_and_of_others(tmp_pa
     assert size > 0 and error is None and ask("fill") == (None, None)
     assert {layout.scales(follower._pool, layer) for layer in layout.places} == {Scales(4.0, 3.0)}
     assert isinstance(ask("plan", tmp_path / "nowhere")[1], CheckpointError)
+
+
+def test_a_follower_scales_pools_of_windows_apart(tmp_path, monkeypatch):
+    """Where each layer's keys and values lie in them: rank 0 asks the layout with windows apart, too."""
+    pretend(monkeypatch)
+    path = write_tokenizer(write_family("gemma2, low caps", tmp_path))
+    part = Part(Begin(1, 2, "", str(path), torch.float32, CPU, 1, None, "auto", None, "auto", False), None)
+    follower = GpuFollower(part, part.load(), SimpleNamespace(place=part.place, ranks=2), 0)
+    layout = follower.model.config.attention.apart(64)
+    said = [Scales(float(number), number + 0.5) for number in range(1, 1 + len(layout.layers))]
+    follower.model.kv_scales = said
+    follower.make_room(Room(64, torch.float8_e4m3fn, "torch_native", 1, 4, 64, False, window_slots=32))
+    assert layout.windowed and layout == follower._layout and [layout.scales(follower._pool, layer) for layer in layout.places] == said
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -15,11 +15,14 @@ from gguf_twin import write_twin
 from rig import Rig, Row
 from test_few_bits_loading import FORMATS, write
 
+from sgl.runtime.cache.state_slots import SCRAP_SLOT
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.executor.micro_batches import micro_batches, pieces
 from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.parallel.split import Split
 from sgl.runtime.parallel.stages import Place, borders, evenly, load_stage, of_stage, sizes, stage_of
+from sgl.runtime.sequences.ops import Op
+from sgl.runtime.sequences.sequence import SequenceState, Work
 
 CPU = torch.device("cpu")
 
@@ -135,8 +138,6 @@ class Item:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_micro_batches_are_the_work_in_its_order(seed: int) -> None:
-    from sgl.runtime.sequences.sequence import Work
-
     rng = random.Random(seed)
     work = [Work(Item(), lo := rng.randrange(50), lo + rng.choice([1, 1, 1, 7, 90, 400])) for _ in range(rng.randrange(1, 30))]
     for item in work[:3]:
@@ -147,6 +148,18 @@ def test_micro_batches_are_the_work_in_its_order(seed: int) -> None:
     assert tokens == [(item.seq, at) for item in work for at in range(item.lo, item.hi)]
     assert len(parts) <= micro_batches(len(tokens), stages) <= 4 * stages and all(part for part in parts)
     assert all(len({id(part) for part in parts for item in part if item.seq is seq}) == 1 for seq in {item.seq for item in work if item.seq.draft})
+
+
+def test_who_leaves_no_state_is_not_cut() -> None:
+    """Others of the step leave theirs in the same slot."""
+    work = [Work(SequenceState(0), 0, length) for length in (300, 400)]
+    for item in work:
+        item.seq.ops.append(Op())
+        item.seq.into = SCRAP_SLOT
+    assert [[item[1:] for item in part] for part in pieces(work, 2, 256, states=True)] == [[(0, 300), (0, 400)]]
+    assert len(pieces(work, 2, 256)) == 2
+    work[1].seq.into = 7
+    assert [[item[1:] for item in part] for part in pieces(work, 2, 256, states=True)] == [[(0, 300), (0, 50)], [(50, 400)]]
 
 
 def test_few_tokens_are_not_cut() -> None:

@@ -159,6 +159,8 @@ def test_an_engine_without_whole_weights_waits_for_an_update(
     thread.start()
     thread.join(0.3)
     assert thread.is_alive()
+    with pytest.raises(RuntimeFailure, match=r"sleep\(\): an update of the weights broke off"):
+        engine.sleep()
     engine.update_weights(folders[1])
     thread.join(60)
     assert waiting == [expected[1]]
