@@ -34,12 +34,12 @@ def test_norms(rows: int, size: int, dtype: torch.dtype) -> None:
     checks.check_norms(rows, size, dtype, "cpu")
 
 
-def test_some_forms_of_each_kernel_compile_for_a_gpu(tmp_path: Path) -> None:
+def test_a_form_of_each_kernel_compiles_for_a_gpu(tmp_path: Path) -> None:
     """All of them: tests/slow/test_compile_kernels.py."""
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_DISABLE_LINE_INFO": "1"}
     environment.pop("TRITON_INTERPRET")
     script = Path(__file__).with_name("compile_layer_kernels.py")
-    run = subprocess.run([sys.executable, str(script), "2"], env=environment, capture_output=True, text=True)
+    run = subprocess.run([sys.executable, str(script), "1"], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
 
 

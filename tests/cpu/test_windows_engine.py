@@ -274,8 +274,7 @@ def test_programs_side_by_side_are_those_alone(case: str, make: Make) -> None:
     def opened(case: str, states: int = 0, **options: Any) -> Engine:
         return make(case, **({"window_tokens": 200} if options else {"window_tokens": 4096}) | options)
 
-    for seed in range(2):
-        assert soak(opened, case, seed, 8) > 5
+    assert soak(opened, case, 0, 8) > 5
 
 
 def test_with_few_rows_everybody_ends_and_nobody_loses_a_place_for_them(make: Make) -> None:
