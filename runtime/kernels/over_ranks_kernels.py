@@ -4,8 +4,8 @@ Numbers travel as messages of 64 bits: 32 bits of them and beside these the turn
 without a fence. Every call of any of these kernels is a turn, the same on all ranks.
 
 Messages to all lie apart by the turn's parity: a rank in turn t has heard in t - 1 of every other, directly or through owners, which therefore have ended
-t - 2. What goes to owners need not: who sends in turn t has in t - 1 got each sum, made of what it sent then. Nor need sums: an owner
-hears of everybody's turn t before it sends one.
+t - 2. Rows that go to owners need not: who sends in turn t had got every sum of turn t - 1, made of what it sent then. Sums need not either: an owner
+has heard everybody's turn t before it sends one.
 """
 
 from __future__ import annotations
@@ -125,6 +125,12 @@ def _owner(row, RANKS: tl.constexpr):
     return (tl.program_id(0) + row // tl.num_programs(0)) % RANKS
 
 
+@triton.jit
+def _slot(row, RANKS: tl.constexpr):
+    """Where a row lies among those that go to the same owner."""
+    return row // tl.num_programs(0) // RANKS * tl.num_programs(0) + tl.program_id(0)
+
+
 @entry
 @triton.jit
 def by_owners(
@@ -141,12 +147,10 @@ def by_owners(
         owner = _owner(row, RANKS)
         if owner != RANK:
             part = tl.load(parts + (zero + row) * part_stride + columns, columns < size, other=0.0)
-            slot = row // tl.num_programs(0) // RANKS * tl.num_programs(0) + tl.program_id(0)
-            _post(places, owner, RANK * apart + (zero + slot) * words, part, turn, size, BLOCK)
+            _post(places, owner, RANK * apart + (zero + _slot(row, RANKS)) * words, part, turn, size, BLOCK)
     for row in range(tl.program_id(0), count, tl.num_programs(0)):
         if _owner(row, RANKS) == RANK:
-            slot = row // tl.num_programs(0) // RANKS * tl.num_programs(0) + tl.program_id(0)
-            total = _total(parts, places, zero + row, part_stride, (zero + slot) * words, apart, turn, size, RANK, RANKS, BLOCK)
+            total = _total(parts, places, zero + row, part_stride, (zero + _slot(row, RANKS)) * words, apart, turn, size, RANK, RANKS, BLOCK)
             for other in tl.static_range(RANKS):
                 if other != RANK:
                     _post(places, other, sums + (zero + row) * words, total.to(kind), turn, size, BLOCK)

@@ -151,3 +151,23 @@ def alive(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def drawn(count: int, length: int, seed: int = 1) -> list[list[int]]:
+    """Prompts of random ids."""
+    rng = random.Random(seed)
+    return [[rng.randrange(4, 250) for _ in range(length)] for _ in range(count)]
+
+
+def written(engine: Engine, prompts: list[list[int]], count: int = 6, together: int = 1) -> list[list[int]]:
+    """Greedy, so many prompts at a time."""
+    found: list[list[int]] = []
+    for at in range(0, len(prompts), together):
+        sequences = [engine.open() for _ in prompts[at : at + together]]
+        for sequence, prompt in zip(sequences, prompts[at:], strict=False):
+            sequence.extend(prompt)
+        futures = [each.generate(SamplingParams(max_tokens=count, temperature=0, ignore_eos=True)) for each in sequences]
+        found += [future.result(60).token_ids for future in futures]
+        for sequence in sequences:
+            sequence.close()
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ if torch.cuda.is_available():
 
 from cards_rig import cards
 from checkpoints import write_checkpoint, write_tokenizer
-from draft_heads import Made, mtp
+from draft_heads import mtp
+from ranks_rig import drawn, written
 from states_rig import write_case
 from test_draft_heads import drafter, opened_with
 from windows_rig import Make, make, paths, quiet
@@ -32,22 +32,7 @@ OPTIONS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "threads": 1, "k
 
 
 def texts(engine: Engine, prompts: list[list[int]], together: int = 2, count: int = 4) -> list[list[int]]:
-    """So many prompts at a time."""
-    found: list[list[int]] = []
-    for at in range(0, len(prompts), together):
-        sequences = [engine.open() for _ in prompts[at : at + together]]
-        for sequence, prompt in zip(sequences, prompts[at:], strict=False):
-            sequence.extend(prompt)
-        futures = [each.generate(SamplingParams(max_tokens=count, temperature=0, ignore_eos=True)) for each in sequences]
-        found += [future.result(60).token_ids for future in futures]
-        for sequence in sequences:
-            sequence.close()
-    return found
-
-
-def drawn(count: int, length: int, seed: int = 1) -> list[list[int]]:
-    rng = random.Random(seed)
-    return [[rng.randrange(4, 250) for _ in range(length)] for _ in range(count)]
+    return written(engine, prompts, count, together)
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +91,8 @@ def forks(engine: Engine) -> list[list[int]]:
     return found
 
 
-@pytest.mark.parametrize("kind", [mtp])
-def test_a_head_on_the_states_of_two_ranks(kind: Callable[[Path], Made], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made_head = kind(tmp_path)
+def test_a_head_on_the_states_of_two_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_head = mtp(tmp_path)
     prompts, options = drawn(2, 12), OPTIONS | {"kv_tokens": 512, "run_ahead": None}
     with Engine(made_head.target, **options) as alone:
         expected = texts(alone, prompts, 3, 8)

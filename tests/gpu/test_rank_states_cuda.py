@@ -20,11 +20,11 @@ from checkpoints import write_checkpoint, write_tokenizer
 from draft_heads import Made, eagle3, mtp
 from family_cases import FAMILIES
 from family_checks import reference
-from ranks_rig import alive, walk
+from ranks_rig import alive, drawn, walk, written
 from states_rig import write_case
 from test_ranks_cuda import ON_CPU, OPTIONS, await_true, texts
 
-from sgl.runtime import Engine, SamplingParams
+from sgl.runtime import Engine
 from sgl.runtime.errors import EngineDied
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")]
@@ -34,26 +34,7 @@ SMALL: dict[str, Any] = {"kv_tokens": 256, "page_size": 4, "host_kv": "2MB"}  # 
 DRAFTING: dict[str, Any] = {"speculation": "auto"}
 
 
-def drawn(count: int, length: int, seed: int = 1) -> list[list[int]]:
-    rng = random.Random(seed)
-    return [[rng.randrange(4, 250) for _ in range(length)] for _ in range(count)]
-
-
 PROMPTS = random.Random(2).choices(drawn(8, 90), k=24)
-
-
-def written(engine: Engine, prompts: list[list[int]], count: int = 6, together: int = 1) -> list[list[int]]:
-    """Greedy, so many prompts at a time."""
-    found: list[list[int]] = []
-    for at in range(0, len(prompts), together):
-        sequences = [engine.open() for _ in prompts[at : at + together]]
-        for sequence, prompt in zip(sequences, prompts[at:], strict=False):
-            sequence.extend(prompt)
-        futures = [each.generate(SamplingParams(max_tokens=count, temperature=0, ignore_eos=True)) for each in sequences]
-        found += [future.result(60).token_ids for future in futures]
-        for sequence in sequences:
-            sequence.close()
-    return found
 
 
 def same(engine: Engine, ours: list[Any], asked: list[Any], what: str) -> None:
