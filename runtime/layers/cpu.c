@@ -87,6 +87,7 @@ INLINE float share_of_keys(const Attention *job, long head, float most, float to
 #include "cpu_recurrent.h"
 #include "cpu_adapt_wide.h"
 #include "cpu_places.h"
+#include "cpu_sample.h"
 
 #define TYPE float
 #define NAME(f) f##_f32
@@ -345,6 +346,71 @@ static PyObject *py_named(PyObject *Py_UNUSED(self), PyObject *const *args, Py_s
     return PyLong_FromLong(place);
 }
 
+/* Where the buffers of masks begin and how long they are; None stands for no mask. Returns how many there are, -1 with an error set. */
+static Py_ssize_t find_masks(PyObject *masks, Py_buffer *held, const int32_t **mask, int64_t *words, Py_ssize_t rows) {
+    for (Py_ssize_t row = 0; row < rows; row++) {
+        PyObject *each = masks == Py_None ? Py_None : PyList_GET_ITEM(masks, row);
+        held[row].obj = NULL, mask[row] = NULL, words[row] = 0;
+        if (each == Py_None) continue;
+        if (PyObject_GetBuffer(each, held + row, PyBUF_C_CONTIGUOUS)) return -1;
+        mask[row] = held[row].buf, words[row] = held[row].len / 4;
+    }
+    return rows;
+}
+
+static PyObject *sampled(const Choosing *job) {
+    PyObject *ids = PyList_New(job->rows), *peaks = PyList_New(job->rows), *told = NULL;
+    for (long row = 0; ids && peaks && row < job->rows; row++) {
+        PyObject *id = PyLong_FromLongLong(job->chosen[row]), *peak = PyFloat_FromDouble(job->peak[row]);
+        if (id) PyList_SET_ITEM(ids, row, id);
+        if (peak) PyList_SET_ITEM(peaks, row, peak);
+        if (!id || !peak) goto done;
+    }
+    if (ids && peaks) told = PyTuple_Pack(2, ids, peaks);
+done:
+    Py_XDECREF(ids);
+    Py_XDECREF(peaks);
+    return told;
+}
+
+/* sample(logits, stride, width, packed, columns, positions, masks): (tokens, largest logits), two lists; packed and columns are int32 buffers,
+   positions a list, masks a list of int32 buffers and None, or None: see cpu_sample.h */
+static PyObject *py_sample(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[3];
+    if (n != 7 || !PyList_Check(args[5]) || !(args[6] == Py_None || PyList_Check(args[6]))) return PyErr_Format(PyExc_TypeError, "wrong arguments");
+    const Py_ssize_t rows = PyList_GET_SIZE(args[5]);
+    if (!parse(args, 3, 3, a)) return NULL;
+    if (args[6] != Py_None && PyList_GET_SIZE(args[6]) != rows) return PyErr_Format(PyExc_ValueError, "%zd rows, %zd masks", rows, PyList_GET_SIZE(args[6]));
+    Py_buffer packed = {.obj = NULL}, columns = {.obj = NULL};
+    PyObject *told = NULL;
+    char *space = calloc(rows + 1, sizeof(Py_buffer) + sizeof(int32_t *) + 3 * sizeof(int64_t) + sizeof(float));
+    if (!space) return PyErr_NoMemory();
+    Py_buffer *held = (Py_buffer *)space;
+    const int32_t **mask = (const int32_t **)(held + rows + 1);
+    int64_t *words = (int64_t *)(mask + rows + 1), *position = words + rows + 1, *chosen = position + rows + 1;
+    float *peak = (float *)(chosen + rows + 1);
+    if (PyObject_GetBuffer(args[3], &packed, PyBUF_C_CONTIGUOUS) || PyObject_GetBuffer(args[4], &columns, PyBUF_C_CONTIGUOUS)) goto done;
+    if (packed.len != rows * (Py_ssize_t)sizeof(Asked) || columns.len < a[2] * 4 || a[2] < 1) {
+        PyErr_Format(PyExc_ValueError, "%zd rows of %lld columns", rows, a[2]);
+        goto done;
+    }
+    for (Py_ssize_t row = 0; row < rows; row++) position[row] = PyLong_AsLongLong(PyList_GET_ITEM(args[5], row));
+    if (PyErr_Occurred() || find_masks(args[6], held, mask, words, rows) < 0) goto done;
+    const Choosing job = {POINTER(0), packed.buf, mask, words, position, columns.buf, chosen, peak, rows, a[2], a[1]};
+    if (rows * a[2] > AT_ONCE) {
+        Py_BEGIN_ALLOW_THREADS choose(&job);
+        Py_END_ALLOW_THREADS
+    } else choose(&job); /* sooner done than another thread gives the interpreter back */
+    told = sampled(&job);
+done:
+    for (Py_ssize_t row = 0; row < rows; row++)
+        if (held[row].obj) PyBuffer_Release(held + row);
+    if (packed.obj) PyBuffer_Release(&packed);
+    if (columns.obj) PyBuffer_Release(&columns);
+    free(space);
+    return told;
+}
+
 /* headwise(kind, x, x_row, x_head, weight, y, rows, heads, inputs, outputs): see the struct of this name */
 static PyObject *py_headwise(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
     long long a[10];
@@ -425,7 +491,7 @@ static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args
 
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
 static PyMethodDef methods[] = {METHOD(linear), METHOD(step), METHOD(adapt), METHOD(mixture), METHOD(norm), METHOD(activate), METHOD(activate_and_mul), METHOD(add), METHOD(rotate),
-                                METHOD(attend), METHOD(attend_latent), METHOD(choose_tokens), METHOD(places), METHOD(named), METHOD(headwise), METHOD(store), METHOD(set_threads), METHOD(set_dense_way), METHOD(set_int4_way), METHOD(set_e4m3_way), METHOD(restore),
+                                METHOD(attend), METHOD(attend_latent), METHOD(choose_tokens), METHOD(places), METHOD(named), METHOD(sample), METHOD(headwise), METHOD(store), METHOD(set_threads), METHOD(set_dense_way), METHOD(set_int4_way), METHOD(set_e4m3_way), METHOD(restore),
                                 METHOD(use_huge_pages), METHOD(advance), METHOD(selective), METHOD(convolve), METHOD(gated), METHOD(rates), METHOD(gate), {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cpu", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
@@ -458,7 +524,7 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     if (made) PyModule_AddIntConstant(made, "BLOCK", BLOCK);
     if (made) PyModule_AddIntConstant(made, "STEP_ROWS", STEP_ROWS);
     if (made) PyModule_AddIntConstant(made, "CHUNK", CHUNK); /* of what tiles of attention take, the width is a multiple */
-    if (made) PyModule_AddIntConstant(made, "VERSION", 21); /* of the functions and structs: the same in cpu.py */
+    if (made) PyModule_AddIntConstant(made, "VERSION", 22); /* of the functions and structs: the same in cpu.py */
     if (made) PyModule_AddIntConstant(made, "LAYER_BYTES", sizeof(Layer));
     if (made) PyModule_AddIntConstant(made, "MODEL_BYTES", sizeof(Model));
     if (made) PyModule_AddIntConstant(made, "EXPERTS_BYTES", sizeof(Experts));

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-VERSION = 21  # of what the kernels are called with
+VERSION = 22  # of what the kernels are called with
 KINDS = {torch.float32: 0, torch.bfloat16: 1}
 NORMS = {"rms": 1, "layer": 2}
 ACTIVATIONS = {name: number for number, name in enumerate(("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"))}

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sgl.runtime.sampling.batch import SCORED, BatchTensors, RaceTensors, SamplingBatch
+from sgl.runtime.layers import cpu
+from sgl.runtime.sampling.batch import BIASED, PENALIZED, WAITING, BatchTensors, RaceTensors, SamplingBatch
 from sgl.runtime.sampling.logprobs import TokenLogprobs, top_logprobs
-from sgl.runtime.sampling.masks import MaskExpander, unpack
-from sgl.runtime.sampling.noise import race, row_keys
+from sgl.runtime.sampling.masks import MaskExpander
+from sgl.runtime.sampling.noise import column_hash, race, row_keys
 
 
 @dataclass(slots=True)
@@ -72,6 +73,8 @@ class Sampler:
     def __init__(self, vocab_size: int | None = None) -> None:
         self.vocab_size = vocab_size
         self._expander: MaskExpander | None = None
+        self._columns = column_hash(0)
+        self.kernels: Any = cpu.kernels  # None: by torch on a CPU too
 
     def sample(
         self,
@@ -92,8 +95,8 @@ class Sampler:
         if self.vocab_size is not None and logits.shape[1] > self.vocab_size:
             logits = logits[:, : self.vocab_size]
         masks = mask_rows if mask_rows is not None and any(m is not None for m in mask_rows) else None
-        if logits.device.type == "cpu" and not batch.flags & ~SCORED:
-            ids, peaks = self._greedy(logits.numpy(), masks)
+        if self.kernels is not None and logits.device.type == "cpu" and len(batch):
+            ids, peaks = self._compiled(logits, batch, positions, masks)
         else:
             best, largest = self._chosen(logits, batch, positions, masks)
             ids, peaks = best.tolist(), largest.tolist()
@@ -125,17 +128,19 @@ class Sampler:
     def warm(self, dtype: torch.dtype, width: int) -> None:
         """There is nothing to compile here."""
 
-    def _greedy(self, values: np.ndarray, masks: Sequence[np.ndarray | None] | None) -> tuple[list[int], list[float]]:
-        """What `_chosen` gives where logits are only masked: a largest one that its mask allows is the largest of those allowed."""
-        best: list[int] = values.argmax(-1).tolist()
-        peaks = [values.item(row, column) for row, column in enumerate(best)]
-        for row, mask in enumerate(masks or ()):
-            if mask is not None and not _allows(mask, best[row]):
-                refused = -np.inf if peaks[row] < np.inf else np.nan  # what -inf and the logits are together
-                allowed = np.where(unpack(mask, values.shape[1]), values[row], np.float32(refused))
-                best[row] = int(allowed.argmax())
-                peaks[row] = allowed.item(best[row])
-        return best, peaks
+    def _compiled(
+        self, logits: Tensor, batch: SamplingBatch, positions: Sequence[int], masks: Sequence[np.ndarray | None] | None
+    ) -> tuple[list[int], list[float]]:
+        """What `_chosen` gives, by the kernel of `layers/cpu_sample.h`."""
+        width = logits.shape[1]
+        if batch.flags & (PENALIZED | BIASED | WAITING):
+            logits = adjust(logits, batch.tensors(width, logits.device), masks, owned=False)
+        if len(self._columns) != width:
+            self._columns = column_hash(width)
+        found: tuple[list[int], list[float]] = self.kernels.sample(
+            logits.data_ptr(), logits.stride(0), width, batch.packed, self._columns, list(positions), None if masks is None else list(masks)
+        )
+        return found
 
     def _chosen(
         self, logits: Tensor, batch: SamplingBatch, positions: Sequence[int], masks: Sequence[np.ndarray | None] | None

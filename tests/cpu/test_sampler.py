@@ -124,16 +124,20 @@ def test_every_row_like_the_oracle(rows: list[tuple[SamplingRow, Any]], seed: in
     before = logits.clone()
     positions = [seed % 1000 + i for i in range(len(rows))]
     batch = SamplingBatch([row for row, _ in rows])
-    samples = Sampler(V).sample(logits, batch, positions, [mask for _, mask in rows])
-    assert torch.equal(logits.nan_to_num(9e9), before.nan_to_num(9e9))
-    for i, (row, mask) in enumerate(rows):
-        expected = oracle(logits[i].numpy(), row, positions[i], mask)
-        assert (i in samples.errors) == (expected is None)
-        if expected is not None:
-            assert samples.ids[i] == expected
-        else:
-            assert samples.ids[i] == -1
-    check_logprobs(samples, logits, batch)
+    expected = [oracle(logits[i].numpy(), row, positions[i], mask) for i, (row, mask) in enumerate(rows)]
+    for sampler in both(V):
+        samples = sampler.sample(logits, batch, positions, [mask for _, mask in rows])
+        assert torch.equal(logits.nan_to_num(9e9), before.nan_to_num(9e9))
+        assert samples.ids == [-1 if token is None else token for token in expected]
+        assert set(samples.errors) == {i for i, token in enumerate(expected) if token is None}
+        check_logprobs(samples, logits, batch)
+
+
+def both(vocab_size: int | None = None) -> list[Sampler]:
+    """By the compiled kernels, and by torch."""
+    samplers = [Sampler(vocab_size), Sampler(vocab_size)]
+    samplers[1].kernels = None
+    return samplers
 
 
 def check_logprobs(samples: Any, logits: torch.Tensor, batch: SamplingBatch) -> None:
@@ -331,17 +335,39 @@ def test_end_tokens_wait_for_min_tokens() -> None:
         assert output[-1] == expected
 
 
+@pytest.mark.parametrize("temperature", [0, 0.8])
 @pytest.mark.parametrize("seed", range(20))
-def test_greedy_rows_need_no_mask_where_the_largest_logit_is_allowed(seed: int) -> None:
-    """As with masks laid over all rows: ties, infinities, NaN, masks that are too short, and masks that allow nothing."""
+def test_masks_and_logits_that_are_no_numbers(seed: int, temperature: float) -> None:
+    """The kernel's largest logits are torch's: ties, infinities, NaN, masks that are too short, and masks that allow nothing."""
     draw = np.random.default_rng(seed)
     logits = torch.from_numpy(draw.integers(-3, 3, (8, V)).astype(np.float32))
     for _ in range(seed % 4):
         logits[draw.integers(8), draw.integers(V)] = float(draw.choice([np.nan, np.inf, -np.inf]))
     masks = [None if draw.random() < 0.2 else pack(draw.random(V) < draw.choice([0.0, 0.1, 0.9]))[: draw.choice([2, 3])] for _ in range(8)]
-    batch, sampler = SamplingBatch([SamplingRow(SamplingParams(temperature=0), seed=n) for n in range(8)]), Sampler()
-    found, peaks = sampler._greedy(logits.numpy(), masks)
+    batch, sampler = SamplingBatch([SamplingRow(SamplingParams(temperature=temperature), seed=n) for n in range(8)]), Sampler()
+    found, peaks = sampler._compiled(logits, batch, range(8), masks)
     wanted, highest = sampler._chosen(logits, batch, range(8), masks)
     finite = np.isfinite(highest)
     assert (np.isfinite(peaks) == finite).all() and np.array(found)[finite].tolist() == wanted[finite].tolist()
     assert [np.isnan(peak) or peak for peak in peaks] == [np.isnan(peak) or peak for peak in highest.tolist()]
+
+
+@pytest.mark.parametrize("width", [1, 31, 255, 256, 257, 8192, 151_936])
+def test_wide_rows_by_the_kernel_are_those_by_torch(width: int) -> None:
+    """Rows of all kinds on several threads; chances that lie far apart, and seeds of 64 bits."""
+    draw = np.random.default_rng(width)
+    logits = torch.from_numpy(draw.normal(0, 8, (40, width + 3)).astype(np.float32))[:, :width]
+    kinds = [{"temperature": 0}, {}, {"temperature": 0.01}, {"temperature": 100.0}, {"top_p": 0.9, "temperature": 3.0}, {"top_k": 40, "min_p": 0.01}]
+    rows = [SamplingRow(SamplingParams(**kinds[i % len(kinds)]), int(draw.integers(2**63))) for i in range(40)]
+    masks = [None if i % 3 else pack(draw.random(width) < 0.5) for i in range(40)]
+    compiled, by_torch = (sampler.sample(logits, SamplingBatch(rows), list(range(40)), masks) for sampler in both())
+    assert compiled == by_torch
+
+
+def test_what_the_kernel_is_given_is_checked() -> None:
+    kernels, packed = Sampler().kernels, SamplingBatch([SamplingRow(SamplingParams(), 1)]).packed
+    logits, columns = torch.zeros(1, V), column_hash(V)
+    for wrong in ((packed, columns, [0, 1], None), (packed, columns[:-1], [0], None), (packed, columns, [0], []), (packed, columns, ["a"], None), (packed, columns, [0], ["a"])):
+        with pytest.raises((TypeError, ValueError)):
+            kernels.sample(logits.data_ptr(), V, V, *wrong)
+
