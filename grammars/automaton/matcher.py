@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from sgl.grammars.automaton.automaton import Automaton
@@ -61,6 +63,17 @@ class Matcher(Place):
         """The first `most` tokens, and the states in which they came, of the automaton."""
         tokens = self._tokens[:most]
         return tokens, self._states[: len(tokens)]
+
+    def last(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The last `count` tokens, or all, and the states before the first of them and behind each, of the automaton."""
+        tokens = tuple(self._tokens[-count:]) if count else ()
+        return tokens, tuple(self._states[-1 - len(tokens) :])
+
+    def replace(self, count: int, tokens: Sequence[int], states: Sequence[int]) -> None:
+        """Put tokens in the place of the last `count`. states: those of the automaton behind each, as it is known that they lead there."""
+        self.rollback(count)
+        self._tokens += tokens
+        self._states += states
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` tokens.

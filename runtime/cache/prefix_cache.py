@@ -170,7 +170,7 @@ class PrefixCache:
         size = self.pool.page_size
         seq.computed = self._go_back(seq, min(seq.computed, length))
         kept = -(-seq.computed // size)
-        dropped = self.pages(seq)[kept:].copy()
+        dropped = seq.slots.array[kept * size :: size] // size
         seq.slots.truncate(kept * size)
         if len(dropped):
             self.pool.release(dropped)

@@ -346,16 +346,31 @@ static PyObject *py_named(PyObject *Py_UNUSED(self), PyObject *const *args, Py_s
     return PyLong_FromLong(place);
 }
 
-/* Where the buffers of masks begin and how long they are; None stands for no mask. Returns how many there are, -1 with an error set. */
-static Py_ssize_t find_masks(PyObject *masks, Py_buffer *held, const int32_t **mask, int64_t *words, Py_ssize_t rows) {
-    for (Py_ssize_t row = 0; row < rows; row++) {
-        PyObject *each = masks == Py_None ? Py_None : PyList_GET_ITEM(masks, row);
-        held[row].obj = NULL, mask[row] = NULL, words[row] = 0;
+/* Buffers of int32 of some rows, NULL and of no length for those without. */
+typedef struct {
+    Py_buffer *held;
+    const int32_t **at;
+    int64_t *length;
+} Buffers;
+
+/* all: a list of buffers and None, or None. Returns 0 with an error set. */
+static int hold_buffers(PyObject *all, Py_ssize_t rows, Buffers *b) {
+    if (all != Py_None && !(PyList_Check(all) && PyList_GET_SIZE(all) == rows)) return PyErr_Format(PyExc_ValueError, "%zd rows, and not as many buffers", rows), 0;
+    b->held = calloc(rows + 1, sizeof(Py_buffer)), b->at = calloc(rows + 1, sizeof(*b->at)), b->length = calloc(rows + 1, sizeof(int64_t));
+    if (!b->held || !b->at || !b->length) return PyErr_NoMemory(), 0;
+    for (Py_ssize_t row = 0; all != Py_None && row < rows; row++) {
+        PyObject *each = PyList_GET_ITEM(all, row);
         if (each == Py_None) continue;
-        if (PyObject_GetBuffer(each, held + row, PyBUF_C_CONTIGUOUS)) return -1;
-        mask[row] = held[row].buf, words[row] = held[row].len / 4;
+        if (PyObject_GetBuffer(each, b->held + row, PyBUF_C_CONTIGUOUS)) return 0;
+        b->at[row] = b->held[row].buf, b->length[row] = b->held[row].len / 4;
     }
-    return rows;
+    return 1;
+}
+
+static void release_buffers(Buffers *b, Py_ssize_t rows) {
+    for (Py_ssize_t row = 0; b->held && row < rows; row++)
+        if (b->held[row].obj) PyBuffer_Release(b->held + row);
+    free(b->held), free(b->at), free(b->length);
 }
 
 static PyObject *sampled(const Choosing *job) {
@@ -373,41 +388,42 @@ done:
     return told;
 }
 
-/* sample(logits, stride, width, packed, columns, positions, masks): (tokens, largest logits), two lists; packed and columns are int32 buffers,
-   positions a list, masks a list of int32 buffers and None, or None: see cpu_sample.h */
+/* sample(logits, stride, width, packed, columns, positions, masks, bans): (tokens, largest logits), two lists; packed and columns are int32
+   buffers, positions a list, masks and bans None or lists of int32 buffers and None: see cpu_sample.h */
 static PyObject *py_sample(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
     long long a[3];
-    if (n != 7 || !PyList_Check(args[5]) || !(args[6] == Py_None || PyList_Check(args[6]))) return PyErr_Format(PyExc_TypeError, "wrong arguments");
-    const Py_ssize_t rows = PyList_GET_SIZE(args[5]);
+    if (n != 8 || !PyList_Check(args[5])) return PyErr_Format(PyExc_TypeError, "takes 8 arguments, the sixth a list");
     if (!parse(args, 3, 3, a)) return NULL;
-    if (args[6] != Py_None && PyList_GET_SIZE(args[6]) != rows) return PyErr_Format(PyExc_ValueError, "%zd rows, %zd masks", rows, PyList_GET_SIZE(args[6]));
+    const Py_ssize_t rows = PyList_GET_SIZE(args[5]);
     Py_buffer packed = {.obj = NULL}, columns = {.obj = NULL};
+    Buffers masks = {0}, bans = {0};
     PyObject *told = NULL;
-    char *space = calloc(rows + 1, sizeof(Py_buffer) + sizeof(int32_t *) + 3 * sizeof(int64_t) + sizeof(float));
-    if (!space) return PyErr_NoMemory();
-    Py_buffer *held = (Py_buffer *)space;
-    const int32_t **mask = (const int32_t **)(held + rows + 1);
-    int64_t *words = (int64_t *)(mask + rows + 1), *position = words + rows + 1, *chosen = position + rows + 1;
-    float *peak = (float *)(chosen + rows + 1);
+    int64_t *position = calloc(2 * rows + 1, sizeof(int64_t));
+    float *peak = calloc(rows + 1, sizeof(float));
+    if (!position || !peak) {
+        PyErr_NoMemory();
+        goto done;
+    }
     if (PyObject_GetBuffer(args[3], &packed, PyBUF_C_CONTIGUOUS) || PyObject_GetBuffer(args[4], &columns, PyBUF_C_CONTIGUOUS)) goto done;
     if (packed.len != rows * (Py_ssize_t)sizeof(Asked) || columns.len < a[2] * 4 || a[2] < 1) {
         PyErr_Format(PyExc_ValueError, "%zd rows of %lld columns", rows, a[2]);
         goto done;
     }
     for (Py_ssize_t row = 0; row < rows; row++) position[row] = PyLong_AsLongLong(PyList_GET_ITEM(args[5], row));
-    if (PyErr_Occurred() || find_masks(args[6], held, mask, words, rows) < 0) goto done;
-    const Choosing job = {POINTER(0), packed.buf, mask, words, position, columns.buf, chosen, peak, rows, a[2], a[1]};
+    if (PyErr_Occurred() || !hold_buffers(args[6], rows, &masks) || !hold_buffers(args[7], rows, &bans)) goto done;
+    const Choosing job = {POINTER(0), packed.buf, masks.at, masks.length, bans.at, bans.length, position, columns.buf, position + rows, peak, rows, a[2], a[1]};
     if (rows * a[2] > AT_ONCE) {
         Py_BEGIN_ALLOW_THREADS choose(&job);
         Py_END_ALLOW_THREADS
     } else choose(&job); /* sooner done than another thread gives the interpreter back */
     told = sampled(&job);
 done:
-    for (Py_ssize_t row = 0; row < rows; row++)
-        if (held[row].obj) PyBuffer_Release(held + row);
+    release_buffers(&masks, rows);
+    release_buffers(&bans, rows);
     if (packed.obj) PyBuffer_Release(&packed);
     if (columns.obj) PyBuffer_Release(&columns);
-    free(space);
+    free(position);
+    free(peak);
     return told;
 }
 

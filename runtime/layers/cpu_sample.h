@@ -16,6 +16,8 @@ typedef struct {
     const Asked *asked;         /* [rows] */
     const int32_t *const *mask; /* [rows] bit i % 32 of word i / 32 allows column i; or NULL for all columns */
     const int64_t *words;       /* [rows] of a mask; what lies behind them is not allowed */
+    const int32_t *const *ban;  /* [rows] columns that may not come, unless the mask allows no others; or NULL */
+    const int64_t *banned;      /* [rows] how many these are */
     const int64_t *position;    /* [rows] the counter of the noise */
     const int32_t *columns;     /* [width] their hashes */
     int64_t *chosen;            /* [rows] the token */
@@ -74,6 +76,30 @@ CLONES static void forbid(const float *logits, const int32_t *mask, long words, 
 #pragma omp simd
         for (long i = 0; i < count; i++) to[from + i] = logits[from + i] + (bits >> i & 1 ? 0.0f : -INFINITY);
     }
+}
+
+static int allows(const int32_t *mask, long words, long column) { return column / WORD < words && (uint32_t)mask[column / WORD] >> column % WORD & 1; }
+
+/* Whether a row's mask allows a column that is not banned. */
+static int leaves_any(const Choosing *job, long row) {
+    const int32_t *mask = job->mask[row];
+    const long words = job->words[row] < ceiling(job->width, WORD) ? job->words[row] : ceiling(job->width, WORD);
+    if (!mask) return 1;
+    long left = 0;
+    for (long word = 0; word < words; word++) left += __builtin_popcount((uint32_t)mask[word] & (job->width - word * WORD < WORD ? (1u << job->width % WORD) - 1 : ~0u));
+    for (long i = 0; i < job->banned[row]; i++) left -= (uint32_t)job->ban[row][i] < job->width && allows(mask, words, job->ban[row][i]);
+    return left > 0;
+}
+
+/* What a row may choose from: its logits, or those in `to` without what its mask and bans forbid. */
+static const float *allowed_logits(const Choosing *job, long row, float *to) {
+    const float *logits = job->logits + row * job->stride;
+    const int bans = job->banned[row] && leaves_any(job, row);
+    if (job->mask[row]) forbid(logits, job->mask[row], job->words[row], job->width, to);
+    else if (bans) memcpy(to, logits, job->width * sizeof(float));
+    for (long i = 0; bans && i < job->banned[row]; i++)
+        if ((uint32_t)job->ban[row][i] < job->width) to[job->ban[row][i]] = -INFINITY;
+    return job->mask[row] || bans ? to : logits;
 }
 
 /* NaN counts as largest. */
@@ -150,14 +176,9 @@ static long winner_of(const Asked *asked, float total, long width, Race race) {
 static void choose_row(const void *work, long row) {
     const Choosing *job = work;
     const Asked *asked = job->asked + row;
-    const float *logits = job->logits + row * job->stride;
     float *space = aligned_space(2 * job->width * sizeof(float));
     const Race race = {space, space + job->width};
-    if (job->mask[row]) {
-        forbid(logits, job->mask[row], job->words[row], job->width, race.share);
-        logits = race.share;
-    }
-    const float peak = job->peak[row] = largest(logits, job->width);
+    const float *logits = allowed_logits(job, row, race.share), peak = job->peak[row] = largest(logits, job->width);
     job->chosen[row] = 0;
     if (!isfinite(peak)) return;
     if (!(asked->flags & RANDOM)) {

@@ -40,6 +40,7 @@ from ..quantization.keeping import Kept
 from ..scheduling.scheduler import Scheduler
 from ..sequences.jump import JumpForward
 from ..sequences.life import TextSide
+from ..sequences.remembered_jumps import RememberedJumps
 from ..speculative.made import speculation_of
 from ..text.tokenizer import Tokenizer
 from . import memory
@@ -288,7 +289,7 @@ def _calibration(text: Future[TextSide], texts: Any, longest: int) -> list[Ints]
 def _text_side(path: Path, config: Resolved) -> TextSide:
     tokenizer = load_tokenizer(path, config.chat_template)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
-    return TextSide(tokenizer, vocabulary, JumpForward(tokenizer) if config.jump_forward else None)
+    return TextSide(tokenizer, vocabulary, RememberedJumps(JumpForward(tokenizer)) if config.jump_forward else None)
 
 
 def _require_plain(model: GenericModel, config: Resolved, transform: Transform | None) -> None:
@@ -357,7 +358,7 @@ def _core(runner: Any, config: Resolved, text: TextSide, pool: Pool, context: in
     if config.drafting is not None:
         on_cpu = runner.device.type == "cpu"
         alone = on_cpu and torch.get_num_threads() == 1
-        life.speculation = speculation_of(config.drafting, text.jumps or JumpForward(text.tokenizer), cache, on_cpu, alone)
+        life.speculation = speculation_of(config.drafting, text.jumps or RememberedJumps(JumpForward(text.tokenizer)), cache, on_cpu, alone)
         if draft is not None:
             life.speculation.model = draft.drafter(life.speculation.control, life.stats, text.tokenizer.vocab_size, runner)
         scheduler.drafting = life.speculation.extend

@@ -37,6 +37,8 @@ def usable(masks: Sequence[Any]) -> int:
 def sampling_rows(seq: SequenceState, op: Generate, count: int) -> list[SamplingRow]:
     assert op.decoding is not None
     drafted = [] if seq.draft is None else seq.draft.tokens
+    if not op.decoding.row.changes_by(len(drafted)):
+        return [op.decoding.row] * count
     return [op.decoding.row_behind(drafted[:behind]) for behind in range(count)]
 
 

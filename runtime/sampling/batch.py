@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from operator import or_
 from struct import pack
 
 import numpy as np
@@ -40,6 +42,7 @@ class SamplingRow:
     end_ids: frozenset[int] = frozenset()
     packed: bytes = field(init=False, repr=False, compare=False)
     flags: int = field(init=False, repr=False, compare=False)
+    _ends: np.ndarray | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         p = self.params
@@ -52,6 +55,14 @@ class SamplingRow:
         """Whether so many tokens behind the output would change how it is sampled, beside the logits."""
         length = len(self.output_ids)
         return bool(self.flags & PENALIZED or (self.flags & WAITING and length < self.params.min_tokens <= length + tokens))
+
+    def bans(self) -> np.ndarray | None:
+        """int32: the tokens that may not come now, unless a grammar allows no others; None: there are none."""
+        if not (self.flags & WAITING and len(self.output_ids) < self.params.min_tokens):
+            return None
+        if self._ends is None:
+            self._ends = np.array(sorted(self.end_ids), np.int32)
+        return self._ends
 
     def _flags(self) -> int:
         p = self.params
@@ -72,19 +83,34 @@ class SamplingBatch:
 
     def __init__(self, rows: list[SamplingRow]) -> None:
         self.rows = rows
-        self.packed = np.frombuffer(bytearray().join([row.packed for row in rows]), np.int32).reshape(-1, 8)
-        self.flags = int(np.bitwise_or.reduce(self.packed[:, 6], initial=0))
-        self.random = self.having(RANDOM)
-        self.scored = self.having(SCORED)
-        self.top = max((rows[i].params.top_logprobs for i in self.scored), default=0)
+        self.words = b"".join([row.packed for row in rows])
+        self.flags = reduce(or_, [row.flags for row in rows], 0)
         self._tensors: BatchTensors | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
+    @cached_property
+    def packed(self) -> np.ndarray:
+        """int32 [n, 8]"""
+        return np.frombuffer(bytearray(self.words), np.int32).reshape(-1, 8)
+
+    @cached_property
+    def random(self) -> list[int]:
+        return self.having(RANDOM)
+
+    @cached_property
+    def scored(self) -> list[int]:
+        return self.having(SCORED)
+
+    @cached_property
+    def top(self) -> int:
+        """The most alternatives that a row asks for."""
+        return max((self.rows[i].params.top_logprobs for i in self.scored), default=0)
+
     def having(self, flag: int) -> list[int]:
         """Indices of the rows with a flag."""
-        return np.flatnonzero(self.packed[:, 6] & flag).tolist() if self.flags & flag else []
+        return [i for i, row in enumerate(self.rows) if row.flags & flag] if self.flags & flag else []
 
     def tensors(self, width: int, device: torch.device) -> BatchTensors:
         """The batch's parameters on `device` for logits of `width` columns."""

@@ -133,12 +133,13 @@ class Sampler:
     ) -> tuple[list[int], list[float]]:
         """What `_chosen` gives, by the kernel of `layers/cpu_sample.h`."""
         width = logits.shape[1]
-        if batch.flags & (PENALIZED | BIASED | WAITING):
+        if batch.flags & (PENALIZED | BIASED):
             logits = adjust(logits, batch.tensors(width, logits.device), masks, owned=False)
+        bans = [row.bans() for row in batch.rows] if batch.flags & WAITING else None
         if len(self._columns) != width:
             self._columns = column_hash(width)
         found: tuple[list[int], list[float]] = self.kernels.sample(
-            logits.data_ptr(), logits.stride(0), width, batch.packed, self._columns, list(positions), None if masks is None else list(masks)
+            logits.data_ptr(), logits.stride(0), width, batch.words, self._columns, list(positions), None if masks is None else list(masks), bans
         )
         return found
 

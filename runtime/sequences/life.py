@@ -9,7 +9,7 @@ from sgl.grammars import Vocabulary
 
 from ..cache import Ints, PrefixCache
 from ..text.tokenizer import Tokenizer
-from .jump import JumpForward
+from .remembered_jumps import RememberedJumps
 
 if TYPE_CHECKING:
     from .decoding import Decoding
@@ -24,7 +24,7 @@ class TextSide(NamedTuple):
 
     tokenizer: Tokenizer
     vocabulary: Vocabulary
-    jumps: JumpForward | None
+    jumps: RememberedJumps | None
 
 
 class Core(Protocol):

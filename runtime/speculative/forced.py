@@ -9,15 +9,15 @@ from .drafter import may_build
 
 if TYPE_CHECKING:
     from ..sequences.decoding import Decoding
-    from ..sequences.jump import JumpForward
     from ..sequences.ops import Generate
+    from ..sequences.remembered_jumps import RememberedJumps
     from ..sequences.sequence import SequenceState
 
 
 class ForcedDrafter:
     """The tokens that a jump would append; one that would rewrite the text is none."""
 
-    def __init__(self, jumps: JumpForward) -> None:
+    def __init__(self, jumps: RememberedJumps) -> None:
         self._jumps = jumps
 
     def propose(self, seq: SequenceState, op: Generate, most: int) -> Draft | None:

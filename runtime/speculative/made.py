@@ -15,11 +15,11 @@ from .suffix import SuffixDrafter
 
 if TYPE_CHECKING:
     from ..cache import PrefixCache
-    from ..sequences.jump import JumpForward
+    from ..sequences.remembered_jumps import RememberedJumps
     from .options import Drafting
 
 
-def speculation_of(options: Drafting, jumps: JumpForward, cache: PrefixCache, by_outcome: bool = True, alone: bool = False) -> Speculation:
+def speculation_of(options: Drafting, jumps: RememberedJumps, cache: PrefixCache, by_outcome: bool = True, alone: bool = False) -> Speculation:
     """by_outcome: see `Control`.  alone: one thread does all that a step computes, so that its own time is the step's."""
     made: dict[str, Drafter] = {"forced": ForcedDrafter(jumps), "states": StateDrafter(), "suffix": SuffixDrafter(), "named": NamedDrafter()}
     drafters = [made[name] for name in options.drafters]

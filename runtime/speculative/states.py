@@ -37,7 +37,28 @@ HOMES = 16  # namespaces of a grammar, the newest
 UNREAD = 8  # finished texts of a namespace, the newest, which are not walked before somebody asks
 
 Place = tuple[int, int]  # a state, and the token that led there or ANY
-Followed = dict[Place, dict[int, int] | None]  # how often each token came next; None: too many kinds did
+
+
+@dataclass(slots=True)
+class Next:
+    """How often each token came next, all together, and the one that came most often."""
+
+    counts: dict[int, int]
+    total: int
+    best: int
+
+    def add(self, token: int) -> bool:
+        """False where it is one kind too many."""
+        count = self.counts.get(token, 0) + 1
+        if count == 1 and len(self.counts) == KINDS:
+            return False
+        self.counts[token], self.total = count, self.total + 1
+        if count > self.counts[self.best]:
+            self.best = token
+        return True
+
+
+Followed = dict[Place, Next | None]  # None: too many kinds came next
 
 
 @dataclass(slots=True)
@@ -119,18 +140,10 @@ def _next(followed: Followed, state: int, last: int) -> int | None:
 def _count(followed: Followed, place: Place, token: int) -> None:
     if place not in followed:
         if len(followed) < PLACES:
-            followed[place] = {token: 1}
-    elif (tokens := followed[place]) is not None:
-        if token in tokens:
-            tokens[token] += 1
-        elif len(tokens) < KINDS:
-            tokens[token] = 1
-        else:
-            followed[place] = None
+            followed[place] = Next({token: 1}, 1, token)
+    elif (known := followed[place]) is not None and not known.add(token):
+        followed[place] = None
 
 
-def _likely(tokens: dict[int, int] | None) -> int | None:
-    if not tokens:
-        return None
-    token = max(tokens, key=tokens.__getitem__)
-    return token if tokens[token] >= max(SEEN, LIKELY * sum(tokens.values())) else None
+def _likely(known: Next | None) -> int | None:
+    return known.best if known is not None and known.counts[known.best] >= max(SEEN, LIKELY * known.total) else None

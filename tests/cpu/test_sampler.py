@@ -365,9 +365,10 @@ def test_wide_rows_by_the_kernel_are_those_by_torch(width: int) -> None:
 
 
 def test_what_the_kernel_is_given_is_checked() -> None:
-    kernels, packed = Sampler().kernels, SamplingBatch([SamplingRow(SamplingParams(), 1)]).packed
+    kernels, packed = Sampler().kernels, SamplingBatch([SamplingRow(SamplingParams(), 1)]).words
     logits, columns = torch.zeros(1, V), column_hash(V)
-    for wrong in ((packed, columns, [0, 1], None), (packed, columns[:-1], [0], None), (packed, columns, [0], []), (packed, columns, ["a"], None), (packed, columns, [0], ["a"])):
+    for wrong in ((packed, columns, [0, 1], None, None), (packed, columns[:-1], [0], None, None), (packed, columns, [0], [], None), (packed, columns, [0], None, ()),
+                  (packed, columns, ["a"], None, None), (packed, columns, [0], ["a"], None), (packed, columns, [0], None)):
         with pytest.raises((TypeError, ValueError)):
             kernels.sample(logits.data_ptr(), V, V, *wrong)
 

@@ -1,0 +1,57 @@
+"""Jumps of grammars that were found before: the same last tokens in the same states of an automaton lead to the same jump."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
+
+from .jump import MIN_BYTES, REMEMBERED, WINDOW, Jump, JumpForward
+
+if TYPE_CHECKING:
+    from sgl.grammars import Matcher
+    from sgl.grammars.automaton.automaton import Automaton
+
+Last = tuple[tuple[int, ...], tuple[int, ...]]  # tokens, and states: see `Matcher.last`
+
+
+class Made(NamedTuple):
+    """A jump that nothing limited, and the states behind each of its tokens."""
+
+    jump: Jump
+    states: tuple[int, ...]
+
+
+class RememberedJumps:
+    """`JumpForward`, for the matchers of automata; thread-safe."""
+
+    def __init__(self, jumps: JumpForward) -> None:
+        self._jumps = jumps
+        self._made: WeakKeyDictionary[Automaton, dict[Last, Made | None]] = WeakKeyDictionary()
+
+    def jump(self, matcher: Matcher, output_ids: Sequence[int], limit: int | None = None) -> Jump | None:
+        """As `JumpForward.jump`."""
+        if len(matcher.forced()) < MIN_BYTES:
+            return None
+        automaton, last = matcher.automaton, matcher.last(WINDOW)
+        known = self._made.setdefault(automaton, {})
+        if last not in known and not self._find(automaton, known, last, matcher, output_ids):
+            return self._jumps.jump(matcher, output_ids, limit)
+        if (made := known[last]) is None:
+            return None
+        drop, tokens = made.jump.drop, made.jump.token_ids
+        if limit is not None and len(output_ids) - drop + len(tokens) > limit:
+            return self._jumps.jump(matcher, output_ids, limit)
+        matcher.replace(drop, tokens, made.states)
+        return made.jump
+
+    def _find(self, automaton: Automaton, known: dict[Last, Made | None], last: Last, matcher: Matcher, output: Sequence[int]) -> bool:
+        """Look for a jump and remember it; False where the search went on in another automaton, whose states say nothing here."""
+        moved = matcher.copy()
+        jump = self._jumps.jump(moved, output)
+        if moved.automaton is not automaton:
+            return False
+        if len(known) >= REMEMBERED:
+            known.clear()
+        known[last] = None if jump is None else Made(jump, moved.last(len(jump.token_ids))[1][1:])
+        return True
