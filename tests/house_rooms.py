@@ -67,7 +67,7 @@ ROOMS: dict[str, Rows] = {
         "parallel": "errors leash step layers kernels quantization cache attention models loading adapters",
         "text": "errors",
         "calibration": "errors step layers quantization cache attention models loading text",
-        "sampling": "errors values step kernels text",
+        "sampling": "errors values step kernels text layers",
         "sequences": "errors values cache text sampling",
         "scheduling": "errors cache sequences",
         "speculative": "errors values step layers cache sequences",

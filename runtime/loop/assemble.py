@@ -37,6 +37,7 @@ from ..models.recurrent_claims import require_exact
 from ..models.spec import Experts, Model
 from ..quantization import Transform, calibrated_for, kv_dtype_for, transform_for
 from ..quantization.keeping import Kept
+from ..sampling.kinds import sampled_by
 from ..scheduling.scheduler import Scheduler
 from ..sequences.jump import JumpForward
 from ..sequences.life import TextSide
@@ -385,6 +386,7 @@ def _info(
         "why": list(choice.reasons),
         "attention": attention.name,
         "attention_reason": attention.reason,
+        "sampler": sampled_by(choice.device),
         "graphs": config.graphs,
         "run_ahead": config.run_ahead,
         "speculation": config.speculation,

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sgl.runtime.sequences.jump import Jump, JumpForward, _successor, _whole_characters
+from sgl.runtime.sequences.remembered_jumps import RememberedJumps
 from sgl.runtime.text.tokenizer import Tokenizer
 
 BYTE_LEVEL, METASPACE = tiny.byte_level(), tiny.metaspace()
@@ -265,8 +266,14 @@ def test_random_walks_through_schemas_end_in_valid_documents(
     rng = np.random.default_rng(seed)
     output: list[int] = []
     jumper = JUMPERS[tokenizer]
+    remembered = RememberedJumps(jumper)
     while not matcher.finished and len(output) < 400:
-        if (jump := jumper.jump(matcher, output)) is not None:
+        limit = len(output) + int(rng.integers(12))
+        for limited in (None, limit, None):  # the last time as it was found the first time
+            plain, quick = matcher.copy(), matcher.copy()
+            assert remembered.jump(quick, output, limited) == jumper.jump(plain, output, limited)
+            assert quick.last(400) == plain.last(400)
+        if (jump := remembered.jump(matcher, output)) is not None:
             apply(output, jump, tokenizer.token_bytes)
             continue
         bits = np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")
