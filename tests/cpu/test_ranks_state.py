@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +11,13 @@ import pytest
 import torch
 from checkpoints import edit_json, write_checkpoint
 from family_cases import write_family
-from ranks_rig import CPU, steps_of_ranks, walk
+from ranks_rig import CPU, drawn, steps_of_ranks
+from ranks_rig import written as written_by
 from rig import Row
-from safetensors.torch import load_file, save_file
 from states_rig import write_case
 from test_few_bits_loading import FORMATS, write
 from test_kv_scales import LAYERS, WRITERS, scales, written
+from test_sharded_state import spoiled
 
 from sgl.cli import main
 from sgl.runtime import Engine
@@ -120,25 +120,28 @@ def state(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_engines_of_ranks(state: Path, tiny: Path, tmp_path: Path) -> None:
-    """One that reads it writes what one writes that cuts and quantises; it takes other weights and these again."""
+def test_an_engine_of_ranks(state: Path, tiny: Path, tmp_path: Path) -> None:
+    """It writes what ranks write that cut and quantise; it takes other weights, and these again."""
     shard(tiny, tmp_path / "dense", parts=TWO)
-
-    def told(engine: Engine) -> Any:
-        made = engine.generate("one two three one", max_tokens=8, temperature=0, logprobs=2)
-        return made.token_ids, made.logprobs, walk(engine, 1)
-
-    with Engine(tiny, **OPTIONS, tensor_parallel=2, weights="int4") as engine:
-        expected = told(engine)
+    prompts = drawn(3, 30)
     with Engine(state, **OPTIONS, tensor_parallel=2, load_format="sharded_state") as engine:
-        assert told(engine) == expected and "packed int4" in engine.info()["few_bits"][0]
+        texts = written_by(engine, prompts)
+        assert texts == greedy(tiny, prompts, texts) and "packed int4" in engine.info()["few_bits"][0]
         engine.update_weights(tmp_path / "dense")
-        assert (dense := told(engine)) != expected and not engine.info()["few_bits"]
+        assert (dense := written_by(engine, prompts)) != texts and not engine.info()["few_bits"]
         with pytest.raises(ConfigError, match=r"for tensor_parallel=1, .*--ranks 2"):
             engine.update_weights(one_rank(tiny, tmp_path))
-        assert told(engine) == dense
+        assert written_by(engine, prompts) == dense
         engine.update_weights(state)
-        assert told(engine) == expected
+        assert written_by(engine, prompts) == texts
+    assert dense == greedy(tiny, prompts, dense, "auto")
+
+
+def greedy(origin: Path, prompts: list[list[int]], texts: list[list[int]], weights: str = "int4") -> list[list[int]]:
+    """What two ranks of the model find most likely, token by token of these texts."""
+    work = [[(Row(prompt + text), len(prompt + text))] for prompt, text in zip(prompts, texts, strict=True)]
+    logits = steps_of_ranks(origin, 2, work, transform=transform_for(weights, False, CPU))
+    return [each[len(prompt) - 1 : -1].argmax(1).tolist() for each, prompt in zip(logits, prompts, strict=True)]
 
 
 def one_rank(tiny: Path, tmp_path: Path) -> Path:
@@ -236,14 +239,7 @@ LIES: dict[str, tuple[Change, str]] = {  # of the manifest, and of rank 1's file
 @pytest.mark.parametrize("name", LIES)
 def test_lies_are_found_before_a_rank_takes_memory(name: str, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     change, words = LIES[name]
-    path = Path(shutil.copytree(state, tmp_path / "spoiled"))
-    said, tensors = json.loads((path / MANIFEST).read_text()), load_file(path / FILE)
-    before = set(tensors.items())
-    change(said, tensors)
-    if set(tensors.items()) != before:
-        save_file(tensors, path / FILE)
-        said["ranks"][1]["files"][FILE] = (path / FILE).stat().st_size
-    (path / MANIFEST).write_text(json.dumps(said))
+    path = spoiled(state, tmp_path, 1, change)
     monkeypatch.setattr(Decoder, "allocate", None)
     with pytest.raises(ConfigError, match=words):
         require_state(path, TWO)
@@ -258,7 +254,7 @@ def test_damaged_files_of_another_rank_are_found_before_it_starts(state: Path, t
         started(path, tensor_parallel=2)
     (path / FILE).write_bytes(header[:-1])
     with pytest.raises(CheckpointError, match=rf"{FILE} has .* bytes, {MANIFEST} says .*copy it again"):
-        Engine(path, **OPTIONS, tensor_parallel=2)
+        started(path, tensor_parallel=2)
     (path / FILE).unlink()
     with pytest.raises(CheckpointError, match=rf"lacks {FILE}"):
         started(path, tensor_parallel=2)
