@@ -325,8 +325,15 @@ class EngineConfig:
         if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
             raise ConfigError(f"{asked}): this process is a rank of torchrun's, which would run the program once on each: start it by itself, the engine starts its ranks")
         wrong = [f"{name}={shown(getattr(self, name))}" for name, plain in (("expert_memory", "device"), ("implementation", "auto")) if getattr(self, name) not in (plain, "sgl")]
-        if wrong or self.is_calibrated:
-            raise ConfigError(f"{asked}, {', '.join(wrong) or f'weights={self.weights!r}'}): not with several ranks; leave one of them out")
+        if wrong:
+            raise ConfigError(f"{asked}, {', '.join(wrong)}): not with several ranks; leave one of them out")
+        if self.activations != "dynamic":
+            raise ConfigError(f"{asked}, activations={self.activations!r}): no calibration with several ranks; leave activations at 'dynamic'")
+        if self.is_calibrated:
+            raise ConfigError(
+                f"{asked}, weights={self.weights!r}): no calibration with several ranks: run sgl quantize MODEL OUT --weights {self.weights} --calibration FILE, "
+                f"and open OUT with {self.parts}"
+            )
 
     def _check_experts(self) -> None:
         whole("Engine(redundant_experts=...)", self.redundant_experts, 0, WORD)

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from checkpoints import edit_json, write_checkpoint
 from family_cases import write_family
 from ranks_rig import CPU, drawn, steps_of_ranks
 from ranks_rig import written as written_by
-from rig import Row
+from rig import Rig, Row
 from states_rig import write_case
 from test_few_bits_loading import FORMATS, write
 from test_kv_scales import LAYERS, WRITERS, scales, written
@@ -21,6 +22,7 @@ from test_sharded_state import spoiled
 
 from sgl.cli import main
 from sgl.runtime import Engine
+from sgl.runtime.calibration.quantize import quantize
 from sgl.runtime.calibration.sharding import shard
 from sgl.runtime.errors import CheckpointError, ConfigError
 from sgl.runtime.layers import cpu
@@ -95,6 +97,19 @@ def test_few_bits_that_a_checkpoint_brings(name: str, tmp_path: Path) -> None:
     report = shard(origin, tmp_path / "state", parts=TWO)
     assert sum(report.packed.values()) == 24 and report.dense == 2, "the head comes dense"
     same(origin, tmp_path / "state", "auto", TWO)
+
+
+def test_a_calibration_writes_what_ranks_take(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"tensor_parallel=2, weights='int4_gptq'\): no calibration .*sgl quantize MODEL OUT --weights int4_gptq --calibration FILE, and open OUT with tensor_parallel=2$"):
+        EngineConfig.from_options({"tensor_parallel": 2, "weights": "int4_gptq", "calibration": ["x"]})
+    with pytest.raises(ConfigError, match=r"activations='maximum'\): .*leave activations at 'dynamic'"):
+        EngineConfig.from_options({"pipeline_parallel": 2, "weights": "fp8", "activations": "maximum", "calibration": ["x"]})
+    origin, out, work = write_checkpoint(tmp_path / "m", intermediate_size=128), tmp_path / "out", [(Row(list(range(40, 60))), 20)]
+    quantize(origin, out, "int4_gptq", calibration=[np.array(text) for text in drawn(6, 80)])
+    expected, found = Rig(out).step(work, every_row=True), steps_of_ranks(out, 2, [[(Row(list(range(40, 60))), 20)]])[0]
+    assert (found - expected).norm() < 0.06 * expected.norm(), "each rank rounds its own states"
+    shard(out, tmp_path / "state", parts=TWO)
+    same(out, tmp_path / "state", "auto", TWO)
 
 
 def test_scales_of_keys_of_a_later_stage(tmp_path: Path) -> None:
