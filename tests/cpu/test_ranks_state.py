@@ -164,13 +164,15 @@ def one_rank(tiny: Path, tmp_path: Path) -> Path:
     return tmp_path / "one"
 
 
+@pytest.fixture(autouse=True)
+def nobody_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process; an engine of ranks is in another."""
+    monkeypatch.setattr("sgl.runtime.loop.stages_side.Team", None)
+
+
 def started(path: Path, **options: Any) -> None:
     """An engine of ranks, to where its ranks would be started."""
-
-    def never(error: BaseException) -> None:
-        raise error
-
-    assemble(path, EngineConfig.from_options(OPTIONS | options), never)
+    assemble(path, EngineConfig.from_options(OPTIONS | options), lambda error: None)
 
 
 @pytest.mark.parametrize(
