@@ -91,6 +91,7 @@ class _Rank:
 
     def __init__(self, place: stages.Place, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, weights: str) -> None:
         self.place, self.dense = place, 0
+        self.doing = "weights" if place.split.ranks == place.stages == 1 else f"rank {place.rank}"
         self.model = Decoder(checkpoint.model, dtype, device, allocate=False)
         self.plan: Plan = plan_for(self.model, checkpoint.sources, checkpoint.readers, checkpoint.where)
         self.keeping = Keeping(transform_for(weights, False, device))
@@ -104,7 +105,7 @@ class _Rank:
         return Share({name: shards.size(name) for name in files}, self.packed)
 
     def _fill(self, shards: Shards) -> None:
-        for index in filled(self.model, self.plan, ahead=False, doing=f"rank {self.place.rank}"):
+        for index in filled(self.model, self.plan, ahead=False, doing=self.doing):
             places = [_Loaded.of(place) for place in self.model.parts[index].places()]
             loaded = dict(products_of_part(self.model, index))
             self.model.seal_part(index, self.keeping)
