@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import CheckpointError
 from ..loading.checkpoint import Checkpoint
 from ..loading.plan import Plan
-from ..loading.weights import fill, plan_of
+from ..loading.weights import fill, plan_of, require
 from ..models.decoder import Decoder
 from ..models.spec import Model
 from .line import Begin
@@ -40,6 +40,7 @@ class Part:
     def plan(self, model: Decoder, checkpoint: Checkpoint) -> Plan:
         """What of a checkpoint goes where in the rank's model; `fill` takes the newest."""
         plan = self._plan = plan_of(model, part_of(checkpoint, self.place))
+        require(plan, model, self._transform)
         if (few := {*plan.coded, *plan.packed}) and self._begin.whole is not None and model.fused:
             raise CheckpointError(f"{min(few)} comes in few bits, which expert_parallel does not take on GPUs; take the model as it was before")
         return plan
