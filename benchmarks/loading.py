@@ -21,16 +21,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.common import keep_text, machine
 
-KINDS = ("auto", "int8", "int4", "packed int8", "packed int4")  # packed: as `sgl shard` wrote it
+KINDS = ("auto", "int8", "int4", "packed int8", "packed int4", "int4 /2", "packed int4 /2")  # packed: as `sgl shard` wrote it; /2: the last of two ranks
 BUFFERS = 2 * 8 * 16 * 2**20 + 64 * 2**20  # of the readers, and what the allocator keeps of temporary tensors
 SHAPE = {"hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 32_000}
 CHILD = """
 import json, sys, time
 import torch
-from sgl.runtime.loading import load_model
+from pathlib import Path
+from sgl.runtime.loading.state import Parts
+from sgl.runtime.parallel.stages import Place, load_stage
 from sgl.runtime.quantization import transform_for
 
-path, kind = sys.argv[1:]
+path, kind, ranks = sys.argv[1:]
 transform = transform_for(kind, False, torch.device("cpu"))
 torch.ones(8, 8) @ torch.ones(8, 8)
 
@@ -41,7 +43,7 @@ def memory(kind):
 open("/proc/self/clear_refs", "w").write("5")  # the high water mark begins anew
 before = memory("VmRSS")
 started = time.perf_counter()
-model = load_model(path, torch.bfloat16, transform=transform)
+model = load_stage(Path(path), torch.bfloat16, torch.device("cpu"), Place.all(Parts(int(ranks)))[-1], transform=transform)
 seconds = time.perf_counter() - started
 print(json.dumps([seconds, memory("VmHWM") - before, model.weight_bytes]))
 """
@@ -63,22 +65,25 @@ def largest_part() -> int:
     return 2 * max(SHAPE["vocab_size"] * hidden, 3 * hidden * inner + 3 * hidden * hidden)
 
 
-def loaded(folder: Path, kind: str) -> tuple[float, int, int]:
+def loaded(folder: Path, kind: str, ranks: int = 1) -> tuple[float, int, int]:
     """Seconds, bytes at the peak, bytes that are kept."""
-    done = subprocess.run([sys.executable, "-c", CHILD, str(folder), kind], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", CHILD, str(folder), kind, str(ranks)], capture_output=True, text=True, check=True)
     seconds, peak, kept = json.loads(done.stdout.splitlines()[-1])
     return float(seconds), int(peak), int(kept)
 
 
-def prepared(folder: Path, kind: str) -> tuple[Path, str, int]:
-    """What is loaded and how, and the bytes of its files, which are in memory then."""
+def prepared(folder: Path, kind: str) -> tuple[Path, str, int, int]:
+    """What is loaded, how, by the last of how many ranks, and the bytes of its files, which are in memory then."""
+    weights, _, count = kind.removeprefix("packed ").partition(" /")
+    ranks, files = int(count or 1), "*.safetensors"
     if kind.startswith("packed "):
         from sgl.runtime.calibration.sharding import shard
+        from sgl.runtime.loading.state import Parts
 
-        origin, folder = folder, folder / kind.replace(" ", "-")
-        shard(origin, folder, kind.removeprefix("packed "))
-        kind = "auto"
-    return folder, kind, sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        origin, folder = folder, folder / kind.replace(" ", "-").replace("/", "")
+        shard(origin, folder, weights, parts=Parts(ranks))
+        weights, files = "auto", f"state-rank-{ranks - 1}-*"
+    return folder, weights, ranks, sum(file.stat().st_size for file in folder.glob(files))
 
 
 def rows(layers: int) -> list[dict[str, Any]]:
@@ -87,8 +92,8 @@ def rows(layers: int) -> list[dict[str, Any]]:
         write(Path(place), layers)
         loaded(Path(place), "auto")  # the files are in memory from now on
         for kind in KINDS:
-            folder, asked, size = prepared(Path(place), kind)
-            seconds, peak, kept = sorted(loaded(folder, asked) for _ in range(3))[1]
+            folder, asked, ranks, size = prepared(Path(place), kind)
+            seconds, peak, kept = sorted(loaded(folder, asked, ranks) for _ in range(3))[1]
             bound = kept + 2 * largest_part() + BUFFERS
             found.append({"weights": kind, "file GB": size / 1e9, "seconds": seconds, "GB/s": size / seconds / 1e9, "kept GB": kept / 1e9, "peak GB": peak / 1e9, "bound GB": bound / 1e9})
             assert peak < bound, f"weights={kind!r}: a peak of {peak / 1e9:.2f} GB, {bound / 1e9:.2f} at most"
@@ -101,8 +106,8 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true")
     asked = parser.parse_args()
     table = rows(asked.layers)
-    lines = ["  ".join(f"{name:>11}" for name in table[0])]
-    lines += ["  ".join(f"{value:>11}" if isinstance(value, str) else f"{value:11.2f}" for value in row.values()) for row in table]
+    lines = ["  ".join(f"{name:>14}" for name in table[0])]
+    lines += ["  ".join(f"{value:>14}" if isinstance(value, str) else f"{value:14.2f}" for value in row.values()) for row in table]
     text = f"{machine()}\n\n" + "\n".join(lines)
     print(text)
     if asked.keep:

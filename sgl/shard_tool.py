@@ -11,6 +11,10 @@ _ABOUT = """\
 Writes MODEL as the directory OUT, each projection in the form in which Engine(MODEL, weights=...) computes with it on this
 machine: merged, quantised and laid out for its kernels. sgl.Engine(OUT) finds that out by itself and loads it as it is.
 Other engines do not read it; `sgl quantize` writes what they do.
+
+With --ranks 2 it is for Engine(OUT, tensor_parallel=2) alone: each rank reads its own files, and nothing is cut again.
+--stages, --expert-parallel and --redundant-experts are for engines with the options pipeline_parallel, expert_parallel and
+redundant_experts.
 """
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -24,7 +28,10 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("out", metavar="OUT", type=Path, help="the directory to write, which must not be there")
     parser.add_argument("--weights", default="auto", help="as Engine(weights=...): auto, int8, int4, int4_hqq, mxfp4, nvfp4; fp8 on a GPU (default: auto)")
     parser.add_argument("--dtype", choices=DTYPES, help="of what stays dense (default: as most of it is stored)")
-    parser.add_argument("--ranks", type=int, default=1, help="processes that share the model: 1, as yet")
+    parser.add_argument("--ranks", type=int, default=1, metavar="N", help="for Engine(tensor_parallel=N) (default: 1)")
+    parser.add_argument("--stages", type=int, default=1, metavar="N", help="for Engine(pipeline_parallel=N), each stage of that many ranks (default: 1)")
+    parser.add_argument("--expert-parallel", action="store_true", help="for Engine(expert_parallel=True): each rank holds whole experts")
+    parser.add_argument("--redundant-experts", type=int, default=0, metavar="N", help="with that: so many copies of experts in each layer (default: 0)")
     parser.add_argument("--device", default="cpu", help="whose kernels it is for: cpu, cuda, ... (default: cpu)")
     parser.set_defaults(command=run)
 
@@ -34,13 +41,17 @@ def run(options: argparse.Namespace) -> int:
     from sgl.runtime.calibration.sharding import shard
     from sgl.runtime.errors import RuntimeFailure
     from sgl.runtime.loading import resolve_model
+    from sgl.runtime.loading.state import Parts
 
+    parts = Parts(options.ranks, options.stages, options.expert_parallel, options.redundant_experts)
     try:
-        report = shard(resolve_model(options.model), options.out, options.weights, ranks=options.ranks, dtype=options.dtype, device=options.device)
+        report = shard(resolve_model(options.model), options.out, options.weights, parts=parts, dtype=options.dtype, device=options.device)
     except RuntimeFailure as error:
         print(error, file=sys.stderr)
         return 1
     kinds = ", ".join(f"{count} of {kind}" for kind, count in sorted(report.packed.items()))
+    if parts.ranks > 1:
+        print(f"ranks        {parts.ranks}, for Engine({parts})")
     print(f"projections  {kinds or 'none packed'}; {report.dense} dense")
     print(f"bytes        {report.bytes_before:,} -> {report.bytes:,}")
     print(f"seconds      {report.seconds:.1f}")

@@ -66,7 +66,7 @@ ROOMS: dict[str, Rows] = {
         "adapters": "errors values step layers kernels cache attention models loading",
         "parallel": "errors leash step layers kernels quantization cache attention models loading adapters",
         "text": "errors",
-        "calibration": "errors step layers quantization cache attention models loading text",
+        "calibration": "errors step layers quantization cache attention models loading parallel text",
         "sampling": "errors values step kernels text layers",
         "sequences": "errors values cache text sampling",
         "scheduling": "errors cache sequences",

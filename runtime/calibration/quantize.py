@@ -192,6 +192,7 @@ class _Quantizing:
         config = read_json(self.origin / "config.json")
         ignored = sorted({self.model.config.names.head, *dense})
         said = configuration(self.layout.format, self.layout.weights, self.layout.activations, ignored)
+        shards.index()
         shards.finish(self.origin, {**config, "quantization_config": said})
 
 

@@ -1,4 +1,4 @@
-"""A model's weights written as they are computed with: what `sgl shard` does."""
+"""A model's weights written as they are computed with, by each rank its part: what `sgl shard` does."""
 
 from __future__ import annotations
 
@@ -20,12 +20,23 @@ from ..loading.gguf import is_gguf
 from ..loading.header import FLOATS
 from ..loading.plan import Plan, plan_for, products_of_part
 from ..loading.remote import is_remote
-from ..loading.state import MANIFEST, PREFIX, Entry, Manifest, file_name, has_state
+from ..loading.state import (
+    MANIFEST,
+    PREFIX,
+    WHOLE,
+    Entry,
+    Manifest,
+    Parts,
+    Share,
+    file_name,
+    has_state,
+)
 from ..loading.stored_scales import read_scales
 from ..loading.weights import filled
 from ..models.decoder import Decoder
 from ..models.places import Place
 from ..models.spec import Model
+from ..parallel import stages
 from ..quantization import transform_for
 from ..quantization.codes import Codes
 from ..quantization.forms import CALIBRATED
@@ -40,8 +51,9 @@ SMALL = 2**16  # numbers of a tensor that sealing may write into
 
 @dataclass(frozen=True)
 class Report:
-    """packed: how many projections of each kind.  dense: of the others.  bytes: of all tensors before and behind."""
+    """packed: how many projections of each kind, those of all ranks.  dense: of the others.  bytes: of all tensors before and behind."""
 
+    ranks: int
     packed: dict[str, int]
     dense: int
     bytes_before: int
@@ -49,39 +61,51 @@ class Report:
     seconds: float
 
 
-def shard(origin: Path, out: Path, weights: str = "auto", *, ranks: int = 1, dtype: str | None = None, device: torch.device | str = "cpu") -> Report:
+def shard(origin: Path, out: Path, weights: str = "auto", *, parts: Parts = WHOLE, dtype: str | None = None, device: torch.device | str = "cpu") -> Report:
     """Write the model directory `origin` anew as `out`, each projection as `Engine(origin, weights=weights)` computes with it here.
 
+    parts: of the engine that is to load it, whose ranks are written one after the other.
     dtype: "float32", "bfloat16" or "float16", of what stays dense, and of what is rounded to few bits; None: as most of it is
-    stored. device: whose kernels it is packed for. One part is in memory. Raises ConfigError for what cannot be packed so, CheckpointError for damaged files.
+    stored. device: whose kernels it is packed for. One layer of one rank is in memory, beside its embedding. Raises ConfigError for what cannot be cut or packed so, CheckpointError for damaged files.
     """
     started = time.perf_counter()
     if weights in CALIBRATED:
         raise ConfigError(f"weights={weights!r} needs texts to calibrate by: write it with sgl quantize, and shard what that wrote")
-    if ranks != 1:
-        raise ConfigError(f"ranks={ranks}: nothing computes with parts of a model yet; write it for one rank")
-    work = _Sharding(origin, weights, dtype, torch.device(device))
-    with Shards(out, lambda count: [file_name(number) for number in range(1, count + 1)]) as shards:
-        work.write(shards)
-    return Report(dict(work.kinds), work.dense, work.before, shards.bytes, time.perf_counter() - started)
+    if parts.wrong is not None:
+        raise ConfigError(f"{parts.command}: {parts.wrong}")
+    checkpoint = _opened(origin)
+    _require_as_stored(checkpoint.model, origin)
+    numbers = DTYPES[dtype] if dtype else _stored_dtype(checkpoint)
+    ranks = [_Rank(place, stages.part_of(checkpoint, place), numbers, torch.device(device), weights) for place in stages.Place.all(parts)]
+    with Shards(out) as shards:
+        manifest = Manifest(parts, tuple(rank.write(shards) for rank in ranks), weights)
+        shards.finish(origin, _config(origin, checkpoint.model), BESIDE)
+        shards.json(MANIFEST, manifest.as_json())
+    kinds = Counter(entry.kind for share in manifest.shares for entry in share.packed.values())
+    before = sum(stored.stop - stored.start for source in checkpoint.sources for stored in source.tensors)
+    return Report(parts.ranks, dict(kinds), sum(rank.dense for rank in ranks), before, shards.bytes, time.perf_counter() - started)
 
 
-class _Sharding:
-    def __init__(self, origin: Path, weights: str, dtype: str | None, device: torch.device) -> None:
-        self.origin, self.weights = origin, weights
-        checkpoint = _opened(origin)
-        _require_as_stored(checkpoint.model, origin)
-        self.before = sum(stored.stop - stored.start for source in checkpoint.sources for stored in source.tensors)
-        self.model = Decoder(checkpoint.model, DTYPES[dtype] if dtype else _stored_dtype(checkpoint), device, allocate=False)
+class _Rank:
+    """What one rank loads, written once. Nothing is in memory before that, and nothing behind it."""
+
+    def __init__(self, place: stages.Place, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, weights: str) -> None:
+        self.place, self.dense = place, 0
+        self.doing = "weights" if place.split.ranks == place.stages == 1 else f"rank {place.rank}"
+        self.model = Decoder(checkpoint.model, dtype, device, allocate=False)
         self.plan: Plan = plan_for(self.model, checkpoint.sources, checkpoint.readers, checkpoint.where)
         self.keeping = Keeping(transform_for(weights, False, device))
         self.packed: dict[str, Entry] = {}
-        self.kinds: Counter[str] = Counter()
-        self.dense = 0
 
     @torch.no_grad()
-    def write(self, shards: Shards) -> None:
-        for index in filled(self.model, self.plan, ahead=False):
+    def write(self, shards: Shards) -> Share:
+        self._fill(shards)
+        files = shards.named(lambda count: [file_name(self.place.rank, number) for number in range(1, count + 1)])
+        del self.model, self.plan
+        return Share({name: shards.size(name) for name in files}, self.packed)
+
+    def _fill(self, shards: Shards) -> None:
+        for index in filled(self.model, self.plan, ahead=False, doing=self.doing):
             places = [_Loaded.of(place) for place in self.model.parts[index].places()]
             loaded = dict(products_of_part(self.model, index))
             self.model.seal_part(index, self.keeping)
@@ -92,8 +116,6 @@ class _Sharding:
                 shards.add(tensors)
             self.model.release(index)
         shards.add(_scales(self.model.config, read_scales(self.plan, self.model.config)))
-        files = shards.finish(self.origin, self._config(), BESIDE)
-        shards.json(MANIFEST, Manifest(tuple(files), self.packed, self.weights).as_json())
 
     def _forms(self, index: int, loaded: dict[str, Linear]) -> dict[str, dict[str, Tensor]]:
         """The tensors of each packed projection of a sealed part, by its key."""
@@ -104,21 +126,21 @@ class _Sharding:
                 self.dense += 1
                 continue
             self.packed[key] = Entry(form.kind, form.numbers)
-            self.kinds[form.kind] += 1
             found[key] = {f"{PREFIX}{key}.{name}": tensor.cpu().contiguous() for name, tensor in form.tensors.items()}
         return found
 
-    def _config(self) -> dict[str, Any]:
-        """config.json of a model whose formats are those of the state."""
-        config = read_json(self.origin / "config.json")
-        for values in (config, *(config[key] for key in ("text_config", "llm_config") if isinstance(config.get(key), dict))):
-            for key in QUANTIZATION:
-                values.pop(key, None)
-            if not self.model.config.tied and values.get("tie_word_embeddings"):
-                values["tie_word_embeddings"] = False
-        if not self.model.config.tied:
-            config["tie_word_embeddings"] = False
-        return config
+
+def _config(origin: Path, model: Model) -> dict[str, Any]:
+    """config.json of a model whose formats are those of the state."""
+    config = read_json(origin / "config.json")
+    for values in (config, *(config[key] for key in ("text_config", "llm_config") if isinstance(config.get(key), dict))):
+        for key in QUANTIZATION:
+            values.pop(key, None)
+        if not model.tied and values.get("tie_word_embeddings"):
+            values["tie_word_embeddings"] = False
+    if not model.tied:
+        config["tie_word_embeddings"] = False
+    return config
 
 
 def _opened(origin: Path) -> Checkpoint:
@@ -173,5 +195,5 @@ class _Loaded(NamedTuple):
 def _scales(config: Model, found: tuple[Scales | str | None, ...]) -> dict[str, Tensor]:
     """Those of keys and values, under the names that they are read by."""
     module = config.names.layer + config.names.output.rpartition(".")[0]
-    pairs = {layer: scales for layer, scales in enumerate(found) if isinstance(scales, Scales)}
+    pairs = {layer: scales for layer, scales in enumerate(found, config.stage.first) if isinstance(scales, Scales)}
     return {f"{module.format(layer)}.{name}_scale": torch.tensor(scale) for layer, scales in pairs.items() for name, scale in scales._asdict().items()}

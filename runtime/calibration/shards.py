@@ -1,4 +1,4 @@
-"""A checkpoint that is being written: safetensors files of bounded size with an index, complete or not there at all."""
+"""A model's directory that is being written: safetensors files of bounded size, complete or not there at all."""
 
 from __future__ import annotations
 
@@ -21,15 +21,12 @@ NOT_COPIED = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 
 
 class Shards:
-    """Writes into `out`.part, which becomes `out` when the `with` block ends well and is deleted otherwise.
+    """Writes into `out`.part, which becomes `out` when the `with` block ends well and is deleted otherwise."""
 
-    names: of that many files, in their order; None: what checkpoints call them, with an index where there are several.
-    """
-
-    def __init__(self, out: Path, names: Callable[[int], list[str]] | None = None) -> None:
+    def __init__(self, out: Path) -> None:
         if out.exists():
             raise ConfigError(f"{out} is there already: name a folder that is not")
-        self.out, self._names = out, names
+        self.out = out
         self._folder = out.with_name(out.name + ".part")
         self._held: dict[str, Tensor] = {}
         self._files: list[list[str]] = []
@@ -49,24 +46,32 @@ class Shards:
             if sum(held.nbytes for held in self._held.values()) >= SHARD:
                 self._write()
 
-    def finish(self, origin: Path, config: dict[str, Any], left: Collection[str] = ()) -> list[str]:
-        """The last tensors, config.json, and every other file that lies in `origin` beside its weights, but for those in `left`.
-
-        Returns the names of the files with tensors.
-        """
+    def named(self, names: Callable[[int], list[str]]) -> dict[str, list[str]]:
+        """Ends the files of all tensors that were added since the last call; the names of these, by the file. names: of that many files, in their order."""
         self._write()
-        count = len(self._files)
-        names = (self._names or checkpoint_names)(count)
-        for number, name in enumerate(names):
+        found = dict(zip(names(len(self._files)), self._files, strict=True))
+        for number, name in enumerate(found):
             self._part(number).rename(self._folder / name)
-        if count > 1 and self._names is None:
-            where = {tensor: name for name, tensors in zip(names, self._files, strict=True) for tensor in tensors}
+        self._files = []
+        return found
+
+    def size(self, name: str) -> int:
+        """Bytes of a file that has ended."""
+        return (self._folder / name).stat().st_size
+
+    def index(self) -> None:
+        """The tensors are a checkpoint's: its files, with an index where there are several."""
+        files = self.named(checkpoint_names)
+        if len(files) > 1:
+            where = {tensor: name for name, tensors in files.items() for tensor in tensors}
             self.json(INDEX, {"metadata": {"total_size": self.bytes}, "weight_map": dict(sorted(where.items()))})
+
+    def finish(self, origin: Path, config: dict[str, Any], left: Collection[str] = ()) -> None:
+        """config.json, and every other file that lies in `origin` beside its weights, but for those in `left`."""
         self.json(CONFIG, config)
         for file in sorted(origin.iterdir()):
             if file.is_file() and file.suffix not in NOT_COPIED and not file.name.endswith(".index.json") and file.name not in (CONFIG, *left):
                 shutil.copyfile(file, self._folder / file.name)
-        return names
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..models.spec import Model
@@ -19,7 +19,7 @@ from .pickles import pickled
 from .plan import ReadersOf, with_own_head
 from .remote import is_remote, remote_sources
 from .source import FileSource, Source, safetensors
-from .state import Entry, has_state, read_manifest
+from .state import WHOLE, Entry, Parts, Share, has_state, read_manifest, share_in
 from .stored_scales import note_of
 
 UNUSED = {
@@ -31,31 +31,32 @@ UNUSED = {
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """where: for errors.  readers: of weights in few bits.  packed: projections of a sharded state, see `Manifest`."""
+    """where: for errors.  readers: of weights in few bits.  packed: of a sharded state, whose sources are a rank's own, see `Share`; None: it is none."""
 
     model: Model
     sources: list[Source]
     readers: ReadersOf
     where: str
-    packed: Mapping[str, Entry] = field(default_factory=dict)
+    packed: Mapping[str, Entry] | None = None
 
 
-def open_checkpoint(path: Path, context: int | None = None, weights: bool = True, load_format: str = "auto") -> Checkpoint:
+def open_checkpoint(path: Path, context: int | None = None, weights: bool = True, load_format: str = "auto", parts: Parts = WHOLE, rank: int = 0) -> Checkpoint:
     """Headers alone are read. context: the longest sequence that is wanted.  weights: they are wanted, not the configuration alone.
 
     load_format: "pt" takes pickled files where there are no safetensors, "sharded_state" nothing but that.
+    parts, rank: whose share of a sharded state is wanted.
 
-    Raises CheckpointError for files that are absent or damaged, ConfigError for a configuration that is not supported.
+    Raises CheckpointError for files that are absent or damaged, ConfigError for a configuration that is not supported, and for a state of other parts.
     """
     if is_gguf(path):
         return _gguf(path, context)
     model = load_config(path, context)
     readers = Readers.of(*quantization_of(path))
-    sources = sources_of(path, load_format) if weights else []
-    packed = read_manifest(path).packed if weights and _is_state(path, load_format) else {}
+    share = share_in(path, parts, rank) if weights and is_state(path, load_format) else None
+    sources = _files(path, share) if share is not None else sources_of(path, load_format) if weights else []
     model = with_stacks_as_stored(with_own_head(model, sources), sources)
     notes = (*readers.notes, *note_of(model, sources, readers.other_kv), *_left_out(sources))
-    return Checkpoint(replace(model, notes=(*model.notes, *notes)), sources, readers, str(path), packed)
+    return Checkpoint(replace(model, notes=(*model.notes, *notes)), sources, readers, str(path), None if share is None else share.packed)
 
 
 def _left_out(sources: list[Source]) -> tuple[str, ...]:
@@ -64,9 +65,9 @@ def _left_out(sources: list[Source]) -> tuple[str, ...]:
 
 
 def sources_of(path: Path, load_format: str = "auto") -> list[Source]:
-    """The tensors of a directory or GGUF file, as their headers name them. Raises CheckpointError for what is absent or damaged."""
-    if _is_state(path, load_format):
-        return [safetensors(path / name) for name in read_manifest(path).files]
+    """The tensors of a directory or GGUF file, as their headers name them, of a sharded state those of all ranks. Raises CheckpointError for what is absent or damaged."""
+    if is_state(path, load_format):
+        return [source for share in read_manifest(path).shares for source in _files(path, share)]
     if is_gguf(path):
         return [FileSource(part.file, part.tensors) for part in read_parts(path)]
     if is_remote(path):
@@ -74,7 +75,12 @@ def sources_of(path: Path, load_format: str = "auto") -> list[Source]:
     return [safetensors(file) if file.suffix == ".safetensors" else pickled(file) for file in weight_files(path, load_format)]
 
 
-def _is_state(path: Path, load_format: str) -> bool:
+def _files(path: Path, share: Share) -> list[Source]:
+    return [safetensors(path / name) for name in share.files]
+
+
+def is_state(path: Path, load_format: str = "auto") -> bool:
+    """Whether it is read as a sharded state."""
     return load_format == "sharded_state" or (not is_remote(path) and has_state(path))
 
 

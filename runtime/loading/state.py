@@ -1,25 +1,68 @@
-"""The sharded state of a model: a directory whose weights are stored as they are computed with. Its manifest, and its names.
+"""The sharded state of a model: a directory whose weights are stored as they are computed with, by each rank its part. Its manifest, and its names.
 
-Tensors outside the packed projections have the names and shapes of the model's own places. Those of a packed projection are
-called packed.PART.NUMBER.NAME: the number counts the projections of a part (embedding, layers, head) in their order.
+Tensors outside the packed projections have the names and shapes of the places of the rank's own model. Those of a packed projection
+are called packed.PART.NUMBER.NAME: the number counts the projections of a part (embedding, layers, head) in their order.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, ConfigError
 from ..models.fields import shown
 from ..quantization.packing import KINDS
 from .objects import read_json
 
 MANIFEST = "sgl_state.json"
-VERSION = 1
+VERSION = 2
 PREFIX = "packed."
 MOST_MANIFEST = 64 * 2**20  # bytes
+MOST_RANKS = 2**16
+AGAIN = "write it again with `sgl shard`"
+
+
+class Parts(NamedTuple):
+    """Into what parts a model is cut, one for each rank: the engine's options of these names."""
+
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    expert_parallel: bool = False
+    redundant_experts: int = 0
+
+    @property
+    def ranks(self) -> int:
+        """Processes."""
+        return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def wrong(self) -> str | None:
+        """Why there are no such parts, for people."""
+        counts = (self.tensor_parallel, self.pipeline_parallel)
+        if not all(type(count) is int and 1 <= count <= MOST_RANKS for count in counts):
+            return f"numbers of ranks and stages are whole and positive, here {shown(counts)}"
+        if type(self.redundant_experts) is not int or not 0 <= self.redundant_experts <= MOST_RANKS or type(self.expert_parallel) is not bool:
+            return f"expert_parallel and redundant_experts are {shown(self[2:])}"
+        if self.expert_parallel and (self.tensor_parallel == 1 or self.pipeline_parallel > 1):
+            return "whole experts lie on the ranks of tensor_parallel, two or more of them, without stages"
+        return "redundant_experts are of expert_parallel" if self.redundant_experts and not self.expert_parallel else None
+
+    @property
+    def command(self) -> str:
+        """That writes such a state."""
+        stages = f" --stages {self.pipeline_parallel}" if self.pipeline_parallel > 1 else ""
+        experts = " --expert-parallel" if self.expert_parallel else ""
+        copies = f" --redundant-experts {self.redundant_experts}" if self.redundant_experts else ""
+        return f"sgl shard MODEL OUT --ranks {self.tensor_parallel}{stages}{experts}{copies}"
+
+    def __str__(self) -> str:
+        """As an engine is asked for them."""
+        asked = {name: value for name, value in self._asdict().items() if value != getattr(WHOLE, name) or name == "tensor_parallel"}
+        return ", ".join(f"{name}={value}" for name, value in asked.items())
+
+
+WHOLE = Parts()
 
 
 class Entry(NamedTuple):
@@ -29,52 +72,80 @@ class Entry(NamedTuple):
     numbers: dict[str, int]
 
 
+class Share(NamedTuple):
+    """What a rank has. files: their bytes by their names.  packed: by "PART.NUMBER"."""
+
+    files: dict[str, int]
+    packed: dict[str, Entry]
+
+
 @dataclass(frozen=True)
 class Manifest:
-    """files: of rank 0.  packed: by "PART.NUMBER".  weights: what was asked for when it was written."""
+    """shares: of each rank.  weights: what was asked for when it was written."""
 
-    files: tuple[str, ...]
-    packed: dict[str, Entry]
+    parts: Parts
+    shares: tuple[Share, ...]
     weights: str
 
     def as_json(self) -> dict[str, Any]:
-        packed = {key: entry._asdict() for key, entry in self.packed.items()}
-        return {"version": VERSION, "ranks": 1, "weights": self.weights, "files": [list(self.files)], "packed": packed}
+        ranks = [{"files": share.files, "packed": {key: entry._asdict() for key, entry in share.packed.items()}} for share in self.shares]
+        return {"version": VERSION, "weights": self.weights, **self.parts._asdict(), "ranks": ranks}
 
 
-def file_name(number: int) -> str:
-    """number: of the part, from 1."""
-    return f"state-rank-0-part-{number:05}.safetensors"
+def file_name(rank: int, number: int) -> str:
+    """number: of the file, from 1."""
+    return f"state-rank-{rank}-part-{number:05}.safetensors"
 
 
 def has_state(path: Path) -> bool:
     return (path / MANIFEST).is_file()
 
 
+def share_in(path: Path, parts: Parts, rank: int) -> Share:
+    """What a rank of an engine with these parts reads. Raises ConfigError where the state has others; see `read_manifest`."""
+    manifest = read_manifest(path)
+    if manifest.parts != parts:
+        raise ConfigError(f"{path} is a sharded state for {manifest.parts}, the engine has {parts}: open it with {manifest.parts}, or write the model for this engine: {parts.command}")
+    return manifest.shares[rank]
+
+
 def read_manifest(path: Path) -> Manifest:
-    """Of a directory. Raises CheckpointError where there is none, for another version or rank, and for what is damaged."""
+    """Of a directory. Raises CheckpointError where there is none, for another version, and for what is damaged or lacks files of any rank."""
     file = path / MANIFEST
     if not file.exists():
         raise CheckpointError(f"{path} has no {MANIFEST}: it is no sharded state; write one with `sgl shard`, or leave load_format at 'auto'")
     said = read_json(file, MOST_MANIFEST)
-    if said.get("version") != VERSION or said.get("ranks") != 1:
-        raise CheckpointError(
-            f"{file} is of version {shown(said.get('version'))} with {shown(said.get('ranks'))} ranks, version {VERSION} with 1 rank is read; write it again with `sgl shard`"
-        )
-    files, packed = said.get("files"), said.get("packed")
-    if not isinstance(files, list) or len(files) != 1 or not _are_names(files[0]) or not isinstance(packed, dict):
-        raise CheckpointError(f"{file}: files and packed are {shown(files)} and {shown(packed)}; write it again with `sgl shard`")
-    if absent := [name for name in files[0] if not (path / name).is_file()]:
-        raise CheckpointError(f"{path} lacks {', '.join(absent[:5])}, which {MANIFEST} names; complete the copy")
-    return Manifest(tuple(files[0]), {key: _entry(file, key, value) for key, value in packed.items()}, str(said.get("weights")))
+    if said.get("version") != VERSION:
+        raise CheckpointError(f"{file} is of version {shown(said.get('version'))}, version {VERSION} is read; {AGAIN}")
+    parts = Parts(*(said.get(name) for name in Parts._fields))  # type: ignore[arg-type]
+    if parts.wrong is not None:
+        raise CheckpointError(f"{file}: {parts.wrong}; {AGAIN}")
+    ranks = said.get("ranks")
+    if not isinstance(ranks, list) or len(ranks) != parts.ranks:
+        raise CheckpointError(f"{file}: ranks must be a list of {parts.ranks}, for {parts}, it is {shown(ranks)}; {AGAIN}")
+    return Manifest(parts, tuple(_share(file, rank, value) for rank, value in enumerate(ranks)), str(said.get("weights")))
 
 
-def _are_names(files: object) -> bool:
-    return isinstance(files, list) and bool(files) and all(isinstance(name, str) and name.endswith(".safetensors") and os.path.basename(name) == name for name in files)
+def _share(file: Path, rank: int, value: object) -> Share:
+    files, packed = (value.get("files"), value.get("packed")) if isinstance(value, dict) else (None, None)
+    if not isinstance(files, dict) or not files or not isinstance(packed, dict):
+        raise CheckpointError(f"{file}: files and packed of rank {rank} are {shown(files)} and {shown(packed)}; {AGAIN}")
+    for number, (name, size) in enumerate(files.items(), 1):
+        if name != file_name(rank, number) or type(size) is not int:
+            raise CheckpointError(f"{file}: rank {rank} has {shown(name)} of {shown(size)} bytes as file {number}, which is called {file_name(rank, number)}; {AGAIN}")
+        _require(file.parent / name, size)
+    return Share(files, {key: _entry(file, key, value) for key, value in packed.items()})
+
+
+def _require(file: Path, size: int) -> None:
+    if not file.is_file():
+        raise CheckpointError(f"{file.parent} lacks {file.name}, which {MANIFEST} names; complete the copy")
+    if (there := file.stat().st_size) != size:
+        raise CheckpointError(f"{file} has {there:,} bytes, {MANIFEST} says {size:,}; copy it again")
 
 
 def _entry(file: Path, key: str, value: object) -> Entry:
     kind, numbers = (value.get("kind"), value.get("numbers")) if isinstance(value, dict) else (None, None)
     if kind not in KINDS or not isinstance(numbers, dict) or not all(type(number) is int and abs(number) < 2**53 for number in numbers.values()):
-        raise CheckpointError(f"{file}: packed projection {shown(key)} is {shown(value)}; known kinds: {', '.join(KINDS)}; write it again with `sgl shard`")
+        raise CheckpointError(f"{file}: packed projection {shown(key)} is {shown(value)}; known kinds: {', '.join(KINDS)}; {AGAIN}")
     return Entry(kind, numbers)

@@ -75,7 +75,7 @@ def plan_of(model: Decoder, checkpoint: Checkpoint) -> Plan:
 
 def fill(model: Decoder, plan: Plan, transform: Transform | None = None) -> Decoder:
     """Load all parts anew, whatever they hold now, and seal them."""
-    _require(plan, model, transform)
+    require(plan, model, transform)
     keeping = Keeping(transform)
     with torch.no_grad():
         for index in filled(model, plan, ahead=not (plan.coded or transform), doing="calibrating" if isinstance(transform, PartTransform) else "weights"):
@@ -84,7 +84,8 @@ def fill(model: Decoder, plan: Plan, transform: Transform | None = None) -> Deco
     return model.finish()
 
 
-def _require(plan: Plan, model: Decoder, transform: Transform | None) -> None:
+def require(plan: Plan, model: Decoder, transform: Transform | None) -> None:
+    """Raises ConfigError for what `fill` would not load, where the headers tell."""
     require_here({each.entry.kind for each in plan.packed.values()}, model.device, model.dtype)
     if plan.packed and transform is not None:
         raise ConfigError("a sharded state has its weights packed as they were written: leave weights at 'auto' and deterministic at False, or open the model that it was made of")

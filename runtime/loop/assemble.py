@@ -137,7 +137,7 @@ class Assembly:
             self.draft = draft_side(self.config, self.choice, self.model, path)
             self.side: RanksSide | None = None
             self._before = memory.before_loading(self.choice.device)
-        self.opening = partial(open_checkpoint, context=self.context, load_format=options.load_format)
+        self.opening = partial(open_checkpoint, context=self.context, load_format=options.load_format, parts=options.parts)
         self._allocated = _allocated(self.choice.device)
 
     def load(self) -> tuple[AnyDecoder, TextSide]:

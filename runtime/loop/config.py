@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
+from ..loading.state import Parts
 from ..parallel.whole_experts import WholeExperts
 from ..quantization import ACTIVATIONS
 from ..quantization.forms import CALIBRATED, FORMS
@@ -253,6 +254,11 @@ class EngineConfig:
         return WholeExperts(self.redundant_experts, self.expert_nodes, self.deterministic) if self.expert_parallel else None
 
     @property
+    def parts(self) -> Parts:
+        """What each of the ranks has."""
+        return Parts(self.tensor_parallel, self.pipeline_parallel, self.expert_parallel, self.redundant_experts)
+
+    @property
     def is_calibrated(self) -> bool:
         """Whether loading asks what flows through the model."""
         return self.weights in CALIBRATED or self.activations != "dynamic"
@@ -318,9 +324,16 @@ class EngineConfig:
         asked = self.ranks_asked
         if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
             raise ConfigError(f"{asked}): this process is a rank of torchrun's, which would run the program once on each: start it by itself, the engine starts its ranks")
-        wrong = [f"{name}={shown(getattr(self, name))}" for name, plain in (("expert_memory", "device"), ("implementation", "auto"), ("load_format", "auto")) if getattr(self, name) not in (plain, "sgl", "pt")]
-        if wrong or self.is_calibrated:
-            raise ConfigError(f"{asked}, {', '.join(wrong) or f'weights={self.weights!r}'}): not with several ranks; leave one of them out")
+        wrong = [f"{name}={shown(getattr(self, name))}" for name, plain in (("expert_memory", "device"), ("implementation", "auto")) if getattr(self, name) not in (plain, "sgl")]
+        if wrong:
+            raise ConfigError(f"{asked}, {', '.join(wrong)}): not with several ranks; leave one of them out")
+        if self.activations != "dynamic":
+            raise ConfigError(f"{asked}, activations={self.activations!r}): no calibration with several ranks; leave activations at 'dynamic'")
+        if self.is_calibrated:
+            raise ConfigError(
+                f"{asked}, weights={self.weights!r}): no calibration with several ranks: run sgl quantize MODEL OUT --weights {self.weights} --calibration FILE, "
+                f"and open OUT with {self.parts}"
+            )
 
     def _check_experts(self) -> None:
         whole("Engine(redundant_experts=...)", self.redundant_experts, 0, WORD)

@@ -15,6 +15,7 @@ from ..executor.cards import cards as cards_here
 from ..loading.checkpoint import open_checkpoint
 from ..loading.files import quantization_of
 from ..loading.gguf import is_gguf
+from ..loading.state import Parts, has_state, read_manifest
 from ..models.decoder import Decoder
 from ..models.spec import Model
 from ..parallel.share import require
@@ -94,6 +95,8 @@ def read(path: Path, options: EngineConfig, cards: int, card: int) -> Spread:
     found = ways(model, options, cards, card, dtype, context)
     if is_gguf(path) or quantization_of(path)[0] is not None:
         found = [_refused_in_few_bits(way) for way in found]
+    if has_state(path):
+        found = [_refused_in_state(way, read_manifest(path).parts) for way in found]
     return Spread(str(path), cards, card, context, str(dtype).removeprefix("torch."), found, best(found))
 
 
@@ -110,6 +113,13 @@ def _refused_in_few_bits(way: Way) -> Way:
     if not way.experts or way.refused is not None:
         return way
     return replace(way, refused=f"Engine(tensor_parallel={way.tensor}, expert_parallel=True): quantised experts do not lie whole on ranks of GPUs")
+
+
+def _refused_in_state(way: Way, parts: Parts) -> Way:
+    """Of a sharded state, which is for one way. Copies of experts are no matter."""
+    if way.refused is not None or parts[:3] == (way.tensor, way.stages, way.experts):
+        return way
+    return replace(way, refused=f"it is a sharded state for {parts}")
 
 
 def best(found: list[Way]) -> Way | None:

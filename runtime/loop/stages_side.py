@@ -22,7 +22,7 @@ from ..models.spec import Model
 from ..parallel.pipeline import Links, Pipeline, StageRanks
 from ..parallel.share import require
 from ..parallel.split import narrowed
-from ..parallel.stages import Place, borders, sizes, stage_of
+from ..parallel.stages import Place, borders, require_state, sizes, stage_of
 from ..parallel.team import ON_CPUS, ON_GPUS, Team
 from ..quantization import Transform
 from .config import Resolved
@@ -132,11 +132,13 @@ def _moved(layers: str, first: int) -> str:
 
 
 def ranks_side(config: Resolved, choice: DeviceChoice, model: Model | GenericModel, path: Path, broken: Callable[[BaseException], None]) -> RanksSide:
-    """Starts the other ranks. Raises ConfigError for a model that cannot be shared out, before any is started."""
+    """Starts the other ranks. Raises ConfigError for a model that cannot be shared out, and for a sharded state that is not theirs, before any is started."""
     if isinstance(model, GenericModel):
         raise ConfigError(f"{config.ranks_asked}): {model.architecture} runs by transformers' own implementation, which is not shared out")
     if config.tensor_parallel > 1:
         require(model, config.tensor_parallel, config.whole_experts)
+    if not config.dummy:
+        require_state(path, config.parts, config.load_format)
     if config.pipeline_parallel == 1:
         module = ON_CPUS if choice.device.type == "cpu" else ON_GPUS
         return RanksSide(Team(config.ranks, config.heartbeat, broken, module), config, choice, path)

@@ -11,7 +11,7 @@ from ..attention import AttentionBackend, attention_backend
 from ..errors import CheckpointError, ConfigError, RuntimeFailure
 from ..executor.device import DeviceChoice, choose_device
 from ..loading import describe
-from ..loading.checkpoint import open_checkpoint, sources_of
+from ..loading.checkpoint import is_state, open_checkpoint, sources_of
 from ..loading.header import FLOATS
 from ..loading.plan import plan_for
 from ..models.decoder import Decoder
@@ -20,6 +20,7 @@ from ..models.explain import Layers, planned, slower
 from ..models.families import FAMILIES
 from ..models.generic import GenericModel
 from ..models.spec import Model
+from ..parallel.stages import require_state
 from ..quantization.rounding import GROUP
 from ..quantization.small_floats import MX_GROUP, NV_GROUP
 from . import memory
@@ -99,7 +100,7 @@ def survey(path: Path, options: EngineConfig) -> Survey:
         sizes = _sizes(decoder, stored)
         layers = planned(decoder, expected(decoder, choice.device, config.weights), _attention(model, config, choice, stored))
     return Survey(
-        path=str(path), architecture=model.architecture, family=_family(model), notes=model.notes, files=_files(model, path, options.load_format),
+        path=str(path), architecture=model.architecture, family=_family(model), notes=model.notes, files=_files(model, path, options),
         text=_text(path, config), device=str(choice.device), dtype=_name(choice.dtype), free=memory.before_loading(choice.device).free,
         context=context_of(model, options), sequences=config.max_running, sizes=sizes, layers=layers,
         slower=tuple(slower(layers)) if sizes else (f"all layers use the transformers executor: no family describes {model.architecture}",),
@@ -109,7 +110,7 @@ def survey(path: Path, options: EngineConfig) -> Survey:
 def _with_own_head(model: Model | GenericModel, path: Path, options: EngineConfig) -> Model | GenericModel:
     """As the loader takes it; where the files cannot be read, `Files.problem` will say so."""
     try:
-        return model if isinstance(model, GenericModel) else open_checkpoint(path, options.context, load_format=options.load_format).model
+        return model if isinstance(model, GenericModel) else open_checkpoint(path, options.context, load_format=options.load_format, parts=options.parts).model
     except ConfigError:
         return model
 
@@ -173,9 +174,9 @@ def _attention(model: Model, config: Resolved, choice: DeviceChoice, stored: tor
     )  # fmt: skip
 
 
-def _files(model: Model | GenericModel, path: Path, load_format: str) -> Files:
+def _files(model: Model | GenericModel, path: Path, options: EngineConfig) -> Files:
     try:
-        sources = sources_of(path, load_format)
+        sources = sources_of(path, options.load_format)
     except CheckpointError as error:
         return Files(0, 0, {}, str(error))
     dtypes: dict[str, int] = {}
@@ -183,15 +184,18 @@ def _files(model: Model | GenericModel, path: Path, load_format: str) -> Files:
         item = FLOATS[stored.dtype].itemsize if stored.dtype in FLOATS else 1
         dtypes[stored.dtype] = dtypes.get(stored.dtype, 0) + (stored.stop - stored.start) // item
     size = sum(source.bytes for source in sources)
-    return Files(len(sources), size, dtypes, _misfit(model, path, load_format))
+    return Files(len(sources), size, dtypes, _misfit(model, path, options))
 
 
-def _misfit(model: Model | GenericModel, path: Path, load_format: str) -> str | None:
+def _misfit(model: Model | GenericModel, path: Path, options: EngineConfig) -> str | None:
     if isinstance(model, GenericModel):
         return None
     try:
-        checkpoint = open_checkpoint(path, load_format=load_format)
-        plan_for(Decoder(model, torch.float32, "meta"), checkpoint.sources, checkpoint.readers, checkpoint.where, checkpoint.packed)
+        if is_state(path, options.load_format):
+            require_state(path, options.parts, options.load_format)
+            return None
+        checkpoint = open_checkpoint(path, load_format=options.load_format)
+        plan_for(Decoder(model, torch.float32, "meta"), checkpoint.sources, checkpoint.readers, checkpoint.where)
     except ConfigError as error:
         return str(error)
     return None

@@ -16,7 +16,7 @@ from ..errors import CheckpointError, RuntimeFailure
 from ..loading.checkpoint import Checkpoint
 from ..loading.plan import Plan
 from ..loading.source import TensorSource
-from ..loading.weights import Transform, fill, plan_of
+from ..loading.weights import Transform, fill, plan_of, require
 from ..models.decoder import Decoder
 from ..models.kv_scales import take_scales, told
 from ..models.spec import Model
@@ -44,7 +44,7 @@ class Updater:
         self._transform, self._make_attention, self._side = transform, make_attention, side
 
     def update(self, origin: Origin) -> tuple[int, dict[str, Any]]:
-        """Bytes of the weights that are read, and what of `Engine.info` is another now. Raises CheckpointError, with the weights as they were, for others than the model's."""
+        """Bytes of the weights that are read, and what of `Engine.info` is another now. Raises ConfigError, with the weights as they were, for others than the model's."""
         model = self._core.runner.model
         if not isinstance(model, Decoder):
             raise RuntimeFailure(f"{model.config.architecture} runs by transformers' own implementation, whose weights cannot be updated; open a new engine")
@@ -61,6 +61,7 @@ class Updater:
         """What goes where, and the bytes that will be read, of all ranks."""
         if self._side is None:
             plan = plan_of(model, self._opened(origin, model.config))
+            require(plan, model, self._transform)
             return plan, plan.bytes
         self._opened(origin, self._side.part.whole)
         return self._side.plan(model, Path(str(origin)))

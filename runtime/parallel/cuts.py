@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..loading.state import Parts
 from .whole_experts import WholeExperts
 
 
@@ -15,6 +16,10 @@ class Split(NamedTuple):
     rank: int
     ranks: int
     whole: WholeExperts | None = None
+
+    def parts(self, stages: int = 1) -> Parts:
+        """That it is one of, in so many stages."""
+        return Parts(self.ranks, stages, self.whole is not None, 0 if self.whole is None else self.whole.redundant)
 
     def of(self, count: int) -> range:
         """This rank's part of `count` things that divide."""

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
-from ..loading.checkpoint import Checkpoint, open_checkpoint
+from ..loading.checkpoint import Checkpoint
 from ..loading.plan import Plan
-from ..loading.weights import fill, plan_of
+from ..loading.weights import fill, plan_of, require
 from ..models.decoder import Decoder
 from ..models.spec import Model
 from .line import Begin
@@ -29,19 +29,20 @@ class Part:
 
     def load(self) -> Decoder:
         begin = self._begin
-        checkpoint = open_checkpoint(Path(begin.path), begin.context, begin.seed is None, begin.load_format)
+        checkpoint = self.place.open(Path(begin.path), begin.context, begin.seed is None, begin.load_format)
         self.whole = checkpoint.model
         return load_part(checkpoint, self.place, begin.dtype, begin.device, begin.seed, self._transform)
 
     def opened(self, path: Path) -> Checkpoint:
-        """Another checkpoint, for all ranks."""
-        return open_checkpoint(path, self._begin.context, load_format=self._begin.load_format)
+        """Another checkpoint: for all ranks, or what lies there for this one."""
+        return self.place.open(path, self._begin.context, load_format=self._begin.load_format)
 
     def plan(self, model: Decoder, checkpoint: Checkpoint) -> Plan:
         """What of a checkpoint goes where in the rank's model; `fill` takes the newest."""
         plan = self._plan = plan_of(model, part_of(checkpoint, self.place))
-        if plan.coded and self._begin.whole is not None and model.fused:
-            raise CheckpointError(f"{min(plan.coded)} comes in few bits, which expert_parallel does not take on GPUs; take the model as it was before")
+        require(plan, model, self._transform)
+        if (few := {*plan.coded, *plan.packed}) and self._begin.whole is not None and model.fused:
+            raise CheckpointError(f"{min(few)} comes in few bits, which expert_parallel does not take on GPUs; take the model as it was before")
         return plan
 
     def fill(self, model: Decoder) -> None:

@@ -78,14 +78,14 @@ def _bytes(stored: Stored, axis: int) -> int:
 
 
 def share_of(checkpoint: Checkpoint, split: Split) -> Checkpoint:
-    """What a rank loads. Raises ConfigError for what cannot be shared out."""
+    """What a rank loads; of a sharded state it was cut when that was written. Raises ConfigError for what cannot be shared out."""
     model = checkpoint.model
     require(model, split.ranks, split.whole)
-    if checkpoint.packed:
-        raise ConfigError("Engine(tensor_parallel=...): a sharded state has its weights packed for one rank: open the model that it was made of")
+    own = narrowed(model, split)
+    if checkpoint.packed is not None:
+        return replace(checkpoint, model=own)
     found = cuts(model, split)
     cut_apart = [cut(source, model) for source in checkpoint.sources]
-    own = narrowed(model, split)
     begins = elsewhere(own)
     few = coded([stored for source in cut_apart for stored in source.tensors], model, found)
     plain = {name: each for name, each in found.items() if name not in few}
@@ -105,7 +105,7 @@ def load_share(
     path: Path, dtype: torch.dtype, device: torch.device, split: Split, seed: int | None = None, transform: Any = None, context: int | None = None, load_format: str = "auto"
 ) -> Decoder:
     """As `loading.load_model`, a rank's part of it. seed: of random weights, which are another model than one rank's."""
-    checkpoint = share_of(open_checkpoint(path, context, seed is None, load_format), split)
+    checkpoint = share_of(open_checkpoint(path, context, seed is None, load_format, split.parts(), split.rank), split)
     if seed is not None:
         return dummy_model(checkpoint.model, dtype, device, seed, transform)
     return load_checkpoint(checkpoint, dtype, device, transform)

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError
-from ..loading.checkpoint import Checkpoint, open_checkpoint
+from ..loading.checkpoint import Checkpoint, is_state, open_checkpoint
 from ..loading.cutting import cut
 from ..loading.header import Stored
 from ..loading.plan import renamed
 from ..loading.source import Source
-from ..loading.weights import dummy_model, load_checkpoint
+from ..loading.state import Parts
+from ..loading.weights import dummy_model, load_checkpoint, plan_of
 from ..models.decoder import Decoder
 from ..models.latent_spec import Latent
 from ..models.spec import Attention, Beside, Layer, Mixer, Model, Stage, attention_of
@@ -41,6 +42,21 @@ class Place(NamedTuple):
         """Ranks of a stage follow each other. whole: see `Split`."""
         each = ranks // stages
         return cls(rank // each, stages, Split(rank % each, each, whole))
+
+    @classmethod
+    def all(cls, parts: Parts) -> list[Place]:
+        """In the order of the ranks."""
+        whole = WholeExperts(parts.redundant_experts) if parts.expert_parallel else None
+        return [cls.of(rank, parts.ranks, parts.pipeline_parallel, whole) for rank in range(parts.ranks)]
+
+    @property
+    def rank(self) -> int:
+        """Of all stages."""
+        return self.stage * self.split.ranks + self.split.rank
+
+    def open(self, path: Path, context: int | None = None, weights: bool = True, load_format: str = "auto") -> Checkpoint:
+        """As `open_checkpoint`, for this rank."""
+        return open_checkpoint(path, context, weights, load_format, self.split.parts(self.stages), self.rank)
 
 
 class StageSource:
@@ -158,7 +174,7 @@ def load_stage(
     path: Path, dtype: torch.dtype, device: torch.device, place: Place, seed: int | None = None, transform: Any = None, context: int | None = None, load_format: str = "auto"
 ) -> Decoder:
     """As `share.load_share`, of a rank of a stage."""
-    return load_part(open_checkpoint(path, context, seed is None, load_format), place, dtype, device, seed, transform)
+    return load_part(place.open(path, context, seed is None, load_format), place, dtype, device, seed, transform)
 
 
 def load_part(checkpoint: Checkpoint, place: Place, dtype: torch.dtype, device: torch.device, seed: int | None = None, transform: Any = None) -> Decoder:
@@ -171,10 +187,20 @@ def load_part(checkpoint: Checkpoint, place: Place, dtype: torch.dtype, device: 
 
 def part_of(checkpoint: Checkpoint, place: Place) -> Checkpoint:
     """What a rank loads. Raises ConfigError for what cannot be shared out."""
+    share = checkpoint if place.split.ranks == 1 else share_of(checkpoint, place.split)
     if place.stages == 1:
-        return share_of(checkpoint, place.split)
-    if checkpoint.packed:
-        raise ConfigError("Engine(pipeline_parallel=...): a sharded state has its weights packed for one rank: open the model that it was made of")
+        return share
     cuts = borders(checkpoint.model, place.stages)
-    apart = replace(checkpoint, sources=[cut(source, checkpoint.model) for source in checkpoint.sources])
-    return of_stage(apart if place.split.ranks == 1 else share_of(checkpoint, place.split), cuts, place.stage)
+    if share.packed is not None:
+        return replace(share, model=stage_of(share.model, cuts, place.stage))
+    return of_stage(replace(share, sources=[cut(source, checkpoint.model) for source in share.sources]), cuts, place.stage)
+
+
+def require_state(path: Path, parts: Parts, load_format: str = "auto") -> None:
+    """Compares what lies there for each rank with what that rank will load; nothing where `path` is no sharded state.
+
+    Raises CheckpointError for files that are absent, damaged or another model's, ConfigError for a state of other parts.
+    """
+    for place in Place.all(parts) if is_state(path, load_format) else ():
+        mine = part_of(place.open(path, load_format=load_format), place)
+        plan_of(Decoder(mine.model, torch.bfloat16, "meta"), mine)

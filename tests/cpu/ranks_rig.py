@@ -46,13 +46,13 @@ class ThreadRanks:
 
 
 def steps_of_ranks(
-    path: Path, ranks: int, work: list[list[tuple[Row, int]]], dtype: torch.dtype = torch.float32, whole: WholeExperts | None = None, before: Any = None
+    path: Path, ranks: int, work: list[list[tuple[Row, int]]], dtype: torch.dtype = torch.float32, whole: WholeExperts | None = None, before: Any = None, transform: Any = None
 ) -> list[torch.Tensor]:
-    """Rank 0's logits of each step's every row, computed by so many ranks. whole: see `Split`.  before: gets each rank's model, the rank and the step's number before it."""
+    """Rank 0's logits of each step's every row, computed by so many ranks. whole: see `Split`.  before: gets each rank's model, the rank and the step's number before it.  transform: of each projection."""
     table, meet = [None] * ranks, threading.Barrier(ranks)
 
     def compute(rank: int) -> list[torch.Tensor]:
-        model = joined(load_share(path, dtype, CPU, Split(rank, ranks, whole)), ThreadRanks(rank, table, meet))
+        model = joined(load_share(path, dtype, CPU, Split(rank, ranks, whole), transform=transform), ThreadRanks(rank, table, meet))
         rig, rows = Rig(path, dtype, model=model), {}
         found = []
         with torch.inference_mode():

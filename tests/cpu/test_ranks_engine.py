@@ -98,7 +98,7 @@ def test_other_weights_and_back(one, two, tiny, other_weights):
         ({"tensor_parallel": 3}, "query heads cannot be shared out among 3 ranks"),
         ({"run_ahead": True}, "run_ahead=True"),
         ({"weights": "int4_gptq", "calibration": ["x"]}, "int4_gptq"),
-        ({"load_format": "sharded_state"}, "sharded_state"),
+        ({"load_format": "sharded_state"}, "it is no sharded state"),
     ],
 )
 def test_what_it_does_not_do_is_told_before_anything_starts(tiny, options, why):

@@ -24,7 +24,7 @@ from sgl.runtime.calibration.sharding import shard
 from sgl.runtime.errors import CheckpointError, ConfigError
 from sgl.runtime.layers import cpu
 from sgl.runtime.loading import load_model
-from sgl.runtime.loading.state import MANIFEST
+from sgl.runtime.loading.state import MANIFEST, Parts
 from sgl.runtime.loop.config import EngineConfig
 from sgl.runtime.loop.survey import survey
 from sgl.runtime.quantization import forms, packing, transform_for
@@ -200,7 +200,7 @@ def test_a_refused_update_leaves_the_engine_as_it_was(folders: tuple[Path, Path]
 
 def test_what_cannot_be_written(folders: tuple[Path, Path], tmp_path: Path) -> None:
     for origin, more, message in (
-        (folders[1], {}, "is a sharded state already"), (folders[0], {"ranks": 2}, "ranks=2: nothing computes with parts"),
+        (folders[1], {}, "is a sharded state already"), (folders[0], {"parts": Parts(3)}, "query heads cannot be shared out among 3 ranks"),
         (tmp_path / "x.gguf", {}, "is a GGUF file"), (folders[0], {"weights": "int3"}, "there is no such kind"),
         (folders[0], {"weights": "int4_gptq"}, "write it with sgl quantize, and shard what that wrote"),
         (folders[0], {"weights": "fp8_block"}, "is computed by FloatBlockedLinear"),
@@ -217,22 +217,24 @@ def test_what_cannot_be_written(folders: tuple[Path, Path], tmp_path: Path) -> N
         opened(folders[0], load_format="sharded_state")
 
 
-def spoiled(folders: tuple[Path, Path], tmp_path: Path, change: Callable[[dict[str, Any], dict[str, torch.Tensor]], None]) -> Path:
-    path = Path(shutil.copytree(folders[1], tmp_path / "spoiled"))
-    said, tensors = json.loads((path / MANIFEST).read_text()), load_file(path / FILE)
+def spoiled(state: Path, tmp_path: Path, rank: int, change: Callable[[dict[str, Any], dict[str, torch.Tensor]], Any]) -> Path:
+    """A copy whose manifest and first file of a rank are others; the size of the file is told as it is then."""
+    path, file = Path(shutil.copytree(state, tmp_path / "spoiled")), FILE.replace("rank-0", f"rank-{rank}")
+    said, tensors = json.loads((path / MANIFEST).read_text()), load_file(path / file)
+    before = set(tensors.items())
     change(said, tensors)
+    if set(tensors.items()) != before:
+        save_file(tensors, path / file)
+        said["ranks"][rank]["files"][file] = (path / file).stat().st_size
     (path / MANIFEST).write_text(json.dumps(said))
-    save_file(tensors, path / FILE)
     return path
 
 
 BLOCKS = "packed.1.0.blocks"
-SPOILED: dict[str, tuple[Callable[..., Any], str]] = {
-    "no object": (lambda said, tensors: said.update(packed=[]), "files and packed are"),
-    "version": (lambda said, tensors: said.update(version=2), "version 2 with 1 ranks"),
-    "ranks": (lambda said, tensors: said.update(ranks=8), "with 8 ranks, version 1 with 1 rank is read"),
-    "elsewhere": (lambda said, tensors: said.update(files=[["../model.safetensors"]]), "files and packed are"),
-    "absent": (lambda said, tensors: said["files"][0].append("state-2.safetensors"), "lacks state-2.safetensors"),
+SPOILED: dict[str, tuple[Callable[..., Any], str]] = {  # what the manifest says of the rank, and its tensors
+    "no object": (lambda said, tensors: said.update(packed=[]), "files and packed of rank 0 are"),
+    "elsewhere": (lambda said, tensors: said.update(files={"../model.safetensors": 1}), "is called state-rank-0-part-00001"),
+    "absent": (lambda said, tensors: said["files"].update({FILE.replace("1.safe", "2.safe"): 1}), "lacks state-rank-0-part-00002"),
     "kind": (lambda said, tensors: said["packed"]["1.0"].update(kind="int3"), "known kinds: int4, int8, int8_grouped, float8"),
     "another kind": (lambda said, tensors: said["packed"]["1.0"].update(kind="int8_grouped"), "its numbers cannot be"),
     "not whole": (lambda said, tensors: said["packed"]["1.0"]["numbers"].update(group=64.5), "known kinds"),
@@ -263,7 +265,7 @@ SPOILED: dict[str, tuple[Callable[..., Any], str]] = {
 def test_damage_is_named(name: str, folders: tuple[Path, Path], tmp_path: Path) -> None:
     change, message = SPOILED[name]
     with pytest.raises(CheckpointError, match=message):
-        load_model(spoiled(folders, tmp_path, change))
+        load_model(spoiled(folders[1], tmp_path, 0, lambda said, tensors: change(said["ranks"][0], tensors)))
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

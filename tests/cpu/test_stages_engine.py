@@ -123,7 +123,7 @@ def test_the_same_bits_with_drafts_and_pages(tiny):
         ({"pipeline_parallel": 0}, "positive whole number"),
         ({"pipeline_parallel": 4}, r"pipeline_parallel=4\).*3 layers can be cut into 3 stages at most"),
         ({"weights": "int4_gptq", "calibration": ["x"]}, "int4_gptq"),
-        ({"load_format": "sharded_state"}, "sharded_state"),
+        ({"load_format": "sharded_state"}, "it is no sharded state"),
         ({"tensor_parallel": 3}, "query heads cannot be shared out among 3 ranks"),
     ],
 )

@@ -13,7 +13,9 @@ from sgl.cli import _parser
 ROOT = Path(__file__).parents[2]
 PAGES = {  # pages, and the commands whose options they may name
     "docs/server.md": {"serve", "chat"},
-    "docs/commands.md": {"serve", "chat", "grammar"},
+    "docs/commands.md": {"serve", "chat", "grammar", "shard"},
+    "docs/loading.md": {"shard"},
+    "docs/parallel.md": {"models", "quantize", "shard"},
     "docs/server_tools.md": {"serve"},
     "docs/watching.md": {"serve"},
     "docs/check.md": {"check"},
