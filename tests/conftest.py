@@ -48,9 +48,23 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.enable()
-        if INSIDE not in os.environ:
-            gc.collect()
-            gc.freeze()
+        _freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """So does what a file's tests have imported, found out and remembered."""
+    try:
+        return (yield)
+    finally:
+        if nextitem is None or nextitem.path != item.path:
+            _freeze()
+
+
+def _freeze() -> None:
+    if INSIDE not in os.environ:
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_unconfigure() -> None:
