@@ -3,7 +3,7 @@
 What stands when an engine is ready (modules, weights, tables) is frozen: no collection looks at it again. While steps
 run, garbage is collected in full between two of them, and seldom; else when nothing has come for a moment. What was
 changed of Python's collector is put back when the last engine is closed. Who has switched the collector off is left alone,
-and so is who has frozen objects before the first engine: nothing more is frozen, since Python can only thaw all at once.
+and so is who has frozen objects before the first engine: nothing more is frozen from then on, since Python can only thaw all at once.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ class Collector:
         with _lock:
             if not _standing:
                 _note_looked()
-                gc.collect()
-                _freezes = not gc.get_freeze_count()
+                _freezes = _freezes and not gc.get_freeze_count()  # which counts them one by one
+                if _freezes:
+                    gc.collect()
             _standing.add(self)
             if _freezes:
                 gc.freeze()

@@ -51,9 +51,8 @@ def test_what_its_user_has_frozen_is_left_alone(tiny: Path) -> None:
         assert 1000 < gc.get_freeze_count() <= frozen
     finally:
         gc.unfreeze()
-    with Engine(tiny, kv_tokens=500):
-        assert gc.get_freeze_count() > 1000
-    assert gc.get_freeze_count() == 0
+    with Engine(tiny, kv_tokens=500):  # nor is anything frozen by the engines behind it
+        assert gc.get_freeze_count() == 0
 
 
 @alone
