@@ -40,8 +40,8 @@ class Parts(NamedTuple):
     def wrong(self) -> str | None:
         """Why there are no such parts, for people."""
         counts = (self.tensor_parallel, self.pipeline_parallel)
-        if not all(type(count) is int and 1 <= count <= MOST_RANKS for count in counts):
-            return f"numbers of ranks and stages are whole and positive, here {shown(counts)}"
+        if not all(type(count) is int and count >= 1 for count in counts) or self.ranks > MOST_RANKS:
+            return f"numbers of ranks and stages are whole and positive, with {MOST_RANKS:,} ranks in all at most, here {shown(counts)}"
         if type(self.redundant_experts) is not int or not 0 <= self.redundant_experts <= MOST_RANKS or type(self.expert_parallel) is not bool:
             return f"expert_parallel and redundant_experts are {shown(self[2:])}"
         if self.expert_parallel and (self.tensor_parallel == 1 or self.pipeline_parallel > 1):

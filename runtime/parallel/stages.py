@@ -20,7 +20,7 @@ from ..loading.cutting import cut
 from ..loading.header import Stored
 from ..loading.plan import renamed
 from ..loading.source import Source
-from ..loading.state import Parts
+from ..loading.state import Parts, share_in
 from ..loading.weights import dummy_model, load_checkpoint, plan_of
 from ..models.decoder import Decoder
 from ..models.latent_spec import Latent
@@ -201,6 +201,9 @@ def require_state(path: Path, parts: Parts, load_format: str = "auto") -> None:
 
     Raises CheckpointError for files that are absent, damaged or another model's, ConfigError for a state of other parts.
     """
-    for place in Place.all(parts) if is_state(path, load_format) else ():
+    if not is_state(path, load_format):
+        return
+    share_in(path, parts, 0)  # however many ranks an engine is asked for, a state has no more than it has files for
+    for place in Place.all(parts):
         mine = part_of(place.open(path, load_format=load_format), place)
         plan_of(Decoder(mine.model, torch.bfloat16, "meta"), mine)

@@ -180,7 +180,7 @@ def started(path: Path, **options: Any) -> None:
     [
         ({"tensor_parallel": 4}, r"is a sharded state for tensor_parallel=2, the engine has tensor_parallel=4: .*sgl shard MODEL OUT --ranks 4$"),
         ({"pipeline_parallel": 2}, r"for tensor_parallel=2, the engine has tensor_parallel=1, pipeline_parallel=2: .*--ranks 1 --stages 2$"),
-        ({"tensor_parallel": 2, "pipeline_parallel": 2}, r"--ranks 2 --stages 2$"),
+        ({"tensor_parallel": 2, "pipeline_parallel": 2}, r"--ranks 2 --stages 2$"), ({"pipeline_parallel": 10**15}, r"--ranks 1 --stages 1000000000000000$"),
     ],
 )
 def test_an_engine_of_other_ranks_is_told_what_to_do(options: dict[str, int], words: str, state: Path) -> None:
@@ -204,7 +204,7 @@ def test_one_rank_and_several_are_not_taken_for_each_other(state: Path, tiny: Pa
     "parts, words",
     [
         (Parts(3), r"tensor_parallel=3.*query heads cannot be shared out among 3 ranks"), (Parts(1, 4), "3 layers can be cut into 3 stages at most"),
-        (Parts(0), "whole and positive"), (Parts(2, -1), "whole and positive"), (Parts(1, 1, True), "whole experts lie on the ranks"), (Parts(2, 2, True), "without stages"),
+        (Parts(0), "whole and positive"), (Parts(2, -1), "whole and positive"), (Parts(2**16, 2), r"with 65,536 ranks in all at most, here \(65536, 2\)"), (Parts(1, 1, True), "whole experts lie on the ranks"), (Parts(2, 2, True), "without stages"),
         (Parts(2, 1, True), "it has no experts"), (Parts(2, 1, False, 1), "are of expert_parallel"),
     ],
     ids=str,
