@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 from ..errors import CheckpointError, ConfigError
 from ..models.fields import shown
 from ..quantization.packing import KINDS
+from .header import beside_tensors
 from .objects import read_json
 
 MANIFEST = "sgl_state.json"
 VERSION = 2
 PREFIX = "packed."
+RANK = "rank"  # what a file says of itself beside its tensors
 MOST_MANIFEST = 64 * 2**20  # bytes
 MOST_RANKS = 2**16
 AGAIN = "write it again with `sgl shard`"
@@ -102,10 +104,13 @@ def has_state(path: Path) -> bool:
 
 
 def share_in(path: Path, parts: Parts, rank: int) -> Share:
-    """What a rank of an engine with these parts reads. Raises ConfigError where the state has others; see `read_manifest`."""
+    """What a rank of an engine with these parts reads. Raises ConfigError where the state has others, CheckpointError for files of another rank; see `read_manifest`."""
     manifest = read_manifest(path)
     if manifest.parts != parts:
         raise ConfigError(f"{path} is a sharded state for {manifest.parts}, the engine has {parts}: open it with {manifest.parts}, or write the model for this engine: {parts.command}")
+    for name in manifest.shares[rank].files:
+        if (said := beside_tensors(path / name).get(RANK)) != str(rank):  # its tensors have the names and shapes of any rank's
+            raise CheckpointError(f"{path / name} says that it is of rank {shown(said)}: another file has been copied over it; copy it again")
     return manifest.shares[rank]
 
 

@@ -278,6 +278,17 @@ def test_damaged_files_of_another_rank_are_found_before_it_starts(state: Path, t
     assert survey(path, EngineConfig(tensor_parallel=2)).files.problem is not None
 
 
+def test_ranks_whose_files_were_exchanged_are_told(state: Path, tmp_path: Path) -> None:
+    """Their tensors have the same names and shapes."""
+    path, other = Path(shutil.copytree(state, tmp_path / "spoiled")), FILE.replace("rank-1", "rank-0")
+    shutil.copy(state / other, path / FILE)
+    with pytest.raises(CheckpointError, match=rf"{FILE} says that it is of rank '0': .*copy it again"):
+        started(path, tensor_parallel=2)
+    shutil.copy(state / FILE, path / other)
+    with pytest.raises(CheckpointError, match=rf"{other} says that it is of rank '1'"):
+        loaded(path, Place.all(TWO)[0])
+
+
 def test_what_the_tools_say(tiny: Path, state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["shard", str(tiny), str(tmp_path / "out"), "--weights", "int4", "--ranks", "2"]) == 0
     assert "ranks        2, for Engine(tensor_parallel=2)\nprojections  24 of int4" in capsys.readouterr().out
