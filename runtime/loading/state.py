@@ -48,7 +48,7 @@ class Parts(NamedTuple):
             return f"expert_parallel and redundant_experts are {shown(self[2:])}"
         if self.expert_parallel and (self.tensor_parallel == 1 or self.pipeline_parallel > 1):
             return "whole experts lie on the ranks of tensor_parallel, two or more of them, without stages"
-        return "redundant_experts are of expert_parallel" if self.redundant_experts and not self.expert_parallel else None
+        return "redundant_experts are copies of whole experts: take expert_parallel as well, or leave them out" if self.redundant_experts and not self.expert_parallel else None
 
     @property
     def command(self) -> str:

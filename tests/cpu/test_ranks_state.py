@@ -196,6 +196,7 @@ def test_one_rank_and_several_are_not_taken_for_each_other(state: Path, tiny: Pa
     with pytest.raises(ConfigError, match=rf"has no {MANIFEST}: it is no sharded state"):
         started(tiny, tensor_parallel=2, load_format="sharded_state")
     shard(origins("experts"), tmp_path / "experts", parts=Parts(2, 1, True, 1))
+    assert {str(way.options) for way in read(tmp_path / "experts", EngineConfig(), 2, 10**10).ways if way.refused is None} == {"{'tensor_parallel': 2, 'expert_parallel': True, 'redundant_experts': 1}"}
     with pytest.raises(ConfigError, match=r"for tensor_parallel=2, expert_parallel=True, redundant_experts=1, .*--ranks 2 --expert-parallel$"):
         require_state(tmp_path / "experts", Parts(2, 1, True))
 
@@ -205,7 +206,7 @@ def test_one_rank_and_several_are_not_taken_for_each_other(state: Path, tiny: Pa
     [
         (Parts(3), r"tensor_parallel=3.*query heads cannot be shared out among 3 ranks"), (Parts(1, 4), "3 layers can be cut into 3 stages at most"),
         (Parts(0), "whole and positive"), (Parts(2, -1), "whole and positive"), (Parts(2**16, 2), r"with 65,536 ranks in all at most, here \(65536, 2\)"), (Parts(1, 1, True), "whole experts lie on the ranks"), (Parts(2, 2, True), "without stages"),
-        (Parts(2, 1, True), "it has no experts"), (Parts(2, 1, False, 1), "are of expert_parallel"),
+        (Parts(2, 1, True), "it has no experts"), (Parts(2, 1, False, 1), "take expert_parallel as well"),
     ],
     ids=str,
 )  # fmt: skip
