@@ -300,6 +300,8 @@ def test_what_the_tools_say(tiny: Path, state: Path, tmp_path: Path, capsys: pyt
     assert {way.refused is None for way in read(state, EngineConfig(), 2, 10**10).ways if (way.tensor, way.stages) == (2, 1)} == {True}
     assert main(["shard", str(tiny), str(tmp_path / "more"), "--ranks", "2", "--stages", "2", "--expert-parallel"]) == 1
     assert "sgl shard MODEL OUT --ranks 2 --stages 2 --expert-parallel: whole experts lie on" in capsys.readouterr().err
+    assert main(["push", str(state), "redis://127.0.0.1:1/model"]) == 1
+    assert "is a sharded state, which is opened where its files lie; push the model" in capsys.readouterr().err
     for tool in ("shard", "quantize"):
         assert main([tool, str(tiny), str(tmp_path / "more"), "--device", "tpu"]) == 1
         assert "device='tpu' is not a device name; use auto, cpu, cuda or cuda:N" in capsys.readouterr().err
