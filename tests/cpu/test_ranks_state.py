@@ -188,6 +188,14 @@ def test_an_engine_of_other_ranks_is_told_what_to_do(options: dict[str, int], wo
         started(state, **options)
 
 
+@pytest.mark.parametrize("options", [{"weights": "int4"}, {"deterministic": True}], ids=str)
+def test_weights_that_would_be_changed_are_refused_before_a_rank_starts(options: dict[str, Any], state: Path) -> None:
+    asked = {"tensor_parallel": 2} | options
+    with pytest.raises(ConfigError, match="has its weights packed as they were written: leave weights at 'auto'"):
+        started(state, **asked)
+    assert "packed as they were written" in str(survey(state, EngineConfig.from_options(asked)).files.problem)
+
+
 def test_one_rank_and_several_are_not_taken_for_each_other(state: Path, tiny: Path, origins: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"for tensor_parallel=2, the engine has tensor_parallel=1: open it with tensor_parallel=2, or .*--ranks 1$"):
         load_model(state)
