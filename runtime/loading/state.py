@@ -17,7 +17,7 @@ from .header import beside_tensors
 from .objects import read_json
 
 MANIFEST = "sgl_state.json"
-VERSION = 2
+VERSION = 3
 PREFIX = "packed."
 RANK = "rank"  # what a file says of itself beside its tensors
 MOST_MANIFEST = 64 * 2**20  # bytes

@@ -235,7 +235,7 @@ def test_what_has_no_cut_is_refused_by_name(tmp_path: Path) -> None:
 Change = Callable[[dict[str, Any], dict[str, torch.Tensor]], Any]
 BLOCKS = "packed.1.0.blocks"
 LIES: dict[str, tuple[Change, str]] = {  # of the manifest, and of rank 1's file, whose size is told as it is then
-    "version": (lambda said, tensors: said.update(version=1), "is of version 1, version 2 is read"),
+    "version": (lambda said, tensors: said.update(version=2), "is of version 2, version 3 is read"),
     **{f"{value} ranks": (lambda said, tensors, value=value: said.update(tensor_parallel=value), "whole and positive") for value in (0, -2, True, 2.0, "2", None, 10**30)},
     "more ranks": (lambda said, tensors: said.update(tensor_parallel=3), "ranks must be a list of 3"),
     "stages": (lambda said, tensors: said.update(pipeline_parallel=2), "ranks must be a list of 4"),
