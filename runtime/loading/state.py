@@ -151,6 +151,6 @@ def _require(file: Path, size: int) -> None:
 
 def _entry(file: Path, key: str, value: object) -> Entry:
     kind, numbers = (value.get("kind"), value.get("numbers")) if isinstance(value, dict) else (None, None)
-    if kind not in KINDS or not isinstance(numbers, dict) or not all(type(number) is int and abs(number) < 2**53 for number in numbers.values()):
+    if not isinstance(kind, str) or kind not in KINDS or not isinstance(numbers, dict) or not all(type(number) is int and abs(number) < 2**53 for number in numbers.values()):
         raise CheckpointError(f"{file}: packed projection {shown(key)} is {shown(value)}; known kinds: {', '.join(KINDS)}; {AGAIN}")
     return Entry(kind, numbers)

@@ -252,6 +252,7 @@ LIES: dict[str, tuple[Change, str]] = {  # of the manifest, and of rank 1's file
     "no size": (lambda said, tensors: said["ranks"][1]["files"].update({FILE: True}), "of True bytes"),
     "size": (lambda said, tensors: said["ranks"][0]["files"].update({FILE.replace("rank-1", "rank-0"): 7}), rf"rank-0-part-00001.safetensors has .* bytes, {MANIFEST} says 7"),
     "kind": (lambda said, tensors: said["ranks"][1]["packed"]["1.0"].update(kind="int3"), "known kinds: int4"),
+    "no kind": (lambda said, tensors: said["ranks"][1]["packed"]["1.0"].update(kind=["int4"]), "known kinds: int4"),
     "group": (lambda said, tensors: said["ranks"][1]["packed"]["1.0"]["numbers"].update(group=24), "its numbers cannot be"),
     "dense instead": (lambda said, tensors: said["ranks"][1]["packed"].pop("1.0"), "has no place"),
     "no such layer": (lambda said, tensors: said["ranks"][1]["packed"].update({"9.0": said["ranks"][1]["packed"]["1.0"]}), r"has a packed projection '9\.0'"),
