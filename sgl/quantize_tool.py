@@ -68,6 +68,7 @@ def _quantized(options: argparse.Namespace) -> Report:
     from sgl.runtime.calibration.layouts import layout_for
     from sgl.runtime.calibration.quantize import quantize
     from sgl.runtime.errors import ConfigError
+    from sgl.runtime.executor.device import named_device
     from sgl.runtime.loading import resolve_model
 
     if options.calibration is not None and not layout_for(options.weights, options.group).calibrated:
@@ -75,7 +76,7 @@ def _quantized(options: argparse.Namespace) -> Report:
     origin = resolve_model(options.model)
     calibration, held_out = (_pieces(origin, asked, options.device) for asked in (options.calibration, options.heldout))
     return quantize(
-        origin, options.out, options.weights, group=options.group, device=options.device,
+        origin, options.out, options.weights, group=options.group, device=named_device(options.device),
         calibration=[piece.ids for piece in calibration], held_out=held_out,
     )  # fmt: skip
 

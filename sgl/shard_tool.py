@@ -40,12 +40,13 @@ def run(options: argparse.Namespace) -> int:
     """Status 1 where nothing was written."""
     from sgl.runtime.calibration.sharding import shard
     from sgl.runtime.errors import RuntimeFailure
+    from sgl.runtime.executor.device import named_device
     from sgl.runtime.loading import resolve_model
     from sgl.runtime.loading.state import Parts
 
     parts = Parts(options.ranks, options.stages, options.expert_parallel, options.redundant_experts)
     try:
-        report = shard(resolve_model(options.model), options.out, options.weights, parts=parts, dtype=options.dtype, device=options.device)
+        report = shard(resolve_model(options.model), options.out, options.weights, parts=parts, dtype=options.dtype, device=named_device(options.device))
     except RuntimeFailure as error:
         print(error, file=sys.stderr)
         return 1

@@ -23,6 +23,7 @@ from ..loading.remote import is_remote
 from ..loading.state import (
     MANIFEST,
     PREFIX,
+    RANK,
     WHOLE,
     Entry,
     Manifest,
@@ -99,6 +100,7 @@ class _Rank:
 
     @torch.no_grad()
     def write(self, shards: Shards) -> Share:
+        shards.beside = shards.beside | {RANK: str(self.place.rank)}
         self._fill(shards)
         files = shards.named(lambda count: [file_name(self.place.rank, number) for number in range(1, count + 1)])
         del self.model, self.plan

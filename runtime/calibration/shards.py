@@ -31,6 +31,7 @@ class Shards:
         self._held: dict[str, Tensor] = {}
         self._files: list[list[str]] = []
         self.bytes = 0
+        self.beside = {"format": "pt"}  # what each file says beside its tensors
 
     def __enter__(self) -> Shards:
         try:
@@ -81,7 +82,7 @@ class Shards:
 
     def _write(self) -> None:
         if self._held:
-            save_file(self._held, self._part(len(self._files)), {"format": "pt"})
+            save_file(self._held, self._part(len(self._files)), self.beside)
             self._files.append(list(self._held))
             self._held = {}
 

@@ -72,6 +72,11 @@ def choose_device(device: str = "auto", dtype: str = "auto", threads: int | None
     return DeviceChoice(chosen, kind, count, (why_device, why_threads, why_dtype))
 
 
+def named_device(name: str) -> torch.device:
+    """Raises ConfigError for a name that torch does not know, and for a card that is not there."""
+    return _device(name)[0]
+
+
 def _device(name: str) -> tuple[torch.device, str]:
     if name == "auto":
         if torch.cuda.is_available():

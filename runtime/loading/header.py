@@ -15,6 +15,7 @@ from .objects import parse_object
 
 MOST_HEADER = 100_000_000  # bytes; the format allows no more
 MOST_DIMENSIONS = 16
+BESIDE = "__metadata__"
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 DTYPES = FLOATS | {
     "I8": torch.int8, "U8": torch.uint8, "I16": torch.int16, "U16": torch.uint16, "I32": torch.int32, "U32": torch.uint32,
@@ -42,12 +43,9 @@ def read_header(file: Path) -> list[Stored]:
 def header_of(name: str, size: int, read: Callable[[int], bytes]) -> list[Stored]:
     """The same of a file that lies anywhere. read: gives the next bytes, as many as it is asked for, fewer at the end."""
     try:
-        length = int.from_bytes(_exactly(read, 8), "little")
-        if length > min(size - 8, MOST_HEADER):
-            raise ValueError(f"a header of {length:,} bytes does not fit; at most {min(size - 8, MOST_HEADER):,} are read")
-        entries = parse_object(_exactly(read, length))
+        length, entries = _entries(size, read)
         tensors = sorted(
-            (_stored(name, entry, 8 + length) for name, entry in entries.items() if name != "__metadata__"),
+            (_stored(name, entry, 8 + length) for name, entry in entries.items() if name != BESIDE),
             key=lambda tensor: (tensor.start, tensor.stop),
         )
         _check(tensors, 8 + length, size)
@@ -58,12 +56,30 @@ def header_of(name: str, size: int, read: Callable[[int], bytes]) -> list[Stored
     return tensors
 
 
+def beside_tensors(file: Path) -> dict[str, Any]:
+    """What a file says beside its tensors. Raises CheckpointError for a header that is damaged."""
+    try:
+        with open(file, "rb") as stream:
+            said = _entries(file.stat().st_size, stream.read)[1].get(BESIDE)
+    except ValueError as error:
+        raise damaged(file, str(error)) from error
+    return said if isinstance(said, dict) else {}
+
+
 def damaged(file: Path, why: str) -> CheckpointError:
     return damaged_file(str(file), file.stat().st_size, why)
 
 
 def damaged_file(name: str, size: int, why: str) -> CheckpointError:
     return CheckpointError(f"{name} ({size:,} bytes) is damaged or cut short ({why}); fetch the file again")
+
+
+def _entries(size: int, read: Callable[[int], bytes]) -> tuple[int, dict[str, Any]]:
+    """The bytes of the object, and what it holds. Raises ValueError where there is none."""
+    length = int.from_bytes(_exactly(read, 8), "little")
+    if length > min(size - 8, MOST_HEADER):
+        raise ValueError(f"a header of {length:,} bytes does not fit; at most {min(size - 8, MOST_HEADER):,} are read")
+    return length, parse_object(_exactly(read, length))
 
 
 def _exactly(read: Callable[[int], bytes], count: int) -> bytes:

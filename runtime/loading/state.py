@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 from ..errors import CheckpointError, ConfigError
 from ..models.fields import shown
 from ..quantization.packing import KINDS
+from .header import beside_tensors
 from .objects import read_json
 
 MANIFEST = "sgl_state.json"
-VERSION = 2
+VERSION = 3
 PREFIX = "packed."
+RANK = "rank"  # what a file says of itself beside its tensors
 MOST_MANIFEST = 64 * 2**20  # bytes
 MOST_RANKS = 2**16
 AGAIN = "write it again with `sgl shard`"
@@ -40,13 +42,13 @@ class Parts(NamedTuple):
     def wrong(self) -> str | None:
         """Why there are no such parts, for people."""
         counts = (self.tensor_parallel, self.pipeline_parallel)
-        if not all(type(count) is int and 1 <= count <= MOST_RANKS for count in counts):
-            return f"numbers of ranks and stages are whole and positive, here {shown(counts)}"
+        if not all(type(count) is int and count >= 1 for count in counts) or self.ranks > MOST_RANKS:
+            return f"numbers of ranks and stages are whole and positive, with {MOST_RANKS:,} ranks in all at most, here {shown(counts)}"
         if type(self.redundant_experts) is not int or not 0 <= self.redundant_experts <= MOST_RANKS or type(self.expert_parallel) is not bool:
             return f"expert_parallel and redundant_experts are {shown(self[2:])}"
         if self.expert_parallel and (self.tensor_parallel == 1 or self.pipeline_parallel > 1):
             return "whole experts lie on the ranks of tensor_parallel, two or more of them, without stages"
-        return "redundant_experts are of expert_parallel" if self.redundant_experts and not self.expert_parallel else None
+        return "redundant_experts are copies of whole experts: take expert_parallel as well, or leave them out" if self.redundant_experts and not self.expert_parallel else None
 
     @property
     def command(self) -> str:
@@ -102,10 +104,13 @@ def has_state(path: Path) -> bool:
 
 
 def share_in(path: Path, parts: Parts, rank: int) -> Share:
-    """What a rank of an engine with these parts reads. Raises ConfigError where the state has others; see `read_manifest`."""
+    """What a rank of an engine with these parts reads. Raises ConfigError where the state has others, CheckpointError for files of another rank; see `read_manifest`."""
     manifest = read_manifest(path)
     if manifest.parts != parts:
         raise ConfigError(f"{path} is a sharded state for {manifest.parts}, the engine has {parts}: open it with {manifest.parts}, or write the model for this engine: {parts.command}")
+    for name in manifest.shares[rank].files:
+        if (said := beside_tensors(path / name).get(RANK)) != str(rank):  # its tensors have the names and shapes of any rank's
+            raise CheckpointError(f"{path / name} says that it is of rank {shown(said)}: another file has been copied over it; copy it again")
     return manifest.shares[rank]
 
 
@@ -146,6 +151,6 @@ def _require(file: Path, size: int) -> None:
 
 def _entry(file: Path, key: str, value: object) -> Entry:
     kind, numbers = (value.get("kind"), value.get("numbers")) if isinstance(value, dict) else (None, None)
-    if kind not in KINDS or not isinstance(numbers, dict) or not all(type(number) is int and abs(number) < 2**53 for number in numbers.values()):
+    if not isinstance(kind, str) or kind not in KINDS or not isinstance(numbers, dict) or not all(type(number) is int and abs(number) < 2**53 for number in numbers.values()):
         raise CheckpointError(f"{file}: packed projection {shown(key)} is {shown(value)}; known kinds: {', '.join(KINDS)}; {AGAIN}")
     return Entry(kind, numbers)

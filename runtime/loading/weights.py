@@ -87,7 +87,12 @@ def fill(model: Decoder, plan: Plan, transform: Transform | None = None) -> Deco
 def require(plan: Plan, model: Decoder, transform: Transform | None) -> None:
     """Raises ConfigError for what `fill` would not load, where the headers tell."""
     require_here({each.entry.kind for each in plan.packed.values()}, model.device, model.dtype)
-    if plan.packed and transform is not None:
+    require_packed_so(plan, transform is not None)
+
+
+def require_packed_so(plan: Plan, changes: bool) -> None:
+    """Raises ConfigError for what is packed where projections are to become others than they were loaded as."""
+    if plan.packed and changes:
         raise ConfigError("a sharded state has its weights packed as they were written: leave weights at 'auto' and deterministic at False, or open the model that it was made of")
 
 

@@ -259,6 +259,11 @@ class EngineConfig:
         return Parts(self.tensor_parallel, self.pipeline_parallel, self.expert_parallel, self.redundant_experts)
 
     @property
+    def changes_weights(self) -> bool:
+        """Whether loaded projections become others: quantised, or such as do not depend on the step."""
+        return self.weights != "auto" or self.deterministic
+
+    @property
     def is_calibrated(self) -> bool:
         """Whether loading asks what flows through the model."""
         return self.weights in CALIBRATED or self.activations != "dynamic"

@@ -36,6 +36,7 @@ class Way:
 
     weights: bytes on the fullest card.  kv_token: bytes of a token there that has most of them.  tokens: that one engine's pool holds.
     fits: with room for a sequence of the context.  refused: why this cannot be, or is not run by the engine; then sizes may be 0.
+    copies: of experts, that a sharded state has in each layer; sizes are without them.
     """
 
     replicas: int
@@ -47,12 +48,14 @@ class Way:
     fits: bool = False
     refused: str | None = None
     experts: bool = False
+    copies: int = 0
 
     @property
     def options(self) -> dict[str, int]:
         """Of `Engine`."""
         named = {"replicas": self.replicas, "pipeline_parallel": self.stages, "tensor_parallel": self.tensor}
-        return {name: value for name, value in named.items() if value > 1} | ({"expert_parallel": True} if self.experts else {})
+        copies = {"redundant_experts": self.copies} if self.copies else {}
+        return {name: value for name, value in named.items() if value > 1} | ({"expert_parallel": True} if self.experts else {}) | copies
 
 
 class Spread(NamedTuple):
@@ -96,7 +99,8 @@ def read(path: Path, options: EngineConfig, cards: int, card: int) -> Spread:
     if is_gguf(path) or quantization_of(path)[0] is not None:
         found = [_refused_in_few_bits(way) for way in found]
     if has_state(path):
-        found = [_refused_in_state(way, read_manifest(path).parts) for way in found]
+        parts = read_manifest(path).parts
+        found = [_in_state(way, parts) for way in found]
     return Spread(str(path), cards, card, context, str(dtype).removeprefix("torch."), found, best(found))
 
 
@@ -115,10 +119,12 @@ def _refused_in_few_bits(way: Way) -> Way:
     return replace(way, refused=f"Engine(tensor_parallel={way.tensor}, expert_parallel=True): quantised experts do not lie whole on ranks of GPUs")
 
 
-def _refused_in_state(way: Way, parts: Parts) -> Way:
-    """Of a sharded state, which is for one way. Copies of experts are no matter."""
-    if way.refused is not None or parts[:3] == (way.tensor, way.stages, way.experts):
+def _in_state(way: Way, parts: Parts) -> Way:
+    """Of a sharded state, which is for one way."""
+    if way.refused is not None:
         return way
+    if parts[:3] == (way.tensor, way.stages, way.experts):
+        return replace(way, copies=parts.redundant_experts)
     return replace(way, refused=f"it is a sharded state for {parts}")
 
 

@@ -138,7 +138,7 @@ def ranks_side(config: Resolved, choice: DeviceChoice, model: Model | GenericMod
     if config.tensor_parallel > 1:
         require(model, config.tensor_parallel, config.whole_experts)
     if not config.dummy:
-        require_state(path, config.parts, config.load_format)
+        require_state(path, config.parts, config.load_format, config.changes_weights)
     if config.pipeline_parallel == 1:
         module = ON_CPUS if choice.device.type == "cpu" else ON_GPUS
         return RanksSide(Team(config.ranks, config.heartbeat, broken, module), config, choice, path)

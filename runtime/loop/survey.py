@@ -192,7 +192,7 @@ def _misfit(model: Model | GenericModel, path: Path, options: EngineConfig) -> s
         return None
     try:
         if is_state(path, options.load_format):
-            require_state(path, options.parts, options.load_format)
+            require_state(path, options.parts, options.load_format, options.changes_weights)
             return None
         checkpoint = open_checkpoint(path, load_format=options.load_format)
         plan_for(Decoder(model, torch.float32, "meta"), checkpoint.sources, checkpoint.readers, checkpoint.where)

@@ -20,8 +20,8 @@ from ..loading.cutting import cut
 from ..loading.header import Stored
 from ..loading.plan import renamed
 from ..loading.source import Source
-from ..loading.state import Parts
-from ..loading.weights import dummy_model, load_checkpoint, plan_of
+from ..loading.state import Parts, share_in
+from ..loading.weights import dummy_model, load_checkpoint, plan_of, require_packed_so
 from ..models.decoder import Decoder
 from ..models.latent_spec import Latent
 from ..models.spec import Attention, Beside, Layer, Mixer, Model, Stage, attention_of
@@ -196,11 +196,14 @@ def part_of(checkpoint: Checkpoint, place: Place) -> Checkpoint:
     return of_stage(replace(share, sources=[cut(source, checkpoint.model) for source in share.sources]), cuts, place.stage)
 
 
-def require_state(path: Path, parts: Parts, load_format: str = "auto") -> None:
+def require_state(path: Path, parts: Parts, load_format: str = "auto", changes: bool = False) -> None:
     """Compares what lies there for each rank with what that rank will load; nothing where `path` is no sharded state.
 
-    Raises CheckpointError for files that are absent, damaged or another model's, ConfigError for a state of other parts.
+    changes: see `require_packed_so`. Raises CheckpointError for files that are absent, damaged or another model's, ConfigError for a state of other parts.
     """
-    for place in Place.all(parts) if is_state(path, load_format) else ():
+    if not is_state(path, load_format):
+        return
+    share_in(path, parts, 0)  # however many ranks an engine is asked for, a state has no more than it has files for
+    for place in Place.all(parts):
         mine = part_of(place.open(path, load_format=load_format), place)
-        plan_of(Decoder(mine.model, torch.bfloat16, "meta"), mine)
+        require_packed_so(plan_of(Decoder(mine.model, torch.bfloat16, "meta"), mine), changes)

@@ -135,6 +135,8 @@ class Sampler:
         width = logits.shape[1]
         if batch.flags & (PENALIZED | BIASED):
             logits = adjust(logits, batch.tensors(width, logits.device), masks, owned=False)
+        if logits.stride(1) != 1:
+            logits = logits.contiguous()
         bans = [row.bans() for row in batch.rows] if batch.flags & WAITING else None
         if len(self._columns) != width:
             self._columns = column_hash(width)

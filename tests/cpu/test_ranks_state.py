@@ -180,12 +180,20 @@ def started(path: Path, **options: Any) -> None:
     [
         ({"tensor_parallel": 4}, r"is a sharded state for tensor_parallel=2, the engine has tensor_parallel=4: .*sgl shard MODEL OUT --ranks 4$"),
         ({"pipeline_parallel": 2}, r"for tensor_parallel=2, the engine has tensor_parallel=1, pipeline_parallel=2: .*--ranks 1 --stages 2$"),
-        ({"tensor_parallel": 2, "pipeline_parallel": 2}, r"--ranks 2 --stages 2$"),
+        ({"tensor_parallel": 2, "pipeline_parallel": 2}, r"--ranks 2 --stages 2$"), ({"pipeline_parallel": 10**15}, r"--ranks 1 --stages 1000000000000000$"),
     ],
 )
 def test_an_engine_of_other_ranks_is_told_what_to_do(options: dict[str, int], words: str, state: Path) -> None:
     with pytest.raises(ConfigError, match=words):
         started(state, **options)
+
+
+@pytest.mark.parametrize("options", [{"weights": "int4"}, {"deterministic": True}], ids=str)
+def test_weights_that_would_be_changed_are_refused_before_a_rank_starts(options: dict[str, Any], state: Path) -> None:
+    asked = {"tensor_parallel": 2} | options
+    with pytest.raises(ConfigError, match="has its weights packed as they were written: leave weights at 'auto'"):
+        started(state, **asked)
+    assert "packed as they were written" in str(survey(state, EngineConfig.from_options(asked)).files.problem)
 
 
 def test_one_rank_and_several_are_not_taken_for_each_other(state: Path, tiny: Path, origins: Any, tmp_path: Path) -> None:
@@ -196,6 +204,7 @@ def test_one_rank_and_several_are_not_taken_for_each_other(state: Path, tiny: Pa
     with pytest.raises(ConfigError, match=rf"has no {MANIFEST}: it is no sharded state"):
         started(tiny, tensor_parallel=2, load_format="sharded_state")
     shard(origins("experts"), tmp_path / "experts", parts=Parts(2, 1, True, 1))
+    assert {str(way.options) for way in read(tmp_path / "experts", EngineConfig(), 2, 10**10).ways if way.refused is None} == {"{'tensor_parallel': 2, 'expert_parallel': True, 'redundant_experts': 1}"}
     with pytest.raises(ConfigError, match=r"for tensor_parallel=2, expert_parallel=True, redundant_experts=1, .*--ranks 2 --expert-parallel$"):
         require_state(tmp_path / "experts", Parts(2, 1, True))
 
@@ -204,8 +213,8 @@ def test_one_rank_and_several_are_not_taken_for_each_other(state: Path, tiny: Pa
     "parts, words",
     [
         (Parts(3), r"tensor_parallel=3.*query heads cannot be shared out among 3 ranks"), (Parts(1, 4), "3 layers can be cut into 3 stages at most"),
-        (Parts(0), "whole and positive"), (Parts(2, -1), "whole and positive"), (Parts(1, 1, True), "whole experts lie on the ranks"), (Parts(2, 2, True), "without stages"),
-        (Parts(2, 1, True), "it has no experts"), (Parts(2, 1, False, 1), "are of expert_parallel"),
+        (Parts(0), "whole and positive"), (Parts(2, -1), "whole and positive"), (Parts(2**16, 2), r"with 65,536 ranks in all at most, here \(65536, 2\)"), (Parts(1, 1, True), "whole experts lie on the ranks"), (Parts(2, 2, True), "without stages"),
+        (Parts(2, 1, True), "it has no experts"), (Parts(2, 1, False, 1), "take expert_parallel as well"),
     ],
     ids=str,
 )  # fmt: skip
@@ -226,7 +235,7 @@ def test_what_has_no_cut_is_refused_by_name(tmp_path: Path) -> None:
 Change = Callable[[dict[str, Any], dict[str, torch.Tensor]], Any]
 BLOCKS = "packed.1.0.blocks"
 LIES: dict[str, tuple[Change, str]] = {  # of the manifest, and of rank 1's file, whose size is told as it is then
-    "version": (lambda said, tensors: said.update(version=1), "is of version 1, version 2 is read"),
+    "version": (lambda said, tensors: said.update(version=2), "is of version 2, version 3 is read"),
     **{f"{value} ranks": (lambda said, tensors, value=value: said.update(tensor_parallel=value), "whole and positive") for value in (0, -2, True, 2.0, "2", None, 10**30)},
     "more ranks": (lambda said, tensors: said.update(tensor_parallel=3), "ranks must be a list of 3"),
     "stages": (lambda said, tensors: said.update(pipeline_parallel=2), "ranks must be a list of 4"),
@@ -243,6 +252,7 @@ LIES: dict[str, tuple[Change, str]] = {  # of the manifest, and of rank 1's file
     "no size": (lambda said, tensors: said["ranks"][1]["files"].update({FILE: True}), "of True bytes"),
     "size": (lambda said, tensors: said["ranks"][0]["files"].update({FILE.replace("rank-1", "rank-0"): 7}), rf"rank-0-part-00001.safetensors has .* bytes, {MANIFEST} says 7"),
     "kind": (lambda said, tensors: said["ranks"][1]["packed"]["1.0"].update(kind="int3"), "known kinds: int4"),
+    "no kind": (lambda said, tensors: said["ranks"][1]["packed"]["1.0"].update(kind=["int4"]), "known kinds: int4"),
     "group": (lambda said, tensors: said["ranks"][1]["packed"]["1.0"]["numbers"].update(group=24), "its numbers cannot be"),
     "dense instead": (lambda said, tensors: said["ranks"][1]["packed"].pop("1.0"), "has no place"),
     "no such layer": (lambda said, tensors: said["ranks"][1]["packed"].update({"9.0": said["ranks"][1]["packed"]["1.0"]}), r"has a packed projection '9\.0'"),
@@ -278,6 +288,17 @@ def test_damaged_files_of_another_rank_are_found_before_it_starts(state: Path, t
     assert survey(path, EngineConfig(tensor_parallel=2)).files.problem is not None
 
 
+def test_ranks_whose_files_were_exchanged_are_told(state: Path, tmp_path: Path) -> None:
+    """Their tensors have the same names and shapes."""
+    path, other = Path(shutil.copytree(state, tmp_path / "spoiled")), FILE.replace("rank-1", "rank-0")
+    shutil.copy(state / other, path / FILE)
+    with pytest.raises(CheckpointError, match=rf"{FILE} says that it is of rank '0': .*copy it again"):
+        started(path, tensor_parallel=2)
+    shutil.copy(state / FILE, path / other)
+    with pytest.raises(CheckpointError, match=rf"{other} says that it is of rank '1'"):
+        loaded(path, Place.all(TWO)[0])
+
+
 def test_what_the_tools_say(tiny: Path, state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["shard", str(tiny), str(tmp_path / "out"), "--weights", "int4", "--ranks", "2"]) == 0
     assert "ranks        2, for Engine(tensor_parallel=2)\nprojections  24 of int4" in capsys.readouterr().out
@@ -288,6 +309,11 @@ def test_what_the_tools_say(tiny: Path, state: Path, tmp_path: Path, capsys: pyt
     assert {way.refused is None for way in read(state, EngineConfig(), 2, 10**10).ways if (way.tensor, way.stages) == (2, 1)} == {True}
     assert main(["shard", str(tiny), str(tmp_path / "more"), "--ranks", "2", "--stages", "2", "--expert-parallel"]) == 1
     assert "sgl shard MODEL OUT --ranks 2 --stages 2 --expert-parallel: whole experts lie on" in capsys.readouterr().err
+    assert main(["push", str(state), "redis://127.0.0.1:1/model"]) == 1
+    assert "is a sharded state, which is opened where its files lie; push the model" in capsys.readouterr().err
+    for tool in ("shard", "quantize"):
+        assert main([tool, str(tiny), str(tmp_path / "more"), "--device", "tpu"]) == 1
+        assert "device='tpu' is not a device name; use auto, cpu, cuda or cuda:N" in capsys.readouterr().err
 
 
 def test_files_are_ended_where_a_rank_ends(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -364,6 +364,12 @@ def test_wide_rows_by_the_kernel_are_those_by_torch(width: int) -> None:
     assert compiled == by_torch
 
 
+def test_columns_that_do_not_lie_beside_each_other() -> None:
+    rows = SamplingBatch([SamplingRow(SamplingParams(), seed) for seed in range(3)])
+    for logits in (make_logits(V, 1, 3).T, make_logits(3, 1, 2 * V)[:, ::2], make_logits(V, 1, 3).bfloat16().T):
+        assert [sampler.sample(logits, rows, [0, 1, 2]).ids for sampler in both()] == [Sampler().sample(logits.contiguous(), rows, [0, 1, 2]).ids] * 2
+
+
 def test_what_the_kernel_is_given_is_checked() -> None:
     kernels, packed = Sampler().kernels, SamplingBatch([SamplingRow(SamplingParams(), 1)]).words
     logits, columns = torch.zeros(1, V), column_hash(V)

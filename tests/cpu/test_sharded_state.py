@@ -224,7 +224,7 @@ def spoiled(state: Path, tmp_path: Path, rank: int, change: Callable[[dict[str, 
     before = set(tensors.items())
     change(said, tensors)
     if set(tensors.items()) != before:
-        save_file(tensors, path / file)
+        save_file(tensors, path / file, {"rank": str(rank)})
         said["ranks"][rank]["files"][file] = (path / file).stat().st_size
     (path / MANIFEST).write_text(json.dumps(said))
     return path

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ...errors import ConfigError
 from ..files import weight_files
+from ..state import has_state
 from .folder import REMOTE, SMALL
 from .store import open_store
 
@@ -19,6 +20,8 @@ def push_model(path: Path, url: str) -> int:
     """
     if not path.is_dir() or (path / REMOTE).exists():
         raise ConfigError(f"{path} is not a directory with safetensors; only those can be pushed")
+    if has_state(path):
+        raise ConfigError(f"{path} is a sharded state, which is opened where its files lie; push the model that it was made of")
     store, files = open_store(url), list(_files(path))
     if hasattr(store, "push"):
         size: int = store.push(files)
