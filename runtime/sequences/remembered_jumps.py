@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
-from .jump import MIN_BYTES, REMEMBERED, WINDOW, Jump, JumpForward
+from .jump import MIN_BYTES, WINDOW, Jump, JumpForward
 
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
     from sgl.grammars.automaton.automaton import Automaton
+
+MOST = 1024  # of an automaton, of some kilobytes each
 
 Last = tuple[tuple[int, ...], tuple[int, ...]]  # tokens, and states: see `Matcher.last`
 
@@ -51,7 +53,7 @@ class RememberedJumps:
         jump = self._jumps.jump(moved, output)
         if moved.automaton is not automaton:
             return False
-        if len(known) >= REMEMBERED:
+        if len(known) >= MOST:
             known.clear()
         known[last] = None if jump is None else Made(jump, moved.last(len(jump.token_ids))[1][1:])
         return True
