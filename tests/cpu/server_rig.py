@@ -50,3 +50,13 @@ def await_true(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.005)
+
+
+@contextmanager
+def slow_steps(engine: Engine, seconds: float) -> Iterator[None]:
+    """Each step takes so much longer: what is told of one is sent before the next, and a long text takes long on any machine."""
+    engine._core.after_step = lambda: time.sleep(seconds)
+    try:
+        yield
+    finally:
+        engine._core.after_step = None

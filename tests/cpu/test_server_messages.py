@@ -11,7 +11,7 @@ from typing import Any
 import anthropic
 import httpx
 import pytest
-from server_rig import await_true, serving
+from server_rig import await_true, serving, slow_steps
 from told_walks import walk
 
 from sgl.runtime import Engine
@@ -278,12 +278,13 @@ def test_refusals_have_anthropics_shape_and_name_the_field(url: str, body: dict[
     assert re.search(words, told["error"]["message"]), told
 
 
-def test_a_stream_that_fails_says_so(url: str) -> None:
+def test_a_stream_that_fails_says_so(url: str, bundled: Engine) -> None:
     long = {"format": {"type": "json_schema", "schema": {"type": "string", "minLength": 900}}}
-    events = events_of(post(url, max_tokens=900, stream=True, timeout=0.2, output_config=long))
+    with slow_steps(bundled, 0.005):
+        events = events_of(post(url, max_tokens=900, stream=True, timeout=0.2, output_config=long))
+        whole = post(url, max_tokens=900, timeout=0.2, output_config=long)
     assert events[-1]["type"] == "error" and events[-1]["error"]["type"] == "timeout_error"
     assert events[0]["type"] == "message_start" and events[-1]["request_id"]
-    whole = post(url, max_tokens=900, timeout=0.2, output_config=long)
     assert whole.status_code == 504 and whole.json()["error"]["type"] == "timeout_error"
 
 

@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 from pydantic import BaseModel, Field
-from server_rig import await_true, serving
+from server_rig import await_true, serving, slow_steps
 from told_walks import walk
 
 from sgl.runtime import Engine
@@ -296,6 +296,13 @@ def test_a_stream_is_cancelled_by_its_id(url: str, bundled: Engine) -> None:
 LONG: Any = {"type": "json_schema", "name": "l", "schema": {"type": "string", "minLength": 900}}
 
 
+@pytest.fixture
+def slowly(bundled: Engine) -> Iterator[None]:
+    with slow_steps(bundled, 0.005):
+        yield
+
+
+@pytest.mark.usefixtures("slowly")
 def test_a_stream_that_fails_says_so_and_is_kept(url: str) -> None:
     events = events_of(post(url, input="Hello", stream=True, timeout=0.5, text={"format": LONG}))
     last = events[-1]["response"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +14,7 @@ import jsonschema
 import openai
 import pytest
 from pydantic import BaseModel, Field
-from server_rig import await_true, serving
+from server_rig import await_true, serving, slow_steps
 
 import sgl
 from sgl.lang.tools import ToolCall
@@ -181,12 +180,8 @@ def test_a_stream_says_what_the_whole_says(client: openai.OpenAI, choice: str) -
 
 
 def test_arguments_come_in_pieces_behind_the_name(engine: Engine, client: openai.OpenAI) -> None:
-    """Steps are slow: what a busy server could not send before the next step would go out together with it."""
-    engine._core.after_step = lambda: time.sleep(0.03)
-    try:
+    with slow_steps(engine, 0.03):
         parts = list(client.chat.completions.create(**ask("Remind me to buy milk and bread on Friday."), stream=True))
-    finally:
-        engine._core.after_step = None
     deltas = [call for part in parts for call in part.choices[0].delta.tool_calls or []]
     assert deltas[0].function.name == "add_todo" and deltas[0].function.arguments == ""
     assert all(one.id is None and one.function.name is None for one in deltas[1:])
