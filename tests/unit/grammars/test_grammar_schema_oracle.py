@@ -20,7 +20,6 @@ from sgl.grammars import (
     compile_json_schema,
 )
 from sgl.grammars.algebra.language import combine, matches, texts
-from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.regex import parse_regex
 
 jsonschema = pytest.importorskip("jsonschema")
