@@ -17,6 +17,7 @@ from sgl.runtime.sampling.noise import column_hash, race, row_keys, seed_words
 
 V = 70
 END_IDS = frozenset({1, 3})
+needs_kernels = pytest.mark.skipif(Sampler().kernels is None, reason="needs the compiled kernels")
 
 
 def pack(allowed: np.ndarray) -> np.ndarray:
@@ -335,6 +336,7 @@ def test_end_tokens_wait_for_min_tokens() -> None:
         assert output[-1] == expected
 
 
+@needs_kernels
 @pytest.mark.parametrize("temperature", [0, 0.8])
 @pytest.mark.parametrize("seed", range(20))
 def test_masks_and_logits_that_are_no_numbers(seed: int, temperature: float) -> None:
@@ -370,6 +372,7 @@ def test_columns_that_do_not_lie_beside_each_other() -> None:
         assert [sampler.sample(logits, rows, [0, 1, 2]).ids for sampler in both()] == [Sampler().sample(logits.contiguous(), rows, [0, 1, 2]).ids] * 2
 
 
+@needs_kernels
 def test_what_the_kernel_is_given_is_checked() -> None:
     kernels, packed = Sampler().kernels, SamplingBatch([SamplingRow(SamplingParams(), 1)]).words
     logits, columns = torch.zeros(1, V), column_hash(V)
