@@ -53,7 +53,7 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """So does what a file's tests have imported, found out and remembered."""
+    """What the tests of a file have imported and remembered is frozen behind the last of them, for the same reason."""
     try:
         return (yield)
     finally:

@@ -54,6 +54,6 @@ class RememberedJumps:
         if moved.automaton is not automaton:
             return False
         if len(known) >= MOST:
-            known.clear()
+            self._made[automaton] = {}  # who is reading the full one, on another thread, goes on with it
         known[last] = None if jump is None else Made(jump, moved.last(len(jump.token_ids))[1][1:])
         return True
