@@ -29,10 +29,10 @@ THREADS = 8  # that compile at once
 
 
 class _Last(Op):
-    """Wants the logits of the last token, like a generation."""
+    """Wants the logits of the last token, like a generation: of a prompt that is cut, only the last part has them."""
 
     def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
-        return range(hi - 1, hi)
+        return range(hi - 1, hi) if hi == len(seq.tokens) else range(hi, hi)
 
 
 def longest_step(step_tokens: int, rows: int) -> int:

@@ -295,8 +295,6 @@ class EngineConfig:
             raise ConfigError(f"Engine(weights='fp8') needs a CUDA device, here: {device}; use weights='int8', 'int4' or 'auto'")
         if self.ranks > 1 and not (device == "cpu" or gpu):
             raise ConfigError(f"{self.ranks_asked}) is for CUDA devices and the CPU, here: {device}; leave it out, or take device='cpu'")
-        if self.pipeline_parallel > 1 and self.ranks > 2 and gpu:
-            raise ConfigError(f"{self.ranks_asked}): stages over more than two GPUs hang when they start, and are refused; take pipeline_parallel=2 alone, tensor_parallel, or device='cpu'")
         if self.ranks > 1 and self.run_ahead and not gpu:
             raise ConfigError(f"{self.ranks_asked}, run_ahead=True): on a CPU several ranks do not run ahead; leave one of them out")
         if self.expert_parallel and gpu and (self.deterministic or self.weights != "auto"):

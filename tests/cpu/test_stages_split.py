@@ -17,7 +17,9 @@ from test_few_bits_loading import FORMATS, write
 
 from sgl.runtime.cache.state_slots import SCRAP_SLOT
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.executor.micro_batches import micro_batches, pieces
+from sgl.runtime.executor.micro_batches import FIXED_ON_GPUS, micro_batches, pieces
+from sgl.runtime.executor.rehearsal import FIRST, LONG, nobody
+from sgl.runtime.executor.wanted import logit_rows
 from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.parallel.split import Split
 from sgl.runtime.parallel.stages import Place, borders, evenly, load_stage, of_stage, sizes, stage_of
@@ -160,6 +162,16 @@ def test_who_leaves_no_state_is_not_cut() -> None:
     assert len(pieces(work, 2, 256)) == 2
     work[1].seq.into = 7
     assert [[item[1:] for item in part] for part in pieces(work, 2, 256, states=True)] == [[(0, 300), (0, 50)], [(50, 400)]]
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_prompts_of_nobody_want_logits_once_however_they_are_cut(stages: int) -> None:
+    """Otherwise the first stage waits for logits that the last one does not send."""
+    for tokens in (*FIRST, *LONG):
+        for count in (1, 3):
+            parts = pieces(nobody(count, 0, tokens), stages, FIXED_ON_GPUS)
+            assert sum(len(logit_rows(part)) for part in parts) == count
+    assert len(pieces(nobody(1, 0, max(LONG)), stages, FIXED_ON_GPUS)) > 2
 
 
 def test_few_tokens_are_not_cut() -> None:

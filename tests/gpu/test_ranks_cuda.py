@@ -78,6 +78,31 @@ def test_two_stages_write_what_one_card_writes(tiny, one, options):
             np.testing.assert_allclose(np.array(ours), np.array(asked), atol=1e-3)
 
 
+@pytest.mark.parametrize("spread", [{"pipeline_parallel": 2}, {"pipeline_parallel": 3}, {"pipeline_parallel": 2, "tensor_parallel": 2}], ids=str)
+def test_stages_take_prompts_that_are_cut(spread, tmp_path):
+    """While they are rehearsed too: of what is cut, only the last part has logits."""
+    if torch.cuda.device_count() < spread["pipeline_parallel"] * spread.get("tensor_parallel", 1):
+        pytest.skip("needs more CUDA devices")
+    path, options = write_checkpoint(tmp_path, tokenizer=True, max_position_embeddings=4096), {"kv_tokens": 16384, "max_running": 16}
+    rows = [[3 + (7 * place + row) % 300 for place in range(length)] for row, length in enumerate((900, 1700, 40, 333, 2500))]
+
+    def written(engine: Engine) -> list[list[int]]:
+        sequences = [engine.open() for _ in rows]
+        for sequence, row in zip(sequences, rows, strict=True):
+            sequence.extend(row)
+        futures = [each.generate(SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)) for each in sequences]
+        found = [future.result(120).token_ids for future in futures]
+        for sequence in sequences:
+            sequence.close()
+        return found
+
+    with Engine(path, **ON_CPU | options) as engine:
+        expected, short = written(engine), texts(engine)
+    with Engine(path, **OPTIONS | options, **spread) as engine:
+        assert written(engine) == expected and texts(engine) == short
+        assert all(row["executor"] == "fused" for row in engine.info()["layers"])
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families_over_two_cards(family, tmp_path):
     path = write_tokenizer(write_family(family, tmp_path))
