@@ -14,6 +14,7 @@ from ..cache.row import IntRow, Ints, Space
 
 BLOCK = 32  # tokens that are remembered together
 RUNNING = 64  # tokens of a prompt that a running operation counts as much as: it takes part in every step
+UNCACHED = 1.5  # that a token counts which is not cached there: who is sent away from its prefix makes work that others wait behind
 
 
 class Text:
@@ -81,7 +82,7 @@ class Load:
 class Router:
     """capacities: tokens of each replica's KV pool. All methods are thread-safe.
 
-    The estimate is in tokens of a prompt: those that wait there, those of the new sequence that are not cached there, and RUNNING for each
+    The estimate is in tokens of a prompt: those that wait there, those of the new sequence that are not cached there, times UNCACHED, and RUNNING for each
     operation under way. There are no thresholds: a cached prefix draws until those who run beside it weigh more. Equals take turns.
     """
 
@@ -96,7 +97,7 @@ class Router:
             order = [(self._last + 1 + each) % len(self.loads) for each in range(len(self.loads))]
             missing = [tokens - min(tokens, load.shadow.matched(keys)) for load in self.loads]
             open_to = [each for each in order if up[each]] or order
-            chosen = min(open_to, key=lambda each: missing[each] + self.loads[each].waiting + RUNNING * self.loads[each].running)
+            chosen = min(open_to, key=lambda each: UNCACHED * missing[each] + self.loads[each].waiting + RUNNING * self.loads[each].running)
             self._last = chosen
             self.loads[chosen].waiting += missing[chosen]
             self.loads[chosen].shadow.add(keys)

@@ -19,7 +19,7 @@ from sgl.runtime.errors import ConfigError, EngineDied
 from sgl.runtime.loop.config import EngineConfig
 from sgl.runtime.process.child import Beginning
 from sgl.runtime.replicas.core import cards, shares
-from sgl.runtime.replicas.routing import BLOCK, RUNNING, Router, Shadow, Text
+from sgl.runtime.replicas.routing import BLOCK, RUNNING, UNCACHED, Router, Shadow, Text
 
 OPTIONS = {"dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 8}
 LONG = SamplingParams(max_tokens=400, temperature=0, ignore_eos=True)
@@ -80,8 +80,25 @@ def test_equals_take_turns_and_prefixes_draw_until_the_others_weigh_more():
         followers.append((place, missing))
     assert followers[0] == (home, 5)
     drawn = next(index for index, (place, _) in enumerate(followers) if place != home)
-    assert abs(drawn - 20 * BLOCK / (RUNNING + 5)) <= 2
+    assert abs(drawn - UNCACHED * 20 * BLOCK / (RUNNING + 5)) <= 2
     assert {place for place, _ in followers} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_groups_that_share_a_prefix_stay_together_and_work_is_even(replicas):
+    """Programs of 16 groups, all at once in any order: a prefix is computed twice hardly ever, and no replica has much more to do than another."""
+    shared, own, each = 3000, 64, 16 * replicas
+    heads, rng = [text((group, shared)) for group in range(16)], random.Random(replicas)
+    for _ in range(4):
+        router, groups = Router([1_000_000] * replicas), [group for group in range(16) for _ in range(each)]
+        rng.shuffle(groups)
+        work = [0] * replicas
+        for group in groups:
+            place, missing = router.choose(heads[group].keys, shared + own, [True] * replicas)
+            router.began(place)
+            work[place] += missing + RUNNING
+        least = 16 * shared + len(groups) * (shared % BLOCK + own + RUNNING)
+        assert sum(work) <= 1.08 * least and max(work) <= 1.09 * least / replicas, work
 
 
 def test_who_is_down_gets_nothing():
