@@ -176,13 +176,8 @@ class GpuFollower:
         self.runner.restore(self._attention())
 
 
-def begin(descriptor: str) -> None:
-    """descriptor: of the socket to rank 0."""
+def begun(begin: Begin) -> GpuFollower:
     set_environment()
-    follower.main(int(descriptor), _begun)
-
-
-def _begun(begin: Begin) -> GpuFollower:
     device = torch.device("cuda", begin.device.index + begin.rank)
     torch.cuda.set_device(device)
     torch.set_num_threads(begin.threads)

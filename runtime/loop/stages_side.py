@@ -23,7 +23,7 @@ from ..parallel.pipeline import Links, Pipeline, StageRanks
 from ..parallel.share import require
 from ..parallel.split import narrowed
 from ..parallel.stages import Place, borders, require_state, sizes, stage_of
-from ..parallel.team import ON_CPUS, ON_GPUS, Team
+from ..parallel.team import Team
 from ..quantization import Transform
 from .config import Resolved
 from .memory import stored_dtype
@@ -140,7 +140,6 @@ def ranks_side(config: Resolved, choice: DeviceChoice, model: Model | GenericMod
     if not config.dummy:
         require_state(path, config.parts, config.load_format, config.changes_weights)
     if config.pipeline_parallel == 1:
-        module = ON_CPUS if choice.device.type == "cpu" else ON_GPUS
-        return RanksSide(Team(config.ranks, config.heartbeat, broken, module), config, choice, path)
-    cuts, module = borders(model, config.pipeline_parallel), ON_CPUS if choice.device.type == "cpu" else ON_GPUS
-    return StagesSide(Team(config.ranks, config.heartbeat, broken, module), config, choice, path, model, cuts)
+        return RanksSide(Team(config.ranks, config.heartbeat, broken), config, choice, path)
+    cuts = borders(model, config.pipeline_parallel)
+    return StagesSide(Team(config.ranks, config.heartbeat, broken), config, choice, path, model, cuts)

@@ -13,6 +13,7 @@ import socket
 import threading
 import traceback
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -57,6 +58,7 @@ from .ranks import Ranks
 from .step_words import Rows
 
 BEAT = 0.5  # seconds between two signs of life
+ON_GPUS = "sgl.runtime.executor.gpu_follower"  # whose `begun` a rank takes there
 
 
 class Following(Protocol):
@@ -178,11 +180,12 @@ class Follower:
 
 def begin(descriptor: str) -> None:
     """descriptor: of the socket to rank 0."""
-    main(int(descriptor), _begun)
+    if torch.cuda.is_available():
+        import_module(ON_GPUS)  # while rank 0 finds out what it wants of this one
+    main(int(descriptor))
 
 
-def main(descriptor: int, begun: Callable[[Begin], Following]) -> None:
-    """begun: loads the model and meets the others."""
+def main(descriptor: int) -> None:
     faulthandler.register(WHERE)
     for number in (signal.SIGINT, signal.SIGTERM):  # rank 0's affair
         signal.signal(number, signal.SIG_IGN)
@@ -193,7 +196,7 @@ def main(descriptor: int, begun: Callable[[Begin], Following]) -> None:
     threading.Thread(target=_beat, args=(line, beating), daemon=True).start()
     try:
         _, payload = heard.get()
-        follower = begun(pickle.loads(payload))
+        follower = _begun(pickle.loads(payload))
         beating.append(follower)
         line.send(READY, follower.ready())
         while True:
@@ -207,7 +210,13 @@ def main(descriptor: int, begun: Callable[[Begin], Following]) -> None:
         os._exit(1)
 
 
-def _begun(begin: Begin) -> Follower:
+def _begun(begin: Begin) -> Following:
+    """It loads the model and meets the others."""
+    following: Following = import_module(ON_GPUS).begun(begin) if begin.device.type == "cuda" else begun(begin)
+    return following
+
+
+def begun(begin: Begin) -> Follower:
     torch.set_num_threads(begin.threads)
     cpu.set_threads(begin.threads)
     if begin.deterministic and begin.device.type == "cpu":

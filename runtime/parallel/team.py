@@ -6,12 +6,8 @@ import faulthandler
 import logging
 import os
 import pickle
-import shutil
 import signal
-import socket
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +17,6 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from ..errors import RuntimeFailure
-from ..leash import command
 from .line import (
     ALIVE,
     ASK,
@@ -40,6 +35,7 @@ from .line import (
     Line,
     Room,
 )
+from .others import Other, others
 from .progress import Moved, Progress, Stall
 from .ranks import Ranks
 
@@ -50,43 +46,15 @@ GRACE = 1.0  # seconds in which rank 0 may find for itself what made another end
 STEP_LIMIT = 10.0  # seconds that a card may take for a step, less where the limit of silence is less
 STDERR, WRITING = 2, 0.2  # the descriptor, whatever sys.stderr is; seconds in which a process writes where it is
 ENDING = 10.0  # seconds that ending takes at most
-ON_CPUS, ON_GPUS = "sgl.runtime.parallel.follower", "sgl.runtime.executor.gpu_follower"
 TURN = 0.2  # seconds between two looks at who was heard when
-
-
-class Meeting:
-    """A file for the ranks to find each other by: where the system can, one that no folder names, so that nothing is left of it however they end.
-
-    shared: descriptors for the others to have, at the same numbers.
-    """
-
-    def __init__(self) -> None:
-        self._folder = "" if sys.platform == "linux" else tempfile.mkdtemp(prefix="sgl-ranks-")
-        self.shared = [] if self._folder else [os.memfd_create("sgl-ranks")]  # open to the end: who meets may look at it again
-        self.path = Path(self._folder, "meeting") if self._folder else Path(f"/proc/self/fd/{self.shared[0]}")
-
-    def end(self) -> None:
-        """All have met, or never will."""
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class Member:
     """The process of a rank above 0, as rank 0 sees it."""
 
-    def __init__(self, rank: int, meeting: Meeting, module: str) -> None:
-        ours, theirs = socket.socketpair()
-        try:
-            self.process = subprocess.Popen(
-                command(module, theirs.fileno()),
-                stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno(), *meeting.shared], process_group=0,
-            )  # fmt: skip
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        self.rank, self.line, self.heard = rank, Line(ours), time.monotonic()
+    def __init__(self, rank: int, other: Other) -> None:
+        self.process = other.process
+        self.rank, self.line, self.heard = rank, Line(other.end), time.monotonic()
         self.ready: SimpleQueue[bytes] = SimpleQueue()
         self.told = b""  # with its newest sign of life
         self.words = ""  # what it said of its failure
@@ -107,18 +75,16 @@ class Team:
     """The ranks of one engine. `broken` is called once, on a thread of the team's own, when one of them has ended or is silent.
 
     silence: seconds without a sign of life after which a rank counts as hung; None: it may be silent for ever.
-    module: what a rank above 0 runs.
     """
 
-    def __init__(self, ranks: int, silence: float | None, broken: Callable[[BaseException], None], module: str = ON_CPUS) -> None:
+    def __init__(self, ranks: int, silence: float | None, broken: Callable[[BaseException], None]) -> None:
         self.size, self._silence, self._broken = ranks, silence, broken
-        if sys.platform == "linux":
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # nothing leaves this machine
-        self._meeting = Meeting()
+        them = others(ranks)
+        self._meeting = them.meeting
         self._failed, self._closing, self._begun, self._loading = threading.Lock(), False, False, True
         self._progress: Progress | None = None
         self._stalls: list[Stall] = []
-        self.members = [Member(rank, self._meeting, module) for rank in range(1, ranks)]
+        self.members = [Member(rank, other) for rank, other in enumerate(them.each, 1)]
         for member in self.members:
             threading.Thread(target=self._listen, args=(member,), name=f"sgl-rank-{member.rank}", daemon=True).start()
         threading.Thread(target=self._watch, name="sgl-ranks", daemon=True).start()

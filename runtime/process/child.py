@@ -17,15 +17,18 @@ from ..loop.config import EngineConfig
 from . import messages
 from .hearing import Ear
 
+ENGINE, SEVERAL = "sgl.runtime.process.worker", "sgl.runtime.parallel.others"  # what the process runs
+
 GRACE = 10.0  # seconds that a process has to end by itself once it is told to
 HURRY = 1.0  # seconds, once it talks no more without having been told
 
 
 class Beginning(NamedTuple):
-    """What every process of an engine begins with, as it was when the engine was opened. message: the first one."""
+    """What every process of an engine begins with, as it was when the engine was opened. message: the first one.  ranks: of the engine."""
 
     environment: dict[str, str]
     message: bytes
+    ranks: int
 
     @classmethod
     def here(cls, path: Path, options: EngineConfig, environment: Mapping[str, str] | None = None) -> Beginning:
@@ -36,7 +39,12 @@ class Beginning(NamedTuple):
         return cls(
             os.environ | {"PYTHONPATH": os.pathsep.join(places), **(environment or {})},
             messages.frame(messages.Start(os.path.abspath(path), options)),
+            options.ranks,
         )
+
+    def command(self, descriptor: int) -> list[str]:
+        """Where there are other ranks, their processes begin beside this one."""
+        return command(ENGINE, descriptor) if self.ranks == 1 else command(SEVERAL, descriptor, self.ranks)
 
 
 class Child:
@@ -50,7 +58,7 @@ class Child:
         self.socket, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
-                command("sgl.runtime.process.worker", theirs.fileno()),
+                beginning.command(theirs.fileno()),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env=beginning.environment,

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -101,9 +102,23 @@ def test_other_weights_and_back(one, two, tiny, other_weights):
         ({"load_format": "sharded_state"}, "it is no sharded state"),
     ],
 )
-def test_what_it_does_not_do_is_told_before_anything_starts(tiny, options, why):
+def test_what_it_does_not_do_is_told_and_nothing_is_left(tiny, options, why, monkeypatch):
+    """Processes of the other ranks begin before anything is known of the model."""
+    mark = f"SGL_TEST_MARK={os.urandom(8).hex()}"
+    monkeypatch.setenv(*mark.split("="))
     with pytest.raises(ConfigError, match=why):
         Engine(tiny, **RANKS | options)
+    await_true(lambda: not with_environment(mark))
+
+
+def with_environment(mark: str) -> list[str]:
+    """Processes that began with it."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if mark.encode() in path.read_bytes():
+                found.append(path.parent.name)
+    return found
 
 
 def test_a_rank_of_torchrun_starts_no_ranks(tiny, monkeypatch):
