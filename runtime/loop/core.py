@@ -333,6 +333,7 @@ class EngineCore:
         speculation = self.life.speculation
         if speculation is None:
             return
+        speculation.begin()
         if self._flying is not None and speculation.turns.waits:
             self._finish()
         speculation.known = self._flying is None

@@ -12,6 +12,7 @@ from .named import NamedDrafter
 from .speculation import Speculation
 from .states import StateDrafter
 from .suffix import SuffixDrafter
+from .trials import Trials
 
 if TYPE_CHECKING:
     from ..cache import PrefixCache
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 
 
 def speculation_of(options: Drafting, jumps: RememberedJumps, cache: PrefixCache, by_outcome: bool = True, alone: bool = False) -> Speculation:
-    """by_outcome: see `Control`.  alone: one thread does all that a step computes, so that its own time is the step's."""
+    """by_outcome: see `Control`; otherwise stretches of steps tell.  alone: one thread does all that a step computes, so that its own time is the step's."""
     made: dict[str, Drafter] = {"forced": ForcedDrafter(jumps), "states": StateDrafter(), "suffix": SuffixDrafter(), "named": NamedDrafter()}
     drafters = [made[name] for name in options.drafters]
     control, clock = Control(by_outcome) if options.control else None, time.thread_time if alone else time.perf_counter
-    return Speculation(drafters, cache, control, options.most, options.learn, clock)
+    trials = Trials() if options.control and not by_outcome else None
+    return Speculation(drafters, cache, control, options.most, options.learn, clock, trials)

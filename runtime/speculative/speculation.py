@@ -16,6 +16,7 @@ from ..sequences.outcome import note
 from .control import Control
 from .drafter import Drafter, fitted
 from .named import NamedDrafter
+from .trials import Trials
 from .turns import Turns
 
 if TYPE_CHECKING:
@@ -40,14 +41,15 @@ class Speculation:
     is not kept. Of several drafts that is taken of which most is expected.
 
     control: None: every draft is taken whole.  most: tokens of a draft.  learns: drafters are shown finished texts.
-    clock: tells the seconds by which steps are measured.
+    clock: tells the seconds by which steps are measured.  trials: say which steps may have guesses, beside the control; None: all.
     """
 
     def __init__(
         self, drafters: Sequence[Drafter], cache: PrefixCache, control: Control | None, most: int = 16, learns: bool = True,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] = time.perf_counter, trials: Trials | None = None,
     ) -> None:  # fmt: skip
-        self._clock = clock
+        self._clock, self.trials = clock, trials
+        self._turn, self._each = 0.0, 0  # when it began, and how many texts get one token in it; 0: it is of another kind
         self.drafters, self.control = list(drafters), control
         self.most, self.learns = most, learns
         self.model: ModelDrafter | None = None  # drafts for all sequences of a step at once
@@ -58,6 +60,10 @@ class Speculation:
         self._resting = 0, 0  # beside how many texts drafts do not pay, and for how many more steps that was said
         self.turns, self.known = Turns(), True  # known: no step is under way whose tokens the host lacks
 
+    def begin(self) -> None:
+        """A turn of a step, which may finish the step before it is planned."""
+        self._turn, self._each = self._clock() if self.trials is not None else 0.0, 0
+
     def extend(self, work: dict[SequenceState, Work], budget: int) -> None:
         """Draft for sequences that get a token in this step, up to `budget` tokens together."""
         self._drop_laid()
@@ -66,13 +72,15 @@ class Speculation:
         self._began, self._asking, self._kept = self._clock(), 0.0, 0
         alone = all(item.hi - item.lo == 1 for item in work.values())
         could = any(map(_may_be_drafted, work))
-        hopes = could and (self.turns.waits or self.control is None or self.control.worth(len(work)))
+        self._each = len(work) if alone else 0
+        tries = self.trials is None or not alone or self.trials.guesses(len(work))
+        hopes = could and tries and (self.turns.waits or self.control is None or self.control.worth(len(work)))
         if self.known:
             self._draft(work, budget, hopes)
         self.turns.planned(self.known, hopes, any(seq.draft is not None for seq in work))
         self._texts = len(work)
         self._rows = sum(item.hi - item.lo for item in work.values()) if alone else 0
-        if could and not hopes and self.control is not None and self.model is None:
+        if could and tries and not hopes and self.control is not None and self.model is None:
             self._resting = self._texts, self.control.rest(self._texts)
 
     def _rests(self, texts: int) -> bool:
@@ -113,6 +121,8 @@ class Speculation:
             self.control.took(self._texts, self._rows, self._clock() - self._began)
             if self._asking:
                 self.control.came(self._texts, self._rows, self._asking, self._kept)
+        if self.trials is not None:
+            self.trials.took(self._each, self._kept, self._clock() - self._turn)
         self._rows = 0
         self._drop_laid()
 

@@ -20,10 +20,12 @@ from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import ConfigError, RequestAborted
 from sgl.runtime.sequences.draft import Draft
 from sgl.runtime.sequences.jump import JumpForward
+from sgl.runtime.speculative.control import Control
 from sgl.runtime.speculative.forced import ForcedDrafter
 from sgl.runtime.speculative.named import NamedDrafter
 from sgl.runtime.speculative.states import StateDrafter
 from sgl.runtime.speculative.suffix import END, SuffixDrafter
+from sgl.runtime.speculative.trials import SETTLES, STRETCH, Trials
 
 __all__ = ["make", "paths"]
 
@@ -128,6 +130,18 @@ def test_a_drafter_that_is_right_saves_steps(drafting: Engine, plain: Engine) ->
     assert opened(drafting, text).generate(params).result(60).token_ids == answer
     spent = drafting.stats() - before
     assert spent.steps <= 6 and spent.accepted_tokens >= 40 and spent.drafted_tokens == spent.accepted_tokens
+
+
+def test_stretches_without_guesses_are_timed_beside_those_with_them(plain: Engine) -> None:
+    """Where steps run ahead; the text stays what it is."""
+    prompt, params = "one two three " * 6, SamplingParams(max_tokens=3 * (STRETCH + SETTLES), temperature=0, ignore_eos=True)
+    with Engine(dtype="float32", threads=1, kv_tokens=4096, deterministic=True, run_ahead=True, speculation="auto") as engine:
+        drafts = engine._core.life.speculation
+        drafts.trials, drafts.control = Trials(), Control(by_outcome=False)
+        found = [engine.generate(prompt, params).token_ids for _ in range(4)]
+        (of,) = drafts.trials._of.values()
+        assert set(of.rates) == {True, False} and engine.stats().accepted_tokens
+    assert found == [plain.generate(prompt, params).token_ids] * 4
 
 
 def test_a_grammar_is_drafted_from_what_followed_in_its_states(drafting: Engine, plain: Engine) -> None:
