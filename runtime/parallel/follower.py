@@ -13,6 +13,7 @@ import socket
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
@@ -181,7 +182,8 @@ class Follower:
 def begin(descriptor: str) -> None:
     """descriptor: of the socket to rank 0."""
     if torch.cuda.is_available():
-        import_module(ON_GPUS)  # while rank 0 finds out what it wants of this one
+        with suppress(ImportError):  # it may be for the CPU
+            import_module(ON_GPUS)  # while rank 0 finds out what it wants of this one
     main(int(descriptor))
 
 
