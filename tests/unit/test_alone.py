@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from importlib import util
 from pathlib import Path
 
 import pytest
@@ -28,10 +29,10 @@ def test_the_body_runs_elsewhere_with_fixtures_and_parameters(tmp_path: Path, nu
     assert INSIDE in os.environ and not any(name.startswith("PYTEST_XDIST") for name in os.environ)
 
 
-@pytest.fixture
-def runs(tmp_path: Path):
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.skipif(not util.find_spec("torch"), reason="needs torch"))], ids=["cold", "warm"])
+def runs(tmp_path: Path, request: pytest.FixtureRequest):
     (tmp_path / "test_made_up.py").write_text(FILE)
-    return lambda test: run_alone(f"test_made_up.py::{test}", str(tmp_path))
+    return lambda test: run_alone(f"test_made_up.py::{test}", str(tmp_path), warm=request.param)
 
 
 def test_a_failure_shows_what_it_said(runs) -> None:
@@ -51,4 +52,4 @@ def test_a_test_that_is_not_there_fails(runs) -> None:
 
 def test_a_process_that_dies_fails() -> None:
     with pytest.raises(pytest.fail.Exception, match="-9"):
-        outcome(subprocess.CompletedProcess([], -9, "1 passed"))
+        outcome(subprocess.CompletedProcess([], -9, "1 passed", ""))
