@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import importlib
 import json
@@ -34,14 +33,20 @@ def run_warm(command: list[str], cwd: str, env: dict[str, str], path: list[str],
 @functools.cache
 def _process(_: int) -> subprocess.Popen[str]:
     """The one of this process; it ends with it."""
-    return subprocess.Popen([sys.executable, "-P", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen([sys.executable, "-P", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 
 def _asked(process: subprocess.Popen[str], job: dict[str, Any]) -> int:
     assert process.stdin is not None and process.stdout is not None
-    process.stdin.write(json.dumps(job) + "\n")
-    process.stdin.flush()
-    return int(process.stdout.readline())
+    try:
+        process.stdin.write(json.dumps(job) + "\n")
+        process.stdin.flush()
+        return int(process.stdout.readline())
+    except BaseException:  # a test's time is over: what still runs ends, and its status is nobody else's
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        _process.cache_clear()
+        raise
 
 
 def main() -> None:
@@ -61,6 +66,8 @@ def ended(job: dict[str, Any]) -> int:
         become(job)
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
         status = 1
@@ -93,5 +100,4 @@ def _speak_into(out: str, err: str) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        main()
+    main()
