@@ -8,22 +8,29 @@ READY   = $(VENV)/.ready
 # a path file for what reads packages and runs no import hook: pyright, Pylance, mypy
 SHOW    = 'import sys, sysconfig; open(sysconfig.get_path("purelib") + "/sgl_folders.pth", "w").write(sys.argv[1] + "\n")'
 
+SOURCES = pyproject.toml setup.py constraints.txt $(wildcard grammars/core/*.c grammars/core/*.h runtime/layers/*.c runtime/layers/*.h)
+
 .PHONY: setup demo test check docs bench tutorials types clean
 setup: $(READY) types
 
-$(READY): $(USABLE)
-	@echo "installing what tests, documentation and tutorials need into $(VENV) (the first time: minutes)"
-	$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@touch $@
+# each installation compiles the C parts: what tests need comes with the programs, in one
+$(READY): $(SOURCES)
+	@echo "installing sgl and what tests, documentation and tutorials need into $(VENV) (the first time: minutes)"
+	$(call install,'.[dev]')
+	@touch $(USABLE) $@
 
 # enough to run programs
-$(USABLE): pyproject.toml setup.py constraints.txt $(wildcard grammars/core/*.c grammars/core/*.h runtime/layers/*.c runtime/layers/*.h)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sgl needs Python 3.11 or later; try: make PYTHON=python3.12")'
+$(USABLE): $(SOURCES)
 	@echo "installing sgl into $(VENV) (the first time: minutes, most of it PyTorch)"
-	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e .
-	@$(RUN) -c $(SHOW) "$(CURDIR)/build/types"
+	$(call install,.)
 	@touch $@
+
+define install
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sgl needs Python 3.11 or later; try: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e $(1)
+	@$(RUN) -c $(SHOW) "$(CURDIR)/build/types"
+endef
 
 demo: $(USABLE) types
 	@$(RUN) examples/extract_bookings.py

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from warm import run_warm
 
 INSIDE = "SGL_TEST_ALONE"  # set where the body itself is to run
 
@@ -24,21 +25,25 @@ def alone(test: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def run_alone(node: str, root: str) -> subprocess.CompletedProcess[str]:
+def run_alone(node: str, root: str, warm: bool | None = None) -> subprocess.CompletedProcess[str]:
     """It imports what this process would: the same path, and not the working directory before it (-P).
 
     Of the plugins of installed packages, whose imports take longer than most tests, only the one that ends what hangs.
+    warm: whether torch and what builds on it is there already, as for the tests of engines it is.
     """
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    env |= {INSIDE: "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-    command = [sys.executable, "-P", "-m", "pytest", "-q", "-rs", "--no-header", "-p", "no:cacheprovider", "-p", "pytest_timeout", node]
-    return subprocess.run(command, cwd=root, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    path = [path or os.getcwd() for path in sys.path]
+    env |= {INSIDE: "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": os.pathsep.join(path)}
+    command = ["-m", "pytest", "-q", "-rs", "--no-header", "-p", "no:cacheprovider", "-p", "pytest_timeout", node]
+    if node.startswith("tests/cpu/") if warm is None else warm:
+        return run_warm(command, root, env, path)
+    return subprocess.run([sys.executable, "-P", *command], cwd=root, env=env, capture_output=True, text=True)
 
 
 def outcome(run: subprocess.CompletedProcess[str]) -> None:
     """Passes, skips or fails as the run did; a failure shows all that it said."""
     last = run.stdout.rstrip().rpartition("\n")[2]
     if run.returncode:
-        pytest.fail(f"in a process of its own (exit status {run.returncode}):\n{run.stdout}", pytrace=False)
+        pytest.fail(f"in a process of its own (exit status {run.returncode}):\n{run.stdout}\n{run.stderr}", pytrace=False)
     if "passed" not in last:
         pytest.skip(f"in a process of its own: {last}")

@@ -32,7 +32,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def bind(settings: ServerSettings) -> socket.socket:
     """A socket at the host and port of the settings that does not listen yet. Raises ConfigError."""
     host, port = settings.host, settings.port
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sends at once on what is named TCP
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit it

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 
 from sgl.runtime import Engine
 from sgl.runtime.server.app import create_app
-from sgl.runtime.server.listening import config_of
+from sgl.runtime.server.listening import bind, config_of
 from sgl.runtime.server.settings import ServerSettings
 
 
@@ -29,7 +29,7 @@ def serving(engine: Engine, **settings: Any) -> Iterator[str]:
 @contextmanager
 def serving_app(app: FastAPI, listener: socket.socket | None = None) -> Iterator[str]:
     """The same of an application that the test keeps to look into."""
-    listener = listener or socket.create_server(("127.0.0.1", 0))
+    listener = listener or bind(ServerSettings(port=0))
     config = config_of(app, log_level="critical", timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), name="server", daemon=True)
