@@ -265,8 +265,8 @@ class Engine:
         which is computed again. Files and tensors are checked first, so a CheckpointError changes nothing. After an error
         during loading, the old weights are loaded again from their files.
         """
-        if self.config.process and isinstance(origin, Mapping):
-            raise ConfigError("update_weights of tensors with process=True: they are in another process; give a model directory")
+        if self.config.process and self.config.replicas == 1 and isinstance(origin, Mapping):
+            raise ConfigError("update_weights of tensors: the model is in another process (process=True, or several ranks); give a model directory")
         if not isinstance(origin, Mapping):
             self._check_open()
             origin = str(resolve_model(origin, load_format=self.config.load_format).absolute())

@@ -66,6 +66,8 @@ def _source(options: argparse.Namespace) -> tuple[str, str]:
         found.append(("EBNF" if ebnf else "JSON Schema", options.file.read_text()))
     if len(found) != 1:
         raise ValueError("give one grammar: FILE, --regex, --json-schema or --ebnf; see sgl grammar --help")
+    if options.option and found[0][0] != "JSON Schema":
+        raise ValueError(f"--option {options.option[0]} is for JSON Schema, not for this {found[0][0]}; leave it out")
     return found[0]
 
 

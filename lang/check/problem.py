@@ -69,7 +69,7 @@ _TABLE: tuple[tuple[str, Severity, str], ...] = (
     ("SGL401", "error", "an unknown option"),
     ("SGL402", "error", "an invalid value of an option"),
     ("SGL403", "error", "choices is not a list of strings"),
-    ("SGL404", "warning", "choices has a text twice, or is empty"),
+    ("SGL404", "warning", "choices has a text twice"),
     ("SGL405", "error", "two constraints on one gen"),
     ("SGL406", "error", "sgl has no such name"),
     ("SGL501", "error", "a regular expression that cannot be used"),

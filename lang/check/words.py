@@ -232,10 +232,8 @@ def _check_constant_choices(c: Checker, word: str, place: ast.AST, choices: Any)
         c.report("SGL403", place, f"choices is the string {choices!r}; give a list: choices=[{choices!r}]")
     elif not isinstance(choices, list | tuple | set | frozenset | range):
         c.report("SGL403", place, f"choices is {choices!r}; give a list of strings")
-    elif not choices and word == "select":
-        c.report("SGL403", place, "choices is empty; a select needs at least one")
     elif not choices:
-        c.report("SGL404", place, "choices is empty, so it does not constrain this gen; leave it out or give choices")
+        c.report("SGL403", place, f"choices is empty; {'a select needs at least one' if word == 'select' else 'leave it out or give choices'}")
     elif wrong := [choice for choice in choices if not isinstance(choice, str)]:
         c.report("SGL403", place, f"choices holds {wrong[0]!r}; give strings: {str(wrong[0])!r}")
     else:

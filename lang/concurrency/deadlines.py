@@ -70,7 +70,7 @@ class Deadlines:
                 wait = self._heap[0][0] - time.monotonic()
                 if wait <= 0:
                     return heapq.heappop(self._heap)[2].call
-                self._changed.wait(wait)
+                self._changed.wait(min(wait, threading.TIMEOUT_MAX))  # "inf" is a timeout
 
 
 deadlines = Deadlines()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from copy import copy
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
-from ..errors import TextOfNodeError
+from ..errors import TextOfNodeError, shown
 from ..places.place import Place
 from ..sampling.choices import ChoicesSamplingMethod
 from ..sampling.options import (
@@ -169,7 +169,7 @@ class SglSelect(SglSpoken):
         self.choices_method = choices_method
 
     def __repr__(self) -> str:
-        return f"Select({self.name}, choices={self.choices}, choices_method={self.choices_method})"
+        return f"Select({self.name}, choices={shown(self.choices)}, choices_method={self.choices_method})"
 
 
 class SglRoleBegin(SglExpr):

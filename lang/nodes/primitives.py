@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar, Unpack, overload
@@ -104,7 +105,8 @@ def _gen(
     given = {key: value for key, value in locals().items() if key not in _NOT_OPTIONS}
     _refuse_adapter(name, unknown)
     reject_unknown("gen", unknown, _GEN_NAMES)
-    if choices:
+    if choices is not None:
+        _refuse_beside_choices(name, [c for c in (*CONSTRAINTS, "type") if (given | {"type": type})[c] is not None])
         return select(name, choices, temperature or 0.0, choices_method or token_length_normalized)
     if dtype is not None and regex is not None:
         warnings.warn(f"gen({name!r}): dtype={dtype!r} wins over regex={regex!r}", stacklevel=3)
@@ -194,7 +196,7 @@ def select(
     run's seed makes this reproducible. `s.probs(name)` returns the probability of each choice.
     """
     texts = choice_texts(name, choices)
-    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or temperature < 0:
+    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 <= temperature < math.inf:
         raise BadValueError(f"select({name!r}): temperature is {temperature!r}; give a number from 0")
     if not callable(choices_method) or isinstance(choices_method, type):
         raise BadValueError(
@@ -337,6 +339,11 @@ def _refuse_adapter(name: str | None, options: dict[str, Any]) -> None:
             f"gen({name!r}): adapter={asked!r} belongs to a state, not to a gen, since all of the text is computed by it; "
             f"use program.run(..., adapter={asked!r}), run_batch with one per item, or s.fork(1, adapter={asked!r})[0]"
         )
+
+
+def _refuse_beside_choices(name: str | None, constraints: list[str]) -> None:
+    if constraints:
+        raise BadValueError(f"gen({name!r}) has both {' and '.join(['choices', *constraints])}; give one of them")
 
 
 def _one_constraint(name: str | None, options: SamplingOptions, type: Any) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from types import EllipsisType
-from typing import Any
+from typing import Any, SupportsIndex
 
-from ..errors import BadValueError
+from ..errors import BadValueError, shown
 
 Adapter = str | None  # the name of one that the backend has loaded; None: the base
 Adapters = Adapter | Sequence[Adapter]
@@ -30,5 +31,7 @@ def one_each(adapter: Any, count: int, what: str) -> list[Adapter]:
 
 
 def of_forks(adapter: Any, size: int) -> list[Adapter] | None:
-    """None: they keep the adapter of the state that is forked."""
+    """None: they keep the adapter of the state that is forked. Raises BadValueError for what is no number of forks."""
+    if not isinstance(size, SupportsIndex) or index(size) < 0:
+        raise BadValueError(f"fork({shown(size)}): give a whole number from 0, how many states go on from here")
     return None if adapter is ... else one_each(adapter, size, "forks")

@@ -197,7 +197,7 @@ def _count(name: str, value: Any) -> int:
 
 
 def _seconds(name: str, value: Any) -> float:
-    if _number(name, value) <= 0:
+    if not _number(name, value) > 0:  # nan is not
         raise BadValueError(f"{name} is {shown(value)}; give a number of seconds above 0")
     return float(value)
 

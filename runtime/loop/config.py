@@ -26,7 +26,8 @@ CHOICES = {
     "load_format": ("auto", "pt", "sharded_state"),
     "implementation": ("auto", "sgl", "transformers"),
 }
-COUNTS = ("tensor_parallel", "pipeline_parallel", "replicas", "expert_nodes")  # of processes; nothing is chosen for who leaves them open
+COUNTS = ("page_size", "tensor_parallel", "pipeline_parallel", "replicas", "expert_nodes")  # nothing is chosen for who leaves them open
+MOST_THREADS = 4096  # of a process: far more than that, and the libraries below end it
 BATCH_DEPENDENT = ("flashinfer", "torch_native")  # attention whose bits depend on the other sequences of a step
 
 
@@ -101,7 +102,7 @@ class EngineConfig:
     tensor_parallel  so many processes, ranks, share the model out, each with some of the heads and of the networks' width, and compute every
                  step together: on GPUs each on a card of its own. They run in and beside a process of the engine's own, as with `process`
     pipeline_parallel  so many stages, each with some of the layers, compute a step one after the other, cut into micro-batches so that
-                 several stages compute at the same time. A process each, with tensor_parallel so many processes each; on GPUs two, with a card each
+                 several stages compute at the same time. A process each, with tensor_parallel so many processes each; on GPUs with a card each
     expert_parallel  of mixtures of experts with tensor_parallel: each rank holds whole experts, instead of a part of each one's width
     redundant_experts  with it: so many copies of experts in each layer, which share the rows of those that are chosen most often
     rebalance_every  with it: after so many steps, experts move between ranks so that all have about as much to do, a few between two steps; None: only
@@ -187,6 +188,10 @@ class EngineConfig:
             value = getattr(self, name)
             if (value is not None or name in COUNTS) and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < WORD):
                 raise ConfigError(f"Engine({name}={shown(value)}): must be a positive whole number")
+        if self.threads is not None and self.threads > MOST_THREADS:
+            raise ConfigError(f"Engine(threads={self.threads}): a process takes {MOST_THREADS} at most; None takes as many as there are cores")
+        if not isinstance(self.attention, str):
+            raise ConfigError(f"Engine(attention={shown(self.attention)}): must be 'auto' or the name of a backend")
         for name, choices in CHOICES.items():
             if (value := getattr(self, name)) not in choices:
                 raise ConfigError(f"Engine({name}={shown(value)}): must be {', '.join(choices[:-1])} or {choices[-1]}")
@@ -383,6 +388,8 @@ class EngineConfig:
     def _check_json_options(self) -> None:
         from sgl.grammars import GrammarError, SchemaOptions
 
+        if not isinstance(self.json_options or {}, dict) or not all(isinstance(name, str) for name in self.json_options or {}):
+            raise ConfigError(f"Engine(json_options={shown(self.json_options)}): must be a dict of options by their names, such as {{'order': 'any'}}")
         try:
             SchemaOptions.of(self.json_options or {})
         except GrammarError as error:

@@ -17,7 +17,7 @@ import torch
 
 from sgl.grammars import Vocabulary
 
-from ..errors import ConfigError
+from ..errors import ConfigError, EngineClosed
 from ..executor.device import choose_device
 from ..loop.assemble import Assembled
 from ..loop.config import EngineConfig
@@ -75,15 +75,27 @@ def cards(options: Sequence[EngineConfig]) -> list[dict[str, str]]:
 class State:
     """A sequence. Where it goes is decided when it is to be computed: until then it holds what it was extended by.
 
-    text: for its children's sake, and for what is remembered of where it lies.
+    text: for its children's sake, and for what is remembered of where it lies.  closed: before it went anywhere.
     """
 
-    __slots__ = ("held", "id", "place", "remote", "terms", "text")
+    __slots__ = ("closed", "held", "id", "place", "remote", "terms", "text")
 
     def __init__(self, id: int, terms: Terms) -> None:
         self.id, self.terms, self.place, self.text = id, terms, -1, Text(terms.space)
         self.remote: RemoteState | None = None
         self.held: list[Extend] = []
+        self.closed = False
+
+
+def _refused(op: Op) -> Future[Any]:
+    """Of a closed sequence. Its children are closed too."""
+    for child in cast("list[State]", op.children) if isinstance(op, Fork) else []:
+        child.closed = True
+    if isinstance(op, Close):
+        op.resolve()
+    else:
+        op.fail(EngineClosed("the sequence is closed; open or fork a new one"))
+    return op.future
 
 
 class ReplicasCore:
@@ -133,6 +145,8 @@ class ReplicasCore:
 
     def submit(self, state: State, op: Op) -> Future[Any]:
         with self._lock:
+            if state.closed:
+                return _refused(op)
             if isinstance(op, Extend):
                 state.text.extend(op.new, op.drop)
             if state.remote is None:
@@ -140,8 +154,8 @@ class ReplicasCore:
                     state.held.append(op)
                     return op.future
                 if isinstance(op, Close):
-                    op.resolve()
-                    return op.future
+                    state.closed, state.held = True, []
+                    return _refused(op)
                 self._place(state, op)
             elif not isinstance(op, Extend | Close):
                 self._count(state, op, 0)

@@ -79,7 +79,7 @@ class ServerSettings:
             raise ConfigError(f"port={self.port} must lie in 0..65535")
         for name in ("max_body_bytes", "max_open_bytes", "max_prompt_tokens", "max_new_tokens", "max_choices", "max_queue", "request_timeout"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value is not None and not value > 0:  # nan is not
                 raise ConfigError(f"{name}={value} must be above 0")
         if self.store_bytes < 0:
             raise ConfigError(f"store_bytes={self.store_bytes} must be 0 or more")

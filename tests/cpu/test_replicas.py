@@ -15,7 +15,7 @@ from test_ranks_engine import alive, walk
 
 import sgl
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.errors import ConfigError, EngineDied
+from sgl.runtime.errors import ConfigError, EngineClosed, EngineDied
 from sgl.runtime.loop.config import EngineConfig
 from sgl.runtime.process.child import Beginning
 from sgl.runtime.replicas.core import cards, shares
@@ -170,7 +170,18 @@ def test_sleep_and_abort(several):
     sequence.abort()  # it is nowhere yet
     sequence.extend([5, 6])
     assert sequence.tokens().tolist() == [5, 6]
-    several.open().close()
+
+
+def test_what_was_closed_before_it_went_anywhere_goes_nowhere(several):
+    """It would be computed on a replica where nobody closes it."""
+    sequence = several.open()
+    sequence.extend([5, 6])
+    sequence.close()
+    sequence.close()
+    (child,) = sequence.fork(1)
+    for closed in (sequence, child):
+        with pytest.raises(EngineClosed, match="the sequence is closed"):
+            closed.generate(SamplingParams(max_tokens=2)).result(60)
 
 
 @pytest.mark.parametrize("options, why", [({"replicas": 0}, "positive"), ({"replicas": 2, "device": "cuda:0"}, "each gets one|torch sees|cuda")])

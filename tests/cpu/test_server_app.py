@@ -614,7 +614,7 @@ def test_flushing(url, engine, method):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"port": -1}, {"max_body_bytes": 0}, {"request_timeout": -1.0}, {"api_keys": frozenset({""})}]
+    "wrong", [{"port": -1}, {"max_body_bytes": 0}, {"request_timeout": -1.0}, {"request_timeout": float("nan")}, {"api_keys": frozenset({""})}]
 )
 def test_settings_are_checked(wrong):
     with pytest.raises(ConfigError, match=r"port|max_body_bytes|request_timeout|API key"):

@@ -324,7 +324,7 @@ def test_files_without_programs_are_left_alone() -> None:
         ('sgl.select("a", [])', "SGL403"),
         ('sgl.select("a", [1, 2])', "SGL403"),
         ('sgl.gen("a", choices="yes")', "SGL403"),
-        ('sgl.gen("a", choices=[])', "SGL404"),
+        ('sgl.gen("a", choices=[])', "SGL403"),
         ('sgl.gen("a", dtype=int, regex="x")', "SGL405"),
         ('sgl.gen("a", regex="(?=x)y")', "SGL501"),
         ('sgl.gen("a", json_schema="{")', "SGL502"),

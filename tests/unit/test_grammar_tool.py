@@ -60,6 +60,7 @@ def test_special_tokens_are_typed_by_their_names(capsys, tmp_path):
         (["--regex", "(a"], "missing ')'"),
         (["--json-schema", '{"type": "strnig"}'], "did you mean 'string'"),
         (["--json-schema", "{}", "--option", "order"], "NAME=VALUE"),
+        (["--regex", "a", "--option", "order=any"], "--option order=any is for JSON Schema"),
         (["--json-schema", "{}", "--option", "ordr=any"], "unknown schema option 'ordr'"),
         (["nothing.json"], "nothing.json"),
     ],

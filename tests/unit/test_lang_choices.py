@@ -183,3 +183,20 @@ def test_probabilities_in_async_programs_and_traces():
             s += sgl.select("a", ["x", "y"])
             return s.probs("a"), s.probs("b")
     """), "a.py")[0].message.startswith("no gen, select or var_scope has made 'b'")  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [{"choices": []}, {"choices": ["a"], "regex": "b"}, {"choices": ["a"], "type": int}])
+def test_choices_of_a_gen_are_enforced_or_refused(options):
+    """No choices, or others beside them, must not become free text, or a choice that breaks the regex."""
+    with pytest.raises(BadValueError, match="choices"):
+        sgl.gen("x", **options)
+
+
+@pytest.mark.parametrize("temperature", [math.nan, math.inf, -1])
+def test_a_choice_is_drawn_at_a_temperature_that_can_be(temperature):
+    with pytest.raises(BadValueError, match=str(temperature)):
+        sgl.select("x", ["a", "b"], temperature=temperature)
+
+
+def test_an_error_of_a_select_shows_the_beginning_of_its_choices():
+    assert len(repr(sgl.select("x", ["a" * 9000, "b"]))) < 400

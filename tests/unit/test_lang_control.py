@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import threading
 import time
 
@@ -147,6 +148,25 @@ def test_a_gen_has_a_timeout(stuck):
     fails_soon(lambda: state["b"], ProgramError)
     with pytest.raises(BadValueError, match="-1"):
         sgl.gen("a", timeout=-1)
+    with pytest.raises(BadValueError, match="nan"):
+        sgl.gen("a", timeout=math.nan)
+
+
+def test_a_timeout_that_no_clock_reaches_leaves_the_thread_of_the_others(stuck):
+    endless = two.run(backend=stuck, timeout=math.inf)
+    fails_soon(lambda: two.run(backend=stuck, timeout=0.1)["b"], ProgramError)
+    endless.cancel()
+
+
+def test_a_state_goes_on_in_a_number_of_forks(backend):
+    @sgl.function
+    def program(s, size):
+        return len(s.fork(size))
+
+    assert program.run(0, backend=backend).ret_value == 0
+    for size in (-1, 2.5):
+        with pytest.raises(BadValueError, match=str(size)):
+            program.run(size, backend=backend)
 
 
 def test_each_item_of_a_batch_has_its_own_deadline(backend):
