@@ -36,8 +36,11 @@ def add_parser(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print what is found."""
     problems: list[Problem] = []
-    unreadable = False
-    for path in files_of(options.paths):
+    unreadable, files = False, list(files_of(options.paths))
+    if not files:
+        print(f"sgl check: no Python file and no notebook below {', '.join(map(str, options.paths))}", file=sys.stderr)
+        return UNREADABLE
+    for path in files:
         try:
             problems += [problem for problem in check_path(path) if _wanted(problem.rule, options)]
         except (OSError, ValueError) as error:

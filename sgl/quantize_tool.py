@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         print(told(_quantized(options)), end="")
     except RuntimeFailure as error:
-        print(error, file=sys.stderr)
+        print(f"sgl quantize: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         report = shard(resolve_model(options.model), options.out, options.weights, parts=parts, dtype=options.dtype, device=named_device(options.device))
     except RuntimeFailure as error:
-        print(error, file=sys.stderr)
+        print(f"sgl shard: {error}", file=sys.stderr)
         return 1
     kinds = ", ".join(f"{count} of {kind}" for kind, count in sorted(report.packed.items()))
     if parts.ranks > 1:

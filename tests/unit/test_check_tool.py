@@ -52,6 +52,12 @@ def test_folders(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(files / "inner", "--strict") == 1
 
 
+def test_a_folder_without_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("no program")
+    assert check(tmp_path) == 2
+    assert f"no Python file and no notebook below {tmp_path}" in capsys.readouterr().err
+
+
 def test_rules_are_chosen(files: Path) -> None:
     assert check(files, "--ignore", "SGL101") == 0
     assert check(files, "--ignore", "SGL101", "--strict") == 1
