@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -150,6 +151,7 @@ class Talk:
             generated = sequence.generate(self.params, self.grammar, writer.take)
             writer.end(generated.result())
         except KeyboardInterrupt:
+            writer.stop()
             sequence.abort()
             print(flush=True)
         except BaseException:
@@ -212,13 +214,20 @@ class Writer:
         self.texts: list[str] = []
         self._started = time.perf_counter()
         self._first: float | None = None
+        self._writing, self._stopped = threading.Lock(), False
+
+    def stop(self) -> None:
+        """Nothing of the answer is printed from now on: the next prompt stands there."""
+        with self._writing:
+            self._stopped = True
 
     def take(self, chunk: Any) -> None:
         """On the scheduler's thread: a terminal takes what little there is at once."""
-        if chunk.text:
-            self._first = self._first or time.perf_counter()
-            self.texts.append(chunk.text)
-            print(chunk.text, end="", flush=True)
+        with self._writing:
+            if chunk.text and not self._stopped:
+                self._first = self._first or time.perf_counter()
+                self.texts.append(chunk.text)
+                print(chunk.text, end="", flush=True)
 
     def end(self, generation: Any) -> None:
         print()

@@ -191,9 +191,13 @@ def test_a_loop_that_ends_tells_everybody(open_engine, error):
     begun = threading.Event()
     futures = [running.generate(SamplingParams(max_tokens=400, ignore_eos=True), None, lambda chunk: begun.set())]
     assert begun.wait(SECONDS)
-    engine._core.after_step = raising(error)
-    futures += [running.generate(GREEDY), queued.generate(GREEDY), *(child.prefill() for child in queued.fork(2))]
+    at_end, asked, children = threading.Event(), threading.Event(), queued.fork(2)
+    fails = raising(error, behind=asked)
+    engine._core.after_step = lambda: (at_end.set(), fails())
+    assert at_end.wait(SECONDS)  # of a step: what is asked for now is in no other
+    futures += [running.generate(GREEDY), queued.generate(GREEDY), *(child.prefill() for child in children)]
     futures[-1].add_done_callback(raising(SystemExit(4)))
+    asked.set()
     for future in futures:
         told = future.exception(SECONDS)
         assert isinstance(told, EngineFailed) and isinstance(told, EngineClosed) and told.__cause__ is error, told

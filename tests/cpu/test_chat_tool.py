@@ -10,9 +10,11 @@ import select
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from sgl.chat_tool import Writer
 from sgl.cli import main
 from sgl.runtime import Engine, SamplingParams
 
@@ -127,6 +129,15 @@ def test_in_a_terminal_an_answer_can_be_stopped() -> None:
         terminal.process.kill()
         terminal.process.wait()
         os.close(terminal.master)
+
+
+def test_nothing_of_a_stopped_answer_comes_behind_the_next_prompt(capsys) -> None:
+    writer = Writer()
+    for text in ("some ", "words"):
+        writer.take(SimpleNamespace(text=text))
+    writer.stop()
+    writer.take(SimpleNamespace(text=" more"))
+    assert capsys.readouterr().out == "some words" and writer.texts == ["some ", "words"]
 
 
 def test_it_is_told_of(capsys) -> None:
