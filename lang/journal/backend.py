@@ -55,7 +55,7 @@ class JournalBackend(Backend):
             if kind is None:
                 raise
         if kind is None and self._session.inner is not None and not any(self.counts):
-            warnings.warn(f"nothing ran on the journal {self.journal.path}; give it to what runs: program.run(backend=journal)", stacklevel=2)
+            warnings.warn(f"no program ran on the journal {self.journal.path}; give it to those that shall: program.run(backend=journal)", stacklevel=2)
 
     def close(self) -> None:
         """Wait for what is being made, then let go of the file. The backend below stays open."""

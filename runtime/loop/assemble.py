@@ -361,7 +361,7 @@ def _core(runner: Any, config: Resolved, text: TextSide, pool: Pool, context: in
         alone = on_cpu and torch.get_num_threads() == 1
         life.speculation = speculation_of(config.drafting, text.jumps or RememberedJumps(JumpForward(text.tokenizer)), cache, on_cpu, alone)
         if draft is not None:
-            life.speculation.trials = None
+            life.speculation.trials = None  # with a draft model no step runs ahead
             life.speculation.model = draft.drafter(life.speculation.control, life.stats, text.tokenizer.vocab_size, runner)
         scheduler.drafting = life.speculation.extend
     return EngineCore(runner, life, run_ahead=config.run_ahead)

@@ -19,7 +19,7 @@ COST = 0.003  # share of the tokens a second that these tries may take
 
 @dataclass(slots=True)
 class Stretches:
-    """Beside about so many texts. rates: tokens a second, with guesses and without, as far as known.  left: stretches before the slower way is tried."""
+    """What is known beside about so many texts. rates: tokens a second, with guesses and without, as far as known.  left: stretches before the slower way is tried."""
 
     rates: dict[bool, float] = field(default_factory=dict)
     guesses: bool = True
@@ -56,6 +56,8 @@ class Stretches:
 
 
 class Trials:
+    """Of one engine, apart by how many texts a step has."""
+
     def __init__(self) -> None:
         self._of: dict[int, Stretches] = {}
         self._last = -1
@@ -65,7 +67,10 @@ class Trials:
         return self._for(bisect_left(BOUNDS, texts)).guesses
 
     def took(self, texts: int, kept: int, seconds: float) -> None:
-        """The turn of a step that gave a token to each of so many texts took so long, and so many guesses were kept. 0: it was of another kind."""
+        """The turn of a step that gave a token to each of so many texts took so long, and so many guesses were kept.
+
+        texts: 0 for a turn of another kind, as where prompts are computed.
+        """
         place = bisect_left(BOUNDS, texts) if texts else -1
         if place == self._last and texts:  # a turn may end the step before
             self._for(place).took(texts + kept, seconds)

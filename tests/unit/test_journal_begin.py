@@ -84,5 +84,5 @@ def test_a_file_in_which_nothing_is_takes_the_seed(tmp_path):
 
 def test_one_that_nothing_ran_on_says_so(tmp_path):
     """Somebody has opened it and forgotten to hand it on."""
-    with pytest.warns(UserWarning, match=r"nothing ran on the journal .*run\(backend=journal\)"), sgl.record(tmp_path / "a.jsonl", sgl.Scripted({})):
+    with pytest.warns(UserWarning, match=r"no program ran on the journal .*run\(backend=journal\)"), sgl.record(tmp_path / "a.jsonl", sgl.Scripted({})):
         pass
