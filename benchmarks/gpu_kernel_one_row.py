@@ -155,7 +155,7 @@ def _chain_of_bits(lab: Lab, one: OneRow) -> Row:
 
 def _tune_bits(lab: Lab, one: OneRow, kind: str) -> None:
     weights, size = packed(lab, int4, one.sizes[kind]), one.sizes[kind]
-    best = best_tensor_launch(*size)
+    best = best_tensor_launch(size[1])
     cuts = dict.fromkeys([best, *(TensorLaunch(*cut) for cut in CUTS_OF_BITS)])
     with overlap(True):
         lab.compile_ahead(lambda cut=cut: one.run(kind, weights[0], launch=cut) for cut in cuts)

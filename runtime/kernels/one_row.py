@@ -181,14 +181,15 @@ def planned(weight: Weight, scale: Tensor | None, launch: Launch | TensorLaunch,
     parts = (words, words if weight.meta is None else weight.meta, words if weight.outer is None else weight.outer)
     if isinstance(launch, Launch):
         return Plan(one_row_bits_kernels, parts, (tiles,), cut | _cut_of_bits(weight, launch))
-    programs = launch.programs(weight.outputs, half, weight.inputs, processors(words.device))
-    cut |= {"OUTPUTS": weight.outputs, "WARPS": launch.warps, "PROGRAMS": programs} | _form(weight)
+    pieces = one_row_tensor_kernels.pieces(weight.group, weight.kind)
+    programs, depth = launch.spread(weight.outputs, half, weight.inputs, pieces, processors(words.device))
+    cut |= {"OUTPUTS": weight.outputs, "WARPS": launch.warps, "PROGRAMS": programs, "DEPTH": depth} | _form(weight)
     return Plan(one_row_tensor_kernels, parts, (programs,), cut)
 
 
 def best_for(weight: Weight) -> Launch | TensorLaunch:
     if isinstance(weight, Packed) and by_tensor_cores(weight):
-        return best_tensor_launch(weight.outputs, weight.inputs)
+        return best_tensor_launch(weight.inputs)
     if isinstance(weight, Packed):
         return best_bits_launch(weight.outputs, weight.inputs, weight.block)
     outputs, inputs = weight.shape

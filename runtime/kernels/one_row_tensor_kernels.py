@@ -20,7 +20,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from .activation import activated
 from .ahead import entry
 from .one_row_kernels import rotated_and_stored, turn_and_place
-from .one_row_launch import DEEPEST, divisor, tiles_of
+from .one_row_launch import divisor, steps_of, tiles_of
 
 copy_to_shared = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared  # as older Tritons call it
 WORDS = gl.constexpr(32)  # of a block of 128 inputs, a quarter of them in each half byte
@@ -68,16 +68,11 @@ def _plain(warps):
 
 
 @gluon.constexpr_function
-def _steps(inputs, warps):
-    return -(-inputs // (128 * warps))
-
-
-@gluon.constexpr_function
-def _ring(inputs, warps, outputs, half, rows, programs):
+def _ring(inputs, warps, outputs, half, rows, programs, depth):
     """How many steps have a place in shared memory, one of them in use. Where a program has several tiles they divide the steps of one."""
-    steps = _steps(inputs, warps)
+    steps = steps_of(inputs, warps)
     alone = tiles_of(outputs, half, rows) <= programs
-    return max(2, min(DEEPEST, steps)) if alone else divisor(steps)
+    return max(2, min(depth, steps)) if alone else divisor(steps, depth)
 
 
 @gluon.constexpr_function
@@ -158,11 +153,11 @@ def _copy(
 @gluon.jit
 def _begin(
     words, meta, OUTPUTS: gl.constexpr, HALF: gl.constexpr, INPUTS: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr,
-    GROUP: gl.constexpr, KIND: gl.constexpr, PROGRAMS: gl.constexpr, DEPENDENT: gl.constexpr,
+    GROUP: gl.constexpr, KIND: gl.constexpr, PROGRAMS: gl.constexpr, DEPTH: gl.constexpr, DEPENDENT: gl.constexpr,
 ):  # fmt: skip
     """The first steps, under way before the kernels in front have ended; they have on return."""
-    STEPS: gl.constexpr = _steps(INPUTS, WARPS)
-    RING: gl.constexpr = _ring(INPUTS, WARPS, OUTPUTS, HALF, ROWS, PROGRAMS)
+    STEPS: gl.constexpr = steps_of(INPUTS, WARPS)
+    RING: gl.constexpr = _ring(INPUTS, WARPS, OUTPUTS, HALF, ROWS, PROGRAMS, DEPTH)
     tile = gl.program_id(0)
     places = _places(ROWS, WARPS, pieces(GROUP, KIND), RING)
     for item in gl.static_range(RING - 1):
@@ -178,7 +173,7 @@ def _begin(
 @gluon.jit
 def _lay_out(x, norm, eps, INPUTS: gl.constexpr, WARPS: gl.constexpr, NORMED: gl.constexpr):
     """x (times the norm's weight) and the sums of quarters of blocks in shared memory; and what the norm multiplies the products by."""
-    STEPS: gl.constexpr = _steps(INPUTS, WARPS)
+    STEPS: gl.constexpr = steps_of(INPUTS, WARPS)
     LAYOUT: gl.constexpr = _row_layout(WARPS)
     shared = gl.allocate_shared_memory(gl.bfloat16, [STEPS, 4 * WARPS, WORDS], _flat(2))
     quarters = gl.allocate_shared_memory(gl.float32, [STEPS, 4 * WARPS], _flat(1))
@@ -265,11 +260,11 @@ def _block_sums(
 def _products(
     places, shared, quarters, factor, words, meta, outer, tile, OUTPUTS: gl.constexpr, HALF: gl.constexpr, INPUTS: gl.constexpr,
     ROWS: gl.constexpr, WARPS: gl.constexpr, GROUP: gl.constexpr, ZERO: gl.constexpr, KIND: gl.constexpr, OUTER: gl.constexpr,
-    PROGRAMS: gl.constexpr,
+    PROGRAMS: gl.constexpr, DEPTH: gl.constexpr,
 ):  # fmt: skip
     """The products of x with the outputs of a tile [ROWS], float32. A step's place is filled again in the step behind it."""
-    STEPS: gl.constexpr = _steps(INPUTS, WARPS)
-    RING: gl.constexpr = _ring(INPUTS, WARPS, OUTPUTS, HALF, ROWS, PROGRAMS)
+    STEPS: gl.constexpr = steps_of(INPUTS, WARPS)
+    RING: gl.constexpr = _ring(INPUTS, WARPS, OUTPUTS, HALF, ROWS, PROGRAMS, DEPTH)
     ALONE: gl.constexpr = tiles_of(OUTPUTS, HALF, ROWS) <= PROGRAMS  # there is no tile behind
     sums = _one_column(gl.zeros([WARPS, ROWS, COLUMNS], gl.float32, _sums_layout(WARPS)), ROWS, WARPS)
     for step in gl.static_range(STEPS):
@@ -294,10 +289,10 @@ def _products(
 def linear(
     x, norm, words, meta, outer, bias, residual, out, eps, OUTPUTS: gl.constexpr, INPUTS: gl.constexpr, ROWS: gl.constexpr,
     WARPS: gl.constexpr, GROUP: gl.constexpr, ZERO: gl.constexpr, KIND: gl.constexpr, OUTER: gl.constexpr, NORMED: gl.constexpr,
-    BIASED: gl.constexpr, ADDED: gl.constexpr, PROGRAMS: gl.constexpr, DEPENDENT: gl.constexpr,
+    BIASED: gl.constexpr, ADDED: gl.constexpr, PROGRAMS: gl.constexpr, DEPTH: gl.constexpr, DEPENDENT: gl.constexpr,
 ):  # fmt: skip
     """out = norm(x) @ W.T + bias + residual, [OUTPUTS]; grid (PROGRAMS,)."""
-    places = _begin(words, meta, OUTPUTS, 0, INPUTS, ROWS, WARPS, GROUP, KIND, PROGRAMS, DEPENDENT)
+    places = _begin(words, meta, OUTPUTS, 0, INPUTS, ROWS, WARPS, GROUP, KIND, PROGRAMS, DEPTH, DEPENDENT)
     shared, quarters, factor = _lay_out(x, norm, eps, INPUTS, WARPS, NORMED)
     for tile in range(gl.program_id(0), tiles_of(OUTPUTS, 0, ROWS), PROGRAMS):
         place = tile * ROWS + gl.arange(0, ROWS, layout=_plain(WARPS))
@@ -306,7 +301,7 @@ def linear(
         if BIASED:
             added += gl.load(bias + place, inside, other=0.0).to(gl.float32)
         y = _products(
-            places, shared, quarters, factor, words, meta, outer, tile, OUTPUTS, 0, INPUTS, ROWS, WARPS, GROUP, ZERO, KIND, OUTER, PROGRAMS
+            places, shared, quarters, factor, words, meta, outer, tile, OUTPUTS, 0, INPUTS, ROWS, WARPS, GROUP, ZERO, KIND, OUTER, PROGRAMS, DEPTH
         )
         gl.store(out + place, (gl.convert_layout(y, _plain(WARPS)) + added).to(out.dtype.element_ty), inside)
 
@@ -328,16 +323,16 @@ def _halves(y, bias, low, HALF: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.cons
 def gate_up(
     x, norm, words, meta, outer, bias, out, eps, OUTPUTS: gl.constexpr, INPUTS: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr,
     GROUP: gl.constexpr, ZERO: gl.constexpr, KIND: gl.constexpr, OUTER: gl.constexpr, NORMED: gl.constexpr, BIASED: gl.constexpr,
-    NAME: gl.constexpr, PROGRAMS: gl.constexpr, DEPENDENT: gl.constexpr,
+    NAME: gl.constexpr, PROGRAMS: gl.constexpr, DEPTH: gl.constexpr, DEPENDENT: gl.constexpr,
 ):  # fmt: skip
     """out = activation(gate) * up, [OUTPUTS / 2]; a tile has ROWS / 2 pairs; grid (PROGRAMS,)."""
     PAIRS: gl.constexpr = OUTPUTS // 2
-    places = _begin(words, meta, OUTPUTS, PAIRS, INPUTS, ROWS, WARPS, GROUP, KIND, PROGRAMS, DEPENDENT)
+    places = _begin(words, meta, OUTPUTS, PAIRS, INPUTS, ROWS, WARPS, GROUP, KIND, PROGRAMS, DEPTH, DEPENDENT)
     shared, quarters, factor = _lay_out(x, norm, eps, INPUTS, WARPS, NORMED)
     for tile in range(gl.program_id(0), tiles_of(OUTPUTS, PAIRS, ROWS), PROGRAMS):
         y = _products(
             places, shared, quarters, factor, words, meta, outer, tile, OUTPUTS, PAIRS, INPUTS, ROWS, WARPS, GROUP, ZERO, KIND, OUTER,
-            PROGRAMS,
+            PROGRAMS, DEPTH,
         )  # fmt: skip
         pair = tile * (ROWS // 2) + gl.arange(0, ROWS // 2, layout=_plain(WARPS))
         gate, up = _halves(y, bias, gl.minimum(pair, PAIRS - 1), PAIRS, ROWS, WARPS, BIASED)
@@ -350,19 +345,19 @@ def heads(
     x, norm, words, meta, outer, bias, angles, positions, slots, q, k_pool, v_pool, eps, k_scale, v_scale,
     QUERIES: gl.constexpr, KEYS: gl.constexpr, HALF: gl.constexpr, OUTPUTS: gl.constexpr, INPUTS: gl.constexpr, ROWS: gl.constexpr,
     WARPS: gl.constexpr, GROUP: gl.constexpr, ZERO: gl.constexpr, KIND: gl.constexpr, OUTER: gl.constexpr, NORMED: gl.constexpr,
-    BIASED: gl.constexpr, PROGRAMS: gl.constexpr, DEPENDENT: gl.constexpr,
+    BIASED: gl.constexpr, PROGRAMS: gl.constexpr, DEPTH: gl.constexpr, DEPENDENT: gl.constexpr,
 ):  # fmt: skip
     """Queries, keys and values, rotated and written to their place, see `one_row_kernels.heads`; grid (PROGRAMS,)."""
     PAIRS: gl.constexpr = ROWS // 2
     PARTS: gl.constexpr = (HALF + PAIRS - 1) // PAIRS
-    places = _begin(words, meta, OUTPUTS, HALF, INPUTS, ROWS, WARPS, GROUP, KIND, PROGRAMS, DEPENDENT)
+    places = _begin(words, meta, OUTPUTS, HALF, INPUTS, ROWS, WARPS, GROUP, KIND, PROGRAMS, DEPTH, DEPENDENT)
     shared, quarters, factor = _lay_out(x, norm, eps, INPUTS, WARPS, NORMED)
     for tile in range(gl.program_id(0), tiles_of(OUTPUTS, HALF, ROWS), PROGRAMS):
         head, dim = tile // PARTS, tile % PARTS * PAIRS + gl.arange(0, PAIRS, layout=_plain(WARPS))
         cos, sin, slot = turn_and_place(dim, angles, positions, slots, HALF)
         y = _products(
             places, shared, quarters, factor, words, meta, outer, tile, OUTPUTS, HALF, INPUTS, ROWS, WARPS, GROUP, ZERO, KIND, OUTER,
-            PROGRAMS,
+            PROGRAMS, DEPTH,
         )  # fmt: skip
         low, high = _halves(y, bias, head * 2 * HALF + gl.minimum(dim, HALF - 1), HALF, ROWS, WARPS, BIASED)
         rotated_and_stored(low, high, head, dim, cos, sin, slot, q, k_pool, v_pool, k_scale, v_scale, QUERIES, KEYS, HALF)

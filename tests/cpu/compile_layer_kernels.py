@@ -326,8 +326,8 @@ def one_row_by_tensor_cores() -> None:
         kept = {"INPUTS": inputs, "OUTPUTS": 1536, "ROWS": launch.rows, "WARPS": launch.warps, "GROUP": group, "KIND": kind, "ZERO": 8}
         kept |= flags | {"OUTER": group == 2**30}
         for kernel, half, more in (("linear", 0, {"ADDED": True}), ("gate_up", 768, {"NAME": "gelu"}), ("heads", 64, {"QUERIES": 8, "KEYS": 2, "HALF": 64})):
-            programs = launch.programs(1536, half, inputs, 16)
-            check(getattr(one_row_tensor_kernels, kernel), launch.warps, types, PROGRAMS=programs, **kept, **more)
+            programs, depth = launch.spread(1536, half, inputs, one_row_tensor_kernels.pieces(group, kind), 16)
+            check(getattr(one_row_tensor_kernels, kernel), launch.warps, types, PROGRAMS=programs, DEPTH=depth, **kept, **more)
 
 
 def routers() -> None:

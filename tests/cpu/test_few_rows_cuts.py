@@ -1,4 +1,4 @@
-"""How products of few rows are cut for a GPU: whatever the sizes, all outputs and inputs have a program, and programs have room."""
+"""How products of one row and of few are cut for a GPU: whatever the sizes, all outputs and inputs have a program, and programs have room."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ pytest.importorskip("triton")
 
 from sgl.runtime.kernels import few_rows_parts as parts
 from sgl.runtime.kernels.few_rows_parts_kernels import block_of, steps_of
-from sgl.runtime.kernels.one_row_launch import SHARED, tiles_of
+from sgl.runtime.kernels.one_row_launch import (
+    BLOCK_BYTES,
+    DEEPEST,
+    SHARED,
+    WORDS_BYTES,
+    best_tensor_launch,
+    divisor,
+    tiles_of,
+)
+from sgl.runtime.kernels.one_row_launch import steps_of as steps_of_one
 
 PROCESSORS = 132
 SIZES = [(6144, 4096), (4096, 14336), (28672, 4096), (57344, 8192), (8192, 28672), (128256, 4096), (16, 64), (72, 192)]
@@ -41,3 +50,19 @@ def test_a_tile_of_heads_lies_within_one(dim: int) -> None:
         tile = parts._best(rows, 12 * dim, 2048, "nibbles", dim, PROCESSORS)
         assert tile.outputs <= max(dim, parts.SMALLEST.outputs)
         assert tiles_of(12 * dim, dim // 2, tile.outputs) % 12 == 0
+
+
+@pytest.mark.parametrize("pieces", [0, 1, 2, 4])
+@pytest.mark.parametrize("half", [0, 64])
+def test_programs_of_one_row_stand_beside_each_other_with_their_rings(half: int, pieces: int) -> None:
+    for outputs, inputs in SIZES + drawn(200):
+        if (half and outputs % (2 * half)) or inputs > 28_672:
+            continue
+        launch = best_tensor_launch(inputs)
+        programs, depth = launch.spread(outputs, half, inputs, pieces, PROCESSORS)
+        tiles, steps = tiles_of(outputs, half, launch.rows), steps_of_one(inputs, launch.warps)
+        ring = max(2, min(depth, steps)) if programs >= tiles else divisor(steps, depth)
+        assert 2 <= ring <= DEEPEST and (programs == tiles or (programs < tiles and steps % ring == 0)), (outputs, inputs)
+        beside = min(launch.full, -(-programs // PROCESSORS))
+        taken = launch.warps * (steps * BLOCK_BYTES + ring * launch.rows * (WORDS_BYTES + 4 * pieces))
+        assert taken * beside < SHARED, (outputs, inputs, programs, depth)
