@@ -280,6 +280,8 @@ class EngineCore:
                 self._relax()
                 self.collector.rest()
                 self.stepper.forget()
+                if self.life.speculation is not None:
+                    self.life.speculation.rest()
 
     def _try_step(self) -> bool:
         """A step; where it breaks off and nobody can be blamed for it, all that was under way fails.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +49,9 @@ class Speculation:
         clock: Callable[[], float] = time.perf_counter, trials: Trials | None = None,
     ) -> None:  # fmt: skip
         self._clock, self.trials = clock, trials
-        self._turn, self._each = 0.0, 0  # when it began, and how many texts get one token in it; 0: it is of another kind
+        self._turn = 0.0  # when it began
+        self._growing: list[tuple[Decoding, int]] = []  # the texts that it goes on with, and how long they were; none where prompts are computed too
+        self._were: dict[Decoding, int] = {}  # of the turn before, when this one began
         self.drafters, self.control = list(drafters), control
         self.most, self.learns = most, learns
         self.model: ModelDrafter | None = None  # drafts for all sequences of a step at once
@@ -62,18 +64,21 @@ class Speculation:
 
     def begin(self) -> None:
         """A turn of a step, which may finish the step before it is planned."""
-        self._turn, self._each = self._clock() if self.trials is not None else 0.0, 0
+        if self.trials is not None:
+            self._turn = self._clock()
+            self._were, self._growing = {text: len(text.output) for text, _ in self._growing}, []
 
     def extend(self, work: dict[SequenceState, Work], budget: int) -> None:
         """Draft for sequences that get a token in this step, up to `budget` tokens together."""
         self._drop_laid()
+        if self.trials is not None:
+            self._growing = [(text, self._were.get(text, len(text.output))) for text in _texts(work)]
         if self._rests(len(work)):
             return
         self._began, self._asking, self._kept = self._clock(), 0.0, 0
         alone = all(item.hi - item.lo == 1 for item in work.values())
         could = any(map(_may_be_drafted, work))
-        self._each = len(work) if alone else 0
-        tries = self.trials is None or not alone or self.trials.guesses(len(work))
+        tries = self.trials is None or not self._growing or self.trials.guesses(len(work))
         hopes = could and tries and (self.turns.waits or self.control is None or self.control.worth(len(work)))
         if self.known:
             self._draft(work, budget, hopes)
@@ -122,9 +127,15 @@ class Speculation:
             if self._asking:
                 self.control.came(self._texts, self._rows, self._asking, self._kept)
         if self.trials is not None:
-            self.trials.took(self._each, self._kept, self._clock() - self._turn)
+            grown = sum(len(text.output) - before for text, before in self._growing)
+            self.trials.took(len(self._growing), grown, self._clock() - self._turn)
         self._rows = 0
         self._drop_laid()
+
+    def rest(self) -> None:
+        """There is nothing to do: hold no texts."""
+        self._growing.clear()
+        self._were.clear()
 
     def tried(self, draft: Draft, kept: int) -> None:
         if self.control is not None:
@@ -214,6 +225,12 @@ def _tried(call: Callable[..., Any], *args: Any) -> Any:
     except Exception as error:
         note("a drafter failed", error)
         return None
+
+
+def _texts(work: Collection[SequenceState]) -> list[Decoding]:
+    """Those of a step, where all that it computes goes on with texts; otherwise none."""
+    found = [op.decoding for seq in work if isinstance(op := seq.ops[0], Generate) and op.decoding is not None and op.decoding.output]
+    return found if len(found) == len(work) else []
 
 
 def _may_be_drafted(seq: SequenceState) -> bool:

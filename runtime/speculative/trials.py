@@ -12,21 +12,31 @@ from .control import BOUNDS
 
 STRETCH, SETTLES = 16, 2  # steps that are timed together, behind those in which the way before is still under way
 MARGIN = 1.01  # by how much guesses must be faster
-NEWEST = 0.5  # weight of the newest stretch
-LEAST, MOST = 4, 64  # stretches before the slower way is tried again
-COST = 0.003  # share of the tokens a second that these tries may take
+KEPT = 0.75  # weight of what was known when a stretch ends
+LEAST, MOST = 4, 64  # stretches before the slower way is tried again: more each time that it is slower again
+COST = 0.003  # share of the tokens a second that these tries may take in the end
 
 
 @dataclass(slots=True)
 class Stretches:
-    """What is known beside about so many texts. rates: tokens a second, with guesses and without, as far as known.  left: stretches before the slower way is tried."""
+    """What is known beside about so many texts. spent: tokens and seconds with guesses and without.  left: stretches before the slower way is tried.
 
-    rates: dict[bool, float] = field(default_factory=dict)
+    The first stretch of each way is not counted: what is made and compiled for it is made once.
+    """
+
+    spent: dict[bool, tuple[float, float]] = field(default_factory=dict)
     guesses: bool = True
     left: int = 0
+    _wait: int = LEAST // 2
+    _begun: set[bool] = field(default_factory=set)
     _steps: int = -SETTLES
     _tokens: int = 0
     _seconds: float = 0.0
+
+    @property
+    def rates(self) -> dict[bool, float]:
+        """Tokens a second, with guesses and without, as far as known."""
+        return {guesses: tokens / max(seconds, 1e-9) for guesses, (tokens, seconds) in self.spent.items()}
 
     def took(self, tokens: int, seconds: float) -> None:
         self._steps += 1
@@ -34,22 +44,29 @@ class Stretches:
             return
         self._tokens, self._seconds = self._tokens + tokens, self._seconds + seconds
         if self._steps == STRETCH:
-            self._ended(self._tokens / max(self._seconds, 1e-9))
+            self._ended()
 
-    def _ended(self, rate: float) -> None:
-        known = self.rates.get(self.guesses, rate)
-        self.rates[self.guesses] = known + NEWEST * (rate - known)
-        before, self.guesses = self.guesses, self._next()
+    def _ended(self) -> None:
+        before = self.guesses
+        if before in self._begun:
+            tokens, seconds = self.spent.get(before, (0.0, 0.0))
+            self.spent[before] = KEPT * tokens + self._tokens, KEPT * seconds + self._seconds
+        self._begun.add(before)
+        self.guesses = self._next()
         self._steps, self._tokens, self._seconds = 0 if self.guesses == before else -SETTLES, 0, 0.0
 
     def _next(self) -> bool:
         """The way of the next stretch."""
-        if len(self.rates) < 2:
-            return not self.guesses
-        faster = self.rates[True] > MARGIN * self.rates[False]
+        if len(self.spent) < 2:
+            return True not in self.spent
+        rates = self.rates
+        faster = rates[True] > MARGIN * rates[False]
         if self.guesses != faster:
-            loss = 1 - min(1.0, self.rates[not faster] / self.rates[faster])
-            self.left = min(MOST, max(LEAST, round(loss / COST)))
+            loss = 1 - min(1.0, rates[not faster] / rates[faster])
+            self._wait = min(MOST, max(LEAST, round(loss / COST)), 2 * self._wait)
+            self.left = self._wait
+        elif self.left <= 0:  # the slower way has become the faster one
+            self.left = self._wait = LEAST
         else:
             self.left -= 1
         return faster if self.left > 0 else not faster
@@ -66,14 +83,14 @@ class Trials:
         """Whether the next step of so many texts may have guesses."""
         return self._for(bisect_left(BOUNDS, texts)).guesses
 
-    def took(self, texts: int, kept: int, seconds: float) -> None:
-        """The turn of a step that gave a token to each of so many texts took so long, and so many guesses were kept.
+    def took(self, texts: int, tokens: int, seconds: float) -> None:
+        """A turn in which so many texts grew by so many tokens, chosen, guessed and forced ones, took so long.
 
         texts: 0 for a turn of another kind, as where prompts are computed.
         """
         place = bisect_left(BOUNDS, texts) if texts else -1
         if place == self._last and texts:  # a turn may end the step before
-            self._for(place).took(texts + kept, seconds)
+            self._for(place).took(tokens, seconds)
         self._last = place
 
     def _for(self, place: int) -> Stretches:
