@@ -21,6 +21,7 @@ log = logging.getLogger("sgl.runtime")
 EAGER_RUNS = 1  # of a size before it is captured: they compile its kernels, and a size may never come back
 FEW = 4  # running sequences; while more would wait for a capture, a size has to come back more often
 EAGER_RUNS_OF_MANY = 16
+EAGER_DECODES_OF_MANY = 4  # without a graph the host launches each kernel: 30 ms for 200 rows of four bits, that the device computes in less than 14
 ATTEMPTS = 2  # of a size: what somebody else does with the device may end a capture
 FINE = (1, 2, 4, 8, 16)
 STEP = 32
@@ -33,9 +34,9 @@ def sizes_up_to(most: int) -> list[int]:
     return [size for size in FINE if size < most] + list(range(32, most, STEP)) + [most]
 
 
-def eager_runs(running: int) -> int:
+def eager_runs(running: int, of_many: int = EAGER_RUNS_OF_MANY) -> int:
     """How often a step runs without a graph before it is captured, while so many sequences run."""
-    return EAGER_RUNS if running <= FEW else EAGER_RUNS_OF_MANY
+    return EAGER_RUNS if running <= FEW else of_many
 
 
 class GraphPool:
@@ -126,7 +127,7 @@ class DecodeGraphs:
             return compute()
         if key not in self._captured:
             runs = self._runs[key] = self._runs.get(key, 0) + 1
-            if runs <= eager_runs(running):
+            if runs <= eager_runs(running, EAGER_DECODES_OF_MANY):
                 return compute()
             self._keep(key, self._capture(key, compute))
         found = self._captured.get(key)

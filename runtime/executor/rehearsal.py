@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sgl.runtime")
 
-LIKELY = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # decoding sequences whose graphs are captured before they turn up
+LIKELY = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # decoding sequences whose graphs are captured first
+ALL = 256  # up to here those of all other sizes are captured too, when all else is
 LONG = (600, 1024, 4096)  # tokens of prompts that are bound by the device
 FIRST = (17, 300, 600)  # tokens of prompts, after which a first request finds its libraries loaded
 THREADS = 8  # that compile at once
@@ -102,9 +103,13 @@ def prompts(runner: CudaRunner, tokens: int) -> list[Work]:
 
 def captures(runner: CudaRunner) -> Iterator[None]:
     """Captures what is likely to be replayed, one graph between two items."""
-    for size in runner.decode_sizes:
-        if size in LIKELY:
-            for _ in range(2):
-                runner.forward(nobody(size, 1, 2))
-                yield
+    yield from _decodes(runner, [size for size in runner.decode_sizes if size in LIKELY])
     yield from runner.capture_mixed()
+    yield from _decodes(runner, [size for size in runner.decode_sizes if size <= ALL and size not in LIKELY])
+
+
+def _decodes(runner: CudaRunner, sizes: list[int]) -> Iterator[None]:
+    for size in sizes:
+        for _ in range(2):
+            runner.forward(nobody(size, 1, 2))
+            yield

@@ -1,12 +1,22 @@
-"""Captures that fail: the step runs without a graph, and the size is tried once more."""
+"""When a decode step is captured; captures that fail: the step runs without a graph, and the size is tried once more."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
+import pytest
 import torch
 
-from sgl.runtime.executor.graphs import ATTEMPTS, DecodeGraphs
+from sgl.runtime.executor import rehearsal
+from sgl.runtime.executor.graphs import (
+    ATTEMPTS,
+    EAGER_DECODES_OF_MANY,
+    EAGER_RUNS,
+    FEW,
+    DecodeGraphs,
+    sizes_up_to,
+)
 
 
 class Pool:
@@ -40,3 +50,23 @@ def test_one_that_fails_each_time_is_given_up() -> None:
     pool = Pool(99)
     assert steps(pool, 20) == [1.0] * 20
     assert (pool.asked, pool.replays) == (ATTEMPTS, 0)
+
+
+@pytest.mark.parametrize("running, eager", [(FEW, EAGER_RUNS), (FEW + 1, EAGER_DECODES_OF_MANY)])
+def test_a_size_is_captured_later_while_many_would_wait_for_it(running: int, eager: int) -> None:
+    pool, asked = Pool(0), []
+    graphs = DecodeGraphs(256, pool)  # type: ignore[arg-type]
+    for _ in range(eager + 2):
+        graphs.run((graphs.size_for(running), None), lambda: torch.ones(1), running)
+        asked.append(pool.asked)
+    assert asked == [0] * eager + [1, 1]
+
+
+def test_all_sizes_are_captured_while_nobody_waits_the_likely_ones_first() -> None:
+    steps: list[int] = []
+    runner: Any = SimpleNamespace(decode_sizes=sizes_up_to(320), forward=lambda work: steps.append(len(work)), capture_mixed=lambda: steps.append(0) or iter([None]))
+    for _ in rehearsal.captures(runner):
+        pass
+    first, later = (part[::2] for part in (steps[: steps.index(0)], steps[steps.index(0) + 1 :]))
+    assert first == [1, 2, 4, 8, 16, 32, 64, 128, 256] and later == [96, 160, 192, 224]
+    assert len(steps) == 2 * (len(first) + len(later)) + 1
