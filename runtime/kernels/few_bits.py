@@ -19,7 +19,7 @@ from .many_rows_tensor import ManyRowsTile
 from .matmul import processors
 
 RESTORED_ROWS = 512  # from here on restoring a part of the weight and a library's product are faster
-RESTORED_PART = 2**25  # numbers of it at a time
+RESTORED_PART = 2**27  # numbers of it at a time: smaller parts make products whose tiles come out less even
 FEW, SOME, ONCE = 3.0, 1.75, 1.0  # programs for each multiprocessor, by the number of rows
 
 
