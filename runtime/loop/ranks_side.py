@@ -49,7 +49,6 @@ class RanksSide:
         self.team, self._config, self._choice, self._path = team, config, choice, path
         self._cards: list[tuple[int, int]] = []  # on GPUs, of each of the others: bytes that were free, and of its weights
         self._weights: list[int] = []  # on CPUs, of each of the others
-        self._rows: list[bytes] = []  # of each of the others, who computes its layers
 
     def load(self, config: Resolved, transform: Transform | None, context: int, seed: int | None) -> Decoder:
         """Rank 0's share, which computes with the others'."""
@@ -131,7 +130,11 @@ class RanksSide:
         return plan
 
     def layers_elsewhere(self) -> tuple[Layers, ...]:
-        """Who computes layers that rank 0 has no part of."""
+        """Waits until the others have room. Who computes layers that rank 0 has no part of."""
+        return self._elsewhere(self.team.wait())
+
+    def _elsewhere(self, told: list[bytes]) -> tuple[Layers, ...]:
+        """told: by each of the others, who computes its layers, pickled."""
         return ()
 
     def beside(self) -> int:
@@ -161,10 +164,11 @@ class RanksSide:
             pool.slots, dtype, config.attention, config.page_size, config.max_running, context, config.deterministic, states,
             config.graphs and capture is None, longest_step(config.step_tokens, config.max_running), None if capture is None else capture.layers, window_tokens and window_tokens + config.page_size,
         )  # fmt: skip
-        self._rows = self.team.make_room(room, lambda: self._link(room.tokens))
+        self.team.make_room(room)
+        self._link(room.tokens)
 
     def _link(self, tokens: int) -> None:
-        """While the others make room."""
+        """With the others, while they make room."""
 
     def told(self, model: Model, info: dict[str, Any]) -> dict[str, Any]:
         """What `Engine.info` says of all ranks together. model: the whole one."""

@@ -120,9 +120,9 @@ class StagesSide(RanksSide):
         found = [slots * layout.bytes_per_slot(dtype, windowed=False) + windows * layout.bytes_per_slot(dtype, windowed=True) for layout in apart]
         return self._place.split.ranks * int(sum(found))
 
-    def layers_elsewhere(self) -> tuple[Layers, ...]:
+    def _elsewhere(self, told: list[bytes]) -> tuple[Layers, ...]:
         width = self._place.split.ranks
-        rows: list[tuple[Layers, ...]] = [pickle.loads(each) for each in self._rows[width - 1 :: width]]
+        rows: list[tuple[Layers, ...]] = [pickle.loads(each) for each in told[width - 1 :: width]]
         return tuple(replace(row, layers=_moved(row.layers, first)) for first, stage in zip(self.cuts[1:], rows, strict=False) for row in stage)
 
 

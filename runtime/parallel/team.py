@@ -118,12 +118,10 @@ class Team:
         self._meeting.end()
         return answers
 
-    def make_room(self, room: Room, meanwhile: Callable[[], None] = lambda: None) -> list[bytes]:
-        """Give every rank memory for keys and values. Of each, pickled, who computes its layers. meanwhile: what rank 0 does with them."""
+    def make_room(self, room: Room) -> None:
+        """Give every rank memory for keys and values, and what reads them there. `wait` gives of each, pickled, who computes its layers."""
         for member in self.members:
             self._send(member, POOL, room)
-        meanwhile()
-        return self.wait()
 
     def step(self, words: bytes) -> None:
         """Let every rank compute this step, which rank 0 computes at the same time."""
